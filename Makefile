@@ -1,0 +1,43 @@
+# Every target makes the environment if it is missing; `make help` lists them.
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+export PYTHONUNBUFFERED := 1
+# PROFILE and DATA change params.yaml first; without them, it is used as it stands.
+PROFILE ?=
+DATA ?=
+PORT ?= 5000
+
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | column -t -s '|'
+
+$(READY): pyproject.toml requirements/constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "convrec needs Python 3.11 or newer; name it with make PYTHON=...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements/constraints.txt -e '.[dev]'
+	touch $@
+
+install: $(READY)  ## make the virtual environment with the locked versions
+
+demo: $(READY)  ## run the whole pipeline; PROFILE=name and DATA=folder choose another profile and its data
+	@if [ -n "$(PROFILE)" ]; then convrec profile $(PROFILE) $(if $(DATA),--set data.path=$(DATA)); fi
+	@python -m flows.train
+
+test: $(READY)  ## run the tests
+	python -m pytest
+
+check: $(READY)  ## lint, formatting, types
+	ruff check .
+	ruff format --check .
+	mypy
+
+ui: $(READY)  ## open the tracking UI on http://127.0.0.1:$(PORT)
+	mlflow ui --backend-store-uri "$${MLFLOW_TRACKING_URI:-sqlite:///$(CURDIR)/mlruns/mlflow.db}" --host 127.0.0.1 --port $(PORT)
+
+clean:  ## remove what runs made (models, records, caches), but neither parameters nor the environment
+	rm -rf data/processed data/demonstrations models predictions reports checkpoints mlruns runs .dvc/cache .dvc/tmp .prefect
+
+.PHONY: help install demo test check ui clean

@@ -1,0 +1,14 @@
+"""Flows: the order, retries and gates of a run. Prefect reads these settings when it is first imported."""
+
+import os
+from pathlib import Path
+
+_HOME = Path(__file__).parent.parent / ".prefect"
+
+# Nothing is sent anywhere, Prefect's files stay in the project, and a slow laptop may take its time to start.
+os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+os.environ.setdefault("DO_NOT_TRACK", "1")
+os.environ.setdefault("PREFECT_HOME", str(_HOME))
+os.environ.setdefault("PREFECT_SERVER_MEMO_STORE_PATH", str(_HOME / "memo_store.toml"))
+os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "120")
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")

@@ -1,0 +1,302 @@
+"""params.yaml, read once, as frozen models: one section, one model, one stage. Imports no torch."""
+
+import difflib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from convrec.errors import InputError
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
+Month = Annotated[str, Field(pattern=r"^\d{4}-(0[1-9]|1[0-2])$")]
+
+
+class Section(BaseModel):
+    """A section of params.yaml: no unknown keys, no silent conversions, no later changes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
+
+
+class Common(Section):
+    """What several stages share."""
+
+    profile: str = Field(description="the profile that these parameters came from; only a label")
+    seed: int = Field(ge=0, lt=2**31)
+    list_length: int = Field(ge=1, le=100, description="N, the ranks of a list")
+    cutoffs: list[Annotated[int, Field(ge=1)]] = Field(min_length=1, description="K of Recall@K and NDCG@K")
+    instruction: str | None = Field(
+        description="the prompt's first line, {list_length} replaced; none where the source's messages hold it"
+    )
+    device: Literal["auto", "cpu", "cuda"]
+
+    @model_validator(mode="after")
+    def _cutoffs_within_list(self) -> "Common":
+        if max(self.cutoffs) > self.list_length:
+            raise ValueError(f"cutoffs reach {max(self.cutoffs)}, past list_length = {self.list_length}; lower them")
+        return self
+
+
+class Synthetic(Section):
+    """The embedded world's size and period."""
+
+    num_conversations: int = Field(ge=30)
+    first_month: Month
+    num_months: int = Field(ge=3, le=120)
+
+
+class Data(Section):
+    """Stage `data`: where conversations and catalog come from, and how they are split."""
+
+    source: Literal["synthetic", "redial", "reddit"]
+    path: str | None = Field(description="folder of the source's files; none for synthetic")
+    catalog: str | None = Field(description="reddit: the catalog's file (CSV, JSON lines, or a plain pickle)")
+    max_left_out: Share = Field(description="the stage fails when a larger share of rows is left out")
+    validation_month: Month | None = Field(description="dated sources: validation rows are of this month")
+    test_month: Month | None = Field(description="dated sources: test rows are of this month")
+    validation_share: Share = Field(description="undated sources: split by conversation")
+    test_share: Share
+    synthetic: Synthetic
+
+    @model_validator(mode="after")
+    def _source_is_complete(self) -> "Data":
+        if self.source != "synthetic" and not self.path:
+            raise ValueError(f"path is empty; source {self.source!r} needs the folder that holds its files")
+        if self.source == "reddit" and not self.catalog:
+            raise ValueError("catalog is empty; source 'reddit' needs the catalog's file")
+        if self.source == "synthetic" and not (self.validation_month and self.test_month):
+            raise ValueError("validation_month and test_month are needed for the dated source 'synthetic'")
+        if self.validation_month and self.test_month and self.validation_month >= self.test_month:
+            raise ValueError(f"validation_month {self.validation_month} is not before test_month {self.test_month}")
+        return self
+
+
+class Teacher(Section):
+    """Who writes the raw lists, and who judges."""
+
+    kind: Literal["simulated", "similarity", "llm"]
+    noise: float = Field(ge=0, description="simulated: spread of its errors of judgement, in units of utility")
+    fault_rate: Share = Field(description="simulated and similarity: share of lines with a fault")
+    model: str | None = Field(description="llm: the model's name at the endpoint")
+    base_url: str | None = Field(description="llm: an OpenAI-compatible endpoint; none for the default one")
+    temperature: float = Field(ge=0, le=2)
+    max_concurrency: int = Field(ge=1, le=1024)
+    timeout_seconds: Positive
+    max_retries: int = Field(ge=0)
+
+    @model_validator(mode="after")
+    def _llm_is_named(self) -> "Teacher":
+        if self.kind == "llm" and not self.model:
+            raise ValueError("model is empty; kind 'llm' needs the name of a chat model")
+        return self
+
+
+class Reflect(Section):
+    """Reflect: the judge's ratings (-2..2) of the best candidates."""
+
+    top: int = Field(ge=1, description="N_r, candidates that are rated")
+    gamma: float = Field(ge=0, description="weight of a rating")
+
+
+class Adjust(Section):
+    """Adjust: the popularity correction s = w * s + b."""
+
+    epochs: int = Field(ge=0, description="0 leaves Adjust out")
+    learning_rate: Positive
+    batch_size: int = Field(ge=1)
+    weight_penalty: float = Field(ge=0)
+    bias_penalty: float = Field(ge=0)
+
+
+class Demonstrations(Section):
+    """Stage `demonstrations`: Remap, Reflect, Adjust."""
+
+    train_share: float = Field(gt=0, le=1, description="share of training prompts that get a demonstration")
+    teacher: Teacher
+    embedder: str = Field(description="'tfidf', or the name of a sentence-transformers model")
+    conversation_weight: float = Field(ge=0, description="lambda of Remap")
+    reflect: Reflect
+    adjust: Adjust
+
+
+class EmbeddedModel(Section):
+    """The small Qwen2 that `name: embedded` makes."""
+
+    vocab_size: int = Field(ge=300)
+    hidden_size: int = Field(ge=16)
+    intermediate_size: int = Field(ge=16)
+    num_layers: int = Field(ge=1)
+    num_heads: int = Field(ge=1)
+    num_key_value_heads: int = Field(ge=1)
+    epochs: int = Field(ge=0)
+    learning_rate: Positive
+    batch_size: int = Field(ge=1)
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> "EmbeddedModel":
+        if self.hidden_size % self.num_heads or self.num_heads % self.num_key_value_heads:
+            raise ValueError(
+                f"num_heads = {self.num_heads} must divide hidden_size = {self.hidden_size} and be a multiple "
+                f"of num_key_value_heads = {self.num_key_value_heads}"
+            )
+        return self
+
+
+class BaseModelStage(Section):
+    """Stage `base_model`: the model before any training on lists."""
+
+    name: str = Field(description="'embedded', or a Hugging Face name or a path")
+    revision: str | None = Field(description="commit of the Hugging Face model; pin it")
+    dtype: Literal["float32", "bfloat16"]
+    embedded: EmbeddedModel
+
+
+class Optimization(Section):
+    """What both training stages share."""
+
+    learning_rate: Positive
+    lr_scheduler: Literal["constant", "cosine", "linear"]
+    warmup: Share = Field(description="share of the steps")
+    adam_beta1: Share
+    adam_beta2: Share
+    weight_decay: float = Field(ge=0)
+    max_grad_norm: Positive
+    per_device_batch_size: int = Field(ge=1)
+    gradient_accumulation_steps: int = Field(ge=1)
+    logging_steps: int = Field(ge=1)
+    save_steps: int = Field(ge=1)
+    gradient_checkpointing: bool
+
+
+class SFT(Optimization):
+    """Stage `sft`: the negative log-likelihood of the demonstrations."""
+
+    num_epochs: float = Field(gt=0, description="the length of the schedule")
+    checkpoint_step: int | None = Field(ge=1, description="stop at this step of the schedule; none for its end")
+    max_length: int = Field(ge=16, description="tokens of prompt and completion")
+
+
+class RankGRPO(Optimization):
+    """Stage `rank_grpo`. The optimiser steps once on `batch * accumulation` completions (times processes)."""
+
+    num_steps: int | None = Field(ge=1, description="optimiser steps; none to go by num_epochs")
+    num_epochs: float = Field(gt=0, description="passes over the training rows, where num_steps is none")
+    decay_step: int | None = Field(ge=1, description="from this step on the rate is decayed_learning_rate")
+    decayed_learning_rate: float | None = Field(gt=0)
+    returns: Literal["exp_inf", "exp", "log"]
+    return_gamma: float | None = Field(description="Gamma > 1 of `exp` returns")
+    num_generations: int = Field(ge=2, description="G")
+    num_iterations: int = Field(ge=1, description="mu; 1 is on-policy")
+    beta: float = Field(ge=0, description="weight of the KL penalty to the SFT policy")
+    epsilon_low: Share
+    epsilon_high: float = Field(ge=0)
+    overflow_penalty: float = Field(le=0, description="epsilon_o, the advantage of tokens past rank N")
+    early_eos_penalty: float = Field(le=0, description="epsilon_u, the advantage of an EOS that comes early")
+    aggregation: Literal["rank", "token"]
+    normalization: Literal["group", "within_list"]
+    temperature: Positive
+    top_p: float = Field(gt=0, le=1)
+    max_completion_length: int = Field(ge=8)
+    validation_steps: int = Field(ge=1, description="validation is measured every so many steps")
+    validation_prompts: int = Field(ge=1, description="on so many validation prompts")
+    use_vllm: bool
+    vllm_gpu_memory_utilization: float = Field(gt=0, lt=1)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "RankGRPO":
+        if self.returns == "exp" and not (self.return_gamma and self.return_gamma > 1):
+            raise ValueError(f"return_gamma = {self.return_gamma}; returns 'exp' need a value above 1")
+        if (self.decay_step is None) != (self.decayed_learning_rate is None):
+            raise ValueError(
+                f"decay_step = {self.decay_step} and decayed_learning_rate = {self.decayed_learning_rate}; "
+                "give both or neither"
+            )
+        completions = self.per_device_batch_size * self.gradient_accumulation_steps
+        if completions % self.num_generations:
+            raise ValueError(
+                f"per_device_batch_size * gradient_accumulation_steps = {completions} is no multiple of "
+                f"num_generations = {self.num_generations}; every group must be whole"
+            )
+        return self
+
+
+class Evaluate(Section):
+    """Stage `evaluate`: greedy lists on the test split."""
+
+    batch_size: int = Field(ge=1)
+    max_completion_length: int = Field(ge=8)
+    bootstrap_samples: int = Field(ge=100)
+    max_prompts: int | None = Field(ge=1, description="evaluate on this many test prompts; none for all")
+
+
+class Report(Section):
+    """Stage `report`."""
+
+    num_examples: int = Field(ge=0, le=100)
+
+
+class Params(Section):
+    """The whole of params.yaml."""
+
+    common: Common
+    data: Data
+    demonstrations: Demonstrations
+    base_model: BaseModelStage
+    sft: SFT
+    rank_grpo: RankGRPO
+    evaluate: Evaluate
+    report: Report
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Return a YAML 1.2 mapping, as DVC reads it (under YAML 1.1, `1e-4` would be a string)."""
+    try:
+        value = YAML(typ="safe", pure=True).load(path)
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file; run from the project's folder") from None
+    except YAMLError as error:
+        raise InputError(f"{path}: not YAML: {error}") from None
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: a mapping of sections is needed, not {type(value).__name__}")
+    return value
+
+
+def _known_fields(location: tuple[int | str, ...]) -> list[str]:
+    """Return the field names of the section that holds `location`."""
+    model: Any = Params
+    for part in location[:-1]:
+        model = model.model_fields[part].annotation
+    return list(model.model_fields)
+
+
+def _explain(error: dict[str, Any]) -> str:
+    location = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        close = difflib.get_close_matches(str(error["loc"][-1]), _known_fields(error["loc"]), n=1)
+        hint = f"did you mean {close[0]!r}?" if close else "remove it"
+        return f"{location}: unknown parameter; {hint}"
+    if error["type"] == "missing":
+        return f"{location}: missing; add it (profiles/embedded.yaml shows every parameter)"
+    if error["type"] == "value_error":
+        return f"{location}: {error['ctx']['error']}"
+    return f"{location} = {error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}"
+
+
+def parse_params(raw: dict[str, Any], source: str) -> Params:
+    """Return the validated parameters.
+
+    Raises `InputError` with one line for each mistake: field, value, and what is wanted.
+    """
+    try:
+        return Params.model_validate(raw)
+    except ValidationError as error:
+        lines = [_explain(dict(mistake)) for mistake in error.errors()]
+        raise InputError("\n".join(f"{source}: {line}" for line in lines)) from None
+
+
+def load_params(path: Path = Path("params.yaml")) -> Params:
+    """Return the validated parameters of a params.yaml."""
+    return parse_params(read_yaml(path), str(path))

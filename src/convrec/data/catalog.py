@@ -1,0 +1,226 @@
+"""The catalog: which items exist, and whether a written title names one of them."""
+
+import csv
+import io
+import json
+import pickle
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+
+from convrec.errors import InputError
+
+YEAR_TOLERANCE = 2  # years that differ by at most this many still name the same film (method, "Relevance")
+
+
+def fold(title: str) -> str:
+    """Return the title with whitespace folded and case removed: the form in which titles are compared."""
+    return " ".join(title.split()).casefold()
+
+
+@dataclass(frozen=True)
+class Item:
+    """One recommendable item; `metadata` maps a field (genres, keywords, plot) to its text."""
+
+    title: str
+    year: int
+    metadata: dict[str, str] = field(default_factory=dict, compare=False, hash=False)
+
+    def __str__(self) -> str:
+        return f"{self.title} ({self.year})"
+
+    def text(self) -> str:
+        """Return title, year and metadata as one text, the input of the embedders."""
+        return ". ".join([str(self), *(value for value in self.metadata.values() if value)])
+
+
+class Catalog:
+    """An ordered set of items, with look-up by written title and year.
+
+    Raises `InputError` on an empty catalog or on two items of the same folded title and year.
+    """
+
+    def __init__(self, items: Iterable[Item]):
+        self.items: tuple[Item, ...] = tuple(items)
+        if not self.items:
+            raise InputError("catalog: it holds no item; give a file with at least one title and year")
+        self._years: dict[str, list[tuple[int, int]]] = {}  # folded title -> (year, index)
+        self._lines = {str(item): index for index, item in enumerate(self.items)}
+        for index, item in enumerate(self.items):
+            entries = self._years.setdefault(fold(item.title), [])
+            if any(year == item.year for year, _ in entries):
+                raise InputError(f"catalog: {item} stands twice; remove one of the two rows")
+            entries.append((item.year, index))
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def index_of_line(self, line: str) -> int | None:
+        """Return the index of the item whose text is exactly `line`, else None: the parser's fast path."""
+        return self._lines.get(line)
+
+    def find(self, title: str, year: int | None, tolerance: int = YEAR_TOLERANCE) -> int | None:
+        """Return the index of the item of this title whose year is nearest, within `tolerance` years.
+
+        Without a year, the title must be unambiguous. Returns None where no item matches.
+        """
+        entries = self._years.get(fold(title), [])
+        if year is None:
+            return entries[0][1] if len(entries) == 1 else None
+        near = [(abs(known - year), index) for known, index in entries if abs(known - year) <= tolerance]
+        return min(near)[1] if near else None
+
+    def indices_of_title(self, title: str) -> list[int]:
+        """Return the indices of all items of this title, whatever their year."""
+        return [index for _, index in self._years.get(fold(title), [])]
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the canonical table: title, year, metadata (a JSON object)."""
+        return pd.DataFrame(
+            {
+                "title": [item.title for item in self.items],
+                "year": [item.year for item in self.items],
+                "metadata": [json.dumps(item.metadata, ensure_ascii=False) for item in self.items],
+            }
+        )
+
+    @classmethod
+    def from_frame(cls, frame: pd.DataFrame) -> "Catalog":
+        """Return the catalog of a canonical table (see `to_frame`)."""
+        rows = zip(frame["title"], frame["year"], frame["metadata"], strict=True)
+        return cls(Item(title, int(year), json.loads(metadata)) for title, year, metadata in rows)
+
+
+@dataclass
+class LeftOut:
+    """Rows that were left out: where they stood, and why."""
+
+    rows: list[dict[str, str]] = field(default_factory=list)
+
+    def add(self, source: str, row: int | str, reason: str, value: object) -> None:
+        self.rows.append({"source": source, "row": str(row), "reason": reason, "value": str(value)[:500]})
+
+    def write(self, path: Path) -> None:
+        """Write the rows as CSV: source, row, reason, value."""
+        columns = ["source", "row", "reason", "value"]
+        pd.DataFrame(self.rows, columns=columns).to_csv(path, index=False)
+
+    def summary(self) -> str:
+        """Return how many rows were left out for which reason."""
+        counts = Counter((row["source"], row["reason"]) for row in self.rows)
+        return "; ".join(f"{source}: {reason}: {n}" for (source, reason), n in counts.most_common())
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Unpickles plain lists, tuples, strings and numbers, and nothing that could run code."""
+
+    def find_class(self, module: str, name: str) -> object:
+        raise InputError(
+            f"the pickle asks for {module}.{name}; only plain lists of (title, year) are read, because other "
+            "pickles can run code: save the catalog as CSV or JSON lines instead"
+        )
+
+
+def _read_pickle(path: Path) -> list[dict[str, object]]:
+    try:
+        value = _PlainUnpickler(io.BytesIO(path.read_bytes())).load()
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    except Exception as error:  # a damaged pickle can raise nearly anything
+        raise InputError(f"{path}: not a readable pickle ({error}); save the catalog again") from None
+    if not isinstance(value, list) or not all(isinstance(v, (tuple, list)) and len(v) == 2 for v in value):
+        raise InputError(f"{path}: the pickle holds no plain list of (title, year); save the catalog again")
+    return [{"title": title, "year": year} for title, year in value]
+
+
+def _read_csv(path: Path) -> list[dict[str, object]]:
+    with path.open(encoding="utf-8-sig", newline="") as stream:
+        reader = csv.DictReader(stream)
+        missing = {"title", "year"} - set(reader.fieldnames or [])
+        if missing:
+            raise InputError(
+                f"{path}: row 1: column {sorted(missing)[0]!r} is missing (found {reader.fieldnames}); "
+                "the header must name at least title,year"
+            )
+        rows: list[dict[str, object]] = []
+        for number, row in enumerate(reader, start=2):
+            if None in row or None in row.values():
+                raise InputError(
+                    f"{path}: row {number}: {'more' if None in row else 'fewer'} fields than the header names; "
+                    "quote fields that hold commas"
+                )
+            rows.append(dict(row))
+        return rows
+
+
+def read_json_lines(path: Path) -> list[dict]:
+    """Return the objects of a JSON-lines file.
+
+    Raises `InputError` naming the row for text that is no JSON object.
+    """
+    rows = []
+    with path.open(encoding="utf-8") as stream:
+        for number, line in enumerate(stream, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise InputError(f"{path}: row {number}: not JSON ({error.msg} at column {error.colno})") from None
+            if not isinstance(row, dict):
+                raise InputError(f"{path}: row {number}: a JSON object is needed, not {type(row).__name__}")
+            rows.append(row)
+    return rows
+
+
+def read_rows(path: Path) -> list[dict]:
+    """Return the raw rows of a catalog file: CSV, JSON lines, or a pickled list of (title, year)."""
+    if not path.is_file():
+        raise InputError(f"{path}: no such catalog file; set data.path to where it is")
+    readers = {".csv": _read_csv, ".jsonl": read_json_lines, ".pkl": _read_pickle}
+    reader = readers.get(path.suffix)
+    if reader is None:
+        raise InputError(f"{path}: catalogs are read from {', '.join(readers)}, not {path.suffix or 'this'}")
+    try:
+        return reader(path)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: byte {error.start} is not UTF-8; convert the file to UTF-8") from None
+
+
+def build_catalog(
+    rows: Sequence[dict], metadata_fields: Sequence[str], left_out: LeftOut, source: str = "catalog"
+) -> Catalog:
+    """Return the catalog of raw rows with `title`, `year` and optional metadata fields.
+
+    Rows without a title or a usable year and repeated items are added to `left_out`.
+    """
+    items: dict[tuple[str, int], Item] = {}
+    for number, row in enumerate(rows, start=1):
+        title = " ".join(str(row.get("title") or "").split())
+        try:
+            year = int(row.get("year") or "")
+        except (TypeError, ValueError):
+            left_out.add(source, number, "no year", row.get("title"))
+            continue
+        if not title or not 1870 <= year <= 2100:
+            left_out.add(source, number, "no title" if not title else "year out of range", f"{title} ({year})")
+            continue
+        if (fold(title), year) in items:
+            left_out.add(source, number, "duplicate item", f"{title} ({year})")
+            continue
+        metadata = {}
+        for name in metadata_fields:
+            value = row.get(name) or ""
+            values = value if isinstance(value, list) else str(value).split("|")
+            metadata[name] = ", ".join(str(v).strip() for v in values if str(v).strip())
+        items[fold(title), year] = Item(title, year, metadata)
+    if not items:
+        reasons = sorted({row["reason"] for row in left_out.rows})
+        raise InputError(
+            f"{source}: none of its {len(rows)} rows can be used ({', '.join(reasons) or 'it is empty'}); "
+            "every row needs a title and a year"
+        )
+    return Catalog(items.values())

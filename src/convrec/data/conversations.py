@@ -1,0 +1,102 @@
+"""The canonical conversation rows, their file, their prompt, and their splits."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from convrec.errors import InputError
+from convrec.matching import Truth
+
+COLUMNS = ("prompt_id", "date", "messages", "groundtruth", "seen_titles")
+SPLITS = ("train", "validation", "test")
+
+
+def write_rows(rows: pd.DataFrame, path: Path) -> None:
+    """Write rows as Parquet, creating the folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows.to_parquet(path, index=False)
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a Parquet file as plain Python values."""
+    frame = pd.read_parquet(path, dtype_backend="pyarrow")
+    return frame.to_dict("records")
+
+
+def truths(row: dict[str, Any]) -> list[Truth]:
+    """Return a row's ground truth."""
+    return [Truth(truth["title"], int(truth["year"])) for truth in row["groundtruth"]]
+
+
+def transcript(messages: Iterable[dict[str, str]]) -> str:
+    """Return the conversation as text, one `Role: words` a line."""
+    return "\n".join(f"{message['role'].capitalize()}: {message['content']}" for message in messages)
+
+
+def build_prompt(messages: Iterable[dict[str, str]], instruction: str | None, list_length: int) -> list[dict[str, str]]:
+    """Return the chat prompt: one user message with the instruction and the whole conversation.
+
+    Without an instruction the messages are the prompt already.
+    """
+    if instruction is None:
+        return [{"role": message["role"], "content": message["content"]} for message in messages]
+    return prompt_of_text(transcript(messages), instruction, list_length)
+
+
+def prompt_of_text(text: str, instruction: str | None, list_length: int) -> list[dict[str, str]]:
+    """Return the chat prompt of a conversation that is already text (see `transcript`)."""
+    content = text if instruction is None else f"{instruction.format(list_length=list_length)}\n{text}"
+    return [{"role": "user", "content": content}]
+
+
+def distinct_prompts(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the first row of each prompt, in order: different answers to a prompt share its list."""
+    first: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        first.setdefault(row["prompt_id"], row)
+    return list(first.values())
+
+
+def require_filled(splits: dict[str, pd.DataFrame], remedy: str) -> dict[str, pd.DataFrame]:
+    """Return the splits with fresh indices. Raises `InputError`, with the remedy, on an empty one."""
+    for name, rows in splits.items():
+        if rows.empty:
+            raise InputError(f"the {name} split is empty; {remedy}")
+    return {name: rows.reset_index(drop=True) for name, rows in splits.items()}
+
+
+def split_by_month(rows: pd.DataFrame, validation_month: str, test_month: str) -> dict[str, pd.DataFrame]:
+    """Return train (before the validation month), validation and test (their own months).
+
+    Rows of later months, and rows between, are in no split. Raises `InputError` on an empty split.
+    """
+    months = rows["date"].str.slice(0, 7)
+    splits = {
+        "train": rows[months < validation_month],
+        "validation": rows[months == validation_month],
+        "test": rows[months == test_month],
+    }
+    present = f"the rows reach from {months.min()} to {months.max()}"
+    return require_filled(splits, f"{present}: choose data.validation_month and data.test_month within")
+
+
+def split_by_conversation(
+    rows: pd.DataFrame, group: pd.Series, validation_share: float, test_share: float, seed: int
+) -> dict[str, pd.DataFrame]:
+    """Return splits in which every group (conversation) lies whole in one split, drawn with the seed.
+
+    Raises `InputError` on an empty split.
+    """
+    groups = np.array(sorted(group.unique()))
+    order = np.random.default_rng(seed).permutation(len(groups))
+    num_test, num_validation = round(len(groups) * test_share), round(len(groups) * validation_share)
+    names = np.full(len(groups), "train", dtype=object)
+    names[order[:num_test]] = "test"
+    names[order[num_test : num_test + num_validation]] = "validation"
+    split_of = dict(zip(groups, names, strict=True))
+    labels = group.map(split_of)
+    splits = {name: rows[labels == name] for name in SPLITS}
+    return require_filled(splits, "raise data.validation_share or data.test_share, or give more data")

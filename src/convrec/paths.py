@@ -1,0 +1,60 @@
+"""Where every stage's inputs and outputs are, relative to the project's folder: the same names as in dvc.yaml."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+TRAINED = ("base", "sft", "rank_grpo")  # the models, in the order in which they are made
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Files below `root`; nothing is created here."""
+
+    root: Path = Path()
+
+    @property
+    def processed(self) -> Path:
+        return self.root / "data" / "processed"
+
+    @property
+    def catalog(self) -> Path:
+        return self.processed / "catalog.parquet"
+
+    @property
+    def world(self) -> Path:
+        """The oracle's lists and the users' tastes; only the embedded world has them."""
+        return self.processed / "world.parquet"
+
+    @property
+    def left_out(self) -> Path:
+        return self.processed / "left_out.csv"
+
+    @property
+    def demonstrations(self) -> Path:
+        return self.root / "data" / "demonstrations"
+
+    @property
+    def predictions(self) -> Path:
+        return self.root / "predictions"
+
+    @property
+    def report(self) -> Path:
+        return self.root / "reports" / "report.html"
+
+    def split(self, name: str) -> Path:
+        return self.processed / f"{name}.parquet"
+
+    def demonstration(self, split: str) -> Path:
+        return self.demonstrations / f"{split}.parquet"
+
+    def model(self, name: str) -> Path:
+        return self.root / "models" / name
+
+    def metrics(self, stage: str) -> Path:
+        return self.root / "metrics" / f"{stage}.json"
+
+    def plot(self, name: str) -> Path:
+        return self.root / "plots" / f"{name}.csv"
+
+    def run_id(self, stage: str) -> Path:
+        return self.root / "runs" / f"{stage}.json"

@@ -1,0 +1,76 @@
+"""Profiles: named sets of parameters. `profiles/embedded.yaml` is the base; each other one lists what it changes."""
+
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from convrec.config import parse_params, read_yaml
+from convrec.errors import InputError
+
+FOLDER, BASE, TARGET = Path("profiles"), "embedded", Path("params.yaml")
+PREVIOUS = Path("params.previous.yaml")
+
+
+def profile_names(folder: Path = FOLDER) -> list[str]:
+    """Return the names of the profiles, sorted."""
+    return sorted(path.stem for path in folder.glob("*.yaml"))
+
+
+def _merge(base: dict[str, Any], changes: dict[str, Any], where: str) -> None:
+    """Overwrite values of `base` in place; a key that it does not have is a mistake."""
+    for key, value in changes.items():
+        if key not in base:
+            raise InputError(f"{where}: unknown parameter {key!r}; profiles/{BASE}.yaml shows every parameter")
+        if isinstance(base[key], dict) and isinstance(value, dict):
+            _merge(base[key], value, f"{where}: {key}")
+        else:
+            base[key] = value
+
+
+def compose(name: str, settings: list[str], folder: Path = FOLDER) -> Any:
+    """Return the whole parameters of a profile with `KEY=VALUE` settings, comments kept.
+
+    Raises `InputError` on an unknown profile, key, or a value that the parameters do not allow.
+    """
+    if name not in profile_names(folder):
+        raise InputError(f"no profile {name!r}; there are {', '.join(profile_names(folder))}")
+    yaml = YAML()
+    params = yaml.load(folder / f"{BASE}.yaml")
+    if name != BASE:
+        _merge(params, read_yaml(folder / f"{name}.yaml"), f"profiles/{name}.yaml")
+    params["common"]["profile"] = name
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise InputError(f"--set {setting}: write KEY=VALUE, for instance data.path=../redial")
+        changes: Any = yaml.load(value)
+        for part in reversed(key.split(".")):
+            changes = {part: changes}
+        _merge(params, changes, f"--set {setting}")
+    return params
+
+
+def apply_profile(name: str, settings: list[str]) -> str:
+    """Write the profile to params.yaml, keeping a different one beside it, and return what was done."""
+    params = compose(name, settings)
+    new = TARGET.with_suffix(".new")
+    with new.open("w", encoding="utf-8") as stream:
+        _yaml().dump(params, stream)
+    parse_params(read_yaml(new), f"profile {name}")
+    if TARGET.exists() and TARGET.read_bytes() == new.read_bytes():
+        new.unlink()
+        return f"params.yaml is profile {name} already"
+    if TARGET.exists():
+        TARGET.replace(PREVIOUS)
+    new.replace(TARGET)
+    return f"params.yaml is now profile {name}; the one before is in {PREVIOUS}"
+
+
+def _yaml() -> YAML:
+    yaml = YAML()
+    yaml.width = 110
+    yaml.representer.add_representer(
+        type(None), lambda dumper, _: dumper.represent_scalar("tag:yaml.org,2002:null", "null")
+    )
+    return yaml

@@ -1,0 +1,52 @@
+"""The registered model as MLflow loads it: conversations in, ranked lists out. MLflow runs this file by itself."""
+
+from typing import Any
+
+import pandas as pd
+from mlflow.pyfunc.model import PythonModel, PythonModelContext
+
+import mlflow
+
+
+class Recommender(PythonModel):
+    """Answers a table with `conversation` (lines `User: …` and `Assistant: …`) and optional `seen_titles`."""
+
+    def load_context(self, context: PythonModelContext) -> None:
+        """Load checkpoint and catalog."""
+        from convrec.data.catalog import Catalog  # noqa: PLC0415  (the package travels with the model)
+        from convrec.generation.engine import TransformersEngine, pick_device  # noqa: PLC0415
+
+        config = context.model_config
+        self._settings = config
+        self._catalog = Catalog.from_frame(pd.read_parquet(context.artifacts["catalog"]))
+        self._engine = TransformersEngine.load(
+            context.artifacts["model"], pick_device("auto"), 64, config["max_completion_length"]
+        )
+
+    def predict(
+        self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, Any] | None = None
+    ) -> list[list[str]]:
+        """Return for each row at most `max_items` catalog items, best first, without seen titles."""
+        from convrec.data.catalog import fold  # noqa: PLC0415
+        from convrec.data.conversations import prompt_of_text  # noqa: PLC0415
+        from convrec.parsing import parse_list  # noqa: PLC0415
+
+        list_length = self._settings["list_length"]
+        prompts = [
+            prompt_of_text(text, self._settings["instruction"], list_length) for text in model_input["conversation"]
+        ]
+        if "seen_titles" in model_input:
+            seen_lists = [[] if value is None else list(value) for value in model_input["seen_titles"]]
+        else:
+            seen_lists = [[] for _ in prompts]
+        answers = []
+        for text, seen_titles in zip(self._engine.generate(prompts), seen_lists, strict=True):
+            seen = {fold(title) for title in seen_titles}
+            known = [entry.index for entry in parse_list(text, self._catalog) if entry and entry.index is not None]
+            items = (self._catalog.items[index] for index in known)
+            names = [str(item) for item in items if fold(item.title) not in seen]
+            answers.append(list(dict.fromkeys(names))[: (params or {}).get("max_items", list_length)])
+        return answers
+
+
+mlflow.models.set_model(Recommender())

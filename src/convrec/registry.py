@@ -1,0 +1,169 @@
+"""Registered models: versions of the trained checkpoint, and which of them is the champion."""
+
+import json
+import logging
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from mlflow.entities.model_registry import ModelVersion
+from mlflow.exceptions import MlflowException
+from mlflow.models import ModelSignature
+from mlflow.types.schema import Array, ColSpec, DataType, ParamSchema, ParamSpec, Schema
+
+import mlflow
+from convrec.config import Params
+from convrec.data.conversations import build_prompt, distinct_prompts, read_rows
+from convrec.evaluation.scoring import mean_scores, score_lists
+from convrec.generation.engine import TransformersEngine, pick_device
+from convrec.paths import Paths
+from convrec.stages.files import read_catalog, read_json
+from convrec.tracking import connect, file_md5
+
+logger = logging.getLogger(__name__)
+
+MODEL_NAME = "convrec-recommender"
+CHALLENGER, CHAMPION = "challenger", "champion"
+_PACKAGE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What promotion decided, and why."""
+
+    promoted: bool
+    reason: str
+
+
+def checkpoint_digest(model: Path) -> str:
+    """Return the MD5 of the checkpoint's weights, which tells whether it is registered already."""
+    return " ".join(file_md5(path) for path in sorted(model.glob("*.safetensors")))
+
+
+def _latest(client: mlflow.MlflowClient, digest: str) -> ModelVersion | None:
+    found = client.search_model_versions(f"name = '{MODEL_NAME}'")
+    same = [v for v in found if v.tags.get("checkpoint.md5") == digest]
+    return max(same, key=lambda v: int(v.version)) if same else None
+
+
+def alias_version(alias: str) -> ModelVersion | None:
+    """Return the version that holds this alias, or None."""
+    client = mlflow.MlflowClient()
+    try:
+        return client.get_model_version_by_alias(MODEL_NAME, alias)
+    except MlflowException:
+        return None
+
+
+def aliases_of(number: str) -> list[str]:
+    """Return the aliases of a version, sorted."""
+    aliases = mlflow.MlflowClient().get_registered_model(MODEL_NAME).aliases
+    return sorted(alias for alias, holder in aliases.items() if str(holder) == str(number))
+
+
+def _signature(list_length: int) -> ModelSignature:
+    text = ColSpec(DataType.string, "conversation")
+    seen = ColSpec(Array(DataType.string), "seen_titles", required=False)
+    return ModelSignature(
+        inputs=Schema([text, seen]),
+        outputs=Schema([ColSpec(Array(DataType.string))]),
+        params=ParamSchema([ParamSpec("max_items", DataType.integer, list_length)]),
+    )
+
+
+def register(params: Params, paths: Paths, parent_run: str | None) -> ModelVersion:
+    """Register the Rank-GRPO checkpoint as a version with the alias `challenger`, once for the same weights.
+
+    The version carries its test metrics, the data's hashes, and what `mlflow.pyfunc` needs to answer conversations.
+    """
+    experiment = connect(paths.root)
+    client = mlflow.MlflowClient()
+    model = paths.model("rank_grpo")
+    digest = checkpoint_digest(model)
+    known = _latest(client, digest)
+    if known is not None:
+        return known
+    tags = {"mlflow.parentRunId": parent_run} if parent_run else {}
+    settings = params.common.model_dump(include={"instruction", "list_length"})
+    settings["max_completion_length"] = params.evaluate.max_completion_length
+    packages = ("torch", "transformers", "pandas", "pydantic", "pyarrow", "ruamel.yaml")
+    with mlflow.start_run(experiment_id=experiment, run_name="register", tags=tags):
+        info = mlflow.pyfunc.log_model(
+            name="recommender",
+            python_model=str(_PACKAGE / "pyfunc_model.py"),
+            artifacts={"model": str(model), "catalog": str(paths.catalog)},
+            model_config=settings,
+            code_paths=[str(_PACKAGE)],
+            signature=_signature(params.common.list_length),
+            pip_requirements=[f"{name}=={version(name)}" for name in packages],
+            registered_model_name=MODEL_NAME,
+            input_example=pd.DataFrame({"conversation": ["User: something with heists, please"]}),
+        )
+    number = str(info.registered_model_version)
+    metrics = read_json(paths.metrics("evaluate"))
+    version_tags: dict[str, Any] = {
+        "checkpoint.md5": digest,
+        "test.md5": file_md5(paths.split("test")),
+        "catalog.md5": file_md5(paths.catalog),
+        "n_rows": metrics["n_rows"],
+        **{f"test.{k}": v for k, v in metrics["rank_grpo"].items() if k.startswith(("ndcg", "recall", "in_cat"))},
+    }
+    for key, value in version_tags.items():
+        client.set_model_version_tag(MODEL_NAME, number, key, str(value))
+    client.set_registered_model_alias(MODEL_NAME, CHALLENGER, number)
+    return client.get_model_version(MODEL_NAME, number)
+
+
+def promote(challenger: ModelVersion, metric: str, champion_score: float | None) -> Decision:
+    """Give the alias `champion` to the challenger if it beats the champion on the same test split.
+
+    `champion_score` is the champion's score on the challenger's test split; None where there is no champion.
+    The decision is written to the challenger's version.
+    """
+    client = mlflow.MlflowClient()
+    champion = alias_version(CHAMPION)
+    score = float(challenger.tags[f"test.{metric}"])
+    if champion is not None and champion.version == challenger.version:
+        return Decision(False, f"version {challenger.version} is the champion already")
+    if champion is None or champion_score is None:
+        decision = Decision(True, f"there was no champion; {metric} {score:.4f}")
+    elif score > champion_score:
+        reason = f"{metric} {score:.4f} beats {champion_score:.4f} of version {champion.version}"
+        decision = Decision(True, reason)
+    else:
+        reason = f"{metric} {score:.4f} does not beat {champion_score:.4f} of version {champion.version}"
+        decision = Decision(False, reason)
+    if decision.promoted:
+        client.set_registered_model_alias(MODEL_NAME, CHAMPION, challenger.version)
+    client.set_model_version_tag(MODEL_NAME, challenger.version, "promotion", json.dumps(vars(decision)))
+    return decision
+
+
+def champion_score(params: Params, paths: Paths, metric: str) -> float | None:
+    """Return the champion's score on the present test split, None where there is no champion.
+
+    A champion that was tested on other data answers the present test split first: only scores on the same rows
+    can be compared.
+    """
+    champion = alias_version(CHAMPION)
+    if champion is None:
+        return None
+    if champion.tags.get("test.md5") == file_md5(paths.split("test")) and f"test.{metric}" in champion.tags:
+        return float(champion.tags[f"test.{metric}"])
+    logger.info("the champion, version %s, was tested on other data: it is tested again", champion.version)
+    folder = mlflow.artifacts.download_artifacts(f"models:/{MODEL_NAME}/{champion.version}")
+    common, config = params.common, params.evaluate
+    rows = read_rows(paths.split("test"))
+    prompts = distinct_prompts(rows)
+    chats = [build_prompt(row["messages"], common.instruction, common.list_length) for row in prompts]
+    engine = TransformersEngine.load(
+        str(Path(folder) / "artifacts" / "rank_grpo"),
+        pick_device(common.device),
+        config.batch_size,
+        config.max_completion_length,
+    )
+    texts = dict(zip((row["prompt_id"] for row in prompts), engine.generate(chats), strict=True))
+    catalog = read_catalog(paths.catalog)
+    return mean_scores(score_lists(texts, rows, catalog, common.list_length, common.cutoffs))[metric]

@@ -1,0 +1,30 @@
+"""Which rank of the list each completion token belongs to."""
+
+from typing import Any
+
+import torch
+
+
+def newline_counts(tokenizer: Any, delimiter: str = "\n") -> torch.Tensor:
+    """Return how many delimiters the text of each token holds.
+
+    Shape: (vocab,), int64; ids that the tokenizer does not know count 0.
+    """
+    size = max(tokenizer.get_vocab().values()) + 1
+    texts = tokenizer.batch_decode([[token] for token in range(size)], skip_special_tokens=True)
+    return torch.tensor([text.count(delimiter) for text in texts], dtype=torch.long)
+
+
+def segment_ranks(
+    completion_ids: torch.Tensor, completion_mask: torch.Tensor, newline_counts: torch.Tensor
+) -> torch.Tensor:
+    """Return the 0-based rank of each token, unbounded; -1 on padding.
+
+    A newline belongs to the item before it: a token's rank is the number of newlines in the tokens before it.
+
+    Shape: completion_ids, completion_mask (B, T); newline_counts (vocab,); returns (B, T), int64.
+    """
+    mask = completion_mask.bool()
+    counts = newline_counts.to(completion_ids.device)[completion_ids] * mask
+    before = counts.cumsum(dim=1) - counts
+    return before.masked_fill(~mask, -1)

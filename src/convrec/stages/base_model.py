@@ -1,0 +1,93 @@
+"""Stage `base_model`: the model before any training on lists."""
+
+import logging
+
+from datasets import Dataset
+
+from convrec.config import BaseModelStage, Params
+from convrec.data.conversations import build_prompt, distinct_prompts, read_rows
+from convrec.paths import Paths
+from convrec.stages.files import read_catalog, write_json, write_plot
+from convrec.tracking import Run
+from convrec.training.callbacks import HistoryCallback, read_history
+from convrec.training.checkpoints import training_folder
+from convrec.training.embedded import END, catalog_cards, make_model, train_tokenizer
+from convrec.training.sft import train_sft
+
+logger = logging.getLogger(__name__)
+
+# Titles make up most of what the model writes but little of what users write: weigh them up for the BPE merges.
+_CARD_WEIGHT = 10
+
+
+def _make_embedded(params: Params, paths: Paths, record: Run) -> None:
+    """Train tokenizer and model on the training split's conversations and the catalog, nothing else."""
+    config, common = params.base_model.embedded, params.common
+    prompts = [
+        build_prompt(row["messages"], common.instruction, common.list_length)
+        for row in distinct_prompts(read_rows(paths.split("train")))
+    ]
+    cards = catalog_cards(read_catalog(paths.catalog))
+    tokenizer = train_tokenizer([p[0]["content"] for p in prompts] + cards * _CARD_WEIGHT, config.vocab_size)
+    sizes = config.model_dump(exclude={"vocab_size", "epochs", "learning_rate", "batch_size"})
+    model = make_model(tokenizer, seed=common.seed, **sizes)
+    logger.info("embedded model: %d parameters, %d tokens", model.num_parameters(), len(tokenizer))
+    texts = [tokenizer.apply_chat_template(p, tokenize=False) for p in prompts] + [card + END for card in cards]
+    folder = training_folder("base_model", config.model_dump(), [paths.catalog, paths.split("train")])
+    history = HistoryCallback(folder / "history.jsonl", record.log_metrics)
+    if config.epochs:
+        train_sft(
+            model,
+            tokenizer,
+            Dataset.from_dict({"text": texts}),
+            folder,
+            [history],
+            num_epochs=config.epochs,
+            checkpoint_step=None,
+            max_length=512,
+            seed=common.seed,
+            device=common.device,
+            bf16=False,
+            learning_rate=config.learning_rate,
+            lr_scheduler="cosine",
+            warmup=0.05,
+            adam_beta1=0.9,
+            adam_beta2=0.99,
+            weight_decay=0.0,
+            max_grad_norm=1.0,
+            per_device_batch_size=config.batch_size,
+            gradient_accumulation_steps=1,
+            logging_steps=20,
+            save_steps=200,
+            gradient_checkpointing=False,
+        )
+    model.save_pretrained(paths.model("base"))
+    tokenizer.save_pretrained(paths.model("base"))
+    losses = [row for row in read_history(folder / "history.jsonl") if "loss" in row]
+    write_plot(paths.plot("base_model"), ({"step": int(r["step"]), "loss": r["loss"]} for r in losses))
+
+
+def _copy_pretrained(config: BaseModelStage, paths: Paths) -> None:
+    """Take a Hugging Face model, by name (pinned by revision) or path, as it is."""
+    import torch  # noqa: PLC0415
+    from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: PLC0415
+
+    tokenizer = AutoTokenizer.from_pretrained(config.name, revision=config.revision)
+    model = AutoModelForCausalLM.from_pretrained(
+        config.name, revision=config.revision, dtype=getattr(torch, config.dtype)
+    )
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    model.save_pretrained(paths.model("base"))
+    tokenizer.save_pretrained(paths.model("base"))
+    write_plot(paths.plot("base_model"), [{"step": 0, "loss": float("nan")}])
+
+
+def run(params: Params, paths: Paths, record: Run) -> None:
+    """Write the base model and its tokenizer as a Hugging Face folder."""
+    if params.base_model.name == "embedded":
+        _make_embedded(params, paths, record)
+    else:
+        _copy_pretrained(params.base_model, paths)
+    size = sum(file.stat().st_size for file in paths.model("base").glob("*.safetensors"))
+    write_json(paths.metrics("base_model"), {"megabytes": size / 1e6})

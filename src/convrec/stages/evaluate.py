@@ -1,0 +1,97 @@
+"""Stage `evaluate`: every system's lists for the held-out test split, scored under one protocol."""
+
+import logging
+from collections import Counter
+from typing import Any
+
+import pandas as pd
+
+from convrec.config import Params
+from convrec.data.catalog import Catalog, fold
+from convrec.data.conversations import build_prompt, distinct_prompts, read_rows, truths, write_rows
+from convrec.evaluation.comparison import mean_interval, paired_interval
+from convrec.evaluation.scoring import mean_scores, score_lists
+from convrec.generation.engine import TransformersEngine, pick_device
+from convrec.parsing import format_list
+from convrec.paths import TRAINED, Paths
+from convrec.stages.files import read_catalog, write_json, write_plot
+from convrec.tracking import Run
+
+logger = logging.getLogger(__name__)
+
+SYSTEM_OF_MODEL = dict(zip(TRAINED, ("zero_shot", "sft", "rank_grpo"), strict=True))
+Row = dict[str, Any]
+
+
+def popularity_lists(train: list[Row], prompts: list[Row], catalog: Catalog, list_length: int) -> list[str]:
+    """Return for each prompt the items liked most often in training, the seen ones left out."""
+    found = (catalog.find(truth.title, truth.year) for row in train for truth in truths(row))
+    counts = Counter(index for index in found if index is not None)
+    order = sorted(range(len(catalog)), key=lambda index: -counts[index])
+    lists = []
+    for row in prompts:
+        seen = {fold(title) for title in row["seen_titles"]}
+        items = (catalog.items[index] for index in order)
+        unseen = (str(item) for item in items if fold(item.title) not in seen)
+        lists.append(format_list([line for line, _ in zip(unseen, range(list_length), strict=False)]))
+    return lists
+
+
+def _system_lists(params: Params, paths: Paths, catalog: Catalog, prompts: list[Row]) -> dict[str, list[str]]:
+    """Return the lists of every system: the baseline, the three models, and the oracle where there is one."""
+    common, config = params.common, params.evaluate
+    lists = {"popularity": popularity_lists(read_rows(paths.split("train")), prompts, catalog, common.list_length)}
+    chats = [build_prompt(row["messages"], common.instruction, common.list_length) for row in prompts]
+    for model, system in SYSTEM_OF_MODEL.items():
+        logger.info("%s: %d prompts", system, len(prompts))
+        engine = TransformersEngine.load(
+            str(paths.model(model)),
+            pick_device(common.device),
+            config.batch_size,
+            config.max_completion_length,
+        )
+        lists[system] = engine.generate(chats)
+    if paths.world.is_file():
+        world = pd.read_parquet(paths.world)
+        oracle = dict(zip(world["prompt_id"], world["oracle"], strict=True))
+        lists["oracle"] = [format_list(list(oracle[row["prompt_id"]])) for row in prompts]
+    return lists
+
+
+def run(params: Params, paths: Paths, record: Run) -> None:
+    """Write every system's lists, scores and intervals, and the paired gain of Rank-GRPO."""
+    common, config = params.common, params.evaluate
+    catalog = read_catalog(paths.catalog)
+    rows = read_rows(paths.split("test"))
+    prompts = distinct_prompts(rows)[: config.max_prompts]
+    kept = {row["prompt_id"] for row in prompts}
+    rows = [row for row in rows if row["prompt_id"] in kept]
+    record.log_dataset(paths.split("test"), "test")
+    record.log_dataset(paths.catalog, "catalog")
+
+    headline = f"ndcg_at_{max(common.cutoffs)}"
+    shown = [f"{name}_at_{k}" for name in ("recall", "ndcg") for k in common.cutoffs] + ["in_catalog"]
+    metrics: dict[str, Any] = {"n_rows": len(rows), "n_prompts": len(prompts)}
+    tables, plot = {}, []
+    for system, lists in _system_lists(params, paths, catalog, prompts).items():
+        texts = {row["prompt_id"]: text for row, text in zip(prompts, lists, strict=True)}
+        scores = score_lists(texts, rows, catalog, common.list_length, common.cutoffs)
+        tables[system] = scores
+        intervals = {m: mean_interval(scores, m, config.bootstrap_samples, common.seed) for m in shown}
+        metrics[system] = {
+            **mean_scores(scores),
+            "intervals": {name: {"low": i.low, "high": i.high} for name, i in intervals.items()},
+        }
+        plot.append({"system": system, **mean_scores(scores)})
+        frame = pd.DataFrame({"prompt_id": [row["prompt_id"] for row in prompts], "response": lists})
+        write_rows(frame, paths.predictions / f"{system}.parquet")
+        write_rows(scores, paths.predictions / f"{system}.scores.parquet")
+        record.log_metrics({f"test/{system}/{name}": value for name, value in mean_scores(scores).items()})
+    gains = {}
+    for baseline in ("sft", "popularity"):
+        gain = paired_interval(tables["rank_grpo"], tables[baseline], headline, config.bootstrap_samples, common.seed)
+        gains[f"rank_grpo_over_{baseline}"] = gain._asdict()
+        record.log_metrics({f"test/gain_over_{baseline}/{key}": v for key, v in gain._asdict().items()})
+    write_json(paths.metrics("evaluate"), {**metrics, f"paired_{headline}": gains})
+    write_plot(paths.plot("systems"), plot)
+    record.log_artifact(paths.metrics("evaluate"))

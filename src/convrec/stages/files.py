@@ -1,0 +1,38 @@
+"""Small files that the stages exchange: metrics as JSON, plots as CSV."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from convrec.data.catalog import Catalog
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """Write a metrics file, creating its folder; floats keep six digits."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(_rounded(value), indent=1) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object of a JSON file."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def write_plot(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Write the rows of a plot as CSV, creating its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pd.DataFrame(list(rows)).to_csv(path, index=False, float_format="%.6g")
+
+
+def read_catalog(path: Path) -> Catalog:
+    """Return the catalog of a canonical Parquet file."""
+    return Catalog.from_frame(pd.read_parquet(path))
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _rounded(inner) for key, inner in value.items()}
+    return round(value, 6) if isinstance(value, float) else value

@@ -1,0 +1,79 @@
+"""Stage `report`: what the other stages measured, on one page."""
+
+from collections import Counter
+
+import pandas as pd
+from pandas.errors import EmptyDataError
+
+from convrec.config import Params
+from convrec.data.conversations import SPLITS, distinct_prompts, read_rows, truths
+from convrec.evaluation.report import DataFile, Example, judge_lines, render_report
+from convrec.paths import Path, Paths
+from convrec.stages.files import read_catalog, read_json
+from convrec.tracking import Run, file_md5, flatten, git_state
+
+COMPARED = ("sft", "rank_grpo")  # the systems whose lists stand side by side
+
+
+def _read_plot(path: Path) -> pd.DataFrame:
+    """Return a curve; an empty table where a run was too short to log a point."""
+    try:
+        return pd.read_csv(path)
+    except EmptyDataError:
+        return pd.DataFrame()
+
+
+def _data_files(paths: Paths) -> list[DataFile]:
+    catalog = DataFile("catalog", len(pd.read_parquet(paths.catalog)), None, "", file_md5(paths.catalog))
+    found = [catalog]
+    for name in SPLITS:
+        rows = pd.read_parquet(paths.split(name), columns=["prompt_id", "date"])
+        dates = rows["date"][rows["date"].fillna("") != ""]
+        period = "" if dates.empty else f"{dates.min()} to {dates.max()}"
+        found.append(DataFile(name, len(rows), rows["prompt_id"].nunique(), period, file_md5(paths.split(name))))
+    return found
+
+
+def _examples(paths: Paths, number: int, num_ranks: int) -> list[Example]:
+    """Return the first test prompts that were evaluated, with the judged lists of the compared systems."""
+    catalog = read_catalog(paths.catalog)
+    frames = {system: pd.read_parquet(paths.predictions / f"{system}.parquet") for system in COMPARED}
+    lists = {name: dict(zip(f["prompt_id"], f["response"], strict=True)) for name, f in frames.items()}
+    rows = read_rows(paths.split("test"))
+    examples = []
+    for prompt in [row for row in distinct_prompts(rows) if row["prompt_id"] in lists["sft"]][:number]:
+        key, seen = prompt["prompt_id"], prompt["seen_titles"]
+        answers = [truths(row) for row in rows if row["prompt_id"] == key]
+        judged = {name: judge_lines(texts[key], answers, seen, catalog, num_ranks) for name, texts in lists.items()}
+        examples.append(Example(key, prompt["messages"], answers, judged))
+    return examples
+
+
+def run(params: Params, paths: Paths, record: Run) -> None:
+    """Write the report."""
+    data = read_json(paths.metrics("data"))
+    left_out = pd.read_csv(paths.left_out, dtype=str, keep_default_na=False)
+    reasons = Counter(
+        f"{source}: {reason}" for source, reason in zip(left_out["source"], left_out["reason"], strict=True)
+    )
+    html = render_report(
+        profile=params.common.profile,
+        seed=params.common.seed,
+        simulated=params.data.source == "synthetic",
+        cutoffs=params.common.cutoffs,
+        bootstrap_samples=params.evaluate.bootstrap_samples,
+        catalog_size=data["catalog"],
+        files_of_data=_data_files(paths),
+        left_out=dict(reasons.most_common()),
+        left_out_share=data["left_out_share"],
+        demonstrations=read_json(paths.metrics("demonstrations")),
+        training={stage: read_json(paths.metrics(stage)) for stage in ("sft", "rank_grpo")},
+        evaluation=read_json(paths.metrics("evaluate")),
+        plots={name: _read_plot(paths.plot(name)) for name in ("sft", "reward", "reward_by_rank", "validation")},
+        examples=_examples(paths, params.report.num_examples, params.common.list_length),
+        parameters=flatten(params.model_dump()),
+        code=git_state(),
+    )
+    paths.report.parent.mkdir(parents=True, exist_ok=True)
+    paths.report.write_text(html, encoding="utf-8")
+    record.log_artifact(paths.report)

@@ -1,0 +1,49 @@
+"""Stage `sft`: the base model learns the demonstrations."""
+
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from convrec.config import Optimization, Params
+from convrec.data.conversations import build_prompt, read_rows
+from convrec.paths import Paths
+from convrec.stages.files import write_json, write_plot
+from convrec.tracking import Run
+from convrec.training.callbacks import HistoryCallback, read_history
+from convrec.training.checkpoints import training_folder
+from convrec.training.sft import train_sft
+
+
+def run(params: Params, paths: Paths, record: Run) -> None:
+    """Write the SFT model, its final loss, and its loss curve."""
+    config, common = params.sft, params.common
+    rows = [
+        {
+            "prompt": build_prompt(row["messages"], common.instruction, common.list_length),
+            "completion": [{"role": "assistant", "content": row["demonstration"]}],
+        }
+        for row in read_rows(paths.demonstration("train"))
+    ]
+    record.log_dataset(paths.demonstration("train"), "demonstrations")
+    inputs = [paths.model("base"), paths.demonstration("train")]
+    parameters = {**config.model_dump(), **common.model_dump(include={"seed", "instruction", "list_length"})}
+    folder = training_folder("sft", parameters, inputs)
+    tokenizer = AutoTokenizer.from_pretrained(paths.model("base"))
+    model = train_sft(
+        AutoModelForCausalLM.from_pretrained(paths.model("base")),
+        tokenizer,
+        Dataset.from_list(rows),
+        folder,
+        [HistoryCallback(folder / "history.jsonl", record.log_metrics)],
+        num_epochs=config.num_epochs,
+        checkpoint_step=config.checkpoint_step,
+        max_length=config.max_length,
+        seed=common.seed,
+        device=common.device,
+        bf16=params.base_model.dtype == "bfloat16",
+        **config.model_dump(include=set(Optimization.model_fields)),
+    )
+    model.save_pretrained(paths.model("sft"))
+    tokenizer.save_pretrained(paths.model("sft"))
+    curve = [row for row in read_history(folder / "history.jsonl") if "loss" in row]
+    write_plot(paths.plot("sft"), ({"step": int(r["step"]), "loss": r["loss"]} for r in curve))
+    write_json(paths.metrics("sft"), {"loss": curve[-1]["loss"], "steps": int(curve[-1]["step"])} if curve else {})

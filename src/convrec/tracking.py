@@ -1,0 +1,183 @@
+"""The record of runs. With `registry`, the only module of the library that imports mlflow."""
+
+import hashlib
+import json
+import logging
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from mlflow.entities import DatasetInput, InputTag, Metric, RunStatus
+from mlflow.exceptions import MlflowException
+
+import mlflow
+from convrec.errors import InputError
+from convrec.paths import Paths
+
+logger = logging.getLogger(__name__)
+
+LOCAL_FOLDER = Path("mlruns")
+EXPERIMENT = "convrec"
+PARENT_VARIABLE = "CONVREC_PARENT_RUN_ID"  # set by the flow for the stages that it starts
+_MAX_PENDING = 1000  # MLflow's limit of one batch
+
+
+def tracking_uri(root: Path = Path()) -> str:
+    """Return MLFLOW_TRACKING_URI, or the SQLite store below the project's folder."""
+    default = f"sqlite:///{(root / LOCAL_FOLDER).resolve()}/mlflow.db"
+    return os.environ.get("MLFLOW_TRACKING_URI") or default
+
+
+def connect(root: Path = Path()) -> str:
+    """Point MLflow at the store, and return the id of the experiment, made if need be.
+
+    Raises `InputError` where the store cannot be reached.
+    """
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+    uri = tracking_uri(root)
+    local = uri.startswith("sqlite:")
+    if local:
+        (root / LOCAL_FOLDER).mkdir(exist_ok=True)
+    mlflow.set_tracking_uri(uri)
+    name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
+    try:
+        experiment = mlflow.get_experiment_by_name(name)
+        if experiment is not None:
+            return experiment.experiment_id
+        location = (root / LOCAL_FOLDER / "artifacts").resolve().as_uri() if local else None
+        return mlflow.create_experiment(name, artifact_location=location)
+    except MlflowException as error:
+        raise InputError(
+            f"MLFLOW_TRACKING_URI = {uri!r} cannot be used ({str(error).splitlines()[0][:200]}); "
+            "start the server, or unset the variable to record into the local store"
+        ) from None
+
+
+def git_state() -> dict[str, str]:
+    """Return the commit and whether the work tree differs from it; nothing outside a git repository."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        dirty = bool(git("status", "--porcelain", "--untracked-files=no"))
+        return {"mlflow.source.git.commit": git("rev-parse", "HEAD"), "git_dirty": str(dirty).lower()}
+    except (OSError, subprocess.CalledProcessError):
+        return {}
+
+
+def file_md5(path: Path) -> str:
+    """Return the MD5 of a file: the hash under which DVC caches it."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "md5").hexdigest()
+
+
+def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return a flat mapping: nested keys are joined with dots."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        flat.update(flatten(value, f"{name}.") if isinstance(value, dict) else {name: value})
+    return flat
+
+
+class Run:
+    """One active MLflow run. Metrics are sent in batches, and a lost server does not stop the work."""
+
+    def __init__(self, run_id: str):
+        self.run_id = run_id
+        self._client = mlflow.MlflowClient()
+        self._pending: list[Metric] = []
+
+    def log_metrics(self, metrics: dict[str, float], step: int = 0) -> None:
+        """Record metrics; those that cannot be sent now are kept and sent with the next ones."""
+        now = int(time.time() * 1000)
+        self._pending += [Metric(name.replace("@", "_at_"), value, now, step) for name, value in metrics.items()]
+        try:
+            while self._pending:
+                self._client.log_batch(self.run_id, metrics=self._pending[:_MAX_PENDING])
+                del self._pending[:_MAX_PENDING]
+        except MlflowException as error:
+            logger.warning("%d metrics wait for the tracking server (%s)", len(self._pending), str(error)[:120])
+
+    def log_params(self, params: dict[str, Any]) -> None:
+        mlflow.log_params(flatten(params), run_id=self.run_id)
+
+    def log_artifact(self, path: Path, folder: str | None = None) -> None:
+        mlflow.log_artifact(str(path), folder, run_id=self.run_id)
+
+    def set_tags(self, tags: dict[str, str]) -> None:
+        for key, value in tags.items():
+            self._client.set_tag(self.run_id, key, value)
+
+    def log_dataset(self, path: Path, name: str) -> None:
+        """Record a Parquet file as a dataset: its DVC hash, its number of rows, its dates."""
+        frame = pd.read_parquet(path)
+        scalars = frame[[c for c in frame.columns if c in ("prompt_id", "date", "title", "year")]]
+        source = mlflow.data.pandas_dataset.from_pandas(scalars, source=str(path), name=name, digest=file_md5(path))
+        client_input = DatasetInput(source._to_mlflow_entity(), [InputTag("mlflow.data.context", name)])
+        self._client.log_inputs(self.run_id, [client_input])
+        tags = {f"data.{name}.md5": file_md5(path), f"data.{name}.rows": str(len(frame))}
+        dates = frame["date"] if "date" in frame else pd.Series(dtype=str)
+        if dates.astype(bool).any():
+            tags[f"data.{name}.dates"] = f"{dates.min()} to {dates.max()}"
+        self.set_tags(tags)
+
+    def close(self) -> None:
+        """Send what still waits; say what was lost, if anything was."""
+        self.log_metrics({})
+        if self._pending:
+            logger.error("%d metrics could not be sent to the tracking server", len(self._pending))
+
+
+@contextmanager
+def stage_run(stage: str, params: dict[str, Any], tags: dict[str, str], run_file: Path) -> Iterator[Run]:
+    """Open the run of one stage, nested under the pipeline's run if a flow started the stage.
+
+    The run's id is written to `run_file`. The run fails with the stage.
+    """
+    experiment = connect()
+    parent = os.environ.get(PARENT_VARIABLE)
+    all_tags = {**git_state(), **tags, "stage": stage}
+    if parent:
+        all_tags["mlflow.parentRunId"] = parent
+    started = mlflow.start_run(experiment_id=experiment, run_name=stage, tags=all_tags)
+    run = Run(started.info.run_id)
+    run_file.parent.mkdir(parents=True, exist_ok=True)
+    run_file.write_text(json.dumps({"run_id": run.run_id, "tracking_uri": tracking_uri()}), encoding="utf-8")
+    try:
+        run.log_params(params)
+        yield run
+        run.close()
+    except BaseException:
+        mlflow.end_run(RunStatus.to_string(RunStatus.FAILED))
+        raise
+    mlflow.end_run()
+
+
+def start_pipeline_run(name: str, tags: dict[str, str]) -> str:
+    """Create the parent run of one pipeline run, and return its id."""
+    experiment = connect()
+    run = mlflow.MlflowClient().create_run(experiment, run_name=name, tags={**git_state(), **tags})
+    return run.info.run_id
+
+
+def end_pipeline_run(run_id: str, paths: Paths, failed: bool) -> None:
+    """Close the parent run; it gets the test metrics and the report of what it made."""
+    client = mlflow.MlflowClient()
+    if not failed:
+        run = Run(run_id)
+        metrics = flatten(json.loads(paths.metrics("evaluate").read_text(encoding="utf-8")))
+        run.log_metrics({f"test/{name.replace('.', '/')}": value for name, value in metrics.items()})
+        for name in ("catalog", "train", "validation", "test"):
+            path = paths.catalog if name == "catalog" else paths.split(name)
+            run.log_dataset(path, name)
+        run.log_artifact(paths.report)
+        run.close()
+    client.set_terminated(run_id, "FAILED" if failed else "FINISHED")

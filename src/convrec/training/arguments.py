@@ -1,0 +1,63 @@
+"""What the trainers have in common."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from trl.kernels import chunked_logprob
+
+from convrec.generation.engine import pick_device
+
+_CPU_TOKEN_CHUNK = 512
+
+
+def shared_arguments(
+    folder: Path,
+    seed: int,
+    device: str,
+    bf16: bool,
+    *,
+    learning_rate: float,
+    lr_scheduler: str,
+    warmup: float,
+    adam_beta1: float,
+    adam_beta2: float,
+    weight_decay: float,
+    max_grad_norm: float,
+    per_device_batch_size: int,
+    gradient_accumulation_steps: int,
+    logging_steps: int,
+    save_steps: int,
+    gradient_checkpointing: bool,
+) -> dict[str, Any]:
+    """Return the keyword arguments of a TRL config for the project's optimisation parameters.
+
+    Metrics go to the project's own callbacks, so no reporting integration is on. bf16 applies on GPUs only.
+    """
+    on_cpu = pick_device(device) == "cpu"
+    if on_cpu:
+        # TRL folds the vocabulary's log-probabilities tile by tile; its tile of 4,096 tokens leaves a CPU's cache,
+        # and the smaller one takes a third less time a step with the embedded model (benchmarks/).
+        chunked_logprob.TOKEN_CHUNK_SIZE = _CPU_TOKEN_CHUNK
+    return {
+        "output_dir": str(folder),
+        "seed": seed,
+        "use_cpu": on_cpu,
+        "bf16": bf16 and torch.cuda.is_available() and not on_cpu,
+        "learning_rate": learning_rate,
+        "lr_scheduler_type": lr_scheduler,
+        "warmup_steps": warmup,
+        "adam_beta1": adam_beta1,
+        "adam_beta2": adam_beta2,
+        "weight_decay": weight_decay,
+        "max_grad_norm": max_grad_norm,
+        "per_device_train_batch_size": per_device_batch_size,
+        "gradient_accumulation_steps": gradient_accumulation_steps,
+        "gradient_checkpointing": gradient_checkpointing,
+        "logging_steps": logging_steps,
+        "save_steps": save_steps,
+        "save_total_limit": 2,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "dataloader_pin_memory": not on_cpu,
+    }

@@ -1,0 +1,113 @@
+"""What a training tells while it runs: its history on disk, its progress on the log, its metrics to the record."""
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+
+logger = logging.getLogger(__name__)
+
+MetricSink = Callable[[dict[str, float], int], None]
+_SHOWN = ("loss", "reward", "kl")
+
+
+class HistoryCallback(TrainerCallback):
+    """Appends every logged metric to a JSON-lines file, hands it to a sink, and logs progress.
+
+    On resuming, lines past the resumed step are dropped, so that each step stands once.
+    """
+
+    def __init__(self, path: Path, sink: MetricSink):
+        self._path, self._sink = path, sink
+        self._start_time, self._start_step = 0.0, 0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if not state.is_world_process_zero:
+            return
+        self._start_time, self._start_step = time.monotonic(), state.global_step
+        kept = [row for row in read_history(self._path) if row["step"] <= state.global_step and state.global_step]
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+        for row in kept:
+            self._sink({key: value for key, value in row.items() if key != "step"}, int(row["step"]))
+        if state.global_step:
+            logger.info("resuming at step %d of %d", state.global_step, state.max_steps)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+        if not state.is_world_process_zero or not logs:
+            return
+        metrics = {key: float(value) for key, value in logs.items() if isinstance(value, (int, float))}
+        self.write(metrics, state.global_step)
+        done = state.global_step - self._start_step
+        seconds = (time.monotonic() - self._start_time) / max(1, done)
+        left = seconds * (state.max_steps - state.global_step)
+        shown = "  ".join(f"{key} {metrics[key]:.4g}" for key in _SHOWN if key in metrics)
+        logger.info(
+            "step %d/%d  %s  %.1f s/step, %.0f s left",
+            state.global_step,
+            state.max_steps,
+            shown,
+            seconds,
+            left,
+        )
+
+    def write(self, metrics: dict[str, float], step: int) -> None:
+        """Append one row to the history, and hand it to the sink."""
+        with self._path.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps({"step": step, **metrics}) + "\n")
+        self._sink(metrics, step)
+
+
+class ValidationCallback(TrainerCallback):
+    """Measures validation at the start, every `every` steps, and at the end, into the history.
+
+    It stands after the `HistoryCallback` in a trainer's list.
+    """
+
+    def __init__(self, measure: Callable[[Any], dict[str, float]], every: int, history: HistoryCallback):
+        self._measure, self._every, self._history = measure, every, history
+
+    def _run(self, model: Any, step: int) -> None:
+        metrics = {f"validation/{name}": value for name, value in self._measure(model).items()}
+        self._history.write(metrics, step)
+        shown = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items() if "ndcg" in name)
+        logger.info("step %d  %s", step, shown)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+        if state.global_step == 0 and state.is_world_process_zero:
+            self._run(model, 0)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+        due = state.global_step % self._every == 0 or state.global_step == state.max_steps
+        if due and state.is_world_process_zero:
+            self._run(model, state.global_step)
+
+
+class StopCallback(TrainerCallback):
+    """Stops a training at a step before the end of its schedule."""
+
+    def __init__(self, step: int):
+        self._step = step
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step >= self._step:
+            control.should_training_stop = True
+
+
+def read_history(path: Path) -> list[dict[str, float]]:
+    """Return the rows of a history file, oldest first; none where it does not exist.
+
+    A last line cut short by a crash is dropped.
+    """
+    rows = []
+    if path.is_file():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+    return rows

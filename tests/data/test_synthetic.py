@@ -1,0 +1,60 @@
+import numpy as np
+import pandas as pd
+
+from convrec.data.catalog import LeftOut, build_catalog, fold
+from convrec.data.conversations import split_by_month, transcript
+from convrec.data.synthetic import Taste, World, embedded_rows, simulate
+
+MONTHS = [f"2022-{month:02d}" for month in range(1, 13)]
+
+
+def _world(seed: int = 1, size: int = 300):
+    left_out = LeftOut()
+    catalog = build_catalog(embedded_rows(), ("genres", "keywords"), left_out)
+    assert not left_out.rows
+    return catalog, *simulate(catalog, seed, size, MONTHS, 20)
+
+
+def test_the_same_seed_gives_the_same_world_and_another_one_does_not():
+    _, rows, truth = _world()
+    _, again, truth_again = _world()
+    pd.testing.assert_frame_equal(rows, again)
+    pd.testing.assert_frame_equal(truth, truth_again)
+    assert _world(seed=2)[1]["messages"].tolist() != rows["messages"].tolist()
+
+
+def test_rows_are_well_formed():
+    catalog, rows, truth = _world()
+    assert len(catalog) >= 400
+    assert set(rows["date"].str.slice(0, 7)) == set(MONTHS)
+    for row in rows.to_dict("records"):
+        roles = [message["role"] for message in row["messages"]]
+        assert roles == (["user", "assistant"] * 3)[: len(roles)] and len(roles) in (1, 3, 5)
+        seen = {fold(title) for title in row["seen_titles"]}
+        assert row["groundtruth"] and all(fold(t["title"]) not in seen for t in row["groundtruth"])
+        assert all(catalog.find(t["title"], t["year"]) is not None for t in row["groundtruth"])
+    answers = rows.groupby("prompt_id").size()
+    assert set(answers) == {1, 2}, "different answers to a prompt stay separate rows"
+    assert len(set(rows["messages"].map(transcript))) > 0.99 * rows["prompt_id"].nunique(), "texts vary"
+    assert all(len(oracle) == len(set(oracle)) == 20 for oracle in truth["oracle"])
+
+
+def test_people_accept_what_has_high_utility():
+    catalog, rows, truth = _world()
+    world = World(catalog, 1, len(MONTHS))
+    tastes = dict(zip(truth["prompt_id"], truth["taste"].map(Taste.from_json), strict=True))
+    shares = []
+    for row in rows.to_dict("records"):
+        utility = world.utility(tastes[row["prompt_id"]])
+        chosen = [catalog.find(t["title"], t["year"]) for t in row["groundtruth"]]
+        shares.append((utility[:, None] < utility[chosen]).mean())
+    assert np.mean(shares) > 0.9
+
+
+def test_splits_are_by_month():
+    _, rows, _ = _world()
+    splits = split_by_month(rows, "2022-11", "2022-12")
+    assert splits["train"]["date"].max() < "2022-11-01"
+    assert set(splits["validation"]["date"].str.slice(0, 7)) == {"2022-11"}
+    assert set(splits["test"]["date"].str.slice(0, 7)) == {"2022-12"}
+    assert not set(splits["train"]["prompt_id"]) & set(splits["test"]["prompt_id"])

@@ -1,0 +1,65 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from convrec.config import load_params
+from convrec.errors import InputError
+from convrec.profiles import compose, profile_names
+
+PARAMS = Path("params.yaml")
+
+
+def _changed(tmp_path: Path, old: str, new: str) -> Path:
+    text = PARAMS.read_text(encoding="utf-8")
+    assert old in text
+    path = tmp_path / "params.yaml"
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("name", profile_names())
+def test_every_profile_is_valid(name, tmp_path):
+    from ruamel.yaml import YAML  # noqa: PLC0415
+
+    settings = ["data.path=somewhere"] if compose(name, [])["data"]["source"] == "redial" else []
+    path = tmp_path / "params.yaml"
+    YAML().dump(compose(name, settings), path)
+    assert load_params(path).common.profile == name
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("num_steps: ", "num_stesp: ", "rank_grpo.num_stesp: unknown parameter; did you mean 'num_steps'?"),
+        ("seed: 17", "seed: seventeen", "common.seed = 'seventeen': input should be a valid integer"),
+        ("seed: 17", "seed: -1", "common.seed = -1: input should be greater than or equal to 0"),
+        ("  num_generations: 8 ", "  num_generations: 7 ", "no multiple of num_generations = 7"),
+        ("returns: exp_inf", "returns: exp", "return_gamma = None"),
+        ("list_length: 20", "list_length: 10", "cutoffs reach 20"),
+        ("source: synthetic", "source: redial", "path is empty"),
+        ("  reflect:\n", "  reflekt:\n", "demonstrations.reflekt: unknown parameter; did you mean 'reflect'?"),
+    ],
+)
+def test_mistakes_name_field_value_and_remedy(tmp_path, old, new, message):
+    with pytest.raises(InputError) as error:
+        load_params(_changed(tmp_path, old, new))
+    assert message in str(error.value)
+
+
+def test_numbers_are_read_as_dvc_reads_them(tmp_path):
+    assert load_params(_changed(tmp_path, "beta: 0.001", "beta: 1e-3")).rank_grpo.beta == 1e-3
+
+
+def test_missing_file_and_broken_yaml(tmp_path):
+    with pytest.raises(InputError, match="no such file"):
+        load_params(tmp_path / "params.yaml")
+    (tmp_path / "params.yaml").write_text("common: [", encoding="utf-8")
+    with pytest.raises(InputError, match="not YAML"):
+        load_params(tmp_path / "params.yaml")
+
+
+def test_config_imports_no_torch():
+    code = "import sys, convrec.config, convrec.cli; sys.exit(any(m in sys.modules for m in ('torch', 'mlflow')))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

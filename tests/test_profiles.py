@@ -1,0 +1,48 @@
+from pathlib import Path
+
+import pytest
+
+from convrec import profiles
+from convrec.config import load_params
+from convrec.errors import InputError
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A folder with the real profiles and no params.yaml."""
+    (tmp_path / "profiles").symlink_to(Path("profiles").resolve())
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_committed_parameters_are_the_embedded_profile(project):
+    committed = Path(__file__).parent.parent / "params.yaml"
+    profiles.apply_profile("embedded", [])
+    assert (project / "params.yaml").read_text() == committed.read_text()
+
+
+def test_applying_keeps_the_previous_parameters(project):
+    profiles.apply_profile("embedded", [])
+    (project / "params.yaml").write_text((project / "params.yaml").read_text() + "# mine\n")
+    profiles.apply_profile("redial", ["data.path=../redial", "rank_grpo.num_steps=3"])
+    params = load_params(project / "params.yaml")
+    assert (params.data.source, params.data.path, params.rank_grpo.num_steps) == ("redial", "../redial", 3)
+    assert (project / "params.previous.yaml").read_text().endswith("# mine\n")
+
+
+def test_applying_again_changes_nothing(project):
+    profiles.apply_profile("embedded", [])
+    assert "already" in profiles.apply_profile("embedded", [])
+    assert not (project / "params.previous.yaml").exists()
+
+
+@pytest.mark.parametrize("setting", ["data.pth=x", "data.path", "common.seed=many"])
+def test_bad_settings_change_nothing(project, setting):
+    with pytest.raises(InputError):
+        profiles.apply_profile("embedded", [setting])
+    assert not (project / "params.yaml").exists()
+
+
+def test_unknown_profile(project):
+    with pytest.raises(InputError, match="embedded"):
+        profiles.compose("nonsense", [])
