@@ -3,6 +3,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 from convrec.config import load_params
 from convrec.errors import InputError
@@ -21,11 +22,8 @@ def _changed(tmp_path: Path, old: str, new: str) -> Path:
 
 @pytest.mark.parametrize("name", profile_names())
 def test_every_profile_is_valid(name, tmp_path):
-    from ruamel.yaml import YAML  # noqa: PLC0415
-
-    settings = ["data.path=somewhere"] if compose(name, [])["data"]["source"] == "redial" else []
     path = tmp_path / "params.yaml"
-    YAML().dump(compose(name, settings), path)
+    YAML().dump(compose(name, []), path)
     assert load_params(path).common.profile == name
 
 
@@ -38,7 +36,7 @@ def test_every_profile_is_valid(name, tmp_path):
         ("  num_generations: 8 ", "  num_generations: 7 ", "no multiple of num_generations = 7"),
         ("returns: exp_inf", "returns: exp", "return_gamma = None"),
         ("list_length: 20", "list_length: 10", "cutoffs reach 20"),
-        ("source: synthetic", "source: redial", "path is empty"),
+        ("source: synthetic", "source: reddit", "catalog is empty"),
         ("  reflect:\n", "  reflekt:\n", "demonstrations.reflekt: unknown parameter; did you mean 'reflect'?"),
     ],
 )

@@ -52,8 +52,8 @@ class Data(Section):
     """Stage `data`: where conversations and catalog come from, and how they are split."""
 
     source: Literal["synthetic", "redial", "reddit"]
-    path: str | None = Field(description="folder of the source's files; none for synthetic")
-    catalog: str | None = Field(description="reddit: the catalog's file (CSV, JSON lines, or a plain pickle)")
+    path: str = Field(description="folder of the source's files; a dep of the stage; synthetic reads nothing there")
+    catalog: str | None = Field(description="reddit: name of the catalog's file there (CSV, JSON lines, pickle)")
     max_left_out: Share = Field(description="the stage fails when a larger share of rows is left out")
     validation_month: Month | None = Field(description="dated sources: validation rows are of this month")
     test_month: Month | None = Field(description="dated sources: test rows are of this month")
@@ -63,10 +63,8 @@ class Data(Section):
 
     @model_validator(mode="after")
     def _source_is_complete(self) -> "Data":
-        if self.source != "synthetic" and not self.path:
-            raise ValueError(f"path is empty; source {self.source!r} needs the folder that holds its files")
         if self.source == "reddit" and not self.catalog:
-            raise ValueError("catalog is empty; source 'reddit' needs the catalog's file")
+            raise ValueError("catalog is empty; source 'reddit' needs the name of the catalog's file in data.path")
         if self.source == "synthetic" and not (self.validation_month and self.test_month):
             raise ValueError("validation_month and test_month are needed for the dated source 'synthetic'")
         if self.validation_month and self.test_month and self.validation_month >= self.test_month:
@@ -131,6 +129,7 @@ class EmbeddedModel(Section):
     num_layers: int = Field(ge=1)
     num_heads: int = Field(ge=1)
     num_key_value_heads: int = Field(ge=1)
+    catalog_pages: int = Field(ge=0, description="pages of an index to the catalog among the texts it is trained on")
     epochs: int = Field(ge=0)
     learning_rate: Positive
     batch_size: int = Field(ge=1)

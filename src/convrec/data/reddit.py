@@ -29,14 +29,14 @@ def _truths(pairs: list, source: str, left_out: LeftOut) -> list[dict[str, Any]]
     return truths
 
 
-def read_reddit(folder: Path, catalog_file: Path, left_out: LeftOut) -> tuple[Catalog, dict[str, pd.DataFrame]]:
+def read_reddit(folder: Path, catalog_name: str, left_out: LeftOut) -> tuple[Catalog, dict[str, pd.DataFrame]]:
     """Return the catalog and the splits as canonical rows; rows that share a prompt share its `prompt_id`.
 
     Raises `InputError` on a folder that is no such `DatasetDict`, or lacks a split or a column.
     """
     from datasets import DatasetDict, load_from_disk  # noqa: PLC0415  (seconds to import; only this source needs it)
 
-    catalog = build_catalog(read_rows(catalog_file), (), left_out)
+    catalog = build_catalog(read_rows(folder / catalog_name), (), left_out)
     try:
         loaded = load_from_disk(str(folder))
     except (FileNotFoundError, ValueError) as error:

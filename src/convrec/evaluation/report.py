@@ -43,12 +43,12 @@ class Example(NamedTuple):
 
 
 class DataFile(NamedTuple):
-    """One version of a data file; `dates` is empty and `prompts` None where the file has none."""
+    """One version of a data file; `dates` are the first and the last; they and `prompts` are None where it has none."""
 
     name: str
     rows: int
     prompts: int | None
-    dates: str
+    dates: tuple[str, str] | None
     md5: str
 
 
@@ -132,7 +132,7 @@ def reward_figure(frame: pd.DataFrame) -> Markup:
     smooth = frame.assign(reward=frame["reward"].rolling(window, center=True, min_periods=1).mean())
     traces = [_curve(frame, "reward", "each step", _PALE)]
     if window > 1:
-        traces.append(_curve(smooth, "reward", f"mean of {window} steps", _BLUE))
+        traces.append(_curve(smooth, "reward", "running mean", _BLUE))
     return _figure("reward", traces, "step", "hits per list")
 
 

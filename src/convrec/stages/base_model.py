@@ -11,7 +11,7 @@ from convrec.stages.files import read_catalog, write_json, write_plot
 from convrec.tracking import Run
 from convrec.training.callbacks import HistoryCallback, read_history
 from convrec.training.checkpoints import training_folder
-from convrec.training.embedded import END, catalog_cards, make_model, train_tokenizer
+from convrec.training.embedded import END, catalog_cards, catalog_pages, make_model, train_tokenizer
 from convrec.training.sft import train_sft
 
 logger = logging.getLogger(__name__)
@@ -27,12 +27,14 @@ def _make_embedded(params: Params, paths: Paths, record: Run) -> None:
         build_prompt(row["messages"], common.instruction, common.list_length)
         for row in distinct_prompts(read_rows(paths.split("train")))
     ]
-    cards = catalog_cards(read_catalog(paths.catalog))
+    catalog = read_catalog(paths.catalog)
+    cards = catalog_cards(catalog)
     tokenizer = train_tokenizer([p[0]["content"] for p in prompts] + cards * _CARD_WEIGHT, config.vocab_size)
-    sizes = config.model_dump(exclude={"vocab_size", "epochs", "learning_rate", "batch_size"})
+    sizes = config.model_dump(exclude={"vocab_size", "catalog_pages", "epochs", "learning_rate", "batch_size"})
     model = make_model(tokenizer, seed=common.seed, **sizes)
     logger.info("embedded model: %d parameters, %d tokens", model.num_parameters(), len(tokenizer))
-    texts = [tokenizer.apply_chat_template(p, tokenize=False) for p in prompts] + [card + END for card in cards]
+    pages = catalog_pages(catalog, config.catalog_pages, common.list_length, common.seed)
+    texts = [tokenizer.apply_chat_template(p, tokenize=False) for p in prompts] + [t + END for t in cards + pages]
     folder = training_folder("base_model", config.model_dump(), [paths.catalog, paths.split("train")])
     history = HistoryCallback(folder / "history.jsonl", record.log_metrics)
     if config.epochs:

@@ -34,8 +34,8 @@ def _load(params: Params, left_out: LeftOut) -> tuple[Catalog, dict[str, pd.Data
         )
         return catalog, split_by_month(rows, config.validation_month or "", config.test_month or ""), world
     if config.source == "reddit":
-        return *read_reddit(Path(config.path or ""), Path(config.catalog or ""), left_out), None
-    catalog, rows = read_redial(Path(config.path or ""), left_out)
+        return *read_reddit(Path(config.path), config.catalog or "", left_out), None
+    catalog, rows = read_redial(Path(config.path), left_out)
     splits = split_by_conversation(
         rows[list(COLUMNS)],
         rows["conversation_id"],

@@ -24,12 +24,12 @@ def _read_plot(path: Path) -> pd.DataFrame:
 
 
 def _data_files(paths: Paths) -> list[DataFile]:
-    catalog = DataFile("catalog", len(pd.read_parquet(paths.catalog)), None, "", file_md5(paths.catalog))
+    catalog = DataFile("catalog", len(pd.read_parquet(paths.catalog)), None, None, file_md5(paths.catalog))
     found = [catalog]
     for name in SPLITS:
         rows = pd.read_parquet(paths.split(name), columns=["prompt_id", "date"])
         dates = rows["date"][rows["date"].fillna("") != ""]
-        period = "" if dates.empty else f"{dates.min()} to {dates.max()}"
+        period = None if dates.empty else (dates.min(), dates.max())
         found.append(DataFile(name, len(rows), rows["prompt_id"].nunique(), period, file_md5(paths.split(name))))
     return found
 

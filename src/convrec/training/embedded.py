@@ -2,17 +2,24 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, set_seed
 
-from convrec.data.catalog import Catalog
+from convrec.data.catalog import Catalog, Item
 
 PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
 SPECIAL = (PAD, USER, ASSISTANT, END)
 
-# A year with the newline after it is one piece, so that most ranks of a list end in a single token, as `)\n` does
-# in the vocabularies of large models; other words keep the space before them.
-_PIECES = r" \(\d{4}\)\n?| ?[^\W\d]+| ?\d{1,4}| ?[^\s\w]+|\s"
+# In a list, a title is one piece and its year, with the newline after it, another: a vocabulary trained on the catalog
+# then writes an item in two tokens, and a rank ends inside a token, as with `)\\n` in the vocabularies of large models.
+# Elsewhere words keep the space before them.
+_PIECES = (
+    r"^(?!User:|Assistant:)[^\n()]+(?= \(\d{4}\))| \(\d{4}\)\n?"
+    r"| ?[^\W\d]+| ?\d{1,4}| ?[^\s\w]+|\s"
+)
+
+_LONGEST_HEADING = 30  # characters: a genre, a theme or a name, but no plot
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -48,8 +55,37 @@ def train_tokenizer(texts: Sequence[str], vocab_size: int) -> PreTrainedTokenize
 
 
 def catalog_cards(catalog: Catalog) -> list[str]:
-    """Return one text an item: its line in a list, then its metadata."""
-    return [f"{item}\n{'; '.join(v for v in item.metadata.values() if v)}" for item in catalog.items]
+    """Return one text an item: its line in a list, and its metadata."""
+    return [f"{item}\n{'; '.join(_values(item))}" for item in catalog.items]
+
+
+def catalog_pages(catalog: Catalog, num_pages: int, num_lines: int, seed: int) -> list[str]:
+    """Return pages of an index to the catalog: what a few films share, then the films that have most of it.
+
+    A page's heading holds one to three metadata values (or the decade) of a random item; its lines are the items with
+    most of them, in random order among equals, each once. They teach the model what it would have read elsewhere:
+    which films belong to which words, and that a list does not repeat itself.
+    """
+    rng = np.random.default_rng(seed)
+    words = [[value for value in _values(item) if len(value) <= _LONGEST_HEADING] for item in catalog.items]
+    values = [[*own, f"{item.year // 10 * 10}s"] for own, item in zip(words, catalog.items, strict=True)]
+    names = {value: column for column, value in enumerate(sorted(set().union(*values)))}
+    has = np.zeros((len(catalog), len(names)), dtype=bool)
+    for row, own in enumerate(values):
+        has[row, [names[value] for value in own]] = True
+    pages = []
+    for _ in range(num_pages):
+        own = values[int(rng.integers(len(values)))]
+        heading = [str(v) for v in rng.choice(own, size=min(len(own), int(rng.integers(1, 4))), replace=False)]
+        matches = has[:, [names[value] for value in heading]].sum(axis=1)
+        order = np.argsort(-(matches + rng.random(len(matches))), kind="stable")[:num_lines]
+        lines = [str(catalog.items[i]) for i in order if matches[i]]
+        pages.append("\n".join([", ".join(heading), *lines]))
+    return pages
+
+
+def _values(item: Item) -> list[str]:
+    return [value for text in item.metadata.values() for value in text.split(", ") if value]
 
 
 def make_model(

@@ -1,0 +1,54 @@
+"""Time of a training pass with TRL's token tiles of several sizes, against the model's own loss, on this machine.
+
+python benchmarks/chunked_logprob.py
+"""
+
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+from trl.kernels import chunked_logprob
+from trl.trainer.utils import add_fused_lm_head
+
+TILES = (4096, 1024, 512, 256)
+REPEATS = 5
+
+
+def seconds(work: Callable[[], None]) -> float:
+    """Return the least time of a few runs, after one to warm up."""
+    work()
+    times = []
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def main() -> None:
+    """Print one line a tile size, as a ratio to the plain loss."""
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=4096,
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        tie_word_embeddings=True,
+    )
+    model = Qwen2ForCausalLM(config)
+    ids = torch.randint(0, config.vocab_size, (32, 128))
+    plain = seconds(lambda: model(input_ids=ids, labels=ids).loss.backward())
+    sys.stdout.write(f"plain loss: {plain:.3f} s for {ids.numel()} tokens\n")
+    add_fused_lm_head(model)
+    for tile in TILES:
+        chunked_logprob.TOKEN_CHUNK_SIZE = tile
+        fused = seconds(lambda: model(input_ids=ids, labels=ids, fused_lm_head=True).log_probs.sum().backward())
+        sys.stdout.write(f"tile of {tile:5d} tokens: {fused / plain:.2f} of the plain loss's time\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""Stage = section of params.yaml = module in stages/ = command, and dvc.yaml is the only graph."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from convrec.cli import STAGES
+from convrec.config import Params, read_yaml
+from tasks.dvc_stage import stage_order
+
+GRAPH = read_yaml(Path("dvc.yaml"))["stages"]
+
+
+def test_names_agree():
+    assert (
+        set(GRAPH)
+        == set(STAGES)
+        == set(Params.model_fields) - {"common"}
+        == set(read_yaml(Path("params.yaml"))) - {"common"}
+    )
+    for stage in STAGES:
+        assert importlib.util.find_spec(f"convrec.stages.{stage}")
+        assert GRAPH[stage]["cmd"] == f"convrec {stage}"
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_source_deps_exist(stage):
+    for dep in GRAPH[stage]["deps"]:
+        if dep.startswith("src/"):
+            assert Path(dep).exists(), dep
+
+
+def test_the_flow_reads_its_order_from_the_graph():
+    order = [stage for stage, _ in stage_order()]
+    assert sorted(order) == sorted(STAGES)
+    made = {out: stage for stage in GRAPH for out in GRAPH[stage]["outs"]}
+    for stage in order:
+        for dep in GRAPH[stage]["deps"]:
+            if dep in made:
+                assert order.index(made[dep]) < order.index(stage)
+    assert {stage for stage, gpu in stage_order() if gpu} == {"base_model", "sft", "rank_grpo", "evaluate"}
+
+
+def test_an_edited_metric_retrains_nothing():
+    for stage in ("data", "demonstrations", "base_model", "sft", "rank_grpo"):
+        assert not any(dep.startswith("src/convrec/evaluation") for dep in GRAPH[stage]["deps"])
+
+
+def test_the_command_line_explains_itself():
+    result = subprocess.run([sys.executable, "-m", "convrec.cli", "--help"], capture_output=True, text=True, check=True)
+    assert all(stage in result.stdout for stage in STAGES)

@@ -1,0 +1,227 @@
+"""The real pipeline with the real params.yaml, shrunk: flow, graph, record, registry, and what bad input does."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from ruamel.yaml import YAML
+
+import mlflow
+from convrec.cli import STAGES
+from convrec.registry import CHALLENGER, CHAMPION, MODEL_NAME
+
+pytestmark = pytest.mark.pipeline
+
+ROOT = Path(__file__).parent.parent
+SHRUNK = {
+    "common": {"list_length": 6, "cutoffs": [2, 6]},
+    "data": {"synthetic": {"num_conversations": 240}},
+    "demonstrations": {"adjust": {"epochs": 3}},
+    "base_model": {
+        "embedded": {"hidden_size": 32, "intermediate_size": 48, "num_layers": 2, "vocab_size": 1024, "epochs": 1}
+    },
+    "sft": {"num_epochs": 2, "logging_steps": 1, "save_steps": 2},
+    "rank_grpo": {
+        "num_steps": 4,
+        "per_device_batch_size": 16,
+        "num_generations": 4,
+        "max_completion_length": 24,
+        "save_steps": 2,
+        "validation_steps": 2,
+        "validation_prompts": 6,
+    },
+    "evaluate": {"max_completion_length": 32, "bootstrap_samples": 100},
+}
+
+
+def _update(target, changes):
+    for key, value in changes.items():
+        if isinstance(value, dict):
+            _update(target[key], value)
+        else:
+            target[key] = value
+
+
+def _set_params(project: Path, changes: dict) -> None:
+    yaml, path = YAML(), project / "params.yaml"
+    params = yaml.load(path)
+    _update(params, changes)
+    yaml.dump(params, path)
+
+
+def _run(project: Path, *command: str, check: bool = True) -> subprocess.CompletedProcess:
+    unwanted = ("MLFLOW_", "PREFECT_", "DVC_", "CONVREC_")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(unwanted)}
+    environment |= {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "200"}
+    result = subprocess.run(
+        command, cwd=project, env=environment, capture_output=True, text=True, timeout=900, check=False
+    )
+    if check and result.returncode:
+        raise AssertionError(
+            f"{command} ended with {result.returncode}\n{result.stdout[-6000:]}\n{result.stderr[-6000:]}"
+        )
+    return result
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory) -> Path:
+    """A clone of the project with small parameters, committed."""
+    folder = tmp_path_factory.mktemp("project")
+    for name in (
+        "dvc.yaml",
+        "params.yaml",
+        "profiles",
+        "src",
+        "flows",
+        "tasks",
+        "data/raw",
+        ".dvcignore",
+        ".gitignore",
+    ):
+        source = ROOT / name
+        ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
+        shutil.copytree(source, folder / name, ignore=ignore) if source.is_dir() else shutil.copy(source, folder / name)
+    (folder / ".dvc").mkdir()
+    shutil.copy(ROOT / ".dvc" / "config", folder / ".dvc")
+    shutil.copy(ROOT / ".dvc" / ".gitignore", folder / ".dvc")
+    _set_params(folder, SHRUNK)
+    _run(folder, "git", "init", "--quiet")
+    _run(folder, "git", "add", "-A")
+    _run(folder, "git", "-c", "user.name=test", "-c", "user.email=test@localhost", "commit", "--quiet", "-m", "start")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(project) -> subprocess.CompletedProcess:
+    """The first run of the flow, without any server."""
+    return _run(project, sys.executable, "-m", "flows.train")
+
+
+@pytest.fixture
+def client(project, trained):
+    mlflow.set_tracking_uri(f"sqlite:///{project}/mlruns/mlflow.db")
+    return mlflow.MlflowClient()
+
+
+def test_the_flow_prints_the_table_the_model_and_the_report(project, trained):
+    for words in ("popularity", "zero-shot", "SFT", "Rank-GRPO", "oracle", "champion", "report.html", "make ui"):
+        assert words in trained.stdout
+    metrics = json.loads((project / "metrics" / "evaluate.json").read_text())
+    assert metrics["oracle"]["ndcg_at_6"] > metrics["popularity"]["ndcg_at_6"] > 0
+    assert (project / "reports" / "report.html").stat().st_size > 10_000
+
+
+def test_one_parent_run_with_a_child_for_each_stage(client):
+    experiment = client.get_experiment_by_name("convrec")
+    runs = client.search_runs([experiment.experiment_id])
+    parents = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
+    assert len(parents) == 1
+    names = [run.info.run_name for run in runs if run.data.tags.get("mlflow.parentRunId") == parents[0].info.run_id]
+    assert sorted(names) == sorted([*STAGES, "register"])
+    assert all(run.info.status == "FINISHED" for run in runs)
+    assert {i.dataset.name for i in parents[0].inputs.dataset_inputs} >= {"catalog", "train", "validation", "test"}
+
+
+def test_curves_are_recorded_for_every_rank(project, client):
+    run_id = json.loads((project / "runs" / "rank_grpo.json").read_text())["run_id"]
+    for rank in range(1, 7):
+        assert len(client.get_metric_history(run_id, f"reward/rank_{rank:02d}")) == 4
+    steps = [metric.step for metric in client.get_metric_history(run_id, "validation/ndcg_at_6")]
+    assert steps == [0, 2, 4]
+    run = client.get_run(run_id)
+    assert run.data.params["rank_grpo.num_steps"] == "4"
+    assert run.data.tags["mlflow.source.git.commit"] and run.data.tags["data.train.md5"]
+    assert run.data.tags["data.train.dates"].startswith("2022-01")
+
+
+def test_the_champion_answers_conversations(client):
+    model = client.get_registered_model(MODEL_NAME)
+    assert set(model.aliases) == {CHALLENGER, CHAMPION}
+    recommender = mlflow.pyfunc.load_model(f"models:/{MODEL_NAME}@{CHAMPION}")
+    questions = ["User: something with heists", "User: a space film\nAssistant: sure\nUser: from the 80s"]
+    table = pd.DataFrame({"conversation": questions, "seen_titles": [["Heat"], []]})
+    answers = recommender.predict(table)
+    assert len(answers) == 2
+    for answer in answers:
+        assert len(answer) == len(set(answer)) <= 6
+        assert not any(line.startswith("Heat (") for line in answer)
+
+
+def test_a_second_run_does_nothing(project, trained):
+    before = sorted((project / "runs").iterdir()), (project / "runs" / "sft.json").read_text()
+    result = _run(project, sys.executable, "-m", "flows.train")
+    assert "Nothing to do" in result.stdout and "champion already" in result.stdout
+    assert (sorted((project / "runs").iterdir()), (project / "runs" / "sft.json").read_text()) == before
+
+
+def test_dvc_shows_metrics_and_plots(project, trained):
+    assert _run(project, "dvc", "repro").stdout.count("didn't change") == len(STAGES)
+    shown = json.loads(_run(project, "dvc", "metrics", "show", "--json").stdout)
+    assert "metrics/evaluate.json" in json.dumps(shown)
+    page = _run(project, "dvc", "plots", "show", "--out", "dvc_plots")
+    assert (project / "dvc_plots" / "index.html").is_file(), page.stdout
+
+
+def test_an_interrupted_training_resumes(project, trained):
+    folder = next((project / "checkpoints" / "rank_grpo").iterdir())
+    before = (project / "models" / "rank_grpo" / "model.safetensors").read_bytes()
+    shutil.rmtree(folder / "checkpoint-4")
+    result = _run(project, "dvc", "repro", "--force", "--single-item", "rank_grpo")
+    assert "resuming at step 2 of 4" in result.stdout + result.stderr
+    history = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in history if "reward" in row] == [1, 2, 3, 4]
+    assert (project / "models" / "rank_grpo" / "model.safetensors").read_bytes() == before
+
+
+def test_an_experiment_changes_a_parameter(project, trained):
+    _run(project, "git", "add", "-A")
+    _run(project, "git", "-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "--quiet", "-m", "trained")
+    _run(project, "dvc", "exp", "run", "-S", "rank_grpo.num_steps=2", "-S", "rank_grpo.validation_steps=1", "rank_grpo")
+    difference = json.loads(_run(project, "dvc", "metrics", "diff", "--json").stdout)
+    assert "metrics/rank_grpo.json" in difference
+    _run(project, "git", "checkout", "--quiet", "--", ".")
+    _run(project, "dvc", "checkout", "--quiet")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rank_grpo": {"num_steps": "many"}}, "rank_grpo.num_steps = 'many'"),
+        ({"data": {"test_month": "2023-05"}}, "the test split is empty"),
+        ({"data": {"source": "redial", "path": "nowhere"}}, "data.path = 'nowhere': no such folder"),
+    ],
+)
+def test_bad_input_ends_with_one_clear_error(project, trained, changes, message):
+    saved = (project / "params.yaml").read_text()
+    _set_params(project, changes)
+    try:
+        result = _run(project, sys.executable, "-m", "convrec.cli", "data", check=False)
+    finally:
+        (project / "params.yaml").write_text(saved)
+    assert result.returncode == 2
+    assert message in result.stderr and "Traceback" not in result.stderr
+
+
+def test_a_flow_does_not_retry_bad_input(project, trained):
+    saved = (project / "params.yaml").read_text()
+    _set_params(project, {"data": {"max_left_out": 0.0, "test_month": "2023-05"}})
+    try:
+        result = _run(project, sys.executable, "-m", "flows.train", check=False)
+    finally:
+        (project / "params.yaml").write_text(saved)
+    assert result.returncode == 1
+    assert "the test split is empty" in result.stdout
+    assert "Retry" not in result.stdout + result.stderr
+
+
+def test_an_unreachable_tracking_server_is_an_error_at_once(project, trained):
+    environment = {**os.environ, "MLFLOW_TRACKING_URI": "http://127.0.0.1:9", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
+    command = [sys.executable, "-m", "convrec.cli", "report"]
+    result = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert "MLFLOW_TRACKING_URI = 'http://127.0.0.1:9'" in result.stderr

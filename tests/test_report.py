@@ -1,0 +1,224 @@
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from convrec.config import Params, load_params
+from convrec.data.catalog import LeftOut
+from convrec.data.conversations import write_rows
+from convrec.evaluation.report import best_models, judge_lines, metric_label, rank_figure
+from convrec.matching import Truth
+from convrec.paths import Paths
+from convrec.stages import report
+from convrec.stages.files import write_json, write_plot
+from convrec.tracking import file_md5
+
+SYSTEMS = ("popularity", "zero_shot", "sft", "rank_grpo", "oracle")
+HOSTILE = "<script>alert('x')</script> & {{ 7 * 7 }} \"quoted\""
+HOSTILE_LINE = "<img src=x onerror=alert(1)> (1999)"
+SFT_LIST = f"Heat (1995)\nUp (2009)\n{HOSTILE_LINE}\nAlien (1979)"
+
+
+class FakeRun:
+    def __init__(self):
+        self.artifacts = []
+
+    def log_artifact(self, path, folder=None):
+        self.artifacts.append(path)
+
+
+def _row(prompt_id, date, accepted):
+    messages = [{"role": "user", "content": HOSTILE}, {"role": "assistant", "content": "Any era?"}]
+    truths = [{"title": title, "year": year} for title, year in accepted]
+    return {
+        "prompt_id": prompt_id,
+        "date": date,
+        "messages": messages,
+        "groundtruth": truths,
+        "seen_titles": ["Up"],
+    }
+
+
+def _scores(value, cutoffs):
+    metrics = {f"{name}_at_{k}": value + k / 1000 for name in ("recall", "ndcg") for k in cutoffs}
+    metrics["in_catalog"] = 0.9
+    intervals = {name: {"low": mean - 0.01, "high": mean + 0.01} for name, mean in metrics.items()}
+    quality = {"format": 0.75, "duplicates": 0.125, "seen": 0.0625, "length": 19.5}
+    return {**metrics, **quality, "intervals": intervals}
+
+
+def _write_inputs(paths, params, catalog, dated, systems):
+    """Write what the other stages leave behind, in their shapes."""
+    cutoffs = params.common.cutoffs
+    headline = f"ndcg_at_{max(cutoffs)}"
+    write_rows(catalog.to_frame(), paths.catalog)
+    for name, month in (("train", "10"), ("validation", "11"), ("test", "12")):
+        dates = [f"2022-{month}-0{day}" if dated else "" for day in (1, 2, 3)]
+        accepted = [[("Heat", 1995)], [("Alien", 1979)], [("Up", 2009)]]
+        ids = ["p-1", "p-1", "p-2"]
+        rows = [_row(*values) for values in zip(ids, dates, accepted, strict=True)]
+        write_rows(pd.DataFrame(rows), paths.split(name))
+    left_out = LeftOut()
+    left_out.add("films.csv", 3, "no year", "Untitled")
+    left_out.write(paths.left_out)
+    counts = {name: {"rows": 3, "prompts": 2} for name in ("train", "validation", "test")}
+    write_json(paths.metrics("data"), {"catalog": len(catalog), "left_out": 1, "left_out_share": 0.0625, **counts})
+    steps = {name: {headline: 0.25, "in_catalog": 0.5} for name in ("teacher", "remap", "reflect", "adjust")}
+    write_json(paths.metrics("demonstrations"), {"validation": steps, "train_prompts": 2})
+    write_json(paths.metrics("sft"), {"loss": 1.5, "steps": 20})
+    write_json(paths.metrics("rank_grpo"), {"reward": 2.5, "validation": {headline: 0.3}})
+    values = {name: _scores(0.1 * place, cutoffs) for place, name in enumerate(systems, start=1)}
+    gains = {
+        "rank_grpo_over_sft": {"mean": 0.0123, "low": -0.0011, "high": 0.0257},
+        "rank_grpo_over_popularity": {"mean": 0.2, "low": 0.15, "high": 0.25},
+    }
+    write_json(paths.metrics("evaluate"), {"n_rows": 1234, "n_prompts": 2, **values, f"paired_{headline}": gains})
+    for name in systems:
+        responses = {"prompt_id": ["p-1", "p-2"], "response": [SFT_LIST, ""]}
+        write_rows(pd.DataFrame(responses), paths.predictions / f"{name}.parquet")
+    write_plot(paths.plot("sft"), [{"step": step, "loss": 2 / step} for step in (10, 20)])
+    write_plot(paths.plot("reward"), [{"step": step, "reward": step, "kl": 0.0} for step in (1, 2)])
+    by_rank = [{"step": s, "rank": r, "reward": s / r} for s in (1, 2) for r in (1, 2)]
+    write_plot(paths.plot("reward_by_rank"), by_rank)
+    scores = {f"ndcg_at_{k}": 0.1 for k in cutoffs}
+    write_plot(paths.plot("validation"), [{"step": step, **scores} for step in (0, 2)])
+
+
+def _params(source="synthetic"):
+    """The shipped parameters, with another source of data."""
+    params = load_params(Path(__file__).parents[1] / "params.yaml")
+    raw = params.model_dump()
+    raw["data"] |= {"source": source, "path": "somewhere"}
+    return Params.model_validate(raw)
+
+
+def _build(root, catalog, params, *, dated=True, systems=SYSTEMS, empty=()):
+    paths, record = Paths(root), FakeRun()
+    _write_inputs(paths, params, catalog, dated, systems)
+    for name in empty:
+        write_plot(paths.plot(name), [])
+    report.run(params, paths, record)
+    assert record.artifacts == [paths.report]
+    return paths, paths.report.read_text(encoding="utf-8")
+
+
+class _Elements(HTMLParser):
+    """Collects the elements of a page, with their attributes, and its text outside scripts and styles."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.tags, self.text, self._inside = [], "", ""
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self._inside = tag
+
+    def handle_endtag(self, tag):
+        self._inside = ""
+
+    def handle_data(self, data):
+        if self._inside not in ("script", "style"):
+            self.text += data
+
+
+@pytest.fixture
+def synthetic(tmp_path, catalog):
+    return _build(tmp_path, catalog, _params())
+
+
+def test_lines_are_judged_by_the_one_definition_of_a_hit(catalog):
+    text = "1. Heat (1996)\nHeat (1995)\nUp (2009)\n\nPrimer (2004)\nAlien (1979)\nDune (2021)\n"
+    answers = [[Truth("Heat", 1995), Truth("Up", 2009)], [Truth("Heat", 1995), Truth("Dune", 2021)]]
+    lines = judge_lines(text, answers, ["UP"], catalog, num_ranks=3)
+    assert [line.status for line in lines] == ["hit", "miss", "seen", "blank", "outside", "miss", "unscored"]
+    assert lines[0].text == "1. Heat (1996)"
+    assert judge_lines("", answers, [], catalog, num_ranks=3) == []
+
+
+def test_metrics_are_named_and_the_best_model_is_found_among_the_models():
+    assert [metric_label(m) for m in ("recall_at_5", "ndcg_at_20", "in_catalog")] == [
+        "Recall@5",
+        "NDCG@20",
+        "In catalog",
+    ]
+    evaluation = {"popularity": {"m": 0.9}, "sft": {"m": 0.2}, "rank_grpo": {"m": 0.1}, "n_rows": 3}
+    assert best_models(evaluation, ["m"]) == {"m": 0.2}
+
+
+def test_texts_are_escaped(synthetic):
+    _, html = synthetic
+    page = _Elements(html)
+    assert HOSTILE not in html and HOSTILE_LINE not in html
+    assert page.text.count(HOSTILE) == 2  # it is shown, as text, in both examples
+    assert HOSTILE_LINE in page.text
+    assert "img" not in {tag for tag, _ in page.tags}
+    assert not [name for _, attributes in page.tags for name in attributes if name.startswith("on")]
+
+
+def test_nothing_is_loaded_from_elsewhere(synthetic):
+    _, html = synthetic
+    page = _Elements(html)
+    loading = {"src", "srcset", "data", "action", "background", "poster"}
+    assert not [tag for tag, attributes in page.tags if loading & set(attributes) or tag in ("link", "base", "iframe")]
+    assert all(attributes["href"].startswith("#") for _, attributes in page.tags if "href" in attributes)
+    assert "@import" not in html.split("<script>")[0] and "url(" not in html.split("<script>")[0]
+    assert "default-src 'none'" in html
+    assert html.count("plotly.js v") == 1
+
+
+def test_lists_stand_side_by_side_with_their_marks(synthetic):
+    _, html = synthetic
+    page = _Elements(html)
+    statuses = [attributes["class"] for tag, attributes in page.tags if tag == "li" and "class" in attributes]
+    assert statuses == ["hit", "seen", "outside", "hit"] * 2  # the lists of SFT and Rank-GRPO; p-2 has empty ones
+    assert "SFT: 2 hits" in page.text and "Rank-GRPO: 2 hits" in page.text
+    assert page.text.count("An empty list.") == 2
+
+
+def test_numbers_intervals_and_versions_are_shown(synthetic):
+    paths, html = synthetic
+    text = " ".join(_Elements(html).text.split())
+    assert "1,234 rows, 2 prompts" in text
+    assert "0.32000.3100–0.3300" in text  # SFT, NDCG@20
+    assert "<strong>0.4200</strong>" in html and "<strong>0.5200</strong>" not in html  # Rank-GRPO, the oracle
+    assert "Rank-GRPO against SFT +0.0123 (95 % interval -0.0011 to +0.0257, which includes zero)" in text
+    assert "Rank-GRPO against popularity +0.2000 (95 % interval +0.1500 to +0.2500)." in text
+    assert "75.0 %12.5 %6.2 %19.5" in text  # format, repeated, seen, lines
+    assert "films.csv: no year" in text and "6.25 %" in text
+    assert "rank_grpo.num_generations" in text
+    for path in (paths.catalog, *(paths.split(name) for name in ("train", "validation", "test"))):
+        assert file_md5(path) in text
+    for name in ("demonstrations", "sft", "reward", "validation", "ranks"):
+        assert f'id="plot-{name}"' in html
+
+
+def test_a_simulation_is_called_one(synthetic):
+    text = _Elements(synthetic[1]).text
+    assert "The data are a simulation." in text and "oracle (upper bound)" in text
+    assert "2022-12-01 to 2022-12-03" in text
+
+
+def test_real_data_have_no_oracle_and_may_have_no_dates(tmp_path, catalog):
+    _, html = _build(tmp_path, catalog, _params("redial"), dated=False, systems=SYSTEMS[:-1])
+    text = _Elements(html).text
+    assert "The data are a simulation" not in text
+    assert "oracle" not in text
+    assert text.count("undated") == 3
+
+
+def test_a_run_too_short_to_log_has_no_curve(tmp_path, catalog):
+    _, html = _build(tmp_path, catalog, _params(), empty=("sft",))
+    assert "too short to log a loss" in html and 'id="plot-sft"' not in html
+
+
+def test_the_same_inputs_give_the_same_file(tmp_path, catalog):
+    first, second = (_build(tmp_path / name, catalog, _params())[1] for name in "ab")
+    assert first == second
+
+
+def test_many_steps_are_averaged_in_blocks():
+    frame = pd.DataFrame([{"step": s, "rank": 1, "reward": s % 2} for s in range(1, 161)])
+    figure = rank_figure(frame)
+    assert f"[[{', '.join(['0.5'] * 80)}]]" in figure.replace(",", ", ").replace(",  ", ", ")
