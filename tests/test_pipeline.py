@@ -7,11 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import mlflow
 import pandas as pd
 import pytest
 from ruamel.yaml import YAML
 
-import mlflow
 from convrec.cli import STAGES
 from convrec.registry import CHALLENGER, CHAMPION, MODEL_NAME
 

@@ -2,10 +2,9 @@
 
 from typing import Any
 
+import mlflow
 import pandas as pd
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
-
-import mlflow
 
 
 class Recommender(PythonModel):

@@ -7,13 +7,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import mlflow
 import pandas as pd
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.models import ModelSignature
 from mlflow.types.schema import Array, ColSpec, DataType, ParamSchema, ParamSpec, Schema
 
-import mlflow
 from convrec.config import Params
 from convrec.data.conversations import build_prompt, distinct_prompts, read_rows
 from convrec.evaluation.scoring import mean_scores, score_lists

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import mlflow
 import pandas as pd
 from mlflow.entities import DatasetInput, InputTag, Metric, RunStatus
 from mlflow.exceptions import MlflowException
 
-import mlflow
 from convrec.errors import InputError
 from convrec.paths import Paths
 

@@ -54,6 +54,15 @@ DISLIKES = (
 )
 DISLIKED_FILMS = ("did not like {films}", "{films} was not for me", "please nothing like {films}")
 DECADES = ("from the {decade}", "ideally {decade}", "preferably made in the {decade}", "{decade} vibes")
+GEMS = (
+    "hidden gems only",
+    "nothing mainstream",
+    "something underrated",
+    "i have seen all the famous ones",
+    "the less known the better",
+    "preferably obscure",
+)
+FAMOUS = ("something everybody talks about", "a crowd pleaser", "one of the big ones", "a real classic is fine")
 QUESTIONS = (
     "sure, tell me more about your taste.",
     "which films did you enjoy?",
@@ -88,6 +97,7 @@ class Request:
     disliked: list[str]
     disliked_genre: str | None
     decade: int | None
+    wants_gems: bool
 
 
 def _join(rng: np.random.Generator, parts: list[str]) -> str:
@@ -132,6 +142,10 @@ def write_conversation(rng: np.random.Generator, request: Request, typo_rate: fl
     if request.decade is not None:
         century = f"{request.decade}s" if rng.random() < 0.5 else f"{request.decade % 100:02d}s"
         facts.append(_pick(rng, DECADES, decade=century))
+    if request.wants_gems:
+        facts.append(_pick(rng, GEMS))
+    elif rng.random() < 0.3:
+        facts.append(_pick(rng, FAMOUS))
     if request.liked:
         facts.append(_pick(rng, LIKES, films=_join(rng, request.liked)))
     if request.disliked:

@@ -1,9 +1,9 @@
 """The embedded world: a simulation of users with known tastes. Nothing in it was measured on people.
 
-A user has a taste (genres, themes, perhaps a decade, perhaps a genre to avoid, and a part that is never put into
-words) and, like everybody, leans towards popular films. The utility of a film is linear in these; accepted films
-are drawn without replacement in proportion to exp(utility), the Plackett-Luce model. The oracle ranks by the true
-utility, so no list can be expected to do better.
+A user has a taste: genres, themes, perhaps a decade, perhaps a genre to avoid, and a part that is never put into
+words. Most users lean towards what is popular; some look for hidden gems, and say so. The utility of a film is linear
+in these; accepted films are drawn without replacement in proportion to exp(utility), the Plackett-Luce model. The
+oracle ranks by the true utility, so no list can be expected to do better.
 """
 
 import json
@@ -16,19 +16,22 @@ import pandas as pd
 from convrec.data.catalog import Catalog, Item
 from convrec.data.dialogue import Request, write_conversation
 
-GENRE, THEME, DECADE, POPULARITY, HIDDEN, AVOIDED = 1.5, 3.0, 1.8, 1.5, 0.5, 4.0
+GENRE, THEME, DECADE, HIDDEN, AVOIDED = 3.0, 6.0, 3.6, 1.0, 8.0
+MAINSTREAM, GEMS = 3.0, -3.0  # how popularity sways the two kinds of users
+GEMS_SHARE = 0.35
 HIDDEN_SIZE = 4  # dimensions of the taste that users never put into words
 DRIFT = 0.12  # monthly step of each film's popularity
 
 
 @dataclass(frozen=True)
 class Taste:
-    """What one user wants; `month` fixes the popularity that sways them."""
+    """What one user wants; `popularity` is how much that of the month sways them, either way."""
 
     genres: tuple[str, ...]
     themes: tuple[str, ...]
     decade: int | None
     avoided_genre: str | None
+    popularity: float
     month: int
     hidden: tuple[float, ...]
 
@@ -79,11 +82,12 @@ class World:
     def utility(self, taste: Taste) -> np.ndarray:
         """Return the whole utility: affinity, popularity of the month, and the hidden taste. Shape: (C,)."""
         hidden = self.hidden @ np.array(taste.hidden)
-        return self.affinity(taste) + POPULARITY * self.popularity[taste.month] + HIDDEN * hidden
+        return self.affinity(taste) + taste.popularity * self.popularity[taste.month] + HIDDEN * hidden
 
     def draw_taste(self, rng: np.random.Generator, month: int) -> Taste:
-        """Return a taste that some film of the catalog satisfies: it is drawn around a popular film."""
-        weights = np.exp(0.5 * self.popularity[month])
+        """Return a taste that some film of the catalog satisfies: it is drawn around a film that the user likes."""
+        sway = GEMS if rng.random() < GEMS_SHARE else MAINSTREAM
+        weights = np.exp(0.5 * np.sign(sway) * self.popularity[month])
         anchor = int(rng.choice(len(self.catalog), p=weights / weights.sum()))
         genres = _sample(rng, sorted(self.genres[anchor]), int(rng.integers(1, 3)))
         themes = _sample(rng, sorted(self.themes[anchor]), int(rng.integers(1, 3)))
@@ -93,6 +97,7 @@ class World:
             themes=tuple(themes),
             decade=int(self.decades[anchor]) if rng.random() < 0.4 else None,
             avoided_genre=str(rng.choice(others)) if rng.random() < 0.25 else None,
+            popularity=sway,
             month=month,
             hidden=tuple(rng.standard_normal(HIDDEN_SIZE).round(4).tolist()),
         )
@@ -138,6 +143,7 @@ def simulate(
                 disliked=[catalog.items[i].title for i in disliked],
                 disliked_genre=taste.avoided_genre,
                 decade=taste.decade,
+                wants_gems=taste.popularity < 0,
             ),
         )
         unseen = utility.copy()

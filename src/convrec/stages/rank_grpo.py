@@ -132,4 +132,5 @@ def _write_curves(history: list[dict[str, float]], paths: Paths) -> None:
         ),
     )
     last = {key.removeprefix(prefix): value for key, value in checks[-1].items() if key.startswith(prefix)}
-    write_json(paths.metrics("rank_grpo"), {"reward": rewards[-1]["reward"], "validation": last})
+    steps = int(rewards[-1]["step"])
+    write_json(paths.metrics("rank_grpo"), {"steps": steps, "reward": rewards[-1]["reward"], "validation": last})

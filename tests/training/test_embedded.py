@@ -1,0 +1,69 @@
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from convrec.data.catalog import LeftOut, build_catalog
+from convrec.data.synthetic import embedded_rows
+from convrec.parsing import parse_list
+from convrec.training.callbacks import read_history
+from convrec.training.checkpoints import training_folder
+from convrec.training.embedded import catalog_cards, catalog_pages, make_model, train_tokenizer
+
+FILMS = build_catalog(embedded_rows(), ("genres", "keywords"), LeftOut())
+TOKENIZER = train_tokenizer(catalog_cards(FILMS) * 10, 4096)
+
+
+@given(st.text())
+def test_every_string_survives_a_round_trip(text):
+    assert TOKENIZER.decode(TOKENIZER(text).input_ids, clean_up_tokenization_spaces=False) == text
+
+
+def test_a_list_costs_two_tokens_an_item():
+    lines = [str(item) for item in FILMS.items]
+    assert len(TOKENIZER("\n".join(lines)).input_ids) <= 2.2 * len(lines)
+
+
+def test_the_chat_template_opens_the_answer():
+    messages = [{"role": "user", "content": "hi"}]
+    text = TOKENIZER.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert text == "<|user|>hi<|end|><|assistant|>"
+
+
+def test_pages_list_what_matches_most_and_never_repeat():
+    pages = catalog_pages(FILMS, 50, 20, seed=3)
+    assert pages == catalog_pages(FILMS, 50, 20, seed=3)
+    for page in pages:
+        heading, _, lines = page.partition("\n")
+        found = [entry.index for entry in parse_list(lines, FILMS) if entry]
+        assert None not in found and 0 < len(set(found)) == len(found) <= 20
+        wanted = set(heading.split(", "))
+        matches = []
+        for index in found:
+            item = FILMS.items[index]
+            own = {v for text in item.metadata.values() for v in text.split(", ")} | {f"{item.year // 10 * 10}s"}
+            matches.append(len(wanted & own))
+        assert min(matches) > 0 and (np.diff(matches) <= 0).all()
+
+
+def test_the_model_has_about_a_million_parameters_and_follows_the_seed():
+    sizes = {"hidden_size": 128, "intermediate_size": 384, "num_layers": 4, "num_heads": 4, "num_key_value_heads": 4}
+    first, second = (make_model(TOKENIZER, **sizes, seed=1).state_dict() for _ in range(2))
+    assert 0.8e6 < sum(p.numel() for p in make_model(TOKENIZER, **sizes, seed=1).parameters()) < 1.5e6
+    assert all((first[name] == second[name]).all() for name in first)
+
+
+def test_checkpoints_are_keyed_by_parameters_and_inputs(tmp_path):
+    data = tmp_path / "rows.parquet"
+    data.write_bytes(b"one")
+    key = training_folder("sft", {"lr": 1}, [data])
+    assert key == training_folder("sft", {"lr": 1}, [data])
+    assert key != training_folder("sft", {"lr": 2}, [data])
+    data.write_bytes(b"two")
+    assert key != training_folder("sft", {"lr": 1}, [data])
+
+
+def test_a_history_cut_short_by_a_crash_keeps_its_whole_lines(tmp_path):
+    path = tmp_path / "history.jsonl"
+    path.write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "lo', encoding="utf-8")
+    assert read_history(path) == [{"step": 1, "loss": 2.0}]
+    assert read_history(tmp_path / "none") == []
