@@ -13,7 +13,7 @@ from convrec.config import load_params
 from convrec.errors import InputError
 from convrec.evaluation.table import print_results
 from convrec.paths import Paths
-from tasks.dvc_stage import BadInput, StageFailed, needs_run, run_stage, stage_order
+from tasks.dvc_stage import BadInput, StageFailed, ensure_gpu_limit, needs_run, run_stage, stage_order
 from tasks.promotion import register_and_promote
 
 
@@ -45,6 +45,8 @@ def train(profile: str = "params.yaml") -> dict[str, str]:
             if not needs_run(stage):
                 logger.info("stage %s is up to date", stage)
                 continue
+            if gpu:
+                ensure_gpu_limit()
             if parent_run is None:
                 parent_run = _open_record(params.common.profile)
             run_stage(stage, gpu, parent_run)

@@ -9,15 +9,18 @@ from pathlib import Path
 import networkx
 from dvc.repo import Repo
 from prefect import task
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
 from prefect.client.schemas.objects import State
 from prefect.concurrency.sync import concurrency
+from prefect.exceptions import ObjectNotFound
 from prefect.logging import get_run_logger
 from prefect.tasks import exponential_backoff
 
 from convrec.tracking import PARENT_VARIABLE
 
 _BAD_INPUT = "exited with 2"  # what DVC says of a stage that ended with the command line's status for bad input
-_GPU_LIMIT = "gpu"  # a global concurrency limit: `prefect gcl create gpu --limit 1`
+_GPU_LIMIT = "gpu"  # a global concurrency limit of the Prefect server
 
 
 class StageFailed(RuntimeError):
@@ -36,6 +39,15 @@ def stage_order() -> list[tuple[str, bool]]:
         return [(stage.name, bool((stage.meta or {}).get("gpu"))) for stage in order if hasattr(stage, "name")]
 
 
+def ensure_gpu_limit() -> None:
+    """Create the concurrency limit of GPU stages, one at a time, where the server has none yet."""
+    with get_client(sync_client=True) as client:
+        try:
+            client.read_global_concurrency_limit_by_name(_GPU_LIMIT)
+        except ObjectNotFound:
+            client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=_GPU_LIMIT, limit=1))
+
+
 def needs_run(stage: str) -> bool:
     """Return whether DVC finds something changed: inputs, parameters, command or outputs."""
     with Repo(".") as repo:
@@ -51,7 +63,7 @@ def _reproduce(stage: str, parent_run: str | None) -> None:
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     if parent_run:
         environment[PARENT_VARIABLE] = parent_run
-    command = [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", "--single-item", stage]
+    command = [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", "--quiet", "--single-item", stage]
     process = subprocess.Popen(
         command,
         env=environment,
@@ -97,7 +109,7 @@ def _can_help(_task: object, _run: object, state: State) -> bool:
     retry_condition_fn=_can_help,
 )
 def run_stage(stage: str, gpu: bool, parent_run: str | None) -> None:
-    """Bring one stage up to date; GPU stages wait for the limit `gpu` where the server has one.
+    """Bring one stage up to date; GPU stages wait for the limit `gpu`.
 
     Raises `BadInput` (not retried) or `StageFailed` (retried).
     """

@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -120,7 +121,9 @@ class Run:
         """Record a Parquet file as a dataset: its DVC hash, its number of rows, its dates."""
         frame = pd.read_parquet(path)
         scalars = frame[[c for c in frame.columns if c in ("prompt_id", "date", "title", "year")]]
-        source = mlflow.data.pandas_dataset.from_pandas(scalars, source=str(path), name=name, digest=file_md5(path))
+        with warnings.catch_warnings():  # of integer columns, and of how a path might be read: neither matters here
+            warnings.simplefilter("ignore")
+            source = mlflow.data.pandas_dataset.from_pandas(scalars, source=str(path), name=name, digest=file_md5(path))
         client_input = DatasetInput(source._to_mlflow_entity(), [InputTag("mlflow.data.context", name)])
         self._client.log_inputs(self.run_id, [client_input])
         tags = {f"data.{name}.md5": file_md5(path), f"data.{name}.rows": str(len(frame))}

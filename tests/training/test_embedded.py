@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from convrec.data.catalog import LeftOut, build_catalog
 from convrec.data.synthetic import embedded_rows
+from convrec.generation.tokenizer import load_tokenizer
 from convrec.parsing import parse_list
 from convrec.training.callbacks import read_history
 from convrec.training.checkpoints import training_folder
@@ -21,6 +22,17 @@ def test_every_string_survives_a_round_trip(text):
 def test_a_list_costs_two_tokens_an_item():
     lines = [str(item) for item in FILMS.items]
     assert len(TOKENIZER("\n".join(lines)).input_ids) <= 2.2 * len(lines)
+
+
+def test_a_saved_tokenizer_loads_as_it_was(tmp_path):
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_layers": 1, "num_heads": 2, "num_key_value_heads": 2}
+    make_model(TOKENIZER, **sizes, seed=0).save_pretrained(tmp_path)
+    TOKENIZER.save_pretrained(tmp_path)
+    loaded = load_tokenizer(tmp_path)
+    text = "User: a heist\n" + "\n".join(str(item) for item in FILMS.items)
+    assert loaded(text).input_ids == TOKENIZER(text).input_ids
+    assert loaded.chat_template == TOKENIZER.chat_template
+    assert (loaded.eos_token_id, loaded.pad_token_id) == (TOKENIZER.eos_token_id, TOKENIZER.pad_token_id)
 
 
 def test_the_chat_template_opens_the_answer():

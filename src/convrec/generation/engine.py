@@ -29,9 +29,11 @@ class TransformersEngine:
     @classmethod
     def load(cls, path: str, device: str, batch_size: int, max_completion_length: int) -> "TransformersEngine":
         """Return the engine of a Hugging Face folder on this device."""
-        from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: PLC0415  (10 s to import)
+        from transformers import AutoModelForCausalLM  # noqa: PLC0415  (10 s to import)
 
-        tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left")
+        from convrec.generation.tokenizer import load_tokenizer  # noqa: PLC0415
+
+        tokenizer = load_tokenizer(path)
         model: Any = AutoModelForCausalLM.from_pretrained(path)
         model.to(device)
         return cls(model, tokenizer, batch_size, max_completion_length)

@@ -3,13 +3,14 @@
 from typing import Any
 
 from datasets import Dataset
-from transformers import AutoTokenizer
+from transformers import PrinterCallback
 
 from convrec.config import Optimization, Params
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import build_prompt, distinct_prompts, read_rows
 from convrec.evaluation.scoring import mean_scores, score_lists
 from convrec.generation.engine import TransformersEngine
+from convrec.generation.tokenizer import load_tokenizer
 from convrec.paths import Paths
 from convrec.rl.rewards import RankReward
 from convrec.rl.trainer import RankGRPOConfig, RankGRPOTrainer
@@ -88,7 +89,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         vllm_gpu_memory_utilization=config.vllm_gpu_memory_utilization,
         **shared_arguments(folder, common.seed, common.device, bf16, **optimization),
     )
-    tokenizer = AutoTokenizer.from_pretrained(paths.model("sft"), padding_side="left")
+    tokenizer = load_tokenizer(paths.model("sft"))
     history = HistoryCallback(folder / "history.jsonl", record.log_metrics)
     trainer = RankGRPOTrainer(
         str(paths.model("sft")),
@@ -98,6 +99,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         processing_class=tokenizer,
         callbacks=[history, _validation(params, paths, catalog, tokenizer, history)],
     )
+    trainer.remove_callback(PrinterCallback)  # the history callback tells the progress
     trainer.train(resume_from_checkpoint=last_checkpoint(folder))
     trainer.model.save_pretrained(paths.model("rank_grpo"))
     tokenizer.save_pretrained(paths.model("rank_grpo"))

@@ -1,10 +1,11 @@
 """Stage `sft`: the base model learns the demonstrations."""
 
 from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 from convrec.config import Optimization, Params
 from convrec.data.conversations import build_prompt, read_rows
+from convrec.generation.tokenizer import load_tokenizer
 from convrec.paths import Paths
 from convrec.stages.files import write_json, write_plot
 from convrec.tracking import Run
@@ -27,7 +28,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     inputs = [paths.model("base"), paths.demonstration("train")]
     parameters = {**config.model_dump(), **common.model_dump(include={"seed", "instruction", "list_length"})}
     folder = training_folder("sft", parameters, inputs)
-    tokenizer = AutoTokenizer.from_pretrained(paths.model("base"))
+    tokenizer = load_tokenizer(paths.model("base"))
     model = train_sft(
         AutoModelForCausalLM.from_pretrained(paths.model("base")),
         tokenizer,

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
-from transformers import TrainerCallback
+from transformers import PrinterCallback, TrainerCallback
 from trl import SFTConfig, SFTTrainer
 
 from convrec.training.arguments import shared_arguments
@@ -47,5 +47,6 @@ def train_sft(
         processing_class=tokenizer,
         callbacks=[*callbacks, *stop],
     )
+    trainer.remove_callback(PrinterCallback)  # the history callback tells the progress
     trainer.train(resume_from_checkpoint=last_checkpoint(folder))
     return trainer.model
