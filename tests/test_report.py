@@ -196,7 +196,7 @@ def test_numbers_intervals_and_versions_are_shown(synthetic):
 
 def test_a_simulation_is_called_one(synthetic):
     text = _Elements(synthetic[1]).text
-    assert "The data are a simulation." in text and "oracle (upper bound)" in text
+    assert "The data are a simulation." in text and "oracle" in text
     assert "2022-12-01 to 2022-12-03" in text
 
 

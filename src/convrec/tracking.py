@@ -124,8 +124,8 @@ class Run:
         with warnings.catch_warnings():  # of integer columns, and of how a path might be read: neither matters here
             warnings.simplefilter("ignore")
             source = mlflow.data.pandas_dataset.from_pandas(scalars, source=str(path), name=name, digest=file_md5(path))
-        client_input = DatasetInput(source._to_mlflow_entity(), [InputTag("mlflow.data.context", name)])
-        self._client.log_inputs(self.run_id, [client_input])
+            entity = source._to_mlflow_entity()
+        self._client.log_inputs(self.run_id, [DatasetInput(entity, [InputTag("mlflow.data.context", name)])])
         tags = {f"data.{name}.md5": file_md5(path), f"data.{name}.rows": str(len(frame))}
         dates = frame["date"] if "date" in frame else pd.Series(dtype=str)
         if dates.astype(bool).any():

@@ -16,7 +16,7 @@ import pandas as pd
 from convrec.data.catalog import Catalog, Item
 from convrec.data.dialogue import Request, write_conversation
 
-GENRE, THEME, DECADE, HIDDEN, AVOIDED = 3.0, 6.0, 3.6, 1.0, 8.0
+GENRE, THEME, DECADE, HIDDEN, AVOIDED = 6.0, 2.0, 4.0, 0.7, 8.0
 MAINSTREAM, GEMS = 3.0, -3.0  # how popularity sways the two kinds of users
 GEMS_SHARE = 0.35
 HIDDEN_SIZE = 4  # dimensions of the taste that users never put into words
@@ -95,7 +95,7 @@ class World:
         return Taste(
             genres=tuple(genres),
             themes=tuple(themes),
-            decade=int(self.decades[anchor]) if rng.random() < 0.4 else None,
+            decade=int(self.decades[anchor]) if rng.random() < 0.6 else None,
             avoided_genre=str(rng.choice(others)) if rng.random() < 0.25 else None,
             popularity=sway,
             month=month,

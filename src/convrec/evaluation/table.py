@@ -1,5 +1,6 @@
 """The results table for the terminal."""
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -12,7 +13,7 @@ SYSTEMS = {
     "zero_shot": "zero-shot",
     "sft": "SFT",
     "rank_grpo": "Rank-GRPO",
-    "oracle": "oracle (upper bound)",
+    "oracle": "oracle",
 }
 
 
@@ -27,7 +28,8 @@ def print_results(paths: Paths) -> None:
     metrics = read_json(path)
     systems = [name for name in SYSTEMS if name in metrics]
     names = [name for name in metrics[systems[0]] if name.startswith(("recall", "ndcg"))] + ["in_catalog"]
-    table = Table(title=f"Test split: {metrics['n_rows']} rows, {metrics['n_prompts']} prompts")
+    title = f"Test split: {metrics['n_rows']} rows, {metrics['n_prompts']} prompts"
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))  # fits 80 columns
     table.add_column("system", no_wrap=True)
     for name in names:
         heading = name.replace("recall_at_", "R@").replace("ndcg_at_", "N@").replace("in_catalog", "in catalog")
