@@ -35,7 +35,7 @@ check: $(READY)  ## lint, formatting, types
 	mypy
 
 ui: $(READY)  ## open the tracking UI on http://127.0.0.1:$(PORT)
-	mlflow ui --backend-store-uri "$${MLFLOW_TRACKING_URI:-sqlite:///$(CURDIR)/mlruns/mlflow.db}" --host 127.0.0.1 --port $(PORT)
+	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow ui --backend-store-uri "$${MLFLOW_TRACKING_URI:-sqlite:///$(CURDIR)/mlruns/mlflow.db}" --host 127.0.0.1 --port $(PORT)
 
 clean:  ## remove what runs made (models, records, caches), but neither parameters nor the environment
 	rm -rf data/processed data/demonstrations models predictions reports checkpoints mlruns runs .dvc/cache .dvc/tmp .prefect
