@@ -19,7 +19,6 @@ from prefect.tasks import exponential_backoff
 
 from convrec.tracking import PARENT_VARIABLE
 
-_BAD_INPUT = "exited with 2"  # what DVC says of a stage that ended with the command line's status for bad input
 _GPU_LIMIT = "gpu"  # a global concurrency limit of the Prefect server
 
 
@@ -87,7 +86,8 @@ def _reproduce(stage: str, parent_run: str | None) -> None:
             os.killpg(process.pid, signal.SIGTERM)
             process.wait()
     if status:
-        kind = BadInput if any(_BAD_INPUT in line for line in tail) else StageFailed
+        # The command line gives its name only to messages for bad input; DVC hides its exit status.
+        kind = BadInput if any(line.startswith(f"convrec {stage}: ") for line in tail) else StageFailed
         raise kind(f"stage {stage} failed; its last words: {' | '.join(tail[-4:])}")
 
 

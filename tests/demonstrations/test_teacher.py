@@ -45,7 +45,7 @@ def test_without_faults_and_noise_it_names_the_best_fit(world):
     named = [e.index for e in parse_list(teacher.recommend([row], 5)[0], films) if e]
     assert affinity[named].min() >= np.sort(affinity)[-5 - len(row["seen_titles"])]
     ratings = teacher.judge(row, [int(affinity.argmax()), int(affinity.argmin())])
-    assert ratings[0] == 2 and ratings[1] == -2
+    assert ratings[0] == 2 and ratings[1] < 0
 
 
 def test_the_similarity_teacher_names_what_reads_alike_and_not_what_was_seen(catalog):
