@@ -4,7 +4,6 @@ import argparse
 import importlib
 import logging
 import os
-import random
 import sys
 from pathlib import Path
 
@@ -17,8 +16,8 @@ STAGES = ("data", "demonstrations", "base_model", "sft", "rank_grpo", "evaluate"
 EXIT_BAD_INPUT = 2
 
 
-def _set_up(seed: int) -> None:
-    """Set logging, quiet the libraries, and fix every seed: the only place where global state is set."""
+def _set_up() -> None:
+    """Set logging, and quiet the libraries: the only place where global state is set. Seeds are passed on."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
     logging.getLogger("convrec").setLevel(logging.INFO)
     for name, value in {
@@ -29,11 +28,10 @@ def _set_up(seed: int) -> None:
         "DO_NOT_TRACK": "1",
     }.items():
         os.environ.setdefault(name, value)
-    random.seed(seed)
 
 
 def _run_stage(stage: str, params: Params) -> None:
-    _set_up(params.common.seed)
+    _set_up()
     from convrec.tracking import stage_run
 
     own = getattr(params, stage).model_dump()
@@ -58,8 +56,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="KEY=VALUE",
         help="change a parameter, e.g. data.path=../redial",
     )
-    table = commands.add_parser("results", help="print the results table of the last evaluation")
-    table.set_defaults(command="results")
+    commands.add_parser("results", help="print the results table of the last evaluation")
     return parser
 
 

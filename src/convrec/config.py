@@ -77,7 +77,7 @@ class Teacher(Section):
 
     kind: Literal["simulated", "similarity", "llm"]
     noise: float = Field(ge=0, description="simulated: spread of its errors of judgement, in units of utility")
-    fault_rate: Share = Field(description="simulated and similarity: share of lines with a fault")
+    fault_rate: Share = Field(description="simulated: share of lines with a fault")
     model: str | None = Field(description="llm: the model's name at the endpoint")
     base_url: str | None = Field(description="llm: an OpenAI-compatible endpoint; none for the default one")
     temperature: float = Field(ge=0, le=2)
