@@ -29,11 +29,15 @@ def _close_record(parent_run: str, failed: bool, paths: Paths) -> None:
     end_pipeline_run(parent_run, paths, failed)
 
 
-@flow(name="train", flow_run_name="train-{profile}")
-def train(profile: str = "params.yaml") -> dict[str, str]:
+def _run_name() -> str:
+    return f"train-{load_params().common.profile}"
+
+
+@flow(name="train", flow_run_name=_run_name)
+def train() -> dict[str, str]:
     """Run the stages that are out of date in the graph's order, then register and promote.
 
-    `profile` only names the flow run. Cached stages start no task; where all are cached, nothing is recorded.
+    Cached stages start no task; where all are cached, nothing is recorded.
     """
     logger = get_run_logger()
     paths = Paths()
@@ -67,7 +71,8 @@ def main() -> None:
     """Run the flow and print what came of it."""
     console = Console(highlight=False, soft_wrap=True)
     try:
-        outcome = train(load_params().common.profile)
+        load_params()  # bad parameters are told before a flow run is made
+        outcome = train()
     except (BadInput, StageFailed, InputError) as error:
         console.print(f"[red]{error}[/red]")
         sys.exit(1)

@@ -47,7 +47,7 @@ def test_mistakes_name_field_value_and_remedy(tmp_path, old, new, message):
 
 
 def test_numbers_are_read_as_dvc_reads_them(tmp_path):
-    assert load_params(_changed(tmp_path, "beta: 0.001", "beta: 1e-3")).rank_grpo.beta == 1e-3
+    assert load_params(_changed(tmp_path, "beta: 0.01", "beta: 1e-2")).rank_grpo.beta == 1e-2
 
 
 def test_missing_file_and_broken_yaml(tmp_path):

@@ -31,6 +31,9 @@ class Common(Section):
     instruction: str | None = Field(
         description="the prompt's first line, {list_length} replaced; none where the source's messages hold it"
     )
+    repetition_penalty: float = Field(
+        ge=1, le=10, description="of decoding, in rollouts too: what the text holds already scores lower; 1 is none"
+    )
     device: Literal["auto", "cpu", "cuda"]
 
     @model_validator(mode="after")
@@ -112,7 +115,8 @@ class Adjust(Section):
 class Demonstrations(Section):
     """Stage `demonstrations`: Remap, Reflect, Adjust."""
 
-    train_share: float = Field(gt=0, le=1, description="share of training prompts that get a demonstration")
+    until: Month | None = Field(description="training prompts up to this month get a demonstration; none for all")
+    train_share: float = Field(gt=0, le=1, description="the share of them that does")
     teacher: Teacher
     embedder: str = Field(description="'tfidf', or the name of a sentence-transformers model")
     conversation_weight: float = Field(ge=0, description="lambda of Remap")
@@ -129,6 +133,7 @@ class EmbeddedModel(Section):
     num_layers: int = Field(ge=1)
     num_heads: int = Field(ge=1)
     num_key_value_heads: int = Field(ge=1)
+    conversations: int = Field(ge=1, description="training conversations among the texts it is trained on, at most")
     catalog_pages: int = Field(ge=0, description="pages of an index to the catalog among the texts it is trained on")
     epochs: int = Field(ge=0)
     learning_rate: Positive

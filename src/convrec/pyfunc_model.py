@@ -13,13 +13,18 @@ class Recommender(PythonModel):
     def load_context(self, context: PythonModelContext) -> None:
         """Load checkpoint and catalog."""
         from convrec.data.catalog import Catalog  # noqa: PLC0415  (the package travels with the model)
-        from convrec.generation.engine import TransformersEngine, pick_device  # noqa: PLC0415
+        from convrec.device import pick_device  # noqa: PLC0415
+        from convrec.generation.engine import TransformersEngine  # noqa: PLC0415
 
         config = context.model_config
         self._settings = config
         self._catalog = Catalog.from_frame(pd.read_parquet(context.artifacts["catalog"]))
         self._engine = TransformersEngine.load(
-            context.artifacts["model"], pick_device("auto"), 64, config["max_completion_length"]
+            context.artifacts["model"],
+            pick_device("auto"),
+            64,
+            config["max_completion_length"],
+            config["repetition_penalty"],
         )
 
     def predict(

@@ -15,10 +15,10 @@ from mlflow.models import ModelSignature
 from mlflow.types.schema import Array, ColSpec, DataType, ParamSchema, ParamSpec, Schema
 
 from convrec.config import Params
-from convrec.data.conversations import build_prompt, distinct_prompts, read_rows
+from convrec.data.conversations import distinct_prompts, read_rows
 from convrec.evaluation.scoring import mean_scores, score_lists
-from convrec.generation.engine import TransformersEngine, pick_device
 from convrec.paths import Paths
+from convrec.stages.evaluate import model_lists
 from convrec.stages.files import read_catalog, read_json
 from convrec.tracking import connect, file_md5
 
@@ -86,7 +86,7 @@ def register(params: Params, paths: Paths, parent_run: str | None) -> ModelVersi
     if known is not None:
         return known
     tags = {"mlflow.parentRunId": parent_run} if parent_run else {}
-    settings = params.common.model_dump(include={"instruction", "list_length"})
+    settings = params.common.model_dump(include={"instruction", "list_length", "repetition_penalty"})
     settings["max_completion_length"] = params.evaluate.max_completion_length
     packages = ("torch", "transformers", "pandas", "pydantic", "pyarrow", "ruamel.yaml")
     with mlflow.start_run(experiment_id=experiment, run_name="register", tags=tags):
@@ -154,16 +154,11 @@ def champion_score(params: Params, paths: Paths, metric: str) -> float | None:
         return float(champion.tags[f"test.{metric}"])
     logger.info("the champion, version %s, was tested on other data: it is tested again", champion.version)
     folder = mlflow.artifacts.download_artifacts(f"models:/{MODEL_NAME}/{champion.version}")
-    common, config = params.common, params.evaluate
     rows = read_rows(paths.split("test"))
     prompts = distinct_prompts(rows)
-    chats = [build_prompt(row["messages"], common.instruction, common.list_length) for row in prompts]
-    engine = TransformersEngine.load(
-        str(Path(folder) / "artifacts" / "rank_grpo"),
-        pick_device(common.device),
-        config.batch_size,
-        config.max_completion_length,
-    )
-    texts = dict(zip((row["prompt_id"] for row in prompts), engine.generate(chats), strict=True))
-    catalog = read_catalog(paths.catalog)
-    return mean_scores(score_lists(texts, rows, catalog, common.list_length, common.cutoffs))[metric]
+    lists = model_lists(params, Path(folder) / "artifacts" / "rank_grpo", prompts)
+    texts = dict(zip((row["prompt_id"] for row in prompts), lists, strict=True))
+    common = params.common
+    return mean_scores(score_lists(texts, rows, read_catalog(paths.catalog), common.list_length, common.cutoffs))[
+        metric
+    ]

@@ -77,3 +77,10 @@ def test_a_pickle_that_runs_code_is_refused(tmp_path):
     with pytest.raises(InputError, match="only plain lists"):
         read_rows(tmp_path / "c.pkl")
     assert not (tmp_path / "harm").exists()
+
+
+def test_first_unseen_keeps_the_order_and_leaves_out_every_film_of_a_seen_title(catalog):
+    order = range(len(catalog) - 1, -1, -1)
+    expected = [item for item in reversed(catalog.items) if item.title != "Dune"]
+    assert catalog.first_unseen(order, ["  DUNE"], 2) == expected[:2]
+    assert catalog.first_unseen(order, [], 10**6) == list(reversed(catalog.items))

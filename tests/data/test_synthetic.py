@@ -3,7 +3,7 @@ import pandas as pd
 
 from convrec.data.catalog import LeftOut, build_catalog, fold
 from convrec.data.conversations import split_by_month, transcript
-from convrec.data.synthetic import Taste, World, embedded_rows, simulate
+from convrec.data.synthetic import KEPT, SHIFT_MONTH, Taste, World, embedded_rows, simulate
 
 MONTHS = [f"2022-{month:02d}" for month in range(1, 13)]
 
@@ -58,3 +58,12 @@ def test_splits_are_by_month():
     assert set(splits["validation"]["date"].str.slice(0, 7)) == {"2022-11"}
     assert set(splits["test"]["date"].str.slice(0, 7)) == {"2022-12"}
     assert not set(splits["train"]["prompt_id"]) & set(splits["test"]["prompt_id"])
+
+
+def test_popularity_drifts_and_shifts_once():
+    catalog, _, _ = _world()
+    likeness = np.corrcoef(World(catalog, 1, len(MONTHS)).popularity)
+    neighbours = np.diag(likeness, 1)
+    assert np.argmin(neighbours) == SHIFT_MONTH - 1
+    assert abs(neighbours[SHIFT_MONTH - 1] - KEPT) < 0.15
+    assert np.delete(neighbours, SHIFT_MONTH - 1).min() > 0.95

@@ -2,10 +2,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from convrec.data.catalog import Item
 from convrec.rl.segmentation import newline_counts, segment_ranks
 from convrec.training.embedded import END, train_tokenizer
 
-LINES = ["The Matrix (1999)", "Dune (2021)", "Up (2009)", "Heat (1995)"]
+ITEMS = [Item("The Matrix", 1999), Item("Dune", 2021), Item("Up", 2009), Item("Heat", 1995)]
+LINES = [str(item) for item in ITEMS]
 
 
 def _loop(ids: list[list[int]], mask: list[list[int]], counts: list[int]) -> list[list[int]]:
@@ -34,7 +36,7 @@ def test_ranks_equal_a_loop_over_tokens(data):
 
 
 def test_a_real_tokenizer_puts_every_title_at_its_line():
-    tokenizer = train_tokenizer(["\n".join(LINES)] * 5, vocab_size=400)
+    tokenizer = train_tokenizer(["\n".join(LINES)] * 5, ITEMS, vocab_size=400)
     counts = newline_counts(tokenizer)
     ids = tokenizer("\n".join(LINES) + END, add_special_tokens=False).input_ids
     ranks = segment_ranks(torch.tensor([ids]), torch.ones(1, len(ids)), counts)[0].tolist()
@@ -46,7 +48,7 @@ def test_a_real_tokenizer_puts_every_title_at_its_line():
 
 
 def test_another_delimiter():
-    tokenizer = train_tokenizer(["a; b; c"] * 5, vocab_size=300)
+    tokenizer = train_tokenizer(["a; b; c"] * 5, [], vocab_size=300)
     counts = newline_counts(tokenizer, delimiter=";")
     ids = tokenizer("a; b; c").input_ids
     assert counts[torch.tensor(ids)].sum() == 2

@@ -18,7 +18,7 @@ SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_layers": 1, "num_heads
 def _trainer(tmp_path, steps: int = 1, **options) -> RankGRPOTrainer:
     """A model that writes catalog lines at random, and users who only like Up and then Dune."""
     lines = [str(item) for item in CATALOG.items]
-    tokenizer = train_tokenizer(["\n".join(lines), "a film please"] * 20, 300)
+    tokenizer = train_tokenizer(["\n".join(lines), "a film please"] * 20, CATALOG.items, 300)
     model = make_model(tokenizer, **SIZES, seed=0)
     pairs = [f"{one}\n{two}{END}" for one in lines for two in lines]
     batch = tokenizer(

@@ -11,7 +11,7 @@ from convrec.training.checkpoints import training_folder
 from convrec.training.embedded import catalog_cards, catalog_pages, make_model, train_tokenizer
 
 FILMS = build_catalog(embedded_rows(), ("genres", "keywords"), LeftOut())
-TOKENIZER = train_tokenizer(catalog_cards(FILMS) * 10, 4096)
+TOKENIZER = train_tokenizer(catalog_cards(FILMS), FILMS.items, 1024)
 
 
 @given(st.text())
@@ -21,7 +21,14 @@ def test_every_string_survives_a_round_trip(text):
 
 def test_a_list_costs_two_tokens_an_item():
     lines = [str(item) for item in FILMS.items]
-    assert len(TOKENIZER("\n".join(lines)).input_ids) <= 2.2 * len(lines)
+    assert len(TOKENIZER("\n".join(lines)).input_ids) == 2 * len(lines)
+
+
+def test_a_title_is_one_token_wherever_it_stands_but_not_within_a_word():
+    title = TOKENIZER.convert_tokens_to_ids("Up")
+    assert title in TOKENIZER("i loved Up, and Her").input_ids
+    assert title in TOKENIZER("Up (2009)\n").input_ids
+    assert title not in TOKENIZER("Upstairs").input_ids
 
 
 def test_a_saved_tokenizer_loads_as_it_was(tmp_path):

@@ -7,6 +7,7 @@ import pickle
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 import pandas as pd
@@ -76,6 +77,12 @@ class Catalog:
     def indices_of_title(self, title: str) -> list[int]:
         """Return the indices of all items of this title, whatever their year."""
         return [index for _, index in self._years.get(fold(title), [])]
+
+    def first_unseen(self, order: Iterable[int], seen_titles: Iterable[str], size: int) -> list[Item]:
+        """Return the first `size` items in this order of indices whose title was not seen."""
+        seen = {fold(title) for title in seen_titles}
+        unseen = (self.items[index] for index in order if fold(self.items[index].title) not in seen)
+        return list(islice(unseen, size))
 
     def to_frame(self) -> pd.DataFrame:
         """Return the canonical table: title, year, metadata (a JSON object)."""

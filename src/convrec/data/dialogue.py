@@ -54,14 +54,6 @@ DISLIKES = (
 )
 DISLIKED_FILMS = ("did not like {films}", "{films} was not for me", "please nothing like {films}")
 DECADES = ("from the {decade}", "ideally {decade}", "preferably made in the {decade}", "{decade} vibes")
-GEMS = (
-    "hidden gems only",
-    "nothing mainstream",
-    "something underrated",
-    "i have seen all the famous ones",
-    "the less known the better",
-    "preferably obscure",
-)
 FAMOUS = ("something everybody talks about", "a crowd pleaser", "one of the big ones", "a real classic is fine")
 QUESTIONS = (
     "sure, tell me more about your taste.",
@@ -97,7 +89,7 @@ class Request:
     disliked: list[str]
     disliked_genre: str | None
     decade: int | None
-    wants_gems: bool
+    wants_famous: bool
 
 
 def _join(rng: np.random.Generator, parts: list[str]) -> str:
@@ -142,9 +134,7 @@ def write_conversation(rng: np.random.Generator, request: Request, typo_rate: fl
     if request.decade is not None:
         century = f"{request.decade}s" if rng.random() < 0.5 else f"{request.decade % 100:02d}s"
         facts.append(_pick(rng, DECADES, decade=century))
-    if request.wants_gems:
-        facts.append(_pick(rng, GEMS))
-    elif rng.random() < 0.3:
+    if request.wants_famous and rng.random() < 0.4:
         facts.append(_pick(rng, FAMOUS))
     if request.liked:
         facts.append(_pick(rng, LIKES, films=_join(rng, request.liked)))
@@ -155,7 +145,7 @@ def write_conversation(rng: np.random.Generator, request: Request, typo_rate: fl
     if len(facts) > 1 and rng.random() < 0.4:
         order = rng.permutation(len(facts))
         facts = [facts[i] for i in order]
-    turns = int(rng.integers(1, min(3, len(facts) + 1) + 1))
+    turns = min(int(rng.choice([1, 1, 1, 2, 2, 3])), len(facts) + 1)
     shares: list[list[str]] = [[opening], *([] for _ in range(turns - 1))]
     for position, fact in enumerate(facts):
         shares[min(turns - 1, position * turns // max(1, len(facts)))].append(fact)

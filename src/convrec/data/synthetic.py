@@ -1,9 +1,12 @@
 """The embedded world: a simulation of users with known tastes. Nothing in it was measured on people.
 
 A user has a taste: genres, themes, perhaps a decade, perhaps a genre to avoid, and a part that is never put into
-words. Most users lean towards what is popular; some look for hidden gems, and say so. The utility of a film is linear
-in these; accepted films are drawn without replacement in proportion to exp(utility), the Plackett-Luce model. The
-oracle ranks by the true utility, so no list can be expected to do better.
+words. What is popular that month sways all, some more than others. The utility of a film is linear in these; accepted
+films are drawn without replacement in proportion to exp(utility), the Plackett-Luce model. The oracle ranks by the
+true utility, so no list can be expected to do better.
+
+In `SHIFT_MONTH` the audience changes, and most of what was popular with it: what was learned before then is out of
+date, as it becomes, more slowly, in any catalog.
 """
 
 import json
@@ -16,16 +19,18 @@ import pandas as pd
 from convrec.data.catalog import Catalog, Item
 from convrec.data.dialogue import Request, write_conversation
 
-GENRE, THEME, DECADE, HIDDEN, AVOIDED = 6.0, 2.0, 4.0, 0.7, 8.0
-MAINSTREAM, GEMS = 3.0, -3.0  # how popularity sways the two kinds of users
-GEMS_SHARE = 0.35
+GENRE, THEME, DECADE, HIDDEN, AVOIDED = 5.0, 2.0, 3.0, 0.5, 6.0
+SWAY = (1.0, 2.0)  # how much popularity sways a user: uniform between these
+STATED_DECADE = 0.75  # share of users who want a decade
 HIDDEN_SIZE = 4  # dimensions of the taste that users never put into words
-DRIFT = 0.12  # monthly step of each film's popularity
+SHIFT_MONTH = 3  # the first month of the new audience, counted from 0
+KEPT = 0.2  # correlation of a film's popularity before and after
+DRIFT = 0.05  # monthly step of each film's popularity
 
 
 @dataclass(frozen=True)
 class Taste:
-    """What one user wants; `popularity` is how much that of the month sways them, either way."""
+    """What one user wants; `popularity` is how much that of the month sways them."""
 
     genres: tuple[str, ...]
     themes: tuple[str, ...]
@@ -61,9 +66,11 @@ class World:
         self.themes = [_values(item, "keywords") for item in catalog.items]
         self.decades = np.array([item.year // 10 * 10 for item in catalog.items])
         size = len(catalog)
-        start = rng.standard_normal(size)
-        steps = rng.standard_normal((num_months, size)) * DRIFT
-        self.popularity = start + np.cumsum(steps, axis=0)  # (months, C)
+        before, fresh = rng.standard_normal((2, size))
+        after = KEPT * before + np.sqrt(1 - KEPT**2) * fresh
+        months = np.arange(num_months)[:, None]
+        drift = np.cumsum(rng.standard_normal((num_months, size)) * DRIFT, axis=0)
+        self.popularity = np.where(months < SHIFT_MONTH, before, after) + drift  # (months, C)
         self.hidden = rng.standard_normal((size, HIDDEN_SIZE)) / np.sqrt(HIDDEN_SIZE)
 
     def affinity(self, taste: Taste) -> np.ndarray:
@@ -86,8 +93,7 @@ class World:
 
     def draw_taste(self, rng: np.random.Generator, month: int) -> Taste:
         """Return a taste that some film of the catalog satisfies: it is drawn around a film that the user likes."""
-        sway = GEMS if rng.random() < GEMS_SHARE else MAINSTREAM
-        weights = np.exp(0.5 * np.sign(sway) * self.popularity[month])
+        weights = np.exp(0.3 * self.popularity[month])
         anchor = int(rng.choice(len(self.catalog), p=weights / weights.sum()))
         genres = _sample(rng, sorted(self.genres[anchor]), int(rng.integers(1, 3)))
         themes = _sample(rng, sorted(self.themes[anchor]), int(rng.integers(1, 3)))
@@ -95,9 +101,9 @@ class World:
         return Taste(
             genres=tuple(genres),
             themes=tuple(themes),
-            decade=int(self.decades[anchor]) if rng.random() < 0.6 else None,
+            decade=int(self.decades[anchor]) if rng.random() < STATED_DECADE else None,
             avoided_genre=str(rng.choice(others)) if rng.random() < 0.25 else None,
-            popularity=sway,
+            popularity=round(float(rng.uniform(*SWAY)), 4),
             month=month,
             hidden=tuple(rng.standard_normal(HIDDEN_SIZE).round(4).tolist()),
         )
@@ -143,7 +149,7 @@ def simulate(
                 disliked=[catalog.items[i].title for i in disliked],
                 disliked_genre=taste.avoided_genre,
                 decade=taste.decade,
-                wants_gems=taste.popularity < 0,
+                wants_famous=taste.popularity > sum(SWAY) / 2,
             ),
         )
         unseen = utility.copy()

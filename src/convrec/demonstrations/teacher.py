@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from convrec.data.catalog import Catalog, fold
+from convrec.data.catalog import Catalog
 from convrec.data.conversations import transcript
 from convrec.data.synthetic import Taste, World
 from convrec.demonstrations.embedding import Embedder, dense
@@ -79,9 +79,8 @@ class SimulatedTeacher:
             rng = self._rng(row["prompt_id"], 2)
             affinity = self._world.affinity(self._tastes[row["prompt_id"]])
             believed = affinity + self._noise * rng.standard_normal(len(catalog))
-            seen = {fold(title) for title in row["seen_titles"]}
-            order = [i for i in np.argsort(-believed) if fold(catalog.items[i].title) not in seen]
-            lines = [(catalog.items[i].title, catalog.items[i].year) for i in order[:list_length]]
+            items = catalog.first_unseen(np.argsort(-believed), row["seen_titles"], list_length)
+            lines = [(item.title, item.year) for item in items]
             answers.append(_with_faults(rng, lines, self._fault_rate))
         return answers
 
@@ -111,11 +110,9 @@ class SimilarityTeacher:
     def recommend(self, rows: Sequence[dict[str, Any]], list_length: int) -> list[str]:
         answers = []
         for row in rows:
-            seen = {fold(title) for title in row["seen_titles"]}
             order = np.argsort(-self._similarity(row), kind="stable")
-            names = (self._catalog.items[i] for i in order)
-            best = [str(item) for item in names if fold(item.title) not in seen][:list_length]
-            answers.append("\n".join(f"{number}. {line}" for number, line in enumerate(best, start=1)))
+            best = self._catalog.first_unseen(order, row["seen_titles"], list_length)
+            answers.append("\n".join(f"{number}. {item}" for number, item in enumerate(best, start=1)))
         return answers
 
     def judge(self, row: dict[str, Any], columns: Sequence[int]) -> Sequence[int]:

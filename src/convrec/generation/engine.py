@@ -20,14 +20,22 @@ class Engine(Protocol):
 
 
 class TransformersEngine:
-    """Greedy decoding with transformers, in batches sorted by length."""
+    """Greedy decoding with transformers, in batches sorted by length.
 
-    def __init__(self, model: Any, tokenizer: Any, batch_size: int, max_completion_length: int):
+    `repetition_penalty` divides the score of every token that the prompt or the list holds already; 1 is none.
+    """
+
+    def __init__(
+        self, model: Any, tokenizer: Any, batch_size: int, max_completion_length: int, repetition_penalty: float
+    ):
         self._model, self._tokenizer = model, tokenizer
         self._batch_size, self._max_completion_length = batch_size, max_completion_length
+        self._repetition_penalty = repetition_penalty
 
     @classmethod
-    def load(cls, path: str, device: str, batch_size: int, max_completion_length: int) -> "TransformersEngine":
+    def load(
+        cls, path: str, device: str, batch_size: int, max_completion_length: int, repetition_penalty: float
+    ) -> "TransformersEngine":
         """Return the engine of a Hugging Face folder on this device."""
         from transformers import AutoModelForCausalLM  # noqa: PLC0415  (10 s to import)
 
@@ -36,7 +44,7 @@ class TransformersEngine:
         tokenizer = load_tokenizer(path)
         model: Any = AutoModelForCausalLM.from_pretrained(path)
         model.to(device)
-        return cls(model, tokenizer, batch_size, max_completion_length)
+        return cls(model, tokenizer, batch_size, max_completion_length, repetition_penalty)
 
     @torch.inference_mode()
     def generate(self, prompts: Sequence[Prompt]) -> list[str]:
@@ -63,6 +71,7 @@ class TransformersEngine:
                 top_p=None,
                 top_k=None,
                 max_new_tokens=self._max_completion_length,
+                repetition_penalty=self._repetition_penalty,
                 pad_token_id=self._tokenizer.pad_token_id,
                 eos_token_id=self._tokenizer.eos_token_id,
             )
@@ -73,8 +82,3 @@ class TransformersEngine:
             logger.info("generated %d of %d lists, %.0f s", done, len(order), time.monotonic() - start)
         self._model.train(was_training)
         return completions
-
-
-def pick_device(device: str) -> str:
-    """Return `cuda` or `cpu` for the parameter `auto`, else the parameter itself."""
-    return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device

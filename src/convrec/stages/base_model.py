@@ -2,6 +2,7 @@
 
 import logging
 
+import numpy as np
 from datasets import Dataset
 
 from convrec.config import BaseModelStage, Params
@@ -16,9 +17,6 @@ from convrec.training.sft import train_sft
 
 logger = logging.getLogger(__name__)
 
-# Titles make up most of what the model writes but little of what users write: weigh them up for the BPE merges.
-_CARD_WEIGHT = 10
-
 
 def _make_embedded(params: Params, paths: Paths, record: Run) -> None:
     """Train tokenizer and model on the training split's conversations and the catalog, nothing else."""
@@ -29,12 +27,16 @@ def _make_embedded(params: Params, paths: Paths, record: Run) -> None:
     ]
     catalog = read_catalog(paths.catalog)
     cards = catalog_cards(catalog)
-    tokenizer = train_tokenizer([p[0]["content"] for p in prompts] + cards * _CARD_WEIGHT, config.vocab_size)
-    sizes = config.model_dump(exclude={"vocab_size", "catalog_pages", "epochs", "learning_rate", "batch_size"})
+    tokenizer = train_tokenizer([p[0]["content"] for p in prompts] + cards, catalog.items, config.vocab_size)
+    sizes = config.model_dump(
+        exclude={"vocab_size", "conversations", "catalog_pages", "epochs", "learning_rate", "batch_size"}
+    )
     model = make_model(tokenizer, seed=common.seed, **sizes)
     logger.info("embedded model: %d parameters, %d tokens", model.num_parameters(), len(tokenizer))
     pages = catalog_pages(catalog, config.catalog_pages, common.list_length, common.seed)
-    texts = [tokenizer.apply_chat_template(p, tokenize=False) for p in prompts] + [t + END for t in cards + pages]
+    order = np.random.default_rng(common.seed).permutation(len(prompts))[: config.conversations]
+    talks = [tokenizer.apply_chat_template(prompts[i], tokenize=False) for i in order]
+    texts = talks + [text + END for text in cards + pages]
     folder = training_folder("base_model", config.model_dump(), [paths.catalog, paths.split("train")])
     history = HistoryCallback(folder / "history.jsonl", record.log_metrics)
     if config.epochs:

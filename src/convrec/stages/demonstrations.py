@@ -10,7 +10,7 @@ import pandas as pd
 from scipy import sparse
 
 from convrec.config import Params
-from convrec.data.catalog import Catalog, fold
+from convrec.data.catalog import Catalog
 from convrec.data.conversations import distinct_prompts, read_rows, transcript, truths, write_rows
 from convrec.data.synthetic import Taste, World
 from convrec.demonstrations.adjust import fit_adjust
@@ -18,9 +18,9 @@ from convrec.demonstrations.embedding import Embedder, make_embedder
 from convrec.demonstrations.reflect import reflect_scores
 from convrec.demonstrations.remap import remap_scores
 from convrec.demonstrations.teacher import LLMTeacher, SimilarityTeacher, SimulatedTeacher, Teacher
+from convrec.device import pick_device
 from convrec.errors import InputError
 from convrec.evaluation.scoring import mean_scores, score_lists
-from convrec.generation.engine import pick_device
 from convrec.parsing import format_list, parse_list
 from convrec.paths import Paths
 from convrec.stages.files import read_catalog, write_json, write_plot
@@ -57,10 +57,22 @@ def _best_lists(scores: np.ndarray, prompts: list[Row], catalog: Catalog, list_l
     """Return the top N of each row as a formatted list; seen titles never enter."""
     lists = []
     for row, values in zip(prompts, scores, strict=True):
-        seen = {fold(title) for title in row["seen_titles"]}
-        items = (catalog.items[i] for i in np.argsort(-values, kind="stable"))
-        lists.append(format_list([str(item) for item in items if fold(item.title) not in seen][:list_length]))
+        items = catalog.first_unseen(np.argsort(-values, kind="stable"), row["seen_titles"], list_length)
+        lists.append(format_list([str(item) for item in items]))
     return lists
+
+
+def choose_prompts(prompts: list[Row], until: str | None, share: float, seed: int) -> list[Row]:
+    """Return this share of the prompts up to the end of month `until`, in their order."""
+    if until is not None and not all(row["date"] for row in prompts):
+        raise InputError(f"demonstrations.until = {until!r}: this source carries no dates; give null")
+    early = [row for row in prompts if until is None or str(row["date"])[:7] <= until]
+    if not early:
+        raise InputError(
+            f"demonstrations.until = {until!r}: no training prompt is as early; give a later month or null"
+        )
+    order = np.random.default_rng(seed).permutation(len(early))
+    return [early[i] for i in sorted(order[: max(1, round(len(early) * share))])]
 
 
 def _positives(rows: list[Row], prompts: list[Row], catalog: Catalog) -> sparse.csr_matrix:
@@ -91,9 +103,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     teacher = _make_teacher(params, paths, catalog, embedder)
     rows = {name: read_rows(paths.split(name)) for name in ("train", "validation")}
     prompts = {name: distinct_prompts(split) for name, split in rows.items()}
-    order = np.random.default_rng(common.seed).permutation(len(prompts["train"]))
-    chosen = sorted(order[: max(1, round(len(order) * config.train_share))])
-    prompts["train"] = [prompts["train"][i] for i in chosen]
+    prompts["train"] = choose_prompts(prompts["train"], config.until, config.train_share, common.seed)
 
     answers, remapped, reflected = {}, {}, {}
     for name, split in prompts.items():

@@ -2,16 +2,18 @@
 
 import logging
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from convrec.config import Params
-from convrec.data.catalog import Catalog, fold
+from convrec.data.catalog import Catalog
 from convrec.data.conversations import build_prompt, distinct_prompts, read_rows, truths, write_rows
+from convrec.device import pick_device
 from convrec.evaluation.comparison import mean_interval, paired_interval
 from convrec.evaluation.scoring import mean_scores, score_lists
-from convrec.generation.engine import TransformersEngine, pick_device
+from convrec.generation.engine import TransformersEngine
 from convrec.parsing import format_list
 from convrec.paths import TRAINED, Paths
 from convrec.stages.files import read_catalog, write_json, write_plot
@@ -28,29 +30,30 @@ def popularity_lists(train: list[Row], prompts: list[Row], catalog: Catalog, lis
     found = (catalog.find(truth.title, truth.year) for row in train for truth in truths(row))
     counts = Counter(index for index in found if index is not None)
     order = sorted(range(len(catalog)), key=lambda index: -counts[index])
-    lists = []
-    for row in prompts:
-        seen = {fold(title) for title in row["seen_titles"]}
-        items = (catalog.items[index] for index in order)
-        unseen = (str(item) for item in items if fold(item.title) not in seen)
-        lists.append(format_list([line for line, _ in zip(unseen, range(list_length), strict=False)]))
-    return lists
+    lists = (catalog.first_unseen(order, row["seen_titles"], list_length) for row in prompts)
+    return [format_list([str(item) for item in items]) for items in lists]
+
+
+def model_lists(params: Params, model: Path, prompts: list[Row]) -> list[str]:
+    """Return the greedy list of the Hugging Face folder `model` for each prompt."""
+    common, config = params.common, params.evaluate
+    engine = TransformersEngine.load(
+        str(model),
+        pick_device(common.device),
+        config.batch_size,
+        config.max_completion_length,
+        common.repetition_penalty,
+    )
+    return engine.generate([build_prompt(row["messages"], common.instruction, common.list_length) for row in prompts])
 
 
 def _system_lists(params: Params, paths: Paths, catalog: Catalog, prompts: list[Row]) -> dict[str, list[str]]:
     """Return the lists of every system: the baseline, the three models, and the oracle where there is one."""
-    common, config = params.common, params.evaluate
-    lists = {"popularity": popularity_lists(read_rows(paths.split("train")), prompts, catalog, common.list_length)}
-    chats = [build_prompt(row["messages"], common.instruction, common.list_length) for row in prompts]
+    train = read_rows(paths.split("train"))
+    lists = {"popularity": popularity_lists(train, prompts, catalog, params.common.list_length)}
     for model, system in SYSTEM_OF_MODEL.items():
         logger.info("%s: %d prompts", system, len(prompts))
-        engine = TransformersEngine.load(
-            str(paths.model(model)),
-            pick_device(common.device),
-            config.batch_size,
-            config.max_completion_length,
-        )
-        lists[system] = engine.generate(chats)
+        lists[system] = model_lists(params, paths.model(model), prompts)
     if paths.world.is_file():
         world = pd.read_parquet(paths.world)
         oracle = dict(zip(world["prompt_id"], world["oracle"], strict=True))

@@ -47,7 +47,13 @@ def _validation(
     chats = [build_prompt(row["messages"], common.instruction, common.list_length) for row in prompts]
 
     def measure(model: Any) -> dict[str, float]:
-        engine = TransformersEngine(model, tokenizer, params.evaluate.batch_size, params.evaluate.max_completion_length)
+        engine = TransformersEngine(
+            model,
+            tokenizer,
+            params.evaluate.batch_size,
+            params.evaluate.max_completion_length,
+            common.repetition_penalty,
+        )
         texts = dict(zip((row["prompt_id"] for row in prompts), engine.generate(chats), strict=True))
         return mean_scores(score_lists(texts, rows, catalog, common.list_length, common.cutoffs))
 
@@ -61,7 +67,10 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     for name in ("train", "validation"):
         record.log_dataset(paths.split(name), name)
     inputs = [paths.model("sft"), paths.split("train"), paths.catalog]
-    parameters = {**config.model_dump(), **common.model_dump(include={"seed", "instruction", "list_length"})}
+    parameters = {
+        **config.model_dump(),
+        **common.model_dump(include={"seed", "instruction", "list_length", "repetition_penalty"}),
+    }
     folder = training_folder("rank_grpo", parameters, inputs)
     bf16 = params.base_model.dtype == "bfloat16"
     optimization = config.model_dump(include=set(Optimization.model_fields))
@@ -84,6 +93,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         normalization=config.normalization,
         temperature=config.temperature,
         top_p=config.top_p,
+        repetition_penalty=common.repetition_penalty,
         max_completion_length=config.max_completion_length,
         use_vllm=config.use_vllm,
         vllm_gpu_memory_utilization=config.vllm_gpu_memory_utilization,

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from trl.kernels import chunked_logprob
 
-from convrec.generation.engine import pick_device
+from convrec.device import pick_device
 
 _CPU_TOKEN_CHUNK = 512
 

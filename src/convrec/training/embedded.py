@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, set_seed
 
 from convrec.data.catalog import Catalog, Item
@@ -11,13 +11,8 @@ from convrec.data.catalog import Catalog, Item
 PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
 SPECIAL = (PAD, USER, ASSISTANT, END)
 
-# In a list, a title is one piece and its year, with the newline after it, another: a vocabulary trained on the catalog
-# then writes an item in two tokens, and a rank ends inside a token, as with `)\\n` in the vocabularies of large models.
-# Elsewhere words keep the space before them.
-_PIECES = (
-    r"^(?!User:|Assistant:)[^\n()]+(?= \(\d{4}\))| \(\d{4}\)\n?"
-    r"| ?[^\W\d]+| ?\d{1,4}| ?[^\s\w]+|\s"
-)
+# Words keep the space before them.
+_PIECES = r" ?[^\W\d]+| ?\d{1,4}| ?[^\s\w]+|\s"
 
 _LONGEST_HEADING = 30  # characters: a genre, a theme or a name, but no plot
 
@@ -29,8 +24,13 @@ CHAT_TEMPLATE = (
 )
 
 
-def train_tokenizer(texts: Sequence[str], vocab_size: int) -> PreTrainedTokenizerFast:
-    """Return a byte-level BPE tokenizer trained on the texts; every string survives a round trip."""
+def train_tokenizer(texts: Sequence[str], items: Sequence[Item], vocab_size: int) -> PreTrainedTokenizerFast:
+    """Return a byte-level BPE tokenizer of `vocab_size`, with further tokens for the titles and years of the items.
+
+    A small model then writes an item in two tokens, and meets a title as the same token wherever it is mentioned. A
+    year takes the newline after it along, so that a rank ends inside a token, as with `)\\n` in the vocabularies of
+    large models. Every string survives a round trip.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -49,6 +49,10 @@ def train_tokenizer(texts: Sequence[str], vocab_size: int) -> PreTrainedTokenize
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token=PAD, eos_token=END, clean_up_tokenization_spaces=False
     )
+    titles = sorted({item.title for item in items})
+    years = sorted({f" ({item.year})" for item in items})
+    fast.add_tokens([AddedToken(title, single_word=True, normalized=False) for title in titles])
+    fast.add_tokens([AddedToken(year + end, normalized=False) for year in years for end in ("\n", "")])
     fast.chat_template = CHAT_TEMPLATE
     fast.padding_side = "left"
     return fast
@@ -108,6 +112,7 @@ def make_model(
         num_key_value_heads=num_key_value_heads,
         max_position_embeddings=2048,
         tie_word_embeddings=True,
+        initializer_range=hidden_size**-0.5,  # 0.02, the default, is for wide models: a narrow one learns slower by it
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
