@@ -13,7 +13,9 @@ import pytest
 from ruamel.yaml import YAML
 
 from convrec.cli import STAGES
-from convrec.registry import CHALLENGER, CHAMPION, MODEL_NAME
+from convrec.config import load_params
+from convrec.paths import Paths
+from convrec.registry import CHALLENGER, CHAMPION, MODEL_NAME, champion_score
 
 pytestmark = pytest.mark.pipeline
 
@@ -152,11 +154,25 @@ def test_the_champion_answers_conversations(client):
         assert not any(line.startswith("Heat (") for line in answer)
 
 
+def test_a_champion_that_was_tested_on_other_rows_is_tested_again(project, client, monkeypatch):
+    monkeypatch.chdir(project)
+    champion = client.get_model_version_by_alias(MODEL_NAME, CHAMPION)
+    client.set_model_version_tag(MODEL_NAME, champion.version, "n_rows", "1")
+    again = champion_score(load_params(), Paths(), "recall_at_6")
+    client.set_model_version_tag(MODEL_NAME, champion.version, "n_rows", champion.tags["n_rows"])
+    assert again == pytest.approx(float(champion.tags["test.recall_at_6"]))
+
+
 def test_a_second_run_does_nothing(project, trained):
     before = sorted((project / "runs").iterdir()), (project / "runs" / "sft.json").read_text()
     result = _run(project, sys.executable, "-m", "flows.train")
     assert "Nothing to do" in result.stdout and "champion already" in result.stdout
     assert (sorted((project / "runs").iterdir()), (project / "runs" / "sft.json").read_text()) == before
+
+
+def test_the_checkpoint_keeps_the_repetition_penalty_that_it_was_trained_with(project, trained):
+    settings = json.loads((project / "models" / "rank_grpo" / "generation_config.json").read_text())
+    assert settings["repetition_penalty"] == 1.5
 
 
 def test_dvc_shows_metrics_and_plots(project, trained):
@@ -171,6 +187,7 @@ def test_an_interrupted_training_resumes(project, trained):
     folder = next((project / "checkpoints" / "rank_grpo").iterdir())
     before = (project / "models" / "rank_grpo" / "model.safetensors").read_bytes()
     shutil.rmtree(folder / "checkpoint-4")
+    (folder / "finished").unlink()  # as if it had been killed after step 2
     result = _run(project, "dvc", "repro", "--force", "--single-item", "rank_grpo")
     assert "resuming at step 2 of 4" in result.stdout + result.stderr
     history = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]

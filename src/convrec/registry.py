@@ -2,7 +2,7 @@
 
 import json
 import logging
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -11,15 +11,14 @@ import mlflow
 import pandas as pd
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
-from mlflow.models import ModelSignature
+from mlflow.models import Model, ModelSignature
 from mlflow.types.schema import Array, ColSpec, DataType, ParamSchema, ParamSpec, Schema
 
 from convrec.config import Params
-from convrec.data.conversations import distinct_prompts, read_rows
 from convrec.evaluation.scoring import mean_scores, score_lists
+from convrec.generation.lists import Settings, model_lists
 from convrec.paths import Paths
-from convrec.stages.evaluate import model_lists
-from convrec.stages.files import read_catalog, read_json
+from convrec.stages.files import read_catalog, read_json, read_test_rows
 from convrec.tracking import connect, file_md5
 
 logger = logging.getLogger(__name__)
@@ -86,15 +85,13 @@ def register(params: Params, paths: Paths, parent_run: str | None) -> ModelVersi
     if known is not None:
         return known
     tags = {"mlflow.parentRunId": parent_run} if parent_run else {}
-    settings = params.common.model_dump(include={"instruction", "list_length", "repetition_penalty"})
-    settings["max_completion_length"] = params.evaluate.max_completion_length
     packages = ("torch", "transformers", "pandas", "pydantic", "pyarrow", "ruamel.yaml")
     with mlflow.start_run(experiment_id=experiment, run_name="register", tags=tags):
         info = mlflow.pyfunc.log_model(
             name="recommender",
             python_model=str(_PACKAGE / "pyfunc_model.py"),
             artifacts={"model": str(model), "catalog": str(paths.catalog)},
-            model_config=settings,
+            model_config=asdict(Settings.of(params)),
             code_paths=[str(_PACKAGE)],
             signature=_signature(params.common.list_length),
             pip_requirements=[f"{name}=={version(name)}" for name in packages],
@@ -150,15 +147,16 @@ def champion_score(params: Params, paths: Paths, metric: str) -> float | None:
     champion = alias_version(CHAMPION)
     if champion is None:
         return None
-    if champion.tags.get("test.md5") == file_md5(paths.split("test")) and f"test.{metric}" in champion.tags:
-        return float(champion.tags[f"test.{metric}"])
+    rows, prompts = read_test_rows(params, paths)
+    tags = champion.tags
+    same_rows = (tags.get("test.md5"), tags.get("n_rows")) == (file_md5(paths.split("test")), str(len(rows)))
+    if same_rows and f"test.{metric}" in tags:
+        return float(tags[f"test.{metric}"])
     logger.info("the champion, version %s, was tested on other data: it is tested again", champion.version)
-    folder = mlflow.artifacts.download_artifacts(f"models:/{MODEL_NAME}/{champion.version}")
-    rows = read_rows(paths.split("test"))
-    prompts = distinct_prompts(rows)
-    lists = model_lists(params, Path(folder) / "artifacts" / "rank_grpo", prompts)
+    folder = Path(mlflow.artifacts.download_artifacts(f"models:/{MODEL_NAME}/{champion.version}"))
+    settings = Settings(**Model.load(folder).flavors["python_function"]["config"])
+    checkpoint = folder / "artifacts" / "rank_grpo"
+    lists = model_lists(checkpoint, prompts, settings, params.common.device, params.evaluate.batch_size)
     texts = dict(zip((row["prompt_id"] for row in prompts), lists, strict=True))
-    common = params.common
-    return mean_scores(score_lists(texts, rows, read_catalog(paths.catalog), common.list_length, common.cutoffs))[
-        metric
-    ]
+    catalog, common = read_catalog(paths.catalog), params.common
+    return mean_scores(score_lists(texts, rows, catalog, common.list_length, common.cutoffs))[metric]

@@ -2,7 +2,7 @@ from convrec.generation.engine import TransformersEngine
 from convrec.training.embedded import make_model, train_tokenizer
 
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_layers": 1, "num_heads": 2, "num_key_value_heads": 2}
-PROMPTS = [[{"role": "user", "content": text}] for text in ("a film", "something with heists please")]
+PROMPTS = [[{"role": "user", "content": text}] for text in ("something with heists please", "a film")]
 
 
 def _generate(repetition_penalty: float, batch_size: int = 2) -> list[str]:

@@ -2,12 +2,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from convrec.data.catalog import LeftOut, build_catalog
+from convrec.config import load_params
+from convrec.data.catalog import Item, LeftOut, build_catalog
 from convrec.data.synthetic import embedded_rows
 from convrec.generation.tokenizer import load_tokenizer
 from convrec.parsing import parse_list
 from convrec.training.callbacks import read_history
-from convrec.training.checkpoints import training_folder
+from convrec.training.checkpoints import last_checkpoint, mark_finished, training_folder
 from convrec.training.embedded import catalog_cards, catalog_pages, make_model, train_tokenizer
 
 FILMS = build_catalog(embedded_rows(), ("genres", "keywords"), LeftOut())
@@ -22,6 +23,13 @@ def test_every_string_survives_a_round_trip(text):
 def test_a_list_costs_two_tokens_an_item():
     lines = [str(item) for item in FILMS.items]
     assert len(TOKENIZER("\n".join(lines)).input_ids) == 2 * len(lines)
+
+
+def test_titles_beyond_ascii_survive_a_round_trip():
+    items = [Item("Amélie", 2001), Item("WALL·E", 2008), Item("Шрек", 2001)]
+    text = "\n".join(str(item) for item in items)
+    tokenizer = train_tokenizer([text], items, 400)
+    assert tokenizer.decode(tokenizer(text).input_ids) == text
 
 
 def test_a_title_is_one_token_wherever_it_stands_but_not_within_a_word():
@@ -65,7 +73,8 @@ def test_pages_list_what_matches_most_and_never_repeat():
 
 
 def test_the_model_has_about_a_million_parameters_and_follows_the_seed():
-    sizes = {"hidden_size": 128, "intermediate_size": 384, "num_layers": 4, "num_heads": 4, "num_key_value_heads": 4}
+    fields = ("hidden_size", "intermediate_size", "num_layers", "num_heads", "num_key_value_heads")
+    sizes = load_params().base_model.embedded.model_dump(include=set(fields))
     first, second = (make_model(TOKENIZER, **sizes, seed=1).state_dict() for _ in range(2))
     assert 0.8e6 < sum(p.numel() for p in make_model(TOKENIZER, **sizes, seed=1).parameters()) < 1.5e6
     assert all((first[name] == second[name]).all() for name in first)
@@ -79,6 +88,16 @@ def test_checkpoints_are_keyed_by_parameters_and_inputs(tmp_path):
     assert key != training_folder("sft", {"lr": 2}, [data])
     data.write_bytes(b"two")
     assert key != training_folder("sft", {"lr": 1}, [data])
+
+
+def test_a_finished_training_starts_afresh(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = training_folder("sft", {"lr": 1}, [])
+    (folder / "checkpoint-4").mkdir(parents=True)
+    assert training_folder("sft", {"lr": 1}, []) == folder
+    assert last_checkpoint(folder), "an interrupted one is resumed"
+    mark_finished(folder)
+    assert not last_checkpoint(training_folder("sft", {"lr": 1}, []))
 
 
 def test_a_history_cut_short_by_a_crash_keeps_its_whole_lines(tmp_path):

@@ -5,8 +5,8 @@ words. What is popular that month sways all, some more than others. The utility 
 films are drawn without replacement in proportion to exp(utility), the Plackett-Luce model. The oracle ranks by the
 true utility, so no list can be expected to do better.
 
-In `SHIFT_MONTH` the audience changes, and most of what was popular with it: what was learned before then is out of
-date, as it becomes, more slowly, in any catalog.
+In `SHIFT_MONTH` a new audience comes, for which most of what was popular no longer is: what was learned before then is
+out of date, as it becomes, more slowly, in any catalog.
 """
 
 import json

@@ -22,7 +22,7 @@ class Engine(Protocol):
 class TransformersEngine:
     """Greedy decoding with transformers, in batches sorted by length.
 
-    `repetition_penalty` divides the score of every token that the prompt or the list holds already; 1 is none.
+    `repetition_penalty` above 1 lowers the score of every token that the prompt or the list holds already.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from convrec.paths import Paths
 from convrec.stages.files import read_catalog, write_json, write_plot
 from convrec.tracking import Run
 from convrec.training.callbacks import HistoryCallback, read_history
-from convrec.training.checkpoints import training_folder
+from convrec.training.checkpoints import mark_finished, training_folder
 from convrec.training.embedded import END, catalog_cards, catalog_pages, make_model, train_tokenizer
 from convrec.training.sft import train_sft
 
@@ -37,7 +37,8 @@ def _make_embedded(params: Params, paths: Paths, record: Run) -> None:
     order = np.random.default_rng(common.seed).permutation(len(prompts))[: config.conversations]
     talks = [tokenizer.apply_chat_template(prompts[i], tokenize=False) for i in order]
     texts = talks + [text + END for text in cards + pages]
-    folder = training_folder("base_model", config.model_dump(), [paths.catalog, paths.split("train")])
+    parameters = {**config.model_dump(), **common.model_dump(include={"seed", "instruction", "list_length"})}
+    folder = training_folder("base_model", parameters, [paths.catalog, paths.split("train")])
     history = HistoryCallback(folder / "history.jsonl", record.log_metrics)
     if config.epochs:
         train_sft(
@@ -69,6 +70,7 @@ def _make_embedded(params: Params, paths: Paths, record: Run) -> None:
     tokenizer.save_pretrained(paths.model("base"))
     losses = [row for row in read_history(folder / "history.jsonl") if "loss" in row]
     write_plot(paths.plot("base_model"), ({"step": int(r["step"]), "loss": r["loss"]} for r in losses))
+    mark_finished(folder)
 
 
 def _copy_pretrained(config: BaseModelStage, paths: Paths) -> None:

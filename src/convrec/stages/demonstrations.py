@@ -96,7 +96,7 @@ def _judge(teacher: Teacher, rows: list[Row], position: int, columns: Sequence[i
 
 
 def run(params: Params, paths: Paths, record: Run) -> None:
-    """Write a demonstration for a share of the training prompts and for every validation prompt."""
+    """Write a demonstration for the chosen training prompts (`choose_prompts`) and for every validation prompt."""
     config, common = params.demonstrations, params.common
     catalog = read_catalog(paths.catalog)
     embedder = make_embedder(config.embedder, [i.text() for i in catalog.items], pick_device(common.device))

@@ -2,21 +2,19 @@
 
 import logging
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from convrec.config import Params
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import build_prompt, distinct_prompts, read_rows, truths, write_rows
-from convrec.device import pick_device
+from convrec.data.conversations import read_rows, truths, write_rows
 from convrec.evaluation.comparison import mean_interval, paired_interval
 from convrec.evaluation.scoring import mean_scores, score_lists
-from convrec.generation.engine import TransformersEngine
+from convrec.generation.lists import Settings, model_lists
 from convrec.parsing import format_list
 from convrec.paths import TRAINED, Paths
-from convrec.stages.files import read_catalog, write_json, write_plot
+from convrec.stages.files import read_catalog, read_test_rows, write_json, write_plot
 from convrec.tracking import Run
 
 logger = logging.getLogger(__name__)
@@ -34,26 +32,15 @@ def popularity_lists(train: list[Row], prompts: list[Row], catalog: Catalog, lis
     return [format_list([str(item) for item in items]) for items in lists]
 
 
-def model_lists(params: Params, model: Path, prompts: list[Row]) -> list[str]:
-    """Return the greedy list of the Hugging Face folder `model` for each prompt."""
-    common, config = params.common, params.evaluate
-    engine = TransformersEngine.load(
-        str(model),
-        pick_device(common.device),
-        config.batch_size,
-        config.max_completion_length,
-        common.repetition_penalty,
-    )
-    return engine.generate([build_prompt(row["messages"], common.instruction, common.list_length) for row in prompts])
-
-
 def _system_lists(params: Params, paths: Paths, catalog: Catalog, prompts: list[Row]) -> dict[str, list[str]]:
     """Return the lists of every system: the baseline, the three models, and the oracle where there is one."""
     train = read_rows(paths.split("train"))
     lists = {"popularity": popularity_lists(train, prompts, catalog, params.common.list_length)}
     for model, system in SYSTEM_OF_MODEL.items():
         logger.info("%s: %d prompts", system, len(prompts))
-        lists[system] = model_lists(params, paths.model(model), prompts)
+        lists[system] = model_lists(
+            paths.model(model), prompts, Settings.of(params), params.common.device, params.evaluate.batch_size
+        )
     if paths.world.is_file():
         world = pd.read_parquet(paths.world)
         oracle = dict(zip(world["prompt_id"], world["oracle"], strict=True))
@@ -65,10 +52,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     """Write every system's lists, scores and intervals, and the paired gain of Rank-GRPO."""
     common, config = params.common, params.evaluate
     catalog = read_catalog(paths.catalog)
-    rows = read_rows(paths.split("test"))
-    prompts = distinct_prompts(rows)[: config.max_prompts]
-    kept = {row["prompt_id"] for row in prompts}
-    rows = [row for row in rows if row["prompt_id"] in kept]
+    rows, prompts = read_test_rows(params, paths)
     record.log_dataset(paths.split("test"), "test")
     record.log_dataset(paths.catalog, "catalog")
 

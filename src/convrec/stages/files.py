@@ -1,4 +1,4 @@
-"""Small files that the stages exchange: metrics as JSON, plots as CSV."""
+"""Files that several stages read or write: metrics as JSON, plots as CSV, the catalog, the rows to compare on."""
 
 import json
 from collections.abc import Iterable
@@ -7,7 +7,10 @@ from typing import Any
 
 import pandas as pd
 
+from convrec.config import Params
 from convrec.data.catalog import Catalog
+from convrec.data.conversations import distinct_prompts, read_rows
+from convrec.paths import Paths
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
@@ -30,6 +33,14 @@ def write_plot(path: Path, rows: Iterable[dict[str, Any]]) -> None:
 def read_catalog(path: Path) -> Catalog:
     """Return the catalog of a canonical Parquet file."""
     return Catalog.from_frame(pd.read_parquet(path))
+
+
+def read_test_rows(params: Params, paths: Paths) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the rows and the distinct prompts of the test split that systems are compared on."""
+    rows = read_rows(paths.split("test"))
+    prompts = distinct_prompts(rows)[: params.evaluate.max_prompts]
+    kept = {row["prompt_id"] for row in prompts}
+    return [row for row in rows if row["prompt_id"] in kept], prompts
 
 
 def _rounded(value: Any) -> Any:

@@ -18,7 +18,7 @@ from convrec.stages.files import read_catalog, write_json, write_plot
 from convrec.tracking import Run
 from convrec.training.arguments import shared_arguments
 from convrec.training.callbacks import HistoryCallback, ValidationCallback, read_history
-from convrec.training.checkpoints import last_checkpoint, training_folder
+from convrec.training.checkpoints import last_checkpoint, mark_finished, training_folder
 
 
 def _dataset(params: Params, paths: Paths) -> Dataset:
@@ -50,8 +50,8 @@ def _validation(
         engine = TransformersEngine(
             model,
             tokenizer,
-            params.evaluate.batch_size,
-            params.evaluate.max_completion_length,
+            config.per_device_batch_size,
+            config.max_completion_length,
             common.repetition_penalty,
         )
         texts = dict(zip((row["prompt_id"] for row in prompts), engine.generate(chats), strict=True))
@@ -111,9 +111,11 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     )
     trainer.remove_callback(PrinterCallback)  # the history callback tells the progress
     trainer.train(resume_from_checkpoint=last_checkpoint(folder))
+    trainer.model.generation_config.repetition_penalty = common.repetition_penalty  # for whoever loads the folder
     trainer.model.save_pretrained(paths.model("rank_grpo"))
     tokenizer.save_pretrained(paths.model("rank_grpo"))
     _write_curves(read_history(folder / "history.jsonl"), paths)
+    mark_finished(folder)
 
 
 def _write_curves(history: list[dict[str, float]], paths: Paths) -> None:

@@ -10,7 +10,7 @@ from convrec.paths import Paths
 from convrec.stages.files import write_json, write_plot
 from convrec.tracking import Run
 from convrec.training.callbacks import HistoryCallback, read_history
-from convrec.training.checkpoints import training_folder
+from convrec.training.checkpoints import mark_finished, training_folder
 from convrec.training.sft import train_sft
 
 
@@ -48,3 +48,4 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     curve = [row for row in read_history(folder / "history.jsonl") if "loss" in row]
     write_plot(paths.plot("sft"), ({"step": int(r["step"]), "loss": r["loss"]} for r in curve))
     write_json(paths.metrics("sft"), {"loss": curve[-1]["loss"], "steps": int(curve[-1]["step"])} if curve else {})
+    mark_finished(folder)

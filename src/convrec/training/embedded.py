@@ -27,8 +27,9 @@ CHAT_TEMPLATE = (
 def train_tokenizer(texts: Sequence[str], items: Sequence[Item], vocab_size: int) -> PreTrainedTokenizerFast:
     """Return a byte-level BPE tokenizer of `vocab_size`, with further tokens for the titles and years of the items.
 
-    A small model then writes an item in two tokens, and meets a title as the same token wherever it is mentioned. A
-    year takes the newline after it along, so that a rank ends inside a token, as with `)\\n` in the vocabularies of
+    A small model then writes an item in two tokens, and meets a title as the same token wherever it is mentioned.
+    Titles beyond ASCII stay in pieces: a byte-level decoder would take their letters for bytes. A year has a second
+    token with the newline after it, so that a rank ends inside a token, as with `)\\n` in the vocabularies of
     large models. Every string survives a round trip.
     """
     tokenizer = Tokenizer(models.BPE())
@@ -49,7 +50,7 @@ def train_tokenizer(texts: Sequence[str], items: Sequence[Item], vocab_size: int
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token=PAD, eos_token=END, clean_up_tokenization_spaces=False
     )
-    titles = sorted({item.title for item in items})
+    titles = sorted({item.title for item in items if item.title.isascii()})
     years = sorted({f" ({item.year})" for item in items})
     fast.add_tokens([AddedToken(title, single_word=True, normalized=False) for title in titles])
     fast.add_tokens([AddedToken(year + end, normalized=False) for year in years for end in ("\n", "")])

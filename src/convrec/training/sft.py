@@ -37,7 +37,6 @@ def train_sft(
     arguments = SFTConfig(
         num_train_epochs=num_epochs,
         max_length=max_length,
-        train_sampling_strategy="group_by_length",
         **shared_arguments(folder, seed, device, bf16, **optimization),
     )
     stop = [StopCallback(checkpoint_step)] if checkpoint_step else []
