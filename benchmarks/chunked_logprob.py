@@ -30,17 +30,17 @@ def seconds(work: Callable[[], None]) -> float:
 def main() -> None:
     """Print one line a tile size, as a ratio to the plain loss."""
     torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=4096,
-        hidden_size=128,
-        intermediate_size=384,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+    config = Qwen2Config(  # the embedded model's sizes, its rollouts' batch
+        vocab_size=1678,
+        hidden_size=160,
+        intermediate_size=448,
+        num_hidden_layers=3,
+        num_attention_heads=8,
+        num_key_value_heads=8,
         tie_word_embeddings=True,
     )
     model = Qwen2ForCausalLM(config)
-    ids = torch.randint(0, config.vocab_size, (32, 128))
+    ids = torch.randint(0, config.vocab_size, (128, 108))
     plain = seconds(lambda: model(input_ids=ids, labels=ids).loss.backward())
     sys.stdout.write(f"plain loss: {plain:.3f} s for {ids.numel()} tokens\n")
     add_fused_lm_head(model)
