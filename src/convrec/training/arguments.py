@@ -37,7 +37,7 @@ def shared_arguments(
     on_cpu = pick_device(device) == "cpu"
     if on_cpu:
         # TRL folds the vocabulary's log-probabilities tile by tile; its tile of 4,096 tokens leaves a CPU's cache,
-        # and the smaller one takes a third less time a step with the embedded model (benchmarks/).
+        # and the smaller one takes a tenth less time a pass with the embedded model (benchmarks/).
         chunked_logprob.TOKEN_CHUNK_SIZE = _CPU_TOKEN_CHUNK
     return {
         "output_dir": str(folder),
