@@ -28,57 +28,149 @@ def _batch(seed: int, rows: int = 4, length: int = 9) -> dict[str, torch.Tensor]
     }
 
 
-def _surrogate(log_weight: float, advantage: float, low: float = 0.06, high: float = 0.08) -> float:
-    weight = math.exp(log_weight)
-    return min(weight * advantage, min(max(weight, 1 - low), 1 + high) * advantage)
+LEVELS = ["token", "sequence", "rank"]
+AGGREGATIONS = ["rank", "token", "grpo", "bnpo", "dr_grpo", "dapo"]
+MAX_LENGTH, NUM_ITEMS = 11, 17.0
 
 
-def _loop(batch: dict[str, torch.Tensor], beta: float = 0.0, reference: torch.Tensor | None = None) -> float:
-    """The paper's J, negated, written as its sums, with the KL penalty of each rank's tokens."""
-    total, rows = 0.0, len(batch["logps"])
-    for i in range(rows):
-        for k in range(NUM_RANKS):
-            tokens = [t for t in range(batch["ranks"].shape[1]) if batch["ranks"][i, t] == k]
-            if not tokens:
-                continue
-            ratio = sum(float(batch["logps"][i, t] - batch["old_logps"][i, t]) for t in tokens) / len(tokens)
-            total -= _surrogate(ratio, float(batch["advantages"][i, k]))
+def _oracle(batch, level, aggregation, *, delta=None, beta=0.0, reference=None, overflow=0.0, early=None, eos=0.0,
+            sampler=None, cap=3.0):  # fmt: skip
+    """The loss as sums over lists, their units, and their tokens, one number at a time."""
+    low, high = CLIP["epsilon_low"], CLIP["epsilon_high"]
+    per_list = []  # of each list: {unit: [the terms of its tokens]}
+    for i in range(len(batch["logps"])):
+        tokens = [t for t in range(batch["ranks"].shape[1]) if batch["mask"][i, t]]
+        segment = {t: min(int(batch["ranks"][i, t]), NUM_RANKS) for t in tokens}
+        if early is not None:
+            segment |= {t: NUM_RANKS + 1 for t in tokens if early[i, t]}
+        unit = {t: {"token": t, "sequence": 0, "rank": segment[t]}[level] for t in tokens}
+        terms: dict[int, list[float]] = {}
+        for t in tokens:
+            own = [u for u in tokens if unit[u] == unit[t]]
+            ratio = math.exp(sum(float(batch["logps"][i, u] - batch["old_logps"][i, u]) for u in own) / len(own))
+            advantage = {NUM_RANKS: overflow, NUM_RANKS + 1: eos}.get(segment[t])
+            advantage = float(batch["advantages"][i, segment[t]]) if advantage is None else advantage
+            first = ratio if delta is None else min(ratio, delta)
+            term = -min(first * advantage, min(max(ratio, 1 - low), 1 + high) * advantage)
+            if sampler is not None:
+                gaps = [float(batch["old_logps"][i, u] - sampler[i, u]) for u in own]
+                gaps = [0.0 if math.isnan(gap) else gap for gap in gaps]
+                term *= min(math.exp(sum(gaps) / len(own)), cap)
             if reference is not None:
-                gaps = [float(reference[i, t] - batch["logps"][i, t]) for t in tokens]
-                total += beta * sum(math.exp(d) - d - 1 for d in gaps) / len(tokens)
-    return total / (rows * NUM_RANKS)
+                gap = float(reference[i, t] - batch["logps"][i, t])
+                term += beta * (math.exp(gap) - gap - 1)
+            terms.setdefault(segment[t], []).append(term)
+        per_list.append(terms)
+    rows = len(per_list)
+    flat = [[x for values in terms.values() for x in values] for terms in per_list]
+    if aggregation == "rank":
+        return sum(sum(v) / len(v) for terms in per_list for v in terms.values()) / (rows * NUM_RANKS)
+    if aggregation == "grpo":
+        return sum(sum(x) / max(1, len(x)) for x in flat) / rows
+    divisor = {"dr_grpo": rows * MAX_LENGTH, "dapo": NUM_ITEMS}.get(aggregation, max(1, sum(map(len, flat))))
+    return sum(map(sum, flat)) / divisor
+
+
+def _loss(batch, level="rank", aggregation="rank", **options):
+    sizes = {"max_completion_length": MAX_LENGTH, "num_items": NUM_ITEMS}
+    return rank_grpo_loss(**batch, **CLIP, level=level, aggregation=aggregation, **sizes, **options)
 
 
 @given(st.integers(0, 10_000))
 @settings(max_examples=60)
 def test_default_loss_is_minus_the_papers_objective(seed):
     batch = _batch(seed)
-    assert float(rank_grpo_loss(**batch, **CLIP).loss) == pytest.approx(_loop(batch), rel=1e-9, abs=1e-12)
+    total = 0.0
+    for i in range(4):
+        for k in range(NUM_RANKS):
+            tokens = [t for t in range(9) if batch["ranks"][i, t] == k]
+            if tokens:
+                gaps = [float(batch["logps"][i, t] - batch["old_logps"][i, t]) for t in tokens]
+                ratio, advantage = math.exp(sum(gaps) / len(gaps)), float(batch["advantages"][i, k])
+                total += min(ratio * advantage, min(max(ratio, 0.94), 1.08) * advantage)
+        # a token past the last rank has advantage 0 and adds nothing
+    assert float(rank_grpo_loss(**batch, **CLIP).loss) == pytest.approx(-total / (4 * NUM_RANKS), rel=1e-9, abs=1e-12)
 
 
-@given(st.integers(0, 10_000))
-@settings(max_examples=30)
-def test_kl_penalty_equals_the_loop(seed):
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+@pytest.mark.parametrize("level", LEVELS)
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=15)
+def test_every_level_and_aggregation_equals_the_loop(level, aggregation, seed):
     batch = _batch(seed)
-    batch["ranks"] = batch["ranks"].clamp(max=NUM_RANKS - 1)
-    reference = torch.flip(batch["logps"], dims=[0])
-    loss = rank_grpo_loss(**batch, **CLIP, ref_logps=reference, beta=0.3).loss
-    assert float(loss) == pytest.approx(_loop(batch, 0.3, reference), rel=1e-9, abs=1e-12)
+    reference, sampler = torch.flip(batch["logps"], dims=[0]), torch.flip(batch["old_logps"], dims=[1]).clone()
+    sampler[0, 0] = math.nan
+    early = (torch.rand(4, 9, generator=torch.Generator().manual_seed(seed)) < 0.2) & (batch["mask"] == 1)
+    found = _loss(batch, level, aggregation, delta=1.2, ref_logps=reference, beta=0.3, overflow_advantage=-0.1,
+                  early_eos=early, early_eos_advantage=-0.2, sampler_logps=sampler, sampler_cap=1.3)  # fmt: skip
+    expected = _oracle(batch, level, aggregation, delta=1.2, beta=0.3, reference=reference, overflow=-0.1, early=early,
+                       eos=-0.2, sampler=sampler, cap=1.3)  # fmt: skip
+    assert float(found.loss) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    assert not any(value.requires_grad or value.ndim for value in found.metrics.values())
+    assert all(math.isfinite(value) for value in found.metrics.values())
 
 
-@pytest.mark.parametrize("level", ["token", "sequence", "rank"])
-@pytest.mark.parametrize("aggregation", ["rank", "token"])
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
 def test_gradients_are_right(level, aggregation):
     batch = _batch(3)
     batch["old_logps"] = batch["logps"] + 0.01  # inside the clip range, where the loss is smooth
     logps = batch.pop("logps").requires_grad_()
+    sampler = batch["old_logps"] - 0.2
 
     def loss(x: torch.Tensor) -> torch.Tensor:
-        return rank_grpo_loss(
-            x, **batch, **CLIP, level=level, aggregation=aggregation, ref_logps=batch["old_logps"], beta=0.1
-        ).loss
+        options = {"ref_logps": batch["old_logps"], "beta": 0.1, "sampler_logps": sampler}
+        return _loss({"logps": x, **batch}, level, aggregation, **options).loss
 
     assert torch.autograd.gradcheck(loss, (logps,))
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_clipped_rank_has_no_gradient_and_is_counted_on_its_side(sign):
+    batch = _batch(6)
+    batch["ranks"] = batch["ranks"].clamp(max=NUM_RANKS - 1)
+    batch["advantages"] = torch.full_like(batch["advantages"], sign)
+    batch["old_logps"] = batch["logps"] - 0.5 * sign  # past the clip range on the side of the advantage
+    batch["logps"] = batch["logps"].clone().requires_grad_()
+    output = rank_grpo_loss(**batch, **CLIP)
+    output.loss.backward()
+    assert batch["logps"].grad.abs().sum() == 0
+    sides = float(output.metrics["clip_ratio/low"]), float(output.metrics["clip_ratio/high"])
+    assert sides == ((0.0, 1.0) if sign > 0 else (1.0, 0.0))
+
+
+def test_ratio_metrics_are_of_ranks():
+    batch = {
+        "logps": torch.tensor([[0.0, 0.0, 0.0]]),
+        "old_logps": torch.tensor([[0.0, 0.0, -math.log(3)]]),
+        "advantages": torch.zeros(1, NUM_RANKS),
+        "ranks": torch.tensor([[0, 0, 1]]),
+        "mask": torch.ones(1, 3),
+    }
+    metrics = rank_grpo_loss(**batch, **CLIP).metrics
+    assert float(metrics["ratio/mean"]) == pytest.approx(2)  # ranks of ratio 1 and 3
+    assert float(metrics["ratio/q50"]) == pytest.approx(2)
+    assert float(metrics["ratio/effective_sample_size"]) == pytest.approx(16 / (2 * 10))
+
+
+def test_the_sampler_s_weight_is_one_where_both_engines_agree():
+    batch = _batch(8)
+    output = rank_grpo_loss(**batch, **CLIP, sampler_logps=batch["old_logps"])
+    torch.testing.assert_close(output.loss, rank_grpo_loss(**batch, **CLIP).loss)
+    assert float(output.metrics["sampler/weight_mean"]) == pytest.approx(1)
+
+
+@given(st.permutations(range(4)))
+def test_permuting_the_group_permutes_the_result(order):
+    batch = _batch(9)
+    order = torch.tensor(order)
+    grads = []
+    for rows in (torch.arange(4), order):
+        part = {name: value[rows] for name, value in batch.items()}
+        part["logps"] = part["logps"].clone().requires_grad_()
+        rank_grpo_loss(**part, **CLIP).loss.backward()
+        grads.append(part["logps"].grad)
+    torch.testing.assert_close(grads[0][order], grads[1])
 
 
 def test_one_token_ranks_equal_the_token_level():
@@ -102,8 +194,10 @@ def test_padding_changes_nothing():
         name: torch.cat([value, torch.full((4, 5), fill, dtype=value.dtype)], dim=1)
         for name, value, fill in [(n, batch[n], -1 if n == "ranks" else 0) for n in batch if n != "advantages"]
     }
-    padded = rank_grpo_loss(**pad, advantages=batch["advantages"], **CLIP).loss
-    torch.testing.assert_close(padded, rank_grpo_loss(**batch, **CLIP).loss)
+    for level in LEVELS:
+        for aggregation in AGGREGATIONS:
+            padded = _loss({**pad, "advantages": batch["advantages"]}, level, aggregation).loss
+            torch.testing.assert_close(padded, _loss(batch, level, aggregation).loss)
 
 
 def test_rank_aggregation_ignores_how_many_tokens_a_title_has_and_token_aggregation_does_not():
@@ -155,3 +249,8 @@ def test_delta_caps_the_unclipped_ratio():
 def test_unknown_options_are_refused(option):
     with pytest.raises(ValueError, match=option):
         rank_grpo_loss(**_batch(0), **CLIP, **{option: "nothing"})
+
+
+def test_dr_grpo_needs_the_length_it_divides_by():
+    with pytest.raises(ValueError, match="max_completion_length"):
+        rank_grpo_loss(**_batch(0), **CLIP, aggregation="dr_grpo")

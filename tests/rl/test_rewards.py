@@ -42,4 +42,14 @@ def test_reward_keeps_ranks_in_place():
     completion = [{"role": "assistant", "content": "Nowhere (2000)\nHeat (1995)\nUp (2009)\nDune (2020)"}]
     truth = [{"title": "heat", "year": 1995}, {"title": "Up", "year": 2009}, {"title": "Dune", "year": 2021}]
     assert reward.relevance([completion], [truth], [["Up"]]).tolist() == [[0, 1, 0, 1]]
-    assert reward([completion], [truth], [["Up"]], prompts=None) == [2.0]
+    logged = {}
+    dcg = reward([completion], [truth], [["Up"]], prompts=None, log_metric=logged.__setitem__)
+    assert dcg == pytest.approx([1 / math.log2(3) + 1 / math.log2(5)])
+    assert reward.last_relevance.tolist() == [[0, 1, 0, 1]]
+    assert logged == {
+        "lists/items": 4.0,
+        "lists/in_catalog": 0.75,
+        "lists/duplicates": 0.0,
+        "lists/seen": 0.25,
+        "lists/hits": 2.0,
+    }

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from convrec.data.catalog import Item
-from convrec.rl.segmentation import newline_counts, segment_ranks
+from convrec.rl.segmentation import attach_eos, newline_counts, segment_ranks
 from convrec.training.embedded import END, train_tokenizer
 
 ITEMS = [Item("The Matrix", 1999), Item("Dune", 2021), Item("Up", 2009), Item("Heat", 1995)]
@@ -45,6 +45,12 @@ def test_a_real_tokenizer_puts_every_title_at_its_line():
         assert text.strip("\n") == line
     assert ranks[-1] == len(LINES) - 1, "EOS belongs to the last item"
     assert any(tokenizer.decode([i]).endswith(")\n") for i in ids), "one token spans year and newline"
+
+
+def test_an_eos_belongs_to_the_item_before_it_also_alone_on_a_line():
+    ranks = torch.tensor([[0, 0, 1, 1], [0, 0, 1, -1], [0, -1, -1, -1], [0, 1, 2, 3]])
+    is_eos = torch.tensor([[0, 0, 0, 1], [0, 0, 1, 0], [1, 0, 0, 0], [0, 0, 0, 1]]).bool()
+    assert attach_eos(ranks, is_eos).tolist() == [[0, 0, 1, 1], [0, 0, 0, -1], [0, -1, -1, -1], [0, 1, 2, 2]]
 
 
 def test_another_delimiter():

@@ -5,7 +5,8 @@ from typing import Literal, NamedTuple
 import torch
 
 Level = Literal["token", "sequence", "rank"]
-Aggregation = Literal["rank", "token"]
+Aggregation = Literal["rank", "token", "grpo", "bnpo", "dr_grpo", "dapo"]
+_QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95}
 
 
 class LossOutput(NamedTuple):
@@ -15,13 +16,9 @@ class LossOutput(NamedTuple):
     metrics: dict[str, torch.Tensor]
 
 
-def _segment_mean(values: torch.Tensor, segments: torch.Tensor, mask: torch.Tensor, size: int) -> torch.Tensor:
-    """Return the mean of the values of each segment of each row, 0 for an empty one. Shape: (B, size)."""
-    zeros = values.new_zeros(values.shape[0], size)
-    index = segments.clamp(min=0)
-    sums = zeros.scatter_add(1, index, values * mask)
-    counts = zeros.scatter_add(1, index, mask)
-    return sums / counts.clamp(min=1)
+def _segment_mean(values: torch.Tensor, index: torch.Tensor, mask: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """Return the mean of the values of each segment of each row, 0 for an empty one. Shape: as `counts`, (B, S)."""
+    return values.new_zeros(counts.shape).scatter_add(1, index, values * mask) / counts.clamp(min=1)
 
 
 def rank_grpo_loss(
@@ -42,68 +39,110 @@ def rank_grpo_loss(
     overflow_advantage: float = 0.0,
     early_eos: torch.Tensor | None = None,
     early_eos_advantage: float = 0.0,
+    sampler_logps: torch.Tensor | None = None,
+    sampler_cap: float = 3.0,
+    max_completion_length: int | None = None,
+    num_items: torch.Tensor | float | None = None,
 ) -> LossOutput:
     """Return minus J of the method (stage 2), with beta times the k3 estimate of KL(policy ‖ reference) added.
 
     J = 1/(B N) Σ_i Σ_k min(w_ik A_ik, clip(w_ik, 1 - epsilon_low, 1 + epsilon_high) A_ik), where w_ik is the
     exponential of the mean log-ratio over the tokens of rank k (`level="rank"`), of each token (`token`), or of the
     sequence (`sequence`); `delta` caps w_ik in the unclipped term (two-sided clipping). A missing rank adds nothing.
-    `aggregation="rank"` averages over the tokens of a rank first, so that every rank weighs the same; `token`
-    averages over all tokens of the batch, as the public reference does.
+
+    `aggregation` says what the tokens' terms are divided by:
+    `rank`: the mean over the tokens of a rank, summed, over B N, so that every rank weighs the same (the paper).
+    `token`, `bnpo`: the mean over all tokens of this batch (the public reference; BNPO is the same formula).
+    `grpo`: the mean over the tokens of a list, then over the lists. `dr_grpo`: the sum over B `max_completion_length`.
+    `dapo`: the sum over `num_items`, the tokens of the whole optimiser step (default: of this batch).
 
     Tokens past rank N form one more rank with advantage `overflow_advantage`; where `early_eos` is true, the token
     is a rank of its own with advantage `early_eos_advantage`. With the defaults neither changes J.
 
-    Shape: logps, old_logps, ref_logps, ranks (-1 on padding), mask, early_eos (B, T); advantages (B, N).
+    `sampler_logps` are the log-probabilities under which another engine drew the tokens; each rank (token, sequence)
+    is then weighted by exp(mean(old_logps - sampler_logps)), at most `sampler_cap`; a NaN counts as no difference.
+
+    Shape: logps, old_logps, ref_logps, sampler_logps, ranks (-1 on padding), mask, early_eos (B, T); advantages (B, N).
+    Raises `ValueError` for an unknown level or aggregation, or `dr_grpo` without `max_completion_length`.
     """
     mask = mask.to(logps.dtype)
     batch_size = logps.shape[0]
     segments = ranks.clamp(max=num_ranks)
     constants = advantages.new_tensor([overflow_advantage, early_eos_advantage]).expand(batch_size, 2)
-    segment_advantages = torch.cat([advantages, constants], dim=1)
+    segment_advantages = torch.cat([advantages, constants], dim=1).to(logps.dtype)
     if early_eos is not None:
         segments = segments.masked_fill(early_eos.bool(), num_ranks + 1)
-    num_segments = num_ranks + 2
-
-    log_ratio = logps - old_logps
     index = segments.clamp(min=0)
+    counts = mask.new_zeros(batch_size, num_ranks + 2).scatter_add(1, index, mask)
     token_advantages = segment_advantages.gather(1, index)
+    num_tokens = mask.sum().clamp(min=1)
+
+    # A unit is what has one ratio: a rank (B, S), a list (B, 1), or a token (B, T).
     if level == "rank":
-        log_weight = _segment_mean(log_ratio, segments, mask, num_segments).gather(1, index)
+        unit_advantages, present = segment_advantages, counts > 0
     elif level == "sequence":
-        means = (log_ratio * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
-        log_weight = means.expand_as(log_ratio)
+        unit_advantages, present = segment_advantages[:, :1], counts.sum(1, keepdim=True) > 0
     elif level == "token":
-        log_weight = log_ratio
+        unit_advantages, present = token_advantages, mask > 0
     else:
         raise ValueError(f"level = {level!r}; use 'token', 'sequence' or 'rank'")
 
-    weight = log_weight.exp()
+    def unit_mean(values: torch.Tensor) -> torch.Tensor:
+        if level == "rank":
+            return _segment_mean(values, index, mask, counts)
+        return values if level == "token" else (values * mask).sum(1, keepdim=True) / counts.sum(1, True).clamp(min=1)
+
+    def to_tokens(units: torch.Tensor) -> torch.Tensor:
+        return units.gather(1, index) if level == "rank" else units.expand_as(logps)
+
+    weight = unit_mean(logps - old_logps).exp()
     clipped = weight.clamp(1 - epsilon_low, 1 + epsilon_high)
     unclipped = weight if delta is None else weight.clamp(max=delta)
-    per_token = -torch.minimum(unclipped * token_advantages, clipped * token_advantages)
-    num_tokens = mask.sum().clamp(min=1)
+    per_token = -torch.minimum(to_tokens(unclipped) * token_advantages, to_tokens(clipped) * token_advantages)
 
-    def token_mean(values: torch.Tensor) -> torch.Tensor:
-        return ((values * mask).sum() / num_tokens).detach()
+    with torch.no_grad():
+        num_units = present.sum().clamp(min=1)
 
-    low = (weight < 1 - epsilon_low) & (token_advantages < 0)
-    high = (weight > 1 + epsilon_high) & (token_advantages > 0)
-    metrics = {
-        "ratio/mean": token_mean(weight),
-        "clip_ratio/low": token_mean(low.to(logps.dtype)),
-        "clip_ratio/high": token_mean(high.to(logps.dtype)),
-    }
+        def share(flags: torch.Tensor) -> torch.Tensor:
+            return (flags & present).sum() / num_units
+
+        units = weight[present] if present.any() else weight.new_ones(1)
+        metrics = {
+            "ratio/mean": units.mean(),
+            "ratio/effective_sample_size": units.sum() ** 2 / (units.square().sum() * num_units),
+            "clip_ratio/low": share((weight < 1 - epsilon_low) & (unit_advantages < 0)),
+            "clip_ratio/high": share((weight > 1 + epsilon_high) & (unit_advantages > 0)),
+        }
+        points = units.float().quantile(units.new_tensor(list(_QUANTILES.values())).float())
+        metrics |= {f"ratio/{name}": point for name, point in zip(_QUANTILES, points.unbind(), strict=True)}
+        if sampler_logps is not None:
+            difference = torch.nan_to_num(old_logps - sampler_logps, nan=0.0) * mask
+            mismatch = unit_mean(difference).exp()
+            correction = mismatch.clamp(max=sampler_cap)
+            metrics["sampler/weight_mean"] = (correction * present).sum() / num_units
+            metrics["sampler/weight_max"] = (mismatch * present).max()
+            metrics["sampler/truncated"] = share(mismatch > sampler_cap)
+    if sampler_logps is not None:
+        per_token = per_token * to_tokens(correction)
+
     if beta and ref_logps is not None:
         difference = ref_logps - logps
         kl = difference.exp() - difference - 1
-        metrics["kl"] = token_mean(kl)
+        metrics["kl"] = ((kl * mask).sum() / num_tokens).detach()
         per_token = per_token + beta * kl
 
     if aggregation == "rank":
-        loss = _segment_mean(per_token, segments, mask, num_segments).sum() / (batch_size * num_ranks)
-    elif aggregation == "token":
+        loss = _segment_mean(per_token, index, mask, counts).sum() / (batch_size * num_ranks)
+    elif aggregation in ("token", "bnpo"):
         loss = (per_token * mask).sum() / num_tokens
+    elif aggregation == "grpo":
+        loss = ((per_token * mask).sum(1) / mask.sum(1).clamp(min=1)).mean()
+    elif aggregation == "dapo":
+        loss = (per_token * mask).sum() / (num_tokens if num_items is None else num_items)
+    elif aggregation == "dr_grpo":
+        if max_completion_length is None:
+            raise ValueError("max_completion_length = None; aggregation 'dr_grpo' divides by it")
+        loss = (per_token * mask).sum() / (batch_size * max_completion_length)
     else:
-        raise ValueError(f"aggregation = {aggregation!r}; use 'rank' or 'token'")
+        raise ValueError(f"aggregation = {aggregation!r}; use rank, token, grpo, bnpo, dr_grpo or dapo")
     return LossOutput(loss, metrics)

@@ -1,14 +1,21 @@
 """Rank returns, and the reward that knows the catalog."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
 
 from convrec.data.catalog import YEAR_TOLERANCE, Catalog
+from convrec.evaluation.scoring import list_quality
 from convrec.matching import Truth, relevance
 
 Returns = Literal["exp_inf", "exp", "log"]
+_LIST_METRICS = {
+    "lists/items": "length",
+    "lists/in_catalog": "in_catalog",
+    "lists/duplicates": "duplicates",
+    "lists/seen": "seen",
+}
 
 
 def rank_returns(relevance: torch.Tensor, kind: Returns, gamma: float | None = None) -> torch.Tensor:
@@ -36,15 +43,18 @@ def rank_returns(relevance: torch.Tensor, kind: Returns, gamma: float | None = N
 
 
 class RankReward:
-    """The relevance of each rank of a completion; as a function of TRL, the number of hits of the list.
+    """The relevance of each rank of a completion, under the protocol `reward`.
 
-    Completions are chat messages or plain strings; `groundtruth` holds `{title, year}` mappings or pairs.
+    As a reward function of TRL it returns DCG@N, the sequence reward of the GRPO baseline; `RankGRPOTrainer` also
+    reads `last_relevance`, and so takes any callable with that attribute for a rank reward. Completions are chat
+    messages or plain strings; the dataset's `groundtruth` holds `{title, year}` mappings or pairs.
     """
 
-    __name__ = "hits"
+    __name__ = "dcg"
 
     def __init__(self, catalog: Catalog, num_ranks: int, year_tolerance: int = YEAR_TOLERANCE):
         self.catalog, self.num_ranks, self.year_tolerance = catalog, num_ranks, year_tolerance
+        self.last_relevance = torch.zeros(0, num_ranks)  # of the last call; shape (B, N), float32
 
     def relevance(
         self,
@@ -52,10 +62,10 @@ class RankReward:
         groundtruth: Sequence[Sequence[Any]],
         seen_titles: Sequence[Sequence[str]],
     ) -> torch.Tensor:
-        """Return rel of every rank under the protocol `reward`. Shape: (B, N), float32."""
+        """Return rel of every rank. Shape: (B, N), float32."""
         rows = [
             relevance(
-                completion if isinstance(completion, str) else completion[-1]["content"],
+                text,
                 [Truth(t["title"], int(t["year"])) if isinstance(t, dict) else Truth(*t) for t in truths],
                 seen,
                 self.catalog,
@@ -63,7 +73,7 @@ class RankReward:
                 "reward",
                 self.year_tolerance,
             )
-            for completion, truths, seen in zip(completions, groundtruth, seen_titles, strict=True)
+            for text, truths, seen in zip(map(completion_text, completions), groundtruth, seen_titles, strict=True)
         ]
         return torch.tensor(rows, dtype=torch.float32)
 
@@ -72,7 +82,22 @@ class RankReward:
         completions: Sequence[Any],
         groundtruth: Sequence[Sequence[Any]],
         seen_titles: Sequence[Sequence[str]],
+        log_metric: Callable[[str, float], None] | None = None,
         **_: Any,
     ) -> list[float]:
-        """Return the number of hits of each completion."""
-        return self.relevance(completions, groundtruth, seen_titles).sum(dim=1).tolist()
+        """Return DCG@N of each completion; `log_metric`, which TRL gives, gets the means that describe the lists."""
+        self.last_relevance = self.relevance(completions, groundtruth, seen_titles)
+        if log_metric is not None:
+            quality = [
+                list_quality(completion_text(completion), seen, self.catalog, self.num_ranks)
+                for completion, seen in zip(completions, seen_titles, strict=True)
+            ]
+            for name, key in _LIST_METRICS.items():
+                log_metric(name, sum(row[key] for row in quality) / len(quality))
+            log_metric("lists/hits", float(self.last_relevance.sum(dim=1).mean()))
+        return rank_returns(self.last_relevance, "log")[:, 0].tolist()
+
+
+def completion_text(completion: Any) -> str:
+    """Return the text of a completion: a string, or chat messages of which the last one counts."""
+    return completion if isinstance(completion, str) else completion[-1]["content"]

@@ -28,3 +28,13 @@ def segment_ranks(
     counts = newline_counts.to(completion_ids.device)[completion_ids] * mask
     before = counts.cumsum(dim=1) - counts
     return before.masked_fill(~mask, -1)
+
+
+def attach_eos(ranks: torch.Tensor, is_eos: torch.Tensor) -> torch.Tensor:
+    """Return the ranks with every EOS at the rank of the token before it: it belongs to the last item, also where it
+    stands alone after a newline. An EOS that comes first is of rank 0.
+
+    Shape: ranks, is_eos (B, T), as the result.
+    """
+    before = torch.cat([torch.zeros_like(ranks[:, :1]), ranks[:, :-1]], dim=1)
+    return torch.where(is_eos & (ranks >= 0), before, ranks)

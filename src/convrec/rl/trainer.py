@@ -1,67 +1,104 @@
 """TRL's GRPO trainer, with the rank as the unit of reward, advantage and importance ratio."""
 
-from dataclasses import dataclass, field
+import math
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from accelerate.utils import gather
-from trl import GRPOConfig, GRPOTrainer
+from transformers import TrainerCallback
+from trl import GRPOTrainer
+from trl.models.utils import unwrap_model_for_generation
+from trl.trainer.utils import RepeatSampler
 
-from convrec.rl.advantages import Normalization, rank_advantages
-from convrec.rl.loss import Aggregation, rank_grpo_loss
-from convrec.rl.rewards import RankReward, Returns, rank_returns
-from convrec.rl.segmentation import newline_counts, segment_ranks
-
-
-@dataclass
-class RankGRPOConfig(GRPOConfig):
-    """GRPOConfig, with the method's own options; its defaults are the published ones."""
-
-    num_ranks: int = field(default=20, metadata={"help": "N, the ranks of a list"})
-    returns: Returns = field(default="exp_inf", metadata={"help": "exp_inf, exp or log"})
-    return_gamma: float | None = field(default=None, metadata={"help": "Gamma of `exp` returns, above 1"})
-    normalization: Normalization = field(default="group", metadata={"help": "group or within_list"})
-    aggregation: Aggregation = field(default="rank", metadata={"help": "rank (the paper) or token (its reference)"})
-    overflow_penalty: float = field(default=-0.1, metadata={"help": "advantage of tokens past rank N"})
-    early_eos_penalty: float = field(default=-0.1, metadata={"help": "advantage of an EOS that comes early"})
-    decay_step: int | None = field(default=None, metadata={"help": "the rate drops at this step"})
-    decayed_learning_rate: float | None = field(default=None, metadata={"help": "to this value"})
-    epsilon: float = field(default=0.06, metadata={"help": "epsilon_low"})
-    epsilon_high: float | None = field(default=0.08)
-    beta: float = field(default=1e-3, metadata={"help": "weight of the KL penalty, the plain k3 estimator"})
-    use_bias_correction_kl: bool = field(default=False)
+from convrec.rl.advantages import rank_advantages
+from convrec.rl.arguments import RankGRPOConfig
+from convrec.rl.logprobs import add_penalized_head
+from convrec.rl.loss import rank_grpo_loss
+from convrec.rl.rewards import rank_returns
+from convrec.rl.rollouts import beam_config, generate_groups
+from convrec.rl.segmentation import attach_eos, newline_counts, segment_ranks
 
 
-# Base options that change a loss which this trainer replaces, with the one value that it honours.
-_FIXED_OPTIONS = {
-    "top_entropy_quantile": 1.0,
-    "off_policy_mask_threshold": None,
-    "use_bias_correction_kl": False,
-    "use_liger_kernel": False,
-    "entropy_coef": 0.0,
-}
+class _EpochSampler(RepeatSampler):
+    """TRL's sampler, seeded anew for each epoch, so that a resumed epoch has the order that it had."""
+
+    seed: Any
+
+    def set_epoch(self, epoch: int) -> None:
+        if self.shuffle:
+            self.generator.manual_seed(self.seed + epoch)
+
+
+class _Clock(TrainerCallback):
+    """Logs the seconds of each part of a step, and the tokens per second of all processes."""
+
+    def __init__(self, trainer: "RankGRPOTrainer"):
+        self._trainer, self._start = trainer, 0.0
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        self._start = time.perf_counter()
+        self._trainer.seconds.clear()
+        self._trainer.tokens = 0
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        total, parts, trainer = time.perf_counter() - self._start, self._trainer.seconds, self._trainer
+        parts["update"] = total - sum(parts.values())
+        trainer.note({f"seconds/{name}": value for name, value in parts.items()})
+        trainer.note({"tokens_per_second": trainer.tokens * trainer.accelerator.num_processes / total})
 
 
 class RankGRPOTrainer(GRPOTrainer):
-    """GRPOTrainer for one `RankReward`; the dataset has `prompt`, `groundtruth` and `seen_titles`.
+    """GRPOTrainer by ranks: at least one of `reward_funcs` is a rank reward (`RankReward`), others are as in TRL.
 
-    Raises `ValueError` at construction for a reward of another kind and for base options that it does not honour.
+    The weighted relevance of the rank rewards gives the returns; `args.scalar_rewards` says how scalar rewards and
+    reward models enter. The algorithms other than `rank_grpo` see each list as one unit with TRL's own advantages.
+
+    Raises `ValueError` at construction for rewards and arguments that it does not honour, and `FloatingPointError`
+    in training when the loss or its gradient is not finite.
     """
 
-    args: RankGRPOConfig
+    args: Any  # RankGRPOConfig, whose fields the base declares as optional
     model: Any
+    reward_funcs: Any
+    _tokenizer: Any
 
-    def __init__(self, model: Any, reward_funcs: RankReward, args: RankGRPOConfig, **kwargs: Any):
-        if not isinstance(reward_funcs, RankReward):
-            raise ValueError(f"reward_funcs = {reward_funcs!r}; give one RankReward")
-        for name, only in _FIXED_OPTIONS.items():
-            value = getattr(args, name, only)
-            if value != only:
-                raise ValueError(f"{name} = {value!r} is not honoured by Rank-GRPO's loss; leave it at {only!r}")
-        rewards: Any = reward_funcs
+    def __init__(self, model: Any, reward_funcs: Any, args: RankGRPOConfig, **kwargs: Any):
+        rewards = list(reward_funcs) if isinstance(reward_funcs, (list, tuple)) else [reward_funcs]
+        self._rank_rewards = [i for i, reward in enumerate(rewards) if hasattr(reward, "last_relevance")]
+        if args.algorithm == "rank_grpo" and not self._rank_rewards:
+            raise ValueError(f"reward_funcs = {reward_funcs!r}; at least one must be a rank reward, as RankReward is")
+        for name in ("tools", "environment_factory"):
+            if kwargs.get(name) is not None:
+                raise ValueError(f"{name} is not honoured; a completion is one list, written in one turn")
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.tokens = 0
+        self._relevance = torch.zeros(0)
         super().__init__(model=model, reward_funcs=rewards, args=args, **kwargs)
-        self._rank_reward = reward_funcs
+        if self.aux_loss_enabled:
+            raise ValueError("a mixture of experts with a router loss is not honoured; the loss has no term for it")
         self._newline_counts = newline_counts(self._tokenizer)
+        if args.repetition_penalty != 1:
+            policies: list[Any] = [self.accelerator.unwrap_model(self.model), self.ref_model]
+            for policy in policies:
+                if policy is not None:
+                    base = policy.get_base_model() if hasattr(policy, "get_base_model") else policy
+                    add_penalized_head(base, args.repetition_penalty, args.temperature)
+        self.add_callback(_Clock(self))
+
+    def note(self, metrics: dict[str, Any]) -> None:
+        """Add numbers to the next log, averaged over the calls until then."""
+        for name, value in metrics.items():
+            self._metrics["train" if self.model.training else "eval"][name].append(float(value))
+
+    @contextmanager
+    def _timed(self, part: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds[part] += time.perf_counter() - start
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
         """Return TRL's schedule, or the method's: constant, then lower from `decay_step` on."""
@@ -73,64 +110,137 @@ class RankGRPOTrainer(GRPOTrainer):
         self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(target, lambda done: factor if done >= step else 1.0)
         return self.lr_scheduler
 
+    def _get_train_sampler(self, dataset: Any = None) -> Any:
+        sampler = super()._get_train_sampler(dataset)
+        names = ("data_source", "mini_repeat_count", "batch_size", "repeat_count", "shuffle", "seed")
+        return _EpochSampler(**{name: getattr(sampler, name) for name in names})
+
+    def _generate_single_turn(
+        self, prompt_ids: Any, images: Any, multimodal_fields: Any, num_generations: int, has_tool_images: bool = False
+    ) -> Any:
+        with self._timed("rollout"):
+            if self.use_vllm or self.use_transformers_continuous_batching:
+                return super()._generate_single_turn(prompt_ids, images, multimodal_fields, num_generations)
+            config = self.generation_config
+            if self.args.beam_groups:
+                config = beam_config(config, num_generations)
+            unwrapped = unwrap_model_for_generation(
+                self.model_wrapped,
+                self.accelerator,
+                gather_deepspeed3_params=self.args.ds3_gather_for_generation,
+                generation_kwargs=self.generation_kwargs,  # else the model's own settings fill what is unset
+                gradient_checkpointing_kwargs=self.args.gradient_checkpointing_kwargs,
+            )
+            with unwrapped as model, self._dist.summon_full_params(self.model_wrapped, recurse=False):
+                return generate_groups(model, prompt_ids, config), None
+
     def _calculate_rewards(
         self, inputs: list[dict], prompts: list, completions: list, completion_ids_list: list
     ) -> torch.Tensor:
-        """Keep the relevance of every rank of all processes, and return its sum to TRL as the reward."""
-        local = self._rank_reward.relevance(
-            completions, [row["groundtruth"] for row in inputs], [row["seen_titles"] for row in inputs]
-        )
-        self._relevance = gather(local.to(self.accelerator.device))
-        mode = "train" if self.model.training else "eval"
-        for rank, value in enumerate(self._relevance.mean(dim=0).tolist(), start=1):
-            self._metrics[mode][f"reward/rank_{rank:02d}"].append(value)
-        return self._relevance.sum(dim=1, keepdim=True)
+        """Keep the weighted relevance of every rank of all processes, (B, N), beside TRL's scalars (B, functions)."""
+        with self._timed("reward"):
+            rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+            self.last_rollouts = (inputs, completions)
+            weighted = [self.reward_funcs[i].last_relevance * self.reward_weights[i] for i in self._rank_rewards]
+            if weighted:
+                self._relevance = gather(torch.stack(weighted).sum(0).to(self.accelerator.device))
+                spread = self._relevance.std(dim=0) if len(self._relevance) > 1 else torch.zeros(self.args.num_ranks)
+                for name, values in (("reward", self._relevance.mean(dim=0)), ("reward_std", spread)):
+                    self.note({f"{name}/rank_{k:02d}": value for k, value in enumerate(values.tolist(), start=1)})
+            scalars = [i for i in range(rewards.shape[1]) if i not in self._rank_rewards]
+            weights = self.reward_weights.to(rewards.device)
+            self._scalars = (rewards[:, scalars].nan_to_num() * weights[scalars]).sum(1, keepdim=True)
+        return rewards
+
+    def _rank_advantages(self, num_generations: int) -> torch.Tensor:
+        """Return the advantages of all processes' ranks. Shape: (B, N)."""
+        args = self.args
+        returns = rank_returns(self._relevance, args.returns, args.return_gamma)
+        scale = args.scale_rewards != "none"
+        if args.scalar_rewards == "ranks":
+            returns = returns + self._scalars / args.num_ranks
+        flat = returns.view(-1, num_generations, returns.shape[1])
+        self.note({"frac_rank_zero_std": (flat.amax(1) == flat.amin(1)).float().mean()})
+        advantages = rank_advantages(returns, num_generations, args.normalization, scale)
+        if args.scalar_rewards == "sequence":
+            advantages = advantages + rank_advantages(self._scalars, num_generations, scale=scale)
+        return advantages
 
     def _generate_and_score_completions(self, inputs: list[dict]) -> dict[str, Any]:
         """Put the ranks of the tokens (B, T) and the advantages of the ranks (B, N) into TRL's batch."""
         batch = super()._generate_and_score_completions(inputs)
-        num_generations: Any = self.num_generations if self.model.training else self.num_generations_eval
-        returns = rank_returns(self._relevance, self.args.returns, self.args.return_gamma)
-        advantages = rank_advantages(returns, num_generations, self.args.normalization)
-        start = self.accelerator.process_index * len(inputs)
         ids, mask = batch["completion_ids"], batch["completion_mask"]
-        ranks = segment_ranks(ids, mask, self._newline_counts)
         is_eos = torch.isin(ids, torch.tensor(self.eos_token_ids, device=ids.device)) & mask.bool()
-        # The EOS belongs to the last item, also after a newline: it is no item beyond rank N.
-        ranks = ranks.masked_fill(is_eos & (ranks == self.args.num_ranks), self.args.num_ranks - 1)
-        batch["advantages"] = advantages[start : start + len(inputs)]
-        batch["ranks"] = ranks
-        batch["early_eos"] = is_eos & (ranks < self.args.num_ranks - 1)
-        return batch
+        ranks = attach_eos(segment_ranks(ids, mask, self._newline_counts), is_eos)
+        early = is_eos & (ranks < self.args.num_ranks - 1)
+        lists = torch.stack([early.any(1), (ranks >= self.args.num_ranks).any(1)]).float().mean(1, keepdim=True)
+        stops, overflow = self.accelerator.gather(lists.T).mean(0).tolist()
+        self.note({"lists/early_stop": stops, "lists/overflow": overflow})
+        if self.args.algorithm != "rank_grpo":  # a list is one unit
+            return {**batch, "advantages": batch["advantages"][:, None], "ranks": ranks.clamp(max=0)}
+        num_generations: Any = self.num_generations if self.model.training else self.num_generations_eval
+        start = self.accelerator.process_index * len(inputs)
+        advantages = self._rank_advantages(num_generations)[start : start + len(inputs)]
+        return {**batch, "advantages": advantages, "ranks": ranks, "early_eos": early}
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
-        """Return the Rank-GRPO loss of one micro-batch, divided for gradient accumulation."""
+        """Return the loss of one micro-batch, divided for gradient accumulation."""
+        args, training = self.args, self.model.training
         completion_ids, mask = inputs["completion_ids"], inputs["completion_mask"]
-        input_ids = torch.cat([inputs["prompt_ids"], completion_ids], dim=1)
         attention_mask = torch.cat([inputs["prompt_mask"], mask], dim=1)
-        logps, entropies, _ = self._get_per_token_logps_and_entropies(
-            model, input_ids, attention_mask, completion_ids.size(1), compute_entropy=True
-        )
-        old_logps = inputs.get("old_per_token_logps")
-        output = rank_grpo_loss(
-            logps,
-            logps.detach() if old_logps is None else old_logps,
-            inputs["advantages"],
-            inputs["ranks"],
-            mask,
-            num_ranks=self.args.num_ranks,
-            epsilon_low=self.epsilon_low,
-            epsilon_high=self.epsilon_high,
-            delta=self.args.delta,
-            ref_logps=inputs.get("ref_per_token_logps"),
-            beta=self.beta,
-            aggregation=self.args.aggregation,
-            overflow_advantage=self.args.overflow_penalty,
-            early_eos=inputs["early_eos"] if self.args.early_eos_penalty else None,
-            early_eos_advantage=self.args.early_eos_penalty,
-        )
-        mode = "train" if self.model.training else "eval"
+        by_rank = args.algorithm == "rank_grpo"
+        sampler_logps = inputs.get("sampling_per_token_logps") if args.vllm_importance_sampling_correction else None
+        steps = self.current_gradient_accumulation_steps if training else 1
+        share = steps / args.steps_per_generation if training else 1  # of the rollouts, that one step trains on
+        with self._timed("forward"):
+            logps, entropies, _ = self._get_per_token_logps_and_entropies(
+                model,
+                torch.cat([inputs["prompt_ids"], completion_ids], dim=1),
+                attention_mask,
+                completion_ids.size(1),
+                compute_entropy=True,
+            )
+            old_logps = inputs.get("old_per_token_logps")
+            output = rank_grpo_loss(
+                logps,
+                logps.detach() if old_logps is None else old_logps,
+                inputs["advantages"],
+                inputs["ranks"],
+                mask,
+                num_ranks=inputs["advantages"].shape[1],
+                epsilon_low=self.epsilon_low,
+                epsilon_high=self.epsilon_high,
+                delta=args.delta,
+                ref_logps=inputs.get("ref_per_token_logps"),
+                beta=self.beta,
+                aggregation=args.aggregation,
+                level=args.level,
+                overflow_advantage=args.overflow_penalty if by_rank else 0.0,
+                early_eos=inputs["early_eos"] if by_rank and args.early_eos_penalty else None,
+                early_eos_advantage=args.early_eos_penalty,
+                sampler_logps=sampler_logps,
+                sampler_cap=args.vllm_importance_sampling_clip_max,
+                max_completion_length=args.max_completion_length,
+                num_items=inputs["num_items_in_batch"] * share / steps / self.accelerator.num_processes,
+            )
+        self.tokens += int(attention_mask.sum())
         entropy = (entropies * mask).sum() / mask.sum().clamp(min=1)
-        for name, value in {**output.metrics, "entropy": entropy.detach()}.items():
-            self._metrics[mode][name].append(self.accelerator.gather(value).mean().item())
-        return output.loss / (self.current_gradient_accumulation_steps if mode == "train" else 1)
+        metrics = {**output.metrics, "entropy": entropy.detach(), "loss": output.loss.detach()}
+        means = self.accelerator.gather(torch.stack([v.float() for v in metrics.values()])[None]).mean(0).tolist()
+        named = dict(zip(metrics, means, strict=True))
+        self._stop_unless_finite("loss", named.pop("loss"))
+        self.note(named)
+        return output.loss / steps
+
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+        norm = super()._get_grad_norm(model, grad_norm=grad_norm)
+        self._stop_unless_finite("gradient's norm", float(norm or 0.0))
+        return norm
+
+    def _stop_unless_finite(self, what: str, value: float) -> None:
+        if not math.isfinite(value):
+            raise FloatingPointError(
+                f"the {what} is {value} after step {self.state.global_step}, so training stops before it spoils the "
+                f"weights; the checkpoints in {self.args.output_dir} are good. Lower learning_rate "
+                f"({self.args.learning_rate}) or max_grad_norm ({self.args.max_grad_norm}), or use bf16 or fp32"
+            )

@@ -12,8 +12,9 @@ from convrec.evaluation.scoring import mean_scores, score_lists
 from convrec.generation.engine import TransformersEngine
 from convrec.generation.tokenizer import load_tokenizer
 from convrec.paths import Paths
+from convrec.rl.arguments import RankGRPOConfig
 from convrec.rl.rewards import RankReward
-from convrec.rl.trainer import RankGRPOConfig, RankGRPOTrainer
+from convrec.rl.trainer import RankGRPOTrainer
 from convrec.stages.files import read_catalog, write_json, write_plot
 from convrec.tracking import Run
 from convrec.training.arguments import shared_arguments

@@ -1,0 +1,117 @@
+"""The options of Rank-GRPO beside TRL's, what each algorithm's publication sets, and what is refused."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from trl import GRPOConfig
+
+from convrec.rl.advantages import Normalization
+from convrec.rl.loss import Aggregation, Level
+from convrec.rl.rewards import Returns
+
+Algorithm = Literal["rank_grpo", "grpo", "gspo", "dr_grpo", "dapo"]
+
+
+class Published(NamedTuple):
+    """What an algorithm's publication sets."""
+
+    level: Level
+    aggregation: Aggregation
+    epsilon_low: float
+    epsilon_high: float
+    scale_rewards: str
+
+
+PUBLISHED: dict[str, Published] = {
+    "rank_grpo": Published("rank", "rank", 0.06, 0.08, "group"),
+    "grpo": Published("token", "grpo", 0.2, 0.26, "group"),  # as the baseline of the Rank-GRPO paper
+    "gspo": Published("sequence", "grpo", 3e-4, 4e-4, "group"),
+    "dr_grpo": Published("token", "dr_grpo", 0.2, 0.2, "none"),
+    "dapo": Published("token", "dapo", 0.2, 0.28, "group"),
+}
+
+# Base options that change what this trainer replaces: the one value that it takes, and what to do instead.
+_FIXED_OPTIONS: dict[str, tuple[Any, str]] = {
+    "loss_type": (GRPOConfig.loss_type, "choose the loss with `algorithm`, or with `aggregation`"),
+    "importance_sampling_level": ("token", "choose the unit of the ratio with `algorithm`, or with `level`"),
+    "top_entropy_quantile": (1.0, "the loss covers every token of a rank"),
+    "entropy_coef": (0.0, "the objective has no entropy bonus"),
+    "use_adaptive_entropy": (False, "the objective has no entropy bonus"),
+    "off_policy_mask_threshold": (None, "the clipped ratio bounds what is off-policy"),
+    "use_bias_correction_kl": (False, "the KL penalty is the plain k3 estimator"),
+    "use_liger_kernel": (False, "its fused loss replaces the log-probabilities that the ranks need"),
+    "router_aux_loss_coef": (None, "the loss has no term for a router"),
+    "vllm_importance_sampling_mode": ("token_truncate", "weights are truncated per rank (token, list) by themselves"),
+    "vllm_importance_sampling_clip_min": (None, "weights are truncated from above only"),
+    "top_p": (1.0, "the loss needs the log-probabilities of the distribution that is sampled"),
+    "top_k": (0, "the loss needs the log-probabilities of the distribution that is sampled"),
+    "min_p": (None, "the loss needs the log-probabilities of the distribution that is sampled"),
+    "generation_kwargs": (None, "the loss needs the log-probabilities of the distribution that is sampled"),
+}
+
+
+@dataclass
+class RankGRPOConfig(GRPOConfig):
+    """GRPOConfig, with the method's own options; what is left None is as published for the algorithm.
+
+    Raises `ValueError` for options of the base that the trainer does not honour.
+    """
+
+    algorithm: Algorithm = field(default="rank_grpo", metadata={"help": "rank_grpo, grpo, gspo, dr_grpo or dapo"})
+    num_ranks: int = field(default=20, metadata={"help": "N, the ranks of a list"})
+    returns: Returns = field(default="exp_inf", metadata={"help": "exp_inf, exp or log"})
+    return_gamma: float | None = field(default=None, metadata={"help": "Gamma of `exp` returns, above 1"})
+    normalization: Normalization = field(default="group", metadata={"help": "group or within_list"})
+    level: Level | None = field(default=None, metadata={"help": "unit of the ratio: rank, sequence or token"})
+    aggregation: Aggregation | None = field(default=None, metadata={"help": "as in rank_grpo_loss"})
+    scalar_rewards: Literal["ranks", "sequence"] = field(
+        default="ranks",
+        metadata={
+            "help": "a list's scalar reward s enters as s/N in the return of each rank (ranks), or as its own "
+            "group-normalised advantage, added to that of each rank (sequence)"
+        },
+    )
+    overflow_penalty: float = field(default=-0.1, metadata={"help": "advantage of tokens past rank N"})
+    early_eos_penalty: float = field(default=-0.1, metadata={"help": "advantage of an EOS that comes early"})
+    beam_groups: bool = field(default=False, metadata={"help": "a group is the G best beams, by transformers"})
+    decay_step: int | None = field(default=None, metadata={"help": "the rate drops at this step"})
+    decayed_learning_rate: float | None = field(default=None, metadata={"help": "to this value"})
+    epsilon: float | None = field(default=None, metadata={"help": "epsilon_low"})  # type: ignore[assignment]
+    epsilon_high: float | None = field(default=None)
+    scale_rewards: str | None = field(default=None)  # type: ignore[assignment]
+    beta: float = field(default=1e-3, metadata={"help": "weight of the KL penalty, the plain k3 estimator"})
+    use_bias_correction_kl: bool = field(default=False)
+    vllm_importance_sampling_mode: str = field(default="token_truncate")
+
+    def __post_init__(self) -> None:
+        if self.algorithm not in PUBLISHED:
+            raise ValueError(f"algorithm = {self.algorithm!r}; use one of {', '.join(PUBLISHED)}")
+        published = PUBLISHED[self.algorithm]
+        self.level, self.aggregation = self.level or published.level, self.aggregation or published.aggregation
+        self.epsilon = published.epsilon_low if self.epsilon is None else self.epsilon
+        self.epsilon_high = published.epsilon_high if self.epsilon_high is None else self.epsilon_high
+        self.scale_rewards = published.scale_rewards if self.scale_rewards is None else self.scale_rewards
+        super().__post_init__()
+        for name, (only, reason) in _FIXED_OPTIONS.items():
+            if getattr(self, name) != only:
+                raise ValueError(f"{name} = {getattr(self, name)!r} is not honoured; leave it at {only!r}: {reason}")
+        by_rank = self.algorithm == "rank_grpo"
+        if by_rank and self.scale_rewards == "batch":
+            raise ValueError("scale_rewards = 'batch' is not honoured; a rank is scaled over its group: group or none")
+        if by_rank and self.multi_objective_aggregation != "sum_then_normalize":
+            raise ValueError(
+                f"multi_objective_aggregation = {self.multi_objective_aggregation!r} is not honoured; rank rewards "
+                "are summed, then normalised: leave it at 'sum_then_normalize'"
+            )
+        if not by_rank and self.level == "rank":
+            raise ValueError(f"level = 'rank' needs algorithm 'rank_grpo', not {self.algorithm!r}")
+        if self.beam_groups and (self.use_vllm or self.use_transformers_continuous_batching):
+            raise ValueError("beam_groups = True needs the plain rollouts of transformers; set use_vllm to False")
+        window = math.lcm(self.gradient_accumulation_steps, (self.steps_per_generation or 1) * self.num_iterations)
+        steps = window // self.gradient_accumulation_steps
+        if self.save_strategy == "steps" and self.save_steps % steps:
+            raise ValueError(
+                f"save_steps = {self.save_steps} is no multiple of {steps}, the steps that share their rollouts; "
+                "a checkpoint between them could not be resumed exactly"
+            )

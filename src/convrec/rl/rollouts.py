@@ -1,0 +1,78 @@
+"""Groups of completions from transformers: every distinct prompt is read once, then continued G times."""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import DynamicCache, GenerationConfig
+
+
+def distinct_runs(prompts: Sequence[Sequence[int]]) -> tuple[list[list[int]], list[int]]:
+    """Return the prompts without consecutive repetitions, and for each given prompt the index of its own."""
+    distinct: list[list[int]] = []
+    index = []
+    for prompt in prompts:
+        if not distinct or distinct[-1] != list(prompt):
+            distinct.append(list(prompt))
+        index.append(len(distinct) - 1)
+    return distinct, index
+
+
+def beam_config(config: GenerationConfig, num_generations: int) -> GenerationConfig:
+    """Return the configuration under which the G completions of a prompt are the G best beams."""
+    config = copy.deepcopy(config)
+    config.do_sample, config.temperature, config.top_p, config.top_k = False, None, None, None
+    config.num_beams = config.num_return_sequences = num_generations
+    return config
+
+
+@torch.no_grad()
+def generate_groups(model: Any, prompts: Sequence[Sequence[int]], config: GenerationConfig) -> list[list[int]]:
+    """Return one completion's token ids for each prompt, in order, each up to its EOS (which is kept).
+
+    Equal prompts that follow each other are prefilled once, and their key-value cache is repeated. With
+    `config.num_return_sequences` above 1 (`beam_config`), those many in a row are the beams of one search.
+
+    Raises `ValueError` where a beam group is not whole.
+    """
+    beams = config.num_return_sequences or 1
+    distinct, index = distinct_runs(prompts)
+    if beams > 1:
+        distinct = [list(prompt) for prompt in prompts[::beams]]
+        if [prompt for prompt in distinct for _ in range(beams)] != [list(prompt) for prompt in prompts]:
+            raise ValueError(
+                f"the {len(prompts)} prompts of this process are not whole groups of {beams}; with beam groups, the "
+                "completions of a process must be a multiple of num_generations"
+            )
+    width, device = max(map(len, distinct)), model.device
+    ids = torch.full((len(distinct), width), config.pad_token_id)
+    mask = torch.zeros_like(ids)
+    for row, prompt in enumerate(distinct):
+        ids[row, width - len(prompt) :] = torch.tensor(prompt)
+        mask[row, width - len(prompt) :] = 1
+    ids, mask = ids.to(device), mask.to(device)
+    if beams > 1:
+        output = model.generate(input_ids=ids, attention_mask=mask, generation_config=config)
+    else:
+        rows = torch.tensor(index, device=device)
+        cache = None
+        if width > 1 and len(distinct) < len(prompts):
+            cache = DynamicCache(config=model.config)
+            positions = (mask.cumsum(1) - 1).clamp(min=0)  # what generate itself uses for padded rows
+            model(
+                input_ids=ids[:, :-1],
+                attention_mask=mask[:, :-1],
+                position_ids=positions[:, :-1],
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=1,
+            )
+            cache.batch_select_indices(rows)
+        output = model.generate(
+            input_ids=ids[rows], attention_mask=mask[rows], past_key_values=cache, generation_config=config
+        )
+    completions = output[:, width:]
+    ends = torch.isin(completions, torch.tensor(config.eos_token_id, device=device))
+    kept = (ends.cumsum(1) - ends.long()) == 0  # up to the first EOS, and it too
+    return [row[keep].tolist() for row, keep in zip(completions.cpu(), kept.cpu(), strict=True)]

@@ -1,0 +1,55 @@
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor
+from trl.trainer.utils import add_fused_lm_head
+
+from convrec.rl.logprobs import add_penalized_head, penalized_log_probs
+
+
+@given(st.integers(0, 1000), st.sampled_from([1.0, 1.5, 0.8]), st.sampled_from([1.0, 0.7]))
+@settings(max_examples=30)
+def test_it_is_the_distribution_that_transformers_samples(seed, penalty, temperature):
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(0, 6, (3, 8), generator=generator)
+    logits = torch.randn(3, 5, 6, generator=generator, dtype=torch.float32)
+    found, entropy = penalized_log_probs(logits, ids, penalty, temperature)
+    processor = RepetitionPenaltyLogitsProcessor(penalty)
+    for column in range(5):
+        place = 3 + column
+        scores = processor(ids[:, :place], logits[:, column].clone()) / temperature
+        expected = scores.log_softmax(-1)
+        torch.testing.assert_close(found[:, column], expected.gather(1, ids[:, place : place + 1])[:, 0])
+        torch.testing.assert_close(entropy[:, column], -(expected.exp() * expected).sum(1))
+
+
+def _model() -> Qwen2ForCausalLM:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return Qwen2ForCausalLM(Qwen2Config(vocab_size=9, num_key_value_heads=2, **sizes))
+
+
+def test_without_a_penalty_it_equals_trl_s_head():
+    ids = torch.randint(0, 9, (3, 7), generator=torch.Generator().manual_seed(1))
+    labels = ids.clone()
+    labels[:, :3] = -100
+    labels[0, 5:] = -100  # a shorter completion
+    results = []
+    for head in (lambda m: add_fused_lm_head(m, 0.9, outputs=("log_probs", "entropy")),
+                 lambda m: add_penalized_head(m, 1.0, 0.9)):  # fmt: skip
+        model = _model()
+        head(model)
+        output = model(input_ids=ids, attention_mask=torch.ones_like(ids), labels=labels, fused_lm_head=True)
+        output.log_probs[:, -4:].sum().backward()
+        results.append((output.log_probs[:, -4:], output.entropy[:, -4:], model.lm_head.weight.grad))
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_a_batch_without_labels_gives_zeros_that_can_be_trained_on():
+    model, ids = _model(), torch.ones(2, 5, dtype=torch.long)
+    add_penalized_head(model, 1.5, 1.0)
+    output = model(input_ids=ids, labels=torch.full_like(ids, -100), fused_lm_head=True)
+    output.log_probs[:, -2:].sum().backward()
+    assert output.log_probs.abs().sum() == 0
