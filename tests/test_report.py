@@ -67,7 +67,7 @@ def _write_inputs(paths, params, catalog, dated, systems):
     steps = {name: {headline: 0.25, "in_catalog": 0.5} for name in ("teacher", "remap", "reflect", "adjust")}
     write_json(paths.metrics("demonstrations"), {"validation": steps, "train_prompts": 2})
     write_json(paths.metrics("sft"), {"loss": 1.5, "steps": 20})
-    write_json(paths.metrics("rank_grpo"), {"reward": 2.5, "validation": {headline: 0.3}})
+    write_json(paths.metrics("rank_grpo"), {"hits": 2.5, "validation": {headline: 0.3}})
     values = {name: _scores(0.1 * place, cutoffs) for place, name in enumerate(systems, start=1)}
     gains = {
         "rank_grpo_over_sft": {"mean": 0.0123, "low": -0.0011, "high": 0.0257},
@@ -78,7 +78,7 @@ def _write_inputs(paths, params, catalog, dated, systems):
         responses = {"prompt_id": ["p-1", "p-2"], "response": [SFT_LIST, ""]}
         write_rows(pd.DataFrame(responses), paths.predictions / f"{name}.parquet")
     write_plot(paths.plot("sft"), [{"step": step, "loss": 2 / step} for step in (10, 20)])
-    write_plot(paths.plot("reward"), [{"step": step, "reward": step, "kl": 0.0} for step in (1, 2)])
+    write_plot(paths.plot("reward"), [{"step": step, "hits": step, "kl": 0.0} for step in (1, 2)])
     by_rank = [{"step": s, "rank": r, "reward": s / r} for s in (1, 2) for r in (1, 2)]
     write_plot(paths.plot("reward_by_rank"), by_rank)
     scores = {f"ndcg_at_{k}": 0.1 for k in cutoffs}

@@ -11,6 +11,7 @@ from convrec.config import Params, load_params
 from convrec.errors import InputError
 from convrec.paths import Paths
 from convrec.profiles import apply_profile, profile_names
+from convrec.training.launch import is_main_process, launch_command
 
 STAGES = ("data", "demonstrations", "base_model", "sft", "rank_grpo", "evaluate", "report")
 EXIT_BAD_INPUT = 2
@@ -31,7 +32,15 @@ def _set_up() -> None:
 
 
 def _run_stage(stage: str, params: Params) -> None:
+    command = launch_command(stage, params.common.launch, params.common.num_processes)
+    if command is not None:
+        os.execv(command[0], command)
     _set_up()
+    if not is_main_process():
+        from convrec.tracking import SilentRun
+
+        importlib.import_module(f"convrec.stages.{stage}").run(params, Paths(), SilentRun())
+        return
     from convrec.tracking import stage_run
 
     own = getattr(params, stage).model_dump()
@@ -56,6 +65,15 @@ def _parser() -> argparse.ArgumentParser:
         metavar="KEY=VALUE",
         help="change a parameter, e.g. data.path=../redial",
     )
+    comparison = commands.add_parser("compare", help="train algorithms from the same SFT model, over seeds")
+    comparison.add_argument(
+        "--algorithms",
+        default="rank_grpo:exp_inf,rank_grpo:log,grpo,gspo",
+        metavar="NAMES",
+        help="separated by commas: rank_grpo:RETURNS (exp_inf, log, exp:GAMMA), grpo, gspo, dr_grpo, dapo",
+    )
+    comparison.add_argument("--seeds", type=int, default=3, help="runs of each, from common.seed on")
+    comparison.add_argument("--steps", type=int, help="steps of each run; rank_grpo.num_steps where it is not given")
     commands.add_parser("results", help="print the results table of the last evaluation")
     return parser
 
@@ -66,6 +84,14 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         if options.command == "profile":
             print(apply_profile(options.name, options.set))
+        elif options.command == "compare":
+            if options.seeds < 1:
+                raise InputError(f"--seeds {options.seeds}: give 1 or more")
+            _set_up()
+            from convrec.compare import compare
+
+            page = compare(load_params(), Paths(), options.algorithms.split(","), options.seeds, options.steps)
+            print(f"Curves: {page}")
         elif options.command == "results":
             from convrec.evaluation.table import print_results
 

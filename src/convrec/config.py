@@ -35,6 +35,11 @@ class Common(Section):
         ge=1, le=10, description="of decoding, in rollouts too: what the text holds already scores lower; 1 is none"
     )
     device: Literal["auto", "cpu", "cuda"]
+    launch: str | None = Field(
+        description="launch file of Accelerate for the stages `sft` and `rank_grpo` (configs/accelerate/); "
+        "none for one process"
+    )
+    num_processes: int = Field(ge=1, description="processes of such a launch, usually one a GPU")
 
     @model_validator(mode="after")
     def _cutoffs_within_list(self) -> "Common":
@@ -158,6 +163,14 @@ class BaseModelStage(Section):
     embedded: EmbeddedModel
 
 
+class Lora(Section):
+    """Low-rank adapters on every linear layer; they are merged into the model that the stage writes."""
+
+    rank: int = Field(ge=1)
+    alpha: int = Field(ge=1)
+    dropout: float = Field(ge=0, lt=1)
+
+
 class Optimization(Section):
     """What both training stages share."""
 
@@ -172,6 +185,7 @@ class Optimization(Section):
     gradient_accumulation_steps: int = Field(ge=1)
     logging_steps: int = Field(ge=1)
     save_steps: int = Field(ge=1)
+    keep_checkpoints: int = Field(ge=1, description="the newest so many, and the best")
     gradient_checkpointing: bool
 
 
@@ -181,6 +195,25 @@ class SFT(Optimization):
     num_epochs: float = Field(gt=0, description="the length of the schedule")
     checkpoint_step: int | None = Field(ge=1, description="stop at this step of the schedule; none for its end")
     max_length: int = Field(ge=16, description="tokens of prompt and completion")
+    lora: Lora | None = Field(description="none trains every weight")
+
+
+class Rewards(Section):
+    """What a list is rewarded for: the weighted sum."""
+
+    relevance: float = Field(ge=0, description="of a rank: the user liked its item")
+    grounded: float = Field(ge=0, description="of a rank: a catalog item, neither seen nor repeated")
+    model: str | None = Field(description="of a list: a Hugging Face sequence classification model; none for none")
+    model_weight: float
+    model_spread: Literal["ranks", "sequence"] = Field(
+        description="the model's reward s enters each rank's return as s/N, or each rank's advantage by its own"
+    )
+
+    @model_validator(mode="after")
+    def _some_rank_reward(self) -> "Rewards":
+        if not self.relevance and not self.grounded:
+            raise ValueError("relevance and grounded are both 0; a reward by rank is needed")
+        return self
 
 
 class RankGRPO(Optimization):
@@ -190,24 +223,37 @@ class RankGRPO(Optimization):
     num_epochs: float = Field(gt=0, description="passes over the training rows, where num_steps is none")
     decay_step: int | None = Field(ge=1, description="from this step on the rate is decayed_learning_rate")
     decayed_learning_rate: float | None = Field(gt=0)
+    algorithm: Literal["rank_grpo", "grpo", "gspo", "dr_grpo", "dapo"]
+    start: str = Field(
+        min_length=1,
+        description="'sft'; a Hugging Face name or folder; a registry version (models:/NAME/VERSION or @ALIAS); "
+        "or a trainer's checkpoint, which is continued",
+    )
+    since: Month | None = Field(description="train on conversations from this month on; none for all")
+    rewards: Rewards
     returns: Literal["exp_inf", "exp", "log"]
     return_gamma: float | None = Field(description="Gamma > 1 of `exp` returns")
     num_generations: int = Field(ge=2, description="G")
     num_iterations: int = Field(ge=1, description="mu; 1 is on-policy")
-    beta: float = Field(ge=0, description="weight of the KL penalty to the SFT policy")
-    epsilon_low: Share
-    epsilon_high: float = Field(ge=0)
+    beta: float = Field(ge=0, description="weight of the KL penalty to the policy that training starts from")
+    epsilon_low: Share | None = Field(description="none for the algorithm's published one; so too below")
+    epsilon_high: float | None = Field(ge=0)
+    delta: float | None = Field(gt=1, description="cap of the unclipped ratio (two-sided clip); none for no cap")
     overflow_penalty: float = Field(le=0, description="epsilon_o, the advantage of tokens past rank N")
     early_eos_penalty: float = Field(le=0, description="epsilon_u, the advantage of an EOS that comes early")
-    aggregation: Literal["rank", "token"]
+    aggregation: Literal["rank", "token", "grpo", "bnpo", "dr_grpo", "dapo"] | None
     normalization: Literal["group", "within_list"]
     temperature: Positive
-    top_p: float = Field(gt=0, le=1)
     max_completion_length: int = Field(ge=8)
+    rollouts: Literal["transformers", "beam", "vllm_colocate", "vllm_server"]
+    vllm_gpu_memory_utilization: float = Field(gt=0, lt=1, description="vllm_colocate: its share of the GPU's memory")
+    vllm_server_url: str | None = Field(description="vllm_server: where it listens, e.g. http://127.0.0.1:8000")
+    sampler_cap: Positive = Field(description="vLLM: cap of the weights that correct for its log-probabilities")
     validation_steps: int = Field(ge=1, description="validation is measured every so many steps")
     validation_prompts: int = Field(ge=1, description="on so many validation prompts")
-    use_vllm: bool
-    vllm_gpu_memory_utilization: float = Field(gt=0, lt=1)
+    sample_steps: int = Field(ge=1, description="some lists of a group are recorded every so many steps")
+    output_checkpoint: Literal["best", "last"] = Field(description="best: by validation NDCG at list_length")
+    lora: Lora | None = Field(description="none trains every weight")
 
     @model_validator(mode="after")
     def _consistent(self) -> "RankGRPO":
@@ -218,6 +264,14 @@ class RankGRPO(Optimization):
                 f"decay_step = {self.decay_step} and decayed_learning_rate = {self.decayed_learning_rate}; "
                 "give both or neither"
             )
+        if self.rollouts == "vllm_server" and not self.vllm_server_url:
+            raise ValueError("vllm_server_url is empty; rollouts 'vllm_server' needs it")
+        for name in ("save_steps", "validation_steps"):
+            if getattr(self, name) % self.num_iterations:
+                raise ValueError(
+                    f"{name} = {getattr(self, name)} is no multiple of num_iterations = {self.num_iterations}; "
+                    "a checkpoint amid the updates of one batch of rollouts could not be resumed exactly"
+                )
         completions = self.per_device_batch_size * self.gradient_accumulation_steps
         if completions % self.num_generations:
             raise ValueError(

@@ -41,6 +41,11 @@ class Paths:
     def report(self) -> Path:
         return self.root / "reports" / "report.html"
 
+    @property
+    def comparison(self) -> Path:
+        """What `convrec compare` writes; not part of the graph."""
+        return self.root / "comparison"
+
     def split(self, name: str) -> Path:
         return self.processed / f"{name}.parquet"
 

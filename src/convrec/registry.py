@@ -15,6 +15,7 @@ from mlflow.models import Model, ModelSignature
 from mlflow.types.schema import Array, ColSpec, DataType, ParamSchema, ParamSpec, Schema
 
 from convrec.config import Params
+from convrec.errors import InputError
 from convrec.evaluation.scoring import mean_scores, score_lists
 from convrec.generation.lists import Settings, model_lists
 from convrec.paths import Paths
@@ -26,6 +27,7 @@ logger = logging.getLogger(__name__)
 MODEL_NAME = "convrec-recommender"
 CHALLENGER, CHAMPION = "challenger", "champion"
 _PACKAGE = Path(__file__).parent
+_CHECKPOINT = Path("artifacts") / "rank_grpo"  # in a registered version
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,25 @@ def promote(challenger: ModelVersion, metric: str, champion_score: float | None)
     return decision
 
 
+def _download(uri: str) -> Path:
+    try:
+        return Path(mlflow.artifacts.download_artifacts(uri))
+    except MlflowException as error:
+        raise InputError(f"{uri}: not in the registry ({str(error).splitlines()[0][:200]})") from None
+
+
+def download_checkpoint(uri: str) -> Path:
+    """Return the Hugging Face folder of a registered version: `models:/NAME/VERSION` or `models:/NAME@ALIAS`.
+
+    Raises `InputError` where there is no such version, or it holds no checkpoint of this project.
+    """
+    connect()
+    checkpoint = _download(uri) / _CHECKPOINT
+    if not checkpoint.is_dir():
+        raise InputError(f"{uri}: this version holds no checkpoint at {_CHECKPOINT}; name one that this project made")
+    return checkpoint
+
+
 def champion_score(params: Params, paths: Paths, metric: str) -> float | None:
     """Return the champion's score on the present test split, None where there is no champion.
 
@@ -153,10 +174,9 @@ def champion_score(params: Params, paths: Paths, metric: str) -> float | None:
     if same_rows and f"test.{metric}" in tags:
         return float(tags[f"test.{metric}"])
     logger.info("the champion, version %s, was tested on other data: it is tested again", champion.version)
-    folder = Path(mlflow.artifacts.download_artifacts(f"models:/{MODEL_NAME}/{champion.version}"))
+    folder = _download(f"models:/{MODEL_NAME}/{champion.version}")
     settings = Settings(**Model.load(folder).flavors["python_function"]["config"])
-    checkpoint = folder / "artifacts" / "rank_grpo"
-    lists = model_lists(checkpoint, prompts, settings, params.common.device, params.evaluate.batch_size)
+    lists = model_lists(folder / _CHECKPOINT, prompts, settings, params.common.device, params.evaluate.batch_size)
     texts = dict(zip((row["prompt_id"] for row in prompts), lists, strict=True))
     catalog, common = read_catalog(paths.catalog), params.common
     return mean_scores(score_lists(texts, rows, catalog, common.list_length, common.cutoffs))[metric]

@@ -139,6 +139,21 @@ class Run:
             logger.error("%d metrics could not be sent to the tracking server", len(self._pending))
 
 
+class SilentRun(Run):
+    """The run of a process that is not the first of several: it records nothing."""
+
+    def __init__(self) -> None:
+        pass
+
+    def log_metrics(self, metrics: dict[str, float], step: int = 0) -> None: ...
+
+    def log_artifact(self, path: Path, folder: str | None = None) -> None: ...
+
+    def log_dataset(self, path: Path, name: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
 @contextmanager
 def stage_run(stage: str, params: dict[str, Any], tags: dict[str, str], run_file: Path) -> Iterator[Run]:
     """Open the run of one stage, nested under the pipeline's run if a flow started the stage.
@@ -184,3 +199,11 @@ def end_pipeline_run(run_id: str, paths: Paths, failed: bool) -> None:
         run.log_artifact(paths.report)
         run.close()
     client.set_terminated(run_id, "FAILED" if failed else "FINISHED")
+
+
+def end_comparison(run_id: str, artifacts: list[Path], failed: bool) -> None:
+    """Close the parent run of a comparison, with its files."""
+    run = Run(run_id)
+    for path in artifacts:
+        run.log_artifact(path)
+    mlflow.MlflowClient().set_terminated(run_id, "FAILED" if failed else "FINISHED")

@@ -1,121 +1,63 @@
 import inspect
 from contextlib import nullcontext
+from itertools import count
+from pathlib import Path
 
 import pytest
 import torch
-from datasets import Dataset
 from peft import LoraConfig
 from safetensors.torch import load_file
 from transformers import Qwen2Config, Qwen2ForSequenceClassification
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOTrainer
 
-from convrec.data.catalog import Catalog, Item
 from convrec.rl import trainer as trainer_module
 from convrec.rl.advantages import rank_advantages
 from convrec.rl.arguments import PUBLISHED, RankGRPOConfig
-from convrec.rl.rewards import RankReward, rank_returns
+from convrec.rl.rewards import GroundedReward, RankReward, rank_returns
 from convrec.rl.trainer import RankGRPOTrainer
-from convrec.training.embedded import END, make_model, train_tokenizer
-
-NUM_RANKS = 2
-CATALOG = Catalog([Item(title, year) for title, year in (("Heat", 1995), ("Up", 2009), ("Dune", 2021), ("Her", 2013))])
-SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_layers": 1, "num_heads": 2, "num_key_value_heads": 2}
+from tests.rl.tiny import CATALOG, NUM_RANKS, make_tiny_model, series, tiny_trainer, weights
 
 
-def _trainer(
-    tmp_path, steps: int = 1, rewards=None, kind=RankGRPOTrainer, peft_config=None, reward_tokenizer=None, **options
-) -> GRPOTrainer:
-    """A model that writes catalog lines at random, and users who only like Up and then Dune."""
-    lines = [str(item) for item in CATALOG.items]
-    tokenizer = train_tokenizer(["\n".join(lines), "a film please"] * 20, CATALOG.items, 300)
-    model = make_model(tokenizer, **SIZES, seed=0)
-    pairs = [f"{one}\n{two}{END}" for one in lines for two in lines]
-    batch = tokenizer(
-        [f"<|user|>a film please{END}<|assistant|>{pair}" for pair in pairs], padding=True, return_tensors="pt"
-    )
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
-    for _ in range(60):
-        model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], labels=labels).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    folder = tmp_path / "model"
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    row = {
-        "prompt": [{"role": "user", "content": "a film please"}],
-        "groundtruth": [{"title": "Up", "year": 2009}, {"title": "Dune", "year": 2021}],
-        "seen_titles": ["Heat"],
-    }
-    config = RankGRPOConfig if kind is RankGRPOTrainer else GRPOConfig
-    ours = {"num_ranks": NUM_RANKS} if kind is RankGRPOTrainer else {}
-    arguments = config(
-        output_dir=str(tmp_path / "out"),
-        **{
-            "max_steps": steps,
-            **ours,
-            "per_device_train_batch_size": 32,
-            "num_generations": 8,
-            "learning_rate": 3e-3,
-            "lr_scheduler_type": "constant",
-            "max_completion_length": 32,
-            "use_cpu": True,
-            "bf16": False,
-            "report_to": "none",
-            "disable_tqdm": True,
-            "logging_steps": 1,
-            "save_strategy": "no",
-            "seed": 1,
-            **options,
-        },
-    )
-    return kind(
-        str(folder),
-        rewards or RankReward(CATALOG, NUM_RANKS),
-        arguments,
-        train_dataset=Dataset.from_list([row] * 64),
-        processing_class=tokenizer,
-        peft_config=peft_config,
-        reward_processing_classes=[None, reward_tokenizer] if reward_tokenizer else None,
-    )
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("tiny") / "model")
 
 
-def _series(trainer: RankGRPOTrainer, name: str) -> list[float]:
-    return [float(row[name]) for row in trainer.state.log_history if name in row]
-
-
-def _weights(trainer: GRPOTrainer) -> dict[str, torch.Tensor]:
-    return {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
+@pytest.fixture
+def make(model, tmp_path):
+    """Makes trainers of the tiny model, each in a folder of its own."""
+    folders = (tmp_path / f"out{number}" for number in count())
+    return lambda steps=1, **options: tiny_trainer(model, next(folders), steps, **options)
 
 
 @pytest.mark.parametrize(
     "returns", [{"returns": "exp_inf"}, {"returns": "exp", "return_gamma": 2.0}, {"returns": "log"}]
 )
-def test_rank_grpo_on_policy_with_kl_learns(tmp_path, returns):
-    trainer = _trainer(tmp_path, steps=25, **returns)
+def test_rank_grpo_on_policy_with_kl_learns(make, returns):
+    trainer = make(steps=25, **returns)
     trainer.train()
-    hits = _series(trainer, "lists/hits")
+    hits = series(trainer, "lists/hits")
     assert sum(hits[-5:]) / 5 > 1.5 > 1.2 > sum(hits[:2]) / 2
-    assert _series(trainer, "kl")[0] < 1e-3 < _series(trainer, "kl")[-1]
-    assert _series(trainer, "lists/in_catalog")[0] > 0.9
+    assert series(trainer, "kl")[0] < 1e-3 < series(trainer, "kl")[-1]
+    assert series(trainer, "lists/in_catalog")[0] > 0.9
 
 
-def test_every_step_logs_what_the_readme_promises(tmp_path):
-    trainer = _trainer(tmp_path, steps=2)
+def test_every_step_logs_what_the_readme_promises(make):
+    trainer = make(steps=2)
     trainer.train()
     names = ["reward/rank_02", "reward_std/rank_02", "reward", "frac_rank_zero_std", "kl", "entropy", "clip_ratio/low"]
     names += ["clip_ratio/high", "ratio/q05", "ratio/q50", "ratio/q95", "ratio/effective_sample_size", "lists/items"]
     names += ["lists/overflow", "lists/early_stop", "lists/in_catalog", "lists/duplicates", "seconds/rollout"]
     names += ["seconds/reward", "seconds/forward", "seconds/update", "tokens_per_second"]
     for name in names:
-        assert len(_series(trainer, name)) == 2, name
-    assert all(_series(trainer, "seconds/update")[i] > 0 for i in range(2))
+        assert len(series(trainer, name)) == 2, name
+    assert all(series(trainer, "seconds/update")[i] > 0 for i in range(2))
 
 
-def test_several_updates_of_one_batch_use_the_importance_ratio(tmp_path):
-    trainer = _trainer(tmp_path, steps=4, num_iterations=2)
+def test_several_updates_of_one_batch_use_the_importance_ratio(make):
+    trainer = make(steps=4, num_iterations=2)
     trainer.train()
-    ratios = _series(trainer, "ratio/mean")
+    ratios = series(trainer, "ratio/mean")
     assert ratios[0] == pytest.approx(1, abs=1e-4) and abs(ratios[1] - 1) > 1e-6
 
 
@@ -128,32 +70,32 @@ def test_several_updates_of_one_batch_use_the_importance_ratio(tmp_path):
         ("dapo", {"loss_type": "dapo", "epsilon": 0.2, "epsilon_high": 0.28}),
     ],
 )
-def test_a_baseline_updates_as_trl_s_own_trainer_does(tmp_path, algorithm, base, monkeypatch):
+def test_a_baseline_updates_as_trl_s_own_trainer_does(make, algorithm, base, monkeypatch):
     shared = {"steps": 4, "num_iterations": 2, "gradient_accumulation_steps": 2, "per_device_train_batch_size": 16}
     shared |= {"optim": "sgd", "learning_rate": 0.1}  # Adam would blow up the rounding of gradients that are zero
-    ours = _trainer(tmp_path / "ours", algorithm=algorithm, **shared)
+    ours = make(algorithm=algorithm, **shared)
     ours.train()
     plain = {"beta": 1e-3, "use_bias_correction_kl": False, "temperature": 1.0}
-    theirs = _trainer(tmp_path / "theirs", kind=GRPOTrainer, **shared, **plain, **base)
+    theirs = make(kind=GRPOTrainer, **shared, **plain, **base)
     monkeypatch.setattr(theirs, "_generate_single_turn", RankGRPOTrainer._generate_single_turn.__get__(theirs))
     theirs.args.beam_groups, theirs._timed = False, lambda part: nullcontext()
     theirs.train()
-    assert _series(ours, "reward") == _series(theirs, "reward")
-    for (name, mine), other in zip(_weights(ours).items(), _weights(theirs).values(), strict=True):
+    assert series(ours, "reward") == series(theirs, "reward")
+    for (name, mine), other in zip(weights(ours).items(), weights(theirs).values(), strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6, msg=name)
 
 
-def test_weighted_rank_rewards_and_a_scalar_beside_them(tmp_path):
+def test_weighted_rank_rewards_and_a_scalar_beside_them(make):
     def brevity(completions, **_):
         return [-float(len(completion[0]["content"])) for completion in completions]
 
-    rewards = [RankReward(CATALOG, NUM_RANKS), RankReward(CATALOG, NUM_RANKS, year_tolerance=0), brevity]
+    rewards = [RankReward(CATALOG, NUM_RANKS), GroundedReward(CATALOG, NUM_RANKS), brevity]
     for spread in ("ranks", "sequence"):
         options = {"reward_weights": [2.0, 0.5, 0.1], "scalar_rewards": spread, "returns": "log"}
-        trainer = _trainer(tmp_path / spread, steps=1, rewards=rewards, **options)
+        trainer = make(steps=1, rewards=rewards, **options)
         trainer.train()
         relevance = sum(w * r.last_relevance for w, r in zip((2.0, 0.5), rewards, strict=False))
-        scalar = 0.1 * torch.tensor(brevity(trainer.last_rollouts[1]))[:, None]
+        scalar = 0.1 * torch.tensor(brevity(trainer.last_group()[1]))[:, None]
         returns = rank_returns(relevance, "log")
         if spread == "ranks":
             expected = rank_advantages(returns + scalar / NUM_RANKS, 8)
@@ -162,48 +104,50 @@ def test_weighted_rank_rewards_and_a_scalar_beside_them(tmp_path):
         torch.testing.assert_close(trainer._rank_advantages(8), expected)
 
 
-def test_a_reward_model_beside_the_rank_reward(tmp_path):
+def test_a_reward_model_beside_the_rank_reward(make):
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = Qwen2Config(vocab_size=400, num_key_value_heads=2, num_labels=1, pad_token_id=0, **sizes)
     model = Qwen2ForSequenceClassification(config)
-    donor = _trainer(tmp_path / "donor")
+    donor = make()
     model.config._name_or_path = "judge"
-    trainer = _trainer(tmp_path, rewards=[RankReward(CATALOG, NUM_RANKS), model], reward_tokenizer=donor._tokenizer)
+    trainer = make(
+        rewards=[RankReward(CATALOG, NUM_RANKS), model], trl={"reward_processing_classes": [None, donor._tokenizer]}
+    )
     trainer.train()
-    assert len(_series(trainer, "rewards/judge/mean")) == 1
+    assert len(series(trainer, "rewards/judge/mean")) == 1
     assert trainer._scalars.std() > 0
 
 
-def test_beam_groups(tmp_path):
-    trainer = _trainer(tmp_path, steps=2, beam_groups=True)
+def test_beam_groups(make):
+    trainer = make(steps=2, beam_groups=True)
     trainer.train()
-    lists = [completion[0]["content"] for completion in trainer.last_rollouts[1][:8]]
+    lists = [completion[0]["content"] for completion in trainer.last_group()[1][:8]]
     assert len(set(lists)) == 8
 
 
-def test_a_repetition_penalty_is_part_of_the_policy(tmp_path):
-    trainer = _trainer(tmp_path, steps=2, repetition_penalty=1.5, num_iterations=2)
+def test_a_repetition_penalty_is_part_of_the_policy(make):
+    trainer = make(steps=2, repetition_penalty=1.5, num_iterations=2)
     trainer.train()
-    assert _series(trainer, "ratio/mean")[0] == pytest.approx(1, abs=1e-4)
-    assert _series(trainer, "kl")[0] < 1e-4
+    assert series(trainer, "ratio/mean")[0] == pytest.approx(1, abs=1e-4)
+    assert series(trainer, "kl")[0] < 1e-4
 
 
-def test_lora(tmp_path):
-    trainer = _trainer(tmp_path, steps=3, peft_config=LoraConfig(r=4, target_modules="all-linear"))
-    before = _weights(trainer)
+def test_lora(make):
+    trainer = make(steps=3, trl={"peft_config": LoraConfig(r=4, target_modules="all-linear")})
+    before = weights(trainer)
     trainer.train()
-    changed = {name for name, value in _weights(trainer).items() if not torch.equal(value, before[name])}
+    changed = {name for name, value in weights(trainer).items() if not torch.equal(value, before[name])}
     assert changed and all("lora" in name for name in changed)
 
 
-def test_the_method_s_step_decay(tmp_path):
-    trainer = _trainer(tmp_path, steps=4, decay_step=2, decayed_learning_rate=1e-4)
+def test_the_method_s_step_decay(make):
+    trainer = make(steps=4, decay_step=2, decayed_learning_rate=1e-4)
     trainer.train()
-    assert _series(trainer, "learning_rate") == pytest.approx([3e-3, 3e-3, 1e-4, 1e-4])
+    assert series(trainer, "learning_rate") == pytest.approx([3e-3, 3e-3, 1e-4, 1e-4])
 
 
-def test_an_epoch_has_the_same_order_when_training_starts_in_it(tmp_path):
-    sampler = _trainer(tmp_path)._get_train_sampler()
+def test_an_epoch_has_the_same_order_when_training_starts_in_it(make):
+    sampler = make()._get_train_sampler()
     sampler.set_epoch(0)
     first = list(sampler)
     sampler.set_epoch(1)
@@ -214,8 +158,8 @@ def test_an_epoch_has_the_same_order_when_training_starts_in_it(tmp_path):
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_loss_that_is_not_finite_stops_with_good_checkpoints(tmp_path, monkeypatch, bad):
-    trainer = _trainer(tmp_path, steps=4, save_strategy="steps", save_steps=1)
+def test_a_loss_that_is_not_finite_stops_with_good_checkpoints(make, monkeypatch, bad):
+    trainer = make(steps=4, save_strategy="steps", save_steps=1)
     real = trainer_module.rank_grpo_loss
 
     def spoilt(*arguments, **options):
@@ -225,17 +169,17 @@ def test_a_loss_that_is_not_finite_stops_with_good_checkpoints(tmp_path, monkeyp
     monkeypatch.setattr(trainer_module, "rank_grpo_loss", spoilt)
     with pytest.raises(FloatingPointError, match="after step 2.*Lower learning_rate"):
         trainer.train()
-    weights = load_file(tmp_path / "out" / "checkpoint-2" / "model.safetensors")
-    assert all(torch.isfinite(value).all() for value in weights.values())
+    saved = load_file(Path(trainer.args.output_dir) / "checkpoint-2" / "model.safetensors")
+    assert all(torch.isfinite(value).all() for value in saved.values())
 
 
-def test_a_gradient_that_is_not_finite_stops_before_the_update(tmp_path):
-    trainer = _trainer(tmp_path)
-    before = _weights(trainer)
+def test_a_gradient_that_is_not_finite_stops_before_the_update(make):
+    trainer = make()
+    before = weights(trainer)
     trainer.model.model.layers[0].mlp.up_proj.weight.register_hook(lambda grad: grad * float("nan"))
     with pytest.raises(FloatingPointError, match="gradient's norm is nan"):
         trainer.train()
-    assert all(torch.equal(value, before[name]) for name, value in _weights(trainer).items())
+    assert all(torch.equal(value, before[name]) for name, value in weights(trainer).items())
 
 
 @pytest.mark.parametrize(

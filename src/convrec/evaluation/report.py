@@ -1,17 +1,15 @@
 """The report: one HTML file that needs nothing from elsewhere. Texts of users and models are escaped."""
 
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
 from convrec.data.catalog import Catalog, fold
+from convrec.evaluation.page import BLUE, LINES, PALE, curve, figure, metric_label, render_page
 from convrec.evaluation.table import SYSTEMS
 from convrec.matching import Truth, relevance
 from convrec.parsing import parse_list
@@ -19,9 +17,6 @@ from convrec.parsing import parse_list
 MODELS = ("zero_shot", "sft", "rank_grpo")  # those that compete for the bold figure
 DEMONSTRATION_STEPS = {"teacher": "Teacher", "remap": "Remap", "reflect": "Reflect", "adjust": "Adjust"}
 MAX_COLUMNS = 80  # of the heatmap: more would be narrower than a pixel on a phone
-
-_BLUE, _PALE, _GREY = "#1f5fa8", "#a9c4e4", "#5a6472"
-_LINES = ((_BLUE, "circle"), ("#b3541e", "square"), ("#2c7a4b", "diamond"), ("#7a3e9d", "cross"))
 
 Status = Literal["hit", "seen", "outside", "blank", "unscored", "miss"]
 
@@ -85,55 +80,14 @@ def judge_lines(
     return lines
 
 
-def metric_label(metric: str) -> str:
-    """Return a metric's name as it is printed: `ndcg_at_5` is NDCG@5."""
-    names = {"recall": "Recall@", "ndcg": "NDCG@"}
-    name, _, cutoff = metric.partition("_at_")
-    return f"{names[name]}{cutoff}" if cutoff else metric.replace("_", " ").capitalize()
-
-
-def _figure(name: str, traces: Sequence[Any], x_title: str, y_title: str, height: int = 300, **y_axis: Any) -> Markup:
-    """Return a plot as HTML. Axes are fixed, so that a finger on a plot scrolls the page."""
-    axis = {"fixedrange": True, "automargin": True, "gridcolor": "#e3e7ec", "linecolor": "#8a94a3"}
-    layout = {
-        "template": "none",
-        "font": {"family": "system-ui, sans-serif", "size": 13, "color": "#1b2430"},
-        "margin": {"l": 8, "r": 8, "t": 28, "b": 8},
-        "xaxis": {**axis, "title": {"text": x_title}, "zeroline": False},
-        "yaxis": {**axis, "title": {"text": y_title}, "zeroline": False, **y_axis},
-        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
-        "dragmode": False,
-        "autosize": True,
-    }
-    html = go.Figure(list(traces), layout).to_html(
-        full_html=False,
-        include_plotlyjs=False,
-        div_id=f"plot-{name}",  # a random one would change the file's hash with every run
-        default_height=f"{height}px",
-        config={"responsive": True, "displayModeBar": False},
-    )
-    return Markup(html)
-
-
-def _curve(frame: pd.DataFrame, column: str, name: str, color: str, symbol: str | None = None) -> go.Scatter:
-    return go.Scatter(
-        x=frame["step"].tolist(),
-        y=frame[column].tolist(),
-        name=name,
-        mode="lines+markers" if symbol else "lines",
-        line={"color": color, "width": 2},
-        marker={"symbol": symbol, "size": 8} if symbol else None,
-    )
-
-
 def reward_figure(frame: pd.DataFrame) -> Markup:
     """Return the plot of the hits per sampled list by step, with a centred mean over a tenth of the steps."""
     window = max(1, len(frame) // 10)
-    smooth = frame.assign(reward=frame["reward"].rolling(window, center=True, min_periods=1).mean())
-    traces = [_curve(frame, "reward", "each step", _PALE)]
+    smooth = frame.assign(hits=frame["hits"].rolling(window, center=True, min_periods=1).mean())
+    traces = [curve(frame, "hits", "each step", PALE)]
     if window > 1:
-        traces.append(_curve(smooth, "reward", "running mean", _BLUE))
-    return _figure("reward", traces, "step", "hits per list")
+        traces.append(curve(smooth, "hits", "running mean", BLUE))
+    return figure("reward", traces, "step", "hits per list")
 
 
 def rank_figure(frame: pd.DataFrame) -> Markup:
@@ -155,16 +109,15 @@ def rank_figure(frame: pd.DataFrame) -> Markup:
         hovertemplate="step %{x}, rank %{y}: %{z:.1%}<extra></extra>",
     )
     ticks = [rank for rank in grid.index if rank == 1 or rank % 5 == 0]
-    return _figure("ranks", [heatmap], "step", "rank", 420, autorange="reversed", tickvals=ticks, showgrid=False)
+    return figure("ranks", [heatmap], "step", "rank", 420, autorange="reversed", tickvals=ticks, showgrid=False)
 
 
 def validation_figure(frame: pd.DataFrame, cutoffs: Sequence[int]) -> Markup:
     """Return the plot of the validation NDCG@K of the checkpoints; step 0 is the SFT model."""
     traces = [
-        _curve(frame, f"ndcg_at_{k}", f"NDCG@{k}", *_LINES[position % len(_LINES)])
-        for position, k in enumerate(cutoffs)
+        curve(frame, f"ndcg_at_{k}", f"NDCG@{k}", *LINES[position % len(LINES)]) for position, k in enumerate(cutoffs)
     ]
-    return _figure("validation", traces, "step", "NDCG")
+    return figure("validation", traces, "step", "NDCG")
 
 
 def demonstration_figure(metrics: Mapping[str, Mapping[str, float]], headline: str) -> Markup:
@@ -177,10 +130,10 @@ def demonstration_figure(metrics: Mapping[str, Mapping[str, float]], headline: s
         text=[f"{value:.4f}" for value in values],
         textposition="outside",
         cliponaxis=False,
-        marker={"color": _BLUE},
+        marker={"color": BLUE},
         width=0.6,
     )
-    return _figure("demonstrations", [bars], "", metric_label(headline))
+    return figure("demonstrations", [bars], "", metric_label(headline))
 
 
 def make_figures(
@@ -192,7 +145,7 @@ def make_figures(
     """Return the plots as HTML by name: a plot without points, of a run shorter than its logging, is absent."""
     figures = {"demonstrations": demonstration_figure(demonstrations, headline)}
     if not plots["sft"].empty:
-        figures["sft"] = _figure("sft", [_curve(plots["sft"], "loss", "loss", _BLUE)], "step", "loss")
+        figures["sft"] = figure("sft", [curve(plots["sft"], "loss", "loss", BLUE)], "step", "loss")
     if not plots["reward"].empty:
         figures["reward"] = reward_figure(plots["reward"])
     if not plots["reward_by_rank"].empty:
@@ -234,10 +187,8 @@ def render_report(
     """
     headline = f"ndcg_at_{max(cutoffs)}"
     metrics = [f"{name}_at_{k}" for name in ("recall", "ndcg") for k in cutoffs]
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["metric"] = metric_label
-    source = files("convrec.evaluation").joinpath("report.html.j2").read_text(encoding="utf-8")
-    return environment.from_string(source).render(
+    return render_page(
+        "report.html.j2",
         profile=profile,
         seed=seed,
         simulated=simulated,
@@ -260,5 +211,4 @@ def render_report(
         examples=examples,
         parameters=parameters,
         code=code,
-        plotly=Markup(get_plotlyjs()),
     )

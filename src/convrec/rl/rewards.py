@@ -5,9 +5,10 @@ from typing import Any, Literal
 
 import torch
 
-from convrec.data.catalog import YEAR_TOLERANCE, Catalog
+from convrec.data.catalog import YEAR_TOLERANCE, Catalog, fold
 from convrec.evaluation.scoring import list_quality
 from convrec.matching import Truth, relevance
+from convrec.parsing import parse_list
 
 Returns = Literal["exp_inf", "exp", "log"]
 _LIST_METRICS = {
@@ -77,6 +78,15 @@ class RankReward:
         ]
         return torch.tensor(rows, dtype=torch.float32)
 
+    def describe(self, completions: Sequence[Any], seen_titles: Sequence[Sequence[str]]) -> dict[str, float]:
+        """Return the means that describe the lists of the last call."""
+        quality = [
+            list_quality(completion_text(completion), seen, self.catalog, self.num_ranks)
+            for completion, seen in zip(completions, seen_titles, strict=True)
+        ]
+        means = {name: sum(row[key] for row in quality) / len(quality) for name, key in _LIST_METRICS.items()}
+        return {**means, "lists/hits": float(self.last_relevance.sum(dim=1).mean())}
+
     def __call__(
         self,
         completions: Sequence[Any],
@@ -88,14 +98,36 @@ class RankReward:
         """Return DCG@N of each completion; `log_metric`, which TRL gives, gets the means that describe the lists."""
         self.last_relevance = self.relevance(completions, groundtruth, seen_titles)
         if log_metric is not None:
-            quality = [
-                list_quality(completion_text(completion), seen, self.catalog, self.num_ranks)
-                for completion, seen in zip(completions, seen_titles, strict=True)
-            ]
-            for name, key in _LIST_METRICS.items():
-                log_metric(name, sum(row[key] for row in quality) / len(quality))
-            log_metric("lists/hits", float(self.last_relevance.sum(dim=1).mean()))
+            for name, value in self.describe(completions, seen_titles).items():
+                log_metric(name, value)
         return rank_returns(self.last_relevance, "log")[:, 0].tolist()
+
+
+class GroundedReward(RankReward):
+    """1 where a rank names a catalog item that is neither seen nor named at an earlier rank, whoever liked it."""
+
+    __name__ = "grounded"
+
+    def relevance(
+        self,
+        completions: Sequence[Any],
+        groundtruth: Sequence[Sequence[Any]],
+        seen_titles: Sequence[Sequence[str]],
+    ) -> torch.Tensor:
+        """Return the reward of every rank. Shape: (B, N), float32."""
+        rows = torch.zeros(len(completions), self.num_ranks)
+        for row, (completion, titles) in enumerate(zip(completions, seen_titles, strict=True)):
+            seen, named = {fold(title) for title in titles}, set()
+            entries = parse_list(completion_text(completion), self.catalog)[: self.num_ranks]
+            for rank, entry in enumerate(entries):
+                if entry is not None and entry.index is not None and fold(entry.title) not in seen:
+                    rows[row, rank] = float(entry.index not in named)
+                    named.add(entry.index)
+        return rows
+
+    def describe(self, completions: Sequence[Any], seen_titles: Sequence[Sequence[str]]) -> dict[str, float]:
+        """Return the mean number of grounded ranks."""
+        return {"lists/grounded": float(self.last_relevance.sum(dim=1).mean())}
 
 
 def completion_text(completion: Any) -> str:

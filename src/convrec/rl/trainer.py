@@ -89,6 +89,10 @@ class RankGRPOTrainer(GRPOTrainer):
                     add_penalized_head(base, args.repetition_penalty, args.temperature)
         self.add_callback(_Clock(self))
 
+    def last_group(self) -> tuple[list[dict], list, torch.Tensor]:
+        """Return rows, completions and relevance (B, N) of this process's last rollouts."""
+        return *self._last_rollouts, self.reward_funcs[self._rank_rewards[0]].last_relevance
+
     def note(self, metrics: dict[str, Any]) -> None:
         """Add numbers to the next log, averaged over the calls until then."""
         for name, value in metrics.items():
@@ -140,7 +144,7 @@ class RankGRPOTrainer(GRPOTrainer):
         """Keep the weighted relevance of every rank of all processes, (B, N), beside TRL's scalars (B, functions)."""
         with self._timed("reward"):
             rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-            self.last_rollouts = (inputs, completions)
+            self._last_rollouts = (inputs, completions)
             weighted = [self.reward_funcs[i].last_relevance * self.reward_weights[i] for i in self._rank_rewards]
             if weighted:
                 self._relevance = gather(torch.stack(weighted).sum(0).to(self.accelerator.device))

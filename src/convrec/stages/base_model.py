@@ -64,6 +64,7 @@ def _make_embedded(params: Params, paths: Paths, record: Run) -> None:
             gradient_accumulation_steps=1,
             logging_steps=20,
             save_steps=200,
+            keep_checkpoints=1,
             gradient_checkpointing=False,
         )
     model.save_pretrained(paths.model("base"))

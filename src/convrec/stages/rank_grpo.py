@@ -1,29 +1,52 @@
 """Stage `rank_grpo`: the SFT model is aligned with what users liked."""
 
+import logging
+from pathlib import Path
 from typing import Any
 
+from accelerate.utils import gather_object
 from datasets import Dataset
 from transformers import PrinterCallback
+from trl.models.utils import unwrap_model_for_generation
 
-from convrec.config import Optimization, Params
+from convrec.config import Optimization, Params, Rewards
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import build_prompt, distinct_prompts, read_rows
+from convrec.errors import InputError
 from convrec.evaluation.scoring import mean_scores, score_lists
 from convrec.generation.engine import TransformersEngine
 from convrec.generation.tokenizer import load_tokenizer
 from convrec.paths import Paths
 from convrec.rl.arguments import RankGRPOConfig
-from convrec.rl.rewards import RankReward
+from convrec.rl.rewards import GroundedReward, RankReward
+from convrec.rl.samples import SampleCallback
 from convrec.rl.trainer import RankGRPOTrainer
 from convrec.stages.files import read_catalog, write_json, write_plot
 from convrec.tracking import Run
 from convrec.training.arguments import shared_arguments
-from convrec.training.callbacks import HistoryCallback, ValidationCallback, read_history
-from convrec.training.checkpoints import last_checkpoint, mark_finished, training_folder
+from convrec.training.callbacks import HistoryCallback, Measure, ValidationCallback, read_history
+from convrec.training.checkpoints import (
+    CompletionCallback,
+    best_checkpoint,
+    clear_finished,
+    last_checkpoint,
+    mark_finished,
+    training_folder,
+)
+from convrec.training.export import export_model, lora_config
+from convrec.training.launch import is_main_process
+from convrec.training.start import resolve_start
+
+logger = logging.getLogger(__name__)
 
 
 def _dataset(params: Params, paths: Paths) -> Dataset:
-    common = params.common
+    common, since = params.common, params.rank_grpo.since
+    rows = read_rows(paths.split("train"))
+    kept = [row for row in rows if since is None or row["date"][:7] >= since]
+    if not kept:
+        dates = [row["date"][:7] for row in rows]
+        raise InputError(f"rank_grpo.since = {since!r}: no training row is so late; the last is of {max(dates)!r}")
     return Dataset.from_list(
         [
             {
@@ -31,100 +54,146 @@ def _dataset(params: Params, paths: Paths) -> Dataset:
                 "groundtruth": row["groundtruth"],
                 "seen_titles": row["seen_titles"],
             }
-            for row in read_rows(paths.split("train"))
+            for row in kept
         ]
     )
 
 
-def _validation(
-    params: Params, paths: Paths, catalog: Catalog, tokenizer: Any, history: HistoryCallback
-) -> ValidationCallback:
-    """Return the callback that scores greedy lists for the first validation prompts."""
+def _rewards(config: Rewards, catalog: Catalog, num_ranks: int) -> tuple[list[Any], list[float]]:
+    """Return the reward functions and their weights; relevance is always there, for the record."""
+    functions: list[tuple[Any, float]] = [(RankReward(catalog, num_ranks), config.relevance)]
+    if config.grounded:
+        functions.append((GroundedReward(catalog, num_ranks), config.grounded))
+    if config.model:
+        functions.append((config.model, config.model_weight))
+    return [function for function, _ in functions], [weight for _, weight in functions]
+
+
+def _arguments(params: Params, folder: Path, reward_weights: list[float]) -> RankGRPOConfig:
+    config, common = params.rank_grpo, params.common
+    bf16 = params.base_model.dtype == "bfloat16"
+    optimization = config.model_dump(include=set(Optimization.model_fields))
+    as_named = {"algorithm", "returns", "return_gamma", "num_generations", "num_iterations", "beta", "epsilon_high"}
+    as_named |= {"delta", "overflow_penalty", "early_eos_penalty", "aggregation", "normalization", "temperature"}
+    as_named |= {"max_completion_length", "decay_step", "decayed_learning_rate", "vllm_gpu_memory_utilization"}
+    return RankGRPOConfig(
+        max_steps=config.num_steps or -1,
+        num_train_epochs=config.num_epochs,
+        num_ranks=common.list_length,
+        epsilon=config.epsilon_low,
+        scalar_rewards=config.rewards.model_spread,
+        reward_weights=reward_weights,
+        repetition_penalty=common.repetition_penalty,
+        beam_groups=config.rollouts == "beam",
+        use_vllm=config.rollouts.startswith("vllm"),
+        vllm_mode=config.rollouts.removeprefix("vllm_") if config.rollouts.startswith("vllm") else "colocate",
+        vllm_server_base_url=config.vllm_server_url,
+        vllm_importance_sampling_clip_max=config.sampler_cap,
+        **config.model_dump(include=as_named),
+        **shared_arguments(folder, common.seed, common.device, bf16, **optimization),
+    )
+
+
+def _measure(params: Params, paths: Paths, catalog: Catalog, trainer: RankGRPOTrainer) -> Measure:
+    """Return what scores greedy lists for the first validation prompts; the processes share them out."""
     common, config = params.common, params.rank_grpo
     rows = read_rows(paths.split("validation"))
     prompts = distinct_prompts(rows)[: config.validation_prompts]
     kept = {row["prompt_id"] for row in prompts}
     rows = [row for row in rows if row["prompt_id"] in kept]
-    chats = [build_prompt(row["messages"], common.instruction, common.list_length) for row in prompts]
+    accelerator = trainer.accelerator
+    mine = prompts[accelerator.process_index :: accelerator.num_processes]
 
-    def measure(model: Any) -> dict[str, float]:
-        engine = TransformersEngine(
-            model,
-            tokenizer,
-            config.per_device_batch_size,
-            config.max_completion_length,
-            common.repetition_penalty,
-        )
-        texts = dict(zip((row["prompt_id"] for row in prompts), engine.generate(chats), strict=True))
+    def measure(_: Any) -> dict[str, float]:
+        with unwrap_model_for_generation(trainer.model_wrapped, accelerator) as model:
+            engine = TransformersEngine(
+                model,
+                trainer.processing_class,
+                config.per_device_batch_size,
+                config.max_completion_length,
+                common.repetition_penalty,
+            )
+            lists = engine.generate(
+                [build_prompt(row["messages"], common.instruction, common.list_length) for row in mine]
+            )
+        texts = dict(gather_object(list(zip((row["prompt_id"] for row in mine), lists, strict=True))))
         return mean_scores(score_lists(texts, rows, catalog, common.list_length, common.cutoffs))
 
-    return ValidationCallback(measure, config.validation_steps, history)
+    return measure
+
+
+def align(params: Params, paths: Paths, folder: Path, record: Run) -> Path:
+    """Train in `folder`, resuming what is there; return the checkpoint that the parameters choose: best or last.
+
+    The folder's `history.jsonl` holds every logged metric, `samples/` some rollouts.
+    """
+    config, common = params.rank_grpo, params.common
+    catalog = read_catalog(paths.catalog)
+    start = resolve_start(config.start, paths.model("sft"), config.num_steps)
+    tokenizer = load_tokenizer(start.model)
+    if tokenizer.chat_template is None:
+        raise InputError(f"rank_grpo.start = {config.start!r}: its tokenizer has no chat template; add one to it")
+    rewards, weights = _rewards(config.rewards, catalog, common.list_length)
+    arguments = _arguments(params, folder, weights)
+    with arguments.main_process_first(local=False):
+        clear_finished(folder)
+    history = HistoryCallback(folder / "history.jsonl", record.log_metrics)
+    trainer = RankGRPOTrainer(
+        start.model,
+        rewards,
+        arguments,
+        train_dataset=_dataset(params, paths),
+        processing_class=tokenizer,
+        callbacks=[history],
+        peft_config=lora_config(config.lora),
+    )
+    trainer.remove_callback(PrinterCallback)  # the history callback tells the progress
+    measure = _measure(params, paths, catalog, trainer)
+    metric = f"ndcg_at_{max(common.cutoffs)}"
+    trainer.add_callback(ValidationCallback(measure, config.validation_steps, metric, history))
+    sampled = (config.sample_steps, config.num_generations, folder / "samples")
+    trainer.add_callback(
+        SampleCallback(trainer.last_group, catalog, *sampled, lambda path: record.log_artifact(path, "samples"))
+    )
+    trainer.add_callback(CompletionCallback())
+    checkpoint = last_checkpoint(folder) or start.checkpoint
+    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    chosen = best_checkpoint(folder) if config.output_checkpoint == "best" else None
+    chosen = chosen or last_checkpoint(folder)
+    if chosen is None:
+        raise InputError(f"rank_grpo.start = {config.start!r}: nothing is left to train; raise rank_grpo.num_steps")
+    return chosen
 
 
 def run(params: Params, paths: Paths, record: Run) -> None:
     """Write the aligned model, its last metrics, and its curves (rewards by rank, validation by step)."""
     config, common = params.rank_grpo, params.common
-    catalog = read_catalog(paths.catalog)
     for name in ("train", "validation"):
         record.log_dataset(paths.split(name), name)
     inputs = [paths.model("sft"), paths.split("train"), paths.catalog]
+    inputs += [path for path in [Path(config.start)] if path.is_dir()]
     parameters = {
         **config.model_dump(),
         **common.model_dump(include={"seed", "instruction", "list_length", "repetition_penalty"}),
     }
     folder = training_folder("rank_grpo", parameters, inputs)
-    bf16 = params.base_model.dtype == "bfloat16"
-    optimization = config.model_dump(include=set(Optimization.model_fields))
-    arguments = RankGRPOConfig(
-        max_steps=config.num_steps or -1,
-        num_train_epochs=config.num_epochs,
-        decay_step=config.decay_step,
-        decayed_learning_rate=config.decayed_learning_rate,
-        num_ranks=common.list_length,
-        returns=config.returns,
-        return_gamma=config.return_gamma,
-        num_generations=config.num_generations,
-        num_iterations=config.num_iterations,
-        beta=config.beta,
-        epsilon=config.epsilon_low,
-        epsilon_high=config.epsilon_high,
-        overflow_penalty=config.overflow_penalty,
-        early_eos_penalty=config.early_eos_penalty,
-        aggregation=config.aggregation,
-        normalization=config.normalization,
-        temperature=config.temperature,
-        top_p=config.top_p,
-        repetition_penalty=common.repetition_penalty,
-        max_completion_length=config.max_completion_length,
-        use_vllm=config.use_vllm,
-        vllm_gpu_memory_utilization=config.vllm_gpu_memory_utilization,
-        **shared_arguments(folder, common.seed, common.device, bf16, **optimization),
-    )
-    tokenizer = load_tokenizer(paths.model("sft"))
-    history = HistoryCallback(folder / "history.jsonl", record.log_metrics)
-    trainer = RankGRPOTrainer(
-        str(paths.model("sft")),
-        RankReward(catalog, common.list_length),
-        arguments,
-        train_dataset=_dataset(params, paths),
-        processing_class=tokenizer,
-        callbacks=[history, _validation(params, paths, catalog, tokenizer, history)],
-    )
-    trainer.remove_callback(PrinterCallback)  # the history callback tells the progress
-    trainer.train(resume_from_checkpoint=last_checkpoint(folder))
-    trainer.model.generation_config.repetition_penalty = common.repetition_penalty  # for whoever loads the folder
-    trainer.model.save_pretrained(paths.model("rank_grpo"))
-    tokenizer.save_pretrained(paths.model("rank_grpo"))
-    _write_curves(read_history(folder / "history.jsonl"), paths)
+    checkpoint = align(params, paths, folder, record)
+    if not is_main_process():
+        return
+    logger.info("the model is that of %s", checkpoint)
+    start = resolve_start(config.start, paths.model("sft"), None)
+    tokenizer = load_tokenizer(start.model)
+    export_model(checkpoint, start.model, tokenizer, paths.model("rank_grpo"), common.repetition_penalty)
+    _write_curves(read_history(folder / "history.jsonl"), int(checkpoint.name.rsplit("-", 1)[1]), paths)
     mark_finished(folder)
 
 
-def _write_curves(history: list[dict[str, float]], paths: Paths) -> None:
+def _write_curves(history: list[dict[str, float]], chosen: int, paths: Paths) -> None:
     rewards = [row for row in history if "reward" in row]
     checks = [row for row in history if any(name.startswith("validation/") for name in row)]
     write_plot(
         paths.plot("reward"),
-        ({"step": int(r["step"]), "reward": r["reward"], "kl": r.get("kl", 0.0)} for r in rewards),
+        ({"step": int(r["step"]), "hits": r["lists/hits"], "kl": r.get("kl", 0.0)} for r in rewards),
     )
     write_plot(
         paths.plot("reward_by_rank"),
@@ -146,6 +215,7 @@ def _write_curves(history: list[dict[str, float]], paths: Paths) -> None:
             for row in checks
         ),
     )
-    last = {key.removeprefix(prefix): value for key, value in checks[-1].items() if key.startswith(prefix)}
-    steps = int(rewards[-1]["step"])
-    write_json(paths.metrics("rank_grpo"), {"steps": steps, "reward": rewards[-1]["reward"], "validation": last})
+    best = {int(row["step"]): row for row in checks}.get(chosen, checks[-1])
+    validation = {key.removeprefix(prefix): value for key, value in best.items() if key.startswith(prefix)}
+    steps = {"steps": int(rewards[-1]["step"]), "chosen_step": chosen}
+    write_json(paths.metrics("rank_grpo"), {**steps, "hits": rewards[-1]["lists/hits"], "validation": validation})

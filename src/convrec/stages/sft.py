@@ -11,6 +11,8 @@ from convrec.stages.files import write_json, write_plot
 from convrec.tracking import Run
 from convrec.training.callbacks import HistoryCallback, read_history
 from convrec.training.checkpoints import mark_finished, training_folder
+from convrec.training.export import export_model, lora_config
+from convrec.training.launch import is_main_process
 from convrec.training.sft import train_sft
 
 
@@ -29,7 +31,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     parameters = {**config.model_dump(), **common.model_dump(include={"seed", "instruction", "list_length"})}
     folder = training_folder("sft", parameters, inputs)
     tokenizer = load_tokenizer(paths.model("base"))
-    model = train_sft(
+    saved = train_sft(
         AutoModelForCausalLM.from_pretrained(paths.model("base")),
         tokenizer,
         Dataset.from_list(rows),
@@ -41,10 +43,12 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         seed=common.seed,
         device=common.device,
         bf16=params.base_model.dtype == "bfloat16",
+        peft_config=lora_config(config.lora),
         **config.model_dump(include=set(Optimization.model_fields)),
     )
-    model.save_pretrained(paths.model("sft"))
-    tokenizer.save_pretrained(paths.model("sft"))
+    if not is_main_process():
+        return
+    export_model(saved, paths.model("base"), tokenizer, paths.model("sft"), common.repetition_penalty)
     curve = [row for row in read_history(folder / "history.jsonl") if "loss" in row]
     write_plot(paths.plot("sft"), ({"step": int(r["step"]), "loss": r["loss"]} for r in curve))
     write_json(paths.metrics("sft"), {"loss": curve[-1]["loss"], "steps": int(curve[-1]["step"])} if curve else {})

@@ -28,6 +28,7 @@ def shared_arguments(
     gradient_accumulation_steps: int,
     logging_steps: int,
     save_steps: int,
+    keep_checkpoints: int,
     gradient_checkpointing: bool,
 ) -> dict[str, Any]:
     """Return the keyword arguments of a TRL config for the project's optimisation parameters.
@@ -56,7 +57,7 @@ def shared_arguments(
         "gradient_checkpointing": gradient_checkpointing,
         "logging_steps": logging_steps,
         "save_steps": save_steps,
-        "save_total_limit": 2,
+        "save_total_limit": keep_checkpoints,
         "report_to": "none",
         "disable_tqdm": True,
         "dataloader_pin_memory": not on_cpu,

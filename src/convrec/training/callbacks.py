@@ -12,6 +12,7 @@ from transformers import TrainerCallback
 logger = logging.getLogger(__name__)
 
 MetricSink = Callable[[dict[str, float], int], None]
+Measure = Callable[[Any], dict[str, float]]
 _SHOWN = ("loss", "reward", "kl")
 
 
@@ -23,13 +24,18 @@ class HistoryCallback(TrainerCallback):
 
     def __init__(self, path: Path, sink: MetricSink):
         self._path, self._sink = path, sink
-        self._start_time, self._start_step = 0.0, 0
+        self._start_time, self._start_step, self._before = 0.0, 0, 0.0
+
+    def elapsed(self) -> float:
+        """Return the seconds of training so far, those before an interruption included."""
+        return self._before + time.monotonic() - self._start_time
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if not state.is_world_process_zero:
             return
         self._start_time, self._start_step = time.monotonic(), state.global_step
         kept = [row for row in read_history(self._path) if row["step"] <= state.global_step and state.global_step]
+        self._before = max((row.get("seconds/elapsed", 0.0) for row in kept), default=0.0)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
         for row in kept:
@@ -65,26 +71,32 @@ class HistoryCallback(TrainerCallback):
 class ValidationCallback(TrainerCallback):
     """Measures validation at the start, every `every` steps, and at the end, into the history.
 
-    It stands after the `HistoryCallback` in a trainer's list.
+    A checkpoint is saved whenever `metric` is better than ever since step 0, and the trainer keeps the best one. The
+    callback stands after the `HistoryCallback` in a trainer's list; `measure` is called by every process, and returns
+    the same metrics in each.
     """
 
-    def __init__(self, measure: Callable[[Any], dict[str, float]], every: int, history: HistoryCallback):
-        self._measure, self._every, self._history = measure, every, history
+    def __init__(self, measure: Measure, every: int, metric: str, history: HistoryCallback):
+        self._measure, self._every, self._metric, self._history = measure, every, metric, history
 
-    def _run(self, model: Any, step: int) -> None:
+    def _run(self, model: Any, state: Any) -> float:
         metrics = {f"validation/{name}": value for name, value in self._measure(model).items()}
-        self._history.write(metrics, step)
-        shown = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items() if "ndcg" in name)
-        logger.info("step %d  %s", step, shown)
+        if state.is_world_process_zero:
+            self._history.write({**metrics, "seconds/elapsed": self._history.elapsed()}, state.global_step)
+            shown = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items() if "ndcg" in name)
+            logger.info("step %d  %s", state.global_step, shown)
+        return metrics[f"validation/{self._metric}"]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-        if state.global_step == 0 and state.is_world_process_zero:
-            self._run(model, 0)
+        if state.global_step == 0:
+            self._run(model, state)
 
     def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-        due = state.global_step % self._every == 0 or state.global_step == state.max_steps
-        if due and state.is_world_process_zero:
-            self._run(model, state.global_step)
+        if state.global_step % self._every == 0 or state.global_step == state.max_steps:
+            value = self._run(model, state)
+            if state.best_metric is None or value > state.best_metric:
+                state.best_metric, state.best_global_step = value, state.global_step
+                control.should_save = True
 
 
 class StopCallback(TrainerCallback):

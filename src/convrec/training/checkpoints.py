@@ -7,17 +7,19 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from transformers.trainer_utils import get_last_checkpoint
+from transformers import TrainerCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 ROOT = Path("checkpoints")
 _FINISHED = "finished"
+_COMPLETE = "complete"
+_STATE = "trainer_state.json"
 
 
 def training_folder(stage: str, parameters: dict[str, Any], inputs: Iterable[Path]) -> Path:
     """Return the checkpoint folder keyed by the stage's parameters and the bytes of its inputs.
 
-    An interrupted training, started again, finds its checkpoints; a changed parameter or input starts afresh, and so
-    does a training that was finished (`mark_finished`), which is only run again when its code has changed.
+    An interrupted training, started again, finds its checkpoints; a changed parameter or input starts afresh.
     """
     digest = hashlib.sha256(json.dumps(parameters, sort_keys=True).encode())
     for path in inputs:
@@ -27,10 +29,13 @@ def training_folder(stage: str, parameters: dict[str, Any], inputs: Iterable[Pat
             with file.open("rb") as stream:
                 while block := stream.read(1 << 20):
                     digest.update(block)
-    folder = ROOT / stage / digest.hexdigest()[:16]
+    return ROOT / stage / digest.hexdigest()[:16]
+
+
+def clear_finished(folder: Path) -> None:
+    """Remove the folder of a finished training: the stage is only run again when its code has changed."""
     if (folder / _FINISHED).exists():
         shutil.rmtree(folder)
-    return folder
 
 
 def mark_finished(folder: Path) -> None:
@@ -39,6 +44,23 @@ def mark_finished(folder: Path) -> None:
     (folder / _FINISHED).touch()
 
 
-def last_checkpoint(folder: Path) -> str | None:
-    """Return the newest checkpoint in the folder, or None."""
-    return get_last_checkpoint(str(folder)) if folder.is_dir() else None
+class CompletionCallback(TrainerCallback):
+    """Marks each checkpoint once all its files are written, so that one cut short by a crash is never resumed."""
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.is_world_process_zero:
+            (Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}" / _COMPLETE).touch()
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """Return the newest complete checkpoint in the folder, or None."""
+    complete = [path.parent for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*/{_COMPLETE}")]
+    return max(complete, key=lambda path: int(path.name.rsplit("-", 1)[1]), default=None)
+
+
+def best_checkpoint(folder: Path) -> Path | None:
+    """Return the checkpoint with the best validation so far (see `ValidationCallback`), or None where there is none."""
+    last = last_checkpoint(folder)
+    step = json.loads((last / _STATE).read_text(encoding="utf-8"))["best_global_step"] if last else None
+    best = folder / f"{PREFIX_CHECKPOINT_DIR}-{step}"
+    return best if step and (best / _COMPLETE).exists() else None

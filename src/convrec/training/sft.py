@@ -10,7 +10,7 @@ from trl import SFTConfig, SFTTrainer
 
 from convrec.training.arguments import shared_arguments
 from convrec.training.callbacks import StopCallback
-from convrec.training.checkpoints import last_checkpoint
+from convrec.training.checkpoints import CompletionCallback, clear_finished, last_checkpoint
 
 
 def train_sft(
@@ -26,9 +26,10 @@ def train_sft(
     seed: int,
     device: str,
     bf16: bool,
+    peft_config: Any = None,
     **optimization: Any,
-) -> Any:
-    """Train a model (in place, or a path) by the negative log-likelihood of the completions, and return it.
+) -> Path:
+    """Train a model (in place) by the negative log-likelihood of the completions; return the folder it is saved in.
 
     `dataset` has `prompt` and `completion` (the loss is the completion's) or `text` (the loss is the whole text's).
     The schedule is that of `num_epochs`, which `checkpoint_step` may cut short. The training resumes from the newest
@@ -39,14 +40,19 @@ def train_sft(
         max_length=max_length,
         **shared_arguments(folder, seed, device, bf16, **optimization),
     )
+    with arguments.main_process_first(local=False):
+        clear_finished(folder)
     stop = [StopCallback(checkpoint_step)] if checkpoint_step else []
     trainer = SFTTrainer(
         model=model,
         args=arguments,
         train_dataset=dataset,
         processing_class=tokenizer,
-        callbacks=[*callbacks, *stop],
+        callbacks=[*callbacks, *stop, CompletionCallback()],
+        peft_config=peft_config,
     )
     trainer.remove_callback(PrinterCallback)  # the history callback tells the progress
-    trainer.train(resume_from_checkpoint=last_checkpoint(folder))
-    return trainer.model
+    checkpoint = last_checkpoint(folder)
+    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    trainer.save_model(str(folder / "final"))  # by every process: the weights may be spread over them
+    return folder / "final"

@@ -1,0 +1,209 @@
+"""`convrec compare`: algorithms from the same SFT model, on the same data, for the same steps, over seeds."""
+
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from convrec.config import Params, parse_params
+from convrec.data.conversations import distinct_prompts, read_rows
+from convrec.errors import InputError
+from convrec.evaluation.comparison import Interval, paired_interval
+from convrec.evaluation.page import LINES, curve, figure, metric_label, render_page
+from convrec.evaluation.scoring import mean_scores, score_lists
+from convrec.generation.lists import Settings, model_lists
+from convrec.generation.tokenizer import load_tokenizer
+from convrec.paths import Paths
+from convrec.stages.files import read_catalog, write_json
+from convrec.stages.rank_grpo import align
+from convrec.tracking import PARENT_VARIABLE, end_comparison, stage_run, start_pipeline_run
+from convrec.training.callbacks import read_history
+from convrec.training.checkpoints import last_checkpoint, training_folder
+from convrec.training.export import export_model
+
+logger = logging.getLogger(__name__)
+
+START = "sft"  # the model that every run starts from, a row of the table
+_SCORES = "scores.parquet"
+
+
+def variant(name: str) -> dict[str, Any]:
+    """Return the parameters of `rank_grpo` that a name stands for.
+
+    `ALGORITHM`, `rank_grpo:RETURNS`, or `rank_grpo:exp:GAMMA`; clip range and aggregation are as published.
+    Raises `InputError` for a name of another form.
+    """
+    algorithm, *rest = name.split(":")
+    changes: dict[str, Any] = {"algorithm": algorithm}
+    if rest and algorithm != "rank_grpo" or len(rest) > 2:
+        raise InputError(f"--algorithms: {name!r}; returns belong to rank_grpo, as in rank_grpo:log, rank_grpo:exp:2")
+    if rest:
+        changes["returns"] = rest[0]
+    if len(rest) == 2:
+        try:
+            changes["return_gamma"] = float(rest[1])
+        except ValueError:
+            raise InputError(f"--algorithms: {name!r}; {rest[1]!r} is no number for Gamma") from None
+    published = {"epsilon_low": None, "epsilon_high": None, "aggregation": None, "delta": None}
+    return {**changes, **published, "start": START, "output_checkpoint": "last"}
+
+
+def run_params(params: Params, name: str, seed: int, num_steps: int | None) -> Params:
+    """Return the parameters of one run of the comparison."""
+    raw = params.model_dump()
+    raw["common"]["seed"] = seed
+    raw["rank_grpo"] |= variant(name)
+    if num_steps is not None:
+        raw["rank_grpo"]["num_steps"] = num_steps
+    return parse_params(raw, f"--algorithms {name}")
+
+
+def _scores(model: Path, params: Params, paths: Paths) -> pd.DataFrame:
+    """Return the scores of a model's greedy lists for every row of the validation split."""
+    common = params.common
+    rows = read_rows(paths.split("validation"))
+    prompts = distinct_prompts(rows)
+    lists = model_lists(model, prompts, Settings.of(params), common.device, params.evaluate.batch_size)
+    texts = dict(zip((row["prompt_id"] for row in prompts), lists, strict=True))
+    return score_lists(texts, rows, read_catalog(paths.catalog), common.list_length, common.cutoffs)
+
+
+def _run(name: str, params: Params, paths: Paths) -> Path:
+    """Train and score one variant; return its folder. What is done already is not done again."""
+    keys = {"seed", "instruction", "list_length", "repetition_penalty"}
+    parameters = {**params.rank_grpo.model_dump(), **params.common.model_dump(include=keys)}
+    inputs = [paths.model("sft"), paths.split("train"), paths.split("validation"), paths.catalog]
+    folder = training_folder("compare", parameters, inputs)
+    if (folder / _SCORES).is_file():
+        logger.info("%s, seed %d: done before (%s)", name, params.common.seed, folder)
+        return folder
+    logger.info("%s, seed %d: in %s", name, params.common.seed, folder)
+    values = {"common": params.common.model_dump(), "rank_grpo": params.rank_grpo.model_dump()}
+    tags = {"algorithm": name, "seed": str(params.common.seed)}
+    with stage_run(f"{name} seed {params.common.seed}", values, tags, folder / "run.json") as record:
+        checkpoint = align(params, paths, folder, record)
+        tokenizer = load_tokenizer(paths.model("sft"))
+        model = folder / "model"
+        export_model(checkpoint, paths.model("sft"), tokenizer, model, params.common.repetition_penalty)
+        scores = _scores(model, params, paths)
+        record.log_metrics({f"comparison/{key}": value for key, value in mean_scores(scores).items()})
+    partial = folder / f"{_SCORES}.partial"
+    scores.to_parquet(partial, index=False)
+    partial.rename(folder / _SCORES)
+    return folder
+
+
+def _mean_of_seeds(folders: Iterable[Path], metric: str) -> pd.DataFrame:
+    """Return prompt_id and the metric of every row, averaged over the runs."""
+    tables = [pd.read_parquet(folder / _SCORES) for folder in folders]
+    mean = sum(table[metric] for table in tables) / len(tables)
+    return pd.DataFrame({"prompt_id": tables[0]["prompt_id"], metric: mean})
+
+
+def _curves(names: dict[str, list[Path]], metric: str) -> pd.DataFrame:
+    rows = [
+        {"algorithm": name, "seed": seed, "step": row["step"], "seconds": row["seconds/elapsed"], metric: row[key]}
+        for key in [f"validation/{metric}"]
+        for name, folders in names.items()
+        for seed, folder in enumerate(folders)
+        for row in read_history(folder / "history.jsonl")
+        if key in row
+    ]
+    return pd.DataFrame(rows)
+
+
+def comparison_page(result: dict[str, Any], curves: pd.DataFrame) -> str:
+    """Return the page of a comparison: its table, and its curves over steps and over seconds."""
+    metric, figures = result["metric"], {}
+    for title, axis in (("steps", "step"), ("seconds", "seconds")):
+        traces = []
+        for position, (name, runs) in enumerate(curves.groupby("algorithm", sort=False)):
+            color, symbol = LINES[position % len(LINES)]
+            for _, run in runs.groupby("seed"):
+                pale = curve(run, metric, str(name), color, x=axis)
+                traces.append(pale.update(opacity=0.3, showlegend=False, hoverinfo="skip", line_width=1))
+            mean = runs.groupby("step", as_index=False)[["seconds", metric]].mean()
+            traces.append(curve(mean, metric, str(name), color, symbol, x=axis))
+        figures[title] = figure(axis, traces, axis, metric_label(metric), 420)
+    return render_page("comparison.html.j2", result=result, figures=figures)
+
+
+def compare(params: Params, paths: Paths, names: Sequence[str], num_seeds: int, num_steps: int | None) -> Path:
+    """Run every variant with every seed, and write `compare.json`, `curves.csv` and `compare.html`; return the page.
+
+    The table gives each variant's mean validation NDCG and its spread over seeds, and the paired difference to GRPO
+    (where it is among the variants) and to the SFT model, with a 95 % bootstrap interval over prompts of the rows'
+    means over seeds. An interrupted comparison, started again, goes on where it was.
+    """
+    everything = {name: [run_params(params, name, params.common.seed + i, num_steps) for i in range(num_seeds)]
+                  for name in dict.fromkeys(names)}  # fmt: skip
+    if not paths.model("sft").is_dir():
+        raise InputError(f"{paths.model('sft')}: no SFT model yet; run `dvc repro sft` first")
+    parent = start_pipeline_run("compare", {"profile": params.common.profile, "algorithms": ",".join(everything)})
+    os.environ[PARENT_VARIABLE] = parent
+    failed = True
+    try:
+        folders = {name: [_run(name, run, paths) for run in runs] for name, runs in everything.items()}
+        metric = f"ndcg_at_{max(params.common.cutoffs)}"
+        sft = _scores(paths.model("sft"), params, paths)
+        samples, seed = params.evaluate.bootstrap_samples, params.common.seed
+        means = {START: sft[["prompt_id", metric]]}
+        means |= {name: _mean_of_seeds(own, metric) for name, own in folders.items()}
+        result: dict[str, Any] = {"metric": metric, "rows": len(sft), "prompts": int(sft["prompt_id"].nunique())}
+        result |= {"seeds": num_seeds, "steps": _last_step(folders), "algorithms": {}}
+        for name, table in means.items():
+            by_seed = [float(pd.read_parquet(folder / _SCORES)[metric].mean()) for folder in folders.get(name, [])]
+            entry: dict[str, Any] = {"mean": float(table[metric].mean()), "by_seed": by_seed}
+            entry["spread"] = float(pd.Series(by_seed).std()) if len(by_seed) > 1 else 0.0
+            for baseline in ("grpo", START):
+                if baseline in means and baseline != name:
+                    gain: Interval = paired_interval(table, means[baseline], metric, samples, seed)
+                    entry[f"over_{baseline}"] = gain._asdict()
+                    entry[f"ratio_to_{baseline}"] = entry["mean"] / float(means[baseline][metric].mean())
+            result["algorithms"][name] = entry
+        curves = _curves(folders, metric)
+        target = paths.comparison
+        target.mkdir(parents=True, exist_ok=True)
+        curves.to_csv(target / "curves.csv", index=False, float_format="%.6g")
+        write_json(target / "compare.json", result)
+        page = target / "compare.html"
+        page.write_text(comparison_page(result, curves), encoding="utf-8")
+        failed = False
+    finally:
+        files = [] if failed else [paths.comparison / name for name in ("compare.json", "compare.html")]
+        end_comparison(parent, files, failed)
+    print_comparison(result)
+    return page
+
+
+def _last_step(folders: dict[str, list[Path]]) -> int:
+    """Return the steps that the runs took, which is the same for all."""
+    checkpoint = last_checkpoint(next(iter(folders.values()))[0])
+    return int(checkpoint.name.rsplit("-", 1)[1]) if checkpoint else 0
+
+
+def print_comparison(result: dict[str, Any]) -> None:
+    """Print one row a variant: mean and spread over seeds, and what it gains over GRPO and over SFT."""
+    label = result["metric"].replace("ndcg_at_", "NDCG@")
+    title = (
+        f"Validation {label}: {result['rows']} rows, {result['prompts']} prompts, {result['seeds']} seeds, "
+        f"{result['steps']} steps"
+    )
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in ("algorithm", label, "spread", "x GRPO", "over GRPO (95 %)", "x SFT", "over SFT (95 %)"):
+        table.add_column(heading, justify="left" if heading == "algorithm" else "right", no_wrap=True)
+    for name, entry in result["algorithms"].items():
+        cells = [name, f"{entry['mean']:.4f}", f"{entry['spread']:.4f}" if entry["by_seed"] else ""]
+        for baseline in ("grpo", START):
+            gain = entry.get(f"over_{baseline}")
+            ratio = entry.get(f"ratio_to_{baseline}")
+            interval = f"{gain['mean']:+.4f} [{gain['low']:+.4f}, {gain['high']:+.4f}]" if gain else ""
+            cells += [f"{ratio:.2f}" if gain else "", interval]
+        table.add_row(*cells)
+    Console(highlight=False, width=120).print(table)

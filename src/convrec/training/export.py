@@ -1,0 +1,35 @@
+"""From what a trainer saved to a model's folder that anything can load."""
+
+from pathlib import Path
+from typing import Any
+
+from peft import LoraConfig, PeftModel
+from transformers import AutoModelForCausalLM
+
+from convrec.config import Lora
+
+
+def lora_config(lora: Lora | None) -> LoraConfig | None:
+    """Return PEFT's configuration of adapters on every linear layer but the head, or None."""
+    if lora is None:
+        return None
+    return LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )
+
+
+def export_model(saved: Path, base: str | Path, tokenizer: Any, folder: Path, repetition_penalty: float) -> None:
+    """Write the model that a trainer saved, adapters merged into `base`, with the penalty it is to be decoded with."""
+    model: Any
+    if (saved / "adapter_config.json").is_file():
+        adapted: Any = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), str(saved))
+        model = adapted.merge_and_unload()
+    else:
+        model = AutoModelForCausalLM.from_pretrained(saved)
+    model.generation_config.repetition_penalty = repetition_penalty
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

@@ -1,0 +1,72 @@
+"""What a training starts from: a model's folder or name, a registry version, or a trainer's checkpoint."""
+
+import json
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from convrec.errors import InputError
+
+logger = logging.getLogger(__name__)
+
+_STATE = "trainer_state.json"
+_CONTINUED = ("optimizer.pt", "scheduler.pt", "rng_state*.pth", _STATE)
+
+
+@dataclass(frozen=True)
+class Start:
+    """The model to load (a folder, or a Hugging Face name), and the checkpoint to continue, if there is one."""
+
+    model: str
+    checkpoint: Path | None = None
+
+
+def resolve_start(start: str, sft: Path, num_steps: int | None) -> Start:
+    """Return what the parameter `rank_grpo.start` names.
+
+    `sft`: the stage's model. A folder with `trainer_state.json`: a checkpoint to continue (weights, optimiser,
+    schedule, random state, step), with the SFT model as the reference of the KL penalty. Another folder, or a Hugging
+    Face name: weights and tokenizer, and a fresh optimiser. `models:/NAME/VERSION`, `models:/NAME@ALIAS`: the same
+    from the registry.
+
+    Raises `InputError` for a folder that lacks what its kind needs, or a checkpoint at or past `num_steps`.
+    """
+    if start == "sft":
+        return Start(str(sft))
+    if start.startswith("models:/"):
+        from convrec.registry import download_checkpoint  # noqa: PLC0415  (imports mlflow)
+
+        folder = download_checkpoint(start)
+        logger.info("starting from %s: its weights, at step 0", start)
+        return Start(str(folder))
+    folder = Path(start)
+    if not folder.is_dir():
+        if folder.is_absolute() or start.startswith(".") or start.count("/") > 1:
+            raise InputError(f"rank_grpo.start = {start!r}: no such folder")
+        logger.info("starting from the Hugging Face model %s", start)
+        return Start(start)
+    if (folder / _STATE).is_file():
+        return _checkpoint(start, folder, sft, num_steps)
+    missing = [name for name in ("config.json", "tokenizer_config.json") if not (folder / name).is_file()]
+    if not any(folder.glob("*.safetensors")):
+        missing.append("*.safetensors")
+    if missing:
+        raise InputError(f"rank_grpo.start = {start!r} lacks {', '.join(missing)}; a model's folder needs them")
+    logger.info("starting from the weights in %s, which has no optimiser or schedule: both are fresh, at step 0", start)
+    return Start(start)
+
+
+def _checkpoint(start: str, folder: Path, sft: Path, num_steps: int | None) -> Start:
+    missing = [pattern for pattern in _CONTINUED if not any(folder.glob(pattern))]
+    # DeepSpeed keeps the optimiser in a folder of its own.
+    missing = [] if any(folder.glob("global_step*")) else missing
+    if missing:
+        raise InputError(
+            f"rank_grpo.start = {start!r} has {_STATE}, so it is a checkpoint to continue, but it lacks "
+            f"{', '.join(missing)}; to start afresh from its weights, remove {_STATE} from a copy of it"
+        )
+    step = json.loads((folder / _STATE).read_text(encoding="utf-8"))["global_step"]
+    if num_steps is not None and step >= num_steps:
+        raise InputError(f"rank_grpo.start = {start!r} is at step {step}; raise rank_grpo.num_steps = {num_steps}")
+    logger.info("continuing the checkpoint %s at step %d; the reference policy is %s", start, step, sft)
+    return Start(str(sft), folder)

@@ -1,0 +1,154 @@
+"""A tiny world for the trainer's tests, also run by itself in processes of its own: `python -m tests.rl.tiny`."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import torch
+from datasets import Dataset
+from transformers import TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from convrec.data.catalog import Catalog, Item
+from convrec.generation.tokenizer import load_tokenizer
+from convrec.rl.arguments import RankGRPOConfig
+from convrec.rl.rewards import RankReward
+from convrec.rl.trainer import RankGRPOTrainer
+from convrec.training.checkpoints import CompletionCallback, last_checkpoint
+from convrec.training.embedded import END, make_model, train_tokenizer
+
+NUM_RANKS = 2
+CATALOG = Catalog([Item(title, year) for title, year in (("Heat", 1995), ("Up", 2009), ("Dune", 2021), ("Her", 2013))])
+LINES = [str(item) for item in CATALOG.items]
+SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_layers": 1, "num_heads": 2, "num_key_value_heads": 2}
+ASKED = "a film please"
+
+
+def make_tiny_model(folder: Path) -> Path:
+    """Write a model that answers with two catalog lines at random, and return its folder."""
+    tokenizer = train_tokenizer(["\n".join(LINES), ASKED] * 20, CATALOG.items, 300)
+    model = make_model(tokenizer, **SIZES, seed=0)
+    pairs = [f"{one}\n{two}{END}" for one in LINES for two in LINES]
+    batch = tokenizer([f"<|user|>{ASKED}{END}<|assistant|>{p}" for p in pairs], padding=True, return_tensors="pt")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
+    for _ in range(60):
+        model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], labels=labels).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def same_rows() -> Dataset:
+    """Return users who only like Up and then Dune, and have seen Heat."""
+    truth = [{"title": "Up", "year": 2009}, {"title": "Dune", "year": 2021}]
+    row = {"prompt": [{"role": "user", "content": ASKED}], "groundtruth": truth, "seen_titles": ["Heat"]}
+    return Dataset.from_list([row] * 64)
+
+
+def varied_rows() -> Dataset:
+    """Return users of whom each asks and likes something else."""
+    words = ASKED.split()
+    return Dataset.from_list(
+        [
+            {
+                "prompt": [{"role": "user", "content": " ".join(words[(i + j) % 3] for j in range(1 + i % 5))}],
+                "groundtruth": [{"title": CATALOG.items[i % 4].title, "year": CATALOG.items[i % 4].year}],
+                "seen_titles": [CATALOG.items[i // 4 % 4].title] if i % 3 else [],
+            }
+            for i in range(16)
+        ]
+    )
+
+
+def tiny_trainer(
+    model: Path, output: Path, steps=1, rewards=None, kind=RankGRPOTrainer, rows=None, trl=None, **options
+):
+    """Return a trainer of the tiny model; `trl` holds further arguments of the trainer, `options` of its config."""
+    config = RankGRPOConfig if kind is RankGRPOTrainer else GRPOConfig
+    ours = {"num_ranks": NUM_RANKS} if kind is RankGRPOTrainer else {}
+    arguments = config(
+        output_dir=str(output),
+        **{
+            "max_steps": steps,
+            **ours,
+            "per_device_train_batch_size": 32,
+            "num_generations": 8,
+            "learning_rate": 3e-3,
+            "lr_scheduler_type": "constant",
+            "max_completion_length": 32,
+            "use_cpu": True,
+            "bf16": False,
+            "report_to": "none",
+            "disable_tqdm": True,
+            "logging_steps": 1,
+            "save_strategy": "no",
+            "seed": 1,
+            **options,
+        },
+    )
+    return kind(
+        str(model),
+        rewards or RankReward(CATALOG, NUM_RANKS),
+        arguments,
+        train_dataset=rows or same_rows(),
+        processing_class=load_tokenizer(model),
+        **(trl or {}),
+    )
+
+
+def series(trainer: GRPOTrainer, name: str) -> list[float]:
+    """Return what was logged under a name."""
+    return [float(row[name]) for row in trainer.state.log_history if name in row]
+
+
+def weights(trainer: GRPOTrainer) -> dict[str, torch.Tensor]:
+    """Return a copy of the trained weights."""
+    return {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
+
+
+def given_rollouts(prompts: list, trainer: GRPOTrainer) -> dict[str, list]:
+    """Return ragged completions that depend on the step and the row's place among those of all processes alone."""
+    tokenizer, first = trainer._tokenizer, trainer.accelerator.process_index * len(prompts)
+    completions = []
+    for place in range(first, first + len(prompts)):
+        draw = torch.Generator().manual_seed(1000 * trainer.state.global_step + place)
+        chosen = torch.randint(0, len(LINES), (1 + place % 3,), generator=draw).tolist()
+        completions.append(tokenizer("\n".join(LINES[i] for i in chosen) + END).input_ids)
+    texts = [tokenizer.apply_chat_template(p, tokenize=False, add_generation_prompt=True) for p in prompts]
+    return {"prompt_ids": tokenizer(texts).input_ids, "completion_ids": completions, "logprobs": None}
+
+
+class _Progress(TrainerCallback):
+    def on_step_end(self, args, state, control, **_) -> None:
+        if state.is_world_process_zero:
+            sys.stdout.write(f"step {state.global_step}\n")
+            sys.stdout.flush()
+
+
+def main() -> None:
+    """Train in this process, resuming what is there; write the history and the final weights."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--options", type=json.loads, default={})
+    parser.add_argument("--given-rollouts", action="store_true")
+    args = parser.parse_args()
+    trl = {"rollout_func": given_rollouts} if args.given_rollouts else {}
+    trainer = tiny_trainer(args.model, args.output, args.steps, rows=varied_rows(), trl=trl, **args.options)
+    trainer.add_callback(CompletionCallback())
+    trainer.add_callback(_Progress())
+    checkpoint = last_checkpoint(args.output)
+    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    trainer.save_model(str(args.output / "final"))
+    if trainer.accelerator.is_main_process:
+        history = {"processes": trainer.accelerator.num_processes, "log": trainer.state.log_history}
+        (args.output / "history.json").write_text(json.dumps(history))
+
+
+if __name__ == "__main__":
+    main()
