@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from convrec.training.embedded import END, make_model, train_tokenizer
 NUM_RANKS = 2
 CATALOG = Catalog([Item(title, year) for title, year in (("Heat", 1995), ("Up", 2009), ("Dune", 2021), ("Her", 2013))])
 LINES = [str(item) for item in CATALOG.items]
-SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_layers": 1, "num_heads": 2, "num_key_value_heads": 2}
+SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_layers": 1, "num_heads": 1, "num_key_value_heads": 1}
 ASKED = "a film please"
 
 
@@ -138,6 +139,10 @@ def main() -> None:
     parser.add_argument("--options", type=json.loads, default={})
     parser.add_argument("--given-rollouts", action="store_true")
     args = parser.parse_args()
+    if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
+        import deepspeed  # noqa: PLC0415
+
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # else it is compiled, for a minute
     trl = {"rollout_func": given_rollouts} if args.given_rollouts else {}
     trainer = tiny_trainer(args.model, args.output, args.steps, rows=varied_rows(), trl=trl, **args.options)
     trainer.add_callback(CompletionCallback())

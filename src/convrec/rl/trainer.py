@@ -228,12 +228,12 @@ class RankGRPOTrainer(GRPOTrainer):
                 num_items=inputs["num_items_in_batch"] * share / steps / self.accelerator.num_processes,
             )
         self.tokens += int(attention_mask.sum())
-        entropy = (entropies * mask).sum() / mask.sum().clamp(min=1)
-        metrics = {**output.metrics, "entropy": entropy.detach(), "loss": output.loss.detach()}
-        means = self.accelerator.gather(torch.stack([v.float() for v in metrics.values()])[None]).mean(0).tolist()
-        named = dict(zip(metrics, means, strict=True))
-        self._stop_unless_finite("loss", named.pop("loss"))
-        self.note(named)
+        size = mask.sum().clamp(min=1)
+        metrics = {**output.metrics, "entropy": ((entropies * mask).sum() / size).detach()}
+        local = torch.stack([value.float() for value in (*metrics.values(), size, output.loss.detach())])
+        *values, sizes, losses = self.accelerator.gather(local[None]).T  # each of one number a process
+        self._stop_unless_finite("loss", float(losses.mean()))
+        self.note({name: (v * sizes).sum() / sizes.sum() for name, v in zip(metrics, values, strict=True)})
         return output.loss / steps
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:

@@ -1,0 +1,87 @@
+"""Several processes give the update that one gives on the same batch, with groups spread over the processes."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.rl.tiny import make_tiny_model
+
+ROOT = Path(__file__).parent.parent.parent
+STEPS, BATCH = 3, 16  # G = 8, so that a process of two or four holds whole groups, or half a group
+SHARED = {"optim": "sgd", "learning_rate": 0.05, "max_grad_norm": 0.3, "scalar_rewards": "ranks"}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _train(command: list[str], model: Path, output: Path, **options) -> dict:
+    program = ["--model", str(model), "--output", str(output), "--steps", str(STEPS), "--given-rollouts"]
+    program += ["--options", json.dumps({**SHARED, **options})]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "DS_ACCELERATOR": "cpu"}
+    done = subprocess.run(
+        [sys.executable, *command, *program],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads((output / "history.json").read_text())
+
+
+def _torchrun(processes: int) -> list[str]:
+    options = ["--nproc_per_node", str(processes), "--master_addr", "127.0.0.1", "--master_port", str(_free_port())]
+    return ["-m", "torch.distributed.run", *options, "-m", "tests.rl.tiny"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("distributed") / "model")
+
+
+@pytest.fixture(scope="module")
+def alone(model, tmp_path_factory) -> tuple[dict, Path]:
+    """One process on the whole batch."""
+    output = tmp_path_factory.mktemp("alone")
+    return _train(["-m", "tests.rl.tiny"], model, output, per_device_train_batch_size=BATCH), output
+
+
+def _assert_same(one: tuple[dict, Path], several: tuple[dict, Path]) -> None:
+    for name in ("loss", "reward", "reward/rank_02", "frac_rank_zero_std", "grad_norm", "kl"):
+        first, second = ([row[name] for row in side[0]["log"] if name in row] for side in (one, several))
+        assert len(first) == STEPS
+        assert second == pytest.approx(first, rel=1e-3, abs=1e-6), name
+    first, second = (load_file(side[1] / "final" / "model.safetensors") for side in (one, several))
+    for name, value in first.items():
+        torch.testing.assert_close(second[name], value, rtol=1e-4, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_ddp_processes_give_the_update_of_one(model, alone, tmp_path, processes):
+    """With four, each process holds four completions of a group of eight."""
+    history = _train(_torchrun(processes), model, tmp_path, per_device_train_batch_size=BATCH // processes)
+    assert history["processes"] == processes
+    _assert_same(alone, (history, tmp_path))
+
+
+@pytest.mark.parametrize("config", ["zero2", "zero3"])
+def test_deepspeed_gives_the_update_of_one(model, alone, tmp_path, config):
+    on_cpu = tmp_path / "launch.yaml"
+    on_cpu.write_text((ROOT / "configs" / "accelerate" / f"{config}.yaml").read_text() + "use_cpu: true\n")
+    launch = ["-m", "accelerate.commands.launch", "--config_file", str(on_cpu), "--num_processes", "2"]
+    launch += ["--main_process_port", str(_free_port()), "-m", "tests.rl.tiny"]
+    history = _train(launch, model, tmp_path, per_device_train_batch_size=BATCH // 2)
+    assert history["processes"] == 2
+    _assert_same(alone, (history, tmp_path))

@@ -1,0 +1,31 @@
+"""`python -m tests.rl.tiny_vllm`: the tiny trainer with vLLM colocated, on a CPU.
+
+vLLM's CPU backend packs linear weights and drops the originals, so that TRL cannot load new ones; here the weights stay
+as they are.
+"""
+
+import functools
+import os
+
+import torch
+
+os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_USE_V1": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+
+from tests.rl import tiny  # noqa: E402
+
+
+def _keep_weights(layer, *_, **__) -> None:
+    layer.cpu_linear = torch.nn.functional.linear
+
+
+def main() -> None:
+    from trl.generation import vllm_generation  # noqa: PLC0415
+    from vllm.model_executor.layers import utils  # noqa: PLC0415
+
+    utils.dispatch_cpu_unquantized_gemm = _keep_weights
+    vllm_generation.LLM = functools.partial(vllm_generation.LLM, enforce_eager=True, dtype="float32")
+    tiny.main()
+
+
+if __name__ == "__main__":
+    main()
