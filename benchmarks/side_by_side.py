@@ -1,0 +1,122 @@
+"""The same training steps by TRL's GRPOTrainer and by RankGRPOTrainer: what the benchmarks of steps have in common."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from convrec.data.catalog import Catalog, LeftOut, build_catalog
+from convrec.data.synthetic import embedded_rows
+from convrec.generation.tokenizer import load_tokenizer
+from convrec.rl.arguments import RankGRPOConfig
+from convrec.rl.rewards import RankReward
+from convrec.rl.trainer import RankGRPOTrainer
+from convrec.training.embedded import END, train_tokenizer
+
+TRAINERS = (GRPOTrainer, RankGRPOTrainer)
+GENERATIONS, NUM_RANKS = 8, 20
+_WORDS = "User: a heist film from the 90s please, tense and dark. Assistant: which did you like? User: Heat. "
+
+
+def film_catalog() -> Catalog:
+    """Return the embedded catalog, without metadata."""
+    return build_catalog(embedded_rows(), [], LeftOut())
+
+
+def film_tokenizer(catalog: Catalog) -> Any:
+    """Return a tokenizer that writes a catalog line in a few tokens."""
+    return train_tokenizer([str(item) for item in catalog.items], catalog.items, 1024)
+
+
+class StepTimes(TrainerCallback):
+    """The seconds of every step."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        self._start = time.perf_counter()
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        self.seconds.append(time.perf_counter() - self._start)
+
+
+def given_rollouts(
+    catalog: Catalog, prompt_tokens: int | None, completion_tokens: int | None
+) -> Callable[..., dict[str, list]]:
+    """Return a rollout function that draws lists of catalog lines by the step alone: both trainers get the same.
+
+    Lists have `NUM_RANKS` lines, prompts one question, where no number of tokens is given.
+    """
+
+    def rollouts(prompts: list, trainer: GRPOTrainer) -> dict[str, list]:
+        tokenizer: Any = trainer._tokenizer
+        draw = torch.Generator().manual_seed(trainer.state.global_step)
+        size = len(catalog) if completion_tokens else NUM_RANKS
+        lists = [torch.randperm(len(catalog), generator=draw)[:size].tolist() for _ in prompts]
+        ids = tokenizer(["\n".join(str(catalog.items[i]) for i in chosen) + END for chosen in lists]).input_ids
+        if completion_tokens:
+            ids = [row[: completion_tokens - 1] + row[-1:] for row in ids]
+        chats = [tokenizer.apply_chat_template(p, tokenize=False, add_generation_prompt=True) for p in prompts]
+        asked = tokenizer(chats).input_ids
+        if prompt_tokens:
+            asked = [(row * prompt_tokens)[-prompt_tokens:] for row in asked]
+        return {"prompt_ids": asked, "completion_ids": ids, "logprobs": None}
+
+    return rollouts
+
+
+def trivial_reward(completions: list, **_: Any) -> list[float]:
+    """Return 1 for every other completion, so that there is something to learn from."""
+    return [float(i % 2) for i in range(len(completions))]
+
+
+def make_trainer(
+    kind: type,
+    folder: Path,
+    catalog: Catalog,
+    prompt_tokens: int | None = None,
+    completion_tokens: int | None = None,
+    **options: Any,
+) -> tuple[GRPOTrainer, StepTimes]:
+    """Return a trainer of the model in `folder`, and the times of its steps.
+
+    TRL's has a trivial reward, the project's the catalog's.
+    """
+    ours = kind is RankGRPOTrainer
+    config: Any = RankGRPOConfig if ours else GRPOConfig
+    arguments = config(
+        output_dir=str(folder / "out"),
+        num_generations=GENERATIONS,
+        learning_rate=1e-4,
+        beta=1e-3,
+        use_bias_correction_kl=False,
+        report_to="none",
+        save_strategy="no",
+        disable_tqdm=True,
+        **options,
+    )
+    rows = [
+        {
+            "prompt": [{"role": "user", "content": _WORDS}],
+            "groundtruth": [{"title": item.title, "year": item.year} for item in catalog.items[i : i + 6]],
+            "seen_titles": ["Heat"],
+        }
+        for i in range(64)
+    ]
+    times = StepTimes()
+    trainer = kind(
+        str(folder),
+        RankReward(catalog, NUM_RANKS) if ours else trivial_reward,
+        arguments,
+        train_dataset=Dataset.from_list(rows),
+        processing_class=load_tokenizer(folder),
+        callbacks=[times],
+        rollout_func=given_rollouts(catalog, prompt_tokens, completion_tokens),
+    )
+    return trainer, times
