@@ -35,6 +35,8 @@ SHRUNK = {
         "max_completion_length": 24,
         "save_steps": 2,
         "validation_steps": 2,
+        "sample_steps": 2,
+        "since": None,
         "validation_prompts": 6,
     },
     "evaluate": {"max_completion_length": 32, "bootstrap_samples": 100},
@@ -141,6 +143,14 @@ def test_curves_are_recorded_for_every_rank(project, client):
     assert run.data.tags["data.train.dates"].startswith("2022-01")
 
 
+def test_a_sample_of_rollouts_is_recorded(project, client):
+    run_id = json.loads((project / "runs" / "rank_grpo.json").read_text())["run_id"]
+    assert {a.path for a in client.list_artifacts(run_id, "samples")} == {
+        "samples/step_000002.md",
+        "samples/step_000004.md",
+    }
+
+
 def test_the_champion_answers_conversations(client):
     model = client.get_registered_model(MODEL_NAME)
     assert set(model.aliases) == {CHALLENGER, CHAMPION}
@@ -193,6 +203,64 @@ def test_an_interrupted_training_resumes(project, trained):
     history = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
     assert [row["step"] for row in history if "reward" in row] == [1, 2, 3, 4]
     assert (project / "models" / "rank_grpo" / "model.safetensors").read_bytes() == before
+
+
+def _stage(project: Path, stage: str, changes: dict) -> subprocess.CompletedProcess:
+    """Run a stage with other parameters, outside the graph, and put the parameters back."""
+    saved = (project / "params.yaml").read_text()
+    _set_params(project, changes)
+    try:
+        return _run(project, sys.executable, "-m", "convrec.cli", stage)
+    finally:
+        (project / "params.yaml").write_text(saved)
+
+
+@pytest.fixture
+def scratch(project, trained, tmp_path) -> Path:
+    """A copy of the trained project, to change at will."""
+    folder = tmp_path / "scratch"
+    shutil.copytree(project, folder, ignore=shutil.ignore_patterns(".git", "checkpoints"), symlinks=True)
+    return folder
+
+
+def test_both_trainings_run_in_two_processes(scratch):
+    shutil.copytree(ROOT / "configs", scratch / "configs")
+    launch = {"common": {"launch": "configs/accelerate/ddp.yaml", "num_processes": 2}}
+    before = (scratch / "models" / "sft" / "model.safetensors").read_bytes()
+    _stage(scratch, "sft", {**launch, "sft": {"per_device_batch_size": 4}})
+    assert (scratch / "models" / "sft" / "model.safetensors").read_bytes() != before
+    aligned = _stage(scratch, "rank_grpo", {**launch, "rank_grpo": {"per_device_batch_size": 8}})
+    assert aligned.stderr.count("step 4/4") == 2, "only the first process tells"
+    assert json.loads((scratch / "metrics" / "rank_grpo.json").read_text())["steps"] == 4
+
+
+def test_adapters_from_a_registered_version_with_both_rewards(scratch):
+    changes = {
+        "start": f"models:/{MODEL_NAME}@{CHAMPION}",
+        "lora": {"rank": 4, "alpha": 8, "dropout": 0.0},
+        "rewards": {"grounded": 0.5},
+        "num_steps": 2,
+    }
+    result = _stage(scratch, "rank_grpo", {"rank_grpo": changes})
+    assert f"starting from models:/{MODEL_NAME}@{CHAMPION}" in result.stderr
+    folder = next((scratch / "checkpoints" / "rank_grpo").iterdir())
+    assert (folder / "checkpoint-2" / "adapter_config.json").is_file()
+    assert (scratch / "models" / "rank_grpo" / "model.safetensors").is_file()
+    assert any("lists/grounded" in line for line in (folder / "history.jsonl").read_text().splitlines())
+
+
+def test_a_comparison_is_made_once(scratch, client):
+    command = ["compare", "--algorithms", "rank_grpo:exp_inf,grpo", "--seeds", "2", "--steps", "2"]
+    first = _run(scratch, sys.executable, "-m", "convrec.cli", *command)
+    assert "Validation NDCG@6" in first.stdout and "rank_grpo:exp_inf" in first.stdout
+    result = json.loads((scratch / "comparison" / "compare.json").read_text())
+    assert set(result["algorithms"]) == {"sft", "rank_grpo:exp_inf", "grpo"}
+    assert "over_grpo" in result["algorithms"]["rank_grpo:exp_inf"]
+    curves = pd.read_csv(scratch / "comparison" / "curves.csv")
+    assert len(curves) == 2 * 2 * 2 and set(curves["step"]) == {0, 2}
+    again = _run(scratch, sys.executable, "-m", "convrec.cli", *command)
+    assert again.stderr.count("done before") == 4
+    assert json.loads((scratch / "comparison" / "compare.json").read_text()) == result
 
 
 def test_an_experiment_changes_a_parameter(project, trained):

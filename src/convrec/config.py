@@ -202,7 +202,7 @@ class Rewards(Section):
     """What a list is rewarded for: the weighted sum."""
 
     relevance: float = Field(ge=0, description="of a rank: the user liked its item")
-    grounded: float = Field(ge=0, description="of a rank: a catalog item, neither seen nor repeated")
+    grounded: float = Field(ge=0, description="of a rank: a catalog line to the letter, neither seen nor repeated")
     model: str | None = Field(description="of a list: a Hugging Face sequence classification model; none for none")
     model_weight: float
     model_spread: Literal["ranks", "sequence"] = Field(

@@ -11,8 +11,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.rl.tiny import make_tiny_model
-
 ROOT = Path(__file__).parent.parent.parent
 STEPS, BATCH = 3, 16  # G = 8, so that a process of two or four holds whole groups, or half a group
 SHARED = {"optim": "sgd", "learning_rate": 0.05, "max_grad_norm": 0.3, "scalar_rewards": "ranks"}
@@ -24,12 +22,12 @@ def _free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _train(command: list[str], model: Path, output: Path, **options) -> dict:
+def _train(command: list[str], model: Path, output: Path, python: str = sys.executable, **options) -> dict:
     program = ["--model", str(model), "--output", str(output), "--steps", str(STEPS), "--given-rollouts"]
     program += ["--options", json.dumps({**SHARED, **options})]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "DS_ACCELERATOR": "cpu"}
     done = subprocess.run(
-        [sys.executable, *command, *program],
+        [python, *command, *program],
         cwd=ROOT,
         env=environment,
         capture_output=True,
@@ -47,15 +45,10 @@ def _torchrun(processes: int) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory) -> Path:
-    return make_tiny_model(tmp_path_factory.mktemp("distributed") / "model")
-
-
-@pytest.fixture(scope="module")
-def alone(model, tmp_path_factory) -> tuple[dict, Path]:
+def alone(tiny_model, tmp_path_factory) -> tuple[dict, Path]:
     """One process on the whole batch."""
     output = tmp_path_factory.mktemp("alone")
-    return _train(["-m", "tests.rl.tiny"], model, output, per_device_train_batch_size=BATCH), output
+    return _train(["-m", "tests.rl.tiny"], tiny_model, output, per_device_train_batch_size=BATCH), output
 
 
 def _assert_same(one: tuple[dict, Path], several: tuple[dict, Path]) -> None:
@@ -69,19 +62,19 @@ def _assert_same(one: tuple[dict, Path], several: tuple[dict, Path]) -> None:
 
 
 @pytest.mark.parametrize("processes", [2, 4])
-def test_ddp_processes_give_the_update_of_one(model, alone, tmp_path, processes):
+def test_ddp_processes_give_the_update_of_one(tiny_model, alone, tmp_path, processes):
     """With four, each process holds four completions of a group of eight."""
-    history = _train(_torchrun(processes), model, tmp_path, per_device_train_batch_size=BATCH // processes)
+    history = _train(_torchrun(processes), tiny_model, tmp_path, per_device_train_batch_size=BATCH // processes)
     assert history["processes"] == processes
     _assert_same(alone, (history, tmp_path))
 
 
 @pytest.mark.parametrize("config", ["zero2", "zero3"])
-def test_deepspeed_gives_the_update_of_one(model, alone, tmp_path, config):
+def test_deepspeed_gives_the_update_of_one(gpu_python, tiny_model, alone, tmp_path, config):
     on_cpu = tmp_path / "launch.yaml"
     on_cpu.write_text((ROOT / "configs" / "accelerate" / f"{config}.yaml").read_text() + "use_cpu: true\n")
     launch = ["-m", "accelerate.commands.launch", "--config_file", str(on_cpu), "--num_processes", "2"]
     launch += ["--main_process_port", str(_free_port()), "-m", "tests.rl.tiny"]
-    history = _train(launch, model, tmp_path, per_device_train_batch_size=BATCH // 2)
+    history = _train(launch, tiny_model, tmp_path, gpu_python, per_device_train_batch_size=BATCH // 2)
     assert history["processes"] == 2
     _assert_same(alone, (history, tmp_path))

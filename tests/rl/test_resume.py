@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from convrec.training.checkpoints import best_checkpoint, last_checkpoint
-from tests.rl.tiny import make_tiny_model
 
 STEPS = 14  # of batches of 4 prompts among 16 rows, each used twice: it ends in the second epoch
 OPTIONS = {
@@ -40,19 +39,18 @@ def _kill_after(process: subprocess.Popen, step: int) -> None:
     assert process.wait() == -signal.SIGKILL
 
 
-def test_a_training_killed_twice_ends_in_the_same_weights(tmp_path):
-    model = make_tiny_model(tmp_path / "model")
-    undisturbed = _start(model, tmp_path / "one")
+def test_a_training_killed_twice_ends_in_the_same_weights(tiny_model, tmp_path):
+    undisturbed = _start(tiny_model, tmp_path / "one")
     undisturbed.communicate(timeout=300)
     assert undisturbed.returncode == 0
-    _kill_after(_start(model, tmp_path / "two"), 5)
+    _kill_after(_start(tiny_model, tmp_path / "two"), 5)
     assert last_checkpoint(tmp_path / "two").name == "checkpoint-4"
-    _kill_after(_start(model, tmp_path / "two"), 11)  # in the second epoch, after the rate has dropped
-    last = _start(model, tmp_path / "two")
+    _kill_after(_start(tiny_model, tmp_path / "two"), 11)  # in the second epoch, after the rate has dropped
+    last = _start(tiny_model, tmp_path / "two")
     steps = last.communicate(timeout=300)[0].split("\n")
     assert last.returncode == 0 and steps[0] == "step 11"
     results = [(tmp_path / name / "final" / "model.safetensors").read_bytes() for name in ("one", "two")]
-    assert results[0] == results[1] != (model / "model.safetensors").read_bytes()
+    assert results[0] == results[1] != (tiny_model / "model.safetensors").read_bytes()
 
 
 @pytest.fixture

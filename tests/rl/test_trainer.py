@@ -15,19 +15,14 @@ from convrec.rl.advantages import rank_advantages
 from convrec.rl.arguments import PUBLISHED, RankGRPOConfig
 from convrec.rl.rewards import GroundedReward, RankReward, rank_returns
 from convrec.rl.trainer import RankGRPOTrainer
-from tests.rl.tiny import CATALOG, NUM_RANKS, make_tiny_model, series, tiny_trainer, weights
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory) -> Path:
-    return make_tiny_model(tmp_path_factory.mktemp("tiny") / "model")
+from tests.rl.tiny import CATALOG, NUM_RANKS, series, tiny_trainer, weights
 
 
 @pytest.fixture
-def make(model, tmp_path):
+def make(tiny_model, tmp_path):
     """Makes trainers of the tiny model, each in a folder of its own."""
     folders = (tmp_path / f"out{number}" for number in count())
-    return lambda steps=1, **options: tiny_trainer(model, next(folders), steps, **options)
+    return lambda steps=1, **options: tiny_trainer(tiny_model, next(folders), steps, **options)
 
 
 @pytest.mark.parametrize(

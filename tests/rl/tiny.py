@@ -31,7 +31,7 @@ def make_tiny_model(folder: Path) -> Path:
     tokenizer = train_tokenizer(["\n".join(LINES), ASKED] * 20, CATALOG.items, 300)
     model = make_model(tokenizer, **SIZES, seed=0)
     pairs = [f"{one}\n{two}{END}" for one in LINES for two in LINES]
-    batch = tokenizer([f"<|user|>{ASKED}{END}<|assistant|>{p}" for p in pairs], padding=True, return_tensors="pt")
+    batch = tokenizer([f"<|user|>{ASKED}<|assistant|>{p}" for p in pairs], padding=True, return_tensors="pt")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
     for _ in range(60):

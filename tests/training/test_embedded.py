@@ -8,7 +8,7 @@ from convrec.data.synthetic import embedded_rows
 from convrec.generation.tokenizer import load_tokenizer
 from convrec.parsing import parse_list
 from convrec.training.callbacks import read_history
-from convrec.training.checkpoints import last_checkpoint, mark_finished, training_folder
+from convrec.training.checkpoints import clear_finished, last_checkpoint, mark_finished, training_folder
 from convrec.training.embedded import catalog_cards, catalog_pages, make_model, train_tokenizer
 
 FILMS = build_catalog(embedded_rows(), ("genres", "keywords"), LeftOut())
@@ -53,7 +53,7 @@ def test_a_saved_tokenizer_loads_as_it_was(tmp_path):
 def test_the_chat_template_opens_the_answer():
     messages = [{"role": "user", "content": "hi"}]
     text = TOKENIZER.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    assert text == "<|user|>hi<|end|><|assistant|>"
+    assert text == "<|user|>hi<|assistant|>"
 
 
 def test_pages_list_what_matches_most_and_never_repeat():
@@ -94,10 +94,13 @@ def test_a_finished_training_starts_afresh(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = training_folder("sft", {"lr": 1}, [])
     (folder / "checkpoint-4").mkdir(parents=True)
-    assert training_folder("sft", {"lr": 1}, []) == folder
+    (folder / "checkpoint-4" / "complete").touch()
+    clear_finished(folder)
     assert last_checkpoint(folder), "an interrupted one is resumed"
     mark_finished(folder)
-    assert not last_checkpoint(training_folder("sft", {"lr": 1}, []))
+    clear_finished(folder)
+    assert last_checkpoint(folder) is None
+    assert training_folder("sft", {"lr": 1}, []) == folder != training_folder("sft", {"lr": 2}, [])
 
 
 def test_a_history_cut_short_by_a_crash_keeps_its_whole_lines(tmp_path):

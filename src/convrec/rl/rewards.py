@@ -8,7 +8,6 @@ import torch
 from convrec.data.catalog import YEAR_TOLERANCE, Catalog, fold
 from convrec.evaluation.scoring import list_quality
 from convrec.matching import Truth, relevance
-from convrec.parsing import parse_list
 
 Returns = Literal["exp_inf", "exp", "log"]
 _LIST_METRICS = {
@@ -104,7 +103,7 @@ class RankReward:
 
 
 class GroundedReward(RankReward):
-    """1 where a rank names a catalog item that is neither seen nor named at an earlier rank, whoever liked it."""
+    """1 where a rank is a catalog line to the letter, neither seen nor named at an earlier rank, whoever liked it."""
 
     __name__ = "grounded"
 
@@ -118,11 +117,11 @@ class GroundedReward(RankReward):
         rows = torch.zeros(len(completions), self.num_ranks)
         for row, (completion, titles) in enumerate(zip(completions, seen_titles, strict=True)):
             seen, named = {fold(title) for title in titles}, set()
-            entries = parse_list(completion_text(completion), self.catalog)[: self.num_ranks]
-            for rank, entry in enumerate(entries):
-                if entry is not None and entry.index is not None and fold(entry.title) not in seen:
-                    rows[row, rank] = float(entry.index not in named)
-                    named.add(entry.index)
+            for rank, line in enumerate(completion_text(completion).split("\n")[: self.num_ranks]):
+                index = self.catalog.index_of_line(line)
+                if index is not None and fold(self.catalog.items[index].title) not in seen:
+                    rows[row, rank] = float(index not in named)
+                    named.add(index)
         return rows
 
     def describe(self, completions: Sequence[Any], seen_titles: Sequence[Sequence[str]]) -> dict[str, float]:

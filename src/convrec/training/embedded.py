@@ -16,9 +16,12 @@ _PIECES = r" ?[^\W\d]+| ?\d{1,4}| ?[^\s\w]+|\s"
 
 _LONGEST_HEADING = 30  # characters: a genre, a theme or a name, but no plot
 
+# Only what the model itself writes ends with the end token: were it in the prompt, a repetition penalty would keep the
+# model from ending its list.
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
-    "{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}"
+    "{{ '<|' + message['role'] + '|>' + message['content'] }}"
+    "{% if message['role'] == 'assistant' %}{{ '<|end|>' }}{% endif %}"
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
