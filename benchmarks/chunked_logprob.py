@@ -1,30 +1,19 @@
 """Time of a training pass with TRL's token tiles of several sizes, against the model's own loss, on this machine.
 
-python benchmarks/chunked_logprob.py
+python -m benchmarks.chunked_logprob
 """
 
 import sys
-import time
-from collections.abc import Callable
 
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 from trl.kernels import chunked_logprob
 from trl.trainer.utils import add_fused_lm_head
 
+from benchmarks.timing import least_seconds
+
 TILES = (4096, 1024, 512, 256)
 REPEATS = 5
-
-
-def seconds(work: Callable[[], None]) -> float:
-    """Return the least time of a few runs, after one to warm up."""
-    work()
-    times = []
-    for _ in range(REPEATS):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return min(times)
 
 
 def main() -> None:
@@ -41,12 +30,14 @@ def main() -> None:
     )
     model = Qwen2ForCausalLM(config)
     ids = torch.randint(0, config.vocab_size, (128, 108))
-    plain = seconds(lambda: model(input_ids=ids, labels=ids).loss.backward())
+    plain = least_seconds(lambda: model(input_ids=ids, labels=ids).loss.backward(), REPEATS)
     sys.stdout.write(f"plain loss: {plain:.3f} s for {ids.numel()} tokens\n")
     add_fused_lm_head(model)
     for tile in TILES:
         chunked_logprob.TOKEN_CHUNK_SIZE = tile
-        fused = seconds(lambda: model(input_ids=ids, labels=ids, fused_lm_head=True).log_probs.sum().backward())
+        fused = least_seconds(
+            lambda: model(input_ids=ids, labels=ids, fused_lm_head=True).log_probs.sum().backward(), REPEATS
+        )
         sys.stdout.write(f"tile of {tile:5d} tokens: {fused / plain:.2f} of the plain loss's time\n")
 
 

@@ -8,9 +8,7 @@ median step of each is compared. The peak memory is that of one forward and back
 
 import sys
 import tempfile
-import time
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from trl import GRPOTrainer
 
 from benchmarks.side_by_side import GENERATIONS, TRAINERS, film_catalog, film_tokenizer, make_trainer
+from benchmarks.timing import least_seconds
 from convrec.rl.segmentation import segment_ranks
 from convrec.training.embedded import make_model
 
@@ -49,16 +48,8 @@ def segmentation() -> None:
     if segment_ranks(ids, mask, counts).tolist() != loop_over_tokens(*plain):
         raise SystemExit("the two segmentations differ")
 
-    def least(work: Callable[[], object], repeats: int) -> float:
-        times = []
-        for _ in range(repeats):
-            start = time.perf_counter()
-            work()
-            times.append(time.perf_counter() - start)
-        return min(times)
-
-    loop = least(lambda: loop_over_tokens(*plain), 10)
-    vectorised = least(lambda: segment_ranks(ids, mask, counts), 100)
+    loop = least_seconds(lambda: loop_over_tokens(*plain), 10)
+    vectorised = least_seconds(lambda: segment_ranks(ids, mask, counts), 100)
     sys.stdout.write(f"segmentation, 128 x 320 tokens: {loop / vectorised:.0f} times as fast as a loop, same output\n")
 
 

@@ -1,15 +1,14 @@
 """The same training steps by TRL's GRPOTrainer and by RankGRPOTrainer: what the benchmarks of steps have in common."""
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
+from benchmarks.timing import StepTimes
 from convrec.data.catalog import Catalog, LeftOut, build_catalog
 from convrec.data.synthetic import embedded_rows
 from convrec.generation.tokenizer import load_tokenizer
@@ -31,19 +30,6 @@ def film_catalog() -> Catalog:
 def film_tokenizer(catalog: Catalog) -> Any:
     """Return a tokenizer that writes a catalog line in a few tokens."""
     return train_tokenizer([str(item) for item in catalog.items], catalog.items, 1024)
-
-
-class StepTimes(TrainerCallback):
-    """The seconds of every step."""
-
-    def __init__(self) -> None:
-        self.seconds: list[float] = []
-
-    def on_step_begin(self, *_: Any, **__: Any) -> None:
-        self._start = time.perf_counter()
-
-    def on_step_end(self, *_: Any, **__: Any) -> None:
-        self.seconds.append(time.perf_counter() - self._start)
 
 
 def given_rollouts(

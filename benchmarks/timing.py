@@ -1,0 +1,31 @@
+"""How the benchmarks take time."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from transformers import TrainerCallback
+
+
+def least_seconds(work: Callable[[], object], repeats: int) -> float:
+    """Return the least time of a few runs, after one to warm up."""
+    work()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+class StepTimes(TrainerCallback):
+    """The seconds of every step."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        self._start = time.perf_counter()
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        self.seconds.append(time.perf_counter() - self._start)
