@@ -6,6 +6,7 @@ rollouts. Beside torch it needs transformers, accelerate and TRL only.
     PYTHONPATH=src:. python -m benchmarks.gpu_step
 """
 
+import gc
 import sys
 import tempfile
 from pathlib import Path
@@ -50,7 +51,8 @@ def main() -> None:
                 seconds += times.seconds[2:]
                 peaks.append(torch.cuda.max_memory_allocated())
                 tokens = trainer.state.num_input_tokens_seen / STEPS
-                del trainer
+                del trainer, times
+                gc.collect()  # trainers hold themselves in cycles
                 torch.cuda.empty_cache()
     for kind, (seconds, peaks) in figures.items():
         rate, gib = tokens / median(seconds), max(peaks) / 2**30

@@ -74,21 +74,23 @@ def _reproduce(stage: str, parent_run: str | None) -> None:
         start_new_session=True,
     )
     tail: list[str] = []
+    bad_input = False
     try:
         assert process.stdout is not None
         for line in process.stdout:
             if line.strip():
                 logger.info(line.rstrip())
-                tail = [*tail[-20:], line.rstrip()]
+                tail = [*tail[-3:], line.rstrip()]
+                # The command line gives its name only to messages for bad input; DVC hides its exit status.
+                bad_input = bad_input or line.startswith(f"convrec {stage}: ")
         status = process.wait()
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGTERM)
             process.wait()
     if status:
-        # The command line gives its name only to messages for bad input; DVC hides its exit status.
-        kind = BadInput if any(line.startswith(f"convrec {stage}: ") for line in tail) else StageFailed
-        raise kind(f"stage {stage} failed; its last words: {' | '.join(tail[-4:])}")
+        kind = BadInput if bad_input else StageFailed
+        raise kind(f"stage {stage} failed; its last words: {' | '.join(tail)}")
 
 
 def _can_help(_task: object, _run: object, state: State) -> bool:

@@ -203,6 +203,10 @@ def test_an_interrupted_training_resumes(project, trained):
     history = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
     assert [row["step"] for row in history if "reward" in row] == [1, 2, 3, 4]
     assert (project / "models" / "rank_grpo" / "model.safetensors").read_bytes() == before
+    (folder / "finished").unlink()  # as if it had been killed while the model was written
+    result = _run(project, "dvc", "repro", "--force", "--single-item", "rank_grpo")
+    assert "step 4/4" not in result.stdout + result.stderr, "nothing is trained again"
+    assert (project / "models" / "rank_grpo" / "model.safetensors").read_bytes() == before
 
 
 def _stage(project: Path, stage: str, changes: dict) -> subprocess.CompletedProcess:
@@ -225,11 +229,11 @@ def scratch(project, trained, tmp_path) -> Path:
 
 def test_both_trainings_run_in_two_processes(scratch):
     shutil.copytree(ROOT / "configs", scratch / "configs")
-    launch = {"common": {"launch": "configs/accelerate/ddp.yaml", "num_processes": 2}}
+    launch = {"launch": "configs/accelerate/ddp.yaml", "num_processes": 2}
     before = (scratch / "models" / "sft" / "model.safetensors").read_bytes()
-    _stage(scratch, "sft", {**launch, "sft": {"per_device_batch_size": 4}})
+    _stage(scratch, "sft", {"sft": {**launch, "per_device_batch_size": 4}})
     assert (scratch / "models" / "sft" / "model.safetensors").read_bytes() != before
-    aligned = _stage(scratch, "rank_grpo", {**launch, "rank_grpo": {"per_device_batch_size": 8}})
+    aligned = _stage(scratch, "rank_grpo", {"rank_grpo": {**launch, "per_device_batch_size": 8}})
     assert aligned.stderr.count("step 4/4") == 2, "only the first process tells"
     assert json.loads((scratch / "metrics" / "rank_grpo.json").read_text())["steps"] == 4
 

@@ -32,7 +32,7 @@ def _set_up() -> None:
 
 
 def _run_stage(stage: str, params: Params) -> None:
-    command = launch_command(stage, params.common.launch, params.common.num_processes)
+    command = launch_command(stage, getattr(params, stage))
     if command is not None:
         os.execv(command[0], command)
     _set_up()

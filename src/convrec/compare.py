@@ -26,6 +26,7 @@ from convrec.tracking import PARENT_VARIABLE, end_comparison, stage_run, start_p
 from convrec.training.callbacks import read_history
 from convrec.training.checkpoints import last_checkpoint, training_folder
 from convrec.training.export import export_model
+from convrec.training.start import Start
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +52,8 @@ def variant(name: str) -> dict[str, Any]:
         except ValueError:
             raise InputError(f"--algorithms: {name!r}; {rest[1]!r} is no number for Gamma") from None
     published = {"epsilon_low": None, "epsilon_high": None, "aggregation": None, "delta": None}
-    return {**changes, **published, "start": START, "output_checkpoint": "last"}
+    alone = {"launch": None, "num_processes": 1}
+    return {**changes, **published, **alone, "start": START, "output_checkpoint": "last"}
 
 
 def run_params(params: Params, name: str, seed: int, num_steps: int | None) -> Params:
@@ -77,8 +79,14 @@ def _scores(model: Path, params: Params, paths: Paths) -> pd.DataFrame:
 def _run(name: str, params: Params, paths: Paths) -> Path:
     """Train and score one variant; return its folder. What is done already is not done again."""
     keys = {"seed", "instruction", "list_length", "repetition_penalty"}
-    parameters = {**params.rank_grpo.model_dump(), **params.common.model_dump(include=keys)}
-    inputs = [paths.model("sft"), paths.split("train"), paths.split("validation"), paths.catalog]
+    parameters = {
+        **params.rank_grpo.model_dump(),
+        **params.common.model_dump(include=keys),
+        "dtype": params.base_model.dtype,
+        "scored_length": params.evaluate.max_completion_length,
+    }
+    code = sorted(Path(__file__).parent.rglob("*.py"))  # runs of other code are not comparable
+    inputs = [paths.model("sft"), paths.split("train"), paths.split("validation"), paths.catalog, *code]
     folder = training_folder("compare", parameters, inputs)
     if (folder / _SCORES).is_file():
         logger.info("%s, seed %d: done before (%s)", name, params.common.seed, folder)
@@ -87,7 +95,7 @@ def _run(name: str, params: Params, paths: Paths) -> Path:
     values = {"common": params.common.model_dump(), "rank_grpo": params.rank_grpo.model_dump()}
     tags = {"algorithm": name, "seed": str(params.common.seed)}
     with stage_run(f"{name} seed {params.common.seed}", values, tags, folder / "run.json") as record:
-        checkpoint = align(params, paths, folder, record)
+        checkpoint = align(params, paths, Start(str(paths.model("sft"))), folder, record)
         tokenizer = load_tokenizer(paths.model("sft"))
         model = folder / "model"
         export_model(checkpoint, paths.model("sft"), tokenizer, model, params.common.repetition_penalty)

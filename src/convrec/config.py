@@ -35,11 +35,6 @@ class Common(Section):
         ge=1, le=10, description="of decoding, in rollouts too: what the text holds already scores lower; 1 is none"
     )
     device: Literal["auto", "cpu", "cuda"]
-    launch: str | None = Field(
-        description="launch file of Accelerate for the stages `sft` and `rank_grpo` (configs/accelerate/); "
-        "none for one process"
-    )
-    num_processes: int = Field(ge=1, description="processes of such a launch, usually one a GPU")
 
     @model_validator(mode="after")
     def _cutoffs_within_list(self) -> "Common":
@@ -189,13 +184,22 @@ class Optimization(Section):
     gradient_checkpointing: bool
 
 
-class SFT(Optimization):
+class Training(Optimization):
+    """What of the two stages is no argument of their trainers."""
+
+    lora: Lora | None = Field(description="none trains every weight")
+    launch: str | None = Field(
+        description="launch file of Accelerate for several processes (configs/accelerate/); none for one"
+    )
+    num_processes: int = Field(ge=1, description="processes of such a launch, usually one a GPU")
+
+
+class SFT(Training):
     """Stage `sft`: the negative log-likelihood of the demonstrations."""
 
     num_epochs: float = Field(gt=0, description="the length of the schedule")
     checkpoint_step: int | None = Field(ge=1, description="stop at this step of the schedule; none for its end")
     max_length: int = Field(ge=16, description="tokens of prompt and completion")
-    lora: Lora | None = Field(description="none trains every weight")
 
 
 class Rewards(Section):
@@ -216,7 +220,7 @@ class Rewards(Section):
         return self
 
 
-class RankGRPO(Optimization):
+class RankGRPO(Training):
     """Stage `rank_grpo`. The optimiser steps once on `batch * accumulation` completions (times processes)."""
 
     num_steps: int | None = Field(ge=1, description="optimiser steps; none to go by num_epochs")
@@ -252,8 +256,7 @@ class RankGRPO(Optimization):
     validation_steps: int = Field(ge=1, description="validation is measured every so many steps")
     validation_prompts: int = Field(ge=1, description="on so many validation prompts")
     sample_steps: int = Field(ge=1, description="some lists of a group are recorded every so many steps")
-    output_checkpoint: Literal["best", "last"] = Field(description="best: by validation NDCG at list_length")
-    lora: Lora | None = Field(description="none trains every weight")
+    output_checkpoint: Literal["best", "last"] = Field(description="best: by validation NDCG")
 
     @model_validator(mode="after")
     def _consistent(self) -> "RankGRPO":
@@ -263,6 +266,11 @@ class RankGRPO(Optimization):
             raise ValueError(
                 f"decay_step = {self.decay_step} and decayed_learning_rate = {self.decayed_learning_rate}; "
                 "give both or neither"
+            )
+        if self.decay_step is not None and (self.lr_scheduler != "constant" or self.warmup):
+            raise ValueError(
+                f"decay_step = {self.decay_step} is a schedule of its own; set lr_scheduler = {self.lr_scheduler!r} to "
+                f"'constant' and warmup = {self.warmup} to 0.0"
             )
         if self.rollouts == "vllm_server" and not self.vllm_server_url:
             raise ValueError("vllm_server_url is empty; rollouts 'vllm_server' needs it")

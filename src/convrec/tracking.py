@@ -111,7 +111,11 @@ class Run:
         mlflow.log_params(flatten(params), run_id=self.run_id)
 
     def log_artifact(self, path: Path, folder: str | None = None) -> None:
-        mlflow.log_artifact(str(path), folder, run_id=self.run_id)
+        """Record a file; one that cannot be sent stays where it is, and the work goes on."""
+        try:
+            mlflow.log_artifact(str(path), folder, run_id=self.run_id)
+        except (MlflowException, OSError) as error:
+            logger.warning("%s could not be sent to the tracking server (%s)", path, str(error)[:120])
 
     def set_tags(self, tags: dict[str, str]) -> None:
         for key, value in tags.items():

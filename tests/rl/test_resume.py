@@ -6,10 +6,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from convrec.training.checkpoints import best_checkpoint, last_checkpoint
+from convrec.training.checkpoints import CompletionCallback, best_checkpoint, has_ended, last_checkpoint
 
 STEPS = 14  # of batches of 4 prompts among 16 rows, each used twice: it ends in the second epoch
 OPTIONS = {
@@ -25,28 +26,37 @@ OPTIONS = {
 }
 
 
-def _start(model: Path, output: Path) -> subprocess.Popen:
-    command = [sys.executable, "-m", "tests.rl.tiny", "--model", str(model), "--output", str(output)]
-    command += ["--steps", str(STEPS), "--options", json.dumps(OPTIONS)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
+def _start(model: Path, output: Path, processes: int) -> subprocess.Popen:
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
+    command = [sys.executable, *(launch if processes > 1 else []), "-m", "tests.rl.tiny", "--model", str(model)]
+    options = {**OPTIONS, "per_device_train_batch_size": 16 // processes}
+    command += ["--output", str(output), "--steps", str(STEPS), "--options", json.dumps(options)]
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        start_new_session=True,
+    )
 
 
 def _kill_after(process: subprocess.Popen, step: int) -> None:
     for line in process.stdout:
         if line.strip() == f"step {step}":
-            os.kill(process.pid, signal.SIGKILL)
+            os.killpg(process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
 
 
-def test_a_training_killed_twice_ends_in_the_same_weights(tiny_model, tmp_path):
-    undisturbed = _start(tiny_model, tmp_path / "one")
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_training_killed_twice_ends_in_the_same_weights(tiny_model, tmp_path, processes):
+    undisturbed = _start(tiny_model, tmp_path / "one", processes)
     undisturbed.communicate(timeout=300)
     assert undisturbed.returncode == 0
-    _kill_after(_start(tiny_model, tmp_path / "two"), 5)
+    _kill_after(_start(tiny_model, tmp_path / "two", processes), 5)
     assert last_checkpoint(tmp_path / "two").name == "checkpoint-4"
-    _kill_after(_start(tiny_model, tmp_path / "two"), 11)  # in the second epoch, after the rate has dropped
-    last = _start(tiny_model, tmp_path / "two")
+    _kill_after(_start(tiny_model, tmp_path / "two", processes), 11)  # in the second epoch, after the rate has dropped
+    last = _start(tiny_model, tmp_path / "two", processes)
     steps = last.communicate(timeout=300)[0].split("\n")
     assert last.returncode == 0 and steps[0] == "step 11"
     results = [(tmp_path / name / "final" / "model.safetensors").read_bytes() for name in ("one", "two")]
@@ -58,15 +68,31 @@ def checkpoints(tmp_path) -> Path:
     for step, best in ((2, 2), (10, 2), (12, 12)):
         folder = tmp_path / f"checkpoint-{step}"
         folder.mkdir()
-        (folder / "trainer_state.json").write_text(json.dumps({"best_global_step": best}))
+        state = {"best_global_step": best, "global_step": step, "max_steps": 12}
+        (folder / "trainer_state.json").write_text(json.dumps(state))
         if step < 12:
-            (folder / "complete").touch()
+            CompletionCallback().on_save(
+                SimpleNamespace(output_dir=tmp_path),
+                SimpleNamespace(global_step=step, is_world_process_zero=True),
+                None,
+            )
     return tmp_path
 
 
 def test_a_checkpoint_cut_short_is_not_resumed(checkpoints):
     assert last_checkpoint(checkpoints).name == "checkpoint-10"
     assert last_checkpoint(checkpoints / "nowhere") is None
+
+
+def test_a_checkpoint_half_removed_is_not_resumed(checkpoints):
+    (checkpoints / "checkpoint-10" / "trainer_state.json").unlink()
+    assert last_checkpoint(checkpoints).name == "checkpoint-2"
+
+
+def test_a_training_has_ended_at_its_last_step_or_where_it_is_stopped(checkpoints):
+    assert not has_ended(checkpoints / "checkpoint-10")
+    assert has_ended(checkpoints / "checkpoint-10", stop_step=10)
+    assert has_ended(checkpoints / "checkpoint-12")
 
 
 def test_the_best_checkpoint_is_what_the_last_complete_one_names(checkpoints):

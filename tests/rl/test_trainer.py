@@ -7,12 +7,14 @@ import pytest
 import torch
 from peft import LoraConfig
 from safetensors.torch import load_file
-from transformers import Qwen2Config, Qwen2ForSequenceClassification
+from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForSequenceClassification
 from trl import GRPOTrainer
 
+from convrec.generation.tokenizer import load_tokenizer
 from convrec.rl import trainer as trainer_module
 from convrec.rl.advantages import rank_advantages
 from convrec.rl.arguments import PUBLISHED, RankGRPOConfig
+from convrec.rl.logprobs import penalized_log_probs
 from convrec.rl.rewards import GroundedReward, RankReward, rank_returns
 from convrec.rl.trainer import RankGRPOTrainer
 from tests.rl.tiny import CATALOG, NUM_RANKS, series, tiny_trainer, weights
@@ -124,7 +126,15 @@ def test_a_repetition_penalty_is_part_of_the_policy(make):
     trainer = make(steps=2, repetition_penalty=1.5, num_iterations=2)
     trainer.train()
     assert series(trainer, "ratio/mean")[0] == pytest.approx(1, abs=1e-4)
-    assert series(trainer, "kl")[0] < 1e-4
+    batch = trainer._generate_and_score_completions([trainer.train_dataset[0]] * 8)
+    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+    mask, kept = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1), batch["completion_ids"].shape[1]
+    scored, _, _ = trainer._get_per_token_logps_and_entropies(trainer.model, ids, mask, kept)
+    logits = trainer.model(input_ids=ids, attention_mask=mask).logits[:, -kept - 1 : -1]
+    penalized, plain = (penalized_log_probs(logits, ids, penalty)[0] for penalty in (1.5, 1.0))
+    real = batch["completion_mask"].bool()
+    torch.testing.assert_close(scored[real], penalized[real], rtol=1e-3, atol=1e-4)
+    assert (scored - plain)[real].abs().max() > 0.1
 
 
 def test_lora(make):
@@ -142,14 +152,12 @@ def test_the_method_s_step_decay(make):
 
 
 def test_an_epoch_has_the_same_order_when_training_starts_in_it(make):
-    sampler = make()._get_train_sampler()
-    sampler.set_epoch(0)
-    first = list(sampler)
-    sampler.set_epoch(1)
-    second = list(sampler)
-    assert first != second
-    sampler.set_epoch(1)
-    assert list(sampler) == second
+    trainer = make()
+    orders = []
+    for epoch in (0, 1.0, 1.25):
+        trainer.state.epoch = epoch
+        orders.append(list(trainer._get_train_sampler()))
+    assert orders[0] != orders[1] == orders[2]
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -194,6 +202,35 @@ def test_a_gradient_that_is_not_finite_stops_before_the_update(make):
 def test_base_options_without_effect_are_refused(tmp_path, option, value):
     with pytest.raises(ValueError, match=option):
         RankGRPOConfig(str(tmp_path), use_cpu=True, bf16=False, **{option: value})
+
+
+def test_ranks_that_disagree_are_refused(make):
+    with pytest.raises(ValueError, match="num_ranks = 2, but reward 0 is of 3 ranks"):
+        make(rewards=RankReward(CATALOG, 3))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"decay_step": 3},
+        {"decay_step": 3, "decayed_learning_rate": 1e-7, "lr_scheduler_type": "linear"},
+        {"returns": "exp"},
+        {"cache_implementation": "static"},
+    ],
+)
+def test_half_set_options_are_refused(tmp_path, options):
+    with pytest.raises(ValueError, match=next(iter(options)).replace("returns", "return_gamma")):
+        RankGRPOConfig(str(tmp_path), use_cpu=True, bf16=False, **options)
+
+
+def test_the_newline_counts_reach_as_far_as_the_model_s_vocabulary(tiny_model, make, tmp_path):
+    """Models may have more ids than their tokenizer names, and sample them."""
+    model = AutoModelForCausalLM.from_pretrained(tiny_model)
+    model.resize_token_embeddings(model.config.vocab_size + 40)
+    model.save_pretrained(tmp_path / "wide")
+    load_tokenizer(tiny_model).save_pretrained(tmp_path / "wide")
+    counts = tiny_trainer(tmp_path / "wide", tmp_path / "out")._newline_counts
+    assert len(counts) == model.config.vocab_size and counts[-40:].sum() == 0 < counts.sum()
 
 
 def test_checkpoints_between_shared_rollouts_are_refused(tmp_path):

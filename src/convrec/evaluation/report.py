@@ -91,7 +91,7 @@ def reward_figure(frame: pd.DataFrame) -> Markup:
 
 
 def rank_figure(frame: pd.DataFrame) -> Markup:
-    """Return the heatmap rank by step of the share of sampled lists with a hit at the rank.
+    """Return the heatmap rank by step of the mean reward at the rank.
 
     Steps are averaged in equal blocks where there are more than `MAX_COLUMNS`.
     """
@@ -105,8 +105,8 @@ def rank_figure(frame: pd.DataFrame) -> Markup:
         zmin=0,
         zmax=float(means.to_numpy().max()) or 1.0,
         colorscale="Viridis",
-        colorbar={"thickness": 12, "outlinewidth": 0, "tickformat": ".0%"},
-        hovertemplate="step %{x}, rank %{y}: %{z:.1%}<extra></extra>",
+        colorbar={"thickness": 12, "outlinewidth": 0, "tickformat": ".2f"},
+        hovertemplate="step %{x}, rank %{y}: %{z:.3f}<extra></extra>",
     )
     ticks = [rank for rank in grid.index if rank == 1 or rank % 5 == 0]
     return figure("ranks", [heatmap], "step", "rank", 420, autorange="reversed", tickvals=ticks, showgrid=False)

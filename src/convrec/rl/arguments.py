@@ -46,6 +46,7 @@ _FIXED_OPTIONS: dict[str, tuple[Any, str]] = {
     "vllm_importance_sampling_clip_min": (None, "weights are truncated from above only"),
     "top_p": (1.0, "the loss needs the log-probabilities of the distribution that is sampled"),
     "top_k": (0, "the loss needs the log-probabilities of the distribution that is sampled"),
+    "cache_implementation": (None, "the prompts' cache is made once for a group"),
     "min_p": (None, "the loss needs the log-probabilities of the distribution that is sampled"),
     "generation_kwargs": (None, "the loss needs the log-probabilities of the distribution that is sampled"),
 }
@@ -97,6 +98,18 @@ class RankGRPOConfig(GRPOConfig):
             if getattr(self, name) != only:
                 raise ValueError(f"{name} = {getattr(self, name)!r} is not honoured; leave it at {only!r}: {reason}")
         by_rank = self.algorithm == "rank_grpo"
+        if self.returns == "exp" and (self.return_gamma is None or self.return_gamma <= 1):
+            raise ValueError(f"return_gamma = {self.return_gamma}; `exp` returns need a value above 1")
+        if (self.decay_step is None) != (self.decayed_learning_rate is None):
+            raise ValueError(
+                f"decay_step = {self.decay_step} and decayed_learning_rate = {self.decayed_learning_rate}; "
+                "give both or neither"
+            )
+        if self.decay_step is not None and (self.lr_scheduler_type != "constant" or self.warmup_steps):
+            raise ValueError(
+                f"decay_step = {self.decay_step} is a schedule of its own; set lr_scheduler_type to 'constant' "
+                f"(it is {str(self.lr_scheduler_type)!r}) and warmup_steps to 0 (it is {self.warmup_steps})"
+            )
         if by_rank and self.scale_rewards == "batch":
             raise ValueError("scale_rewards = 'batch' is not honoured; a rank is scaled over its group: group or none")
         if by_rank and self.multi_objective_aggregation != "sum_then_normalize":

@@ -9,46 +9,17 @@ from typing import Any
 
 import torch
 from accelerate.utils import gather
-from transformers import TrainerCallback
 from trl import GRPOTrainer
 from trl.models.utils import unwrap_model_for_generation
-from trl.trainer.utils import RepeatSampler
 
 from convrec.rl.advantages import rank_advantages
 from convrec.rl.arguments import RankGRPOConfig
 from convrec.rl.logprobs import add_penalized_head
+from convrec.rl.loop import EpochSampler, StepClock
 from convrec.rl.loss import rank_grpo_loss
 from convrec.rl.rewards import rank_returns
 from convrec.rl.rollouts import beam_config, generate_groups
 from convrec.rl.segmentation import attach_eos, newline_counts, segment_ranks
-
-
-class _EpochSampler(RepeatSampler):
-    """TRL's sampler, seeded anew for each epoch, so that a resumed epoch has the order that it had."""
-
-    seed: Any
-
-    def set_epoch(self, epoch: int) -> None:
-        if self.shuffle:
-            self.generator.manual_seed(self.seed + epoch)
-
-
-class _Clock(TrainerCallback):
-    """Logs the seconds of each part of a step, and the tokens per second of all processes."""
-
-    def __init__(self, trainer: "RankGRPOTrainer"):
-        self._trainer, self._start = trainer, 0.0
-
-    def on_step_begin(self, *_: Any, **__: Any) -> None:
-        self._start = time.perf_counter()
-        self._trainer.seconds.clear()
-        self._trainer.tokens = 0
-
-    def on_step_end(self, *_: Any, **__: Any) -> None:
-        total, parts, trainer = time.perf_counter() - self._start, self._trainer.seconds, self._trainer
-        parts["update"] = total - sum(parts.values())
-        trainer.note({f"seconds/{name}": value for name, value in parts.items()})
-        trainer.note({"tokens_per_second": trainer.tokens * trainer.accelerator.num_processes / total})
 
 
 class RankGRPOTrainer(GRPOTrainer):
@@ -74,20 +45,30 @@ class RankGRPOTrainer(GRPOTrainer):
         for name in ("tools", "environment_factory"):
             if kwargs.get(name) is not None:
                 raise ValueError(f"{name} is not honoured; a completion is one list, written in one turn")
+        for i in self._rank_rewards:
+            num_ranks = rewards[i].last_relevance.shape[1]
+            if num_ranks != args.num_ranks:
+                raise ValueError(
+                    f"num_ranks = {args.num_ranks}, but reward {i} is of {num_ranks} ranks; make them agree"
+                )
         self.seconds: dict[str, float] = defaultdict(float)
         self.tokens = 0
         self._relevance = torch.zeros(0)
         super().__init__(model=model, reward_funcs=rewards, args=args, **kwargs)
         if self.aux_loss_enabled:
             raise ValueError("a mixture of experts with a router loss is not honoured; the loss has no term for it")
-        self._newline_counts = newline_counts(self._tokenizer)
+        if self._is_vlm:
+            raise ValueError("a model that sees images is not honoured; a completion is one list of text")
+        counts = newline_counts(self._tokenizer)
+        unnamed = self.model.config.get_text_config().vocab_size - len(counts)  # ids that no token has can be sampled
+        self._newline_counts = torch.nn.functional.pad(counts, (0, max(0, unnamed)))
         if args.repetition_penalty != 1:
             policies: list[Any] = [self.accelerator.unwrap_model(self.model), self.ref_model]
             for policy in policies:
                 if policy is not None:
                     base = policy.get_base_model() if hasattr(policy, "get_base_model") else policy
                     add_penalized_head(base, args.repetition_penalty, args.temperature)
-        self.add_callback(_Clock(self))
+        self.add_callback(StepClock(self))
 
     def last_group(self) -> tuple[list[dict], list, torch.Tensor]:
         """Return rows, completions and relevance (B, N) of this process's last rollouts."""
@@ -117,7 +98,9 @@ class RankGRPOTrainer(GRPOTrainer):
     def _get_train_sampler(self, dataset: Any = None) -> Any:
         sampler = super()._get_train_sampler(dataset)
         names = ("data_source", "mini_repeat_count", "batch_size", "repeat_count", "shuffle", "seed")
-        return _EpochSampler(**{name: getattr(sampler, name) for name in names})
+        by_epoch = EpochSampler(**{name: getattr(sampler, name) for name in names})
+        by_epoch.trainer = self
+        return by_epoch
 
     def _generate_single_turn(
         self, prompt_ids: Any, images: Any, multimodal_fields: Any, num_generations: int, has_tool_images: bool = False
@@ -173,6 +156,8 @@ class RankGRPOTrainer(GRPOTrainer):
     def _generate_and_score_completions(self, inputs: list[dict]) -> dict[str, Any]:
         """Put the ranks of the tokens (B, T) and the advantages of the ranks (B, N) into TRL's batch."""
         batch = super()._generate_and_score_completions(inputs)
+        if "tool_mask" in batch:
+            raise ValueError("env_mask of a rollout_func is not honoured; every token of a completion is the policy's")
         ids, mask = batch["completion_ids"], batch["completion_mask"]
         is_eos = torch.isin(ids, torch.tensor(self.eos_token_ids, device=ids.device)) & mask.bool()
         ranks = attach_eos(segment_ranks(ids, mask, self._newline_counts), is_eos)
@@ -225,7 +210,7 @@ class RankGRPOTrainer(GRPOTrainer):
                 sampler_logps=sampler_logps,
                 sampler_cap=args.vllm_importance_sampling_clip_max,
                 max_completion_length=args.max_completion_length,
-                num_items=inputs["num_items_in_batch"] * share / steps / self.accelerator.num_processes,
+                num_items=inputs["num_items_in_batch"].clamp(min=1) * share / steps / self.accelerator.num_processes,
             )
         self.tokens += int(attention_mask.sum())
         size = mask.sum().clamp(min=1)
@@ -244,7 +229,7 @@ class RankGRPOTrainer(GRPOTrainer):
     def _stop_unless_finite(self, what: str, value: float) -> None:
         if not math.isfinite(value):
             raise FloatingPointError(
-                f"the {what} is {value} after step {self.state.global_step}, so training stops before it spoils the "
-                f"weights; the checkpoints in {self.args.output_dir} are good. Lower learning_rate "
+                f"the {what} is {value} after step {self.state.global_step}, so training stops before anything of it "
+                f"is saved; the checkpoints in {self.args.output_dir} are good. Lower learning_rate "
                 f"({self.args.learning_rate}) or max_grad_norm ({self.args.max_grad_norm}), or use bf16 or fp32"
             )

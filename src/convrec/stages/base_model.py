@@ -13,6 +13,7 @@ from convrec.tracking import Run
 from convrec.training.callbacks import HistoryCallback, read_history
 from convrec.training.checkpoints import mark_finished, training_folder
 from convrec.training.embedded import END, catalog_cards, catalog_pages, make_model, train_tokenizer
+from convrec.training.export import export_model
 from convrec.training.sft import train_sft
 
 logger = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ def _make_embedded(params: Params, paths: Paths, record: Run) -> None:
     folder = training_folder("base_model", parameters, [paths.catalog, paths.split("train")])
     history = HistoryCallback(folder / "history.jsonl", record.log_metrics)
     if config.epochs:
-        train_sft(
+        saved = train_sft(
             model,
             tokenizer,
             Dataset.from_dict({"text": texts}),
@@ -67,8 +68,10 @@ def _make_embedded(params: Params, paths: Paths, record: Run) -> None:
             keep_checkpoints=1,
             gradient_checkpointing=False,
         )
-    model.save_pretrained(paths.model("base"))
-    tokenizer.save_pretrained(paths.model("base"))
+        export_model(saved, paths.model("base"), tokenizer, paths.model("base"), common.repetition_penalty)
+    else:
+        model.save_pretrained(paths.model("base"))
+        tokenizer.save_pretrained(paths.model("base"))
     losses = [row for row in read_history(folder / "history.jsonl") if "loss" in row]
     write_plot(paths.plot("base_model"), ({"step": int(r["step"]), "loss": r["loss"]} for r in losses))
     mark_finished(folder)

@@ -29,13 +29,14 @@ from convrec.training.checkpoints import (
     CompletionCallback,
     best_checkpoint,
     clear_finished,
+    has_ended,
     last_checkpoint,
     mark_finished,
     training_folder,
 )
 from convrec.training.export import export_model, lora_config
 from convrec.training.launch import is_main_process
-from convrec.training.start import resolve_start
+from convrec.training.start import Start, resolve_start
 
 logger = logging.getLogger(__name__)
 
@@ -102,10 +103,16 @@ def _measure(params: Params, paths: Paths, catalog: Catalog, trainer: RankGRPOTr
     kept = {row["prompt_id"] for row in prompts}
     rows = [row for row in rows if row["prompt_id"] in kept]
     accelerator = trainer.accelerator
-    mine = prompts[accelerator.process_index :: accelerator.num_processes]
+    # As many in each process, some repeated: under ZeRO-3 the processes generate token by token together.
+    repeated = prompts + prompts[: -len(prompts) % accelerator.num_processes]
+    mine = repeated[accelerator.process_index :: accelerator.num_processes]
 
     def measure(_: Any) -> dict[str, float]:
-        with unwrap_model_for_generation(trainer.model_wrapped, accelerator) as model:
+        reentrant = trainer.args.gradient_checkpointing_kwargs
+        unwrapped = unwrap_model_for_generation(
+            trainer.model_wrapped, accelerator, gradient_checkpointing_kwargs=reentrant
+        )
+        with unwrapped as model:
             engine = TransformersEngine(
                 model,
                 trainer.processing_class,
@@ -122,14 +129,13 @@ def _measure(params: Params, paths: Paths, catalog: Catalog, trainer: RankGRPOTr
     return measure
 
 
-def align(params: Params, paths: Paths, folder: Path, record: Run) -> Path:
-    """Train in `folder`, resuming what is there; return the checkpoint that the parameters choose: best or last.
+def align(params: Params, paths: Paths, start: Start, folder: Path, record: Run) -> Path:
+    """Train from `start` in `folder`, resuming what is there; return the chosen checkpoint: the best or the last.
 
     The folder's `history.jsonl` holds every logged metric, `samples/` some rollouts.
     """
     config, common = params.rank_grpo, params.common
     catalog = read_catalog(paths.catalog)
-    start = resolve_start(config.start, paths.model("sft"), config.num_steps)
     tokenizer = load_tokenizer(start.model)
     if tokenizer.chat_template is None:
         raise InputError(f"rank_grpo.start = {config.start!r}: its tokenizer has no chat template; add one to it")
@@ -156,8 +162,10 @@ def align(params: Params, paths: Paths, folder: Path, record: Run) -> Path:
         SampleCallback(trainer.last_group, catalog, *sampled, lambda path: record.log_artifact(path, "samples"))
     )
     trainer.add_callback(CompletionCallback())
-    checkpoint = last_checkpoint(folder) or start.checkpoint
-    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    own = last_checkpoint(folder)
+    if own is None or not has_ended(own):
+        checkpoint = own or start.checkpoint
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     chosen = best_checkpoint(folder) if config.output_checkpoint == "best" else None
     chosen = chosen or last_checkpoint(folder)
     if chosen is None:
@@ -170,18 +178,18 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     config, common = params.rank_grpo, params.common
     for name in ("train", "validation"):
         record.log_dataset(paths.split(name), name)
-    inputs = [paths.model("sft"), paths.split("train"), paths.catalog]
-    inputs += [path for path in [Path(config.start)] if path.is_dir()]
+    start = resolve_start(config.start, paths.model("sft"), config.num_steps)
+    given = [path for path in (Path(start.model), start.checkpoint) if path is not None and path.is_dir()]
+    inputs = [*given, paths.split("train"), paths.catalog]
     parameters = {
         **config.model_dump(),
         **common.model_dump(include={"seed", "instruction", "list_length", "repetition_penalty"}),
     }
     folder = training_folder("rank_grpo", parameters, inputs)
-    checkpoint = align(params, paths, folder, record)
+    checkpoint = align(params, paths, start, folder, record)
     if not is_main_process():
         return
     logger.info("the model is that of %s", checkpoint)
-    start = resolve_start(config.start, paths.model("sft"), None)
     tokenizer = load_tokenizer(start.model)
     export_model(checkpoint, start.model, tokenizer, paths.model("rank_grpo"), common.repetition_penalty)
     _write_curves(read_history(folder / "history.jsonl"), int(checkpoint.name.rsplit("-", 1)[1]), paths)

@@ -57,7 +57,7 @@ def shared_arguments(
         "gradient_checkpointing": gradient_checkpointing,
         "logging_steps": logging_steps,
         "save_steps": save_steps,
-        "save_total_limit": keep_checkpoints,
+        "save_total_limit": keep_checkpoints + 1,  # the best one counts among them
         "report_to": "none",
         "disable_tqdm": True,
         "dataloader_pin_memory": not on_cpu,

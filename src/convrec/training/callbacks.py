@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +38,9 @@ class HistoryCallback(TrainerCallback):
         kept = [row for row in read_history(self._path) if row["step"] <= state.global_step and state.global_step]
         self._before = max((row.get("seconds/elapsed", 0.0) for row in kept), default=0.0)
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+        fresh = self._path.with_suffix(".new")
+        fresh.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+        fresh.replace(self._path)
         for row in kept:
             self._sink({key: value for key, value in row.items() if key != "step"}, int(row["step"]))
         if state.global_step:
@@ -47,7 +50,7 @@ class HistoryCallback(TrainerCallback):
         if not state.is_world_process_zero or not logs:
             return
         metrics = {key: float(value) for key, value in logs.items() if isinstance(value, (int, float))}
-        self.write(metrics, state.global_step)
+        self.write({**metrics, "seconds/elapsed": self.elapsed()}, state.global_step)
         done = state.global_step - self._start_step
         seconds = (time.monotonic() - self._start_time) / max(1, done)
         left = seconds * (state.max_steps - state.global_step)
@@ -88,6 +91,8 @@ class ValidationCallback(TrainerCallback):
         return metrics[f"validation/{self._metric}"]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+        if not (Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}").is_dir():
+            state.best_metric = state.best_global_step = None  # of another folder, whose checkpoint is continued here
         if state.global_step == 0:
             self._run(model, state)
 

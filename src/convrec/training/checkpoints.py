@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
@@ -45,16 +46,35 @@ def mark_finished(folder: Path) -> None:
 
 
 class CompletionCallback(TrainerCallback):
-    """Marks each checkpoint once all its files are written, so that one cut short by a crash is never resumed."""
+    """Lists the files of each checkpoint in it once they are all written, so that one cut short is never resumed."""
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if torch.distributed.is_initialized():
+            torch.distributed.barrier()
         if state.is_world_process_zero:
-            (Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}" / _COMPLETE).touch()
+            folder = Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
+            files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+            (folder / _COMPLETE).write_text(json.dumps(files), encoding="utf-8")
+
+
+def _is_complete(checkpoint: Path) -> bool:
+    """Return whether a checkpoint was written to its end, and nothing of it is removed."""
+    marker = checkpoint / _COMPLETE
+    try:
+        return all((checkpoint / name).exists() for name in json.loads(marker.read_text(encoding="utf-8")))
+    except (FileNotFoundError, json.JSONDecodeError):
+        return False
+
+
+def has_ended(checkpoint: Path, stop_step: int | None = None) -> bool:
+    """Return whether a checkpoint is of the last step of its training, or of `stop_step`: nothing is left to train."""
+    state = json.loads((checkpoint / _STATE).read_text(encoding="utf-8"))
+    return state["global_step"] >= min(state["max_steps"], stop_step or state["max_steps"])
 
 
 def last_checkpoint(folder: Path) -> Path | None:
     """Return the newest complete checkpoint in the folder, or None."""
-    complete = [path.parent for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*/{_COMPLETE}")]
+    complete = [path for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if _is_complete(path)]
     return max(complete, key=lambda path: int(path.name.rsplit("-", 1)[1]), default=None)
 
 
@@ -63,4 +83,4 @@ def best_checkpoint(folder: Path) -> Path | None:
     last = last_checkpoint(folder)
     step = json.loads((last / _STATE).read_text(encoding="utf-8"))["best_global_step"] if last else None
     best = folder / f"{PREFIX_CHECKPOINT_DIR}-{step}"
-    return best if step and (best / _COMPLETE).exists() else None
+    return best if step and _is_complete(best) else None

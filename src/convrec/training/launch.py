@@ -4,9 +4,8 @@ import os
 import sys
 from pathlib import Path
 
+from convrec.config import Section, Training
 from convrec.errors import InputError
-
-LAUNCHED = ("sft", "rank_grpo")  # the stages that can run in several processes
 
 
 def is_main_process() -> bool:
@@ -14,14 +13,15 @@ def is_main_process() -> bool:
     return int(os.environ.get("RANK", "0")) == 0
 
 
-def launch_command(stage: str, launch: str | None, num_processes: int) -> list[str] | None:
+def launch_command(stage: str, section: Section) -> list[str] | None:
     """Return the command that runs the stage in several processes; None where this process is to run it itself.
 
     Raises `InputError` where the launch file does not exist.
     """
-    if launch is None or stage not in LAUNCHED or "RANK" in os.environ:
+    if not isinstance(section, Training) or section.launch is None or "RANK" in os.environ:
         return None
+    launch = section.launch
     if not Path(launch).is_file():
-        raise InputError(f"common.launch = {launch!r}: no such file; configs/accelerate/ holds those of the project")
-    options = ["--config_file", launch, "--num_processes", str(num_processes)]
+        raise InputError(f"{stage}.launch = {launch!r}: no such file; configs/accelerate/ holds those of the project")
+    options = ["--config_file", launch, "--num_processes", str(section.num_processes)]
     return [sys.executable, "-m", "accelerate.commands.launch", *options, "-m", "convrec.cli", stage]

@@ -10,7 +10,7 @@ from trl import SFTConfig, SFTTrainer
 
 from convrec.training.arguments import shared_arguments
 from convrec.training.callbacks import StopCallback
-from convrec.training.checkpoints import CompletionCallback, clear_finished, last_checkpoint
+from convrec.training.checkpoints import CompletionCallback, clear_finished, has_ended, last_checkpoint
 
 
 def train_sft(
@@ -29,7 +29,7 @@ def train_sft(
     peft_config: Any = None,
     **optimization: Any,
 ) -> Path:
-    """Train a model (in place) by the negative log-likelihood of the completions; return the folder it is saved in.
+    """Train a model by the negative log-likelihood of the completions; return the folder it is saved in.
 
     `dataset` has `prompt` and `completion` (the loss is the completion's) or `text` (the loss is the whole text's).
     The schedule is that of `num_epochs`, which `checkpoint_step` may cut short. The training resumes from the newest
@@ -53,6 +53,8 @@ def train_sft(
     )
     trainer.remove_callback(PrinterCallback)  # the history callback tells the progress
     checkpoint = last_checkpoint(folder)
+    if checkpoint is not None and has_ended(checkpoint, checkpoint_step):
+        return checkpoint
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     trainer.save_model(str(folder / "final"))  # by every process: the weights may be spread over them
     return folder / "final"

@@ -10,7 +10,7 @@ from convrec.errors import InputError
 logger = logging.getLogger(__name__)
 
 _STATE = "trainer_state.json"
-_CONTINUED = ("optimizer.pt", "scheduler.pt", "rng_state*.pth", _STATE)
+_CONTINUED = ("*.safetensors", "optimizer.pt", "scheduler.pt", "rng_state*.pth", _STATE)
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ def resolve_start(start: str, sft: Path, num_steps: int | None) -> Start:
 
 
 def _checkpoint(start: str, folder: Path, sft: Path, num_steps: int | None) -> Start:
-    missing = [pattern for pattern in _CONTINUED if not any(folder.glob(pattern))]
-    # DeepSpeed keeps the optimiser in a folder of its own.
-    missing = [] if any(folder.glob("global_step*")) else missing
+    by_deepspeed = any(folder.glob("global_step*"))  # it keeps the optimiser in a folder of its own
+    wanted = [pattern for pattern in _CONTINUED if pattern != "optimizer.pt" or not by_deepspeed]
+    missing = [pattern for pattern in wanted if not any(folder.glob(pattern))]
     if missing:
         raise InputError(
             f"rank_grpo.start = {start!r} has {_STATE}, so it is a checkpoint to continue, but it lacks "

@@ -1,0 +1,41 @@
+"""What the training loop needs beside the loss: an order of rows that can be resumed, and the time of each part."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from transformers import TrainerCallback
+from trl.trainer.utils import RepeatSampler
+
+
+class EpochSampler(RepeatSampler):
+    """TRL's sampler, seeded anew for each epoch, so that a resumed epoch has the order that it had.
+
+    It looks the epoch up by itself: in several processes, Accelerate's wrappers hide it from `set_epoch`.
+    """
+
+    seed: Any
+    trainer: Any
+
+    def __iter__(self) -> Iterator[int]:
+        if self.shuffle:
+            self.generator.manual_seed(self.seed + int(self.trainer.state.epoch or 0))
+        yield from super().__iter__()
+
+
+class StepClock(TrainerCallback):
+    """Logs the seconds of each part of a step, and the tokens per second of all processes."""
+
+    def __init__(self, trainer: Any):
+        self._trainer, self._start = trainer, 0.0
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        self._start = time.perf_counter()
+        self._trainer.seconds.clear()
+        self._trainer.tokens = 0
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        total, parts, trainer = time.perf_counter() - self._start, self._trainer.seconds, self._trainer
+        parts["update"] = total - sum(parts.values())
+        trainer.note({f"seconds/{name}": value for name, value in parts.items()})
+        trainer.note({"tokens_per_second": trainer.tokens * trainer.accelerator.num_processes / total})
