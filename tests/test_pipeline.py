@@ -45,7 +45,7 @@ SHRUNK = {
 
 def _update(target, changes):
     for key, value in changes.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and isinstance(target[key], dict):
             _update(target[key], value)
         else:
             target[key] = value

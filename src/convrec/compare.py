@@ -173,7 +173,8 @@ def compare(params: Params, paths: Paths, names: Sequence[str], num_seeds: int, 
                 if baseline in means and baseline != name:
                     gain: Interval = paired_interval(table, means[baseline], metric, samples, seed)
                     entry[f"over_{baseline}"] = gain._asdict()
-                    entry[f"ratio_to_{baseline}"] = entry["mean"] / float(means[baseline][metric].mean())
+                    level = float(means[baseline][metric].mean())
+                    entry[f"ratio_to_{baseline}"] = entry["mean"] / level if level else None
             result["algorithms"][name] = entry
         curves = _curves(folders, metric)
         target = paths.comparison
@@ -212,6 +213,6 @@ def print_comparison(result: dict[str, Any]) -> None:
             gain = entry.get(f"over_{baseline}")
             ratio = entry.get(f"ratio_to_{baseline}")
             interval = f"{gain['mean']:+.4f} [{gain['low']:+.4f}, {gain['high']:+.4f}]" if gain else ""
-            cells += [f"{ratio:.2f}" if gain else "", interval]
+            cells += [f"{ratio:.3f}" if ratio else "", interval]
         table.add_row(*cells)
     Console(highlight=False, width=120).print(table)

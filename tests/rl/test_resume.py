@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from convrec.training.checkpoints import CompletionCallback, best_checkpoint, has_ended, last_checkpoint
@@ -37,14 +38,14 @@ def _start(model: Path, output: Path, processes: int) -> subprocess.Popen:
         stderr=subprocess.DEVNULL,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        start_new_session=True,
     )
 
 
 def _kill_after(process: subprocess.Popen, step: int) -> None:
     for line in process.stdout:
         if line.strip() == f"step {step}":
-            os.killpg(process.pid, signal.SIGKILL)
+            for victim in [process, *psutil.Process(process.pid).children(recursive=True)]:
+                victim.kill()
     assert process.wait() == -signal.SIGKILL
 
 

@@ -16,6 +16,7 @@ from convrec.generation.tokenizer import load_tokenizer
 from convrec.rl.arguments import RankGRPOConfig
 from convrec.rl.rewards import RankReward
 from convrec.rl.trainer import RankGRPOTrainer
+from convrec.training.arguments import unnumber_cpu
 from convrec.training.checkpoints import CompletionCallback, last_checkpoint
 from convrec.training.embedded import END, make_model, train_tokenizer
 
@@ -91,6 +92,7 @@ def tiny_trainer(
             **options,
         },
     )
+    unnumber_cpu(arguments)
     return kind(
         str(model),
         rewards or RankReward(CATALOG, NUM_RANKS),

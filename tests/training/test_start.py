@@ -7,6 +7,7 @@ from convrec.errors import InputError
 from convrec.training.start import Start, resolve_start
 
 SFT = Path("models") / "sft"
+COMPLETE = ("optimizer.pt", "scheduler.pt", "rng_state.pth", "model.safetensors")
 
 
 def _folder(root: Path, *names: str, step: int | None = None) -> Path:
@@ -30,7 +31,7 @@ def test_a_foreign_folder_starts_at_step_0_and_says_so(tmp_path, caplog):
 
 
 def test_a_checkpoint_is_continued_with_the_sft_model_as_reference(tmp_path):
-    folder = _folder(tmp_path, "optimizer.pt", "scheduler.pt", "rng_state.pth", "model.safetensors", step=4)
+    folder = _folder(tmp_path, *COMPLETE, step=4)
     assert resolve_start(str(folder), SFT, 10) == Start(str(SFT), folder)
 
 
@@ -38,8 +39,12 @@ def test_a_checkpoint_is_continued_with_the_sft_model_as_reference(tmp_path):
     ("names", "step", "message"),
     [
         (("config.json",), None, "lacks tokenizer_config.json, \\*.safetensors"),
-        (("optimizer.pt", "rng_state.pth"), 4, "lacks scheduler.pt"),
-        (("optimizer.pt", "scheduler.pt", "rng_state.pth"), 10, "at step 10; raise rank_grpo.num_steps = 10"),
+        (("optimizer.pt", "rng_state.pth", "model.safetensors"), 4, "lacks scheduler.pt"),
+        (
+            ("optimizer.pt", "scheduler.pt", "rng_state.pth", "model.safetensors"),
+            10,
+            "at step 10; raise rank_grpo.num_steps = 10",
+        ),
     ],
 )
 def test_a_folder_that_cannot_serve_is_refused(tmp_path, names, step, message):

@@ -23,7 +23,7 @@ from convrec.rl.samples import SampleCallback
 from convrec.rl.trainer import RankGRPOTrainer
 from convrec.stages.files import read_catalog, write_json, write_plot
 from convrec.tracking import Run
-from convrec.training.arguments import shared_arguments
+from convrec.training.arguments import shared_arguments, unnumber_cpu
 from convrec.training.callbacks import HistoryCallback, Measure, ValidationCallback, read_history
 from convrec.training.checkpoints import (
     CompletionCallback,
@@ -141,6 +141,7 @@ def align(params: Params, paths: Paths, start: Start, folder: Path, record: Run)
         raise InputError(f"rank_grpo.start = {config.start!r}: its tokenizer has no chat template; add one to it")
     rewards, weights = _rewards(config.rewards, catalog, common.list_length)
     arguments = _arguments(params, folder, weights)
+    unnumber_cpu(arguments)
     with arguments.main_process_first(local=False):
         clear_finished(folder)
     history = HistoryCallback(folder / "history.jsonl", record.log_metrics)

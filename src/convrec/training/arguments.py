@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import TrainingArguments
 from trl.kernels import chunked_logprob
 
 from convrec.device import pick_device
@@ -62,3 +63,9 @@ def shared_arguments(
         "disable_tqdm": True,
         "dataloader_pin_memory": not on_cpu,
     }
+
+
+def unnumber_cpu(arguments: TrainingArguments) -> None:
+    """Let several processes on a CPU be resumed: they are given `cpu:0`, onto which torch loads no optimiser."""
+    if arguments.device.type == "cpu":
+        vars(arguments)["_setup_devices"] = torch.device("cpu")  # the cache of the property `device`

@@ -8,7 +8,7 @@ from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback
 from trl import SFTConfig, SFTTrainer
 
-from convrec.training.arguments import shared_arguments
+from convrec.training.arguments import shared_arguments, unnumber_cpu
 from convrec.training.callbacks import StopCallback
 from convrec.training.checkpoints import CompletionCallback, clear_finished, has_ended, last_checkpoint
 
@@ -40,6 +40,7 @@ def train_sft(
         max_length=max_length,
         **shared_arguments(folder, seed, device, bf16, **optimization),
     )
+    unnumber_cpu(arguments)
     with arguments.main_process_first(local=False):
         clear_finished(folder)
     stop = [StopCallback(checkpoint_step)] if checkpoint_step else []
