@@ -11,7 +11,7 @@ from convrec.config import Params, load_params
 from convrec.errors import InputError
 from convrec.paths import Paths
 from convrec.profiles import apply_profile, profile_names
-from convrec.training.launch import is_main_process, launch_command
+from convrec.training.launch import end_processes, is_main_process, launch_command
 
 STAGES = ("data", "demonstrations", "base_model", "sft", "rank_grpo", "evaluate", "report")
 EXIT_BAD_INPUT = 2
@@ -40,6 +40,7 @@ def _run_stage(stage: str, params: Params) -> None:
         from convrec.tracking import SilentRun
 
         importlib.import_module(f"convrec.stages.{stage}").run(params, Paths(), SilentRun())
+        end_processes()
         return
     from convrec.tracking import stage_run
 
@@ -48,6 +49,7 @@ def _run_stage(stage: str, params: Params) -> None:
     tags = {"profile": params.common.profile, "base_model": params.base_model.name}
     with stage_run(stage, {"common": params.common.model_dump(), stage: own}, tags, paths.run_id(stage)) as record:
         importlib.import_module(f"convrec.stages.{stage}").run(params, paths, record)
+        end_processes()
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -19,6 +19,7 @@ from convrec.rl.trainer import RankGRPOTrainer
 from convrec.training.arguments import unnumber_cpu
 from convrec.training.checkpoints import CompletionCallback, last_checkpoint
 from convrec.training.embedded import END, make_model, train_tokenizer
+from convrec.training.launch import end_processes
 
 NUM_RANKS = 2
 CATALOG = Catalog([Item(title, year) for title, year in (("Heat", 1995), ("Up", 2009), ("Dune", 2021), ("Her", 2013))])
@@ -155,6 +156,7 @@ def main() -> None:
     if trainer.accelerator.is_main_process:
         history = {"processes": trainer.accelerator.num_processes, "log": trainer.state.log_history}
         (args.output / "history.json").write_text(json.dumps(history))
+    end_processes()
 
 
 if __name__ == "__main__":

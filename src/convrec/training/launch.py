@@ -13,6 +13,17 @@ def is_main_process() -> bool:
     return int(os.environ.get("RANK", "0")) == 0
 
 
+def end_processes() -> None:
+    """Let the processes of a launch end together: one that leaves early may take down one that still writes."""
+    if "RANK" not in os.environ:
+        return
+    import torch.distributed as dist  # noqa: PLC0415  (the command line starts without torch)
+
+    if dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()
+
+
 def launch_command(stage: str, section: Section) -> list[str] | None:
     """Return the command that runs the stage in several processes; None where this process is to run it itself.
 
