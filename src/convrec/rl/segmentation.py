@@ -24,10 +24,10 @@ def segment_ranks(
 
     Shape: completion_ids, completion_mask (B, T); newline_counts (vocab,); returns (B, T), int64.
     """
-    mask = completion_mask.bool()
-    counts = newline_counts.to(completion_ids.device)[completion_ids] * mask
-    before = counts.cumsum(dim=1) - counts
-    return before.masked_fill(~mask, -1)
+    padding = completion_mask == 0
+    table = newline_counts.to(completion_ids.device)
+    counts = table.index_select(0, completion_ids.reshape(-1)).view_as(completion_ids).masked_fill_(padding, 0)
+    return counts.cumsum(dim=1).sub_(counts).masked_fill_(padding, -1)
 
 
 def attach_eos(ranks: torch.Tensor, is_eos: torch.Tensor) -> torch.Tensor:
