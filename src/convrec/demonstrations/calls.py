@@ -1,0 +1,157 @@
+"""Every answered chat call on disk, so that no restart asks, or pays for, the same thing again."""
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from convrec.errors import InputError
+
+COLUMNS = (
+    "key", "request", "answer", "finish_reason", "prompt_tokens", "completion_tokens", "cost", "created",
+)  # fmt: skip
+BUSY_SECONDS = 60  # how long a process waits for another's commit, which takes milliseconds
+
+_CREATE = """
+CREATE TABLE calls (
+    key TEXT PRIMARY KEY,
+    request TEXT NOT NULL,
+    answer TEXT,
+    finish_reason TEXT,
+    prompt_tokens INTEGER NOT NULL,
+    completion_tokens INTEGER NOT NULL,
+    cost REAL NOT NULL,
+    created TEXT NOT NULL
+)"""
+
+# The first answer stays, whoever asks again; what every call cost adds up.
+_ADD = """
+INSERT INTO calls VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (key) DO UPDATE SET
+    answer = CASE WHEN answer IS NULL THEN excluded.answer ELSE answer END,
+    finish_reason = CASE WHEN answer IS NULL THEN excluded.finish_reason ELSE finish_reason END,
+    prompt_tokens = prompt_tokens + excluded.prompt_tokens,
+    completion_tokens = completion_tokens + excluded.completion_tokens,
+    cost = cost + excluded.cost"""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model answered, and what that took; `cost` is in the currency of the prices."""
+
+    text: str
+    finish_reason: str | None
+    prompt_tokens: int
+    completion_tokens: int
+    cost: float
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Sums over all calls of a file; `calls` counts the answers."""
+
+    calls: int
+    prompt_tokens: int
+    completion_tokens: int
+    cost: float
+
+
+def canonical(request: Mapping[str, Any]) -> str:
+    """Return the one JSON text of a request's content."""
+    return json.dumps(request, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def request_key(request: Mapping[str, Any]) -> str:
+    """Return the SHA-256, in hexadecimal, of the canonical JSON of a request's content."""
+    return hashlib.sha256(canonical(request).encode()).hexdigest()
+
+
+class CallStore:
+    """Answers by request in one SQLite file, each committed on its own; several processes may share the file.
+
+    Raises InputError for a file that is something else, or that cannot be written.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{path}: its folder cannot be made ({error.strerror}); name another") from None
+        with self._told():
+            self._database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
+        try:
+            with self._told():
+                self._create()
+        except InputError:
+            self._database.close()
+            raise
+
+    def _create(self) -> None:
+        # The lock is taken before the look, so that of two processes one creates the table.
+        self._database.execute("BEGIN IMMEDIATE")
+        tables = [name for (name,) in self._database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        if not tables:
+            self._database.execute(_CREATE)
+        elif self._columns() != COLUMNS:
+            raise InputError(f"{self.path}: a database of something else, not of chat calls; move it away")
+        self._database.execute("COMMIT")
+        self._database.execute("PRAGMA journal_mode = WAL")  # kept in the file: readers and the writer do not wait
+        self._database.execute("PRAGMA synchronous = FULL")  # an answer outlives the machine, not only the process
+
+    def _columns(self) -> tuple[str, ...]:
+        return tuple(row[1] for row in self._database.execute("PRAGMA table_info(calls)"))
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Tell what SQLite cannot do with the file: full disks, damaged files, files of another kind."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise InputError(
+                f"{self.path}: not usable as the database of chat calls ({error}); mend that, or move the file away"
+            ) from None
+
+    def get(self, key: str) -> Answer | None:
+        """Return the answer to a request, or None; its tokens and cost are of all calls for it."""
+        query = (
+            "SELECT answer, finish_reason, prompt_tokens, completion_tokens, cost FROM calls"
+            " WHERE key = ? AND answer IS NOT NULL"
+        )
+        with self._told():
+            row = self._database.execute(query, (key,)).fetchone()
+        return Answer(*row) if row else None
+
+    def put(self, key: str, request: Mapping[str, Any], answer: Answer) -> None:
+        """Record an answer, on disk when this returns. An earlier answer stays; the costs add up."""
+        self._add(
+            key, request, answer.text, answer.finish_reason, answer.prompt_tokens, answer.completion_tokens, answer.cost
+        )
+
+    def charge(
+        self, key: str, request: Mapping[str, Any], prompt_tokens: int, completion_tokens: int, cost: float
+    ) -> None:
+        """Record what a call cost that gave no usable answer, on disk when this returns."""
+        self._add(key, request, None, None, prompt_tokens, completion_tokens, cost)
+
+    def _add(self, key: str, request: Mapping[str, Any], *values: object) -> None:
+        created = datetime.now(UTC).isoformat(timespec="seconds")
+        with self._told():
+            self._database.execute(_ADD, (key, canonical(request), *values, created))
+
+    def spent(self) -> Spent:
+        """Return what all calls ever recorded in the file took."""
+        query = (
+            "SELECT count(answer), coalesce(sum(prompt_tokens), 0), coalesce(sum(completion_tokens), 0),"
+            " coalesce(sum(cost), 0.0) FROM calls"
+        )
+        with self._told():
+            return Spent(*self._database.execute(query).fetchone())
+
+    def close(self) -> None:
+        self._database.close()
