@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import tenacity
+
 from convrec.errors import InputError
 
 COLUMNS = (
@@ -71,6 +73,10 @@ def request_key(request: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical(request).encode()).hexdigest()
 
 
+def _is_busy(error: BaseException) -> bool:
+    return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+
+
 class CallStore:
     """Answers by request in one SQLite file, each committed on its own; several processes may share the file.
 
@@ -92,7 +98,16 @@ class CallStore:
             self._database.close()
             raise
 
+    # SQLite does not wait, whatever its timeout, where two processes turn a new file to WAL at once.
+    @tenacity.retry(
+        retry=tenacity.retry_if_exception(_is_busy),
+        wait=tenacity.wait_random(0, 0.1),
+        stop=tenacity.stop_after_delay(BUSY_SECONDS),
+        reraise=True,
+    )
     def _create(self) -> None:
+        if self._database.in_transaction:
+            self._database.execute("ROLLBACK")
         # The lock is taken before the look, so that of two processes one creates the table.
         self._database.execute("BEGIN IMMEDIATE")
         tables = [name for (name,) in self._database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
