@@ -248,24 +248,20 @@ class ChatClient:
     async def _answer(self, ask: _Ask, client: Any, prompt: str) -> None:
         """Ask for one prompt, with retries, and note what became of it."""
 
-        async def sleep(seconds: float) -> None:
+        async def sleep(seconds: float) -> None:  # cut short when the ask stops: `_call` then makes no call
             with suppress(TimeoutError):
                 await asyncio.wait_for(ask.stopped.wait(), seconds)
 
         def before_sleep(_: tenacity.RetryCallState) -> None:
             ask.tally.retries += 1
 
-        def given_up(state: tenacity.RetryCallState) -> Fault | None:
-            """Return the last fault, or None where retries are left that the ask's end has cut off."""
-            return state.outcome.result() if state.outcome and state.attempt_number > self._max_retries else None
-
         retrying = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_result(lambda outcome: isinstance(outcome, Fault) and outcome.then == "retry"),
-            stop=lambda state: state.attempt_number > self._max_retries or ask.stopped.is_set(),
+            stop=tenacity.stop_after_attempt(self._max_retries + 1),
             wait=_wait,
             sleep=sleep,
             before_sleep=before_sleep,
-            retry_error_callback=given_up,
+            retry_error_callback=lambda state: state.outcome.result() if state.outcome else None,
         )
         outcome: Answer | Fault | None = await retrying(self._call, ask, client, prompt)
         if isinstance(outcome, Answer):
