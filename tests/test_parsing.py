@@ -1,11 +1,54 @@
+import time
+
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from convrec.data.catalog import Catalog, Item
-from convrec.parsing import format_list, parse_line, parse_list
+from convrec.data.synthetic import embedded_rows
+from convrec.parsing import MAX_LINE, format_list, parse_answer, parse_line, parse_list
 
-CATALOG = Catalog([Item("Heat", 1995), Item("Dune", 2021), Item("2001: A Space Odyssey", 1968), Item("Up", 2009)])
+FILMS = [
+    ("Heat", 1995),
+    ("Dune", 2021),
+    ("2001: A Space Odyssey", 1968),
+    ("Up", 2009),
+    ("3:10 to Yuma", 2007),
+    ("Mission: Impossible", 1996),
+    ("Crazy, Stupid, Love", 2011),
+    ("Love, Simon", 2018),
+    ("WALL·E", 2008),
+    ("The Good, the Bad and the Ugly", 1966),
+    ("'71", 2014),
+    ("[Rec]²", 2007),
+    ("E.T. the Extra-Terrestrial", 1982),
+]
+CATALOG = Catalog([Item(title, year) for title, year in FILMS])
+STRANGER = Catalog([Item("A title that no other text has", 1901)])
+REAL_TITLES = [f"{row['title']} ({row['year']})" for row in embedded_rows()] + [
+    "Fear Street: Part One - 1994 (2021)",
+    "[Rec]² (2009)",
+    "'71 (2014)",
+    "300: Rise of an Empire (2014)",
+    "À la recherche du mari de ma femme (2016)",
+    "Birdman or (The Unexpected Virtue of Ignorance) (2014)",
+    "Léon: The Professional (1994)",
+    "10,000 BC (2008)",
+    "2012 (2009)",
+    "50/50 (2011)",
+    "Face/Off (1997)",
+    "(500) Days of Summer (2009)",
+    "B*A*P*S (1997)",
+    "M*A*S*H (1970)",
+    "Sophie Scholl – The Final Days (2005)",
+    "P.O.V. - A Cursed Film (2012)",
+    "*batteries not included (1987)",
+    "Who's Afraid of Virginia Woolf? (1966)",
+    "9 (2009)",
+    "M (1931)",
+    "Dr. Strangelove or: How I Learned to Stop Worrying and Love the Bomb (1964)",
+    "千と千尋の神隠し (2001)",
+]
 
 
 @pytest.mark.parametrize(
@@ -13,14 +56,36 @@ CATALOG = Catalog([Item("Heat", 1995), Item("Dune", 2021), Item("2001: A Space O
     [
         ("Heat (1995)", "Heat", 1995, True),
         ("1. Heat (1995)", "Heat", 1995, True),
+        ("1.Heat (1995)", "Heat", 1995, True),
         ("12) **Heat** (1995)", "Heat", 1995, True),
+        ("**12. Heat (1995)**", "Heat", 1995, True),
+        ("**Heat (1995)** - tense", "Heat", 1995, True),
         ("- “Heat” (1995) - a classic", "Heat", 1995, True),
+        ('• "Heat" [1995]: cops, robbers', "Heat", 1995, True),
+        ("#3 Heat", "#3 Heat", None, False),
+        ("#3. Heat", "Heat", None, True),
         ("* heat  (1996)", "heat", 1996, True),
         ("Heat (1999)", "Heat", 1999, False),
+        ("Heat (1986) (1995)", "Heat", 1995, True),
+        ("Heat (US, 1995)", "Heat", 1995, True),
+        ("Heat (1995, Michael Mann)", "Heat", 1995, True),
+        ("Heat (1995-1996)", "Heat", 1995, True),
+        ("(1995) Heat", "Heat", 1995, True),
+        ("Heat (film)", "Heat", None, True),
+        ("Heat (Director's Cut)", "Heat (Director's Cut)", None, False),
+        ("[Heat](https://example.org/heat) (1995)", "Heat", 1995, True),
+        ("Heat,", "Heat", None, True),
         ("3. Up", "Up", None, True),
         ("Up - you will cry", "Up", None, True),
+        ("Up — an old man, a boy, a house", "Up", None, True),
+        ("Heat: a crime film with a robbery", "Heat", None, True),
+        ("Heat directed by Michael Mann", "Heat", None, True),
+        ("Heat | Michael Mann | crime", "Heat", None, True),
+        ("Mission: Impossible - Fallout", "Mission: Impossible - Fallout", None, False),
         ("2001: A Space Odyssey", "2001: A Space Odyssey", None, True),
         ("4. 2001: A Space Odyssey (1968)", "2001: A Space Odyssey", 1968, True),
+        ("3:10 to Yuma", "3:10 to Yuma", None, True),
+        ("'71", "'71", None, True),
         ("Sure, here is a list", "Sure, here is a list", None, False),
     ],
 )
@@ -30,18 +95,115 @@ def test_one_line(line, title, year, known):
     assert (entry.title, entry.year, entry.index is not None) == (title, year, known)
 
 
+@pytest.mark.parametrize("line", ["", "   ", "---", "1.", "***", "\t•\t", "```"])
+def test_a_line_without_words_names_nothing(line):
+    entry = parse_line(line, CATALOG)
+    assert entry is None or entry.title == "1."
+
+
 def test_blank_lines_keep_their_rank_and_a_final_newline_opens_none():
     entries = parse_list("Heat (1995)\n\nUp (2009)\n", CATALOG)
     assert [entry.title if entry else None for entry in entries] == ["Heat", None, "Up"]
     assert parse_list("", CATALOG) == []
 
 
+def _named(text, catalog=CATALOG):
+    return [entry.title for entry in parse_answer(text, catalog).entries]
+
+
+def test_prose_before_and_after_a_numbered_list_is_dropped_with_its_reason():
+    answer = parse_answer(
+        "Great! Here are 3 films for you:\n\n1. Heat\n   - A tense film about a robbery.\n2. Primer (2004)\n3. Up\n\n"
+        "User: thanks\nI hope that you enjoy these!",
+        CATALOG,
+    )
+    assert [entry.title for entry in answer.entries] == ["Heat", "Primer", "Up"]
+    assert [(dropped.line, dropped.reason) for dropped in answer.dropped] == [
+        (1, "a heading"),
+        (4, "not part of the numbered list"),
+        (8, "a turn of the dialogue"),
+        (9, "not part of the numbered list"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "titles"),
+    [
+        ("Heat (1995), Up (2009) and Dune (2021)", ["Heat", "Up", "Dune"]),
+        ('["Heat (1995)", "Up (2009)", "Primer (2004)"]', ["Heat", "Up", "Primer"]),
+        ('[\n  "Heat (1995)",\n  "Up (2009)"\n]', ["Heat", "Up"]),
+        ("Sure! Here are some films: Heat, Primer, and Up.", ["Heat", "Primer", "Up"]),
+        (
+            "How about Crazy, Stupid, Love, Heat, Love, Simon, or Up?",
+            ["Crazy, Stupid, Love", "Heat", "Love, Simon", "Up"],
+        ),
+        ("You may like films such as Up, Dune and Heat.", ["Up", "Dune", "Heat"]),
+        ("The Good, the Bad and the Ugly", ["The Good, the Bad and the Ugly"]),
+        ("Heat is about a cop, a thief, and a city that sleeps.", []),
+        ("It stars Tom Hanks, Meg Ryan, and Bill Pullman.", []),
+        ("What are you in the mood for today?", []),
+        ("```\nHeat\nUp\n```", ["Heat", "Up"]),
+        ("**Crime:**\n- Heat\n- Primer\n**Family:**\n- Up", ["Heat", "Primer", "Up"]),
+        ("Frozen 2", ["Frozen 2"]),
+    ],
+)
+def test_the_list_within_an_answer(text, titles):
+    assert _named(text) == titles
+
+
 @given(st.text())
+@example('"' * 5_000)
+@example("like " * 1_000)
+@example("1. " * 2_000)
+@example("(" * 4_000 + "1999" + ")" * 400)
+@example("\ud800 (1999)\x00\u2028, \u0661\u0669\u0669\u0669")
 def test_no_string_raises(text):
     parse_list(text, CATALOG)
+    parse_answer(text, CATALOG)
 
 
-@given(st.permutations(range(len(CATALOG))))
-def test_a_formatted_list_parses_to_itself(order):
-    text = format_list([str(CATALOG.items[i]) for i in order])
-    assert [entry.index for entry in parse_list(text, CATALOG) if entry] == list(order)
+@given(st.lists(st.sampled_from(["Heat", "(1995)", "1.", "- ", ",", " and ", '"', "\n", ":", "**", "Here are "])))
+def test_no_mixture_of_what_lists_are_made_of_raises(parts):
+    text = "".join(parts)
+    answer = parse_answer(text, CATALOG)
+    assert len(parse_list(text, CATALOG)) <= text.count("\n") + 1
+    assert all(entry.title.strip() for entry in answer.entries)
+
+
+def test_a_very_long_line_is_not_read():
+    start = time.perf_counter()
+    answer = parse_answer("like, " * 1_000_000, CATALOG)
+    assert not answer.entries and answer.dropped[0].reason == f"longer than {MAX_LINE} characters"
+    assert time.perf_counter() - start < 20, "linear in its length"
+
+
+FORMS = ("{}", "{n}. {}", "{n}) {}", "- {}", "* **{}**", "{n}. “{}”", '{n}. "{}"', "**{n}. {}**")
+
+
+LISTS = st.lists(st.sampled_from(REAL_TITLES), min_size=1, max_size=20, unique=True)
+
+
+@given(LISTS, st.sampled_from(FORMS), st.booleans())
+@settings(max_examples=200)
+def test_a_formatted_list_parses_to_itself_whatever_the_catalog(titles, form, in_catalog):
+    parts = [title.rsplit(" (", 1) for title in titles]
+    catalog = Catalog([Item(title, int(year[:-1])) for title, year in parts]) if in_catalog else STRANGER
+    text = format_list([form.format(title, n=number) for number, title in enumerate(titles, start=1)])
+    answer = parse_answer(text, catalog)
+    assert [f"{entry.title} ({entry.year})" for entry in answer.entries] == titles
+    assert not answer.dropped
+    assert [entry.index is not None for entry in answer.entries] == [in_catalog] * len(titles)
+    assert parse_list(text, catalog) == answer.entries
+
+
+TITLES = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Zl", "Zp"]), min_size=1, max_size=40).map(
+    lambda text: " ".join(text.split())
+)
+
+
+@given(st.lists(TITLES.filter(bool), min_size=1, max_size=20, unique_by=lambda title: title.casefold()))
+def test_any_list_of_a_catalog_parses_to_itself(titles):
+    catalog = Catalog([Item(title, 1999) for title in titles])
+    text = format_list([str(item) for item in catalog.items])
+    assert [entry.index for entry in parse_answer(text, catalog).entries] == list(range(len(titles)))
+    assert [entry.index for entry in parse_list(text, catalog) if entry] == list(range(len(titles)))

@@ -1,9 +1,10 @@
+import json
 import os
 import pickle
 
 import pytest
 
-from convrec.data.catalog import Catalog, Item, LeftOut, build_catalog, read_rows
+from convrec.data.catalog import Catalog, Item, LeftOut, build_catalog, load_catalog, normalise, read_rows
 from convrec.errors import InputError
 
 
@@ -84,3 +85,54 @@ def test_first_unseen_keeps_the_order_and_leaves_out_every_film_of_a_seen_title(
     expected = [item for item in reversed(catalog.items) if item.title != "Dune"]
     assert catalog.first_unseen(order, ["  DUNE"], 2) == expected[:2]
     assert catalog.first_unseen(order, [], 10**6) == list(reversed(catalog.items))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("The Matrix", "Matrix, The"),
+        ("Amélie", "AMELIE"),
+        ("Fast & Furious 6", "Fast and Furious 6"),
+        ("The Godfather: Part II", "The Godfather Part 2"),
+        ("Ocean's Eleven", "Ocean’s 11"),
+        ("Kill Bill: Vol. 1", "Kill Bill - Volume 1"),
+        ("Star Wars: Episode IV – A New Hope", "Star Wars Episode IV: A New Hope"),
+        ("When Harry Met Sally...", "When Harry Met Sally"),
+        ("Crazy, Stupid, Love.", "Crazy Stupid Love"),
+        ("Alien³", "Alien 3"),
+    ],
+)
+def test_spellings_of_one_title_agree(one, other):
+    assert normalise(one) == normalise(other)
+
+
+@pytest.mark.parametrize(("one", "other"), [("Toy Story 2", "Toy Story 3"), ("Malcolm X", "Malcolm"), ("Us", "U")])
+def test_other_titles_do_not_agree(one, other):
+    assert normalise(one) != normalise(other)
+
+
+def test_a_title_of_signs_keeps_them():
+    assert normalise("...") == "..." and normalise("千と千尋の神隠し") == "千と千尋の神隠し"
+
+
+def test_a_year_confirms_what_a_spelling_alone_does_not():
+    films = Catalog(
+        [Item("Predator", 1987), Item("Spider-Man", 2002), Item("Halloween", 1978), Item("Halloween", 2018)]
+    )
+    assert films.readings("The Predator", None) == [] and films.readings("The Predator", 1988) == [0]
+    assert films.readings("Spiderman", None) == films.readings("Spider Man", None) == [1]
+    assert films.readings("halloween!", None) == [2, 3] and films.readings("halloween!", 2017) == [3]
+    assert films.readings("Halloween", 2000) == []
+
+
+def test_a_catalog_file_may_name_its_items_in_one_column(tmp_path):
+    path = tmp_path / "films.jsonl"
+    rows = [{"movie_id": 1, "name": "Heat (1995)", "genre": ["crime", "drama"], "plot": "Cops."}, {"name": "No year"}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    films, left_out = load_catalog(path)
+    assert [str(item) for item in films.items] == ["Heat (1995)"]
+    assert films.items[0].metadata == {"genre": "crime, drama", "plot": "Cops."}
+    assert [row["reason"] for row in left_out.rows] == ["no year"]
+    films.to_frame().to_parquet(tmp_path / "films.parquet")
+    again, _ = load_catalog(tmp_path / "films.parquet")
+    assert again.items == films.items and again.items[0].text() == films.items[0].text()

@@ -4,9 +4,12 @@ import csv
 import io
 import json
 import pickle
+import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
@@ -14,12 +17,64 @@ import pandas as pd
 
 from convrec.errors import InputError
 
+YEARS = range(1870, 2101)  # the years that an item can have
 YEAR_TOLERANCE = 2  # years that differ by at most this many still name the same film (method, "Relevance")
 
 
 def fold(title: str) -> str:
     """Return the title with whitespace folded and case removed: the form in which titles are compared."""
     return " ".join(title.split()).casefold()
+
+
+_ARTICLE_LAST = re.compile(r"^(.*), (the|an?)$")
+_ARTICLE_FIRST = re.compile(r"^(?:the|an?) (?=\S)")
+_ROMAN = {"ii": "2", "iii": "3", "iv": "4", "vi": "6", "vii": "7", "viii": "8", "ix": "9"}  # not those that are words
+_NUMBERS = [
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+]
+_ALIKE = {
+    **_ROMAN,
+    **{word: str(number) for number, word in enumerate(_NUMBERS, start=1)},
+    **{"vol": "volume", "pt": "part", "vs": "versus", "v": "versus"},
+}
+_SUPERSCRIPT = re.compile(r"(?=[¹²³⁴-⁹])")
+_HYPHEN = re.compile(r"(?<=\w)[-‐‑·](?=\w)")
+_WORD = re.compile(r"[^\W_]+")
+
+
+@lru_cache(maxsize=100_000)  # the same few titles come again and again
+def normalise(title: str) -> str:
+    """Return the title's words, in the form in which spellings of one title agree; the folded title if it has none.
+
+    Without case, accents and punctuation, an article that comes last ("Matrix, The") in its place; `&` is "and", Roman
+    numerals and number words are digits, a few abbreviations are written out.
+    """
+    text = unicodedata.normalize("NFKD", _SUPERSCRIPT.sub(" ", fold(title)).replace("&", " and "))
+    text = " ".join("".join(c for c in text if not unicodedata.combining(c) and c not in "'’‘`´").split()).casefold()
+    words = _WORD.findall(_ARTICLE_LAST.sub(r"\2 \1", text))
+    return " ".join(_ALIKE.get(word, word) for word in words) or fold(title)
+
+
+def _spellings(title: str) -> set[str]:
+    """Return the forms under which a title is looked up where no year confirms it: hyphens divide words, or do not."""
+    return {normalise(title), normalise(_HYPHEN.sub("", title))}
+
+
+def _loose(title: str) -> str:
+    """Return the form under which a title is looked up where a year confirms it: no article, no spaces."""
+    return _ARTICLE_FIRST.sub("", normalise(title)).replace(" ", "")
 
 
 @dataclass(frozen=True)
@@ -50,11 +105,16 @@ class Catalog:
             raise InputError("catalog: it holds no item; give a file with at least one title and year")
         self._years: dict[str, list[tuple[int, int]]] = {}  # folded title -> (year, index)
         self._lines = {str(item): index for index, item in enumerate(self.items)}
+        self._spellings: dict[str, list[int]] = {}
+        self._loose: dict[str, list[int]] = {}
         for index, item in enumerate(self.items):
             entries = self._years.setdefault(fold(item.title), [])
             if any(year == item.year for year, _ in entries):
                 raise InputError(f"catalog: {item} stands twice; remove one of the two rows")
             entries.append((item.year, index))
+            for spelling in _spellings(item.title):
+                self._spellings.setdefault(spelling, []).append(index)
+            self._loose.setdefault(_loose(item.title), []).append(index)
 
     def __len__(self) -> int:
         return len(self.items)
@@ -77,6 +137,17 @@ class Catalog:
     def indices_of_title(self, title: str) -> list[int]:
         """Return the indices of all items of this title, whatever their year."""
         return [index for _, index in self._years.get(fold(title), [])]
+
+    def readings(self, title: str, year: int | None, tolerance: int = YEAR_TOLERANCE) -> list[int]:
+        """Return the indices of the items that a title, in any spelling, can mean.
+
+        With a year, the one whose year is nearest within `tolerance`, or none; article and spaces then do not matter.
+        Without, all items of that title: "The Predator" is then no "Predator", which is another film.
+        """
+        if year is None:
+            return sorted({index for spelling in _spellings(title) for index in self._spellings.get(spelling, ())})
+        near = [(abs(self.items[index].year - year), index) for index in self._loose.get(_loose(title), ())]
+        return [min(near)[1]] if near and min(near)[0] <= tolerance else []
 
     def first_unseen(self, order: Iterable[int], seen_titles: Iterable[str], size: int) -> list[Item]:
         """Return the first `size` items in this order of indices whose title was not seen."""
@@ -121,6 +192,9 @@ class LeftOut:
         return "; ".join(f"{source}: {reason}: {n}" for (source, reason), n in counts.most_common())
 
 
+_NAME = re.compile(r"^(.*?)\s*\((\d{4})\)\s*$")
+
+
 class _PlainUnpickler(pickle.Unpickler):
     """Unpickles plain lists, tuples, strings and numbers, and nothing that could run code."""
 
@@ -163,6 +237,16 @@ def _read_csv(path: Path) -> list[dict[str, object]]:
         return rows
 
 
+def _read_parquet(path: Path) -> list[dict[str, object]]:
+    try:
+        rows = pd.read_parquet(path).to_dict("records")
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: not a readable Parquet file ({error})") from None
+    for row in rows:  # the canonical table holds the metadata of an item as one JSON object
+        row.update(json.loads(row.pop("metadata", "{}")))
+    return [{str(key): value for key, value in row.items()} for row in rows]
+
+
 def read_json_lines(path: Path) -> list[dict]:
     """Return the objects of a JSON-lines file.
 
@@ -184,10 +268,10 @@ def read_json_lines(path: Path) -> list[dict]:
 
 
 def read_rows(path: Path) -> list[dict]:
-    """Return the raw rows of a catalog file: CSV, JSON lines, or a pickled list of (title, year)."""
+    """Return the raw rows of a catalog file: CSV, JSON lines, Parquet, or a pickled list of (title, year)."""
     if not path.is_file():
         raise InputError(f"{path}: no such catalog file; set data.path to where it is")
-    readers = {".csv": _read_csv, ".jsonl": read_json_lines, ".pkl": _read_pickle}
+    readers = {".csv": _read_csv, ".jsonl": read_json_lines, ".pkl": _read_pickle, ".parquet": _read_parquet}
     reader = readers.get(path.suffix)
     if reader is None:
         raise InputError(f"{path}: catalogs are read from {', '.join(readers)}, not {path.suffix or 'this'}")
@@ -195,6 +279,27 @@ def read_rows(path: Path) -> list[dict]:
         return reader(path)
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: byte {error.start} is not UTF-8; convert the file to UTF-8") from None
+
+
+def title_and_year(name: str) -> tuple[str, str]:
+    """Return the two parts of `Title (Year)`, the year empty where the name has none."""
+    match = _NAME.match(name)
+    return (match.group(1).strip(), match.group(2)) if match else (" ".join(name.split()), "")
+
+
+def load_catalog(path: Path) -> tuple[Catalog, LeftOut]:
+    """Return the catalog of a file in any of the forms of `read_rows`, and what was left out of it.
+
+    A row has `title` and `year`, or `name` ("Title (Year)"); its other columns, identifiers aside, are metadata.
+    """
+    rows = read_rows(path)
+    for row in rows:
+        if "title" not in row and row.get("name"):
+            row["title"], row["year"] = title_and_year(str(row["name"]))
+    names = dict.fromkeys(key for row in rows for key in row)
+    fields = [n for n in names if n not in ("title", "year", "name", "id") and not n.endswith("_id")]
+    left_out = LeftOut()
+    return build_catalog(rows, fields, left_out, str(path)), left_out
 
 
 def build_catalog(
@@ -212,7 +317,7 @@ def build_catalog(
         except (TypeError, ValueError):
             left_out.add(source, number, "no year", row.get("title"))
             continue
-        if not title or not 1870 <= year <= 2100:
+        if not title or year not in YEARS:
             left_out.add(source, number, "no title" if not title else "year out of range", f"{title} ({year})")
             continue
         if (fold(title), year) in items:

@@ -9,19 +9,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from convrec.data.catalog import Catalog, Item, LeftOut, build_catalog, read_json_lines, read_rows
+from convrec.data.catalog import Catalog, Item, LeftOut, build_catalog, read_json_lines, read_rows, title_and_year
 from convrec.errors import InputError
 
 METADATA = ("genre", "plot", "director", "star")
-_NAME = re.compile(r"^(.*?)\s*\((\d{4})\)\s*$")
 _MENTION = re.compile(r"@(\d+)")
 _REQUIRED = ("conversationId", "movieMentions", "respondentQuestions", "initiatorWorkerId", "messages")
 LIKED = 1  # the form's answers: 0 no, 1 yes, 2 did not say
-
-
-def _title_year(name: str) -> tuple[str, str]:
-    match = _NAME.match(name)
-    return (match.group(1).strip(), match.group(2)) if match else (" ".join(name.split()), "")
 
 
 def _read_dialogues(folder: Path) -> list[dict]:
@@ -56,9 +50,9 @@ def _catalog(folder: Path, dialogues: list[dict], left_out: LeftOut) -> tuple[Ca
         for field in ("movie_id", "name"):
             if not isinstance(row.get(field), (str, int)):
                 raise InputError(f"{path}: row {number}: field {field!r} is missing")
-        title, year = _title_year(str(row["name"]))
+        title, year = title_and_year(str(row["name"]))
         if not year:
-            year = _title_year(mentioned.get(str(row["movie_id"]), ""))[1]
+            year = title_and_year(mentioned.get(str(row["movie_id"]), ""))[1]
         rows.append({**row, "title": title, "year": year})
     catalog = build_catalog(rows, METADATA, left_out)
     by_id = {}
@@ -93,7 +87,7 @@ def read_redial(folder: Path, left_out: LeftOut) -> tuple[Catalog, pd.DataFrame]
             if not is_seeker and any(m["role"] == "user" for m in messages):
                 truths = []
                 for movie in ids:
-                    title = _title_year(names.get(movie, ""))[0]
+                    title = title_and_year(names.get(movie, ""))[0]
                     if movie not in liked or (movie in by_id and by_id[movie].title in seen) or title in seen:
                         continue
                     if movie not in by_id:
@@ -119,7 +113,7 @@ def read_redial(folder: Path, left_out: LeftOut) -> tuple[Catalog, pd.DataFrame]
             else:
                 messages.append({"role": role, "content": text})
             for movie in ids:
-                title = by_id[movie].title if movie in by_id else _title_year(names.get(movie, ""))[0]
+                title = by_id[movie].title if movie in by_id else title_and_year(names.get(movie, ""))[0]
                 if title and title not in seen:
                     seen.append(title)
     if not rows:
