@@ -10,66 +10,14 @@ from pathlib import Path
 import mlflow
 import pandas as pd
 import pytest
-from ruamel.yaml import YAML
 
 from convrec.cli import STAGES
 from convrec.config import load_params
 from convrec.paths import Paths
 from convrec.registry import CHALLENGER, CHAMPION, MODEL_NAME, champion_score
+from tests.project import ROOT, SHRUNK, run_in, set_params
 
 pytestmark = pytest.mark.pipeline
-
-ROOT = Path(__file__).parent.parent
-SHRUNK = {
-    "common": {"list_length": 6, "cutoffs": [2, 6]},
-    "data": {"synthetic": {"num_conversations": 240}},
-    "demonstrations": {"adjust": {"epochs": 3}},
-    "base_model": {
-        "embedded": {"hidden_size": 32, "intermediate_size": 48, "num_layers": 2, "vocab_size": 1024, "epochs": 1}
-    },
-    "sft": {"num_epochs": 2, "logging_steps": 1, "save_steps": 2},
-    "rank_grpo": {
-        "num_steps": 4,
-        "per_device_batch_size": 16,
-        "num_generations": 4,
-        "max_completion_length": 24,
-        "save_steps": 2,
-        "validation_steps": 2,
-        "sample_steps": 2,
-        "since": None,
-        "validation_prompts": 6,
-    },
-    "evaluate": {"max_completion_length": 32, "bootstrap_samples": 100},
-}
-
-
-def _update(target, changes):
-    for key, value in changes.items():
-        if isinstance(value, dict) and isinstance(target[key], dict):
-            _update(target[key], value)
-        else:
-            target[key] = value
-
-
-def _set_params(project: Path, changes: dict) -> None:
-    yaml, path = YAML(), project / "params.yaml"
-    params = yaml.load(path)
-    _update(params, changes)
-    yaml.dump(params, path)
-
-
-def _run(project: Path, *command: str, check: bool = True) -> subprocess.CompletedProcess:
-    unwanted = ("MLFLOW_", "PREFECT_", "DVC_", "CONVREC_")
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(unwanted)}
-    environment |= {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "200"}
-    result = subprocess.run(
-        command, cwd=project, env=environment, capture_output=True, text=True, timeout=900, check=False
-    )
-    if check and result.returncode:
-        raise AssertionError(
-            f"{command} ended with {result.returncode}\n{result.stdout[-6000:]}\n{result.stderr[-6000:]}"
-        )
-    return result
 
 
 @pytest.fixture(scope="module")
@@ -93,17 +41,17 @@ def project(tmp_path_factory) -> Path:
     (folder / ".dvc").mkdir()
     shutil.copy(ROOT / ".dvc" / "config", folder / ".dvc")
     shutil.copy(ROOT / ".dvc" / ".gitignore", folder / ".dvc")
-    _set_params(folder, SHRUNK)
-    _run(folder, "git", "init", "--quiet")
-    _run(folder, "git", "add", "-A")
-    _run(folder, "git", "-c", "user.name=test", "-c", "user.email=test@localhost", "commit", "--quiet", "-m", "start")
+    set_params(folder, SHRUNK)
+    run_in(folder, "git", "init", "--quiet")
+    run_in(folder, "git", "add", "-A")
+    run_in(folder, "git", "-c", "user.name=test", "-c", "user.email=test@localhost", "commit", "--quiet", "-m", "start")
     return folder
 
 
 @pytest.fixture(scope="module")
 def trained(project) -> subprocess.CompletedProcess:
     """The first run of the flow, without any server."""
-    return _run(project, sys.executable, "-m", "flows.train")
+    return run_in(project, sys.executable, "-m", "flows.train")
 
 
 @pytest.fixture
@@ -137,7 +85,7 @@ def test_curves_are_recorded_for_every_rank(project, client):
         assert len(client.get_metric_history(run_id, f"reward/rank_{rank:02d}")) == 4
     steps = [metric.step for metric in client.get_metric_history(run_id, "validation/ndcg_at_6")]
     assert steps == [0, 2, 4]
-    run = client.get_run(run_id)
+    run = client.getrun_in(run_id)
     assert run.data.params["rank_grpo.num_steps"] == "4"
     assert run.data.tags["mlflow.source.git.commit"] and run.data.tags["data.train.md5"]
     assert run.data.tags["data.train.dates"].startswith("2022-01")
@@ -175,7 +123,7 @@ def test_a_champion_that_was_tested_on_other_rows_is_tested_again(project, clien
 
 def test_a_second_run_does_nothing(project, trained):
     before = sorted((project / "runs").iterdir()), (project / "runs" / "sft.json").read_text()
-    result = _run(project, sys.executable, "-m", "flows.train")
+    result = run_in(project, sys.executable, "-m", "flows.train")
     assert "Nothing to do" in result.stdout and "champion already" in result.stdout
     assert (sorted((project / "runs").iterdir()), (project / "runs" / "sft.json").read_text()) == before
 
@@ -186,10 +134,10 @@ def test_the_checkpoint_keeps_the_repetition_penalty_that_it_was_trained_with(pr
 
 
 def test_dvc_shows_metrics_and_plots(project, trained):
-    assert _run(project, "dvc", "repro").stdout.count("didn't change") == len(STAGES)
-    shown = json.loads(_run(project, "dvc", "metrics", "show", "--json").stdout)
+    assert run_in(project, "dvc", "repro").stdout.count("didn't change") == len(STAGES)
+    shown = json.loads(run_in(project, "dvc", "metrics", "show", "--json").stdout)
     assert "metrics/evaluate.json" in json.dumps(shown)
-    page = _run(project, "dvc", "plots", "show", "--out", "dvc_plots")
+    page = run_in(project, "dvc", "plots", "show", "--out", "dvc_plots")
     assert (project / "dvc_plots" / "index.html").is_file(), page.stdout
 
 
@@ -198,13 +146,13 @@ def test_an_interrupted_training_resumes(project, trained):
     before = (project / "models" / "rank_grpo" / "model.safetensors").read_bytes()
     shutil.rmtree(folder / "checkpoint-4")
     (folder / "finished").unlink()  # as if it had been killed after step 2
-    result = _run(project, "dvc", "repro", "--force", "--single-item", "rank_grpo")
+    result = run_in(project, "dvc", "repro", "--force", "--single-item", "rank_grpo")
     assert "resuming at step 2 of 4" in result.stdout + result.stderr
     history = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
     assert [row["step"] for row in history if "reward" in row] == [1, 2, 3, 4]
     assert (project / "models" / "rank_grpo" / "model.safetensors").read_bytes() == before
     (folder / "finished").unlink()  # as if it had been killed while the model was written
-    result = _run(project, "dvc", "repro", "--force", "--single-item", "rank_grpo")
+    result = run_in(project, "dvc", "repro", "--force", "--single-item", "rank_grpo")
     assert "step 4/4" not in result.stdout + result.stderr, "nothing is trained again"
     assert (project / "models" / "rank_grpo" / "model.safetensors").read_bytes() == before
 
@@ -212,9 +160,9 @@ def test_an_interrupted_training_resumes(project, trained):
 def _stage(project: Path, stage: str, changes: dict) -> subprocess.CompletedProcess:
     """Run a stage with other parameters, outside the graph, and put the parameters back."""
     saved = (project / "params.yaml").read_text()
-    _set_params(project, changes)
+    set_params(project, changes)
     try:
-        return _run(project, sys.executable, "-m", "convrec.cli", stage)
+        return run_in(project, sys.executable, "-m", "convrec.cli", stage)
     finally:
         (project / "params.yaml").write_text(saved)
 
@@ -255,26 +203,28 @@ def test_adapters_from_a_registered_version_with_both_rewards(scratch):
 
 def test_a_comparison_is_made_once(scratch, client):
     command = ["compare", "--algorithms", "rank_grpo:exp_inf,grpo", "--seeds", "2", "--steps", "2"]
-    first = _run(scratch, sys.executable, "-m", "convrec.cli", *command)
+    first = run_in(scratch, sys.executable, "-m", "convrec.cli", *command)
     assert "Validation NDCG@6" in first.stdout and "rank_grpo:exp_inf" in first.stdout
     result = json.loads((scratch / "comparison" / "compare.json").read_text())
     assert set(result["algorithms"]) == {"sft", "rank_grpo:exp_inf", "grpo"}
     assert "over_grpo" in result["algorithms"]["rank_grpo:exp_inf"]
     curves = pd.read_csv(scratch / "comparison" / "curves.csv")
     assert len(curves) == 2 * 2 * 2 and set(curves["step"]) == {0, 2}
-    again = _run(scratch, sys.executable, "-m", "convrec.cli", *command)
+    again = run_in(scratch, sys.executable, "-m", "convrec.cli", *command)
     assert again.stderr.count("done before") == 4
     assert json.loads((scratch / "comparison" / "compare.json").read_text()) == result
 
 
 def test_an_experiment_changes_a_parameter(project, trained):
-    _run(project, "git", "add", "-A")
-    _run(project, "git", "-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "--quiet", "-m", "trained")
-    _run(project, "dvc", "exp", "run", "-S", "rank_grpo.num_steps=2", "-S", "rank_grpo.validation_steps=1", "rank_grpo")
-    difference = json.loads(_run(project, "dvc", "metrics", "diff", "--json").stdout)
+    run_in(project, "git", "add", "-A")
+    run_in(project, "git", "-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "--quiet", "-m", "trained")
+    run_in(
+        project, "dvc", "exp", "run", "-S", "rank_grpo.num_steps=2", "-S", "rank_grpo.validation_steps=1", "rank_grpo"
+    )
+    difference = json.loads(run_in(project, "dvc", "metrics", "diff", "--json").stdout)
     assert "metrics/rank_grpo.json" in difference
-    _run(project, "git", "checkout", "--quiet", "--", ".")
-    _run(project, "dvc", "checkout", "--quiet")
+    run_in(project, "git", "checkout", "--quiet", "--", ".")
+    run_in(project, "dvc", "checkout", "--quiet")
 
 
 @pytest.mark.parametrize(
@@ -287,9 +237,9 @@ def test_an_experiment_changes_a_parameter(project, trained):
 )
 def test_bad_input_ends_with_one_clear_error(project, trained, changes, message):
     saved = (project / "params.yaml").read_text()
-    _set_params(project, changes)
+    set_params(project, changes)
     try:
-        result = _run(project, sys.executable, "-m", "convrec.cli", "data", check=False)
+        result = run_in(project, sys.executable, "-m", "convrec.cli", "data", check=False)
     finally:
         (project / "params.yaml").write_text(saved)
     assert result.returncode == 2
@@ -298,9 +248,9 @@ def test_bad_input_ends_with_one_clear_error(project, trained, changes, message)
 
 def test_a_flow_does_not_retry_bad_input(project, trained):
     saved = (project / "params.yaml").read_text()
-    _set_params(project, {"data": {"max_left_out": 0.0, "test_month": "2023-05"}})
+    set_params(project, {"data": {"max_left_out": 0.0, "test_month": "2023-05"}})
     try:
-        result = _run(project, sys.executable, "-m", "flows.train", check=False)
+        result = run_in(project, sys.executable, "-m", "flows.train", check=False)
     finally:
         (project / "params.yaml").write_text(saved)
     assert result.returncode == 1

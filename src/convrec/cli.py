@@ -76,8 +76,58 @@ def _parser() -> argparse.ArgumentParser:
     )
     comparison.add_argument("--seeds", type=int, default=3, help="runs of each, from common.seed on")
     comparison.add_argument("--steps", type=int, help="steps of each run; rank_grpo.num_steps where it is not given")
+    parse = commands.add_parser("parse", help="show what is read of a language model's answers, and what is dropped")
+    remap = commands.add_parser(
+        "remap", help="ground a language model's answers in a catalog: rows of items and scores"
+    )
+    for command in (parse, remap):
+        command.add_argument(
+            "--responses", type=Path, required=True, help="JSON lines of {conversation, response, seen?}"
+        )
+        command.add_argument("--catalog", type=Path, default=Paths().catalog, help="CSV, JSON lines, Parquet or pickle")
+        command.add_argument("--min-ratio", type=float, default=85.0, help="of a fuzzy title match whose year fits")
+        command.add_argument("--min-ratio-without-year", type=float, default=97.0, help="of one without a year")
+    parse.add_argument("--out", type=Path, help="write the same as JSON lines")
+    remap.add_argument(
+        "--out", type=Path, required=True, help="the same rows with `items`: rank, title, year, score, source"
+    )
+    remap.add_argument("--top", type=int, default=20, help="items a list")
+    remap.add_argument("--embedder", default="tfidf", help="tfidf, or a sentence-transformers model")
+    remap.add_argument("--conversation-weight", type=float, default=1.0, help="lambda")
     commands.add_parser("results", help="print the results table of the last evaluation")
     return parser
+
+
+def _run_responses(options: argparse.Namespace) -> None:
+    """Run `parse` or `remap`; a reader that stops early, such as `head`, is no error."""
+    for name in ("min_ratio", "min_ratio_without_year"):
+        if not 0 < getattr(options, name) <= 100:
+            raise InputError(f"--{name.replace('_', '-')} {getattr(options, name)}: give a number up to 100")
+    _set_up()
+    from convrec.responses import print_parsed, remap_responses
+
+    grounding = (options.min_ratio, options.min_ratio_without_year)
+    if options.command == "parse":
+        try:
+            for line in print_parsed(options.responses, options.catalog, grounding, options.out):
+                print(line)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return
+    if options.top < 1:
+        raise InputError(f"--top {options.top}: give 1 or more")
+    print(
+        remap_responses(
+            options.responses,
+            options.catalog,
+            options.out,
+            top=options.top,
+            embedder=options.embedder,
+            conversation_weight=options.conversation_weight,
+            grounding=grounding,
+        )
+    )
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -94,6 +144,8 @@ def main(arguments: list[str] | None = None) -> None:
 
             page = compare(load_params(), Paths(), options.algorithms.split(","), options.seeds, options.steps)
             print(f"Curves: {page}")
+        elif options.command in ("parse", "remap"):
+            _run_responses(options)
         elif options.command == "results":
             from convrec.evaluation.table import print_results
 

@@ -75,6 +75,21 @@ class Data(Section):
         return self
 
 
+class Budget(Section):
+    """What the teacher may spend, over all calls that the project's cache holds."""
+
+    max_tokens: int | None = Field(ge=1, description="none for no limit")
+    max_cost: float | None = Field(gt=0, description="none for no limit; in the currency of the prices")
+    prompt_price: float = Field(ge=0, description="of a million prompt tokens")
+    completion_price: float = Field(ge=0, description="of a million completion tokens")
+
+    @model_validator(mode="after")
+    def _cost_has_prices(self) -> "Budget":
+        if self.max_cost is not None and not self.prompt_price and not self.completion_price:
+            raise ValueError(f"max_cost = {self.max_cost}, but both prices are 0; give prompt_price, completion_price")
+        return self
+
+
 class Teacher(Section):
     """Who writes the raw lists, and who judges."""
 
@@ -83,16 +98,42 @@ class Teacher(Section):
     fault_rate: Share = Field(description="simulated: share of lines with a fault")
     model: str | None = Field(description="llm: the model's name at the endpoint")
     base_url: str | None = Field(description="llm: an OpenAI-compatible endpoint; none for the default one")
-    temperature: float = Field(ge=0, le=2)
-    max_concurrency: int = Field(ge=1, le=1024)
+    temperature: float | None = Field(ge=0, le=2, description="none: the model's own, where it accepts no other")
+    max_completion_tokens: int = Field(ge=16, description="of one answer, a reasoning model's thoughts included")
+    max_concurrency: int = Field(ge=1, le=1024, description="calls in flight")
     timeout_seconds: Positive
-    max_retries: int = Field(ge=0)
+    max_retries: int = Field(ge=0, description="of one call, after rate limits, server errors, broken answers")
+    max_failed: Share = Field(description="share of prompts that may stay without an answer; more stop the stage")
+    budget: Budget
 
     @model_validator(mode="after")
     def _llm_is_named(self) -> "Teacher":
         if self.kind == "llm" and not self.model:
             raise ValueError("model is empty; kind 'llm' needs the name of a chat model")
+        if self.base_url and "@" in self.base_url.split("//", 1)[-1].split("/", 1)[0]:
+            raise ValueError(
+                "base_url holds a user or password, which would be recorded; give the key in OPENAI_API_KEY"
+            )
         return self
+
+
+class Embedder(Section):
+    """What turns items and conversations into vectors."""
+
+    name: str = Field(description="'tfidf', or the name or folder of a sentence-transformers model")
+    revision: str | None = Field(description="commit of the Hugging Face model; pin it")
+    trust_remote_code: bool = Field(description="run code that lies beside the model's weights; read it first")
+
+
+Ratio = Annotated[float, Field(gt=0, le=100)]
+
+
+class Remap(Section):
+    """Remap: the catalog items that the teacher's titles name or resemble."""
+
+    conversation_weight: float = Field(ge=0, description="lambda, of the similarity to the conversation")
+    min_ratio: Ratio = Field(description="of a fuzzy match whose year fits (rapidfuzz ratio)")
+    min_ratio_without_year: Ratio = Field(description="of one for a title without a year")
 
 
 class Reflect(Section):
@@ -100,12 +141,15 @@ class Reflect(Section):
 
     top: int = Field(ge=1, description="N_r, candidates that are rated")
     gamma: float = Field(ge=0, description="weight of a rating")
+    candidates_per_call: int = Field(ge=1, description="llm: candidates rated in one call")
 
 
 class Adjust(Section):
     """Adjust: the popularity correction s = w * s + b."""
 
-    epochs: int = Field(ge=0, description="0 leaves Adjust out")
+    epochs: int = Field(ge=0, description="at most; 0 leaves Adjust out")
+    patience: int = Field(ge=1, description="stop after so many epochs without a better likelihood on held_out")
+    held_out: float = Field(ge=0, lt=1, description="share of the training prompts that it is not fitted on")
     learning_rate: Positive
     batch_size: int = Field(ge=1)
     weight_penalty: float = Field(ge=0)
@@ -118,8 +162,8 @@ class Demonstrations(Section):
     until: Month | None = Field(description="training prompts up to this month get a demonstration; none for all")
     train_share: float = Field(gt=0, le=1, description="the share of them that does")
     teacher: Teacher
-    embedder: str = Field(description="'tfidf', or the name of a sentence-transformers model")
-    conversation_weight: float = Field(ge=0, description="lambda of Remap")
+    embedder: Embedder
+    remap: Remap
     reflect: Reflect
     adjust: Adjust
 

@@ -42,6 +42,16 @@ class Paths:
         return self.root / "reports" / "report.html"
 
     @property
+    def calls(self) -> Path:
+        """Every answered call to a chat model: paid for, so kept outside what DVC and `make clean` remove."""
+        return self.root / "cache" / "calls.sqlite"
+
+    @property
+    def vectors(self) -> Path:
+        """The items' vectors of sentence-transformers models."""
+        return self.root / "cache" / "vectors.sqlite"
+
+    @property
     def comparison(self) -> Path:
         """What `convrec compare` writes; not part of the graph."""
         return self.root / "comparison"

@@ -1,58 +1,102 @@
 import numpy as np
+import pytest
 import torch
 from scipy import sparse
 
-from convrec.demonstrations.adjust import adjust_loss, fit_adjust
+from convrec.demonstrations.adjust import fit_adjust, likelihood_gradient
+from convrec.demonstrations.quality import popularity
+from convrec.demonstrations.scores import Scores, top_items
 
 SETTINGS = {
     "epochs": 60,
+    "patience": 60,
     "learning_rate": 0.05,
     "batch_size": 64,
     "weight_penalty": 0.01,
     "bias_penalty": 0.01,
     "seed": 3,
 }
+NOTHING = np.array([], dtype=np.int64)
 
 
-def _shifted(rows: int = 2_000, items: int = 12):
-    """Scores, a popularity that they ignore, and choices drawn by both."""
+def _as_scores(values: np.ndarray) -> Scores:
+    """Scores whose matrix is `values`."""
+    return Scores(values.astype(np.float32), np.eye(values.shape[1], dtype=np.float32), sparse.csr_array(values.shape))
+
+
+def _shifted(rows: int = 2_000, items: int = 12, shift_of_weight: float = 0.0):
+    """Scores, what they are wrong about (a bias and, if wanted, a weight), and choices drawn by both."""
     rng = np.random.default_rng(0)
-    scores = rng.standard_normal((rows, items)).astype(np.float32)
-    shift = np.linspace(-1.5, 1.5, items)
-    chosen = np.argmax(scores + shift + rng.gumbel(size=scores.shape), axis=1)
-    positives = sparse.csr_matrix((np.ones(rows), (np.arange(rows), chosen)), shape=scores.shape)
-    return scores, positives, shift
+    values = rng.standard_normal((rows, items))
+    weight, bias = 1 + shift_of_weight * np.linspace(1, -1, items), np.linspace(-1.5, 1.5, items)
+    chosen = np.argmax(weight * values + bias + rng.gumbel(size=values.shape), axis=1)
+    positives = sparse.csr_array((np.ones(rows, np.float32), (np.arange(rows), chosen)), shape=values.shape)
+    return _as_scores(values), positives, weight, bias
 
 
 def test_adjust_recovers_a_popularity_shift():
-    scores, positives, shift = _shifted()
-    weight, bias, losses = fit_adjust(scores, positives, **SETTINGS)
-    assert losses[-1] < losses[0]
-    np.testing.assert_allclose(bias - bias.mean(), shift, atol=0.35)
-    np.testing.assert_allclose(weight, 1, atol=0.35)
+    scores, positives, _, bias = _shifted(6_000)
+    fit = fit_adjust(scores, positives, np.arange(0, 6_000, 10), **SETTINGS)
+    assert fit.losses[-1]["loss"] < fit.losses[1]["loss"]
+    assert fit.losses[fit.best_epoch]["held_out_loss"] < fit.losses[0]["held_out_loss"]
+    np.testing.assert_allclose(fit.bias - fit.bias.mean(), bias, atol=0.35)
+    np.testing.assert_allclose(fit.weight, 1, atol=0.35)
+    before, after = (top_items(scores, 1, [[]] * 6_000, *wb)[0] for wb in ((), (fit.weight, fit.bias)))
+    _, distance = popularity(positives, {"before": before, "after": after})
+    assert distance["after"] < distance["before"]
+
+
+def test_adjust_recovers_weights_too():
+    scores, positives, weight, bias = _shifted(6_000, shift_of_weight=0.8)
+    fit = fit_adjust(scores, positives, NOTHING, **SETTINGS)
+    np.testing.assert_allclose(fit.weight, weight, atol=0.35)
+    np.testing.assert_allclose(fit.bias - fit.bias.mean(), bias, atol=0.35)
+
+
+def test_strong_penalties_keep_the_scores_as_they_are():
+    scores, positives, _, _ = _shifted()
+    fit = fit_adjust(scores, positives, NOTHING, **{**SETTINGS, "weight_penalty": 1e6, "bias_penalty": 1e6})
+    np.testing.assert_allclose(fit.weight, 1, atol=0.1)
+    np.testing.assert_allclose(fit.bias, 0, atol=0.1)
 
 
 def test_the_same_seed_gives_the_same_numbers():
-    scores, positives, _ = _shifted(300)
-    first, second = (fit_adjust(scores, positives, **SETTINGS) for _ in range(2))
-    np.testing.assert_array_equal(first[0], second[0])
-    np.testing.assert_array_equal(first[1], second[1])
+    scores, positives, _, _ = _shifted(300)
+    first, second = (fit_adjust(scores, positives, np.arange(30), **SETTINGS) for _ in range(2))
+    np.testing.assert_array_equal(first.weight, second.weight)
+    np.testing.assert_array_equal(first.bias, second.bias)
+    assert first.losses == second.losses
 
 
-def test_no_epochs_leave_the_scores_as_they_are():
-    scores, positives, _ = _shifted(50)
-    weight, bias, losses = fit_adjust(scores, positives, **{**SETTINGS, "epochs": 0})
-    assert (weight == 1).all() and (bias == 0).all() and not losses
+def test_it_stops_when_the_held_out_rows_fit_worse_and_returns_the_best_epoch():
+    rng = np.random.default_rng(1)
+    values = rng.standard_normal((60, 30))
+    chosen = rng.integers(0, 30, 60)  # nothing to learn: fitting the rows is memorising them
+    positives = sparse.csr_array((np.ones(60, np.float32), (np.arange(60), chosen)), shape=values.shape)
+    fit = fit_adjust(_as_scores(values), positives, np.arange(30), **{**SETTINGS, "patience": 2, "learning_rate": 0.5})
+    held_out = [losses["held_out_loss"] for losses in fit.losses]
+    assert held_out.index(min(held_out)) == fit.best_epoch == len(fit.losses) - 3 < SETTINGS["epochs"]
 
 
-def test_the_loss_and_its_gradient_equal_the_closed_form():
+@pytest.mark.parametrize("epochs", [0, 1])
+def test_without_epochs_or_positives_the_scores_stay_as_they_are(epochs):
+    scores, positives, _, _ = _shifted(50)
+    empty = sparse.csr_array(positives.shape, dtype=np.float32) if epochs else positives
+    fit = fit_adjust(scores, empty, NOTHING, **{**SETTINGS, "epochs": epochs})
+    assert (fit.weight == 1).all() and (fit.bias == 0).all() and not fit.losses
+
+
+def test_the_closed_form_is_the_gradient_of_the_likelihood():
     generator = torch.Generator().manual_seed(1)
     scores = torch.rand(5, 4, generator=generator, dtype=torch.float64)
-    positives = torch.tensor([[1, 0, 0, 2]] * 5, dtype=torch.float64)
+    counts = torch.tensor([[1, 0, 0, 2], [0, 1, 0, 0], [0, 0, 0, 0], [3, 1, 1, 1], [0, 0, 1, 0]], dtype=torch.float64)
     weight = torch.rand(4, generator=generator, dtype=torch.float64).requires_grad_()
     bias = torch.rand(4, generator=generator, dtype=torch.float64).requires_grad_()
-    adjust_loss(weight, bias, scores, positives, 5, 0.3, 0.2).backward()
+    expected = -(counts * torch.log_softmax(weight * scores + bias, dim=1)).sum()
+    expected.backward()
     with torch.no_grad():
-        residual = positives - positives.sum(1, keepdim=True) * torch.softmax(weight * scores + bias, dim=1)
-        torch.testing.assert_close(bias.grad, -residual.mean(0) + 2 * 0.2 * bias / 5)
-        torch.testing.assert_close(weight.grad, -(residual * scores).mean(0) + 2 * 0.3 * (weight - 1) / 5)
+        positives = sparse.csr_array(counts.numpy())
+        loss, weight_gradient, bias_gradient = likelihood_gradient(weight, bias, scores, positives)
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(weight_gradient, weight.grad)
+    torch.testing.assert_close(bias_gradient, bias.grad)

@@ -1,60 +1,95 @@
 import math
 
 import numpy as np
+import pytest
 
 from convrec.demonstrations.embedding import TfidfEmbedder
-from convrec.demonstrations.reflect import reflect_scores, top_candidates
-from convrec.demonstrations.remap import position_weights, remap_scores
+from convrec.demonstrations.grounding import Grounder
+from convrec.demonstrations.remap import SOURCES, position_weights, remap
+from convrec.demonstrations.scores import top_items
 from convrec.parsing import parse_list
+
+
+class DenseEmbedder(TfidfEmbedder):
+    """The same vectors as rows of a dense matrix, as sentence models give them."""
+
+    def embed_items(self, texts):
+        return super().embed_items(texts).toarray()
 
 
 def _entries(text, catalog):
     return [entry for entry in parse_list(text, catalog) if entry]
 
 
-def test_remap_equals_its_formula_written_as_loops(catalog):
+@pytest.mark.parametrize("embedder_type", [TfidfEmbedder, DenseEmbedder])
+def test_remap_equals_its_formula_written_as_loops(catalog, embedder_type):
     texts = [item.text() for item in catalog.items]
-    embedder = TfidfEmbedder(texts)
-    lists = [_entries("Heat (1995)\nPrimer (2004)\nUp (2009)\nHeat (1995)", catalog), _entries("Alien", catalog), []]
+    embedder = embedder_type(texts)
+    answers = ["Heat (1995)\nPrimer (2004)\nUp! (2009)\nHeat (1995)", "Dune\nA film with a heist", ""]
+    lists = [_entries(answer, catalog) for answer in answers]
     words = ["a heist film", "space horror", "desert"]
-    vectors = embedder.embed(texts).toarray()
+    named = {"Heat": [0], "Up!": [3], "Dune": [1, 2]}
+    dense = TfidfEmbedder(texts)
+
+    def vector(text):
+        return dense.embed_items([text]).toarray()[0]
+
+    vectors = [vector(text) for text in texts]
     expected = np.zeros((3, len(catalog)))
     for row, entries in enumerate(lists):
-        conversation = embedder.embed([words[row]]).toarray()[0]
         for column in range(len(catalog)):
-            expected[row, column] = 0.7 * conversation @ vectors[column]
-            named = set()
+            expected[row, column] = 0.7 * vector(words[row]) @ vectors[column]
+            used = set()
             for rank, entry in enumerate(entries, start=1):
-                if (entry.title, entry.year) in named:
+                if (entry.title, entry.year) in used:
                     continue
-                named.add((entry.title, entry.year))
-                text = texts[entry.index] if entry.index is not None else entry.title
-                similarity = embedder.embed([text]).toarray()[0] @ vectors[column]
-                expected[row, column] += (similarity + (entry.index == column)) / math.sqrt(rank)
-    found = remap_scores(lists, words, catalog, embedder, conversation_weight=0.7)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+                used.add((entry.title, entry.year))
+                items = named.get(entry.title, [])
+                text = texts[items[0]] if items else {"Primer": "Primer (2004)"}.get(entry.title, entry.title)
+                score = vector(text) @ vectors[column] + (column in items) / max(1, len(items))
+                expected[row, column] += score / math.sqrt(rank)
+    grounder = Grounder(catalog, 85, 97)
+    remapped = remap(iter(lists), words, catalog, embedder, grounder, conversation_weight=0.7)
+    np.testing.assert_allclose(remapped.scores.block(slice(0, 3)).numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_what_is_outside_the_catalog_is_described_once(catalog):
+    asked = []
+
+    def describe(entries):
+        asked.append([entry.title for entry in entries])
+        return ["a film in the desert" for _ in entries]
+
+    lists = [_entries("Primer (2004)\nHeat (1995)", catalog), _entries("Primer (2004)", catalog)]
+    embedder = TfidfEmbedder([item.text() for item in catalog.items])
+    settings = {"conversation_weight": 0.0, "describe": describe}
+    remapped = remap(lists, ["", ""], catalog, embedder, Grounder(catalog, 85, 97), **settings)
+    assert asked == [["Primer"]]
+    top, _ = top_items(remapped.scores, 2, [[], []])
+    assert set(top[1].tolist()) == {1, 2}, "the two films in the desert"
+
+
+def test_the_source_is_the_match_of_the_earliest_rank_that_named_the_item(catalog):
+    lists = [_entries("Primer (2004)\nUp! (2009)\nUp (2009)\nHeet! (1995)", catalog), _entries("Alien", catalog), []]
+    embedder = TfidfEmbedder([item.text() for item in catalog.items])
+    remapped = remap(lists, [""] * 3, catalog, embedder, Grounder(catalog, 70, 97), conversation_weight=1.0)
+    everything = np.tile(np.arange(len(catalog)), (3, 1))
+    sources = [[SOURCES[kind] for kind in row] for row in remapped.sources.of(everything).tolist()]
+    assert sources == [
+        ["fuzzy", "semantic", "semantic", "normalised", "semantic"],
+        ["semantic", "semantic", "semantic", "semantic", "exact"],
+        ["semantic"] * 5,
+    ]
 
 
 def test_position_weights_are_the_inverse_root_of_the_rank(catalog):
-    weights, items = position_weights([_entries("Up (2009)\nHeat (1995)", catalog), _entries("Heat (1995)", catalog)])
+    lists = [_entries("Up (2009)\nHeat (1995)\nUp (2009)", catalog), [], _entries("Heat (1995)", catalog)]
+    weights, items = position_weights(iter(lists))
     assert [item.title for item in items] == ["Up", "Heat"]
-    np.testing.assert_allclose(weights.toarray(), [[1, 2**-0.5], [0, 1]])
+    np.testing.assert_allclose(weights.toarray(), [[1, 2**-0.5], [0, 0], [0, 1]])
 
 
-def test_reflect_adds_clipped_ratings_to_the_top_only():
-    scores = np.array([[0.1, 0.5, 0.3, 0.5]], dtype=np.float32)
-    assert top_candidates(scores, 2).tolist() == [[1, 3]], "ties go to the lower column"
-    asked = []
-
-    def judge(row, columns):
-        asked.append((row, list(columns)))
-        return [2, -9]
-
-    found = reflect_scores(scores, 2, 0.5, judge)
-    np.testing.assert_allclose(found, [[0.1, 1.5, 0.3, -0.5]], rtol=1e-6)
-    assert asked == [(0, [1, 3])]
-
-
-def test_embeddings_have_unit_length(catalog):
-    vectors = TfidfEmbedder([item.text() for item in catalog.items]).embed(["crime and heist", "nothing known"])
-    assert np.linalg.norm(vectors.toarray(), axis=1).round(6).tolist() == [1.0, 0.0]
+def test_lists_and_conversations_must_be_as_many(catalog):
+    embedder = TfidfEmbedder([item.text() for item in catalog.items])
+    with pytest.raises(ValueError, match="1 lists for 2 conversations"):
+        remap([[]], ["a", "b"], catalog, embedder, Grounder(catalog, 85, 97), conversation_weight=1.0)

@@ -1,15 +1,15 @@
-import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
 import numpy as np
 import pytest
 
 from convrec.data.catalog import LeftOut, build_catalog
 from convrec.data.synthetic import Taste, World, embedded_rows, simulate
+from convrec.demonstrations.calls import CallStore
+from convrec.demonstrations.chat import Budget, ChatClient
 from convrec.demonstrations.embedding import TfidfEmbedder
+from convrec.demonstrations.grounding import Grounder
 from convrec.demonstrations.teacher import LLMTeacher, SimilarityTeacher, SimulatedTeacher
-from convrec.parsing import parse_list
+from convrec.parsing import parse_answer
+from tests.demonstrations.chat_server import ChatServer, completion, error, reported, sent
 
 MONTHS = ["2022-01", "2022-02", "2022-03"]
 
@@ -27,13 +27,15 @@ def test_the_simulated_teacher_makes_the_known_faults(world):
     teacher = SimulatedTeacher(World(films, 5, 3), tastes, noise=1.0, fault_rate=0.3, seed=5)
     answers = teacher.recommend(rows, 20)
     assert answers == teacher.recommend(rows, 20)
-    entries = [[e for e in parse_list(text, films) if e] for text in answers]
-    flat = [entry for found in entries for entry in found]
-    assert any(len(found) < 20 for found in entries), "too few lines"
+    found = [parse_answer(text, films).entries for text in answers]
+    flat = [entry for entries in found for entry in entries]
+    assert any(len(entries) < 20 for entries in found), "too few lines"
     assert any(e.year is None for e in flat), "missing years"
     assert any(e.year is not None and e.index is None and films.indices_of_title(e.title) for e in flat), "wrong years"
     assert any(e.year is not None and not films.indices_of_title(e.title) for e in flat), "outside the catalog"
     assert any(text.startswith(("1. ", '"')) for text in answers), "numbering and quotes"
+    kinds = {match.kind if match else None for match in Grounder(films, 85, 97).match(flat)}
+    assert kinds == {"exact", "normalised", "fuzzy", None}, "other spellings and typing errors"
 
 
 def test_without_faults_and_noise_it_names_the_best_fit(world):
@@ -42,10 +44,10 @@ def test_without_faults_and_noise_it_names_the_best_fit(world):
     teacher = SimulatedTeacher(simulator, tastes, noise=0.0, fault_rate=0.0, seed=5)
     row = rows[0]
     affinity = simulator.affinity(tastes[row["prompt_id"]])
-    named = [e.index for e in parse_list(teacher.recommend([row], 5)[0], films) if e]
+    named = [entry.index for entry in parse_answer(teacher.recommend([row], 5)[0], films).entries]
     assert affinity[named].min() >= np.sort(affinity)[-5 - len(row["seen_titles"])]
-    ratings = teacher.judge(row, [int(affinity.argmax()), int(affinity.argmin())])
-    assert ratings[0] == 2 and ratings[1] < 0
+    ratings = teacher.judge([row], np.array([[affinity.argmax(), affinity.argmin()]]))
+    assert ratings[0, 0] == 2 and ratings[0, 1] < 0
 
 
 def test_the_similarity_teacher_names_what_reads_alike_and_not_what_was_seen(catalog):
@@ -53,49 +55,57 @@ def test_the_similarity_teacher_names_what_reads_alike_and_not_what_was_seen(cat
     row = {"messages": [{"role": "user", "content": "more sci-fi like Alien"}], "seen_titles": ["Alien"]}
     answer = teacher.recommend([row], 2)[0]
     assert "Alien" not in answer and answer.startswith("1. Dune")
+    assert teacher.judge([row], np.array([[1, 3]]))[0, 0] > teacher.judge([row], np.array([[1, 3]]))[0, 1]
 
 
-@pytest.fixture
-def endpoint():
-    """A chat endpoint on this machine: it fails once with 429, then answers, and notes what it was asked."""
-    asked = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            asked.append(body)
-            if len(asked) == 1:
-                self.send_response(429)
-                self.send_header("Retry-After", "0")
-                self.end_headers()
-                return
-            prompt = body["messages"][0]["content"]
-            text = "1: 2\n2. +1\n" if "Candidates" in prompt else "Heat (1995)"
-            message = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
-            answer = {"id": "x", "object": "chat.completion", "created": 0, "model": "m", "choices": [message]}
-            payload = json.dumps(answer).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(payload)))
-            self.end_headers()
-            self.wfile.write(payload)
-
-        def log_message(self, *_):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}/v1", asked
-    server.shutdown()
-    server.server_close()
+def _llm(tmp_path, server, catalog, max_failed=0.0):
+    chat = ChatClient(
+        CallStore(tmp_path / "calls.sqlite"),
+        model="m",
+        base_url=server.url,
+        temperature=0.0,
+        max_completion_tokens=100,
+        max_concurrency=4,
+        timeout_seconds=10.0,
+        max_retries=0,
+        max_failed=max_failed,
+        budget=Budget(None, None, 0.0, 0.0),
+    )
+    return LLMTeacher(chat, catalog, candidates_per_call=2), chat
 
 
-def test_the_llm_teacher_speaks_to_a_chat_endpoint(catalog, endpoint, monkeypatch):
-    url, asked = endpoint
-    monkeypatch.setenv("OPENAI_API_KEY", "a key for the test")
-    teacher = LLMTeacher(catalog, "some-model", url, 0.0, 1, 10.0, 3)
-    row = {"messages": [{"role": "user", "content": "a heist"}], "seen_titles": []}
-    assert teacher.recommend([row], 20) == ["Heat (1995)"]
-    assert asked[-1]["model"] == "some-model" and "20 movies" in asked[-1]["messages"][0]["content"]
-    assert "User: a heist" in asked[-1]["messages"][0]["content"]
-    assert teacher.judge(row, [0, 1, 2]) == [2, 1, 0], "an unrated candidate counts 0"
+def _row(words):
+    return {"messages": [{"role": "user", "content": words}], "seen_titles": []}
+
+
+def test_the_llm_teacher_asks_for_lists_and_keeps_their_order(catalog, tmp_path):
+    def reply(asked):
+        return sent(completion("Heat (1995)" if "a heist" in asked.prompt else "Up (2009)", reported()))
+
+    with ChatServer(reply) as server:
+        teacher, chat = _llm(tmp_path, server, catalog)
+        assert teacher.recommend([_row("a heist"), _row("{braces} and an old man")], 20) == ["Heat (1995)", "Up (2009)"]
+        assert all("recommend 20 movies" in prompt for prompt in server.prompts)
+        assert any("User: {braces} and an old man" in prompt for prompt in server.prompts)
+    assert chat.usage()["recommend"]["calls"] == 2
+
+
+def test_the_llm_judge_rates_in_batches_and_leaves_what_it_did_not_rate(catalog, tmp_path):
+    def reply(asked):
+        lines = asked.prompt.split("Candidates:\n")[1].splitlines()
+        ratings = [f"{n}: {2 if 'Heat' in line else -1}" for n, line in enumerate(lines, 1) if "Alien" not in line]
+        return sent(completion("\n".join(ratings), reported()))
+
+    with ChatServer(reply) as server:
+        teacher, _ = _llm(tmp_path, server, catalog)
+        candidates = np.array([[3, 0, 4], [0, -1, -1]])
+        ratings = teacher.judge([_row("a heist"), _row("an old man")], candidates)
+        assert len(server.prompts) == 3, "two candidates a call"
+    np.testing.assert_array_equal(ratings, [[-1, 2, np.nan], [2, np.nan, np.nan]])
+
+
+def test_answers_that_may_fail_are_empty_lists_and_missing_ratings(catalog, tmp_path):
+    with ChatServer(lambda _: error(422)) as server:
+        teacher, _ = _llm(tmp_path, server, catalog, max_failed=1.0)
+        assert teacher.recommend([_row("a heist")], 20) == [""]
+        assert np.isnan(teacher.judge([_row("a heist")], np.array([[0, 1]]))).all()

@@ -15,7 +15,7 @@ from typing import Any
 import tenacity
 
 from convrec.demonstrations.budget import Budget, Ledger, estimated_tokens
-from convrec.demonstrations.calls import Answer, CallStore, request_key
+from convrec.demonstrations.calls import Answer, CallStore, Spent, request_key
 from convrec.demonstrations.replies import Fault, Reply, fault_of, message_of, read_reply, sendable
 from convrec.errors import InputError
 
@@ -198,6 +198,10 @@ class ChatClient:
         if error := ask.error(self._store):
             raise error
         return [ask.answers.get(prompt) for prompt in prompts]
+
+    def spent(self) -> Spent:
+        """Return what all calls took that the store holds, whoever made them."""
+        return self._store.spent()
 
     def usage(self) -> dict[str, dict[str, float]]:
         """Return, by purpose, what this client's asks took: the fields of `Tally`."""

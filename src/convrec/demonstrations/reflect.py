@@ -1,26 +1,81 @@
 """Reflect: the teacher judges the best candidates in context (method, stage 1.3)."""
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
+from scipy import sparse
+
+from convrec.demonstrations.scores import Scores
 
 RATINGS = (-2, -1, 0, 1, 2)
+_MINUS = str.maketrans("−–—﹣－", "-----")
+_NUMBER = re.compile(r"^\W*(?:(?:id|number|no|index|candidate|item|movie|film)\b\W*)?(\d{1,4})(?=\W)", re.IGNORECASE)
+_AFTER_SIGN = re.compile(
+    r"(?:[:=|)]|-(?=\s))\s*[\"'*(\[]*([+-]?\d+)(?:\.0+)?(?![\w.]*\w)"
+)  # the sign sets it apart from a title
+_AT_ONCE = re.compile(r"^[\s.:=|>)\"'*]*([+-]?\d+)(?=\W*$|[\s\"'*]*[-,;:(/])")
+_BARE = re.compile(r"^[\s\[\],;\d+-]*$")
 
 
-def top_candidates(scores: np.ndarray, top: int) -> np.ndarray:
-    """Return each row's `top` best columns, best first; ties go to the lower column. Shape: (B, top)."""
-    return np.argsort(-scores, axis=1, kind="stable")[:, :top]
+class Reflected(NamedTuple):
+    """s_reflect, and how many of the ratings that were asked for are missing."""
+
+    scores: Scores
+    asked: int
+    missing: int
 
 
-def reflect_scores(
-    scores: np.ndarray, top: int, gamma: float, judge: Callable[[int, Sequence[int]], Sequence[int]]
-) -> np.ndarray:
-    """Return s_reflect = s_remap + gamma · r, where r rates the row's `top` items and is 0 elsewhere.
+def _rating(text: str) -> int | None:
+    """Return the rating in what follows a candidate's number: the last number after a sign, else one at once."""
+    signed = [int(value) for value in _AFTER_SIGN.findall(text)]
+    at_once = _AT_ONCE.match(text)
+    if signed and signed[-1] in RATINGS:
+        return signed[-1]
+    return int(at_once.group(1)) if at_once and int(at_once.group(1)) in RATINGS else None
 
-    `judge(row, columns)` returns a rating of -2..2 for each column. Shape: (B, C), as `scores`.
+
+def parse_ratings(text: str, count: int) -> np.ndarray:
+    """Return the ratings that a judge wrote for candidates 1 to `count`; NaN where it gave none from -2 to 2.
+
+    Read are lines of a number and a rating in any order (`3: -1`, `3. Heat (1995): +2`, `"3": 2,`, `| 3 | Heat | 1 |`),
+    and `count` bare ratings. Of two ratings of a candidate the first counts.
+
+    Shape: (count,), float32.
     """
-    result = scores.copy()
-    for row, columns in enumerate(top_candidates(scores, min(top, scores.shape[1]))):
-        ratings = np.asarray(judge(row, columns.tolist()))
-        result[row, columns] += gamma * np.clip(ratings, RATINGS[0], RATINGS[-1])
-    return result
+    ratings = np.full(count, np.nan, dtype=np.float32)
+    text = text.translate(_MINUS)
+    bare = [int(value) for value in re.findall(r"[+-]?\d{1,4}", text)] if _BARE.match(text) else []
+    found: dict[int, int] = {}
+    if len(bare) == count and all(value in RATINGS for value in bare):
+        found = dict(enumerate(bare, start=1))
+    else:
+        for part in re.split(r"[\n;}]|,(?=\s*[\"']?\d+[\"']?\s*:)", text[:100_000]):
+            number = _NUMBER.match(part)
+            rest = "" if number is None else re.sub(r"^\s*-\s+", ": ", part[number.end() :])  # "3 - 2" is no -2
+            value = _rating(rest)
+            if number is not None and value is not None:
+                found.setdefault(int(number.group(1)), value)
+    for candidate, value in found.items():
+        if 1 <= candidate <= count:
+            ratings[candidate - 1] = value
+    return ratings
+
+
+def reflect(
+    scores: Scores, candidates: np.ndarray, gamma: float, judge: Callable[[np.ndarray], np.ndarray]
+) -> Reflected:
+    """Return s_reflect = s_remap + gamma · r, where r rates the candidates and is 0 elsewhere.
+
+    `judge` rates all candidates from -2 to 2; a missing rating (NaN) counts 0. Candidates of index -1 are none.
+
+    Shape: candidates (B, N_r); ratings likewise.
+    """
+    ratings = np.asarray(judge(candidates), dtype=np.float32)
+    real = candidates >= 0
+    missing = int((np.isnan(ratings) & real).sum())
+    values = np.where(real, np.nan_to_num(ratings, nan=0.0), 0.0).clip(RATINGS[0], RATINGS[-1]) * np.float32(gamma)
+    rows, places = np.nonzero(values)
+    bonus = sparse.csr_array((values[rows, places], (rows, candidates[rows, places])), shape=scores.shape)
+    return Reflected(scores.plus(bonus), int(real.sum()), missing)

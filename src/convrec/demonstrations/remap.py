@@ -1,63 +1,137 @@
 """Remap: from a teacher's written list to a score for every catalog item (method, stage 1.2)."""
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
 
 from convrec.data.catalog import Catalog
-from convrec.demonstrations.embedding import Embedder, dense
+from convrec.demonstrations.embedding import Embedder
+from convrec.demonstrations.grounding import KINDS, Grounder, Match
+from convrec.demonstrations.scores import Mixture, Scores
 from convrec.parsing import Entry
 
+SOURCES = (*KINDS, "semantic")
 
-def position_weights(
-    lists: Sequence[Sequence[Entry]],
-) -> tuple[sparse.csr_matrix, list[Entry]]:
-    """Return p, 1/sqrt(k) for the item at rank k of each list, and the distinct teacher items (its columns).
 
-    Shape: (len(lists), len(items)), sparse. An item that a list repeats keeps its first rank.
+class TeacherItems(NamedTuple):
+    """The lists of a teacher as p, 1/sqrt(k) for the item at rank k, and the distinct items, its columns.
+
+    Shape: weights (lists, items), sparse; an item that a list repeats keeps its first rank.
     """
+
+    weights: sparse.csr_array
+    items: list[Entry]
+
+
+def position_weights(lists: Iterable[Sequence[Entry]]) -> TeacherItems:
+    """Return p and the items of the lists, each of which is needed only once."""
     column: dict[tuple[str, int | None], int] = {}
     items: list[Entry] = []
-    rows, columns, weights = [], [], []
-    for row, entries in enumerate(lists):
+    columns, ends, weights = array("i"), array("q", [0]), array("f")
+    for entries in lists:
         used = set()
         for rank, entry in enumerate(entries, start=1):
-            key = (entry.title, entry.year)
-            if key not in column:
-                column[key] = len(items)
+            at = column.setdefault((entry.title, entry.year), len(items))
+            if at == len(items):
                 items.append(entry)
-            if key not in used:
-                used.add(key)
-                rows.append(row)
-                columns.append(column[key])
+            if at not in used:
+                used.add(at)
+                columns.append(at)
                 weights.append(rank**-0.5)
-    return sparse.csr_matrix((weights, (rows, columns)), shape=(len(lists), len(items))), items
+        ends.append(len(columns))
+    parts = (np.array(weights, dtype=np.float32), np.array(columns, dtype=np.int32), np.array(ends))
+    return TeacherItems(sparse.csr_array(parts, shape=(len(ends) - 1, len(items))), items)
 
 
-def remap_scores(
-    lists: Sequence[Sequence[Entry]],
+class Sources:
+    """Which of `SOURCES` placed an item: the way in which the teacher named it, else similarity."""
+
+    def __init__(self, keys: np.ndarray, kinds: np.ndarray, num_items: int):
+        self._keys, self._kinds, self._num_items = keys, kinds, num_items
+
+    def of(self, top: np.ndarray) -> np.ndarray:
+        """Return the source, as an index into `SOURCES`, of the items of each list. Shape: (B, N), as `top`."""
+        wanted = np.arange(len(top), dtype=np.int64)[:, None] * self._num_items + top
+        if not len(self._keys):
+            return np.full(top.shape, SOURCES.index("semantic"), dtype=np.int8)
+        at = np.minimum(np.searchsorted(self._keys, wanted), len(self._keys) - 1)
+        return np.where(self._keys[at] == wanted, self._kinds[at], SOURCES.index("semantic")).astype(np.int8)
+
+
+class Remapped(NamedTuple):
+    """s_remap, what placed each item, the teacher's items, and what each of these names in the catalog."""
+
+    scores: Scores
+    sources: Sources
+    teacher: TeacherItems
+    matches: list[Match | None]
+
+
+def _identity(matches: Sequence[Match | None], num_items: int) -> tuple[sparse.csr_array, np.ndarray]:
+    """Return I_ic, 1 over the number of readings where a teacher's item names a catalog item, and its kind's index."""
+    named = [(row, i, 1 / len(m.indices), KINDS.index(m.kind)) for row, m in enumerate(matches) if m for i in m.indices]
+    rows, columns, values, kinds = (np.array(part) for part in zip(*named, strict=True)) if named else ([],) * 4
+    shape = (len(matches), num_items)
+    identity = sparse.csr_array((np.asarray(values, dtype=np.float32), (rows, columns)), shape=shape)
+    return identity, np.asarray(kinds, dtype=np.int8)
+
+
+def _sources(weights: sparse.csr_array, identity: sparse.csr_array, kinds: np.ndarray) -> Sources:
+    """Return by which match each item came into each list; of two, that of the earlier rank."""
+    lists = np.repeat(np.arange(weights.shape[0], dtype=np.int64), np.diff(weights.indptr))
+    counts = np.diff(identity.indptr)[weights.indices]
+    starts = np.repeat(identity.indptr[weights.indices], counts)
+    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    entries = starts + within
+    keys = np.repeat(lists, counts) * identity.shape[1] + identity.indices[entries]
+    keys, first = np.unique(keys, return_index=True)
+    return Sources(keys, kinds[entries][first], identity.shape[1])
+
+
+def remap(
+    lists: Iterable[Sequence[Entry]],
     conversations: Sequence[str],
     catalog: Catalog,
     embedder: Embedder,
+    grounder: Grounder,
+    *,
     conversation_weight: float,
-) -> np.ndarray:
-    """Return s_remap = p · (S_item-item + I_ic) + lambda · s_conv-item, float32.
+    item_texts: Sequence[str] | None = None,
+    describe: Callable[[Sequence[Entry]], Sequence[str]] | None = None,
+    device: str = "cpu",
+) -> Remapped:
+    """Return s_remap = p · (S_item-item + I_ic) + lambda · s_conv-item of every conversation.
 
-    S_item-item is the cosine of a teacher item's text (its metadata where it is in the catalog, its title else)
-    with each catalog item's text; I_ic marks the catalog item that the teacher named.
+    S_item-item is the cosine of a teacher item's text with each catalog item's text (`item_texts`; by default title,
+    year and metadata). A teacher item that the catalog holds has that item's text; another one has the text that
+    `describe` gives it, by default its title and year. Because S is E · Vᵀ, p · S is (p · E) · Vᵀ: the scores of
+    a conversation are those of one vector, and are computed in blocks.
 
-    Shape: (len(lists), C).
+    Shape: as many lists as conversations, B; scores (B, C).
     """
-    texts = [item.text() for item in catalog.items]
-    catalog_vectors = embedder.embed(texts)
-    weights, items = position_weights(lists)
-    scores = conversation_weight * dense(embedder.embed(conversations) @ catalog_vectors.T)
-    if items:
-        teacher_texts = [texts[e.index] if e.index is not None else e.title for e in items]
-        named = [(row, e.index) for row, e in enumerate(items) if e.index is not None]
-        rows, columns = zip(*named, strict=True) if named else ((), ())
-        identity = sparse.csr_matrix((np.ones(len(named)), (rows, columns)), shape=(len(items), len(catalog)))
-        similarity = dense(embedder.embed(teacher_texts) @ catalog_vectors.T) + identity
-        scores = scores + weights @ np.asarray(similarity)
-    return np.asarray(scores, dtype=np.float32)
+    teacher = position_weights(lists)
+    if teacher.weights.shape[0] != len(conversations):
+        raise ValueError(f"{teacher.weights.shape[0]} lists for {len(conversations)} conversations")
+    texts = list(item_texts or [item.text() for item in catalog.items])
+    vectors = embedder.embed_items(texts)
+    queries = embedder.embed_conversations(conversations)
+    queries = queries * np.float32(conversation_weight)
+    matches = grounder.match(teacher.items)
+    mixture = None
+    if teacher.items:
+        outside = [entry for entry, match in zip(teacher.items, matches, strict=True) if match is None]
+        described = iter((describe or titles_alone)(outside))
+        own = [next(described) if m is None else texts[m.indices[0]] for m in matches]
+        mixture = Mixture(teacher.weights, embedder.embed_items(own))
+    identity, kinds = _identity(matches, len(catalog))
+    bonus = (teacher.weights @ identity).tocsr()
+    scores = Scores(queries, vectors, bonus, mixture, device)
+    return Remapped(scores, _sources(teacher.weights, identity, kinds), teacher, matches)
+
+
+def titles_alone(entries: Sequence[Entry]) -> list[str]:
+    """Return `Title (Year)`, or the title, of each entry."""
+    return [entry.title if entry.year is None else f"{entry.title} ({entry.year})" for entry in entries]

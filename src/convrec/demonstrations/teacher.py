@@ -1,20 +1,25 @@
 """Teachers: who writes a raw list for a conversation, and who rates candidates (-2..2) in its context."""
 
 import logging
-import re
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from importlib.resources import files
 from typing import Any, Protocol
 
 import numpy as np
 
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import transcript
+from convrec.data.dialogue import add_typos
 from convrec.data.synthetic import Taste, World
-from convrec.demonstrations.embedding import Embedder, dense
+from convrec.demonstrations.chat import ChatClient
+from convrec.demonstrations.describe import read_prompt
+from convrec.demonstrations.embedding import Embedder
+from convrec.demonstrations.reflect import parse_ratings
+from convrec.demonstrations.scores import Matrix
 
 logger = logging.getLogger(__name__)
+
+Row = dict[str, Any]
+ROWS_AT_ONCE = 1024  # conversations whose candidates are judged in one go: their prompts are held in memory
 
 # Real films that the embedded catalog does not hold: what a teacher that ignores the catalog would name.
 OUTSIDE = (
@@ -29,11 +34,21 @@ OUTSIDE = (
 class Teacher(Protocol):
     """Writes lists and rates candidates; rows are canonical conversation rows."""
 
-    def recommend(self, rows: Sequence[dict[str, Any]], list_length: int) -> list[str]:
-        """Return one raw answer a row, in the teacher's own formatting."""
+    def recommend(self, rows: Sequence[Row], list_length: int) -> list[str]:
+        """Return one raw answer a row, in the teacher's own formatting; an empty one where there is none."""
 
-    def judge(self, row: dict[str, Any], columns: Sequence[int]) -> Sequence[int]:
-        """Return a rating of -2..2 for each catalog index of `columns`, in the row's context."""
+    def judge(self, rows: Sequence[Row], candidates: np.ndarray) -> np.ndarray:
+        """Return a rating of -2..2 for each candidate (a catalog index; -1 is none), NaN where it is missing.
+
+        Shape: candidates (rows, N_r), as the result, float32.
+        """
+
+
+def _misspelt(rng: np.random.Generator, title: str) -> str:
+    """Return the title with its article last, if it begins with one, or else with some words mistyped."""
+    if title.startswith("The ") and rng.random() < 0.5:
+        return f"{title[4:]}, The"
+    return add_typos(rng, title, 0.5)
 
 
 def _with_faults(rng: np.random.Generator, lines: list[tuple[str, int]], fault_rate: float) -> str:
@@ -44,12 +59,14 @@ def _with_faults(rng: np.random.Generator, lines: list[tuple[str, int]], fault_r
     written = []
     for number, (title, year) in enumerate(lines, start=1):
         fault = rng.random()
-        if fault < fault_rate * 0.5:
+        if fault < fault_rate * 0.4:
             text = str(rng.choice(np.array(OUTSIDE, dtype=object)))
-        elif fault < fault_rate * 0.75:
+        elif fault < fault_rate * 0.6:
             text = f"{title} ({year + int(rng.choice([-4, -3, -1, 1, 3, 5]))})"
-        elif fault < fault_rate:
+        elif fault < fault_rate * 0.8:
             text = title
+        elif fault < fault_rate:
+            text = f"{_misspelt(rng, title)} ({year})"
         else:
             text = f"{title} ({year})"
         text = f'"{text}"' if quoted else text
@@ -72,7 +89,7 @@ class SimulatedTeacher:
     def _rng(self, prompt_id: str, purpose: int) -> np.random.Generator:
         return np.random.default_rng([self._seed, purpose, *prompt_id.encode()])
 
-    def recommend(self, rows: Sequence[dict[str, Any]], list_length: int) -> list[str]:
+    def recommend(self, rows: Sequence[Row], list_length: int) -> list[str]:
         catalog = self._world.catalog
         answers = []
         for row in rows:
@@ -84,12 +101,15 @@ class SimulatedTeacher:
             answers.append(_with_faults(rng, lines, self._fault_rate))
         return answers
 
-    def judge(self, row: dict[str, Any], columns: Sequence[int]) -> Sequence[int]:
-        rng = self._rng(row["prompt_id"], 3)
-        affinity = self._world.affinity(self._tastes[row["prompt_id"]])
-        edges = np.quantile(affinity, [0.5, 0.8, 0.92, 0.97])
-        believed = affinity[list(columns)] + self._noise * rng.standard_normal(len(columns))
-        return [int(rating) - 2 for rating in np.searchsorted(edges, believed, side="right")]
+    def judge(self, rows: Sequence[Row], candidates: np.ndarray) -> np.ndarray:
+        ratings = np.empty(candidates.shape, dtype=np.float32)
+        for row, columns, rated in zip(rows, candidates, ratings, strict=True):
+            rng = self._rng(row["prompt_id"], 3)
+            affinity = self._world.affinity(self._tastes[row["prompt_id"]])
+            edges = np.quantile(affinity, [0.5, 0.8, 0.92, 0.97])
+            believed = affinity[columns] + self._noise * rng.standard_normal(len(columns))
+            rated[:] = np.searchsorted(edges, believed, side="right") - 2
+        return ratings
 
 
 class SimilarityTeacher:
@@ -97,17 +117,19 @@ class SimilarityTeacher:
 
     def __init__(self, catalog: Catalog, embedder: Embedder):
         self._catalog, self._embedder = catalog, embedder
-        self._vectors = embedder.embed([item.text() for item in catalog.items])
+        self._vectors = embedder.embed_items([item.text() for item in catalog.items])
 
-    def _similarity(self, row: dict[str, Any]) -> np.ndarray:
+    def _similarity(self, row: Row) -> np.ndarray:
         """Return the mean cosine with the films mentioned, plus that with the words. Shape: (C,)."""
-        words = dense(self._embedder.embed([transcript(row["messages"])]) @ self._vectors.T)[0]
+        words = self._cosines(self._embedder.embed_conversations([transcript(row["messages"])]))[0]
         mentioned = [i for title in row["seen_titles"] for i in self._catalog.indices_of_title(title)]
-        if not mentioned:
-            return words
-        return words + dense(self._vectors[mentioned] @ self._vectors.T).mean(axis=0)
+        return words + self._cosines(self._vectors[mentioned]).mean(axis=0) if mentioned else words
 
-    def recommend(self, rows: Sequence[dict[str, Any]], list_length: int) -> list[str]:
+    def _cosines(self, vectors: Matrix) -> np.ndarray:
+        product = vectors @ self._vectors.T
+        return product if isinstance(product, np.ndarray) else product.toarray()
+
+    def recommend(self, rows: Sequence[Row], list_length: int) -> list[str]:
         answers = []
         for row in rows:
             order = np.argsort(-self._similarity(row), kind="stable")
@@ -115,54 +137,42 @@ class SimilarityTeacher:
             answers.append("\n".join(f"{number}. {item}" for number, item in enumerate(best, start=1)))
         return answers
 
-    def judge(self, row: dict[str, Any], columns: Sequence[int]) -> Sequence[int]:
-        similarity = self._similarity(row)
-        edges = np.quantile(similarity, [0.5, 0.8, 0.95, 0.99])
-        return [int(rating) - 2 for rating in np.searchsorted(edges, similarity[list(columns)], side="right")]
+    def judge(self, rows: Sequence[Row], candidates: np.ndarray) -> np.ndarray:
+        ratings = np.empty(candidates.shape, dtype=np.float32)
+        for row, columns, rated in zip(rows, candidates, ratings, strict=True):
+            similarity = self._similarity(row)
+            edges = np.quantile(similarity, [0.5, 0.8, 0.95, 0.99])
+            rated[:] = np.searchsorted(edges, similarity[columns], side="right") - 2
+        return ratings
 
 
 class LLMTeacher:
-    """Any chat model behind an OpenAI-compatible endpoint. The key comes from OPENAI_API_KEY alone."""
+    """Any chat model, asked through a `ChatClient`; `candidates_per_call` are judged at once."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        model: str,
-        base_url: str | None,
-        temperature: float,
-        max_concurrency: int,
-        timeout_seconds: float,
-        max_retries: int,
-    ):
-        import openai  # noqa: PLC0415  (a second to import; only this teacher needs it)
+    def __init__(self, chat: ChatClient, catalog: Catalog, candidates_per_call: int):
+        self._chat, self._catalog, self._candidates_per_call = chat, catalog, candidates_per_call
+        self._recommend, self._judge = read_prompt("recommend"), read_prompt("judge")
 
-        self._client = openai.OpenAI(base_url=base_url, timeout=timeout_seconds, max_retries=max_retries)
-        self._catalog, self._model = catalog, model
-        self._temperature, self._max_concurrency = temperature, max_concurrency
-        prompts = files("convrec.demonstrations") / "prompts"
-        self._recommend = (prompts / "recommend.txt").read_text(encoding="utf-8")
-        self._judge = (prompts / "judge.txt").read_text(encoding="utf-8")
-
-    def _ask(self, prompt: str) -> str:
-        answer = self._client.chat.completions.create(
-            model=self._model,
-            temperature=self._temperature,
-            messages=[{"role": "user", "content": prompt}],
-        )
-        return answer.choices[0].message.content or ""
-
-    def recommend(self, rows: Sequence[dict[str, Any]], list_length: int) -> list[str]:
+    def recommend(self, rows: Sequence[Row], list_length: int) -> list[str]:
         prompts = [
             self._recommend.format(list_length=list_length, conversation=transcript(row["messages"])) for row in rows
         ]
-        with ThreadPoolExecutor(self._max_concurrency) as pool:
-            return list(pool.map(self._ask, prompts))
+        return [answer or "" for answer in self._chat.ask(prompts, "recommend")]
 
-    def judge(self, row: dict[str, Any], columns: Sequence[int]) -> Sequence[int]:
-        numbered = "\n".join(f"{n}. {self._catalog.items[i]}" for n, i in enumerate(columns, start=1))
-        answer = self._ask(self._judge.format(conversation=transcript(row["messages"]), candidates=numbered))
-        rating_of = {int(n): int(r) for n, r in re.findall(r"(\d+)\s*[.:)\-]*\s*:?\s*([+-]?[0-2])\b", answer)}
-        missing = sum(n not in rating_of for n in range(1, len(columns) + 1))
-        if missing:
-            logger.warning("the judge left %d of %d candidates unrated; they count 0", missing, len(columns))
-        return [rating_of.get(n, 0) for n in range(1, len(columns) + 1)]
+    def judge(self, rows: Sequence[Row], candidates: np.ndarray) -> np.ndarray:
+        ratings = np.full(candidates.shape, np.nan, dtype=np.float32)
+        for start in range(0, len(rows), ROWS_AT_ONCE):
+            places, prompts = [], []
+            for row in range(start, min(start + ROWS_AT_ONCE, len(rows))):
+                conversation = transcript(rows[row]["messages"])
+                real = candidates[row][candidates[row] >= 0]
+                for first in range(0, len(real), self._candidates_per_call):
+                    part = real[first : first + self._candidates_per_call]
+                    numbered = "\n".join(f"{n}. {self._catalog.items[i]}" for n, i in enumerate(part, start=1))
+                    prompts.append(self._judge.format(conversation=conversation, candidates=numbered))
+                    places.append((row, slice(first, first + len(part))))
+            if len(rows) > ROWS_AT_ONCE:
+                logger.info("judge: conversations %d to %d of %d", start + 1, row + 1, len(rows))
+            for (row, place), answer in zip(places, self._chat.ask(prompts, "judge"), strict=True):
+                ratings[row, place] = parse_ratings(answer or "", place.stop - place.start)
+        return ratings

@@ -2,8 +2,8 @@
 
 import logging
 from collections.abc import Sequence
-from functools import partial
-from typing import Any
+from dataclasses import asdict
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -13,53 +13,84 @@ from convrec.config import Params
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import distinct_prompts, read_rows, transcript, truths, write_rows
 from convrec.data.synthetic import Taste, World
-from convrec.demonstrations.adjust import fit_adjust
-from convrec.demonstrations.embedding import Embedder, make_embedder
-from convrec.demonstrations.reflect import reflect_scores
-from convrec.demonstrations.remap import remap_scores
+from convrec.demonstrations.adjust import Fit, fit_adjust
+from convrec.demonstrations.calls import CallStore
+from convrec.demonstrations.chat import Budget, ChatClient
+from convrec.demonstrations.describe import Describer
+from convrec.demonstrations.embedding import Embedder, SentenceEmbedder, TfidfEmbedder
+from convrec.demonstrations.grounding import Grounder
+from convrec.demonstrations.quality import answer_shapes, check_demonstrations, match_shares, popularity, source_shares
+from convrec.demonstrations.reflect import Reflected, reflect
+from convrec.demonstrations.remap import SOURCES, Remapped, remap, titles_alone
+from convrec.demonstrations.scores import top_items
 from convrec.demonstrations.teacher import LLMTeacher, SimilarityTeacher, SimulatedTeacher, Teacher
 from convrec.device import pick_device
 from convrec.errors import InputError
+from convrec.evaluation.comparison import mean_interval
 from convrec.evaluation.scoring import mean_scores, score_lists
-from convrec.parsing import format_list, parse_list
+from convrec.parsing import Entry, format_list, parse_answer
 from convrec.paths import Paths
 from convrec.stages.files import read_catalog, write_json, write_plot
-from convrec.tracking import Run
+from convrec.tracking import Run, flatten
 
 logger = logging.getLogger(__name__)
 
 Row = dict[str, Any]
+STEPS = ("teacher", "remap", "reflect", "adjust")
+BOOTSTRAP_SAMPLES = 1000
 
 
-def _make_teacher(params: Params, paths: Paths, catalog: Catalog, embedder: Embedder) -> Teacher:
+class Grounded(NamedTuple):
+    """What the steps made of one split's answers."""
+
+    prompts: list[Row]
+    answers: list[str]
+    lengths: list[int]
+    remapped: Remapped
+    reflected: Reflected
+
+
+def _chat_client(params: Params, paths: Paths) -> ChatClient:
     config = params.demonstrations.teacher
+    return ChatClient(
+        CallStore(paths.calls),
+        model=config.model or "",
+        budget=Budget(**config.budget.model_dump()),
+        **config.model_dump(
+            include={
+                "base_url",
+                "temperature",
+                "max_completion_tokens",
+                "max_concurrency",
+                "timeout_seconds",
+                "max_retries",
+                "max_failed",
+            }
+        ),
+    )
+
+
+def _make_embedder(params: Params, paths: Paths, texts: Sequence[str]) -> Embedder:
+    config = params.demonstrations.embedder
+    if config.name == "tfidf":
+        return TfidfEmbedder(texts)
+    return SentenceEmbedder(**config.model_dump(), device=pick_device(params.common.device), store=paths.vectors)
+
+
+def _make_teacher(
+    params: Params, paths: Paths, catalog: Catalog, embedder: Embedder, chat: ChatClient | None
+) -> Teacher:
+    config = params.demonstrations.teacher
+    if chat is not None:
+        return LLMTeacher(chat, catalog, params.demonstrations.reflect.candidates_per_call)
     if config.kind == "similarity":
         return SimilarityTeacher(catalog, embedder)
-    if config.kind == "llm":
-        return LLMTeacher(
-            catalog,
-            config.model or "",
-            config.base_url,
-            config.temperature,
-            config.max_concurrency,
-            config.timeout_seconds,
-            config.max_retries,
-        )
     if not paths.world.is_file():
         raise InputError("demonstrations.teacher.kind = 'simulated' needs data.source 'synthetic'")
     frame = pd.read_parquet(paths.world)
     tastes = {p: Taste.from_json(text) for p, text in zip(frame["prompt_id"], frame["taste"], strict=True)}
     world = World(catalog, params.common.seed, params.data.synthetic.num_months)
     return SimulatedTeacher(world, tastes, config.noise, config.fault_rate, params.common.seed)
-
-
-def _best_lists(scores: np.ndarray, prompts: list[Row], catalog: Catalog, list_length: int) -> list[str]:
-    """Return the top N of each row as a formatted list; seen titles never enter."""
-    lists = []
-    for row, values in zip(prompts, scores, strict=True):
-        items = catalog.first_unseen(np.argsort(-values, kind="stable"), row["seen_titles"], list_length)
-        lists.append(format_list([str(item) for item in items]))
-    return lists
 
 
 def choose_prompts(prompts: list[Row], until: str | None, share: float, seed: int) -> list[Row]:
@@ -75,7 +106,7 @@ def choose_prompts(prompts: list[Row], until: str | None, share: float, seed: in
     return [early[i] for i in sorted(order[: max(1, round(len(early) * share))])]
 
 
-def _positives(rows: list[Row], prompts: list[Row], catalog: Catalog) -> sparse.csr_matrix:
+def _positives(rows: list[Row], prompts: list[Row], catalog: Catalog) -> sparse.csr_array:
     """Return how often each item is ground truth of each prompt, over all its rows. Shape: (prompts, C)."""
     position = {row["prompt_id"]: index for index, row in enumerate(prompts)}
     pairs = [
@@ -85,72 +116,167 @@ def _positives(rows: list[Row], prompts: list[Row], catalog: Catalog) -> sparse.
         for index in (catalog.find(truth.title, truth.year) for truth in truths(row))
         if index is not None
     ]
-    matrix = sparse.lil_matrix((len(prompts), len(catalog)), dtype=np.float32)
-    for pair in pairs:
-        matrix[pair] += 1
-    return matrix.tocsr()
+    at = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    counts = np.ones(len(pairs), dtype=np.float32)
+    return sparse.csr_array((counts, (at[0], at[1])), shape=(len(prompts), len(catalog)))  # equal places are summed
 
 
-def _judge(teacher: Teacher, rows: list[Row], position: int, columns: Sequence[int]) -> Sequence[int]:
-    return teacher.judge(rows[position], columns)
+def _seen(prompts: list[Row], catalog: Catalog) -> list[list[int]]:
+    """Return the catalog indices of each prompt's seen titles, whatever their year."""
+    return [[i for title in row["seen_titles"] for i in catalog.indices_of_title(title)] for row in prompts]
+
+
+class Demonstrator:
+    """The three steps with the parameters, the catalog and the teacher that all splits share."""
+
+    def __init__(self, params: Params, paths: Paths, catalog: Catalog, conversations: Sequence[str]):
+        self.params, self.catalog = params, catalog
+        self.config = params.demonstrations
+        self.chat = _chat_client(params, paths) if self.config.teacher.kind == "llm" else None
+        self._describer = None if self.chat is None else Describer(self.chat, conversations)
+        texts = self._item_texts()
+        self._embedder = _make_embedder(params, paths, texts)
+        self._texts = texts
+        self._teacher = _make_teacher(params, paths, catalog, self._embedder, self.chat)
+        self._grounder = Grounder(catalog, self.config.remap.min_ratio, self.config.remap.min_ratio_without_year)
+
+    def _item_texts(self) -> list[str]:
+        """Return the catalog items' texts; the teacher describes those that the catalog has nothing but a title of."""
+        texts = [item.text() for item in self.catalog.items]
+        bare = [i for i, item in enumerate(self.catalog.items) if not any(item.metadata.values())]
+        if self._describer is not None and bare:
+            items = [self.catalog.items[i] for i in bare]
+            described = self._describer.describe([str(item) for item in items], [item.title for item in items])
+            for index, text in zip(bare, described, strict=True):
+                texts[index] = text
+        return texts
+
+    def _describe(self, entries: Sequence[Entry]) -> list[str]:
+        names = titles_alone(entries)
+        return names if self._describer is None else self._describer.describe(names, [e.title for e in entries])
+
+    def ground(self, name: str, prompts: list[Row]) -> Grounded:
+        """Return the teacher's answers for the prompts of a split, remapped and reflected."""
+        common = self.params.common
+        logger.info("%s: the teacher answers %d prompts", name, len(prompts))
+        answers = self._teacher.recommend(prompts, common.list_length)
+        lists = [parse_answer(text, self.catalog).entries for text in answers]
+        remapped = remap(
+            (entries[: common.list_length] for entries in lists),
+            [transcript(row["messages"]) for row in prompts],
+            self.catalog,
+            self._embedder,
+            self._grounder,
+            conversation_weight=self.config.remap.conversation_weight,
+            item_texts=self._texts,
+            describe=self._describe,
+            device=pick_device(common.device),
+        )
+        logger.info("%s: the judge rates the top %d", name, self.config.reflect.top)
+        candidates, _ = top_items(remapped.scores, self.config.reflect.top, _seen(prompts, self.catalog))
+        reflected = reflect(
+            remapped.scores, candidates, self.config.reflect.gamma, lambda rated: self._teacher.judge(prompts, rated)
+        )
+        if reflected.missing:
+            logger.warning("%s: %d of %d ratings are missing and count 0", name, reflected.missing, reflected.asked)
+        return Grounded(prompts, answers, [len(entries) for entries in lists], remapped, reflected)
+
+
+def _best(grounded: Grounded, fit: Fit, catalog: Catalog, size: int) -> dict[str, np.ndarray]:
+    """Return the top items after each step. Shape: (prompts, size) each."""
+    seen = _seen(grounded.prompts, catalog)
+    return {
+        "remap": top_items(grounded.remapped.scores, size, seen)[0],
+        "reflect": top_items(grounded.reflected.scores, size, seen)[0],
+        "adjust": top_items(grounded.reflected.scores, size, seen, fit.weight, fit.bias)[0],
+    }
+
+
+def _step_scores(
+    lists: dict[str, list[str]], prompts: list[Row], rows: list[Row], catalog: Catalog, params: Params
+) -> dict[str, Any]:
+    """Return the mean scores of each step's lists for these prompts' rows, with intervals of the widest cutoff."""
+    common, wanted = params.common, {row["prompt_id"] for row in prompts}
+    rows = [row for row in rows if row["prompt_id"] in wanted]
+    found: dict[str, Any] = {}
+    for step, texts in lists.items():
+        by_prompt = {row["prompt_id"]: text for row, text in zip(prompts, texts, strict=True)}
+        scores = score_lists(by_prompt, rows, catalog, common.list_length, common.cutoffs)
+        intervals = {}
+        for metric in (f"recall_at_{max(common.cutoffs)}", f"ndcg_at_{max(common.cutoffs)}"):
+            interval = mean_interval(scores, metric, BOOTSTRAP_SAMPLES, common.seed)
+            intervals[metric] = {"low": interval.low, "high": interval.high}
+        found[step] = {**mean_scores(scores), "intervals": intervals}
+    return {"rows": len(rows), "prompts": len(prompts), **found}
+
+
+def _texts(top: np.ndarray, catalog: Catalog) -> list[str]:
+    return [format_list([str(catalog.items[i]) for i in row if i >= 0]) for row in top.tolist()]
 
 
 def run(params: Params, paths: Paths, record: Run) -> None:
     """Write a demonstration for the chosen training prompts (`choose_prompts`) and for every validation prompt."""
     config, common = params.demonstrations, params.common
     catalog = read_catalog(paths.catalog)
-    embedder = make_embedder(config.embedder, [i.text() for i in catalog.items], pick_device(common.device))
-    teacher = _make_teacher(params, paths, catalog, embedder)
     rows = {name: read_rows(paths.split(name)) for name in ("train", "validation")}
     prompts = {name: distinct_prompts(split) for name, split in rows.items()}
+    conversations = [transcript(row["messages"]) for row in prompts["train"]]
     prompts["train"] = choose_prompts(prompts["train"], config.until, config.train_share, common.seed)
 
-    answers, remapped, reflected = {}, {}, {}
-    for name, split in prompts.items():
-        logger.info("%s: the teacher answers %d prompts", name, len(split))
-        answers[name] = teacher.recommend(split, common.list_length)
-        entries = [[e for e in parse_list(text, catalog) if e is not None] for text in answers[name]]
-        conversations = [transcript(row["messages"]) for row in split]
-        remapped[name] = remap_scores(entries, conversations, catalog, embedder, config.conversation_weight)
-        logger.info("%s: the judge rates the top %d", name, config.reflect.top)
-        reflected[name] = reflect_scores(
-            remapped[name],
-            config.reflect.top,
-            config.reflect.gamma,
-            partial(_judge, teacher, split),
-        )
-    weight, bias, losses = fit_adjust(
-        reflected["train"],
-        _positives(rows["train"], prompts["train"], catalog),
+    demonstrator = Demonstrator(params, paths, catalog, conversations)
+    try:
+        grounded = {name: demonstrator.ground(name, split) for name, split in prompts.items()}
+    finally:
+        if demonstrator.chat is not None:
+            took = {**demonstrator.chat.usage(), "total": asdict(demonstrator.chat.spent())}
+            record.log_metrics({f"teacher/{key.replace('.', '/')}": float(v) for key, v in flatten(took).items()})
+    train = grounded["train"]
+    positives = _positives(rows["train"], prompts["train"], catalog)
+    order = np.random.default_rng([common.seed, 1]).permutation(len(prompts["train"]))
+    held_out = np.sort(order[: round(len(order) * config.adjust.held_out)])
+    fit = fit_adjust(
+        train.reflected.scores,
+        positives,
+        held_out,
         seed=common.seed,
-        **config.adjust.model_dump(),
+        **config.adjust.model_dump(exclude={"held_out"}),
     )
-    if losses:
-        logger.info("adjust: loss %.4f after the first epoch, %.4f after the last", losses[0], losses[-1])
-    adjusted = {name: weight * scores + bias for name, scores in reflected.items()}
 
-    for name, split in prompts.items():
-        lists = _best_lists(adjusted[name], split, catalog, common.list_length)
+    metrics: dict[str, Any] = {"train_prompts": len(prompts["train"])}
+    for name, split in grounded.items():
+        top = _best(split, fit, catalog, common.list_length)
+        lists = {"teacher": split.answers, **{step: _texts(best, catalog) for step, best in top.items()}}
+        check_demonstrations(lists["adjust"], split.prompts, catalog, common.list_length)
+        sources = split.remapped.sources.of(top["adjust"])
         frame = pd.DataFrame(
             {
-                "prompt_id": [row["prompt_id"] for row in split],
-                "messages": [row["messages"] for row in split],
-                "teacher": answers[name],
-                "demonstration": lists,
+                "prompt_id": [row["prompt_id"] for row in split.prompts],
+                "messages": [row["messages"] for row in split.prompts],
+                "teacher": split.answers,
+                "remap": lists["remap"],
+                "reflect": lists["reflect"],
+                "demonstration": lists["adjust"],
+                "sources": [[SOURCES[kind] for kind in kinds] for kinds in sources.tolist()],
             }
         )
         write_rows(frame, paths.demonstration(name))
-    steps = {"teacher": answers["validation"]}
-    for name, scores in (("remap", remapped), ("reflect", reflected), ("adjust", adjusted)):
-        steps[name] = _best_lists(scores["validation"], prompts["validation"], catalog, common.list_length)
-    metrics = {}
-    for name, lists in steps.items():
-        texts = {row["prompt_id"]: text for row, text in zip(prompts["validation"], lists, strict=True)}
-        scores = score_lists(texts, rows["validation"], catalog, common.list_length, common.cutoffs)
-        metrics[name] = mean_scores(scores)
-    write_json(paths.metrics("demonstrations"), {"validation": metrics, "train_prompts": len(prompts["train"])})
-    write_plot(paths.plot("adjust"), ({"epoch": n, "loss": loss} for n, loss in enumerate(losses, start=1)))
-    record.log_metrics({f"{step}/{name}": v for step, m in metrics.items() for name, v in m.items()})
-    for epoch, loss in enumerate(losses, start=1):
-        record.log_metrics({"adjust/loss": loss}, epoch)
+        chosen = held_out if name == "train" else np.arange(len(split.prompts))
+        if len(chosen):
+            part = {step: [texts[i] for i in chosen] for step, texts in lists.items()}
+            where = "held_out" if name == "train" else name
+            metrics[where] = _step_scores(part, [split.prompts[i] for i in chosen], rows[name], catalog, params)
+        metrics[f"{name}_answers"] = answer_shapes(split.lengths, common.list_length)
+        metrics[f"{name}_titles"] = match_shares(split.remapped.teacher, split.remapped.matches)
+        metrics[f"{name}_sources"] = source_shares(sources)
+        metrics[f"{name}_ratings"] = {"asked": split.reflected.asked, "missing": split.reflected.missing}
+        if name == "train":
+            shown = {"reflect": top["reflect"], "adjust": top["adjust"]}
+            buckets, metrics["popularity_distance"] = popularity(positives, shown)
+            write_plot(paths.plot("popularity"), buckets)
+    metrics["adjust"] = {"best_epoch": fit.best_epoch, "epochs": len(fit.losses) - 1 if fit.losses else 0}
+    write_json(paths.metrics("demonstrations"), metrics)
+    write_plot(paths.plot("adjust"), fit.losses)
+    record.log_metrics({name.replace(".", "/"): float(value) for name, value in flatten(metrics).items()})
+    for losses in fit.losses:
+        record.log_metrics({f"adjust/{k}": v for k, v in losses.items() if k != "epoch"}, int(losses["epoch"]))
     record.log_dataset(paths.demonstration("train"), "demonstrations")

@@ -1,0 +1,90 @@
+"""Texts of items that the catalog says nothing about, written by the teacher."""
+
+import re
+from collections.abc import Iterable, Sequence
+from importlib.resources import files
+
+from convrec.data.catalog import normalise
+from convrec.demonstrations.chat import ChatClient
+
+PASSAGES, PASSAGE_LENGTH = 3, 300  # of what people wrote about an item: how many, and their characters
+_MAX_LENGTH = 1000
+_UNKNOWN = re.compile(r"\bunknown\b", re.IGNORECASE)
+_LABEL = re.compile(r"^\W*(genres|keywords|people|plot)\W*:\W*", re.IGNORECASE)
+
+
+def read_prompt(name: str) -> str:
+    """Return the text of a prompt file, whose fields stand in braces."""
+    return (files("convrec.demonstrations") / "prompts" / f"{name}.txt").read_text(encoding="utf-8")
+
+
+def metadata_text(answer: str) -> str:
+    """Return the labelled lines of a description as one text; empty where it has none or says UNKNOWN."""
+    lines = [line.strip() for line in answer.splitlines() if _LABEL.match(line.strip())]
+    values = [_LABEL.sub("", line).strip(" .") for line in lines]
+    return ". ".join(value for value in values if value and not _UNKNOWN.fullmatch(value))[:_MAX_LENGTH]
+
+
+def find_passages(titles: Iterable[str], texts: Iterable[str]) -> dict[str, list[str]]:
+    """Return for each title up to `PASSAGES` passages around a mention of it, in any spelling; one a text.
+
+    Titles of a single short word are not looked for: as words they mean something else.
+    """
+    wanted = {normalise(title): title for title in titles}
+    wanted = {key: title for key, title in wanted.items() if len(key) > 5}
+    by_first: dict[str, set[int]] = {}  # the first word of a title -> the lengths, in words, of such titles
+    for key in wanted:
+        words = key.split()
+        by_first.setdefault(words[0], set()).add(len(words))
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        words = normalise(text).split()
+        named = {
+            key
+            for at, word in enumerate(words)
+            for length in by_first.get(word, ())
+            if (key := " ".join(words[at : at + length])) in wanted
+        }
+        for key in sorted(named):
+            passages = found.setdefault(wanted[key], [])
+            if len(passages) < PASSAGES:
+                passages.append(_around(text, wanted[key]))
+    return found
+
+
+def _around(text: str, title: str) -> str:
+    """Return the part of a text in whose middle the title stands."""
+    text = " ".join(text.split())
+    at = max(0, text.casefold().find(title.casefold()))
+    start = max(0, at + len(title) // 2 - PASSAGE_LENGTH // 2)
+    return text[start : start + PASSAGE_LENGTH].strip()
+
+
+class Describer:
+    """Asks a chat model what an item is: first whether it knows it, else what it makes of what people wrote.
+
+    Every answer is kept by the client, so an item of a later catalog version that was described is not asked again.
+    """
+
+    def __init__(self, chat: ChatClient, conversations: Sequence[str]):
+        self._chat, self._conversations = chat, conversations
+        self._known, self._unknown = read_prompt("describe"), read_prompt("describe_unknown")
+
+    def describe(self, names: Sequence[str], titles: Sequence[str]) -> list[str]:
+        """Return a text for each item: its name ("Title (Year)", or the title alone), and what it is like if told."""
+        answers = self._chat.ask([self._known.format(title=name) for name in names], "describe")
+        texts = [metadata_text(answer or "") for answer in answers]
+        open_rows = [row for row, text in enumerate(texts) if not text and answers[row] is not None]
+        if open_rows:
+            passages = find_passages([titles[row] for row in open_rows], self._conversations)
+            prompts = [
+                self._unknown.format(title=names[row], passages=_quoted(passages.get(titles[row], [])))
+                for row in open_rows
+            ]
+            for row, answer in zip(open_rows, self._chat.ask(prompts, "describe_unknown"), strict=True):
+                texts[row] = metadata_text(answer or "")
+        return [f"{name}. {text}" if text else name for name, text in zip(names, texts, strict=True)]
+
+
+def _quoted(passages: Sequence[str]) -> str:
+    return " ".join(f'"{passage}"' for passage in passages) or "nothing"

@@ -1,0 +1,79 @@
+"""Which catalog items a written title names: exactly, in another spelling, or nearly."""
+
+import re
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+from rapidfuzz import fuzz, process
+
+from convrec.data.catalog import YEAR_TOLERANCE, Catalog, normalise
+from convrec.parsing import Entry
+
+Kind = Literal["exact", "normalised", "fuzzy"]
+KINDS: tuple[Kind, ...] = ("exact", "normalised", "fuzzy")
+_BLOCK = 512  # titles compared with the catalog at once: 512 x 7,404 ratios are 15 MB
+_DIGITS = re.compile(r"\d+")
+
+
+class Match(NamedTuple):
+    """The items that a title names, all equally likely (several where a title without a year is ambiguous)."""
+
+    kind: Kind
+    indices: tuple[int, ...]
+    ratio: float  # how alike the titles are, 0 to 100
+
+
+class Grounder:
+    """Matches titles with a catalog: exact, then normalised, then fuzzy; a year must fit in each (`YEAR_TOLERANCE`).
+
+    `min_ratio` is the least rapidfuzz ratio of a fuzzy match where the title has a year, `min_ratio_without_year`
+    where it has none. Titles that hold different numbers never match: sequels are other films.
+    """
+
+    def __init__(self, catalog: Catalog, min_ratio: float, min_ratio_without_year: float):
+        self._catalog = catalog
+        self._min_ratio, self._min_ratio_without_year = min_ratio, min_ratio_without_year
+        self._titles = [normalise(item.title) for item in catalog.items]
+        self._years = np.array([item.year for item in catalog.items])
+
+    def match(self, entries: Sequence[Entry]) -> list[Match | None]:
+        """Return what each entry names, or None where no title of the catalog is alike enough."""
+        found = [self._by_spelling(entry) for entry in entries]
+        open_rows = [row for row, match in enumerate(found) if match is None]
+        for start in range(0, len(open_rows), _BLOCK):
+            rows = open_rows[start : start + _BLOCK]
+            titles = [normalise(entries[row].title) for row in rows]
+            cutoff = min(self._min_ratio, self._min_ratio_without_year)
+            ratios = process.cdist(
+                titles, self._titles, scorer=fuzz.ratio, score_cutoff=cutoff, dtype=np.float32, workers=-1
+            )
+            for row, title, values in zip(rows, titles, ratios, strict=True):
+                found[row] = self._by_ratio(title, entries[row].year, values)
+        return found
+
+    def _by_spelling(self, entry: Entry) -> Match | None:
+        exact: tuple[int, ...] = () if entry.index is None else (entry.index,)
+        if not exact and entry.year is None:
+            exact = tuple(self._catalog.indices_of_title(entry.title))
+        if exact:
+            return Match("exact", exact, 100.0)
+        readings = tuple(self._catalog.readings(entry.title, entry.year))
+        return Match("normalised", readings, 100.0) if readings else None
+
+    def _by_ratio(self, title: str, year: int | None, ratios: np.ndarray) -> Match | None:
+        """Return the match of the highest ratio; none where titles that differ are equally alike."""
+        alike = ratios >= (self._min_ratio_without_year if year is None else self._min_ratio)
+        if year is not None:
+            alike &= np.abs(self._years - year) <= YEAR_TOLERANCE
+        numbers = _DIGITS.findall(title)
+        candidates = [i for i in np.flatnonzero(alike).tolist() if _DIGITS.findall(self._titles[i]) == numbers]
+        if not candidates:
+            return None
+        best = max(ratios[candidates])
+        top = [i for i in candidates if ratios[i] == best]
+        if len({self._titles[i] for i in top}) > 1:
+            return None
+        if year is not None:
+            top = sorted(top, key=lambda i: abs(int(self._years[i]) - year))[:1]
+        return Match("fuzzy", tuple(top), float(best))

@@ -1,0 +1,89 @@
+"""Whether demonstrations may be learned from, and what each step did to them."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from convrec.data.catalog import Catalog, fold
+from convrec.demonstrations.grounding import KINDS, Match
+from convrec.demonstrations.remap import SOURCES, TeacherItems
+from convrec.errors import InputError
+
+POPULARITY_BUCKETS = 20
+
+
+def check_demonstrations(lists: Sequence[str], rows: Sequence[dict[str, Any]], catalog: Catalog, size: int) -> None:
+    """Raise `InputError` for a list that is not exactly `size` catalog lines, each once, none of a seen title."""
+    for text, row in zip(lists, rows, strict=True):
+        lines, seen = text.split("\n"), {fold(title) for title in row["seen_titles"]}
+        indices = [catalog.index_of_line(line) for line in lines]
+        items = [catalog.items[index] for index in indices if index is not None]
+        wrong = [
+            (len(lines) != size, f"it has {len(lines)} lines"),
+            (len(items) != len(lines), "a line is no catalog line"),
+            (len(set(indices)) != len(lines), "a line stands twice"),
+            (any(fold(item.title) in seen for item in items), "a title was seen"),
+        ]
+        for failed, reason in wrong:
+            if failed:
+                raise InputError(
+                    f"demonstration of prompt {row['prompt_id']}: {reason}, where common.list_length = {size} lines of "
+                    f"unseen items are needed (the catalog has {len(catalog)}); lower it, or check the data"
+                )
+
+
+def answer_shapes(lengths: Sequence[int], size: int) -> dict[str, float]:
+    """Return the shares of answers in which no item, fewer than `size`, exactly so many, or more were found."""
+    found = np.asarray(lengths)
+    shapes = {"empty": found == 0, "fewer": (found > 0) & (found < size), "exact": found == size, "more": found > size}
+    return {name: float(which.mean()) for name, which in shapes.items()}
+
+
+def match_shares(teacher: TeacherItems, matches: Sequence[Match | None]) -> dict[str, float]:
+    """Return how much of what the teacher wrote is in the catalog, by mention, before and after matching.
+
+    `before`: titles that are a catalog item as they stand, the definition of a hit; `after`: those matched in any way;
+    then the share of each kind of match.
+    """
+    mentions = np.bincount(teacher.weights.indices, minlength=len(teacher.items))
+    total = max(1, int(mentions.sum()))
+    kinds: Counter[str] = Counter()
+    before = 0
+    for entry, match, count in zip(teacher.items, matches, mentions.tolist(), strict=True):
+        kinds[match.kind if match else "none"] += count
+        before += count * (entry.index is not None)
+    shares: dict[str, float] = {kind: kinds[kind] / total for kind in KINDS}
+    return {"mentions": float(mentions.sum()), "before": before / total, "after": sum(shares.values()), **shares}
+
+
+def source_shares(sources: np.ndarray) -> dict[str, float]:
+    """Return the share of the demonstrations' lines that each of `SOURCES` placed."""
+    counts = np.bincount(sources.ravel(), minlength=len(SOURCES))
+    return {name: count / max(1, sources.size) for name, count in zip(SOURCES, counts.tolist(), strict=True)}
+
+
+def popularity(
+    positives: sparse.csr_array, lists: dict[str, np.ndarray]
+) -> tuple[list[dict[str, Any]], dict[str, float]]:
+    """Return how lists spread over the catalog beside the ground truth, and the distance of each to it.
+
+    The items are put in buckets of equal size by how often they were liked; a row a bucket tells the share of the
+    ground truth and of each kind of list that falls into it. The distance is the total variation distance (0 to 1)
+    of the distributions over single items.
+
+    Shape: positives (B, C); each of `lists` (B, N), catalog indices.
+    """
+    num_items = positives.shape[1]
+    counts = {"ground_truth": np.asarray(positives.sum(axis=0)).ravel()}
+    counts |= {name: np.bincount(top[top >= 0].ravel(), minlength=num_items) for name, top in lists.items()}
+    shares = {name: count / max(1, count.sum()) for name, count in counts.items()}
+    buckets = np.array_split(np.argsort(-counts["ground_truth"], kind="stable"), min(POPULARITY_BUCKETS, num_items))
+    rows = [
+        {"bucket": number, **{name: float(share[bucket].sum()) for name, share in shares.items()}}
+        for number, bucket in enumerate(buckets, start=1)
+    ]
+    distances = {name: float(np.abs(shares[name] - shares["ground_truth"]).sum() / 2) for name in lists}
+    return rows, distances

@@ -1,0 +1,116 @@
+"""Scores of conversations for catalog items, computed in blocks: no matrix of conversations x items is ever held."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from scipy import sparse
+
+BLOCK = 512  # conversations scored at once: 512 x 7,404 scores are 15 MB
+
+Matrix: TypeAlias = np.ndarray | sparse.csr_array
+
+
+class Mixture(NamedTuple):
+    """A sum of given vectors for each conversation, weights · vectors. Shape: (B, T), sparse, and (T, D)."""
+
+    weights: sparse.csr_array
+    vectors: Matrix
+
+
+class Scores:
+    """s = (queries + mixture) · vectorsᵀ + bonus, of which only blocks of rows exist at a time.
+
+    Shape: queries (B, D) and vectors (C, D), all vectors dense or all sparse; bonus (B, C), sparse. Blocks are float32,
+    on `device`.
+    """
+
+    def __init__(
+        self,
+        queries: Matrix,
+        vectors: Matrix,
+        bonus: sparse.csr_array,
+        mixture: Mixture | None = None,
+        device: str = "cpu",
+    ):
+        self.shape = (queries.shape[0], vectors.shape[0])
+        self._queries, self._mixture, self._bonus, self._device = queries, mixture, bonus, device
+        self._vectors = vectors
+        if isinstance(vectors, np.ndarray):
+            self._transposed: Any = torch.from_numpy(np.ascontiguousarray(vectors, dtype=np.float32)).to(device).T
+        else:
+            self._transposed = vectors.T.tocsr()
+
+    def plus(self, bonus: sparse.csr_array) -> "Scores":
+        """Return these scores with a further bonus, on the same queries and vectors."""
+        return Scores(self._queries, self._vectors, (self._bonus + bonus).tocsr(), self._mixture, self._device)
+
+    def block(self, rows: Sequence[int] | np.ndarray | slice) -> torch.Tensor:
+        """Return the scores of some conversations. Shape: (rows, C), float32."""
+        queries, bonus = self._queries[rows], self._bonus[rows]
+        if self._mixture is not None:
+            queries = queries + self._mixture.weights[rows] @ self._mixture.vectors
+        if sparse.issparse(queries):
+            product = torch.from_numpy((queries @ self._transposed).toarray().astype(np.float32)).to(self._device)
+        else:
+            product = torch.from_numpy(np.ascontiguousarray(queries, dtype=np.float32)).to(self._device)
+            product = product @ self._transposed
+        positions, values = flat_entries(bonus)
+        product.view(-1)[positions.to(self._device)] += values.to(self._device)
+        return product
+
+    def blocks(self, size: int = BLOCK) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Yield all conversations in order, `size` at a time, with their scores."""
+        for start in range(0, self.shape[0], size):
+            rows = slice(start, min(start + size, self.shape[0]))
+            yield rows, self.block(rows)
+
+
+def flat_entries(matrix: sparse.csr_array) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return where the entries of a sparse matrix stand in its flattened form, and their values as float32."""
+    rows = np.repeat(np.arange(matrix.shape[0], dtype=np.int64), np.diff(matrix.indptr))
+    positions = rows * matrix.shape[1] + matrix.indices
+    return torch.from_numpy(positions), torch.from_numpy(matrix.data.astype(np.float32))
+
+
+def _top_of_block(block: torch.Tensor, size: int) -> torch.Tensor:
+    """Return each row's best columns, best first, ties to the lower column. Shape: (rows, size)."""
+    values, columns = block.topk(size, dim=1)
+    columns, order = columns.sort(dim=1)
+    best = values.gather(1, order).sort(dim=1, descending=True, stable=True).indices
+    columns = columns.gather(1, best)
+    tied = (block >= values[:, -1:]).sum(dim=1) > size  # which of the equals topk took is not defined
+    if tied.any():
+        columns[tied] = block[tied].sort(dim=1, descending=True, stable=True).indices[:, :size]
+    return columns
+
+
+def top_items(
+    scores: Scores,
+    size: int,
+    excluded: Sequence[Sequence[int]],
+    weight: np.ndarray | None = None,
+    bias: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return each conversation's best items, best first, and their scores; ties go to the lower index.
+
+    `excluded` lists the items that may not enter (those seen). With `weight` and `bias` the scores are w ⊙ s + b.
+    Places that cannot be filled hold index -1 and score -inf.
+
+    Shape: (B, size), int32 and float32; weight, bias (C,).
+    """
+    size = min(size, scores.shape[1])
+    top = np.empty((scores.shape[0], size), dtype=np.int32)
+    values = np.empty((scores.shape[0], size), dtype=np.float32)
+    for rows, block in scores.blocks():
+        if weight is not None and bias is not None:
+            block.mul_(torch.from_numpy(weight).to(block)).add_(torch.from_numpy(bias).to(block))
+        for row, indices in enumerate(excluded[rows]):
+            if indices:
+                block[row, list(indices)] = -torch.inf
+        columns = _top_of_block(block, size)
+        values[rows] = block.gather(1, columns).cpu().numpy()
+        top[rows] = columns.cpu().numpy()
+    top[np.isneginf(values)] = -1
+    return top, values

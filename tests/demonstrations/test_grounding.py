@@ -1,0 +1,61 @@
+import pytest
+
+from convrec.data.catalog import Catalog, Item
+from convrec.demonstrations.grounding import Grounder
+from convrec.parsing import parse_line
+
+FILMS = Catalog(
+    [
+        Item("The Godfather Part II", 1974),
+        Item("Toy Story", 1995),
+        Item("Toy Story 2", 1999),
+        Item("The Hustler", 1961),
+        Item("How the Grinch Stole Christmas", 2000),
+        Item("Halloween", 1978),
+        Item("Halloween", 2018),
+        Item("The Texas Chain Saw Massacre", 1974),
+        Item("The Shawshank Redemption", 1994),
+        Item("Solaris", 1972),
+        Item("Solaria", 1972),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "items"),
+    [
+        ("The Godfather Part II (1974)", "exact", ["The Godfather Part II (1974)"]),
+        ("the  godfather part ii (1975)", "exact", ["The Godfather Part II (1974)"]),
+        ("Halloween", "exact", ["Halloween (1978)", "Halloween (2018)"]),
+        ("Halloween (2017)", "exact", ["Halloween (2018)"]),
+        ("Godfather: Part 2, The (1974)", "normalised", ["The Godfather Part II (1974)"]),
+        ("The Texas Chainsaw Massacre (1974)", "normalised", ["The Texas Chain Saw Massacre (1974)"]),
+        ("The Shawshenk Redemption (1994)", "fuzzy", ["The Shawshank Redemption (1994)"]),
+        ("The Shawshank Redemtion", "fuzzy", ["The Shawshank Redemption (1994)"]),
+        ("Dr. Seuss' How the Grinch Stole Christmas (2000)", "fuzzy", ["How the Grinch Stole Christmas (2000)"]),
+        ("The Shawshenk Redemption (2004)", None, []),
+        ("Toy Story 3 (1999)", None, []),
+        ("Toy Storys 2 (1995)", None, []),
+        ("Hustlers", None, []),
+        ("Solaric (1972)", None, []),
+        ("Nothing of the kind (1974)", None, []),
+    ],
+)
+def test_a_title_is_matched_by_the_first_way_that_fits(line, kind, items):
+    (match,) = Grounder(FILMS, 85, 97).match([parse_line(line, FILMS)])
+    assert (match.kind if match else None) == kind
+    assert ([str(FILMS.items[i]) for i in match.indices] if match else []) == items
+
+
+def test_thresholds_decide():
+    entry = parse_line("The Shawshenk Redemption (1994)", FILMS)
+    assert Grounder(FILMS, 99, 97).match([entry]) == [None]
+    hustlers = parse_line("Hustlers", FILMS)
+    assert Grounder(FILMS, 85, 65).match([hustlers])[0].kind == "fuzzy"
+
+
+def test_many_titles_are_matched_as_one_by_one():
+    lines = [f"{item} again" for item in FILMS.items] * 100
+    entries = [parse_line(line, FILMS) for line in lines]
+    grounder = Grounder(FILMS, 60, 60)
+    assert grounder.match(entries) == [grounder.match([entry])[0] for entry in entries]

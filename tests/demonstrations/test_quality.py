@@ -1,0 +1,64 @@
+import numpy as np
+import pytest
+from scipy import sparse
+
+from convrec.demonstrations.grounding import Grounder
+from convrec.demonstrations.quality import (
+    answer_shapes,
+    check_demonstrations,
+    match_shares,
+    popularity,
+    source_shares,
+)
+from convrec.demonstrations.remap import position_weights
+from convrec.errors import InputError
+from convrec.parsing import parse_list
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("Heat (1995)\nUp (2009)", None),
+        ("Heat (1995)", "1 lines"),
+        ("Heat (1995)\nUp (2009)\nAlien (1979)", "3 lines"),
+        ("Heat (1995)\nUp", "no catalog line"),
+        ("1. Heat (1995)\n2. Up (2009)", "no catalog line"),
+        ("Heat (1995)\nHeat (1995)", "stands twice"),
+        ("Heat (1995)\nDune (1984)", "was seen"),
+    ],
+)
+def test_a_demonstration_is_exactly_n_unseen_catalog_lines(catalog, text, reason):
+    rows = [{"prompt_id": "p", "seen_titles": ["dune"]}]
+    if reason is None:
+        check_demonstrations([text], rows, catalog, 2)
+        return
+    with pytest.raises(InputError, match=f"prompt p: .*{reason}"):
+        check_demonstrations([text], rows, catalog, 2)
+
+
+def test_answers_are_counted_by_their_length():
+    assert answer_shapes([0, 19, 20, 20, 21], 20) == {"empty": 0.2, "fewer": 0.2, "exact": 0.4, "more": 0.2}
+
+
+def test_titles_are_counted_by_mention_before_and_after_matching(catalog):
+    lists = [parse_list("Heat (1995)\nUp! (2009)\nPrimer (2004)", catalog), parse_list("Heat (1995)\nDune", catalog)]
+    teacher = position_weights(lists)
+    shares = match_shares(teacher, Grounder(catalog, 85, 97).match(teacher.items))
+    assert shares == {"mentions": 5, "before": 0.4, "after": 0.8, "exact": 0.6, "normalised": 0.2, "fuzzy": 0}
+
+
+def test_sources_are_counted_by_line():
+    assert source_shares(np.array([[0, 0, 1], [3, 3, 3]])) == {
+        "exact": 2 / 6,
+        "normalised": 1 / 6,
+        "fuzzy": 0,
+        "semantic": 0.5,
+    }
+
+
+def test_popularity_by_bucket_and_its_distance_to_the_ground_truth():
+    positives = sparse.csr_array(np.array([[2, 1, 0, 0], [2, 1, 0, 0]]))
+    rows, distances = popularity(positives, {"same": np.array([[0, 0, 1]]), "other": np.array([[3, 3, -1]])})
+    assert [row["ground_truth"] for row in rows] == [4 / 6, 2 / 6, 0, 0]
+    assert [row["other"] for row in rows] == [0, 0, 0, 1]
+    assert distances == {"same": pytest.approx(0), "other": pytest.approx(1)}

@@ -1,0 +1,61 @@
+"""A project in a folder of its own, for tests that run the real commands."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from ruamel.yaml import YAML
+
+ROOT = Path(__file__).parent.parent
+SHRUNK = {
+    "common": {"list_length": 6, "cutoffs": [2, 6]},
+    "data": {"synthetic": {"num_conversations": 240}},
+    "demonstrations": {"adjust": {"epochs": 3}},
+    "base_model": {
+        "embedded": {"hidden_size": 32, "intermediate_size": 48, "num_layers": 2, "vocab_size": 1024, "epochs": 1}
+    },
+    "sft": {"num_epochs": 2, "logging_steps": 1, "save_steps": 2},
+    "rank_grpo": {
+        "num_steps": 4,
+        "per_device_batch_size": 16,
+        "num_generations": 4,
+        "max_completion_length": 24,
+        "save_steps": 2,
+        "validation_steps": 2,
+        "sample_steps": 2,
+        "since": None,
+        "validation_prompts": 6,
+    },
+    "evaluate": {"max_completion_length": 32, "bootstrap_samples": 100},
+}
+
+
+def _update(target, changes):
+    for key, value in changes.items():
+        if isinstance(value, dict) and isinstance(target[key], dict):
+            _update(target[key], value)
+        else:
+            target[key] = value
+
+
+def set_params(project: Path, changes: dict) -> None:
+    """Change values of params.yaml, comments kept."""
+    yaml, path = YAML(), project / "params.yaml"
+    params = yaml.load(path)
+    _update(params, changes)
+    yaml.dump(params, path)
+
+
+def run_in(project: Path, *command: str, check: bool = True) -> subprocess.CompletedProcess:
+    unwanted = ("MLFLOW_", "PREFECT_", "DVC_", "CONVREC_")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(unwanted)}
+    environment |= {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "200"}
+    result = subprocess.run(
+        command, cwd=project, env=environment, capture_output=True, text=True, timeout=900, check=False
+    )
+    if check and result.returncode:
+        raise AssertionError(
+            f"{command} ended with {result.returncode}\n{result.stdout[-6000:]}\n{result.stderr[-6000:]}"
+        )
+    return result

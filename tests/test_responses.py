@@ -1,0 +1,93 @@
+import json
+import sys
+
+import pytest
+
+from convrec.cli import main
+from tests.project import run_in
+
+RESPONSES = [
+    {
+        "conversation": "User: a tense heist film",
+        "response": "Here are some:\n1. Heat\n2. Primer (2004)\n3. Up! (2009)",
+        "id": 7,
+    },
+    {
+        "conversation": [{"role": "user", "content": "something with a desert"}],
+        "response": "Dune (2021)\nHeat (1995)",
+        "seen": ["dune"],
+    },
+]
+
+
+@pytest.fixture
+def files(tmp_path, catalog):
+    (tmp_path / "responses.jsonl").write_text("".join(json.dumps(row) + "\n" for row in RESPONSES))
+    catalog.to_frame().to_parquet(tmp_path / "catalog.parquet")
+    return tmp_path
+
+
+def _arguments(command, files, *more):
+    return [command, "--responses", str(files / "responses.jsonl"), "--catalog", str(files / "catalog.parquet"), *more]
+
+
+def test_parse_shows_each_item_what_was_dropped_and_why(files, capsys):
+    main(_arguments("parse", files, "--out", str(files / "out.jsonl")))
+    shown = capsys.readouterr().out
+    assert "1  Heat  [exact] → Heat (1995)" in shown
+    assert "2  Primer (2004)  [not in the catalog]\n" in shown
+    assert "3  Up! (2009)  [normalised] → Up (2009)" in shown
+    assert "dropped line 1 (a heading): Here are some:" in shown
+    assert "2 responses, 5 items" in shown and "exact 60.0%, normalised 20.0%, fuzzy 0.0%, none 20.0%" in shown
+    first = json.loads((files / "out.jsonl").read_text().splitlines()[0])
+    assert first["items"][2] == {"title": "Up!", "year": 2009, "match": "normalised", "items": ["Up (2009)"]}
+    assert first["dropped"] == [{"line": 1, "text": "Here are some:", "reason": "a heading"}]
+
+
+def test_remap_writes_the_top_items_with_scores_and_sources(files, capsys):
+    main(_arguments("remap", files, "--out", str(files / "deep" / "out.jsonl"), "--top", "3"))
+    assert "2 lists; placed by: exact" in capsys.readouterr().out
+    first, second = (json.loads(line) for line in (files / "deep" / "out.jsonl").read_text().splitlines())
+    assert first["id"] == 7 and first["conversation"] == RESPONSES[0]["conversation"]
+    assert [(item["rank"], item["title"], item["source"]) for item in first["items"]] == [
+        (1, "Heat", "exact"),
+        (2, "Up", "normalised"),
+        (3, first["items"][2]["title"], "semantic"),
+    ]
+    scores = [item["score"] for item in first["items"]]
+    assert scores == sorted(scores, reverse=True)
+    assert [item["title"] for item in second["items"]][0] == "Heat"
+    assert "Dune" not in [item["title"] for item in second["items"]], "both films of the seen title are left out"
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("{}", "row 1: field 'response'"),
+        ('{"response": 3, "conversation": "a"}', "row 1: field 'response' must be a text, not 3"),
+        ('{"response": "a"}', "row 1: field 'conversation'"),
+        ('{"response": "a", "conversation": [{"role": "user"}]}', "row 1: field 'conversation'"),
+        ('{"response": "a", "conversation": "b", "seen": "Heat"}', "row 1: field 'seen'"),
+        ("{", "row 1: not JSON"),
+        ("", "it holds no row"),
+    ],
+)
+def test_a_wrong_row_is_named(files, capsys, row, message):
+    (files / "responses.jsonl").write_text(row)
+    with pytest.raises(SystemExit) as ended:
+        main(_arguments("remap", files, "--out", str(files / "out.jsonl")))
+    assert ended.value.code == 2 and message in capsys.readouterr().err
+    assert not (files / "out.jsonl").exists()
+
+
+def test_a_reader_that_stops_early_is_no_error(files):
+    arguments = " ".join(_arguments("parse", files))
+    result = run_in(files, "bash", "-c", f"set -o pipefail; {sys.executable} -m convrec.cli {arguments} | head -n 1")
+    assert result.stdout == "Response 1: 3 items\n" and not result.stderr
+
+
+@pytest.mark.parametrize("option", ["--top 0", "--min-ratio 0", "--min-ratio-without-year 101"])
+def test_options_out_of_range(files, capsys, option):
+    with pytest.raises(SystemExit):
+        main(_arguments("remap", files, "--out", str(files / "out.jsonl"), *option.split()))
+    assert option.split()[0] in capsys.readouterr().err
