@@ -11,7 +11,7 @@ from convrec.evaluation.report import best_models, judge_lines, metric_label, ra
 from convrec.matching import Truth
 from convrec.paths import Paths
 from convrec.stages import report
-from convrec.stages.files import write_json, write_plot
+from convrec.stages.files import STEP_COLUMNS, write_json, write_plot
 from convrec.tracking import file_md5
 
 SYSTEMS = ("popularity", "zero_shot", "sft", "rank_grpo", "oracle")
@@ -48,6 +48,22 @@ def _scores(value, cutoffs):
     return {**metrics, **quality, "intervals": intervals}
 
 
+def _demonstration_metrics(cutoffs):
+    steps = {step: _scores(0.25, cutoffs) for step in STEP_COLUMNS}
+    kinds = {"exact": 0.8, "normalised": 0.0625, "fuzzy": 0.0375}
+    return {
+        "train_prompts": 2,
+        "held_out": {"rows": 3, "prompts": 2, **steps},
+        "validation": {"rows": 3, "prompts": 2, **steps},
+        "train_answers": {"empty": 0.0, "fewer": 0.125, "exact": 0.875, "more": 0.0},
+        "train_titles": {"mentions": 1234.0, "before": 0.8, "after": 0.9, **kinds},
+        "train_sources": {**kinds, "semantic": 0.1},
+        "train_ratings": {"asked": 4321, "missing": 17},
+        "popularity_distance": {"reflect": 0.375, "adjust": 0.25},
+        "adjust": {"best_epoch": 1, "epochs": 1},
+    }
+
+
 def _write_inputs(paths, params, catalog, dated, systems):
     """Write what the other stages leave behind, in their shapes."""
     cutoffs = params.common.cutoffs
@@ -64,8 +80,14 @@ def _write_inputs(paths, params, catalog, dated, systems):
     left_out.write(paths.left_out)
     counts = {name: {"rows": 3, "prompts": 2} for name in ("train", "validation", "test")}
     write_json(paths.metrics("data"), {"catalog": len(catalog), "left_out": 1, "left_out_share": 0.0625, **counts})
-    steps = {name: {headline: 0.25, "in_catalog": 0.5} for name in ("teacher", "remap", "reflect", "adjust")}
-    write_json(paths.metrics("demonstrations"), {"validation": steps, "train_prompts": 2})
+    write_json(paths.metrics("demonstrations"), _demonstration_metrics(cutoffs))
+    lists = {column: [SFT_LIST, "Heat (1995)"] for column in STEP_COLUMNS.values()}
+    write_rows(pd.DataFrame({"prompt_id": ["p-1", "p-2"], **lists}), paths.demonstration("validation"))
+    shares = {"ground_truth": 0.5, "reflect": 0.5, "adjust": 0.5}
+    write_plot(paths.plot("popularity"), [{"bucket": bucket, **shares} for bucket in (1, 2)])
+    write_plot(
+        paths.plot("adjust"), [{"epoch": 0, "held_out_loss": 2.0}, {"epoch": 1, "held_out_loss": 1.0, "loss": 1.5}]
+    )
     write_json(paths.metrics("sft"), {"loss": 1.5, "steps": 20})
     write_json(paths.metrics("rank_grpo"), {"hits": 2.5, "validation": {headline: 0.3}})
     values = {name: _scores(0.1 * place, cutoffs) for place, name in enumerate(systems, start=1)}
@@ -151,7 +173,7 @@ def test_texts_are_escaped(synthetic):
     _, html = synthetic
     page = _Elements(html)
     assert HOSTILE not in html and HOSTILE_LINE not in html
-    assert page.text.count(HOSTILE) == 2  # it is shown, as text, in both examples
+    assert page.text.count(HOSTILE) == 4  # it is shown, as text, in both examples of lists and of demonstrations
     assert HOSTILE_LINE in page.text
     assert "img" not in {tag for tag, _ in page.tags}
     assert not [name for _, attributes in page.tags for name in attributes if name.startswith("on")]
@@ -172,7 +194,9 @@ def test_lists_stand_side_by_side_with_their_marks(synthetic):
     _, html = synthetic
     page = _Elements(html)
     statuses = [attributes["class"] for tag, attributes in page.tags if tag == "li" and "class" in attributes]
-    assert statuses == ["hit", "seen", "outside", "hit"] * 2  # the lists of SFT and Rank-GRPO; p-2 has empty ones
+    marks = ["hit", "seen", "outside", "hit"]
+    # the four steps of both validation prompts, then SFT and Rank-GRPO; the test prompt p-2 has empty lists
+    assert statuses == marks * 4 + ["miss"] * 4 + marks * 2
     assert "SFT: 2 hits" in page.text and "Rank-GRPO: 2 hits" in page.text
     assert page.text.count("An empty list.") == 2
 
@@ -190,7 +214,8 @@ def test_numbers_intervals_and_versions_are_shown(synthetic):
     assert "rank_grpo.num_generations" in text
     for path in (paths.catalog, *(paths.split(name) for name in ("train", "validation", "test"))):
         assert file_md5(path) in text
-    for name in ("demonstrations", "sft", "reward", "validation", "ranks"):
+    assert "exact80.0 %80.0 %" in text and "17 of 4,321" in text and "before 0.375, after 0.250" in text
+    for name in ("demonstrations", "popularity", "adjust", "sft", "reward", "validation", "ranks"):
         assert f'id="plot-{name}"' in html
 
 
@@ -209,8 +234,9 @@ def test_real_data_have_no_oracle_and_may_have_no_dates(tmp_path, catalog):
 
 
 def test_a_run_too_short_to_log_has_no_curve(tmp_path, catalog):
-    _, html = _build(tmp_path, catalog, _params(), empty=("sft",))
+    _, html = _build(tmp_path, catalog, _params(), empty=("sft", "adjust"))
     assert "too short to log a loss" in html and 'id="plot-sft"' not in html
+    assert "Adjust was left out" in html and 'id="plot-adjust"' not in html
 
 
 def test_the_same_inputs_give_the_same_file(tmp_path, catalog):

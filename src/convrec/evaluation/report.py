@@ -120,30 +120,57 @@ def validation_figure(frame: pd.DataFrame, cutoffs: Sequence[int]) -> Markup:
     return figure("validation", traces, "step", "NDCG")
 
 
-def demonstration_figure(metrics: Mapping[str, Mapping[str, float]], headline: str) -> Markup:
-    """Return the bars of the headline metric of the demonstrations after each step."""
-    steps = [step for step in DEMONSTRATION_STEPS if step in metrics]
-    values = [metrics[step][headline] for step in steps]
-    bars = go.Bar(
-        x=[DEMONSTRATION_STEPS[step] for step in steps],
-        y=values,
-        text=[f"{value:.4f}" for value in values],
-        textposition="outside",
-        cliponaxis=False,
-        marker={"color": BLUE},
-        width=0.6,
-    )
-    return figure("demonstrations", [bars], "", metric_label(headline))
+def demonstration_figure(metrics: Mapping[str, Any], headline: str) -> Markup:
+    """Return the bars of the headline metric of the demonstrations after each step, for each group of prompts."""
+    traces = []
+    for (split, name), color in zip(
+        {"held_out": "held out", "validation": "validation"}.items(), (BLUE, PALE), strict=True
+    ):
+        if split not in metrics:
+            continue
+        values = [metrics[split][step][headline] for step in DEMONSTRATION_STEPS]
+        traces.append(
+            go.Bar(
+                x=list(DEMONSTRATION_STEPS.values()),
+                y=values,
+                name=name,
+                text=[f"{value:.3f}" for value in values],
+                textposition="outside",
+                cliponaxis=False,
+                marker={"color": color},
+            )
+        )
+    return figure("demonstrations", traces, "", metric_label(headline))
+
+
+def popularity_figure(frame: pd.DataFrame) -> Markup:
+    """Return the share of lists and ground truth by bucket of the catalog, from the most to the least liked items."""
+    names = {"ground_truth": "ground truth", "reflect": "before Adjust", "adjust": "after Adjust"}
+    traces = [
+        curve(frame, column, name, *LINES[position], x="bucket")
+        for position, (column, name) in enumerate(names.items())
+    ]
+    return figure("popularity", traces, "twentieth of the catalog", "share", rangemode="tozero")
+
+
+def adjust_figure(frame: pd.DataFrame) -> Markup:
+    """Return the plot of Adjust's loss by epoch, on the prompts that it is fitted on and on those held out."""
+    traces = [curve(frame[1:], "loss", "fitted", *LINES[0], x="epoch")]
+    traces.append(curve(frame, "held_out_loss", "held out", *LINES[1], x="epoch"))
+    return figure("adjust", traces, "epoch", "loss")
 
 
 def make_figures(
     plots: Mapping[str, pd.DataFrame],
-    demonstrations: Mapping[str, Mapping[str, float]],
+    demonstrations: Mapping[str, Any],
     cutoffs: Sequence[int],
     headline: str,
 ) -> dict[str, Markup]:
     """Return the plots as HTML by name: a plot without points, of a run shorter than its logging, is absent."""
     figures = {"demonstrations": demonstration_figure(demonstrations, headline)}
+    figures["popularity"] = popularity_figure(plots["popularity"])
+    if not plots["adjust"].empty:
+        figures["adjust"] = adjust_figure(plots["adjust"])
     if not plots["sft"].empty:
         figures["sft"] = figure("sft", [curve(plots["sft"], "loss", "loss", BLUE)], "step", "loss")
     if not plots["reward"].empty:
@@ -177,6 +204,7 @@ def render_report(
     evaluation: Mapping[str, Any],
     plots: Mapping[str, pd.DataFrame],
     examples: Sequence[Example],
+    demonstration_examples: Sequence[Example],
     parameters: Mapping[str, Any],
     code: Mapping[str, str],
 ) -> str:
@@ -205,10 +233,13 @@ def render_report(
         models=MODELS,
         metrics=metrics,
         headline=headline,
+        recall=f"recall_at_{max(cutoffs)}",
+        step_names=DEMONSTRATION_STEPS,
         best=best_models(evaluation, [*metrics, "in_catalog"]),
         gains=evaluation.get(f"paired_{headline}", {}),
-        figures=make_figures(plots, demonstrations["validation"], cutoffs, headline),
+        figures=make_figures(plots, demonstrations, cutoffs, headline),
         examples=examples,
+        demonstration_examples=demonstration_examples,
         parameters=parameters,
         code=code,
     )

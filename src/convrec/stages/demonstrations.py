@@ -30,13 +30,12 @@ from convrec.evaluation.comparison import mean_interval
 from convrec.evaluation.scoring import mean_scores, score_lists
 from convrec.parsing import Entry, format_list, parse_answer
 from convrec.paths import Paths
-from convrec.stages.files import read_catalog, write_json, write_plot
+from convrec.stages.files import STEP_COLUMNS, read_catalog, write_json, write_plot
 from convrec.tracking import Run, flatten
 
 logger = logging.getLogger(__name__)
 
 Row = dict[str, Any]
-STEPS = ("teacher", "remap", "reflect", "adjust")
 BOOTSTRAP_SAMPLES = 1000
 
 
@@ -252,10 +251,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
             {
                 "prompt_id": [row["prompt_id"] for row in split.prompts],
                 "messages": [row["messages"] for row in split.prompts],
-                "teacher": split.answers,
-                "remap": lists["remap"],
-                "reflect": lists["reflect"],
-                "demonstration": lists["adjust"],
+                **{STEP_COLUMNS[step]: texts for step, texts in lists.items()},
                 "sources": [[SOURCES[kind] for kind in kinds] for kinds in sources.tolist()],
             }
         )

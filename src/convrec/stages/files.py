@@ -12,6 +12,9 @@ from convrec.data.catalog import Catalog
 from convrec.data.conversations import distinct_prompts, read_rows
 from convrec.paths import Paths
 
+# The columns of a file of demonstrations that hold the lists after each step; `demonstration` is what SFT learns.
+STEP_COLUMNS = {"teacher": "teacher", "remap": "remap", "reflect": "reflect", "adjust": "demonstration"}
+
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Write a metrics file, creating its folder; floats keep six digits."""

@@ -1,18 +1,22 @@
 """Stage `report`: what the other stages measured, on one page."""
 
 from collections import Counter
+from typing import Any
 
 import pandas as pd
 from pandas.errors import EmptyDataError
 
 from convrec.config import Params
+from convrec.data.catalog import Catalog
 from convrec.data.conversations import SPLITS, distinct_prompts, read_rows, truths
 from convrec.evaluation.report import DataFile, Example, judge_lines, render_report
 from convrec.paths import Path, Paths
-from convrec.stages.files import read_catalog, read_json
+from convrec.stages.files import STEP_COLUMNS, read_catalog, read_json
 from convrec.tracking import Run, file_md5, flatten, git_state
 
 COMPARED = ("sft", "rank_grpo")  # the systems whose lists stand side by side
+DEMONSTRATION_EXAMPLES = 2  # validation prompts whose lists are shown after each step
+PLOTS = ("popularity", "adjust", "sft", "reward", "reward_by_rank", "validation")
 
 
 def _read_plot(path: Path) -> pd.DataFrame:
@@ -34,14 +38,13 @@ def _data_files(paths: Paths) -> list[DataFile]:
     return found
 
 
-def _examples(paths: Paths, number: int, num_ranks: int) -> list[Example]:
-    """Return the first test prompts that were evaluated, with the judged lists of the compared systems."""
-    catalog = read_catalog(paths.catalog)
-    frames = {system: pd.read_parquet(paths.predictions / f"{system}.parquet") for system in COMPARED}
-    lists = {name: dict(zip(f["prompt_id"], f["response"], strict=True)) for name, f in frames.items()}
-    rows = read_rows(paths.split("test"))
+def _examples(
+    rows: list[dict[str, Any]], lists: dict[str, dict[str, str]], number: int, catalog: Catalog, num_ranks: int
+) -> list[Example]:
+    """Return the first prompts that have lists, with the judged lists side by side; `lists` are by name and prompt."""
     examples = []
-    for prompt in [row for row in distinct_prompts(rows) if row["prompt_id"] in lists["sft"]][:number]:
+    have_lists = set.intersection(*(set(texts) for texts in lists.values()))
+    for prompt in [row for row in distinct_prompts(rows) if row["prompt_id"] in have_lists][:number]:
         key, seen = prompt["prompt_id"], prompt["seen_titles"]
         answers = [truths(row) for row in rows if row["prompt_id"] == key]
         judged = {name: judge_lines(texts[key], answers, seen, catalog, num_ranks) for name, texts in lists.items()}
@@ -49,8 +52,25 @@ def _examples(paths: Paths, number: int, num_ranks: int) -> list[Example]:
     return examples
 
 
+def _column(frame: pd.DataFrame, name: str) -> dict[str, str]:
+    return dict(zip(frame["prompt_id"], frame[name], strict=True))
+
+
+def _test_examples(paths: Paths, number: int, catalog: Catalog, num_ranks: int) -> list[Example]:
+    frames = {system: pd.read_parquet(paths.predictions / f"{system}.parquet") for system in COMPARED}
+    lists = {system: _column(frame, "response") for system, frame in frames.items()}
+    return _examples(read_rows(paths.split("test")), lists, number, catalog, num_ranks)
+
+
+def _demonstration_examples(paths: Paths, number: int, catalog: Catalog, num_ranks: int) -> list[Example]:
+    frame = pd.read_parquet(paths.demonstration("validation"))
+    lists = {step: _column(frame, column) for step, column in STEP_COLUMNS.items()}
+    return _examples(read_rows(paths.split("validation")), lists, number, catalog, num_ranks)
+
+
 def run(params: Params, paths: Paths, record: Run) -> None:
     """Write the report."""
+    catalog, num_ranks = read_catalog(paths.catalog), params.common.list_length
     data = read_json(paths.metrics("data"))
     left_out = pd.read_csv(paths.left_out, dtype=str, keep_default_na=False)
     reasons = Counter(
@@ -69,8 +89,9 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         demonstrations=read_json(paths.metrics("demonstrations")),
         training={stage: read_json(paths.metrics(stage)) for stage in ("sft", "rank_grpo")},
         evaluation=read_json(paths.metrics("evaluate")),
-        plots={name: _read_plot(paths.plot(name)) for name in ("sft", "reward", "reward_by_rank", "validation")},
-        examples=_examples(paths, params.report.num_examples, params.common.list_length),
+        plots={name: _read_plot(paths.plot(name)) for name in PLOTS},
+        examples=_test_examples(paths, params.report.num_examples, catalog, num_ranks),
+        demonstration_examples=_demonstration_examples(paths, DEMONSTRATION_EXAMPLES, catalog, num_ranks),
         parameters=flatten(params.model_dump()),
         code=git_state(),
     )
