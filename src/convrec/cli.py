@@ -76,6 +76,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     comparison.add_argument("--seeds", type=int, default=3, help="runs of each, from common.seed on")
     comparison.add_argument("--steps", type=int, help="steps of each run; rank_grpo.num_steps where it is not given")
+    ablation = commands.add_parser("ablate-demonstrations", help="train SFT on the lists after each step, and compare")
+    ablation.add_argument("--seeds", type=int, default=1, help="runs of each, from common.seed on")
     parse = commands.add_parser("parse", help="show what is read of a language model's answers, and what is dropped")
     remap = commands.add_parser(
         "remap", help="ground a language model's answers in a catalog: rows of items and scores"
@@ -144,6 +146,13 @@ def main(arguments: list[str] | None = None) -> None:
 
             page = compare(load_params(), Paths(), options.algorithms.split(","), options.seeds, options.steps)
             print(f"Curves: {page}")
+        elif options.command == "ablate-demonstrations":
+            if options.seeds < 1:
+                raise InputError(f"--seeds {options.seeds}: give 1 or more")
+            _set_up()
+            from convrec.ablation import ablate
+
+            print(f"As JSON: {ablate(load_params(), Paths(), options.seeds)}")
         elif options.command in ("parse", "remap"):
             _run_responses(options)
         elif options.command == "results":

@@ -31,7 +31,7 @@ from convrec.training.start import Start
 logger = logging.getLogger(__name__)
 
 START = "sft"  # the model that every run starts from, a row of the table
-_SCORES = "scores.parquet"
+SCORES = "scores.parquet"  # of a finished training, in its folder
 
 
 def variant(name: str) -> dict[str, Any]:
@@ -66,14 +66,20 @@ def run_params(params: Params, name: str, seed: int, num_steps: int | None) -> P
     return parse_params(raw, f"--algorithms {name}")
 
 
-def _scores(model: Path, params: Params, paths: Paths) -> pd.DataFrame:
-    """Return the scores of a model's greedy lists for every row of the validation split."""
+def model_scores(model: Path, rows: list[dict[str, Any]], params: Params, paths: Paths) -> pd.DataFrame:
+    """Return the scores of a model's greedy lists for every one of the rows."""
     common = params.common
-    rows = read_rows(paths.split("validation"))
     prompts = distinct_prompts(rows)
     lists = model_lists(model, prompts, Settings.of(params), common.device, params.evaluate.batch_size)
     texts = dict(zip((row["prompt_id"] for row in prompts), lists, strict=True))
     return score_lists(texts, rows, read_catalog(paths.catalog), common.list_length, common.cutoffs)
+
+
+def keep_scores(scores: pd.DataFrame, folder: Path) -> None:
+    """Write the scores of a finished training beside it: whole, or not at all."""
+    partial = folder / f"{SCORES}.partial"
+    scores.to_parquet(partial, index=False)
+    partial.rename(folder / SCORES)
 
 
 def _run(name: str, params: Params, paths: Paths) -> Path:
@@ -88,7 +94,7 @@ def _run(name: str, params: Params, paths: Paths) -> Path:
     code = sorted(Path(__file__).parent.rglob("*.py"))  # runs of other code are not comparable
     inputs = [paths.model("sft"), paths.split("train"), paths.split("validation"), paths.catalog, *code]
     folder = training_folder("compare", parameters, inputs)
-    if (folder / _SCORES).is_file():
+    if (folder / SCORES).is_file():
         logger.info("%s, seed %d: done before (%s)", name, params.common.seed, folder)
         return folder
     logger.info("%s, seed %d: in %s", name, params.common.seed, folder)
@@ -99,17 +105,15 @@ def _run(name: str, params: Params, paths: Paths) -> Path:
         tokenizer = load_tokenizer(paths.model("sft"))
         model = folder / "model"
         export_model(checkpoint, paths.model("sft"), tokenizer, model, params.common.repetition_penalty)
-        scores = _scores(model, params, paths)
+        scores = model_scores(model, read_rows(paths.split("validation")), params, paths)
         record.log_metrics({f"comparison/{key}": value for key, value in mean_scores(scores).items()})
-    partial = folder / f"{_SCORES}.partial"
-    scores.to_parquet(partial, index=False)
-    partial.rename(folder / _SCORES)
+    keep_scores(scores, folder)
     return folder
 
 
 def _mean_of_seeds(folders: Iterable[Path], metric: str) -> pd.DataFrame:
     """Return prompt_id and the metric of every row, averaged over the runs."""
-    tables = [pd.read_parquet(folder / _SCORES) for folder in folders]
+    tables = [pd.read_parquet(folder / SCORES) for folder in folders]
     mean = sum(table[metric] for table in tables) / len(tables)
     return pd.DataFrame({"prompt_id": tables[0]["prompt_id"], metric: mean})
 
@@ -159,14 +163,14 @@ def compare(params: Params, paths: Paths, names: Sequence[str], num_seeds: int, 
     try:
         folders = {name: [_run(name, run, paths) for run in runs] for name, runs in everything.items()}
         metric = f"ndcg_at_{max(params.common.cutoffs)}"
-        sft = _scores(paths.model("sft"), params, paths)
+        sft = model_scores(paths.model("sft"), read_rows(paths.split("validation")), params, paths)
         samples, seed = params.evaluate.bootstrap_samples, params.common.seed
         means = {START: sft[["prompt_id", metric]]}
         means |= {name: _mean_of_seeds(own, metric) for name, own in folders.items()}
         result: dict[str, Any] = {"metric": metric, "rows": len(sft), "prompts": int(sft["prompt_id"].nunique())}
         result |= {"seeds": num_seeds, "steps": _last_step(folders), "algorithms": {}}
         for name, table in means.items():
-            by_seed = [float(pd.read_parquet(folder / _SCORES)[metric].mean()) for folder in folders.get(name, [])]
+            by_seed = [float(pd.read_parquet(folder / SCORES)[metric].mean()) for folder in folders.get(name, [])]
             entry: dict[str, Any] = {"mean": float(table[metric].mean()), "by_seed": by_seed}
             entry["spread"] = float(pd.Series(by_seed).std()) if len(by_seed) > 1 else 0.0
             for baseline in ("grpo", START):

@@ -56,6 +56,11 @@ class Paths:
         """What `convrec compare` writes; not part of the graph."""
         return self.root / "comparison"
 
+    @property
+    def ablation(self) -> Path:
+        """What `convrec ablate-demonstrations` writes; not part of the graph."""
+        return self.root / "comparison" / "ablation.json"
+
     def split(self, name: str) -> Path:
         return self.processed / f"{name}.parquet"
 

@@ -253,6 +253,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
                 "messages": [row["messages"] for row in split.prompts],
                 **{STEP_COLUMNS[step]: texts for step, texts in lists.items()},
                 "sources": [[SOURCES[kind] for kind in kinds] for kinds in sources.tolist()],
+                "held_out": np.isin(np.arange(len(split.prompts)), held_out if name == "train" else []),
             }
         )
         write_rows(frame, paths.demonstration(name))

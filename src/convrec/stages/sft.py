@@ -1,5 +1,8 @@
 """Stage `sft`: the base model learns the demonstrations."""
 
+from pathlib import Path
+from typing import Any
+
 from datasets import Dataset
 from transformers import AutoModelForCausalLM
 
@@ -7,7 +10,7 @@ from convrec.config import Optimization, Params
 from convrec.data.conversations import build_prompt, read_rows
 from convrec.generation.tokenizer import load_tokenizer
 from convrec.paths import Paths
-from convrec.stages.files import write_json, write_plot
+from convrec.stages.files import STEP_COLUMNS, write_json, write_plot
 from convrec.tracking import Run
 from convrec.training.callbacks import HistoryCallback, read_history
 from convrec.training.checkpoints import mark_finished, training_folder
@@ -16,20 +19,22 @@ from convrec.training.launch import is_main_process
 from convrec.training.sft import train_sft
 
 
-def run(params: Params, paths: Paths, record: Run) -> None:
-    """Write the SFT model, its final loss, and its loss curve."""
+def learn(
+    params: Params, paths: Paths, frame: list[dict[str, Any]], column: str, folder: Path, record: Run
+) -> tuple[Path, Any]:
+    """Train the base model on the lists of a column of demonstrations; return the last checkpoint and the tokenizer.
+
+    Prompts whose list is empty, which a language model can leave, are passed over.
+    """
     config, common = params.sft, params.common
     rows = [
         {
             "prompt": build_prompt(row["messages"], common.instruction, common.list_length),
-            "completion": [{"role": "assistant", "content": row["demonstration"]}],
+            "completion": [{"role": "assistant", "content": row[column]}],
         }
-        for row in read_rows(paths.demonstration("train"))
+        for row in frame
+        if row[column]
     ]
-    record.log_dataset(paths.demonstration("train"), "demonstrations")
-    inputs = [paths.model("base"), paths.demonstration("train")]
-    parameters = {**config.model_dump(), **common.model_dump(include={"seed", "instruction", "list_length"})}
-    folder = training_folder("sft", parameters, inputs)
     tokenizer = load_tokenizer(paths.model("base"))
     saved = train_sft(
         AutoModelForCausalLM.from_pretrained(paths.model("base")),
@@ -46,6 +51,18 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         peft_config=lora_config(config.lora),
         **config.model_dump(include=set(Optimization.model_fields)),
     )
+    return saved, tokenizer
+
+
+def run(params: Params, paths: Paths, record: Run) -> None:
+    """Write the SFT model, its final loss, and its loss curve."""
+    config, common = params.sft, params.common
+    record.log_dataset(paths.demonstration("train"), "demonstrations")
+    inputs = [paths.model("base"), paths.demonstration("train")]
+    parameters = {**config.model_dump(), **common.model_dump(include={"seed", "instruction", "list_length"})}
+    folder = training_folder("sft", parameters, inputs)
+    frame = read_rows(paths.demonstration("train"))
+    saved, tokenizer = learn(params, paths, frame, STEP_COLUMNS["adjust"], folder, record)
     if not is_main_process():
         return
     export_model(saved, paths.model("base"), tokenizer, paths.model("sft"), common.repetition_penalty)

@@ -1,0 +1,167 @@
+"""`convrec ablate-demonstrations`: SFT on the lists after each step, to see what each step is worth."""
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from convrec.compare import SCORES, keep_scores, model_scores
+from convrec.config import Params, parse_params
+from convrec.data.conversations import read_rows
+from convrec.errors import InputError
+from convrec.evaluation.comparison import mean_interval, paired_interval
+from convrec.evaluation.scoring import mean_scores, score_lists
+from convrec.paths import Paths
+from convrec.stages.files import STEP_COLUMNS, read_catalog, write_json
+from convrec.stages.sft import learn
+from convrec.tracking import PARENT_VARIABLE, end_comparison, stage_run, start_pipeline_run
+from convrec.training.checkpoints import training_folder
+from convrec.training.export import export_model
+
+logger = logging.getLogger(__name__)
+
+VARIANTS = {"raw": "teacher", "remap": "remap", "remap + reflect": "reflect", "full": "adjust"}
+BASELINE = "raw"
+Rows = list[dict[str, Any]]
+
+
+def _measured(paths: Paths, frame: Rows) -> dict[str, Rows]:
+    """Return the rows on which everything is measured: those of held-out training prompts, if any, and of validation.
+
+    The held-out prompts are of the months of the demonstrations; neither Adjust nor these models are fitted on them.
+    """
+    held_out = {row["prompt_id"] for row in frame if row["held_out"]}
+    measured = {
+        "held out": [row for row in read_rows(paths.split("train")) if row["prompt_id"] in held_out],
+        "validation": read_rows(paths.split("validation")),
+    }
+    return {group: rows for group, rows in measured.items() if rows}
+
+
+def _train(name: str, params: Params, paths: Paths, frame: Rows, measured: dict[str, Rows]) -> Path:
+    """Train and score one variant; return its folder. What is done already is not done again."""
+    column = STEP_COLUMNS[VARIANTS[name]]
+    parameters = {
+        "column": column,
+        **params.sft.model_dump(),
+        **params.common.model_dump(include={"seed", "instruction", "list_length", "repetition_penalty"}),
+        "dtype": params.base_model.dtype,
+        "scored_length": params.evaluate.max_completion_length,
+    }
+    code = sorted(Path(__file__).parent.rglob("*.py"))  # runs of other code are not comparable
+    splits = [paths.split("train"), paths.split("validation"), paths.catalog]
+    folder = training_folder(
+        "ablation", parameters, [paths.model("base"), paths.demonstration("train"), *splits, *code]
+    )
+    if (folder / SCORES).is_file():
+        logger.info("%s, seed %d: done before (%s)", name, params.common.seed, folder)
+        return folder
+    logger.info("%s, seed %d: in %s", name, params.common.seed, folder)
+    values = {"common": params.common.model_dump(), "sft": params.sft.model_dump()}
+    tags = {"demonstrations": name, "seed": str(params.common.seed)}
+    with stage_run(f"SFT on {name} seed {params.common.seed}", values, tags, folder / "run.json") as record:
+        saved, tokenizer = learn(params, paths, [r for r in frame if not r["held_out"]], column, folder, record)
+        model = folder / "model"
+        export_model(saved, paths.model("base"), tokenizer, model, params.common.repetition_penalty)
+        tables = []
+        for prompts, rows in measured.items():
+            scores = model_scores(model, rows, params, paths)
+            record.log_metrics({f"{prompts.replace(' ', '_')}/{k}": v for k, v in mean_scores(scores).items()})
+            tables.append(scores.assign(prompts=prompts))
+    keep_scores(pd.concat(tables), folder)
+    return folder
+
+
+def _list_scores(name: str, params: Params, paths: Paths, measured: dict[str, Rows]) -> dict[str, pd.DataFrame]:
+    """Return the scores of the demonstrations themselves, by the prompts that they are measured on."""
+    catalog, common = read_catalog(paths.catalog), params.common
+    texts = {
+        row["prompt_id"]: row[STEP_COLUMNS[VARIANTS[name]]]
+        for split in ("train", "validation")
+        for row in read_rows(paths.demonstration(split))
+    }
+    return {
+        prompts: score_lists(texts, rows, catalog, common.list_length, common.cutoffs)
+        for prompts, rows in measured.items()
+    }
+
+
+def _of_seeds(folders: list[Path], prompts: str, metric: str) -> tuple[pd.DataFrame, list[float]]:
+    """Return the metric of every row, averaged over the runs, and the mean of each run."""
+    tables = [pd.read_parquet(folder / SCORES).query("prompts == @prompts") for folder in folders]
+    mean = sum(table[metric] for table in tables) / len(tables)
+    return tables[0][["prompt_id"]].assign(**{metric: mean}), [float(table[metric].mean()) for table in tables]
+
+
+def ablate(params: Params, paths: Paths, num_seeds: int) -> Path:
+    """Train SFT on the raw, the remapped, the reflected and the full lists; print the table and write it as JSON.
+
+    Each variant has, by group of prompts, the NDCG of its lists and of the SFT model's, with 95 % bootstrap intervals
+    over prompts, and the model's paired difference to `raw`. All models learn the same prompts, those not held out.
+    An interrupted ablation, started again, goes on where it was.
+    """
+    for path, stage in ((paths.model("base"), "base_model"), (paths.demonstration("train"), "demonstrations")):
+        if not path.exists():
+            raise InputError(f"{path}: not made yet; run `dvc repro {stage}` first")
+    raw = params.model_dump()
+    raw["sft"] |= {"launch": None, "num_processes": 1}
+    runs = []
+    for seed in range(params.common.seed, params.common.seed + num_seeds):
+        raw["common"]["seed"] = seed
+        runs.append(parse_params(raw, "--seeds"))
+    frame = read_rows(paths.demonstration("train"))
+    measured = _measured(paths, frame)
+    metric, samples = f"ndcg_at_{max(params.common.cutoffs)}", params.evaluate.bootstrap_samples
+    parent = start_pipeline_run("ablate-demonstrations", {"profile": params.common.profile})
+    os.environ[PARENT_VARIABLE] = parent
+    failed = True
+    try:
+        folders = {name: [_train(name, run, paths, frame, measured) for run in runs] for name in VARIANTS}
+        groups = {group: {"rows": len(rows)} for group, rows in measured.items()}
+        result: dict[str, Any] = {"metric": metric, "seeds": num_seeds, "groups": groups, "variants": {}}
+        for name in VARIANTS:
+            lists = _list_scores(name, params, paths, measured)
+            result["variants"][name] = {}
+            for group in measured:
+                models, by_seed = _of_seeds(folders[name], group, metric)
+                entry = {
+                    "lists": mean_interval(lists[group], metric, samples, params.common.seed)._asdict(),
+                    "sft": mean_interval(models, metric, samples, params.common.seed)._asdict(),
+                    "sft_by_seed": by_seed,
+                }
+                if name != BASELINE:
+                    baseline, _ = _of_seeds(folders[BASELINE], group, metric)
+                    gain = paired_interval(models, baseline, metric, samples, params.common.seed)
+                    entry[f"sft_over_{BASELINE}"] = gain._asdict()
+                result["variants"][name][group] = entry
+        write_json(paths.ablation, result)
+        failed = False
+    finally:
+        end_comparison(parent, [] if failed else [paths.ablation], failed)
+    print_ablation(result)
+    return paths.ablation
+
+
+def print_ablation(result: dict[str, Any]) -> None:
+    """Print one row a variant: its lists' and its model's NDCG by group of prompts."""
+    label = result["metric"].replace("ndcg_at_", "NDCG@")
+    rows = ", ".join(f"{group} {sizes['rows']} rows" for group, sizes in result["groups"].items())
+    table = Table(title=f"{label}: {rows}, {result['seeds']} seeds", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("demonstrations", no_wrap=True)
+    for group in result["groups"]:
+        for heading in (f"{group}: lists", "SFT (95 %)", "over raw (95 %)"):
+            table.add_column(heading, justify="right", no_wrap=True)
+    for name, groups in result["variants"].items():
+        cells = [name]
+        for entry in groups.values():
+            sft, gain = entry["sft"], entry.get(f"sft_over_{BASELINE}")
+            cells.append(f"{entry['lists']['mean']:.4f}")
+            cells.append(f"{sft['mean']:.4f} [{sft['low']:.4f}, {sft['high']:.4f}]")
+            cells.append(f"{gain['mean']:+.4f} [{gain['low']:+.4f}, {gain['high']:+.4f}]" if gain else "")
+        table.add_row(*cells)
+    Console(highlight=False, width=160).print(table)
