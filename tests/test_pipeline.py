@@ -215,6 +215,23 @@ def test_a_comparison_is_made_once(scratch, client):
     assert json.loads((scratch / "comparison" / "compare.json").read_text()) == result
 
 
+def test_an_ablation_is_made_once(scratch, client):
+    first = run_in(scratch, sys.executable, "-m", "convrec.cli", "ablate-demonstrations")
+    assert "held out: lists" in first.stdout and "remap + reflect" in first.stdout
+    result = json.loads((scratch / "comparison" / "ablation.json").read_text())
+    assert list(result["variants"]) == ["raw", "remap", "remap + reflect", "full"]
+    metrics = json.loads((scratch / "metrics" / "demonstrations.json").read_text())
+    for name, step in zip(result["variants"], ("teacher", "remap", "reflect", "adjust"), strict=True):
+        groups = result["variants"][name]
+        for group in ("held out", "validation"):
+            expected = metrics[group.replace(" ", "_")][step]["ndcg_at_6"]
+            assert groups[group]["lists"]["mean"] == pytest.approx(expected, abs=1e-5)
+            assert len(groups[group]["sft_by_seed"]) == 1 and (name == "raw" or "sft_over_raw" in groups[group])
+    again = run_in(scratch, sys.executable, "-m", "convrec.cli", "ablate-demonstrations")
+    assert again.stderr.count("done before") == 4
+    assert json.loads((scratch / "comparison" / "ablation.json").read_text()) == result
+
+
 def test_an_experiment_changes_a_parameter(project, trained):
     run_in(project, "git", "add", "-A")
     run_in(project, "git", "-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "--quiet", "-m", "trained")
