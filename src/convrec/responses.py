@@ -67,6 +67,8 @@ def read_responses(path: Path, with_conversation: bool) -> list[Response]:
 
 def open_catalog(path: Path) -> tuple[Catalog, str]:
     """Return a catalog, and what to tell of it: its size, and the rows that were left out."""
+    if not path.is_file():
+        raise InputError(f"--catalog {path}: no such file; name a catalog, or run `dvc repro data` first")
     catalog, left_out = load_catalog(path)
     return catalog, f"{path}: {len(catalog)} items" + (f"; left out: {left_out.summary()}" if left_out.rows else "")
 
