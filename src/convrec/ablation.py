@@ -49,7 +49,7 @@ def _train(name: str, params: Params, paths: Paths, frame: Rows, measured: dict[
     parameters = {
         "column": column,
         **params.sft.model_dump(),
-        **params.common.model_dump(include={"seed", "instruction", "list_length", "repetition_penalty"}),
+        **params.common.model_dump(include={"seed", "instruction", "list_length", "cutoffs", "repetition_penalty"}),
         "dtype": params.base_model.dtype,
         "scored_length": params.evaluate.max_completion_length,
     }
@@ -65,7 +65,8 @@ def _train(name: str, params: Params, paths: Paths, frame: Rows, measured: dict[
     values = {"common": params.common.model_dump(), "sft": params.sft.model_dump()}
     tags = {"demonstrations": name, "seed": str(params.common.seed)}
     with stage_run(f"SFT on {name} seed {params.common.seed}", values, tags, folder / "run.json") as record:
-        saved, tokenizer = learn(params, paths, [r for r in frame if not r["held_out"]], column, folder, record)
+        rows = [row for row in frame if row["teacher"] and not row["held_out"]]  # the same prompts for all variants
+        saved, tokenizer = learn(params, paths, rows, column, folder, record)
         model = folder / "model"
         export_model(saved, paths.model("base"), tokenizer, model, params.common.repetition_penalty)
         tables = []
@@ -93,7 +94,7 @@ def _list_scores(name: str, params: Params, paths: Paths, measured: dict[str, Ro
 
 def _of_seeds(folders: list[Path], prompts: str, metric: str) -> tuple[pd.DataFrame, list[float]]:
     """Return the metric of every row, averaged over the runs, and the mean of each run."""
-    tables = [pd.read_parquet(folder / SCORES).query("prompts == @prompts") for folder in folders]
+    tables = [table[table["prompts"] == prompts] for table in map(pd.read_parquet, (f / SCORES for f in folders))]
     mean = sum(table[metric] for table in tables) / len(tables)
     return tables[0][["prompt_id"]].assign(**{metric: mean}), [float(table[metric].mean()) for table in tables]
 
@@ -102,7 +103,8 @@ def ablate(params: Params, paths: Paths, num_seeds: int) -> Path:
     """Train SFT on the raw, the remapped, the reflected and the full lists; print the table and write it as JSON.
 
     Each variant has, by group of prompts, the NDCG of its lists and of the SFT model's, with 95 % bootstrap intervals
-    over prompts, and the model's paired difference to `raw`. All models learn the same prompts, those not held out.
+    over prompts, and the model's paired difference to `raw`. All models learn the same prompts: those not held out
+    to which the teacher wrote an answer.
     An interrupted ablation, started again, goes on where it was.
     """
     for path, stage in ((paths.model("base"), "base_model"), (paths.demonstration("train"), "demonstrations")):

@@ -84,7 +84,7 @@ def keep_scores(scores: pd.DataFrame, folder: Path) -> None:
 
 def _run(name: str, params: Params, paths: Paths) -> Path:
     """Train and score one variant; return its folder. What is done already is not done again."""
-    keys = {"seed", "instruction", "list_length", "repetition_penalty"}
+    keys = {"seed", "instruction", "list_length", "cutoffs", "repetition_penalty"}
     parameters = {
         **params.rank_grpo.model_dump(),
         **params.common.model_dump(include=keys),

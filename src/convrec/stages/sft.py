@@ -22,10 +22,7 @@ from convrec.training.sft import train_sft
 def learn(
     params: Params, paths: Paths, frame: list[dict[str, Any]], column: str, folder: Path, record: Run
 ) -> tuple[Path, Any]:
-    """Train the base model on the lists of a column of demonstrations; return the last checkpoint and the tokenizer.
-
-    Prompts whose list is empty, which a language model can leave, are passed over.
-    """
+    """Train the base model on the lists of a column of demonstrations; return the last checkpoint and the tokenizer."""
     config, common = params.sft, params.common
     rows = [
         {
@@ -33,7 +30,6 @@ def learn(
             "completion": [{"role": "assistant", "content": row[column]}],
         }
         for row in frame
-        if row[column]
     ]
     tokenizer = load_tokenizer(paths.model("base"))
     saved = train_sft(
