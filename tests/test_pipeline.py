@@ -85,7 +85,7 @@ def test_curves_are_recorded_for_every_rank(project, client):
         assert len(client.get_metric_history(run_id, f"reward/rank_{rank:02d}")) == 4
     steps = [metric.step for metric in client.get_metric_history(run_id, "validation/ndcg_at_6")]
     assert steps == [0, 2, 4]
-    run = client.getrun_in(run_id)
+    run = client.get_run(run_id)
     assert run.data.params["rank_grpo.num_steps"] == "4"
     assert run.data.tags["mlflow.source.git.commit"] and run.data.tags["data.train.md5"]
     assert run.data.tags["data.train.dates"].startswith("2022-01")

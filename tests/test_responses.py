@@ -60,6 +60,21 @@ def test_remap_writes_the_top_items_with_scores_and_sources(files, capsys):
     assert "Dune" not in [item["title"] for item in second["items"]], "both films of the seen title are left out"
 
 
+@pytest.mark.parametrize("seen", ["Heat", "heat", "Heat (1995)", "1. Heat (1995)"])
+def test_seen_titles_in_any_form_stay_out(files, seen):
+    row = {"conversation": "a heist \ud83d", "response": "Heat (1995)\nUp (2009)", "seen": [seen]}
+    (files / "responses.jsonl").write_text(json.dumps(row))
+    main(_arguments("remap", files, "--out", str(files / "out.jsonl")))
+    items = json.loads((files / "out.jsonl").read_text())["items"]
+    assert [item["title"] for item in items][0] == "Up" and "Heat" not in [item["title"] for item in items]
+
+
+def test_a_target_that_cannot_be_written_is_told_before_any_work(files, capsys):
+    with pytest.raises(SystemExit):
+        main(_arguments("remap", files, "--out", str(files)))
+    assert "a folder; name a file" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [
@@ -86,7 +101,9 @@ def test_a_reader_that_stops_early_is_no_error(files):
     assert result.stdout == "Response 1: 3 items\n" and not result.stderr
 
 
-@pytest.mark.parametrize("option", ["--top 0", "--min-ratio 0", "--min-ratio-without-year 101"])
+@pytest.mark.parametrize(
+    "option", ["--top 0", "--min-ratio 0", "--min-ratio-without-year 101", "--conversation-weight -1"]
+)
 def test_options_out_of_range(files, capsys, option):
     with pytest.raises(SystemExit):
         main(_arguments("remap", files, "--out", str(files / "out.jsonl"), *option.split()))

@@ -119,6 +119,8 @@ def _run_responses(options: argparse.Namespace) -> None:
         return
     if options.top < 1:
         raise InputError(f"--top {options.top}: give 1 or more")
+    if not 0 <= options.conversation_weight < float("inf"):
+        raise InputError(f"--conversation-weight {options.conversation_weight}: give a number from 0")
     print(
         remap_responses(
             options.responses,

@@ -103,7 +103,7 @@ class Teacher(Section):
     max_concurrency: int = Field(ge=1, le=1024, description="calls in flight")
     timeout_seconds: Positive
     max_retries: int = Field(ge=0, description="of one call, after rate limits, server errors, broken answers")
-    max_failed: Share = Field(description="share of prompts that may stay without an answer; more stop the stage")
+    max_failed: Share = Field(description="share of the prompts asked at a time that may stay without an answer")
     budget: Budget
 
     @model_validator(mode="after")

@@ -11,9 +11,10 @@ from convrec.data.conversations import transcript
 from convrec.demonstrations.embedding import SentenceEmbedder, TfidfEmbedder
 from convrec.demonstrations.grounding import KINDS, Grounder, Match
 from convrec.demonstrations.remap import SOURCES, remap
+from convrec.demonstrations.replies import sendable
 from convrec.demonstrations.scores import top_items
 from convrec.errors import InputError
-from convrec.parsing import Answer, Entry, parse_answer
+from convrec.parsing import Answer, Entry, parse_answer, parse_line
 
 
 class Response(NamedTuple):
@@ -61,7 +62,7 @@ def read_responses(path: Path, with_conversation: bool) -> list[Response]:
             )
         if not isinstance(seen, list) or not all(isinstance(title, str) for title in seen):
             raise InputError(f"{path}: row {number}: field 'seen' must be a list of titles, not {seen!r}")
-        found.append(Response(conversation, response, seen, row))
+        found.append(Response(sendable(conversation), sendable(response), [sendable(title) for title in seen], row))
     return found
 
 
@@ -109,6 +110,8 @@ def print_parsed(
 
     With `out`, the same is written there as JSON lines.
     """
+    if out is not None:
+        check_target(out)
     rows = read_responses(responses, with_conversation=False)
     catalog, told = open_catalog(catalog_path)
     lengths: Counter[int] = Counter()
@@ -132,10 +135,28 @@ def print_parsed(
     yield "dropped lines: " + (", ".join(f"{reason} {count}" for reason, count in reasons.most_common()) or "none")
 
 
+def seen_items(titles: Sequence[str], catalog: Catalog) -> list[int]:
+    """Return the catalog items of seen titles, written as `Title (Year)` or as titles alone, which mean any year."""
+    entries = [(title, parse_line(title, catalog)) for title in titles]
+    found = {i for title, _ in entries for i in catalog.indices_of_title(title)}
+    return sorted(found | {i for _, entry in entries if entry for i in catalog.readings(entry.title, entry.year)})
+
+
+def check_target(path: Path) -> None:
+    """Raise `InputError`, before any work, for a file that could not be written."""
+    if path.is_dir():
+        raise InputError(f"--out {path}: a folder; name a file")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out {path}: its folder cannot be made ({error.strerror})") from None
+
+
 def write_json_lines(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Write one JSON object a line, creating the folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    """Write one JSON object a line: all of them, or the file stays as it was."""
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    partial.replace(path)
 
 
 def remap_responses(
@@ -149,6 +170,7 @@ def remap_responses(
     grounding: tuple[float, float],
 ) -> str:
     """Write each row with the top items of Remap, their scores and sources, as `items`; return what was done."""
+    check_target(out)
     rows = read_responses(responses, with_conversation=True)
     catalog, told = open_catalog(catalog_path)
     texts = [item.text() for item in catalog.items]
@@ -160,12 +182,12 @@ def remap_responses(
         Grounder(catalog, *grounding),
         conversation_weight=conversation_weight,
     )
-    seen = [[i for title in row.seen for i in catalog.readings(title, None)] for row in rows]
+    seen = [seen_items(row.seen, catalog) for row in rows]
     best, scores = top_items(remapped.scores, top, seen)
     sources = remapped.sources.of(best)
     written = [
         {
-            **row.row,
+            **json.loads(sendable(json.dumps(row.row, ensure_ascii=False))),
             "items": [
                 {
                     "rank": rank,

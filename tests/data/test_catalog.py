@@ -2,6 +2,7 @@ import json
 import os
 import pickle
 
+import pandas as pd
 import pytest
 
 from convrec.data.catalog import Catalog, Item, LeftOut, build_catalog, load_catalog, normalise, read_rows
@@ -52,7 +53,7 @@ def test_csv_json_lines_and_pickle_read_alike(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("c.csv", b"name,year\nHeat,1995\n", "column 'title' is missing"),
+        ("c.csv", b"film,year\nHeat,1995\n", "column 'title' is missing"),
         ("c.csv", b"title,year\nHeat\n", "row 2: fewer fields"),
         ("c.csv", b"title,year\nGood, Bad,1995\n", "row 2: more fields"),
         ("c.csv", b"title,year\n\xff\xfe,1\n", "is not UTF-8"),
@@ -100,13 +101,16 @@ def test_first_unseen_keeps_the_order_and_leaves_out_every_film_of_a_seen_title(
         ("When Harry Met Sally...", "When Harry Met Sally"),
         ("Crazy, Stupid, Love.", "Crazy Stupid Love"),
         ("Alien³", "Alien 3"),
+        ("Rocky V", "Rocky 5"),
     ],
 )
 def test_spellings_of_one_title_agree(one, other):
     assert normalise(one) == normalise(other)
 
 
-@pytest.mark.parametrize(("one", "other"), [("Toy Story 2", "Toy Story 3"), ("Malcolm X", "Malcolm"), ("Us", "U")])
+@pytest.mark.parametrize(
+    ("one", "other"), [("Toy Story 2", "Toy Story 3"), ("Malcolm X", "Malcolm"), ("Us", "U"), ("Nine", "9")]
+)
 def test_other_titles_do_not_agree(one, other):
     assert normalise(one) != normalise(other)
 
@@ -119,7 +123,8 @@ def test_a_year_confirms_what_a_spelling_alone_does_not():
     films = Catalog(
         [Item("Predator", 1987), Item("Spider-Man", 2002), Item("Halloween", 1978), Item("Halloween", 2018)]
     )
-    assert films.readings("The Predator", None) == [] and films.readings("The Predator", 1988) == [0]
+    assert films.readings("The Predator", None) == [] and films.readings("The Predator", 1987) == [0]
+    assert films.readings("The Predator", 1988) == []
     assert films.readings("Spiderman", None) == films.readings("Spider Man", None) == [1]
     assert films.readings("halloween!", None) == [2, 3] and films.readings("halloween!", 2017) == [3]
     assert films.readings("Halloween", 2000) == []
@@ -136,3 +141,34 @@ def test_a_catalog_file_may_name_its_items_in_one_column(tmp_path):
     films.to_frame().to_parquet(tmp_path / "films.parquet")
     again, _ = load_catalog(tmp_path / "films.parquet")
     assert again.items == films.items and again.items[0].text() == films.items[0].text()
+
+
+def test_a_catalog_with_lists_and_gaps_is_read_from_any_form(tmp_path):
+    frame = pd.DataFrame({"title": ["Heat", "Up"], "year": [1995.0, 2009.0], "genre": [["crime", "drama"], None]})
+    frame.to_parquet(tmp_path / "films.parquet")
+    films, left_out = load_catalog(tmp_path / "films.parquet")
+    assert [str(item) for item in films.items] == ["Heat (1995)", "Up (2009)"] and not left_out.rows
+    assert films.items[0].metadata["genre"] == "crime, drama" and films.items[1].metadata["genre"] == ""
+    (tmp_path / "films.CSV").write_text("name\nHeat (1995)\nUp\n")
+    films, left_out = load_catalog(tmp_path / "films.CSV")
+    assert [str(item) for item in films.items] == ["Heat (1995)"] and len(left_out.rows) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("films.jsonl", '{"title": "Heat", "year": ' + "9" * 5000 + "}", "row 1: not readable JSON"),
+        ("films.jsonl", "[" * 100_000, "row 1: not readable JSON"),
+        ("films.csv", "title,year\n" + '"' + "x" * 200_000 + '",1995', "not readable as CSV"),
+    ],
+)
+def test_unreadable_catalogs_are_told(tmp_path, name, content, message):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(InputError, match=message):
+        load_catalog(tmp_path / name)
+
+
+def test_metadata_that_is_no_object_is_told(tmp_path):
+    pd.DataFrame({"title": ["Heat"], "year": [1995], "metadata": ["crime"]}).to_parquet(tmp_path / "films.parquet")
+    with pytest.raises(InputError, match="row 1: field 'metadata'"):
+        load_catalog(tmp_path / "films.parquet")

@@ -189,6 +189,7 @@ def test_recorded_answers_are_not_asked_for_again(store):
             "cached": 6,
             "failed": 0,
             "retries": 0,
+            "cut": 0,
             "prompt_tokens": 3 * PROMPT_TOKENS,
             "completion_tokens": 3 * COMPLETION_TOKENS,
             "cost": pytest.approx(3 * COST),
@@ -295,7 +296,33 @@ def test_a_failed_prompt_counts_as_often_as_it_is_asked_for(store):
     with ChatServer(script) as server:
         assert make_client(store, server, max_failed=0.3).ask(prompts, "judge") == [None] * 3 + ANSWERS[1:]
         with pytest.raises(InputError, match="3 of 10 prompts failed"):
-            make_client(store, server, max_failed=0.29).ask(prompts, "judge")
+            make_client(store, server, max_failed=0.2).ask(prompts, "judge")
+
+
+def test_of_a_few_prompts_one_may_fail_where_any_may(store):
+    with ChatServer([error(400)]) as server:
+        client = make_client(store, server, max_concurrency=1, max_failed=0.001)
+        assert client.ask(PROMPTS, "judge") == [None, *ANSWERS[1:]]
+
+
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_an_empty_answer_is_a_fault_that_is_paid_for_and_asked_again(store, text):
+    with ChatServer([sent(completion(text, reported()))]) as server:
+        client = make_client(store, server, max_concurrency=1, max_retries=1)
+        assert client.ask(PROMPTS[:1], "recommend") == ANSWERS[:1]
+    assert client.usage()["recommend"]["retries"] == 1
+    assert store.spent().completion_tokens == 2 * COMPLETION_TOKENS
+
+
+def test_answers_that_end_at_the_limit_are_kept_counted_and_told(store, caplog):
+    cut = completion("1. Heat (1995)\n2. Incep", reported())
+    cut["choices"][0]["finish_reason"] = "length"
+    with ChatServer([sent(cut)]) as server:
+        for _ in range(2):  # then from the cache
+            client = make_client(store, server, max_concurrency=1)
+            client.ask(PROMPTS, "recommend")
+            assert client.usage()["recommend"]["cut"] == 1
+    assert "recommend: 1 of 8 answers end at demonstrations.teacher.max_completion_tokens" in caplog.text
 
 
 def test_calls_in_flight_are_recorded_when_it_stops(store, monkeypatch):

@@ -16,6 +16,9 @@ def test_passages_are_found_in_any_spelling_and_stand_around_the_title():
     found = find_passages(["Matrix Reloaded", "Heat", "The Long Unseen"], texts)
     assert set(found) == {"Matrix Reloaded"}, "short words mean other things, and the last stands nowhere"
     assert len(found["Matrix Reloaded"]) == PASSAGES
+    spellings = ["Kill Bill: Vol. 1", "Kill Bill Volume 1"]
+    found_in = find_passages(spellings, ["before " * 200 + "kill bill volume 1 was fun" + " after" * 200])
+    assert all("kill bill volume 1" in found_in[title][0] for title in spellings)
     assert "matrix reloaded" in found["Matrix Reloaded"][0] and len(found["Matrix Reloaded"][0]) <= PASSAGE_LENGTH
 
 

@@ -32,7 +32,10 @@ FILMS = Catalog(
         ("The Texas Chainsaw Massacre (1974)", "normalised", ["The Texas Chain Saw Massacre (1974)"]),
         ("The Shawshenk Redemption (1994)", "fuzzy", ["The Shawshank Redemption (1994)"]),
         ("The Shawshank Redemtion", "fuzzy", ["The Shawshank Redemption (1994)"]),
-        ("Dr. Seuss' How the Grinch Stole Christmas (2000)", "fuzzy", ["How the Grinch Stole Christmas (2000)"]),
+        ("Shawshank Redemption (1994)", "normalised", ["The Shawshank Redemption (1994)"]),
+        ("Hustler (1961)", "normalised", ["The Hustler (1961)"]),
+        ("Hustler (1960)", None, []),
+        ("The Solaris (1973)", None, []),
         ("The Shawshenk Redemption (2004)", None, []),
         ("Toy Story 3 (1999)", None, []),
         ("Toy Storys 2 (1995)", None, []),
@@ -50,8 +53,11 @@ def test_a_title_is_matched_by_the_first_way_that_fits(line, kind, items):
 def test_thresholds_decide():
     entry = parse_line("The Shawshenk Redemption (1994)", FILMS)
     assert Grounder(FILMS, 99, 97).match([entry]) == [None]
+    mistyped = parse_line("The Godfathr Part II", FILMS)
+    assert Grounder(FILMS, 85, 97).match([mistyped])[0].kind == "fuzzy"
+    assert Grounder(FILMS, 85, 99).match([mistyped]) == [None]
     hustlers = parse_line("Hustlers", FILMS)
-    assert Grounder(FILMS, 85, 65).match([hustlers])[0].kind == "fuzzy"
+    assert Grounder(FILMS, 85, 65).match([hustlers]) == [None], "too short for a typing error"
 
 
 def test_many_titles_are_matched_as_one_by_one():

@@ -42,8 +42,7 @@ def test_answers_are_counted_by_their_length():
 
 def test_titles_are_counted_by_mention_before_and_after_matching(catalog):
     lists = [parse_list("Heat (1995)\nUp! (2009)\nPrimer (2004)", catalog), parse_list("Heat (1995)\nDune", catalog)]
-    teacher = position_weights(lists)
-    shares = match_shares(teacher, Grounder(catalog, 85, 97).match(teacher.items))
+    shares = match_shares(position_weights(lists, Grounder(catalog, 85, 97)))
     assert shares == {"mentions": 5, "before": 0.4, "after": 0.8, "exact": 0.6, "normalised": 0.2, "fuzzy": 0}
 
 

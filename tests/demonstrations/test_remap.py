@@ -70,13 +70,13 @@ def test_what_is_outside_the_catalog_is_described_once(catalog):
 
 
 def test_the_source_is_the_match_of_the_earliest_rank_that_named_the_item(catalog):
-    lists = [_entries("Primer (2004)\nUp! (2009)\nUp (2009)\nHeet! (1995)", catalog), _entries("Alien", catalog), []]
+    lists = [_entries("Primer (2004)\nUp! (2009)\nUp (2009)\nHeat! (1995)", catalog), _entries("Alien", catalog), []]
     embedder = TfidfEmbedder([item.text() for item in catalog.items])
     remapped = remap(lists, [""] * 3, catalog, embedder, Grounder(catalog, 70, 97), conversation_weight=1.0)
     everything = np.tile(np.arange(len(catalog)), (3, 1))
     sources = [[SOURCES[kind] for kind in row] for row in remapped.sources.of(everything).tolist()]
     assert sources == [
-        ["fuzzy", "semantic", "semantic", "normalised", "semantic"],
+        ["normalised", "semantic", "semantic", "normalised", "semantic"],
         ["semantic", "semantic", "semantic", "semantic", "exact"],
         ["semantic"] * 5,
     ]
@@ -84,9 +84,22 @@ def test_the_source_is_the_match_of_the_earliest_rank_that_named_the_item(catalo
 
 def test_position_weights_are_the_inverse_root_of_the_rank(catalog):
     lists = [_entries("Up (2009)\nHeat (1995)\nUp (2009)", catalog), [], _entries("Heat (1995)", catalog)]
-    weights, items = position_weights(iter(lists))
-    assert [item.title for item in items] == ["Up", "Heat"]
-    np.testing.assert_allclose(weights.toarray(), [[1, 2**-0.5], [0, 0], [0, 1]])
+    teacher = position_weights(iter(lists), Grounder(catalog, 85, 97))
+    assert [item.title for item in teacher.items] == ["Up", "Heat"] and teacher.mentions.tolist() == [2, 2]
+    np.testing.assert_allclose(teacher.weights.toarray(), [[1, 2**-0.5], [0, 0], [0, 1]])
+
+
+def test_an_item_that_is_repeated_in_another_spelling_counts_once(catalog):
+    grounder = Grounder(catalog, 85, 97)
+    lists = [_entries("Heat (1995)\nUp (2009)\nHEAT\nheat! (1995)\nHeat (1994)", catalog), _entries("HEAT", catalog)]
+    teacher = position_weights(lists, grounder)
+    np.testing.assert_allclose(teacher.weights.sum(axis=1), [1 + 2**-0.5, 1])
+    embedder = TfidfEmbedder([item.text() for item in catalog.items])
+    named = [
+        remap([entries], [""], catalog, embedder, grounder, conversation_weight=1.0).scores.block([0]).numpy()[0, 0]
+        for entries in (lists[0], lists[0][:2])
+    ]
+    assert named[0] == pytest.approx(named[1])
 
 
 def test_lists_and_conversations_must_be_as_many(catalog):

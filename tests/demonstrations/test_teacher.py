@@ -94,7 +94,7 @@ def test_the_llm_judge_rates_in_batches_and_leaves_what_it_did_not_rate(catalog,
     def reply(asked):
         lines = asked.prompt.split("Candidates:\n")[1].splitlines()
         ratings = [f"{n}: {2 if 'Heat' in line else -1}" for n, line in enumerate(lines, 1) if "Alien" not in line]
-        return sent(completion("\n".join(ratings), reported()))
+        return sent(completion("\n".join(ratings) or "I cannot say.", reported()))
 
     with ChatServer(reply) as server:
         teacher, _ = _llm(tmp_path, server, catalog)

@@ -64,17 +64,29 @@ def normalise(title: str) -> str:
     text = unicodedata.normalize("NFKD", _SUPERSCRIPT.sub(" ", fold(title)).replace("&", " and "))
     text = " ".join("".join(c for c in text if not unicodedata.combining(c) and c not in "'’‘`´").split()).casefold()
     words = _WORD.findall(_ARTICLE_LAST.sub(r"\2 \1", text))
-    return " ".join(_ALIKE.get(word, word) for word in words) or fold(title)
+    if len(words) > 1:  # a title of one word, as Nine, keeps it: 9 is another film
+        last = "5" if words[-1] == "v" else _ALIKE.get(words[-1], words[-1])  # Rocky V
+        words = [*(_ALIKE.get(word, word) for word in words[:-1]), last]
+    return " ".join(words) or fold(title)
+
+
+def without_article(normalised: str) -> str:
+    """Return a normalised title without its leading article."""
+    return _ARTICLE_FIRST.sub("", normalised)
 
 
 def _spellings(title: str) -> set[str]:
-    """Return the forms under which a title is looked up where no year confirms it: hyphens divide words, or do not."""
-    return {normalise(title), normalise(_HYPHEN.sub("", title))}
+    """Return the forms under which a title is looked up where its year is near or unknown.
+
+    Hyphens divide words, or do not; in a title of three words or more a leading article does not matter either.
+    """
+    forms = {normalise(title), normalise(_HYPHEN.sub("", title))}
+    return forms | {bare for form in forms if len((bare := without_article(form)).split()) > 2}
 
 
 def _loose(title: str) -> str:
-    """Return the form under which a title is looked up where a year confirms it: no article, no spaces."""
-    return _ARTICLE_FIRST.sub("", normalise(title)).replace(" ", "")
+    """Return the form under which a title is looked up where the year is the very same: no article, no spaces."""
+    return without_article(normalise(title)).replace(" ", "")
 
 
 @dataclass(frozen=True)
@@ -141,12 +153,14 @@ class Catalog:
     def readings(self, title: str, year: int | None, tolerance: int = YEAR_TOLERANCE) -> list[int]:
         """Return the indices of the items that a title, in any spelling, can mean.
 
-        With a year, the one whose year is nearest within `tolerance`, or none; article and spaces then do not matter.
-        Without, all items of that title: "The Predator" is then no "Predator", which is another film.
+        With a year, the one whose year is nearest within `tolerance`, or none; in that very year, article and spaces do
+        not matter. Without, all items of that title: "The Predator" is then no "Predator", which is another film.
         """
+        spelt = sorted({index for spelling in _spellings(title) for index in self._spellings.get(spelling, ())})
         if year is None:
-            return sorted({index for spelling in _spellings(title) for index in self._spellings.get(spelling, ())})
-        near = [(abs(self.items[index].year - year), index) for index in self._loose.get(_loose(title), ())]
+            return spelt
+        near = [(abs(self.items[index].year - year), index) for index in spelt]
+        near += [(0, index) for index in self._loose.get(_loose(title), ()) if self.items[index].year == year]
         return [min(near)[1]] if near and min(near)[0] <= tolerance else []
 
     def first_unseen(self, order: Iterable[int], seen_titles: Iterable[str], size: int) -> list[Item]:
@@ -220,10 +234,11 @@ def _read_pickle(path: Path) -> list[dict[str, object]]:
 def _read_csv(path: Path) -> list[dict[str, object]]:
     with path.open(encoding="utf-8-sig", newline="") as stream:
         reader = csv.DictReader(stream)
-        missing = {"title", "year"} - set(reader.fieldnames or [])
-        if missing:
+        found = set(reader.fieldnames or [])
+        if "name" not in found and not {"title", "year"} <= found:
+            missing = sorted({"title", "year"} - found)[0]
             raise InputError(
-                f"{path}: row 1: column {sorted(missing)[0]!r} is missing (found {reader.fieldnames}); "
+                f"{path}: row 1: column {missing!r} is missing (found {reader.fieldnames}); "
                 "the header must name at least title,year"
             )
         rows: list[dict[str, object]] = []
@@ -242,8 +257,14 @@ def _read_parquet(path: Path) -> list[dict[str, object]]:
         rows = pd.read_parquet(path).to_dict("records")
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: not a readable Parquet file ({error})") from None
-    for row in rows:  # the canonical table holds the metadata of an item as one JSON object
-        row.update(json.loads(row.pop("metadata", "{}")))
+    for number, row in enumerate(rows, start=1):
+        for key, value in row.items():  # pandas gives lists as arrays, and what is missing as NaN
+            row[key] = value.tolist() if hasattr(value, "tolist") else value
+            row[key] = "" if row[key] is None or row[key] != row[key] else row[key]
+        try:  # the canonical table holds the metadata of an item as one JSON object
+            row.update(json.loads(row.pop("metadata", "") or "{}"))
+        except (TypeError, ValueError):
+            raise InputError(f"{path}: row {number}: field 'metadata' is not a JSON object") from None
     return [{str(key): value for key, value in row.items()} for row in rows]
 
 
@@ -253,7 +274,7 @@ def read_json_lines(path: Path) -> list[dict]:
     Raises `InputError` naming the row for text that is no JSON object.
     """
     rows = []
-    with path.open(encoding="utf-8") as stream:
+    with path.open(encoding="utf-8-sig") as stream:
         for number, line in enumerate(stream, start=1):
             if not line.strip():
                 continue
@@ -261,6 +282,8 @@ def read_json_lines(path: Path) -> list[dict]:
                 row = json.loads(line)
             except json.JSONDecodeError as error:
                 raise InputError(f"{path}: row {number}: not JSON ({error.msg} at column {error.colno})") from None
+            except (ValueError, RecursionError) as error:  # numbers of thousands of digits, brackets without end
+                raise InputError(f"{path}: row {number}: not readable JSON ({error})") from None
             if not isinstance(row, dict):
                 raise InputError(f"{path}: row {number}: a JSON object is needed, not {type(row).__name__}")
             rows.append(row)
@@ -268,17 +291,27 @@ def read_json_lines(path: Path) -> list[dict]:
 
 
 def read_rows(path: Path) -> list[dict]:
-    """Return the raw rows of a catalog file: CSV, JSON lines, Parquet, or a pickled list of (title, year)."""
+    """Return the raw rows of a catalog file: CSV, JSON lines, Parquet, or a pickled list of (title, year).
+
+    A row without `title` that has a `name`, "Title" or "Title (Year)", gets title and year from it.
+    """
     if not path.is_file():
         raise InputError(f"{path}: no such catalog file; set data.path to where it is")
     readers = {".csv": _read_csv, ".jsonl": read_json_lines, ".pkl": _read_pickle, ".parquet": _read_parquet}
-    reader = readers.get(path.suffix)
+    reader = readers.get(path.suffix.lower())
     if reader is None:
         raise InputError(f"{path}: catalogs are read from {', '.join(readers)}, not {path.suffix or 'this'}")
     try:
-        return reader(path)
+        rows = reader(path)
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: byte {error.start} is not UTF-8; convert the file to UTF-8") from None
+    except csv.Error as error:
+        raise InputError(f"{path}: not readable as CSV ({error}); quote fields, and close every quote") from None
+    for row in rows:
+        if not row.get("title") and row.get("name"):
+            row["title"], year = title_and_year(str(row["name"]))
+            row["year"] = year or row.get("year")
+    return rows
 
 
 def title_and_year(name: str) -> tuple[str, str]:
@@ -290,12 +323,9 @@ def title_and_year(name: str) -> tuple[str, str]:
 def load_catalog(path: Path) -> tuple[Catalog, LeftOut]:
     """Return the catalog of a file in any of the forms of `read_rows`, and what was left out of it.
 
-    A row has `title` and `year`, or `name` ("Title (Year)"); its other columns, identifiers aside, are metadata.
+    Columns beside title, year and name are metadata, but for identifiers (`id`, `..._id`).
     """
     rows = read_rows(path)
-    for row in rows:
-        if "title" not in row and row.get("name"):
-            row["title"], row["year"] = title_and_year(str(row["name"]))
     names = dict.fromkeys(key for row in rows for key in row)
     fields = [n for n in names if n not in ("title", "year", "name", "id") and not n.endswith("_id")]
     left_out = LeftOut()
@@ -314,7 +344,7 @@ def build_catalog(
         title = " ".join(str(row.get("title") or "").split())
         try:
             year = int(row.get("year") or "")
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             left_out.add(source, number, "no year", row.get("title"))
             continue
         if not title or year not in YEARS:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import math
 import os
 import time
 from collections import Counter
@@ -32,12 +33,16 @@ DETAIL_LENGTH = 200  # characters of an endpoint's own words
 
 @dataclass
 class Tally:
-    """What the prompts of one ask took; `cached` and `failed` count prompts, `calls` those sent and answered."""
+    """What the prompts of one ask took; `cached`, `failed` and `cut` count prompts, `calls` those sent and answered.
+
+    `cut` are the answers that ended at max_completion_tokens.
+    """
 
     calls: int = 0
     cached: int = 0
     failed: int = 0
     retries: int = 0
+    cut: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost: float = 0.0
@@ -79,15 +84,16 @@ class _Ask:
             self.reason = reason
         self.stopped.set()
 
-    def take(self, prompt: str, answer: str) -> None:
-        self.answers[prompt] = answer
+    def take(self, prompt: str, answer: Answer) -> None:
+        self.answers[prompt] = answer.text
+        self.tally.cut += self.times[prompt] * (answer.finish_reason == "length")
         self._answered += self.times[prompt]
         if self._progress.due():
             self._tell_progress()
 
     def fail(self, prompt: str) -> None:
         self.tally.failed += self.times[prompt]
-        if self.tally.failed / self.size > self._max_failed:
+        if self.tally.failed > math.ceil(self._max_failed * self.size):
             self.stop(self._too_many_failed)
 
     def _too_many_failed(self) -> str:
@@ -133,6 +139,13 @@ class _Ask:
     def tell_end(self) -> None:
         self._tell_faults()
         self._tell_progress()
+        if self.tally.cut:
+            logger.warning(
+                "%s: %s of %s answers end at demonstrations.teacher.max_completion_tokens, unfinished; raise it",
+                self._purpose,
+                f"{self.tally.cut:,}",
+                f"{self._answered:,}",
+            )
 
     def error(self, store: CallStore) -> InputError | None:
         """Return why the ask stopped early, with what is kept, or None."""
@@ -224,7 +237,7 @@ class ChatClient:
         if answer is None:
             return False
         ask.tally.cached += ask.times[prompt]
-        ask.take(prompt, answer.text)
+        ask.take(prompt, answer)
         return True
 
     async def _ask_all(self, ask: _Ask, pending: list[str]) -> None:
@@ -269,7 +282,7 @@ class ChatClient:
         )
         outcome: Answer | Fault | None = await retrying(self._call, ask, client, prompt)
         if isinstance(outcome, Answer):
-            ask.take(prompt, outcome.text)
+            ask.take(prompt, outcome)
         elif outcome is not None:
             if outcome.then == "stop":
                 ask.stop(partial(self._refusal, outcome))
@@ -296,7 +309,8 @@ class ChatClient:
 
     def _record(self, ask: _Ask, request: dict[str, Any], reply: Reply) -> Answer | Fault:
         """Put what the model sent, and what it took, on disk and in the sums."""
-        key, text = request_key(request), reply.text
+        key = request_key(request)
+        text = reply.text if reply.text and not reply.text.isspace() else None
         if reply.usage is not None:
             prompt_tokens, completion_tokens = reply.usage
         elif text is not None:
@@ -312,7 +326,8 @@ class ChatClient:
         if text is None:
             if reply.usage is not None:
                 self._store.charge(key, request, prompt_tokens, completion_tokens, cost)
-            return self._without_key(Fault("no text", reply.message))
+            message = reply.message or f"an empty answer, finish_reason {reply.finish_reason!r}"
+            return self._without_key(Fault("no text", message))
         answer = Answer(text, reply.finish_reason, prompt_tokens, completion_tokens, cost)
         self._store.put(key, request, answer)
         ask.tally.calls += 1

@@ -30,33 +30,37 @@ def find_passages(titles: Iterable[str], texts: Iterable[str]) -> dict[str, list
 
     Titles of a single short word are not looked for: as words they mean something else.
     """
-    wanted = {normalise(title): title for title in titles}
-    wanted = {key: title for key, title in wanted.items() if len(key) > 5}
+    wanted: dict[str, list[str]] = {}
+    for title in dict.fromkeys(titles):
+        if len(normalise(title)) > 5:
+            wanted.setdefault(normalise(title), []).append(title)
     by_first: dict[str, set[int]] = {}  # the first word of a title -> the lengths, in words, of such titles
     for key in wanted:
         words = key.split()
         by_first.setdefault(words[0], set()).add(len(words))
     found: dict[str, list[str]] = {}
     for text in texts:
-        words = normalise(text).split()
-        named = {
-            key
-            for at, word in enumerate(words)
-            for length in by_first.get(word, ())
-            if (key := " ".join(words[at : at + length])) in wanted
-        }
-        for key in sorted(named):
-            passages = found.setdefault(wanted[key], [])
-            if len(passages) < PASSAGES:
-                passages.append(_around(text, wanted[key]))
+        words = normalise.__wrapped__(text).split()  # not kept in its cache
+        named: dict[str, int] = {}
+        for at, word in enumerate(words):
+            for length in by_first.get(word, ()):
+                key = " ".join(words[at : at + length])
+                if key in wanted:
+                    named.setdefault(key, at)
+        for key, at in named.items():
+            for title in wanted[key]:
+                passages = found.setdefault(title, [])
+                if len(passages) < PASSAGES:
+                    passages.append(_around(text, title, at / len(words)))
     return found
 
 
-def _around(text: str, title: str) -> str:
-    """Return the part of a text in whose middle the title stands."""
+def _around(text: str, title: str, share: float) -> str:
+    """Return the part of a text around a title that is mentioned after about this share of it, in some spelling."""
     text = " ".join(text.split())
-    at = max(0, text.casefold().find(title.casefold()))
-    start = max(0, at + len(title) // 2 - PASSAGE_LENGTH // 2)
+    at = text.casefold().find(title.casefold())
+    middle = int(share * len(text)) if at < 0 else at + len(title) // 2
+    start = max(0, min(middle - PASSAGE_LENGTH // 2, len(text) - PASSAGE_LENGTH))
     return text[start : start + PASSAGE_LENGTH].strip()
 
 

@@ -6,14 +6,16 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from rapidfuzz import fuzz, process
+from rapidfuzz.distance import OSA
 
-from convrec.data.catalog import YEAR_TOLERANCE, Catalog, normalise
+from convrec.data.catalog import YEAR_TOLERANCE, Catalog, normalise, without_article
 from convrec.parsing import Entry
 
 Kind = Literal["exact", "normalised", "fuzzy"]
 KINDS: tuple[Kind, ...] = ("exact", "normalised", "fuzzy")
 _BLOCK = 512  # titles compared with the catalog at once: 512 x 7,404 ratios are 15 MB
 _DIGITS = re.compile(r"\d+")
+_MIN_LETTERS, _LETTERS_PER_ERROR = 8, 12
 
 
 class Match(NamedTuple):
@@ -28,7 +30,8 @@ class Grounder:
     """Matches titles with a catalog: exact, then normalised, then fuzzy; a year must fit in each (`YEAR_TOLERANCE`).
 
     `min_ratio` is the least rapidfuzz ratio of a fuzzy match where the title has a year, `min_ratio_without_year`
-    where it has none. Titles that hold different numbers never match: sequels are other films.
+    where it has none. Beside that, a fuzzy match allows one typing error, and one more for every 12 letters, in titles
+    of at least 8 letters ("Taken" is no "Take"), and none in numbers: sequels are other films.
     """
 
     def __init__(self, catalog: Catalog, min_ratio: float, min_ratio_without_year: float):
@@ -67,7 +70,11 @@ class Grounder:
         if year is not None:
             alike &= np.abs(self._years - year) <= YEAR_TOLERANCE
         numbers = _DIGITS.findall(title)
-        candidates = [i for i in np.flatnonzero(alike).tolist() if _DIGITS.findall(self._titles[i]) == numbers]
+        candidates = [
+            i
+            for i in np.flatnonzero(alike).tolist()
+            if _DIGITS.findall(self._titles[i]) == numbers and _is_typing_error(title, self._titles[i])
+        ]
         if not candidates:
             return None
         best = max(ratios[candidates])
@@ -77,3 +84,11 @@ class Grounder:
         if year is not None:
             top = sorted(top, key=lambda i: abs(int(self._years[i]) - year))[:1]
         return Match("fuzzy", tuple(top), float(best))
+
+
+def _is_typing_error(title: str, other: str) -> bool:
+    """Tell whether two normalised titles differ by so few letters (or swaps of two) that one is the other mistyped."""
+    one, two = (without_article(text).replace(" ", "") for text in (title, other))
+    shorter = min(len(one), len(two))
+    allowed = 1 + shorter // _LETTERS_PER_ERROR
+    return shorter >= _MIN_LETTERS and OSA.distance(one, two, score_cutoff=allowed) <= allowed

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import sparse
 
 from convrec.data.catalog import Catalog, fold
-from convrec.demonstrations.grounding import KINDS, Match
+from convrec.demonstrations.grounding import KINDS
 from convrec.demonstrations.remap import SOURCES, TeacherItems
 from convrec.errors import InputError
 
@@ -42,21 +42,25 @@ def answer_shapes(lengths: Sequence[int], size: int) -> dict[str, float]:
     return {name: float(which.mean()) for name, which in shapes.items()}
 
 
-def match_shares(teacher: TeacherItems, matches: Sequence[Match | None]) -> dict[str, float]:
+def match_shares(teacher: TeacherItems) -> dict[str, float]:
     """Return how much of what the teacher wrote is in the catalog, by mention, before and after matching.
 
     `before`: titles that are a catalog item as they stand, the definition of a hit; `after`: those matched in any way;
     then the share of each kind of match.
     """
-    mentions = np.bincount(teacher.weights.indices, minlength=len(teacher.items))
-    total = max(1, int(mentions.sum()))
+    total = max(1, int(teacher.mentions.sum()))
     kinds: Counter[str] = Counter()
     before = 0
-    for entry, match, count in zip(teacher.items, matches, mentions.tolist(), strict=True):
+    for entry, match, count in zip(teacher.items, teacher.matches, teacher.mentions.tolist(), strict=True):
         kinds[match.kind if match else "none"] += count
         before += count * (entry.index is not None)
     shares: dict[str, float] = {kind: kinds[kind] / total for kind in KINDS}
-    return {"mentions": float(mentions.sum()), "before": before / total, "after": sum(shares.values()), **shares}
+    return {
+        "mentions": float(teacher.mentions.sum()),
+        "before": before / total,
+        "after": sum(shares.values()),
+        **shares,
+    }
 
 
 def source_shares(sources: np.ndarray) -> dict[str, float]:

@@ -11,12 +11,22 @@ from convrec.demonstrations.scores import Scores
 
 RATINGS = (-2, -1, 0, 1, 2)
 _MINUS = str.maketrans("−–—﹣－", "-----")
-_NUMBER = re.compile(r"^\W*(?:(?:id|number|no|index|candidate|item|movie|film)\b\W*)?(\d{1,4})(?=\W)", re.IGNORECASE)
-_AFTER_SIGN = re.compile(
-    r"(?:[:=|)]|-(?=\s))\s*[\"'*(\[]*([+-]?\d+)(?:\.0+)?(?![\w.]*\w)"
-)  # the sign sets it apart from a title
-_AT_ONCE = re.compile(r"^[\s.:=|>)\"'*]*([+-]?\d+)(?=\W*$|[\s\"'*]*[-,;:(/])")
+_LABEL = r"(?:id|number|no|index|candidate|item|movie|film)\b\W*"
+_CANDIDATE = re.compile(rf"^\W*(?:{_LABEL})?(\d{{1,4}})(?=\W)", re.IGNORECASE)
+_RATING = r"([+-]?\d{1,2})(?:\.0+)?(?!\d|\.\d)"
+# What follows a candidate's number: signs and a rating, then the end or a remark ...
+_AT_ONCE = re.compile(
+    rf"^[\s.:=|>)\"'*]*(?:-\s+|->\s*)?(?:\"?rating\W+)?{_RATING}(?=\W*$|[\s\"'*]*[-,;:(/|])", re.IGNORECASE
+)
+_WITH_REASON = re.compile(r"^[\s\"'*]*[:=|]\s*([+-]?\d)\s+(?=[a-z])")  # "3: -1 because ..."
+# ... or the candidate's title, set apart from its rating by a sign.
+_AFTER_TITLE = re.compile(
+    r"(?:[:=|()>]|-(?=\s))\s*(?:\"?rating\W+)?[\"'*(\[]*([+-]?\d{1,2})(?:\.0+)?(?![\w.]*\w)", re.IGNORECASE
+)
 _BARE = re.compile(r"^[\s\[\],;\d+-]*$")
+_NEXT = re.compile(r"[\n;}]|,(?=\s*[\"']?\d+[\"']?\s*:)|(?<=\d)\s+(?=\d{1,4}\s*[:=]\s*[+-]?[0-2]\b)")
+_OBJECT = re.compile(r"\{[^{}]*\}")
+MAX_TEXT = 100_000  # characters of an answer that are read
 
 
 class Reflected(NamedTuple):
@@ -28,12 +38,11 @@ class Reflected(NamedTuple):
 
 
 def _rating(text: str) -> int | None:
-    """Return the rating in what follows a candidate's number: the last number after a sign, else one at once."""
-    signed = [int(value) for value in _AFTER_SIGN.findall(text)]
-    at_once = _AT_ONCE.match(text)
-    if signed and signed[-1] in RATINGS:
-        return signed[-1]
-    return int(at_once.group(1)) if at_once and int(at_once.group(1)) in RATINGS else None
+    """Return the rating in what follows a candidate's number: at once, else the first after a title and a sign."""
+    found = _AT_ONCE.match(text) or _WITH_REASON.match(text)
+    if found and int(found.group(1)) in RATINGS:
+        return int(found.group(1))
+    return next((int(value) for value in _AFTER_TITLE.findall(text) if int(value) in RATINGS), None)
 
 
 def parse_ratings(text: str, count: int) -> np.ndarray:
@@ -45,16 +54,17 @@ def parse_ratings(text: str, count: int) -> np.ndarray:
     Shape: (count,), float32.
     """
     ratings = np.full(count, np.nan, dtype=np.float32)
-    text = text.translate(_MINUS)
+    text = text[:MAX_TEXT].translate(_MINUS)
     bare = [int(value) for value in re.findall(r"[+-]?\d{1,4}", text)] if _BARE.match(text) else []
     found: dict[int, int] = {}
     if len(bare) == count and all(value in RATINGS for value in bare):
         found = dict(enumerate(bare, start=1))
     else:
-        for part in re.split(r"[\n;}]|,(?=\s*[\"']?\d+[\"']?\s*:)", text[:100_000]):
-            number = _NUMBER.match(part)
-            rest = "" if number is None else re.sub(r"^\s*-\s+", ": ", part[number.end() :])  # "3 - 2" is no -2
-            value = _rating(rest)
+        text = _OBJECT.sub(lambda inner: " ".join(inner.group().split()), text)  # a JSON object on one line
+        for part in _NEXT.split(text):
+            number = _CANDIDATE.match(part)
+            rest = "" if number is None else part[number.end() :]
+            value = _rating(re.sub(r"^\s*-(?=\d)", ": ", rest) if not rest[:1].isspace() else rest)
             if number is not None and value is not None:
                 found.setdefault(int(number.group(1)), value)
     for candidate, value in found.items():

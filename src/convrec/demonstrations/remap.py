@@ -10,7 +10,7 @@ from scipy import sparse
 from convrec.data.catalog import Catalog
 from convrec.demonstrations.embedding import Embedder
 from convrec.demonstrations.grounding import KINDS, Grounder, Match
-from convrec.demonstrations.scores import Mixture, Scores
+from convrec.demonstrations.scores import Matrix, Mixture, Scores
 from convrec.parsing import Entry
 
 SOURCES = (*KINDS, "semantic")
@@ -19,31 +19,44 @@ SOURCES = (*KINDS, "semantic")
 class TeacherItems(NamedTuple):
     """The lists of a teacher as p, 1/sqrt(k) for the item at rank k, and the distinct items, its columns.
 
-    Shape: weights (lists, items), sparse; an item that a list repeats keeps its first rank.
+    `mentions` counts how often each was written. Shape: weights (lists, items), sparse; matches, mentions (items,).
     """
 
     weights: sparse.csr_array
     items: list[Entry]
+    matches: list[Match | None]
+    mentions: np.ndarray
 
 
-def position_weights(lists: Iterable[Sequence[Entry]]) -> TeacherItems:
-    """Return p and the items of the lists, each of which is needed only once."""
+def position_weights(lists: Iterable[Sequence[Entry]], grounder: Grounder) -> TeacherItems:
+    """Return p, the items of the lists, each of which is needed only once, and what the items name in the catalog.
+
+    An item that a list repeats keeps its first rank, whatever the spelling in which it comes again.
+    """
     column: dict[tuple[str, int | None], int] = {}
     items: list[Entry] = []
     columns, ends, weights = array("i"), array("q", [0]), array("f")
     for entries in lists:
-        used = set()
         for rank, entry in enumerate(entries, start=1):
             at = column.setdefault((entry.title, entry.year), len(items))
             if at == len(items):
                 items.append(entry)
-            if at not in used:
-                used.add(at)
-                columns.append(at)
-                weights.append(rank**-0.5)
+            columns.append(at)
+            weights.append(rank**-0.5)
         ends.append(len(columns))
-    parts = (np.array(weights, dtype=np.float32), np.array(columns, dtype=np.int32), np.array(ends))
-    return TeacherItems(sparse.csr_array(parts, shape=(len(ends) - 1, len(items))), items)
+    written, bounds = np.array(columns, dtype=np.int64), np.array(ends)
+    matches = grounder.match(items)
+    first: dict[tuple[int, ...], int] = {}  # catalog items -> the first spelling of them
+    same = np.array(
+        [first.setdefault(m.indices, at) if m else at for at, m in enumerate(matches)], dtype=np.int64
+    ).reshape(-1)
+    rows = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
+    keys = rows * max(1, len(items)) + same[written]
+    _, kept = np.unique(keys, return_index=True)  # the first of each list's equals: its best rank
+    kept.sort()
+    values = (np.array(weights, dtype=np.float32)[kept], (rows[kept], written[kept]))
+    matrix = sparse.csr_array(values, shape=(len(bounds) - 1, len(items)))
+    return TeacherItems(matrix, items, matches, np.bincount(written, minlength=len(items)))
 
 
 class Sources:
@@ -62,12 +75,11 @@ class Sources:
 
 
 class Remapped(NamedTuple):
-    """s_remap, what placed each item, the teacher's items, and what each of these names in the catalog."""
+    """s_remap, what placed each item, and the teacher's items."""
 
     scores: Scores
     sources: Sources
     teacher: TeacherItems
-    matches: list[Match | None]
 
 
 def _identity(matches: Sequence[Match | None], num_items: int) -> tuple[sparse.csr_array, np.ndarray]:
@@ -112,24 +124,28 @@ def remap(
 
     Shape: as many lists as conversations, B; scores (B, C).
     """
-    teacher = position_weights(lists)
+    teacher = position_weights(lists, grounder)
     if teacher.weights.shape[0] != len(conversations):
         raise ValueError(f"{teacher.weights.shape[0]} lists for {len(conversations)} conversations")
-    texts = list(item_texts or [item.text() for item in catalog.items])
-    vectors = embedder.embed_items(texts)
+    vectors = embedder.embed_items(list(item_texts or [item.text() for item in catalog.items]))
     queries = embedder.embed_conversations(conversations)
     queries = queries * np.float32(conversation_weight)
-    matches = grounder.match(teacher.items)
-    mixture = None
-    if teacher.items:
-        outside = [entry for entry, match in zip(teacher.items, matches, strict=True) if match is None]
-        described = iter((describe or titles_alone)(outside))
-        own = [next(described) if m is None else texts[m.indices[0]] for m in matches]
-        mixture = Mixture(teacher.weights, embedder.embed_items(own))
-    identity, kinds = _identity(matches, len(catalog))
+    outside = [entry for entry, match in zip(teacher.items, teacher.matches, strict=True) if match is None]
+    described = embedder.embed_items((describe or titles_alone)(outside)) if outside else vectors[:0]
+    mixture = Mixture(teacher.weights, _item_vectors(teacher.matches, vectors, described)) if teacher.items else None
+    identity, kinds = _identity(teacher.matches, len(catalog))
     bonus = (teacher.weights @ identity).tocsr()
     scores = Scores(queries, vectors, bonus, mixture, device)
-    return Remapped(scores, _sources(teacher.weights, identity, kinds), teacher, matches)
+    return Remapped(scores, _sources(teacher.weights, identity, kinds), teacher)
+
+
+def _item_vectors(matches: Sequence[Match | None], vectors: Matrix, outside: Matrix) -> Matrix:
+    """Return the vector of each teacher item: that of the catalog item which it names first, else its own in turn."""
+    after = iter(range(vectors.shape[0], vectors.shape[0] + outside.shape[0]))
+    rows = [next(after) if match is None else match.indices[0] for match in matches]
+    if isinstance(vectors, np.ndarray):
+        return np.concatenate([vectors, outside])[rows]
+    return sparse.vstack([vectors, outside], format="csr")[rows]
 
 
 def titles_alone(entries: Sequence[Entry]) -> list[str]:

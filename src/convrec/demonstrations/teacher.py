@@ -19,7 +19,7 @@ from convrec.demonstrations.scores import Matrix
 logger = logging.getLogger(__name__)
 
 Row = dict[str, Any]
-ROWS_AT_ONCE = 1024  # conversations whose candidates are judged in one go: their prompts are held in memory
+ROWS_AT_ONCE = 4096  # conversations whose candidates are judged in one go: their prompts are held in memory
 
 # Real films that the embedded catalog does not hold: what a teacher that ignores the catalog would name.
 OUTSIDE = (

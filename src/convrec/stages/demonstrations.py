@@ -161,7 +161,7 @@ class Demonstrator:
         answers = self._teacher.recommend(prompts, common.list_length)
         lists = [parse_answer(text, self.catalog).entries for text in answers]
         remapped = remap(
-            (entries[: common.list_length] for entries in lists),
+            lists,
             [transcript(row["messages"]) for row in prompts],
             self.catalog,
             self._embedder,
@@ -263,7 +263,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
             where = "held_out" if name == "train" else name
             metrics[where] = _step_scores(part, [split.prompts[i] for i in chosen], rows[name], catalog, params)
         metrics[f"{name}_answers"] = answer_shapes(split.lengths, common.list_length)
-        metrics[f"{name}_titles"] = match_shares(split.remapped.teacher, split.remapped.matches)
+        metrics[f"{name}_titles"] = match_shares(split.remapped.teacher)
         metrics[f"{name}_sources"] = source_shares(sources)
         metrics[f"{name}_ratings"] = {"asked": split.reflected.asked, "missing": split.reflected.missing}
         if name == "train":
