@@ -21,11 +21,11 @@ from scipy import sparse
 from benchmarks.timing import least_seconds
 from convrec.data.catalog import Catalog, Item
 from convrec.demonstrations.adjust import fit_adjust
+from convrec.demonstrations.answers import parse_answer
 from convrec.demonstrations.embedding import TfidfEmbedder
 from convrec.demonstrations.grounding import Grounder
 from convrec.demonstrations.remap import position_weights, remap
 from convrec.demonstrations.scores import Matrix, top_items
-from convrec.parsing import parse_answer
 
 LIST_LENGTH, CANDIDATES, POSITIVES, FAULTS, SAMPLE = 20, 100, 3, 0.2, 512
 LETTERS = np.array(list("abcdefghijklmnopqrstuvwxyz"))

@@ -1,12 +1,11 @@
-import time
-
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from convrec.data.catalog import Catalog, Item
 from convrec.data.synthetic import embedded_rows
-from convrec.parsing import MAX_LINE, format_list, parse_answer, parse_line, parse_list
+from convrec.demonstrations.answers import parse_answer
+from convrec.parsing import MAX_LINE, format_list, parse_line, parse_list
 
 FILMS = [
     ("Heat", 1995),
@@ -214,10 +213,8 @@ def test_no_mixture_of_what_lists_are_made_of_raises(parts):
 
 
 def test_a_very_long_line_is_not_read():
-    start = time.perf_counter()
     answer = parse_answer("like, " * 1_000_000, CATALOG)
     assert not answer.entries and answer.dropped[0].reason == f"longer than {MAX_LINE} characters"
-    assert time.perf_counter() - start < 20, "linear in its length"
 
 
 FORMS = ("{}", "{n}. {}", "{n}) {}", "- {}", "* **{}**", "{n}. “{}”", '{n}. "{}"', "**{n}. {}**")

@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 
 from convrec.data.catalog import Catalog, load_catalog, read_json_lines
 from convrec.data.conversations import transcript
+from convrec.demonstrations.answers import Answer, parse_answer
 from convrec.demonstrations.embedding import SentenceEmbedder, TfidfEmbedder
 from convrec.demonstrations.grounding import KINDS, Grounder, Match
 from convrec.demonstrations.remap import SOURCES, remap
 from convrec.demonstrations.replies import sendable
 from convrec.demonstrations.scores import top_items
 from convrec.errors import InputError
-from convrec.parsing import Answer, Entry, parse_answer, parse_line
+from convrec.parsing import Entry, parse_line
 
 
 class Response(NamedTuple):

@@ -3,12 +3,12 @@ import pytest
 
 from convrec.data.catalog import LeftOut, build_catalog
 from convrec.data.synthetic import Taste, World, embedded_rows, simulate
+from convrec.demonstrations.answers import parse_answer
 from convrec.demonstrations.calls import CallStore
 from convrec.demonstrations.chat import Budget, ChatClient
 from convrec.demonstrations.embedding import TfidfEmbedder
 from convrec.demonstrations.grounding import Grounder
 from convrec.demonstrations.teacher import LLMTeacher, SimilarityTeacher, SimulatedTeacher
-from convrec.parsing import parse_answer
 from tests.demonstrations.chat_server import ChatServer, completion, error, reported, sent
 
 MONTHS = ["2022-01", "2022-02", "2022-03"]

@@ -14,6 +14,7 @@ from convrec.data.catalog import Catalog
 from convrec.data.conversations import distinct_prompts, read_rows, transcript, truths, write_rows
 from convrec.data.synthetic import Taste, World
 from convrec.demonstrations.adjust import Fit, fit_adjust
+from convrec.demonstrations.answers import parse_answer
 from convrec.demonstrations.calls import CallStore
 from convrec.demonstrations.chat import Budget, ChatClient
 from convrec.demonstrations.describe import Describer
@@ -28,7 +29,7 @@ from convrec.device import pick_device
 from convrec.errors import InputError
 from convrec.evaluation.comparison import mean_interval
 from convrec.evaluation.scoring import mean_scores, score_lists
-from convrec.parsing import Entry, format_list, parse_answer
+from convrec.parsing import Entry, format_list
 from convrec.paths import Paths
 from convrec.stages.files import STEP_COLUMNS, read_catalog, write_json, write_plot
 from convrec.tracking import Run, flatten
