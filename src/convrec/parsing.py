@@ -39,7 +39,7 @@ MAX_TITLE = 200  # characters; a longer title is prose
 MAX_LINE = 5_000  # characters; a longer line is not read
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One item of a list: the title and year as written; `index` is its catalog index, if it has one."""
 

@@ -1,7 +1,7 @@
 """Stage `demonstrations`: the teacher's lists, grounded in the catalog by Remap, Reflect, Adjust."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -160,9 +160,16 @@ class Demonstrator:
         common = self.params.common
         logger.info("%s: the teacher answers %d prompts", name, len(prompts))
         answers = self._teacher.recommend(prompts, common.list_length)
-        lists = [parse_answer(text, self.catalog).entries for text in answers]
+        lengths: list[int] = []
+
+        def lists() -> Iterator[list[Entry]]:  # one at a time: the entries of all answers would fill the memory
+            for text in answers:
+                entries = parse_answer(text, self.catalog).entries
+                lengths.append(len(entries))
+                yield entries
+
         remapped = remap(
-            lists,
+            lists(),
             [transcript(row["messages"]) for row in prompts],
             self.catalog,
             self._embedder,
@@ -179,7 +186,7 @@ class Demonstrator:
         )
         if reflected.missing:
             logger.warning("%s: %d of %d ratings are missing and count 0", name, reflected.missing, reflected.asked)
-        return Grounded(prompts, answers, [len(entries) for entries in lists], remapped, reflected)
+        return Grounded(prompts, answers, lengths, remapped, reflected)
 
 
 def _best(grounded: Grounded, fit: Fit, catalog: Catalog, size: int) -> dict[str, np.ndarray]:
