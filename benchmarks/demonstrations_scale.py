@@ -24,7 +24,7 @@ from convrec.demonstrations.adjust import fit_adjust
 from convrec.demonstrations.answers import parse_answer
 from convrec.demonstrations.embedding import TfidfEmbedder
 from convrec.demonstrations.grounding import Grounder
-from convrec.demonstrations.remap import position_weights, remap
+from convrec.demonstrations.remap import position_weights, remap, titles_alone
 from convrec.demonstrations.scores import Matrix, top_items
 
 LIST_LENGTH, CANDIDATES, POSITIVES, FAULTS, SAMPLE = 20, 100, 3, 0.2, 512
@@ -114,13 +114,15 @@ def formula(
     catalog: Catalog, lists: list, embedder: Kept, grounder: Grounder, texts: list[str], conversations: Sequence[str]
 ) -> Callable[[], np.ndarray]:
     """Return the formula of Remap as it is written, with S for all teacher items, on a few conversations."""
-    teacher = position_weights(lists)
-    matches = grounder.match(teacher.items)
-    own = [texts[m.indices[0]] if m else str(e.title) for e, m in zip(teacher.items, matches, strict=True)]
+    teacher = position_weights(lists, grounder)
+    own = [
+        titles_alone([entry])[0] if match is None else texts[match.indices[0]]
+        for entry, match in zip(teacher.items, teacher.matches, strict=True)
+    ]
     vectors, items = embedder.embed_items(texts), embedder.embed_items(own)
     queries = embedder.embed_conversations(conversations)
     identity = np.zeros((len(own), len(catalog)), dtype=np.float32)
-    for row, match in enumerate(matches):
+    for row, match in enumerate(teacher.matches):
         for index in match.indices if match else ():
             identity[row, index] = 1 / len(match.indices)
 
