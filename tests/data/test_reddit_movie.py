@@ -1,23 +1,21 @@
 import ast
-import csv
 import json
-import math
+import os
 import random
 import re
+import subprocess
+import sys
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from convrec.data.catalog import Catalog, LeftOut
 from convrec.data.conversations import COLUMNS, read_rows, split_by_month, write_rows
 from convrec.data.reddit_movie import read_reddit_movie
 from convrec.errors import InputError
-from tests.data.reddit_movie_sample import COLUMNS as CELLS
 from tests.data.reddit_movie_sample import film_names, sample_turns, turn, write_dump, write_sample
 
 HEAT, UP, ALIEN, ALIEN_AGAIN, LOST, LATE = "tt0113277", "tt1049413", "tt0078748", "tt00787481", "tt0000009", "tt9999999"
@@ -33,7 +31,7 @@ NAMES = {
 NOVEMBER = int(datetime(2022, 11, 1, tzinfo=UTC).timestamp())
 
 
-def _thread() -> list[dict]:
+def small_thread() -> list[dict]:
     """A post; two replies to it; to the first an answer, a second recommender's turn, a third's."""
     seeker, helper = {"is_seeker": True}, {"is_seeker": False, "upvotes": 1}
     post = turn("c", "t3_a", NOVEMBER - 10, f'I loved {HEAT}, it\'s a "classic".\nMore?', [], NAMES, **seeker)
@@ -59,7 +57,7 @@ OF_THE_CATALOG = Counter(
 
 
 def test_each_turn_that_names_new_films_is_a_row(tmp_path):
-    catalog, rows, left_out = _read(tmp_path, _thread())
+    catalog, rows, left_out = _read(tmp_path, small_thread())
     assert [str(item) for item in catalog.items] == ["Alien (1979)", "Heat (1995)", "Up (2009)"], "in the ids' order"
     assert left_out == OF_THE_CATALOG
     first, third = rows
@@ -80,7 +78,7 @@ def test_each_turn_that_names_new_films_is_a_row(tmp_path):
 
 
 def test_answers_to_one_turn_share_the_prompt(tmp_path):
-    _, rows, _ = _read(tmp_path, _thread(), min_upvotes=0)
+    _, rows, _ = _read(tmp_path, small_thread(), min_upvotes=0)
     assert [row["groundtruth"][0]["title"] for row in rows] == ["Up", "Alien", "Alien"]
     assert rows[0]["prompt_id"] == rows[1]["prompt_id"] != rows[2]["prompt_id"]
     assert rows[1]["messages"] == rows[0]["messages"]
@@ -88,12 +86,12 @@ def test_answers_to_one_turn_share_the_prompt(tmp_path):
 
 @pytest.mark.parametrize(("min_upvotes", "number"), [(-1, 3), (0, 3), (1, 2), (5, 1)])
 def test_the_threshold_counts_itself(tmp_path, min_upvotes, number):
-    assert len(_read(tmp_path, _thread(), min_upvotes)[1]) == number
+    assert len(_read(tmp_path, small_thread(), min_upvotes)[1]) == number
 
 
 def test_months_are_those_of_utc(tmp_path):
     seconds = [NOVEMBER - 1, NOVEMBER, NOVEMBER + 30 * 86_400 - 1, NOVEMBER + 30 * 86_400]
-    records = _thread()[:1]
+    records = small_thread()[:1]
     for number, when in enumerate(seconds):
         records.append(turn("c", f"t1_{number}", when, UP, records[:1], NAMES, is_seeker=False, upvotes=1))
     write_dump(tmp_path, records, NAMES)
@@ -106,10 +104,10 @@ def test_months_are_those_of_utc(tmp_path):
 
 
 def test_plain_texts_are_read_as_well(tmp_path):
-    records = _thread()
+    records = small_thread()
     for record in records:
         record["processed"] = ast.literal_eval(record["processed"])[1]
-    assert _read(tmp_path / "plain", records)[1] == _read(tmp_path / "literal", _thread())[1]
+    assert _read(tmp_path / "plain", records)[1] == _read(tmp_path / "literal", small_thread())[1]
 
 
 def test_the_order_of_files_and_rows_does_not_matter(tmp_path):
@@ -129,8 +127,22 @@ def test_the_order_of_files_and_rows_does_not_matter(tmp_path):
     assert frames[0] == frames[1] == frames[2]
 
 
+def test_the_number_of_threads_does_not_matter(tmp_path):
+    write_sample(tmp_path, 3_000)
+    code = (
+        "import sys, pathlib; from convrec.data.catalog import LeftOut\n"
+        "from convrec.data.reddit_movie import read_reddit_movie\n"
+        "rows = read_reddit_movie(pathlib.Path(sys.argv[1]), 1, LeftOut())[1]\n"
+        "rows.to_parquet(sys.argv[2], index=False)"
+    )
+    for threads in ("1", "5"):
+        command = [sys.executable, "-c", code, str(tmp_path), str(tmp_path / threads)]
+        subprocess.run(command, check=True, env=os.environ | {"POLARS_MAX_THREADS": threads})
+    assert (tmp_path / "1").read_bytes() == (tmp_path / "5").read_bytes()
+
+
 def test_a_turn_counts_once_and_deviating_copies_are_counted(tmp_path):
-    thread = _thread()
+    thread = small_thread()
     other_conversation = thread[1] | {"conv_id": "b"}
     edited = thread[1] | {"processed": f"zz {ALIEN}", "utc_time": NOVEMBER + 86_400 * 30}
     _, rows, left_out = _read(tmp_path, [*thread, *thread, other_conversation, edited])
@@ -165,7 +177,7 @@ def test_a_turn_counts_once_and_deviating_copies_are_counted(tmp_path):
     ],
 )
 def test_what_cannot_be_used_is_counted(tmp_path, number, change, reason):
-    thread = _thread()[: number + 1] if number == 1 else _thread()
+    thread = small_thread()[: number + 1] if number == 1 else small_thread()
     extra = turn("d", "t1_y", NOVEMBER, ALIEN, thread[:1], NAMES, is_seeker=False, upvotes=9)
     lone = turn("e", "t1_d", NOVEMBER, "No idea", [], NAMES, is_seeker=False, upvotes=9)
     records = [*thread, extra] + ([lone] if number == 1 else [])
@@ -177,14 +189,14 @@ def test_what_cannot_be_used_is_counted(tmp_path, number, change, reason):
 
 
 def test_numbers_as_pandas_writes_them_beside_gaps(tmp_path):
-    thread = _thread()
+    thread = small_thread()
     changed = [{**record, "utc_time": f"{record['utc_time']}.0"} for record in thread]
     changed[1]["upvotes"] = "5.0"
     assert _read(tmp_path / "a", changed)[1] == _read(tmp_path / "b", thread)[1]
 
 
 def test_an_empty_text_adds_no_message(tmp_path):
-    thread = _thread()
+    thread = small_thread()
     thread[4]["processed"] = "['SYSTEM', '']"
     _, rows, left_out = _read(tmp_path, thread)
     assert [message["role"] for message in rows[1]["messages"]] == ["user", "assistant", "user"]
@@ -218,7 +230,7 @@ def _drop_column(path: Path) -> None:
     ],
 )
 def test_unreadable_files(tmp_path, change, message):
-    write_dump(tmp_path, _thread(), NAMES)
+    write_dump(tmp_path, small_thread(), NAMES)
     change(tmp_path)
     with pytest.raises(InputError, match=message):
         read_reddit_movie(tmp_path, 1, LeftOut())
@@ -227,13 +239,13 @@ def test_unreadable_files(tmp_path, change, message):
 def test_no_folder_and_no_row(tmp_path):
     with pytest.raises(InputError, match="no such folder"):
         read_reddit_movie(tmp_path / "none", 1, LeftOut())
-    write_dump(tmp_path, _thread(), NAMES)
+    write_dump(tmp_path, small_thread(), NAMES)
     with pytest.raises(InputError, match="at least 6 upvotes"):
         read_reddit_movie(tmp_path, 6, LeftOut())
 
 
 def test_ragged_rows_other_line_ends_and_blank_lines(tmp_path):
-    _, rows, _ = _read(tmp_path, _thread())
+    _, rows, _ = _read(tmp_path, small_thread())
     train, test = tmp_path / "train.csv", tmp_path / "validation.csv"
     train.write_bytes(b"\xef\xbb\xbf" + train.read_bytes().replace(b"\n", b"\r\n") + b"\nc,t1_h,1,u,True\n\n")
     _append(test, b"c,t1_i,1,u,True,1,1,x,x,[],[],[],more\n")
@@ -247,7 +259,7 @@ def test_ragged_rows_other_line_ends_and_blank_lines(tmp_path):
 
 
 def test_names_that_cannot_be_used(tmp_path):
-    write_dump(tmp_path, _thread(), NAMES)
+    write_dump(tmp_path, small_thread(), NAMES)
     names = json.dumps(NAMES)[1:-1]
     bad = '"tt5": null, "tt6": "\\ud800 (1999)", "tt7": "A\\u0000 (1999)", "nm1": "B (1999)", "tt8": "Year 0 (0000)"'
     (tmp_path / "id2name.json").write_text(f'{{{names}, {bad}, "{UP}": "Again (1999)"}}')
@@ -259,256 +271,6 @@ def test_names_that_cannot_be_used(tmp_path):
     assert reasons["tt6"] == reasons["tt7"] == "NUL or half a character"
     assert reasons["tt8"] == "year out of range"
     left_out.write(tmp_path / "left_out.csv")
-
-
-PIECES = [
-    "a ",
-    "it's",
-    '"',
-    "\\",
-    "\n",
-    ",",
-    "é",
-    "\u200b",
-    "\U0001f3ac",
-    "tt",
-    "[",
-    "']",
-    "\\n",
-    "\u0301",
-    "\u202e",
-    "|",
-]
-TURN_IDS = [f"t{number}" for number in range(1, 10)]
-FILM_IDS = [HEAT, UP, ALIEN, ALIEN_AGAIN, LOST, LATE, UNKNOWN]
-BAD_CELLS = {
-    "conv_id": [""],
-    "turn_id": ["", "\0"],
-    "is_seeker": ["", "1", "\0", "FALSE", "true"],
-    "utc_time": ["", "-1", "nan", "1e400", "2022-11-01", "9" * 30, "0"],
-    "upvotes": ["", "inf", "many"],
-    "processed": ["", "['USER', '\\ud800']", "x\0", "['USER', '']", "['USER', 'a", "['USER'", "['"],
-    "context_turn_ids": [
-        "[]",
-        "",
-        "[",
-        "['t0',]",
-        "[t0]",
-        "[1]",
-        "None",
-        "{}",
-        "['t0', 't9']",
-        "['t0', 't0']",
-        "['t5']",
-    ],
-}
-
-
-def _hostile_records(seed: int) -> list[dict]:
-    """Threads below t0 in which some cells are hostile: drawn evenly, since small examples hold no rows at all."""
-    draw = random.Random(seed)
-    records = []
-    for turn_id in ["t0", *draw.choices(["t0", *TURN_IDS * 3], k=draw.randrange(2, 13))]:
-        text = "".join(draw.choices(PIECES + FILM_IDS * 2, k=draw.randrange(1, 9)))
-        record = {
-            "conv_id": draw.choice("cd"),
-            "turn_id": turn_id,
-            "is_seeker": "True" if turn_id == "t0" else draw.choice(["False", "False", "True"]),
-            "utc_time": draw.choice([str(NOVEMBER), f"{NOVEMBER}.0"]),
-            "upvotes": draw.choice(["1", "2.0", "0", "-3", "1e3"]),
-            "processed": draw.choice([text, repr(["USER", text]), repr(["SYSTEM", text])]),
-            "context_turn_ids": draw.choice(["['t0']"] * 4 + ["['t0', \"t1\"]", "['t0', 't1', 't2']"]),
-        }
-        bad = {name: draw.choice(cells) for name, cells in BAD_CELLS.items() if draw.random() < 0.03}
-        records.append(record | bad)
-    return records
-
-
-def _usable_text(cell: str) -> str | None:
-    if not re.match(r"\s*\[\s*['\"]", cell):
-        return cell.strip()
-    try:
-        role, text = ast.literal_eval(cell.strip())
-        text.encode()
-    except (SyntaxError, ValueError, AttributeError):
-        return None
-    return text.strip()
-
-
-def _number(cell: str) -> float | None:
-    try:
-        return float(cell) if math.isfinite(float(cell)) else None
-    except ValueError:
-        return None
-
-
-def _turns_by_loop(records: list[dict], left_out: Counter) -> dict[str, dict]:
-    copies: dict[str, list[tuple]] = {}
-    for record in records:
-        if not any(record.values()):
-            continue
-        text, context = _usable_text(record["processed"]), record["context_turn_ids"]
-        reason = None
-        if any("\0" in cell for cell in record.values()):
-            reason = "NUL bytes"
-        elif not record["turn_id"]:
-            reason = "no turn_id"
-        elif record["is_seeker"].lower() not in ("true", "false"):
-            reason = "is_seeker is neither True nor False"
-        elif text is None:
-            reason = "broken literal in processed"
-        elif not record["processed"] and not context:
-            reason = "neither text nor context"
-        elif context and not re.fullmatch(r"""\[(['"]t\d['"](, ['"]t\d['"])*,?)?\]""", context):
-            reason = "broken literal in context_turn_ids"
-        if reason:
-            left_out["turns", reason] += 1
-            continue
-        numbers = [_number(record["utc_time"]), _number(record["upvotes"])]
-        if numbers[0] is not None and not 1.1e9 < numbers[0] < 4.1e9:
-            numbers[0] = None
-        ordered = [(number is not None, number or 0) for number in numbers]
-        cells = (text, record["is_seeker"].lower() == "true", *ordered, context)
-        copies.setdefault(record["turn_id"], []).append((cells, record["conv_id"]))
-    turns = {}
-    for turn_id, found in copies.items():
-        cells, conversation = min(found)
-        left_out["turns", "differs from another row of its turn_id"] += sum(cells != other for other, _ in found)
-        text, is_seeker, when, upvotes, context = cells
-        path = re.findall(r"t\d", context)
-        turns[turn_id] = {"text": text, "seeker": is_seeker, "when": when, "upvotes": upvotes, "path": path}
-        turns[turn_id]["conversation"] = conversation
-    return turns
-
-
-FILMS = {HEAT: ("Heat", 1995), UP: ("Up", 2009), ALIEN: ("Alien", 1979), ALIEN_AGAIN: ("Alien", 1979)}
-FILMS |= {LOST: ("Lost", None), LATE: ("Late", None)}
-SPELT = {HEAT: "Heat (1995)", UP: "Up (2009)", ALIEN: "Alien (1979)", ALIEN_AGAIN: "Alien (1979)", LOST: "Lost"}
-SPELT[LATE] = "Late (3000)"
-
-
-def _films(text: str) -> list[tuple]:
-    """The films that a text names, in order; one without a name is its id."""
-    ids = re.findall("tt[0-9]+", text)
-    return list(dict.fromkeys(FILMS.get(movie, (None, movie)) for movie in ids))
-
-
-def _problem_by_loop(turn_id: str, answer: dict, turns: dict[str, dict]) -> str | None:
-    path = answer["path"]
-    if not answer["upvotes"][0]:
-        return "upvotes is no number"
-    if not answer["when"][0]:
-        return "utc_time is no time from 2005 to 2099"
-    if not answer["conversation"]:
-        return "no conv_id"
-    if not path:
-        return "no context"
-    if turn_id in path:
-        return "a turn twice in its path"
-    if any(parent not in turns for parent in path):
-        return "a turn of its context is missing"
-    if len(set(path)) < len(path):
-        return "a turn twice in its path"
-    if not any(turns[parent]["seeker"] and turns[parent]["text"] for parent in path):
-        return "no words of the seeker in its context"
-    return None
-
-
-def _rows_by_loop(records: list[dict], min_upvotes: int, left_out: Counter) -> list[dict]:
-    """The oracle: the same job, one turn after the other."""
-    turns = _turns_by_loop(records, left_out)
-    rows, used = [], set()
-    for turn_id, answer in sorted(turns.items()):
-        films, upvotes = _films(answer["text"]), answer["upvotes"]
-        if answer["seeker"] or not films or (upvotes[0] and upvotes[1] < min_upvotes):
-            continue
-        problem = _problem_by_loop(turn_id, answer, turns)
-        if problem:
-            left_out["conversations", problem] += 1
-            continue
-        named = list(dict.fromkeys(film for parent in answer["path"] for film in _films(turns[parent]["text"])))
-        fresh = [film for film in films if film not in named]
-        left_out["groundtruth", "no name in id2name.json"] += sum(title is None for title, _ in fresh)
-        left_out["groundtruth", "not in the catalog"] += sum(year is None for _, year in fresh)
-        truths = [{"title": title, "year": year} for title, year in fresh if title is not None and year is not None]
-        if not truths:
-            continue
-        messages: list[dict] = []
-        for parent in answer["path"]:
-            used.add(parent)
-            text = re.sub("tt[0-9]+", lambda match: SPELT.get(match.group(), match.group()), turns[parent]["text"])
-            role = "user" if turns[parent]["seeker"] else "assistant"
-            if text and messages and messages[-1]["role"] == role:
-                messages[-1]["content"] += f"\n{text}"
-            elif text:
-                messages.append({"role": role, "content": text})
-        seen = [title for title, _ in named if title is not None]
-        rows.append(
-            {
-                "conversation_id": answer["conversation"],
-                "date": "2022-11-01",
-                "messages": messages,
-                "groundtruth": truths,
-                "seen_titles": seen,
-            }
-        )
-    for parent in used:
-        unknown = [movie for title, movie in _films(turns[parent]["text"]) if title is None]
-        left_out["seen_titles", "no name in id2name.json"] += len(unknown)
-    return rows
-
-
-@settings(max_examples=300, deadline=None)
-@given(seed=st.integers(0, 2**32), files=st.integers(1, 3), min_upvotes=st.integers(-1, 2))
-def test_hostile_cells_give_what_plain_loops_give(tmp_path_factory, seed, files, min_upvotes):
-    records = _hostile_records(seed)
-    folder = tmp_path_factory.mktemp("fuzz")
-    (folder / "id2name.json").write_text(json.dumps(NAMES), encoding="utf-8")
-    for number in range(files):
-        with (folder / f"{number}.csv").open("w", encoding="utf-8", newline="") as stream:
-            writer = csv.DictWriter(stream, CELLS, restval="x", lineterminator=["\n", "\r\n"][number % 2])
-            writer.writeheader()
-            writer.writerows(records[number::files])
-    counts = Counter(OF_THE_CATALOG)
-    expected = _rows_by_loop(records, min_upvotes, counts)
-    left_out = LeftOut()
-    try:
-        _, rows = read_reddit_movie(folder, min_upvotes, left_out)
-    except InputError:
-        assert not expected
-    else:
-        assert rows.drop(columns="prompt_id").to_dict("records") == expected
-        keys = [(key, json.dumps(messages)) for key, messages in zip(rows["prompt_id"], rows["messages"], strict=True)]
-        assert len(set(keys)) == rows["prompt_id"].nunique() == len({messages for _, messages in keys})
-    assert Counter((row["source"], row["reason"]) for row in left_out.rows) == +counts
-
-
-DAMAGE = [b"", b'"', b"\0", b"\xff", b"\r", b"\n", b",", b"'", b"\\", b"[]", b"0", b"tt"]
-
-
-@settings(max_examples=200, deadline=None)
-@given(seed=st.integers(0, 2**32))
-def test_damaged_files_give_an_error_or_rows(tmp_path_factory, seed):
-    folder = tmp_path_factory.mktemp("damaged")
-    write_dump(folder, _thread(), NAMES)
-    draw = random.Random(seed)
-    path = folder / draw.choice(["train.csv", "validation.csv", "id2name.json"])
-    content = bytearray(path.read_bytes())
-    for _ in range(draw.randrange(1, 5)):
-        start = draw.randrange(len(content) + 1)
-        end = start + draw.choice([0, 0, 1, 1, 1, 1, 5, 5, len(content)])
-        content[start:end] = draw.choice(DAMAGE)
-    path.write_bytes(bytes(content))
-    left_out = LeftOut()
-    try:
-        catalog, rows = read_reddit_movie(folder, 1, left_out)
-    except InputError as error:
-        assert str(folder) in str(error)
-        return
-    assert 0 < len(rows) <= 7 and rows.notna().all(axis=None)
-    for row in rows.to_dict("records"):
-        assert row["messages"] and row["groundtruth"]
-        assert all(catalog.find(truth["title"], truth["year"], tolerance=0) is not None for truth in row["groundtruth"])
 
 
 def test_a_whole_sample(tmp_path):

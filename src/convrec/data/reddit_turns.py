@@ -127,7 +127,7 @@ def _unreadable(path: Path, error: Exception) -> InputError:
         return InputError(f"{path}: the file is empty; export or download it again")
     if "utf-8" in str(error).lower():
         return InputError(f"{path}: not UTF-8; convert the file to UTF-8 (iconv), or download it again")
-    reason = " ".join(str(error).split())[:200]
+    reason = " ".join(str(error).split("The current offset")[0].split())[:200]  # then come hints on Polars' options
     return InputError(f"{path}: not readable as CSV ({reason}); close every quote, or download the file again")
 
 

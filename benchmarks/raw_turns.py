@@ -1,0 +1,134 @@
+"""The raw Reddit-Movie reader at a million turns: time and peak memory, beside the same job in pandas.
+
+Each runs in a process of its own, on the same files and the same machine; their rows are compared.
+
+    python -m benchmarks.raw_turns [--turns 1000000] [--films 20000]
+"""
+
+import argparse
+import ast
+import hashlib
+import json
+import re
+import sys
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import pandas as pd
+
+from convrec.data.catalog import LeftOut, build_catalog, fold, title_and_year
+from convrec.data.reddit_movie import read_reddit_movie
+from tests.data.reddit_movie_sample import write_sample
+
+MIN_UPVOTES = 1
+COLUMNS = ["conversation_id", "prompt_id", "date", "messages", "groundtruth", "seen_titles"]
+
+
+def by_polars(folder: Path) -> pd.DataFrame:
+    """Return the rows of the project's reader."""
+    return read_reddit_movie(folder, MIN_UPVOTES, LeftOut())[1]
+
+
+def by_pandas(folder: Path) -> pd.DataFrame:
+    """Return the same rows as pandas is mostly used for it: columns where that is easy, functions where it is not."""
+    names = json.loads((folder / "id2name.json").read_text(encoding="utf-8"))
+    ids = sorted(names, key=lambda movie: (len(movie), movie))
+    parts = {movie: title_and_year(names[movie]) for movie in ids}
+    catalog = build_catalog([dict(zip(("title", "year"), parts[movie], strict=True)) for movie in ids], (), LeftOut())
+    items = {(fold(item.title), item.year): item for item in catalog.items}
+    films = {m: items.get((fold(title), int(year))) if year else None for m, (title, year) in parts.items()}
+    key_of = {movie: (fold(films[movie].title), films[movie].year) if films[movie] else movie for movie in ids}
+    text_of = {movie: str(films[movie]) if films[movie] else names[movie] for movie in ids}
+    title_of = {movie: films[movie].title if films[movie] else parts[movie][0] for movie in ids}
+    mention = re.compile("tt[0-9]+")
+
+    used = ["conv_id", "turn_id", "is_seeker", "utc_time", "upvotes", "processed", "context_turn_ids"]
+    turns = pd.concat([pd.read_csv(path, usecols=used) for path in sorted(folder.glob("*.csv"))])
+    turns = turns.drop_duplicates("turn_id")
+    turns["text"] = turns["processed"].map(lambda cell: ast.literal_eval(cell)[1].strip())
+    turns["ids"] = turns["text"].str.findall("tt[0-9]+")
+    text = dict(zip(turns["turn_id"], turns["text"], strict=True))
+    mentions = dict(zip(turns["turn_id"], turns["ids"], strict=True))
+    seekers = dict(zip(turns["turn_id"], turns["is_seeker"], strict=True))
+
+    def messages(path: list[str]) -> list[dict[str, str]]:
+        result: list[dict[str, str]] = []
+        for turn_id in path:
+            role = "user" if seekers[turn_id] else "assistant"
+            words = mention.sub(lambda match: text_of[match.group()], text[turn_id])
+            if result and result[-1]["role"] == role:
+                result[-1]["content"] += f"\n{words}"
+            else:
+                result.append({"role": role, "content": words})
+        return result
+
+    def seen(path: list[str]) -> list[str]:
+        return list(dict.fromkeys(title_of[movie] for turn_id in path for movie in mentions[turn_id]))
+
+    def truths(turn_id: str, path: list[str]) -> list[dict[str, object]]:
+        named = {key_of[movie] for parent in path for movie in mentions[parent]}
+        fresh = {key_of[movie]: films[movie] for movie in mentions[turn_id] if key_of[movie] not in named}
+        return [{"title": item.title, "year": item.year} for item in fresh.values() if item]
+
+    rows = turns[~turns["is_seeker"] & (turns["upvotes"] >= MIN_UPVOTES) & (turns["ids"].map(len) > 0)].copy()
+    rows["path"] = rows["context_turn_ids"].map(ast.literal_eval)
+    rows["groundtruth"] = [truths(*pair) for pair in zip(rows["turn_id"], rows["path"], strict=True)]
+    rows = rows[rows["groundtruth"].map(len) > 0].sort_values(["utc_time", "turn_id"])
+    rows["messages"] = rows["path"].map(messages)
+    rows["seen_titles"] = rows["path"].map(seen)
+    rows["prompt_id"] = rows["messages"].map(lambda m: hashlib.sha256(json.dumps(m).encode()).hexdigest()[:16])
+    rows["date"] = pd.to_datetime(rows["utc_time"], unit="s").dt.strftime("%Y-%m-%d")
+    return rows.rename(columns={"conv_id": "conversation_id"})[COLUMNS]
+
+
+def _peak() -> int:
+    """Return the peak resident bytes of this process since they were last reset."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+
+
+def measure(work: str, folder: Path) -> tuple[float, int, int, str]:
+    """Return seconds, peak bytes, number of rows and a digest of the rows; run it in a process of its own."""
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    start = time.perf_counter()
+    rows = {"by_polars": by_polars, "by_pandas": by_pandas}[work](folder)
+    seconds, peak = time.perf_counter() - start, _peak()
+    digest = hashlib.sha256()
+    for begin in range(0, len(rows), 10_000):
+        for row in rows.iloc[begin : begin + 10_000].to_dict("records"):
+            digest.update(json.dumps(row, sort_keys=True, default=int).encode())
+    return seconds, peak, len(rows), digest.hexdigest()
+
+
+def main() -> None:
+    """Print one line a reader, and their ratios."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--turns", type=int, default=1_000_000)
+    parser.add_argument("--films", type=int, default=20_000)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_sample(folder, options.turns, options.films)
+        size = sum(path.stat().st_size for path in folder.glob("*.csv"))
+        sys.stdout.write(f"{options.turns} raw turns, {size / 2**30:.2f} GiB of CSV\n")
+        results = {}
+        for work in ("by_polars", "by_pandas"):
+            # A fresh interpreter each: neither finds the memory of the other, nor that of the generator.
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+                results[work] = pool.submit(measure, work, folder).result()
+            seconds, peak, number, _ = results[work]
+            sys.stdout.write(f"{work}: {seconds:.1f} s, peak {peak / 2**30:.2f} GiB, {number} rows\n")
+    ours, theirs = results["by_polars"], results["by_pandas"]
+    if ours[2:] != theirs[2:]:
+        raise SystemExit("the rows of the two differ")
+    sys.stdout.write(
+        f"same rows; Polars takes {ours[0] / theirs[0]:.3f} of pandas' time ({theirs[0] / ours[0]:.1f} times as fast) "
+        f"and {ours[1] / theirs[1]:.2f} of its peak memory\n"
+    )
+
+
+if __name__ == "__main__":
+    main()
