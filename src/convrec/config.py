@@ -54,9 +54,10 @@ class Synthetic(Section):
 class Data(Section):
     """Stage `data`: where conversations and catalog come from, and how they are split."""
 
-    source: Literal["synthetic", "redial", "reddit"]
+    source: Literal["synthetic", "redial", "reddit", "reddit_movie"]
     path: str = Field(description="folder of the source's files; a dep of the stage; synthetic reads nothing there")
     catalog: str | None = Field(description="reddit: name of the catalog's file there (CSV, JSON lines, pickle)")
+    min_upvotes: int = Field(description="reddit_movie: an answer with fewer is no ground truth")
     max_left_out: Share = Field(description="the stage fails when a larger share of rows is left out")
     validation_month: Month | None = Field(description="dated sources: validation rows are of this month")
     test_month: Month | None = Field(description="dated sources: test rows are of this month")
@@ -68,8 +69,8 @@ class Data(Section):
     def _source_is_complete(self) -> "Data":
         if self.source == "reddit" and not self.catalog:
             raise ValueError("catalog is empty; source 'reddit' needs the name of the catalog's file in data.path")
-        if self.source == "synthetic" and not (self.validation_month and self.test_month):
-            raise ValueError("validation_month and test_month are needed for the dated source 'synthetic'")
+        if self.source in ("synthetic", "reddit_movie") and not (self.validation_month and self.test_month):
+            raise ValueError(f"validation_month and test_month are needed for the dated source {self.source!r}")
         if self.validation_month and self.test_month and self.validation_month >= self.test_month:
             raise ValueError(f"validation_month {self.validation_month} is not before test_month {self.test_month}")
         return self

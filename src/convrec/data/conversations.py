@@ -1,11 +1,15 @@
 """The canonical conversation rows, their file, their prompt, and their splits."""
 
+import hashlib
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from convrec.errors import InputError
 from convrec.matching import Truth
@@ -17,7 +21,12 @@ SPLITS = ("train", "validation", "test")
 def write_rows(rows: pd.DataFrame, path: Path) -> None:
     """Write rows as Parquet, creating the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    rows.to_parquet(path, index=False)
+    if any(isinstance(dtype, pd.ArrowDtype) for dtype in rows.dtypes):
+        # pandas notes Arrow's nested types in the file, and cannot read its own note
+        table = pa.Table.from_pandas(rows, preserve_index=False).replace_schema_metadata(None)
+        pq.write_table(table, path)
+    else:
+        rows.to_parquet(path, index=False)
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -50,6 +59,11 @@ def prompt_of_text(text: str, instruction: str | None, list_length: int) -> list
     """Return the chat prompt of a conversation that is already text (see `transcript`)."""
     content = text if instruction is None else f"{instruction.format(list_length=list_length)}\n{text}"
     return [{"role": "user", "content": content}]
+
+
+def prompt_key(messages: list[dict[str, str]]) -> str:
+    """Return the `prompt_id` of messages that carry none of their own; equal messages, role first, share it."""
+    return hashlib.sha256(json.dumps(messages).encode()).hexdigest()[:16]
 
 
 def distinct_prompts(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

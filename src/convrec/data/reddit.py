@@ -4,15 +4,13 @@ Its prompts hold instruction and conversation in one message, so `common.instruc
 of the Rank-GRPO paper (arXiv 2510.20150).
 """
 
-import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from convrec.data.catalog import Catalog, LeftOut, build_catalog, read_rows
-from convrec.data.conversations import SPLITS, require_filled
+from convrec.data.conversations import SPLITS, prompt_key, require_filled
 from convrec.errors import InputError
 
 _REQUIRED = ("prompt", "groundtruth_with_release_year", "seen_titles")
@@ -57,7 +55,7 @@ def read_reddit(folder: Path, catalog_name: str, left_out: LeftOut) -> tuple[Cat
                 left_out.add("conversations", f"{name}:{number}", "no ground truth", row["prompt"])
                 continue
             messages = [{"role": m["role"], "content": m["content"]} for m in row["prompt"]]
-            key = hashlib.sha256(json.dumps(messages).encode()).hexdigest()[:16]
+            key = prompt_key(messages)
             seen = [str(title) for title in row["seen_titles"]]
             rows.append(
                 {"prompt_id": key, "date": "", "messages": messages, "groundtruth": truths, "seen_titles": seen}

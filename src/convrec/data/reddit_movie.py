@@ -4,7 +4,6 @@ A thread is a seeker's post and the replies below it; the context of a turn is t
 Source: He et al. 2023, "Large Language Models as Zero-Shot Conversational Recommenders".
 """
 
-import hashlib
 import json
 import re
 from pathlib import Path
@@ -13,6 +12,7 @@ import pandas as pd
 import polars as pl
 
 from convrec.data.catalog import Catalog, LeftOut, build_catalog, fold, title_and_year
+from convrec.data.conversations import prompt_key
 from convrec.data.reddit_turns import list_of_ids, read_turns
 from convrec.errors import InputError
 
@@ -188,10 +188,9 @@ def _messages(steps: pl.DataFrame, turns: pl.DataFrame, movies: pl.DataFrame) ->
 
 def _prompt_ids(messages: pl.Series) -> pl.Series:
     """Return the ids of prompts: equal messages have equal ids, on every machine and in every version of Polars."""
-    ids = []
+    ids: list[str] = []
     for part in messages.to_frame().iter_slices(10_000):
-        texts = (json.dumps(value) for value in part.to_series().to_list())
-        ids += [hashlib.sha256(text.encode()).hexdigest()[:16] for text in texts]
+        ids += map(prompt_key, part.to_series().to_list())
     return pl.Series("prompt_id", ids, pl.String)
 
 

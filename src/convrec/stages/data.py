@@ -8,6 +8,7 @@ from convrec.config import Params
 from convrec.data.catalog import Catalog, LeftOut, build_catalog
 from convrec.data.conversations import COLUMNS, SPLITS, split_by_conversation, split_by_month, write_rows
 from convrec.data.reddit import read_reddit
+from convrec.data.reddit_movie import read_reddit_movie
 from convrec.data.redial import read_redial
 from convrec.data.synthetic import embedded_rows, simulate
 from convrec.errors import InputError
@@ -35,6 +36,13 @@ def _load(params: Params, left_out: LeftOut) -> tuple[Catalog, dict[str, pd.Data
         return catalog, split_by_month(rows, config.validation_month or "", config.test_month or ""), world
     if config.source == "reddit":
         return *read_reddit(Path(config.path), config.catalog or "", left_out), None
+    if config.source == "reddit_movie":
+        catalog, rows = read_reddit_movie(Path(config.path), config.min_upvotes, left_out)
+        return (
+            catalog,
+            split_by_month(rows[list(COLUMNS)], config.validation_month or "", config.test_month or ""),
+            None,
+        )
     catalog, rows = read_redial(Path(config.path), left_out)
     splits = split_by_conversation(
         rows[list(COLUMNS)],
