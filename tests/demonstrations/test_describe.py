@@ -1,7 +1,5 @@
-from convrec.demonstrations.calls import CallStore
-from convrec.demonstrations.chat import Budget, ChatClient
 from convrec.demonstrations.describe import PASSAGE_LENGTH, PASSAGES, Describer, find_passages, metadata_text
-from tests.demonstrations.chat_server import ChatServer, completion, reported, sent
+from tests.demonstrations.chat_server import ChatServer, client_of, completion, reported, sent
 
 
 def test_the_labelled_lines_of_a_description_become_one_text():
@@ -23,19 +21,7 @@ def test_passages_are_found_in_any_spelling_and_stand_around_the_title():
 
 
 def _describer(tmp_path, server):
-    chat = ChatClient(
-        CallStore(tmp_path / "calls.sqlite"),
-        model="m",
-        base_url=server.url,
-        temperature=0.0,
-        max_completion_tokens=100,
-        max_concurrency=4,
-        timeout_seconds=10.0,
-        max_retries=0,
-        max_failed=0.0,
-        budget=Budget(None, None, 0.0, 0.0),
-    )
-    return Describer(chat, ["User: that primer movie with the time box was confusing"])
+    return Describer(client_of(server, tmp_path), ["User: that primer movie with the time box was confusing"])
 
 
 def test_an_item_is_asked_for_once_and_an_unknown_one_with_what_people_wrote(tmp_path):

@@ -4,12 +4,10 @@ import pytest
 from convrec.data.catalog import LeftOut, build_catalog
 from convrec.data.synthetic import Taste, World, embedded_rows, simulate
 from convrec.demonstrations.answers import parse_answer
-from convrec.demonstrations.calls import CallStore
-from convrec.demonstrations.chat import Budget, ChatClient
 from convrec.demonstrations.embedding import TfidfEmbedder
 from convrec.demonstrations.grounding import Grounder
 from convrec.demonstrations.teacher import LLMTeacher, SimilarityTeacher, SimulatedTeacher
-from tests.demonstrations.chat_server import ChatServer, completion, error, reported, sent
+from tests.demonstrations.chat_server import ChatServer, client_of, completion, error, reported, sent
 
 MONTHS = ["2022-01", "2022-02", "2022-03"]
 
@@ -59,18 +57,7 @@ def test_the_similarity_teacher_names_what_reads_alike_and_not_what_was_seen(cat
 
 
 def _llm(tmp_path, server, catalog, max_failed=0.0):
-    chat = ChatClient(
-        CallStore(tmp_path / "calls.sqlite"),
-        model="m",
-        base_url=server.url,
-        temperature=0.0,
-        max_completion_tokens=100,
-        max_concurrency=4,
-        timeout_seconds=10.0,
-        max_retries=0,
-        max_failed=max_failed,
-        budget=Budget(None, None, 0.0, 0.0),
-    )
+    chat = client_of(server, tmp_path, max_failed=max_failed)
     return LLMTeacher(chat, catalog, candidates_per_call=2), chat
 
 
