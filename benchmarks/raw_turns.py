@@ -19,8 +19,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from convrec.data.catalog import LeftOut, build_catalog, fold, title_and_year
+from convrec.data.catalog import build_catalog
+from convrec.data.quarantine import Quarantine
 from convrec.data.reddit_movie import read_reddit_movie
+from convrec.data.titles import title_and_year
 from tests.data.reddit_movie_sample import write_sample
 
 MIN_UPVOTES = 1
@@ -29,20 +31,19 @@ COLUMNS = ["conversation_id", "prompt_id", "date", "messages", "groundtruth", "s
 
 def by_polars(folder: Path) -> pd.DataFrame:
     """Return the rows of the project's reader."""
-    return read_reddit_movie(folder, MIN_UPVOTES, LeftOut())[1]
+    return read_reddit_movie(folder, MIN_UPVOTES, Quarantine())[1]
 
 
 def by_pandas(folder: Path) -> pd.DataFrame:
     """Return the same rows as pandas is mostly used for it: columns where that is easy, functions where it is not."""
     names = json.loads((folder / "id2name.json").read_text(encoding="utf-8"))
     ids = sorted(names, key=lambda movie: (len(movie), movie))
-    parts = {movie: title_and_year(names[movie]) for movie in ids}
-    catalog = build_catalog([dict(zip(("title", "year"), parts[movie], strict=True)) for movie in ids], (), LeftOut())
-    items = {(fold(item.title), item.year): item for item in catalog.items}
-    films = {m: items.get((fold(title), int(year))) if year else None for m, (title, year) in parts.items()}
-    key_of = {movie: (fold(films[movie].title), films[movie].year) if films[movie] else movie for movie in ids}
+    catalog, places = build_catalog([{"title": names[movie]} for movie in ids], (), Quarantine())
+    place_of = dict(zip(ids, places, strict=True))
+    films = {movie: None if place is None else catalog.items[place] for movie, place in place_of.items()}
+    key_of = {movie: movie if place is None else place for movie, place in place_of.items()}
     text_of = {movie: str(films[movie]) if films[movie] else names[movie] for movie in ids}
-    title_of = {movie: films[movie].title if films[movie] else parts[movie][0] for movie in ids}
+    title_of = {movie: films[movie].title if films[movie] else title_and_year(names[movie])[0] for movie in ids}
     mention = re.compile("tt[0-9]+")
 
     used = ["conv_id", "turn_id", "is_seeker", "utc_time", "upvotes", "processed", "context_turn_ids"]

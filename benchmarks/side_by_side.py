@@ -9,7 +9,8 @@ from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
 from benchmarks.timing import StepTimes
-from convrec.data.catalog import Catalog, LeftOut, build_catalog
+from convrec.data.catalog import Catalog, build_catalog
+from convrec.data.quarantine import Quarantine
 from convrec.data.synthetic import embedded_rows
 from convrec.generation.tokenizer import load_tokenizer
 from convrec.rl.arguments import RankGRPOConfig
@@ -24,7 +25,7 @@ _WORDS = "User: a heist film from the 90s please, tense and dark. Assistant: whi
 
 def film_catalog() -> Catalog:
     """Return the embedded catalog, without metadata."""
-    return build_catalog(embedded_rows(), [], LeftOut())
+    return build_catalog(embedded_rows(), [], Quarantine())[0]
 
 
 def film_tokenizer(catalog: Catalog) -> Any:

@@ -265,7 +265,7 @@ def test_bad_input_ends_with_one_clear_error(project, trained, changes, message)
 
 def test_a_flow_does_not_retry_bad_input(project, trained):
     saved = (project / "params.yaml").read_text()
-    set_params(project, {"data": {"max_left_out": 0.0, "test_month": "2023-05"}})
+    set_params(project, {"data": {"max_quarantined": 0.0, "test_month": "2023-05"}})
     try:
         result = run_in(project, sys.executable, "-m", "flows.train", check=False)
     finally:

@@ -5,8 +5,9 @@ import pandas as pd
 import pytest
 
 from convrec.config import Params, load_params
-from convrec.data.catalog import LeftOut
 from convrec.data.conversations import write_rows
+from convrec.data.quarantine import Quarantine
+from convrec.data.schemas import write_catalog
 from convrec.evaluation.report import best_models, judge_lines, metric_label, rank_figure
 from convrec.matching import Truth
 from convrec.paths import Paths
@@ -68,18 +69,22 @@ def _write_inputs(paths, params, catalog, dated, systems):
     """Write what the other stages leave behind, in their shapes."""
     cutoffs = params.common.cutoffs
     headline = f"ndcg_at_{max(cutoffs)}"
-    write_rows(catalog.to_frame(), paths.catalog)
+    paths.processed.mkdir(parents=True)
+    write_catalog(catalog, paths.catalog)
     for name, month in (("train", "10"), ("validation", "11"), ("test", "12")):
         dates = [f"2022-{month}-0{day}" if dated else "" for day in (1, 2, 3)]
         accepted = [[("Heat", 1995)], [("Alien", 1979)], [("Up", 2009)]]
         ids = ["p-1", "p-1", "p-2"]
         rows = [_row(*values) for values in zip(ids, dates, accepted, strict=True)]
         write_rows(pd.DataFrame(rows), paths.split(name))
-    left_out = LeftOut()
-    left_out.add("films.csv", 3, "no year", "Untitled")
-    left_out.write(paths.left_out)
+    quarantine = Quarantine()
+    quarantine.add("catalog", 3, "year is no number", "Untitled")
+    quarantine.write(paths.quarantine)
     counts = {name: {"rows": 3, "prompts": 2} for name in ("train", "validation", "test")}
-    write_json(paths.metrics("data"), {"catalog": len(catalog), "left_out": 1, "left_out_share": 0.0625, **counts})
+    write_json(
+        paths.metrics("data"),
+        {"catalog": len(catalog), "quarantined_share": {"catalog": 0.0625, "rows": 0.0}, **counts},
+    )
     write_json(paths.metrics("demonstrations"), _demonstration_metrics(cutoffs))
     lists = {column: [SFT_LIST, "Heat (1995)"] for column in STEP_COLUMNS.values()}
     write_rows(pd.DataFrame({"prompt_id": ["p-1", "p-2"], **lists}), paths.demonstration("validation"))
@@ -210,7 +215,7 @@ def test_numbers_intervals_and_versions_are_shown(synthetic):
     assert "Rank-GRPO against SFT +0.0123 (95 % interval -0.0011 to +0.0257, which includes zero)" in text
     assert "Rank-GRPO against popularity +0.2000 (95 % interval +0.1500 to +0.2500)." in text
     assert "75.0 %12.5 %6.2 %19.5" in text  # format, repeated, seen, lines
-    assert "films.csv: no year" in text and "6.25 %" in text
+    assert "catalogyear is no number1" in text and "6.25 % of catalog" in text
     assert "rank_grpo.num_generations" in text
     for path in (paths.catalog, *(paths.split(name) for name in ("train", "validation", "test"))):
         assert file_md5(path) in text

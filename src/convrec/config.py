@@ -51,24 +51,40 @@ class Synthetic(Section):
     num_months: int = Field(ge=3, le=120)
 
 
+Policy = Literal["keep", "drop"]
+
+
+class Checks(Section):
+    """What becomes of rows that have a problem: each is counted, and what is dropped goes to the quarantine."""
+
+    outside_catalog: Policy = Field(description="ground truth that the catalog does not hold, so that no list can hit")
+    seen_truth: Policy = Field(description="ground truth that the conversation has named, so that no list can hit")
+    duplicate_rows: Policy = Field(description="rows that equal an earlier one in every column")
+    leaks: Policy = Field(description="training rows whose conversation, or nearly its text, is held out")
+    similarity: Share = Field(gt=0, description="of texts that are nearly the same: Jaccard index of their 5-grams")
+
+
 class Data(Section):
     """Stage `data`: where conversations and catalog come from, and how they are split."""
 
-    source: Literal["synthetic", "redial", "reddit", "reddit_movie"]
+    source: Literal["synthetic", "redial", "reddit", "reddit_movie", "files"]
     path: str = Field(description="folder of the source's files; a dep of the stage; synthetic reads nothing there")
-    catalog: str | None = Field(description="reddit: name of the catalog's file there (CSV, JSON lines, pickle)")
+    catalog: str | None = Field(description="reddit, files: name of the catalog's file there")
     min_upvotes: int = Field(description="reddit_movie: an answer with fewer is no ground truth")
-    max_left_out: Share = Field(description="the stage fails when a larger share of rows is left out")
+    max_quarantined: Share = Field(description="the stage fails when a larger share of any kind of rows is left out")
     validation_month: Month | None = Field(description="dated sources: validation rows are of this month")
     test_month: Month | None = Field(description="dated sources: test rows are of this month")
     validation_share: Share = Field(description="undated sources: split by conversation")
     test_share: Share
+    checks: Checks
     synthetic: Synthetic
 
     @model_validator(mode="after")
     def _source_is_complete(self) -> "Data":
-        if self.source == "reddit" and not self.catalog:
-            raise ValueError("catalog is empty; source 'reddit' needs the name of the catalog's file in data.path")
+        if self.source in ("reddit", "files") and not self.catalog:
+            raise ValueError(f"catalog is empty; source {self.source!r} needs the name of its file in data.path")
+        if (self.validation_month is None) != (self.test_month is None):
+            raise ValueError("validation_month and test_month belong together; give both, or null for both")
         if self.source in ("synthetic", "reddit_movie") and not (self.validation_month and self.test_month):
             raise ValueError(f"validation_month and test_month are needed for the dated source {self.source!r}")
         if self.validation_month and self.test_month and self.validation_month >= self.test_month:

@@ -1,30 +1,48 @@
 """The one definition of a hit, used by the rewards and by the evaluation (method, "Relevance")."""
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
-from convrec.data.catalog import YEAR_TOLERANCE, Catalog, fold
-from convrec.parsing import Entry, parse_list
+from convrec.data.catalog import YEAR_TOLERANCE, Catalog
+from convrec.data.titles import fold, line, year_gap
+from convrec.parsing import parse_list
 
 Protocol = Literal["reward", "evaluation"]
 
 
 class Truth(NamedTuple):
-    """One ground-truth item."""
+    """One ground-truth item; its year is None where it has none."""
 
     title: str
-    year: int
+    year: int | None
+
+    @classmethod
+    def of(cls, value: "Mapping[str, Any] | Sequence[Any]") -> "Truth":
+        """Return the truth that a mapping `{title, year}` or a pair holds."""
+        title, year = (value["title"], value["year"]) if isinstance(value, Mapping) else value
+        return cls(title, None if year is None or year == "" else int(year))
+
+    def __str__(self) -> str:
+        return line(self.title, self.year)
 
 
-def _nearest(entry: Entry, open_truths: list[Truth], tolerance: int) -> Truth | None:
-    """Return the open truth of this title with the nearest year (a missing year matches any), else None."""
-    title = fold(entry.title)
+def _own_title(truth: Truth, catalog: Catalog) -> str:
+    """Return the folded title that the catalog has for a truth, which may be written by an alias."""
+    index = catalog.find(truth.title, truth.year, tolerance=0)
+    return fold(truth.title if index is None else catalog.items[index].title)
+
+
+def _nearest(title: str, year: int | None, open_truths: list[tuple[str, int | None]], tolerance: int) -> int | None:
+    """Return the position of the open truth of this folded title with the nearest year, else None.
+
+    A missing year agrees with any, but a year that is there is preferred.
+    """
     near = [
-        (abs(truth.year - entry.year) if entry.year is not None else 0, position)
-        for position, truth in enumerate(open_truths)
-        if fold(truth.title) == title and (entry.year is None or abs(truth.year - entry.year) <= tolerance)
+        (None in (own_year, year), year_gap(own_year, year), position)
+        for position, (own_title, own_year) in enumerate(open_truths)
+        if own_title == title and year_gap(own_year, year) <= tolerance
     ]
-    return open_truths[min(near)[1]] if near else None
+    return min(near)[2] if near else None
 
 
 def relevance(
@@ -43,18 +61,19 @@ def relevance(
 
     Shape: a list of length `num_ranks`.
     """
-    seen = {fold(title) for title in seen_titles}
-    open_truths = list(groundtruth)
+    seen = catalog.indices_of_titles(seen_titles)
+    open_truths = [(_own_title(truth, catalog), truth.year) for truth in groundtruth]
     credits = [0] * num_ranks
     rank = 0
     for entry in parse_list(text, catalog):
         if rank >= num_ranks:
             break
-        usable = entry is not None and entry.index is not None and fold(entry.title) not in seen
-        if usable and entry is not None:
-            truth = _nearest(entry, open_truths, tolerance)
-            if truth is not None:
-                open_truths.remove(truth)
+        usable = False
+        if entry is not None and entry.index is not None and entry.index not in seen:
+            usable = True
+            position = _nearest(fold(catalog.items[entry.index].title), entry.year, open_truths, tolerance)
+            if position is not None:
+                del open_truths[position]
                 credits[rank] = 1
         if usable or protocol == "reward":
             rank += 1

@@ -8,7 +8,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from convrec.data.catalog import YEARS, Catalog
+from convrec.data.catalog import Catalog
+from convrec.data.titles import WRITTEN_YEARS, line
 
 _LABEL = r"(?:movie|film|title|name|option|pick|no|nr|number|recommendation)\.?"
 NUMBER = re.compile(
@@ -47,6 +48,9 @@ class Entry:
     year: int | None
     index: int | None
 
+    def __str__(self) -> str:
+        return line(self.title, self.year)
+
 
 def bare(text: str) -> str:
     """Return the text without quotes and emphasis around it; a lone apostrophe, as in 'Round Midnight, stays."""
@@ -77,7 +81,7 @@ def _is_remark(separator: str, tail: str) -> bool:
 
 def _as_written(text: str) -> tuple[str, int | None]:
     """Return the title and the year of a text by its form alone."""
-    years = [match for match in YEAR.finditer(text) if int(match.group(1)) in YEARS]
+    years = [match for match in YEAR.finditer(text) if int(match.group(1)) in WRITTEN_YEARS]
     if years:
         last = years[0]
         for later in years[1:]:  # "2012 (2009)" has one; of "Title (1994) (2019)" the last counts
@@ -90,7 +94,7 @@ def _as_written(text: str) -> tuple[str, int | None]:
         return title, int(last.group(1))
     text = bare(text.rstrip(",;"))
     year = _BARE_YEAR.search(text)
-    if year and year.start() and int(year.group(1)) in YEARS:
+    if year and year.start() and int(year.group(1)) in WRITTEN_YEARS:
         return bare(text[: year.start()]), int(year.group(1))
     return bare(_NOTE.sub("", text).strip() or text), None
 
@@ -147,9 +151,9 @@ def make_entry(title: str, year: int | None, catalog: Catalog) -> Entry | None:
     return Entry(title, year, catalog.find(title, year)) if title else None
 
 
-def exact_entry(line: str, catalog: Catalog) -> Entry | None:
+def exact_entry(text: str, catalog: Catalog) -> Entry | None:
     """Return the item whose line this is to the letter, if there is one."""
-    index = catalog.index_of_line(line)
+    index = catalog.index_of_line(text)
     return None if index is None else Entry(catalog.items[index].title, catalog.items[index].year, index)
 
 

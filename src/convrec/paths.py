@@ -26,8 +26,8 @@ class Paths:
         return self.processed / "world.parquet"
 
     @property
-    def left_out(self) -> Path:
-        return self.processed / "left_out.csv"
+    def quarantine(self) -> Path:
+        return self.processed / "quarantine.parquet"
 
     @property
     def demonstrations(self) -> Path:

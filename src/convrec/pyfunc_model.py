@@ -31,7 +31,6 @@ class Recommender(PythonModel):
         self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, Any] | None = None
     ) -> list[list[str]]:
         """Return for each row at most `max_items` catalog items, best first, without seen titles."""
-        from convrec.data.catalog import fold  # noqa: PLC0415
         from convrec.data.conversations import prompt_of_text  # noqa: PLC0415
         from convrec.parsing import parse_list  # noqa: PLC0415
 
@@ -45,10 +44,9 @@ class Recommender(PythonModel):
             seen_lists = [[] for _ in prompts]
         answers = []
         for text, seen_titles in zip(self._engine.generate(prompts), seen_lists, strict=True):
-            seen = {fold(title) for title in seen_titles}
+            seen = self._catalog.indices_of_titles(seen_titles)
             known = [entry.index for entry in parse_list(text, self._catalog) if entry and entry.index is not None]
-            items = (self._catalog.items[index] for index in known)
-            names = [str(item) for item in items if fold(item.title) not in seen]
+            names = [str(self._catalog.items[index]) for index in known if index not in seen]
             answers.append(list(dict.fromkeys(names))[: (params or {}).get("max_items", list_length)])
         return answers
 

@@ -6,8 +6,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from convrec.data.catalog import Catalog, load_catalog, read_json_lines
+from convrec.data.catalog import Catalog
+from convrec.data.catalog_files import load_catalog, read_json_lines
 from convrec.data.conversations import transcript
+from convrec.data.quarantine import Quarantine
+from convrec.data.titles import line
 from convrec.demonstrations.answers import Answer, parse_answer
 from convrec.demonstrations.embedding import SentenceEmbedder, TfidfEmbedder
 from convrec.demonstrations.grounding import KINDS, Grounder, Match
@@ -71,8 +74,10 @@ def open_catalog(path: Path) -> tuple[Catalog, str]:
     """Return a catalog, and what to tell of it: its size, and the rows that were left out."""
     if not path.is_file():
         raise InputError(f"--catalog {path}: no such file; name a catalog, or run `dvc repro data` first")
-    catalog, left_out = load_catalog(path)
-    return catalog, f"{path}: {len(catalog)} items" + (f"; left out: {left_out.summary()}" if left_out.rows else "")
+    quarantine = Quarantine()
+    catalog = load_catalog(path, quarantine)
+    told = f"; left out: {quarantine.summary()}" if quarantine.rows else ""
+    return catalog, f"{path}: {len(catalog)} items{told}"
 
 
 def _place(entry: Entry, match: Match | None, catalog: Catalog) -> dict[str, Any]:
@@ -96,7 +101,7 @@ def parse_responses(
 def _lines(number: int, answer: Answer, places: list[dict[str, Any]]) -> Iterator[str]:
     yield f"Response {number}: {len(places)} items"
     for rank, place in enumerate(places, start=1):
-        written = place["title"] if place["year"] is None else f"{place['title']} ({place['year']})"
+        written = line(place["title"], place["year"])
         named = " or ".join(place["items"])
         tail = "" if named in ("", written) else f" → {named}"
         yield f"{rank:4}  {written}  [{place['match'] or 'not in the catalog'}]{tail}"

@@ -5,7 +5,11 @@ import pickle
 import pandas as pd
 import pytest
 
-from convrec.data.catalog import Catalog, Item, LeftOut, build_catalog, load_catalog, normalise, read_rows
+from convrec.data.catalog import Catalog, Item, build_catalog
+from convrec.data.catalog_files import load_catalog, read_rows
+from convrec.data.quarantine import Quarantine
+from convrec.data.schemas import write_catalog
+from convrec.data.titles import normalise
 from convrec.errors import InputError
 
 
@@ -31,15 +35,26 @@ def test_a_catalog_refuses_duplicates():
 def test_unusable_rows_are_left_out_with_their_reason():
     rows = [{"title": "Heat", "year": 1995}, {"title": "heat ", "year": "1995"}, {"title": "Up", "year": ""}]
     rows += [{"title": "", "year": 2000}, {"title": "Old", "year": 12}]
-    left_out = LeftOut()
-    assert len(build_catalog(rows, (), left_out)) == 1
-    reasons = [(row["row"], row["reason"]) for row in left_out.rows]
-    assert reasons == [("2", "duplicate item"), ("3", "no year"), ("4", "no title"), ("5", "year out of range")]
+    quarantine = Quarantine()
+    rows += [{"title": "Odd", "year": "MCM"}, {"title": {"en": "Heat"}}, {"title": "A\0B"}, {"title": "Half \ud800"}]
+    films, places = build_catalog(rows, (), quarantine)
+    assert films.items == (Item("Heat", 1995), Item("Up", None)) and places == [0, 0, 1, *[None] * 6]
+    reasons = [(row["row"], row["reason"]) for row in quarantine.rows]
+    assert reasons == [
+        ("2", "duplicate item"),
+        ("4", "no title"),
+        ("5", "year is not from 1000 to 2100"),
+        ("6", "year is no number"),
+        ("7", "title is no text"),
+        ("8", "NUL or half a character"),
+        ("9", "NUL or half a character"),
+    ]
+    assert quarantine.shares() == {"catalog": 7 / 9}
 
 
-def test_a_catalog_without_years_is_one_clear_error():
-    with pytest.raises(InputError, match=r"none of its 2 rows can be used \(no year\)"):
-        build_catalog([{"title": "Heat"}, {"title": "Up"}], (), LeftOut())
+def test_a_catalog_without_titles_is_one_clear_error():
+    with pytest.raises(InputError, match=r"none of its 2 rows can be used \(no title\)"):
+        build_catalog([{"titel": "Heat"}, {"title": " "}], (), Quarantine())
 
 
 def test_csv_json_lines_and_pickle_read_alike(tmp_path):
@@ -47,7 +62,7 @@ def test_csv_json_lines_and_pickle_read_alike(tmp_path):
     (tmp_path / "c.jsonl").write_text('{"title": "Heat", "year": 1995}\n', encoding="utf-8")
     (tmp_path / "c.pkl").write_bytes(pickle.dumps([("Heat", 1995)]))
     for name in ("c.csv", "c.jsonl", "c.pkl"):
-        assert build_catalog(read_rows(tmp_path / name), (), LeftOut()).items == (Item("Heat", 1995),)
+        assert load_catalog(tmp_path / name, Quarantine()).items == (Item("Heat", 1995),)
 
 
 @pytest.mark.parametrize(
@@ -134,24 +149,24 @@ def test_a_catalog_file_may_name_its_items_in_one_column(tmp_path):
     path = tmp_path / "films.jsonl"
     rows = [{"movie_id": 1, "name": "Heat (1995)", "genre": ["crime", "drama"], "plot": "Cops."}, {"name": "No year"}]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    films, left_out = load_catalog(path)
-    assert [str(item) for item in films.items] == ["Heat (1995)"]
+    films = load_catalog(path, Quarantine())
+    assert [str(item) for item in films.items] == ["Heat (1995)", "No year"]
     assert films.items[0].metadata == {"genre": "crime, drama", "plot": "Cops."}
-    assert [row["reason"] for row in left_out.rows] == ["no year"]
-    films.to_frame().to_parquet(tmp_path / "films.parquet")
-    again, _ = load_catalog(tmp_path / "films.parquet")
+    write_catalog(films, tmp_path / "films.parquet")
+    again = load_catalog(tmp_path / "films.parquet", Quarantine())
     assert again.items == films.items and again.items[0].text() == films.items[0].text()
 
 
 def test_a_catalog_with_lists_and_gaps_is_read_from_any_form(tmp_path):
     frame = pd.DataFrame({"title": ["Heat", "Up"], "year": [1995.0, 2009.0], "genre": [["crime", "drama"], None]})
     frame.to_parquet(tmp_path / "films.parquet")
-    films, left_out = load_catalog(tmp_path / "films.parquet")
-    assert [str(item) for item in films.items] == ["Heat (1995)", "Up (2009)"] and not left_out.rows
+    quarantine = Quarantine()
+    films = load_catalog(tmp_path / "films.parquet", quarantine)
+    assert [str(item) for item in films.items] == ["Heat (1995)", "Up (2009)"] and not quarantine.rows
     assert films.items[0].metadata["genre"] == "crime, drama" and films.items[1].metadata["genre"] == ""
     (tmp_path / "films.CSV").write_text("name\nHeat (1995)\nUp\n")
-    films, left_out = load_catalog(tmp_path / "films.CSV")
-    assert [str(item) for item in films.items] == ["Heat (1995)"] and len(left_out.rows) == 1
+    films = load_catalog(tmp_path / "films.CSV", quarantine)
+    assert [str(item) for item in films.items] == ["Heat (1995)", "Up"] and not quarantine.rows
 
 
 @pytest.mark.parametrize(
@@ -165,10 +180,48 @@ def test_a_catalog_with_lists_and_gaps_is_read_from_any_form(tmp_path):
 def test_unreadable_catalogs_are_told(tmp_path, name, content, message):
     (tmp_path / name).write_text(content)
     with pytest.raises(InputError, match=message):
-        load_catalog(tmp_path / name)
+        load_catalog(tmp_path / name, Quarantine())
 
 
 def test_metadata_that_is_no_object_is_told(tmp_path):
     pd.DataFrame({"title": ["Heat"], "year": [1995], "metadata": ["crime"]}).to_parquet(tmp_path / "films.parquet")
     with pytest.raises(InputError, match="row 1: field 'metadata'"):
-        load_catalog(tmp_path / "films.parquet")
+        load_catalog(tmp_path / "films.parquet", Quarantine())
+
+
+def test_an_id_is_the_same_for_every_spelling():
+    assert Item("The Matrix", 1999).id == Item("Matrix, The", 1999).id == "the-matrix_1999"
+    assert Item("Chess", None).id == "chess" and Item("Chess 1999", None).id == "chess-1999"
+    assert Item("千と千尋の神隠し", 2001).id == "千と千尋の神隠し_2001"
+
+
+def test_spellings_of_one_item_are_its_aliases():
+    rows = [
+        {"title": "Amelie", "year": 2001, "aliases": "Le fabuleux destin|AMELIE"},
+        {"title": "Amélie", "year": 2001},
+    ]
+    rows += [{"title": "Emma", "year": 1996}, {"title": "Emma.", "year": 2020}, {"title": "Emma.", "year": 1996}]
+    quarantine = Quarantine()
+    films, places = build_catalog(rows, (), quarantine)
+    assert [str(item) for item in films.items] == ["Amelie (2001)", "Emma (1996)", "Emma. (2020)"]
+    assert places == [0, 0, 1, 2, 1] and not quarantine.rows
+    assert [item.aliases for item in films.items] == [("Le fabuleux destin", "Amélie"), ("Emma.",), ()]
+    assert films.find("amélie", 2001) == films.find("Le Fabuleux Destin", None) == 0
+    assert films.find("Emma.", 1996) == 1 and films.find("Emma.", 2020) == 2
+    assert films.indices_of_titles(["AMÉLIE", "emma."]) == {0, 1, 2}
+    assert Catalog.from_frame(films.to_frame()).items[0].aliases == films.items[0].aliases
+
+
+def test_items_without_a_year_are_found_by_their_title():
+    games = Catalog([Item("Chess", None), Item("Dune", None), Item("Dune", 2021), Item("Go", 1000)])
+    assert [str(item) for item in games.items] == ["Chess", "Dune", "Dune (2021)", "Go (1000)"]
+    assert games.find("chess", None) == games.find("Chess", 1990) == 0
+    assert games.find("Dune", None) == 1 and games.find("Dune", 2020) == 2 and games.find("Dune", 1984) == 1
+    assert games.readings("chess!", None) == games.readings("Chess!", 1990) == [0]
+    assert games.readings("Dune!", 2020) == [2] and games.readings("Dune!", None) == [1, 2]
+
+
+def test_a_title_that_ends_in_a_year_has_it():
+    rows = [{"title": "Heat (1995)"}, {"title": "Up (2009)", "year": 2009}, {"title": "Odd (1999)", "year": 2001}]
+    films, _ = build_catalog([*rows, {"title": "(1984)"}], (), Quarantine())
+    assert films.items == (Item("Heat", 1995), Item("Up", 2009), Item("Odd (1999)", 2001), Item("(1984)", None))

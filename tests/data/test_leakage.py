@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convrec.data import leakage
-from convrec.data.catalog import fold
+from convrec.data.titles import fold
 from convrec.data.leakage import find_leaks, shingles
 
 WORDS = ["a", "film", "about", "the", "sea", "and", "two", "old", "friends", "who", "never", "meet", "again"]  # 13

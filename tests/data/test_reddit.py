@@ -3,8 +3,8 @@ import pickle
 import pytest
 from datasets import Dataset, DatasetDict
 
-from convrec.data.catalog import LeftOut
 from convrec.data.conversations import build_prompt
+from convrec.data.quarantine import Quarantine
 from convrec.data.reddit import read_reddit
 from convrec.errors import InputError
 
@@ -23,24 +23,27 @@ def _save(folder, **splits):
 
 
 def test_rows_that_share_a_prompt_stay_separate_and_share_its_id(tmp_path):
-    left_out = LeftOut()
-    catalog, splits = read_reddit(_save(tmp_path), "catalog.pkl", left_out)
+    quarantine = Quarantine()
+    catalog, splits = read_reddit(_save(tmp_path), "catalog.pkl", quarantine)
     assert len(catalog) == 2
     train = splits["train"]
     assert len(train) == 2 and train["prompt_id"].nunique() == 1
-    assert train["groundtruth"].tolist() == [[{"title": "Heat", "year": 1995}], [{"title": "Up", "year": 2009}]]
+    assert train["groundtruth"].tolist() == [
+        [{"title": "Heat", "year": 1995}],
+        [{"title": "Up", "year": 2009}, {"title": "Odd", "year": None}],
+    ]
     assert train["seen_titles"].tolist() == [["Alien"], ["Alien"]]
-    assert {(row["reason"], row["value"]) for row in left_out.rows} == {("no year", "Odd ()")}
+    assert not quarantine.rows
     assert build_prompt(train["messages"][0], None, 20) == [{"role": "user", "content": "What like Alien?"}]
 
 
 def test_a_missing_split_or_column_or_folder_is_named(tmp_path):
     with pytest.raises(InputError, match="split 'test' is missing"):
-        read_reddit(_save(tmp_path / "a", test=None), "catalog.pkl", LeftOut())
+        read_reddit(_save(tmp_path / "a", test=None), "catalog.pkl", Quarantine())
     bare = Dataset.from_list([{"prompt": [{"role": "user", "content": "x"}]}])
     with pytest.raises(InputError, match="column 'groundtruth_with_release_year' is missing"):
-        read_reddit(_save(tmp_path / "b", test=bare), "catalog.pkl", LeftOut())
+        read_reddit(_save(tmp_path / "b", test=bare), "catalog.pkl", Quarantine())
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "catalog.pkl").write_bytes(pickle.dumps([("Heat", 1995)]))
     with pytest.raises(InputError, match="no saved DatasetDict"):
-        read_reddit(tmp_path / "c", "catalog.pkl", LeftOut())
+        read_reddit(tmp_path / "c", "catalog.pkl", Quarantine())

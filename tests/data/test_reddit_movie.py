@@ -12,9 +12,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from convrec.data.catalog import Catalog, LeftOut
-from convrec.data.conversations import COLUMNS, read_rows, split_by_month, write_rows
+from convrec.data.catalog import Catalog
+from convrec.data.conversations import COLUMNS, read_rows, split_by_month
+from convrec.data.quarantine import Quarantine
 from convrec.data.reddit_movie import read_reddit_movie
+from convrec.data.schemas import write_conversations
 from convrec.errors import InputError
 from tests.data.reddit_movie_sample import film_names, sample_turns, turn, write_dump, write_sample
 
@@ -46,20 +48,18 @@ def small_thread() -> list[dict]:
 
 def _read(folder: Path, records: list[dict], min_upvotes: int = 1) -> tuple[Catalog, list[dict], Counter]:
     write_dump(folder, records, NAMES, copies=0)
-    left_out = LeftOut()
-    catalog, rows = read_reddit_movie(folder, min_upvotes, left_out)
-    return catalog, rows.to_dict("records"), Counter((row["source"], row["reason"]) for row in left_out.rows)
+    quarantine = Quarantine()
+    catalog, rows = read_reddit_movie(folder, min_upvotes, quarantine)
+    return catalog, rows.to_dict("records"), Counter((row["source"], row["reason"]) for row in quarantine.rows)
 
 
-OF_THE_CATALOG = Counter(
-    {("catalog", "no year"): 1, ("catalog", "year out of range"): 1, ("catalog", "duplicate item"): 1}
-)
+OF_THE_CATALOG = Counter({("catalog", "year is not from 1000 to 2100"): 1, ("catalog", "duplicate item"): 1})
 
 
 def test_each_turn_that_names_new_films_is_a_row(tmp_path):
-    catalog, rows, left_out = _read(tmp_path, small_thread())
-    assert [str(item) for item in catalog.items] == ["Alien (1979)", "Heat (1995)", "Up (2009)"], "in the ids' order"
-    assert left_out == OF_THE_CATALOG
+    catalog, rows, quarantine = _read(tmp_path, small_thread())
+    assert [str(item) for item in catalog.items] == ["Lost", "Alien (1979)", "Heat (1995)", "Up (2009)"]
+    assert quarantine == OF_THE_CATALOG
     first, third = rows
     post = {"role": "user", "content": 'I loved Heat (1995), it\'s a "classic".\nMore?'}
     assert first["messages"] == [post]
@@ -95,11 +95,11 @@ def test_months_are_those_of_utc(tmp_path):
     for number, when in enumerate(seconds):
         records.append(turn("c", f"t1_{number}", when, UP, records[:1], NAMES, is_seeker=False, upvotes=1))
     write_dump(tmp_path, records, NAMES)
-    _, rows = read_reddit_movie(tmp_path, 1, LeftOut())
+    _, rows = read_reddit_movie(tmp_path, 1, Quarantine())
     assert rows["date"].tolist() == ["2022-10-31", "2022-11-01", "2022-11-30", "2022-12-01"]
     splits = split_by_month(rows[list(COLUMNS)], "2022-11", "2022-12")
     assert {name: len(split) for name, split in splits.items()} == {"train": 1, "validation": 2, "test": 1}
-    write_rows(splits["validation"], tmp_path / "rows.parquet")
+    write_conversations(splits["validation"], tmp_path / "rows.parquet")
     assert read_rows(tmp_path / "rows.parquet") == rows[list(COLUMNS)].iloc[1:3].to_dict("records")
 
 
@@ -121,8 +121,8 @@ def test_the_order_of_files_and_rows_does_not_matter(tmp_path):
             (folder / "train.csv").rename(folder / "zz.csv")
         (folder / "id2name.json").write_text(json.dumps(dict(sorted(names.items(), reverse=seed == 1))))
         random.Random(seed).shuffle(records)
-        catalog, rows = read_reddit_movie(folder, 1, LeftOut())
-        write_rows(rows, folder / "rows.parquet")
+        catalog, rows = read_reddit_movie(folder, 1, Quarantine())
+        write_conversations(rows, folder / "rows.parquet")
         frames.append(((folder / "rows.parquet").read_bytes(), catalog.items))
     assert frames[0] == frames[1] == frames[2]
 
@@ -130,9 +130,9 @@ def test_the_order_of_files_and_rows_does_not_matter(tmp_path):
 def test_the_number_of_threads_does_not_matter(tmp_path):
     write_sample(tmp_path, 3_000)
     code = (
-        "import sys, pathlib; from convrec.data.catalog import LeftOut\n"
+        "import sys, pathlib; from convrec.data.catalog import Quarantine\n"
         "from convrec.data.reddit_movie import read_reddit_movie\n"
-        "rows = read_reddit_movie(pathlib.Path(sys.argv[1]), 1, LeftOut())[1]\n"
+        "rows = read_reddit_movie(pathlib.Path(sys.argv[1]), 1, Quarantine())[1]\n"
         "rows.to_parquet(sys.argv[2], index=False)"
     )
     for threads in ("1", "5"):
@@ -145,10 +145,10 @@ def test_a_turn_counts_once_and_deviating_copies_are_counted(tmp_path):
     thread = small_thread()
     other_conversation = thread[1] | {"conv_id": "b"}
     edited = thread[1] | {"processed": f"zz {ALIEN}", "utc_time": NOVEMBER + 86_400 * 30}
-    _, rows, left_out = _read(tmp_path, [*thread, *thread, other_conversation, edited])
+    _, rows, quarantine = _read(tmp_path, [*thread, *thread, other_conversation, edited])
     assert [row["conversation_id"] for row in rows] == ["b", "c"], "the first of the conversations that hold the turn"
     assert rows[0]["groundtruth"] == [{"title": "Up", "year": 2009}]
-    assert left_out - OF_THE_CATALOG == {("turns", "differs from another row of its turn_id"): 1}
+    assert quarantine - OF_THE_CATALOG == {("turns", "differs from another row of its turn_id"): 1}
 
 
 @pytest.mark.parametrize(
@@ -183,8 +183,8 @@ def test_what_cannot_be_used_is_counted(tmp_path, number, change, reason):
     records = [*thread, extra] + ([lone] if number == 1 else [])
     whole = len(_read(tmp_path / "whole", records)[1])
     records[number] = records[number] | change
-    _, rows, left_out = _read(tmp_path / "changed", records)
-    assert left_out - OF_THE_CATALOG == {reason: 1}
+    _, rows, quarantine = _read(tmp_path / "changed", records)
+    assert quarantine - OF_THE_CATALOG == {reason: 1}
     assert len(rows) == whole - (number == 1)
 
 
@@ -198,9 +198,9 @@ def test_numbers_as_pandas_writes_them_beside_gaps(tmp_path):
 def test_an_empty_text_adds_no_message(tmp_path):
     thread = small_thread()
     thread[4]["processed"] = "['SYSTEM', '']"
-    _, rows, left_out = _read(tmp_path, thread)
+    _, rows, quarantine = _read(tmp_path, thread)
     assert [message["role"] for message in rows[1]["messages"]] == ["user", "assistant", "user"]
-    assert left_out == OF_THE_CATALOG
+    assert quarantine == OF_THE_CATALOG
 
 
 def _append(path: Path, data: bytes) -> None:
@@ -233,15 +233,15 @@ def test_unreadable_files(tmp_path, change, message):
     write_dump(tmp_path, small_thread(), NAMES)
     change(tmp_path)
     with pytest.raises(InputError, match=message):
-        read_reddit_movie(tmp_path, 1, LeftOut())
+        read_reddit_movie(tmp_path, 1, Quarantine())
 
 
 def test_no_folder_and_no_row(tmp_path):
     with pytest.raises(InputError, match="no such folder"):
-        read_reddit_movie(tmp_path / "none", 1, LeftOut())
+        read_reddit_movie(tmp_path / "none", 1, Quarantine())
     write_dump(tmp_path, small_thread(), NAMES)
     with pytest.raises(InputError, match="at least 6 upvotes"):
-        read_reddit_movie(tmp_path, 6, LeftOut())
+        read_reddit_movie(tmp_path, 6, Quarantine())
 
 
 def test_ragged_rows_other_line_ends_and_blank_lines(tmp_path):
@@ -249,9 +249,9 @@ def test_ragged_rows_other_line_ends_and_blank_lines(tmp_path):
     train, test = tmp_path / "train.csv", tmp_path / "validation.csv"
     train.write_bytes(b"\xef\xbb\xbf" + train.read_bytes().replace(b"\n", b"\r\n") + b"\nc,t1_h,1,u,True\n\n")
     _append(test, b"c,t1_i,1,u,True,1,1,x,x,[],[],[],more\n")
-    left_out = LeftOut()
-    assert read_reddit_movie(tmp_path, 1, left_out)[1].to_dict("records") == rows
-    reasons = [(row["row"], row["reason"]) for row in left_out.rows if row["source"] == "turns"]
+    quarantine = Quarantine()
+    assert read_reddit_movie(tmp_path, 1, quarantine)[1].to_dict("records") == rows
+    reasons = [(row["row"], row["reason"]) for row in quarantine.rows if row["source"] == "turns"]
     assert reasons == [
         ("train.csv:5", "neither text nor context"),
         ("validation.csv:7", "more fields than the header names"),
@@ -263,21 +263,22 @@ def test_names_that_cannot_be_used(tmp_path):
     names = json.dumps(NAMES)[1:-1]
     bad = '"tt5": null, "tt6": "\\ud800 (1999)", "tt7": "A\\u0000 (1999)", "nm1": "B (1999)", "tt8": "Year 0 (0000)"'
     (tmp_path / "id2name.json").write_text(f'{{{names}, {bad}, "{UP}": "Again (1999)"}}')
-    left_out = LeftOut()
-    catalog, _ = read_reddit_movie(tmp_path, 1, left_out)
-    assert len(catalog) == 3
-    reasons = {row["row"]: row["reason"] for row in left_out.rows}
+    quarantine = Quarantine()
+    catalog, _ = read_reddit_movie(tmp_path, 1, quarantine)
+    assert len(catalog) == 4
+    reasons = {row["row"]: row["reason"] for row in quarantine.rows}
     assert reasons["tt5"] == "no title" and reasons["nm1"] == "no IMDb id" and reasons[UP] == "the same id again"
     assert reasons["tt6"] == reasons["tt7"] == "NUL or half a character"
-    assert reasons["tt8"] == "year out of range"
-    left_out.write(tmp_path / "left_out.csv")
+    assert reasons["tt8"] == "year is not from 1000 to 2100"
+    quarantine.write(tmp_path / "quarantine.parquet")
+    assert len(pd.read_parquet(tmp_path / "quarantine.parquet")) == len(quarantine.rows)
 
 
 def test_a_whole_sample(tmp_path):
     write_sample(tmp_path)
-    left_out = LeftOut()
-    catalog, rows = read_reddit_movie(tmp_path, 1, left_out)
+    quarantine = Quarantine()
+    catalog, rows = read_reddit_movie(tmp_path, 1, quarantine)
     assert len(rows) > 300 and len(catalog) > 150
-    assert {row["source"] for row in left_out.rows} == {"catalog", "groundtruth"}, "films without a year"
+    assert not quarantine.rows and any(item.year is None for item in catalog.items)
     assert rows["date"].is_monotonic_increasing and set(rows["date"].str.slice(0, 7)) >= {"2022-09", "2022-12"}
     assert not any(re.search("tt[0-9]", message["content"]) for messages in rows["messages"] for message in messages)

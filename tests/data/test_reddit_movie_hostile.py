@@ -11,7 +11,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from convrec.data.catalog import LeftOut
+from convrec.data.quarantine import Quarantine
 from convrec.data.reddit_movie import read_reddit_movie
 from convrec.errors import InputError
 from tests.data.reddit_movie_sample import COLUMNS as CELLS
@@ -111,7 +111,7 @@ def _number(cell: str) -> float | None:
         return None
 
 
-def _turns_by_loop(records: list[dict], left_out: Counter) -> dict[str, dict]:
+def _turns_by_loop(records: list[dict], quarantine: Counter) -> dict[str, dict]:
     copies: dict[str, list[tuple]] = {}
     for record in records:
         if not any(record.values()):
@@ -131,7 +131,7 @@ def _turns_by_loop(records: list[dict], left_out: Counter) -> dict[str, dict]:
         elif context and not re.fullmatch(r"""\[(['"]t\d['"](, ['"]t\d['"])*,?)?\]""", context):
             reason = "broken literal in context_turn_ids"
         if reason:
-            left_out["turns", reason] += 1
+            quarantine["turns", reason] += 1
             continue
         numbers = [_number(record["utc_time"]), _number(record["upvotes"])]
         if numbers[0] is not None and not 1.1e9 < numbers[0] < 4.1e9:
@@ -142,7 +142,7 @@ def _turns_by_loop(records: list[dict], left_out: Counter) -> dict[str, dict]:
     turns = {}
     for turn_id, found in copies.items():
         cells, conversation = min(found)
-        left_out["turns", "differs from another row of its turn_id"] += sum(cells != other for other, _ in found)
+        quarantine["turns", "differs from another row of its turn_id"] += sum(cells != other for other, _ in found)
         text, is_seeker, when, upvotes, context = cells
         path = re.findall(r"t\d", context)
         turns[turn_id] = {"text": text, "seeker": is_seeker, "when": when, "upvotes": upvotes, "path": path}
@@ -183,9 +183,9 @@ def _problem_by_loop(turn_id: str, answer: dict, turns: dict[str, dict]) -> str 
     return None
 
 
-def _rows_by_loop(records: list[dict], min_upvotes: int, left_out: Counter) -> list[dict]:
+def _rows_by_loop(records: list[dict], min_upvotes: int, quarantine: Counter) -> list[dict]:
     """The oracle: the same job, one turn after the other."""
-    turns = _turns_by_loop(records, left_out)
+    turns = _turns_by_loop(records, quarantine)
     rows, used = [], set()
     for turn_id, answer in sorted(turns.items()):
         films, upvotes = _films(answer["text"]), answer["upvotes"]
@@ -193,13 +193,13 @@ def _rows_by_loop(records: list[dict], min_upvotes: int, left_out: Counter) -> l
             continue
         problem = _problem_by_loop(turn_id, answer, turns)
         if problem:
-            left_out["conversations", problem] += 1
+            quarantine["conversations", problem] += 1
             continue
         named = list(dict.fromkeys(film for parent in answer["path"] for film in _films(turns[parent]["text"])))
         fresh = [film for film in films if film not in named]
-        left_out["groundtruth", "no name in id2name.json"] += sum(title is None for title, _ in fresh)
-        left_out["groundtruth", "not in the catalog"] += sum(year is None for _, year in fresh)
-        truths = [{"title": title, "year": year} for title, year in fresh if title is not None and year is not None]
+        quarantine["groundtruth", "no name in id2name.json"] += sum(title is None for title, _ in fresh)
+        quarantine["groundtruth", "not in the catalog"] += sum(title == "Late" for title, _ in fresh)
+        truths = [{"title": title, "year": year} for title, year in fresh if title not in (None, "Late")]
         if not truths:
             continue
         messages: list[dict] = []
@@ -223,7 +223,7 @@ def _rows_by_loop(records: list[dict], min_upvotes: int, left_out: Counter) -> l
         )
     for parent in used:
         unknown = [movie for title, movie in _films(turns[parent]["text"]) if title is None]
-        left_out["seen_titles", "no name in id2name.json"] += len(unknown)
+        quarantine["seen_titles", "no name in id2name.json"] += len(unknown)
     return rows
 
 
@@ -240,16 +240,16 @@ def test_hostile_cells_give_what_plain_loops_give(tmp_path_factory, seed, files,
             writer.writerows(records[number::files])
     counts = Counter(OF_THE_CATALOG)
     expected = _rows_by_loop(records, min_upvotes, counts)
-    left_out = LeftOut()
+    quarantine = Quarantine()
     try:
-        _, rows = read_reddit_movie(folder, min_upvotes, left_out)
+        _, rows = read_reddit_movie(folder, min_upvotes, quarantine)
     except InputError:
         assert not expected
     else:
         assert rows.drop(columns="prompt_id").to_dict("records") == expected
         keys = [(key, json.dumps(messages)) for key, messages in zip(rows["prompt_id"], rows["messages"], strict=True)]
         assert len(set(keys)) == rows["prompt_id"].nunique() == len({messages for _, messages in keys})
-    assert Counter((row["source"], row["reason"]) for row in left_out.rows) == +counts
+    assert Counter((row["source"], row["reason"]) for row in quarantine.rows) == +counts
 
 
 DAMAGE = [b"", b'"', b"\0", b"\xff", b"\r", b"\n", b",", b"'", b"\\", b"[]", b"0", b"tt"]
@@ -268,9 +268,9 @@ def test_damaged_files_give_an_error_or_rows(tmp_path_factory, seed):
         end = start + draw.choice([0, 0, 1, 1, 1, 1, 5, 5, len(content)])
         content[start:end] = draw.choice(DAMAGE)
     path.write_bytes(bytes(content))
-    left_out = LeftOut()
+    quarantine = Quarantine()
     try:
-        catalog, rows = read_reddit_movie(folder, 1, left_out)
+        catalog, rows = read_reddit_movie(folder, 1, quarantine)
     except InputError as error:
         assert str(folder) in str(error)
         return

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from convrec.data.catalog import LeftOut
 from convrec.data.conversations import split_by_conversation
+from convrec.data.quarantine import Quarantine
 from convrec.data.redial import read_redial
 from convrec.errors import InputError
 
@@ -39,20 +39,22 @@ def _folder(tmp_path, dialogues, catalog=CATALOG):
 
 
 def test_each_recommender_turn_with_a_liked_suggestion_is_a_row(tmp_path):
-    left_out = LeftOut()
-    catalog, rows = read_redial(_folder(tmp_path, [_dialogue()]), left_out)
-    assert [str(item) for item in catalog.items] == ["Heat (1995)", "Up (2009)", "Dune (2021)"]
-    (row,) = rows.to_dict("records")
+    quarantine = Quarantine()
+    catalog, rows = read_redial(_folder(tmp_path, [_dialogue()]), quarantine)
+    assert [str(item) for item in catalog.items] == ["Heat (1995)", "Up (2009)", "Dune (2021)", "Nameless"]
+    row, later = rows.to_dict("records")
     assert row["messages"] == [{"role": "user", "content": "i loved Heat (1995)"}]
     assert row["groundtruth"] == [{"title": "Up", "year": 2009}]
     assert row["seen_titles"] == ["Heat"]
-    reasons = [(r["source"], r["reason"], r["value"]) for r in left_out.rows]
-    assert reasons == [("catalog", "no year", "Nameless"), ("groundtruth", "not in the catalog", "Lost (2001)")]
+    assert later["groundtruth"] == [{"title": "Lost", "year": 2001}], "though the catalog does not hold it"
+    assert later["seen_titles"] == ["Heat", "Up", "Dune"]
+    assert later["messages"][-1] == {"role": "assistant", "content": "try Up (2009) or Dune (2021)"}
+    assert not quarantine.rows
 
 
 def test_empty_forms_are_lists_in_the_official_files(tmp_path):
     folder = _folder(tmp_path, [_dialogue(), _dialogue(respondentQuestions=[], movieMentions=[])])
-    assert len(read_redial(folder, LeftOut())[1]) == 1
+    assert len(read_redial(folder, Quarantine())[1]) == 2
 
 
 @pytest.mark.parametrize(
@@ -69,18 +71,18 @@ def test_malformed_files(tmp_path, change, message):
     folder = _folder(tmp_path, [_dialogue()])
     change(folder)
     with pytest.raises(InputError, match=message):
-        read_redial(folder, LeftOut())
+        read_redial(folder, Quarantine())
 
 
 @pytest.mark.real_data
 def test_the_real_files(redial):
-    left_out = LeftOut()
-    catalog, rows = read_redial(redial, left_out)
-    assert len(catalog) > 6_000
+    quarantine = Quarantine()
+    catalog, rows = read_redial(redial, quarantine)
+    assert len(catalog) > 6_500 and sum(item.year is None for item in catalog.items) > 300
     truths = sum(len(truth) for truth in rows["groundtruth"])
-    missing = sum(row["source"] == "groundtruth" for row in left_out.rows)
     assert 2_000 < truths <= 2_729, "at most the 2,729 suggestions that seekers liked"
-    assert missing < 0.07 * truths, "mentions that the catalog lacks, or that carry no year there"
+    outside = [t for truth in rows["groundtruth"] for t in truth if catalog.find(t["title"], t["year"]) is None]
+    assert len(outside) < 0.02 * truths
     assert all(message["content"].count("@") < 3 for messages in rows["messages"] for message in messages)
     splits = split_by_conversation(rows, rows["conversation_id"], 0.1, 0.1, seed=17)
     ids = {name: set(split["conversation_id"]) for name, split in splits.items()}

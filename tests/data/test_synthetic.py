@@ -1,17 +1,19 @@
 import numpy as np
 import pandas as pd
 
-from convrec.data.catalog import LeftOut, build_catalog, fold
+from convrec.data.catalog import build_catalog
 from convrec.data.conversations import split_by_month, transcript
+from convrec.data.quarantine import Quarantine
 from convrec.data.synthetic import KEPT, SHIFT_MONTH, Taste, World, embedded_rows, simulate
+from convrec.data.titles import fold
 
 MONTHS = [f"2022-{month:02d}" for month in range(1, 13)]
 
 
 def _world(seed: int = 1, size: int = 300):
-    left_out = LeftOut()
-    catalog = build_catalog(embedded_rows(), ("genres", "keywords"), left_out)
-    assert not left_out.rows
+    quarantine = Quarantine()
+    catalog = build_catalog(embedded_rows(), ("genres", "keywords"), quarantine)[0]
+    assert not quarantine.rows
     return catalog, *simulate(catalog, seed, size, MONTHS, 20)
 
 

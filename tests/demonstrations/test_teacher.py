@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from convrec.data.catalog import LeftOut, build_catalog
+from convrec.data.catalog import build_catalog
+from convrec.data.quarantine import Quarantine
 from convrec.data.synthetic import Taste, World, embedded_rows, simulate
 from convrec.demonstrations.answers import parse_answer
 from convrec.demonstrations.embedding import TfidfEmbedder
@@ -14,7 +15,7 @@ MONTHS = ["2022-01", "2022-02", "2022-03"]
 
 @pytest.fixture(scope="module")
 def world():
-    films = build_catalog(embedded_rows(), ("genres", "keywords"), LeftOut())
+    films = build_catalog(embedded_rows(), ("genres", "keywords"), Quarantine())[0]
     rows, truth = simulate(films, 5, 60, MONTHS, 20)
     tastes = dict(zip(truth["prompt_id"], truth["taste"].map(Taste.from_json), strict=True))
     return films, rows.drop_duplicates("prompt_id").to_dict("records"), tastes

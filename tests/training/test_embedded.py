@@ -3,7 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from convrec.config import load_params
-from convrec.data.catalog import Item, LeftOut, build_catalog
+from convrec.data.catalog import Item, build_catalog
+from convrec.data.quarantine import Quarantine
 from convrec.data.synthetic import embedded_rows
 from convrec.generation.tokenizer import load_tokenizer
 from convrec.parsing import parse_list
@@ -11,7 +12,7 @@ from convrec.training.callbacks import read_history
 from convrec.training.checkpoints import clear_finished, last_checkpoint, mark_finished, training_folder
 from convrec.training.embedded import catalog_cards, catalog_pages, make_model, train_tokenizer
 
-FILMS = build_catalog(embedded_rows(), ("genres", "keywords"), LeftOut())
+FILMS = build_catalog(embedded_rows(), ("genres", "keywords"), Quarantine())[0]
 TOKENIZER = train_tokenizer(catalog_cards(FILMS), FILMS.items, 1024)
 
 

@@ -8,25 +8,18 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from convrec.errors import InputError
 from convrec.matching import Truth
 
-COLUMNS = ("prompt_id", "date", "messages", "groundtruth", "seen_titles")
+COLUMNS = ("conversation_id", "prompt_id", "date", "messages", "groundtruth", "seen_titles")
 SPLITS = ("train", "validation", "test")
 
 
 def write_rows(rows: pd.DataFrame, path: Path) -> None:
     """Write rows as Parquet, creating the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    if any(isinstance(dtype, pd.ArrowDtype) for dtype in rows.dtypes):
-        # pandas notes Arrow's nested types in the file, and cannot read its own note
-        table = pa.Table.from_pandas(rows, preserve_index=False).replace_schema_metadata(None)
-        pq.write_table(table, path)
-    else:
-        rows.to_parquet(path, index=False)
+    rows.to_parquet(path, index=False)
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -37,7 +30,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 def truths(row: dict[str, Any]) -> list[Truth]:
     """Return a row's ground truth."""
-    return [Truth(truth["title"], int(truth["year"])) for truth in row["groundtruth"]]
+    return [Truth.of(truth) for truth in row["groundtruth"]]
 
 
 def transcript(messages: Iterable[dict[str, str]]) -> str:

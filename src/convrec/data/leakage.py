@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from convrec.data.catalog import fold
+from convrec.data.titles import fold
 from convrec.data.conversations import transcript
 
 SHINGLE_WORDS = 5

@@ -11,9 +11,11 @@ from pathlib import Path
 import pandas as pd
 import polars as pl
 
-from convrec.data.catalog import Catalog, LeftOut, build_catalog, fold, title_and_year
+from convrec.data.catalog import Catalog, build_catalog
 from convrec.data.conversations import prompt_key
+from convrec.data.quarantine import Quarantine
 from convrec.data.reddit_turns import list_of_ids, read_turns
+from convrec.data.titles import is_clean, title_and_year
 from convrec.errors import InputError
 
 NAMES = "id2name.json"
@@ -21,7 +23,7 @@ _IMDB_ID = re.compile(r"tt[0-9]+")
 _END = "\x03"  # follows each id while names replace ids, so that tt1234567 is not found within tt12345678
 
 
-def _names(folder: Path, left_out: LeftOut) -> dict[str, str]:
+def _names(folder: Path, quarantine: Quarantine) -> dict[str, str]:
     """Return the names by IMDb id, in the order of the ids' numbers."""
     path = folder / NAMES
     try:
@@ -35,6 +37,7 @@ def _names(folder: Path, left_out: LeftOut) -> dict[str, str]:
     if not isinstance(pairs, list) or not all(isinstance(pair, tuple) for pair in pairs):
         raise InputError(f"{path}: one JSON object of IMDb ids and names is needed; download the file again")
     names: dict[str, str] = {}
+    quarantine.count("catalog", len(pairs))
     for key, name in pairs:
         problem = None
         if not _IMDB_ID.fullmatch(key):
@@ -43,67 +46,52 @@ def _names(folder: Path, left_out: LeftOut) -> dict[str, str]:
             problem = "the same id again"
         elif not isinstance(name, str) or not name.strip():
             problem = "no title"
-        elif "\0" in name or not _is_unicode(name):
+        elif not is_clean(name):
             problem = "NUL or half a character"
         if problem:
-            left_out.add("catalog", _printable(key), problem, _printable(str(name)))
+            quarantine.add("catalog", key, problem, name)
         else:
             names[key] = " ".join(name.split())
     return dict(sorted(names.items(), key=lambda pair: (len(pair[0]), pair[0])))
 
 
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # JSON can write half of a surrogate pair
-        return False
-    return True
-
-
-def _printable(text: str) -> str:
-    return text[:500].encode(errors="backslashreplace").decode().replace("\0", r"\0")
-
-
-def _movies(folder: Path, left_out: LeftOut) -> tuple[Catalog, pl.DataFrame]:
+def _movies(folder: Path, quarantine: Quarantine) -> tuple[Catalog, pl.DataFrame]:
     """Return the catalog, and a table of all named ids.
 
-    Columns: id, key (ids of one item share it), name, title, year (null where the catalog has no such item).
+    Columns: id, key (ids of one item share it), name, title, year, known (whether the catalog has the item).
     """
-    names = _names(folder, left_out)
-    parts = [title_and_year(name) for name in names.values()]
-    dropped = LeftOut()
-    rows = [{"title": title, "year": year} for title, year in parts]
-    catalog = build_catalog(rows, (), dropped, str(folder / NAMES))
+    names = _names(folder, quarantine)
     ids = list(names)
+    dropped = Quarantine()
+    catalog, places = build_catalog([{"title": name} for name in names.values()], (), dropped, str(folder / NAMES))
     for row in dropped.rows:
-        left_out.add("catalog", ids[int(row["row"]) - 1], row["reason"], row["value"])
-    items = {(fold(item.title), item.year): item for item in catalog.items}
-    keys: dict[tuple[str, int], str] = {}
-    table: list[tuple[str, str, str, str, int | None]] = []
-    for (movie, name), (title, year) in zip(names.items(), parts, strict=True):
-        item = items.get((fold(title), int(year))) if year else None
-        if item is None:
-            table.append((movie, movie, name, title or name, None))
+        quarantine.add("catalog", ids[int(row["row"]) - 1], row["reason"], row["value"])
+    keys: dict[int, str] = {}
+    table: list[tuple[str, str, str, str, int | None, bool]] = []
+    for (movie, name), place in zip(names.items(), places, strict=True):
+        if place is None:
+            table.append((movie, movie, name, title_and_year(name)[0] or name, None, False))
         else:
-            key = keys.setdefault((fold(title), item.year), movie)
-            table.append((movie, key, str(item), item.title, item.year))
-    schema = {"id": pl.String, "key": pl.String, "name": pl.String, "title": pl.String, "year": pl.Int64}
-    return catalog, pl.DataFrame(table, schema, orient="row")
+            item = catalog.items[place]
+            table.append((movie, keys.setdefault(place, movie), str(item), item.title, item.year, True))
+    texts = dict.fromkeys(("id", "key", "name", "title"), pl.String)
+    return catalog, pl.DataFrame(table, {**texts, "year": pl.Int64, "known": pl.Boolean}, orient="row")
 
 
 def _mentions(turns: pl.DataFrame, movies: pl.DataFrame) -> pl.DataFrame:
-    """Return the films that each turn names, once each, in the order of the text: turn, key, id, title, year."""
+    """Return the films that each turn names, once each, in the order of the text: turn, key, id, title, year, known."""
     ids = pl.col("text").str.extract_all("tt[0-9]+").alias("id")
     naming = turns.filter(pl.col("text").str.contains("tt[0-9]")).select("turn", ids).explode("id")
     named = naming.join(movies.drop("name"), on="id", how="left", maintain_order="left")
-    named = named.with_columns(pl.coalesce("key", "id").alias("key"))
+    named = named.with_columns(pl.coalesce("key", "id").alias("key"), pl.col("known").fill_null(False))
     return named.unique(["turn", "key"], keep="first", maintain_order=True)
 
 
-def _answers(turns: pl.DataFrame, mentions: pl.DataFrame, min_upvotes: int, left_out: LeftOut) -> pl.DataFrame:
+def _answers(turns: pl.DataFrame, mentions: pl.DataFrame, min_upvotes: int, quarantine: Quarantine) -> pl.DataFrame:
     """Return the turns of recommenders that name films, have the upvotes, and whose cells can be used."""
     naming = turns.filter(~pl.col("is_seeker")).join(mentions.select("turn"), on="turn", how="semi")
     upvoted = naming.filter(pl.col("upvotes").is_null() | (pl.col("upvotes") >= min_upvotes))
+    quarantine.count("conversations", len(upvoted))
     context = pl.col("context_turn_ids")
     problem = (
         pl.when(pl.col("upvotes").is_null())
@@ -117,18 +105,18 @@ def _answers(turns: pl.DataFrame, mentions: pl.DataFrame, min_upvotes: int, left
         .when(list_of_ids(context).list.contains(pl.col("turn_id")))
         .then(pl.lit("a turn twice in its path"))
     )
-    return _without_problems(upvoted.with_columns(problem.alias("problem")), left_out)
+    return _without_problems(upvoted.with_columns(problem.alias("problem")), quarantine)
 
 
-def _without_problems(answers: pl.DataFrame, left_out: LeftOut) -> pl.DataFrame:
+def _without_problems(answers: pl.DataFrame, quarantine: Quarantine) -> pl.DataFrame:
     """Return the answers that have no `problem`, and add the others to what was left out."""
     bad = answers.filter(pl.col("problem").is_not_null()).sort("turn_id")
     for turn_id, problem, context in bad.select("turn_id", "problem", "context_turn_ids").iter_rows():
-        left_out.add("conversations", turn_id, problem, context)
+        quarantine.add("conversations", turn_id, problem, context)
     return answers.filter(pl.col("problem").is_null()).drop("problem")
 
 
-def _paths(answers: pl.DataFrame, turns: pl.DataFrame, left_out: LeftOut) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _paths(answers: pl.DataFrame, turns: pl.DataFrame, quarantine: Quarantine) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the answers with the number of their context, and the turns of each context: context, turn, is_seeker.
 
     Both are sorted; answers to one turn share a context.
@@ -149,24 +137,25 @@ def _paths(answers: pl.DataFrame, turns: pl.DataFrame, left_out: LeftOut) -> tup
     )
     problems = steps.group_by("context").agg(problem.alias("problem"))
     answers = answers.join(contexts, on="context_turn_ids").join(problems, on="context")
-    answers = _without_problems(answers, left_out)
+    answers = _without_problems(answers, quarantine)
     return answers.sort("utc_time", "turn_id"), steps.join(answers, on="context", how="semi", maintain_order="left")
 
 
-def _truths(answers: pl.DataFrame, mentions: pl.DataFrame, named: pl.DataFrame, left_out: LeftOut) -> pl.DataFrame:
+def _truths(answers: pl.DataFrame, mentions: pl.DataFrame, named: pl.DataFrame, quarantine: Quarantine) -> pl.DataFrame:
     """Return the ground truth of each answer that has any: turn, groundtruth."""
     fresh = answers.select("turn", "turn_id", "context").join(mentions, on="turn", maintain_order="left_right")
     fresh = fresh.join(named, on=["context", "key"], how="anti", maintain_order="left")
-    _count_unusable(fresh.filter(pl.col("year").is_null()), "groundtruth", left_out)
-    usable = fresh.filter(pl.col("year").is_not_null())
+    quarantine.count("groundtruth", len(fresh))
+    _count_unusable(fresh.filter(~pl.col("known")), "groundtruth", quarantine)
+    usable = fresh.filter("known")
     return usable.group_by("turn", maintain_order=True).agg(pl.struct("title", "year").alias("groundtruth"))
 
 
-def _count_unusable(mentions: pl.DataFrame, source: str, left_out: LeftOut) -> None:
+def _count_unusable(mentions: pl.DataFrame, source: str, quarantine: Quarantine) -> None:
     """Add mentions of films that have no name, or that the catalog lacks, to what was left out."""
     for turn_id, movie, title in mentions.select("turn_id", "id", "title").sort("turn_id", "id").iter_rows():
         reason = f"no name in {NAMES}" if title is None else "not in the catalog"
-        left_out.add(source, turn_id, reason, movie if title is None else f"{movie} {title}")
+        quarantine.add(source, turn_id, reason, movie if title is None else f"{movie} {title}")
 
 
 def _messages(steps: pl.DataFrame, turns: pl.DataFrame, movies: pl.DataFrame) -> pl.DataFrame:
@@ -194,33 +183,34 @@ def _prompt_ids(messages: pl.Series) -> pl.Series:
     return pl.Series("prompt_id", ids, pl.String)
 
 
-def read_reddit_movie(folder: Path, min_upvotes: int, left_out: LeftOut) -> tuple[Catalog, pd.DataFrame]:
-    """Return the catalog and the canonical rows in the order of time, with `conversation_id` beside them.
+def read_reddit_movie(folder: Path, min_upvotes: int, quarantine: Quarantine) -> tuple[Catalog, pd.DataFrame]:
+    """Return the catalog and the canonical rows in the order of time.
 
     Each turn of a recommender with at least `min_upvotes` that names films which its context has not named gives a
     row: the turns of its context as messages, those films as ground truth, the films of the context as seen, and its
     day in UTC as date. Rows that share a prompt share its `prompt_id`. The frame's types are Arrow's; it is the same
-    whatever the order of files and rows. What cannot be used is added to `left_out`.
+    whatever the order of files and rows. What cannot be used is added to `quarantine`.
     Raises `InputError` on missing or unreadable files, and if there is no row.
     """
     if not folder.is_dir():
         raise InputError(f"data.path = {str(folder)!r}: no such folder; name the folder of the raw Reddit-Movie CSVs")
-    catalog, movies = _movies(folder, left_out)
-    turns = read_turns(folder, left_out).with_row_index("turn")
+    catalog, movies = _movies(folder, quarantine)
+    turns = read_turns(folder, quarantine).with_row_index("turn")
     mentions = _mentions(turns, movies)
-    answers, steps = _paths(_answers(turns, mentions, min_upvotes, left_out), turns, left_out)
+    answers, steps = _paths(_answers(turns, mentions, min_upvotes, quarantine), turns, quarantine)
     in_context = steps.select("context", "turn").join(mentions, on="turn", maintain_order="left_right")
-    truths = _truths(answers, mentions, in_context.select("context", "key").unique(), left_out)
+    truths = _truths(answers, mentions, in_context.select("context", "key").unique(), quarantine)
     rows = answers.join(truths, on="turn", maintain_order="left")
     if rows.is_empty():
         raise InputError(
             f"data.path = {str(folder)!r}: no recommender's turn of at least {min_upvotes} upvotes names a new film "
-            f"of the catalog ({left_out.summary() or 'no row was left out'}); check the files and data.min_upvotes"
+            f"of the catalog ({quarantine.summary() or 'no row was left out'}); check the files and data.min_upvotes"
         )
     steps = steps.join(rows, on="context", how="semi", maintain_order="left")
     in_context = in_context.join(rows, on="context", how="semi", maintain_order="left")
+    quarantine.count("seen_titles", in_context.select("turn", "id").n_unique())
     unnamed = in_context.filter(pl.col("title").is_null()).unique(["turn", "id"])
-    _count_unusable(unnamed.join(turns.select("turn", "turn_id"), on="turn"), "seen_titles", left_out)
+    _count_unusable(unnamed.join(turns.select("turn", "turn_id"), on="turn"), "seen_titles", quarantine)
     seen = in_context.filter(pl.col("title").is_not_null()).unique(["context", "title"], maintain_order=True)
     seen = seen.group_by("context", maintain_order=True).agg(pl.col("title").alias("seen_titles"))
     messages = _messages(steps, turns, movies)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
-from convrec.data.catalog import LeftOut
+from convrec.data.quarantine import Quarantine
 from convrec.errors import InputError
 
 _USED = ("conv_id", "turn_id", "is_seeker", "utc_time", "upvotes", "processed", "context_turn_ids")
@@ -105,7 +105,7 @@ def _unescape(turns: pl.DataFrame) -> pl.DataFrame:
     return turns.with_columns(text.alias("text")).drop("literal")
 
 
-def _once(turns: pl.DataFrame, files: list[str], left_out: LeftOut) -> pl.DataFrame:
+def _once(turns: pl.DataFrame, files: list[str], quarantine: Quarantine) -> pl.DataFrame:
     """Return each turn once, in the order of `turn_id`: of copies that differ, the first in the order of their cells.
 
     The conversation of a turn that stands in several is the first of theirs.
@@ -117,7 +117,7 @@ def _once(turns: pl.DataFrame, files: list[str], left_out: LeftOut) -> pl.DataFr
     same = first.select("turn_id", *cells)
     others = copies.join(same, on=["turn_id", *cells], how="anti", nulls_equal=True).sort("file", "row")
     for file, row, turn_id in others.select("file", "row", "turn_id").iter_rows():
-        left_out.add("turns", f"{files[file]}:{row}", "differs from another row of its turn_id", turn_id)
+        quarantine.add("turns", f"{files[file]}:{row}", "differs from another row of its turn_id", turn_id)
     return pl.concat([turns.filter(~twice), first]).drop("file", "row").sort("turn_id")
 
 
@@ -131,11 +131,11 @@ def _unreadable(path: Path, error: Exception) -> InputError:
     return InputError(f"{path}: not readable as CSV ({reason}); close every quote, or download the file again")
 
 
-def read_turns(folder: Path, left_out: LeftOut) -> pl.DataFrame:
+def read_turns(folder: Path, quarantine: Quarantine) -> pl.DataFrame:
     """Return every turn of the folder's CSVs once, sorted by `turn_id`.
 
     Columns: conv_id, turn_id, is_seeker, utc_time (seconds, null if unusable), upvotes (null if no number), text,
-    context_turn_ids (the literal, or empty). Rows that cannot be used are added to `left_out` with file and row.
+    context_turn_ids (the literal, or empty). Rows that cannot be used are added to `quarantine` with file and row.
     Raises `InputError` naming the file for no CSVs, missing columns, bytes that are no UTF-8 and open quotes.
     """
     paths = sorted(path for path in folder.glob("*.csv") if path.is_file())
@@ -165,9 +165,10 @@ def read_turns(folder: Path, left_out: LeftOut) -> pl.DataFrame:
         except (pl.exceptions.PolarsError, OSError) as error:
             raise _unreadable(path, error) from None
     table = pl.concat(frames)
+    quarantine.count("turns", len(table))
     names = [path.name for path in paths]
     for file, row, problem, value in (
         table.filter(pl.col("problem").is_not_null()).select("file", "row", "problem", "value").iter_rows()
     ):
-        left_out.add("turns", f"{names[file]}:{row}", problem, value)
-    return _once(_unescape(table.filter(pl.col("problem").is_null()).drop("problem", "value")), names, left_out)
+        quarantine.add("turns", f"{names[file]}:{row}", problem, value)
+    return _once(_unescape(table.filter(pl.col("problem").is_null()).drop("problem", "value")), names, quarantine)

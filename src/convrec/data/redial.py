@@ -5,11 +5,17 @@ metadata. Source: Li et al. 2018, "Towards Deep Conversational Recommendations".
 """
 
 import re
+from collections import ChainMap
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from convrec.data.catalog import Catalog, Item, LeftOut, build_catalog, read_json_lines, read_rows, title_and_year
+from convrec.data.catalog import Catalog, Item, build_catalog
+from convrec.data.catalog_files import read_json_lines, read_rows
+from convrec.data.quarantine import Quarantine
+from convrec.data.titles import is_clean, title_and_year, usable_title
 from convrec.errors import InputError
 
 METADATA = ("genre", "plot", "director", "star")
@@ -18,20 +24,35 @@ _REQUIRED = ("conversationId", "movieMentions", "respondentQuestions", "initiato
 LIKED = 1  # the form's answers: 0 no, 1 yes, 2 did not say
 
 
-def _read_dialogues(folder: Path) -> list[dict]:
+def _read_dialogues(folder: Path, quarantine: Quarantine) -> dict[str, dict]:
+    """Return the usable dialogues by file and row."""
     paths = sorted(folder.glob("*_data.jsonl"))
     if not paths:
         raise InputError(f"data.path = {str(folder)!r}: no *_data.jsonl there; name the folder of ReDial's files")
-    dialogues = []
+    dialogues = {}
     for path in paths:
-        for number, dialogue in enumerate(read_json_lines(path), start=1):
+        rows = read_json_lines(path)
+        quarantine.count("conversations", len(rows))
+        for number, dialogue in enumerate(rows, start=1):
             for field in _REQUIRED:
                 if field not in dialogue:
                     raise InputError(f"{path}: row {number}: field {field!r} is missing; not ReDial's format")
-            if not isinstance(dialogue["messages"], list):
-                raise InputError(f"{path}: row {number}: field 'messages' is not a list")
-            dialogues.append({**dialogue, "_source": f"{path.name}:{number}"})
+            if _is_usable(dialogue["messages"]):
+                dialogues[f"{path.name}:{number}"] = dialogue
+            else:
+                problem = "messages are no list of {senderWorkerId, text}"
+                quarantine.add("conversations", f"{path.name}:{number}", problem, dialogue["messages"])
     return dialogues
+
+
+def _is_usable(messages: object) -> bool:
+    return isinstance(messages, list) and all(
+        isinstance(message, dict)
+        and "senderWorkerId" in message
+        and isinstance(message.get("text"), str)
+        and is_clean(message["text"])
+        for message in messages
+    )
 
 
 def _as_dict(value: object) -> dict:
@@ -39,8 +60,8 @@ def _as_dict(value: object) -> dict:
     return value if isinstance(value, dict) else {}
 
 
-def _catalog(folder: Path, dialogues: list[dict], left_out: LeftOut) -> tuple[Catalog, dict[str, Item]]:
-    """Return the catalog and its items by movie id; a year that a name lacks is taken from the mentions."""
+def _catalog(folder: Path, dialogues: list[dict], quarantine: Quarantine) -> tuple[Catalog, dict[str, Item]]:
+    """Return the catalog and its items by movie id; a year that a name lacks is taken from the mentions, if there."""
     mentioned = {
         str(key): name for dialogue in dialogues for key, name in _as_dict(dialogue["movieMentions"]).items() if name
     }
@@ -52,80 +73,79 @@ def _catalog(folder: Path, dialogues: list[dict], left_out: LeftOut) -> tuple[Ca
                 raise InputError(f"{path}: row {number}: field {field!r} is missing")
         title, year = title_and_year(str(row["name"]))
         if not year:
-            year = title_and_year(mentioned.get(str(row["movie_id"]), ""))[1]
+            year = title_and_year(str(mentioned.get(str(row["movie_id"]), "")))[1]
         rows.append({**row, "title": title, "year": year})
-    catalog = build_catalog(rows, METADATA, left_out)
-    by_id = {}
-    for row in rows:
-        index = catalog.find(row["title"], int(row["year"]), tolerance=0) if row["year"] else None
-        if index is not None:
-            by_id[str(row["movie_id"])] = catalog.items[index]
-    return catalog, by_id
+    catalog, places = build_catalog(rows, METADATA, quarantine)
+    placed = zip(rows, places, strict=True)
+    return catalog, {str(row["movie_id"]): catalog.items[index] for row, index in placed if index is not None}
 
 
-def read_redial(folder: Path, left_out: LeftOut) -> tuple[Catalog, pd.DataFrame]:
-    """Return the catalog and the canonical rows, with `conversation_id` beside them.
+def _mentioned(dialogue: dict, by_id: dict[str, Item]) -> Mapping[str, Item]:
+    """Return the movies of a dialogue by id: the catalog's item, else what the dialogue calls it."""
+    own = {}
+    for key, name in _as_dict(dialogue["movieMentions"]).items():
+        try:
+            own[str(key)] = Item(*usable_title(name, None))
+        except ValueError:  # an id without a usable name stays a number
+            continue
+    return ChainMap(by_id, own)
+
+
+def _liked(dialogue: dict) -> set[str]:
+    answers = ((key, _as_dict(value)) for key, value in _as_dict(dialogue["respondentQuestions"]).items())
+    return {key for key, answer in answers if answer.get("suggested") == 1 and answer.get("liked") == LIKED}
+
+
+def _rows(source: str, dialogue: dict, by_id: dict[str, Item], quarantine: Quarantine) -> list[dict[str, Any]]:
+    """Return the rows of one dialogue: a row for each turn with suggestions that the seeker liked."""
+    items, liked = _mentioned(dialogue, by_id), _liked(dialogue)
+    rows: list[dict[str, Any]] = []
+    messages: list[dict[str, str]] = []
+    seen: list[str] = []
+    for turn, message in enumerate(dialogue["messages"]):
+        ids = list(dict.fromkeys(_MENTION.findall(message["text"])))
+        is_seeker = message["senderWorkerId"] == dialogue["initiatorWorkerId"]
+        if not is_seeker and any(m["role"] == "user" for m in messages):
+            wanted = [movie for movie in ids if movie in liked]
+            quarantine.count("groundtruth", len(wanted))
+            for movie in wanted:
+                if movie not in items:
+                    quarantine.add("groundtruth", f"{source} turn {turn}", "no name", movie)
+            named = [items[movie] for movie in wanted if movie in items]
+            truths = [{"title": item.title, "year": item.year} for item in named if item.title not in seen]
+            if truths:
+                rows.append(
+                    {
+                        "conversation_id": str(dialogue["conversationId"]),
+                        "prompt_id": f"{dialogue['conversationId']}-{turn}",
+                        "date": "",
+                        "messages": list(messages),
+                        "groundtruth": truths,
+                        "seen_titles": list(seen),
+                    }
+                )
+        text = _MENTION.sub(lambda match: str(items.get(match.group(1), match.group())), message["text"])
+        role = "user" if is_seeker else "assistant"
+        if messages and messages[-1]["role"] == role:
+            messages[-1] = {"role": role, "content": f"{messages[-1]['content']} {text}"}
+        else:
+            messages.append({"role": role, "content": text})
+        seen = list(dict.fromkeys([*seen, *(items[movie].title for movie in ids if movie in items)]))
+    return rows
+
+
+def read_redial(folder: Path, quarantine: Quarantine) -> tuple[Catalog, pd.DataFrame]:
+    """Return the catalog and the canonical rows.
 
     Each recommender turn that suggests films the seeker liked gives a row: the conversation up to it, those films
-    as ground truth, and the films mentioned before as seen. Dialogues carry no date. The catalog's rows and the
-    suggestions that cannot be used are added to `left_out`.
+    as ground truth, and the films mentioned before as seen. Dialogues carry no date. What cannot be used is added to
+    `quarantine`. Raises `InputError` on missing or unreadable files, and if there is no row.
     """
     if not folder.is_dir():
         raise InputError(f"data.path = {str(folder)!r}: no such folder; name the folder of ReDial's files")
-    dialogues = _read_dialogues(folder)
-    catalog, by_id = _catalog(folder, dialogues, left_out)
-    rows = []
-    for dialogue in dialogues:
-        names = {str(key): str(name) for key, name in _as_dict(dialogue["movieMentions"]).items()}
-        form = _as_dict(dialogue["respondentQuestions"])
-        liked = {k for k, v in form.items() if v.get("suggested") == 1 and v.get("liked") == LIKED}
-        messages: list[dict[str, str]] = []
-        seen: list[str] = []
-        for turn, message in enumerate(dialogue["messages"]):
-            ids = list(dict.fromkeys(_MENTION.findall(message["text"])))
-            is_seeker = message["senderWorkerId"] == dialogue["initiatorWorkerId"]
-            if not is_seeker and any(m["role"] == "user" for m in messages):
-                truths = []
-                for movie in ids:
-                    title = title_and_year(names.get(movie, ""))[0]
-                    if movie not in liked or (movie in by_id and by_id[movie].title in seen) or title in seen:
-                        continue
-                    if movie not in by_id:
-                        source = f"{dialogue['_source']} turn {turn}"
-                        left_out.add("groundtruth", source, "not in the catalog", names.get(movie, movie))
-                        continue
-                    truths.append({"title": by_id[movie].title, "year": by_id[movie].year})
-                if truths:
-                    rows.append(
-                        {
-                            "conversation_id": str(dialogue["conversationId"]),
-                            "prompt_id": f"{dialogue['conversationId']}-{turn}",
-                            "date": "",
-                            "messages": list(messages),
-                            "groundtruth": truths,
-                            "seen_titles": list(seen),
-                        }
-                    )
-            text = _spell_mentions(message["text"], names, by_id)
-            role = "user" if is_seeker else "assistant"
-            if messages and messages[-1]["role"] == role:
-                messages[-1] = {"role": role, "content": f"{messages[-1]['content']} {text}"}
-            else:
-                messages.append({"role": role, "content": text})
-            for movie in ids:
-                title = by_id[movie].title if movie in by_id else title_and_year(names.get(movie, ""))[0]
-                if title and title not in seen:
-                    seen.append(title)
+    dialogues = _read_dialogues(folder, quarantine)
+    catalog, by_id = _catalog(folder, list(dialogues.values()), quarantine)
+    rows = [row for source, dialogue in dialogues.items() for row in _rows(source, dialogue, by_id, quarantine)]
     if not rows:
         raise InputError(f"data.path = {str(folder)!r}: no dialogue holds a suggestion that the seeker liked")
     return catalog, pd.DataFrame(rows)
-
-
-def _spell_mentions(text: str, names: dict[str, str], by_id: dict[str, Item]) -> str:
-    """Return the text with each `@id` replaced by the movie's words; an unknown id stays as it is."""
-
-    def words(match: re.Match[str]) -> str:
-        movie = match.group(1)
-        return str(by_id[movie]) if movie in by_id else names.get(movie) or match.group()
-
-    return _MENTION.sub(words, text)

@@ -64,7 +64,7 @@ class World:
         self.catalog = catalog
         self.genres = [_values(item, "genres") for item in catalog.items]
         self.themes = [_values(item, "keywords") for item in catalog.items]
-        self.decades = np.array([item.year // 10 * 10 for item in catalog.items])
+        self.decades = np.array([(item.year or 0) // 10 * 10 for item in catalog.items])
         size = len(catalog)
         before, fresh = rng.standard_normal((2, size))
         after = KEPT * before + np.sqrt(1 - KEPT**2) * fresh
@@ -160,6 +160,7 @@ def simulate(
         for part in np.array_split(rng.permutation(accepted), num_answers):
             rows.append(
                 {
+                    "conversation_id": f"sim-{number:06d}",
                     "prompt_id": f"sim-{number:06d}",
                     "date": date,
                     "messages": messages,

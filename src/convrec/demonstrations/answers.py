@@ -5,7 +5,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from convrec.data.catalog import YEARS, Catalog
+from convrec.data.catalog import Catalog
+from convrec.data.titles import WRITTEN_YEARS
 from convrec.parsing import (
     MAX_LINE,
     MAX_TITLE,
@@ -110,7 +111,7 @@ def _fragments(text: str, catalog: Catalog) -> tuple[list[str], bool]:
 
 def _by_years(line: str, catalog: Catalog) -> list[Entry]:
     """Return the entries of a line of titles with years between separators; of a remark after them nothing."""
-    years = [match for match in YEAR.finditer(line) if int(match.group(1)) in YEARS]
+    years = [match for match in YEAR.finditer(line) if int(match.group(1)) in WRITTEN_YEARS]
     gaps = [line[a.end() : b.start()] for a, b in zip(years, years[1:], strict=False)]
     divider = r"[\s\"'”*_]*(?:[,;|/&+]|and\s|or\s|\d{1,2}[.)]\s)"
     if not gaps or not all(re.match(divider, gap) and len(gap) < MAX_TITLE for gap in gaps):

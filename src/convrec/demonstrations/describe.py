@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 
-from convrec.data.catalog import normalise
+from convrec.data.titles import normalise
 from convrec.demonstrations.chat import ChatClient
 
 PASSAGES, PASSAGE_LENGTH = 3, 300  # of what people wrote about an item: how many, and their characters

@@ -8,7 +8,8 @@ import numpy as np
 from rapidfuzz import fuzz, process
 from rapidfuzz.distance import OSA
 
-from convrec.data.catalog import YEAR_TOLERANCE, Catalog, normalise, without_article
+from convrec.data.catalog import YEAR_TOLERANCE, Catalog
+from convrec.data.titles import normalise, without_article
 from convrec.parsing import Entry
 
 Kind = Literal["exact", "normalised", "fuzzy"]
@@ -38,7 +39,7 @@ class Grounder:
         self._catalog = catalog
         self._min_ratio, self._min_ratio_without_year = min_ratio, min_ratio_without_year
         self._titles = [normalise(item.title) for item in catalog.items]
-        self._years = np.array([item.year for item in catalog.items])
+        self._years = np.array([np.nan if item.year is None else item.year for item in catalog.items])
 
     def match(self, entries: Sequence[Entry]) -> list[Match | None]:
         """Return what each entry names, or None where no title of the catalog is alike enough."""
@@ -68,7 +69,7 @@ class Grounder:
         """Return the match of the highest ratio; none where titles that differ are equally alike."""
         alike = ratios >= (self._min_ratio_without_year if year is None else self._min_ratio)
         if year is not None:
-            alike &= np.abs(self._years - year) <= YEAR_TOLERANCE
+            alike &= ~(np.abs(self._years - year) > YEAR_TOLERANCE)  # an item without a year agrees with any
         numbers = _DIGITS.findall(title)
         candidates = [
             i
@@ -82,7 +83,7 @@ class Grounder:
         if len({self._titles[i] for i in top}) > 1:
             return None
         if year is not None:
-            top = sorted(top, key=lambda i: abs(int(self._years[i]) - year))[:1]
+            top = sorted(top, key=lambda i: (np.isnan(self._years[i]), abs(self._years[i] - year)))[:1]
         return Match("fuzzy", tuple(top), float(best))
 
 

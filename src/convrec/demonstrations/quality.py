@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from convrec.data.catalog import Catalog, fold
+from convrec.data.catalog import Catalog
 from convrec.demonstrations.grounding import KINDS
 from convrec.demonstrations.remap import SOURCES, TeacherItems
 from convrec.errors import InputError
@@ -18,14 +18,13 @@ POPULARITY_BUCKETS = 20
 def check_demonstrations(lists: Sequence[str], rows: Sequence[dict[str, Any]], catalog: Catalog, size: int) -> None:
     """Raise `InputError` for a list that is not exactly `size` catalog lines, each once, none of a seen title."""
     for text, row in zip(lists, rows, strict=True):
-        lines, seen = text.split("\n"), {fold(title) for title in row["seen_titles"]}
+        lines, seen = text.split("\n"), catalog.indices_of_titles(row["seen_titles"])
         indices = [catalog.index_of_line(line) for line in lines]
-        items = [catalog.items[index] for index in indices if index is not None]
         wrong = [
             (len(lines) != size, f"it has {len(lines)} lines"),
-            (len(items) != len(lines), "a line is no catalog line"),
+            (None in indices, "a line is no catalog line"),
             (len(set(indices)) != len(lines), "a line stands twice"),
-            (any(fold(item.title) in seen for item in items), "a title was seen"),
+            (not seen.isdisjoint(indices), "a title was seen"),
         ]
         for failed, reason in wrong:
             if failed:

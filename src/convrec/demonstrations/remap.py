@@ -150,4 +150,4 @@ def _item_vectors(matches: Sequence[Match | None], vectors: Matrix, outside: Mat
 
 def titles_alone(entries: Sequence[Entry]) -> list[str]:
     """Return `Title (Year)`, or the title, of each entry."""
-    return [entry.title if entry.year is None else f"{entry.title} ({entry.year})" for entry in entries]
+    return [str(entry) for entry in entries]

@@ -6,10 +6,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from convrec.data.catalog import Catalog
+from convrec.data.catalog import Catalog, Item
 from convrec.data.conversations import transcript
 from convrec.data.dialogue import add_typos
 from convrec.data.synthetic import Taste, World
+from convrec.data.titles import line
 from convrec.demonstrations.chat import ChatClient
 from convrec.demonstrations.describe import read_prompt
 from convrec.demonstrations.embedding import Embedder
@@ -51,24 +52,24 @@ def _misspelt(rng: np.random.Generator, title: str) -> str:
     return add_typos(rng, title, 0.5)
 
 
-def _with_faults(rng: np.random.Generator, lines: list[tuple[str, int]], fault_rate: float) -> str:
+def _with_faults(rng: np.random.Generator, items: list[Item], fault_rate: float) -> str:
     """Return the list as a language model writes it: mostly clean, sometimes wrong in the known ways."""
     if rng.random() < fault_rate:  # too few lines
-        lines = lines[: int(rng.integers(len(lines) // 2, len(lines)))]
+        items = items[: int(rng.integers(len(items) // 2, len(items)))]
     numbered, quoted = rng.random() < 0.5, rng.random() < 0.15
     written = []
-    for number, (title, year) in enumerate(lines, start=1):
+    for number, item in enumerate(items, start=1):
         fault = rng.random()
         if fault < fault_rate * 0.4:
             text = str(rng.choice(np.array(OUTSIDE, dtype=object)))
-        elif fault < fault_rate * 0.6:
-            text = f"{title} ({year + int(rng.choice([-4, -3, -1, 1, 3, 5]))})"
+        elif fault < fault_rate * 0.6 and item.year is not None:
+            text = line(item.title, item.year + int(rng.choice([-4, -3, -1, 1, 3, 5])))
         elif fault < fault_rate * 0.8:
-            text = title
+            text = item.title
         elif fault < fault_rate:
-            text = f"{_misspelt(rng, title)} ({year})"
+            text = line(_misspelt(rng, item.title), item.year)
         else:
-            text = f"{title} ({year})"
+            text = str(item)
         text = f'"{text}"' if quoted else text
         written.append(f"{number}. {text}" if numbered else text)
     if rng.random() < fault_rate:
@@ -97,8 +98,7 @@ class SimulatedTeacher:
             affinity = self._world.affinity(self._tastes[row["prompt_id"]])
             believed = affinity + self._noise * rng.standard_normal(len(catalog))
             items = catalog.first_unseen(np.argsort(-believed), row["seen_titles"], list_length)
-            lines = [(item.title, item.year) for item in items]
-            answers.append(_with_faults(rng, lines, self._fault_rate))
+            answers.append(_with_faults(rng, items, self._fault_rate))
         return answers
 
     def judge(self, rows: Sequence[Row], candidates: np.ndarray) -> np.ndarray:

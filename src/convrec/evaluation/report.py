@@ -8,7 +8,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from markupsafe import Markup
 
-from convrec.data.catalog import Catalog, fold
+from convrec.data.catalog import Catalog
+from convrec.data.titles import fold
 from convrec.evaluation.page import BLUE, LINES, PALE, curve, figure, metric_label, render_page
 from convrec.evaluation.table import SYSTEMS
 from convrec.matching import Truth, relevance
@@ -60,14 +61,14 @@ def judge_lines(
     `evaluation` stops to count.
     """
     entries = parse_list(text, catalog)
-    seen = {fold(title) for title in seen_titles}
+    seen, seen_items = {fold(title) for title in seen_titles}, catalog.indices_of_titles(seen_titles)
     rows = [relevance(text, truths, seen_titles, catalog, len(entries), "reward") for truths in answers]
     lines, num_usable = [], 0
     for rank, (entry, written) in enumerate(zip(entries, text.split("\n"), strict=False)):
         status: Status
         if entry is None:
             status = "blank"
-        elif fold(entry.title) in seen:
+        elif fold(entry.title) in seen or entry.index in seen_items:
             status = "seen"
         elif entry.index is None:
             status = "outside"
@@ -197,8 +198,8 @@ def render_report(
     bootstrap_samples: int,
     catalog_size: int,
     files_of_data: Sequence[DataFile],
-    left_out: Mapping[str, int],
-    left_out_share: float,
+    quarantined: Sequence[tuple[str, str, int]],
+    quarantined_share: Mapping[str, float],
     demonstrations: Mapping[str, Any],
     training: Mapping[str, Mapping[str, Any]],
     evaluation: Mapping[str, Any],
@@ -211,7 +212,8 @@ def render_report(
     """Return the report as one HTML document.
 
     `evaluation`, `demonstrations` and `training` (by stage) are the metrics files of the stages, `plots` their
-    curves by name, `left_out` the number of rows by reason, `parameters` flat, `code` the state of git or nothing.
+    curves by name, `quarantined` source, reason and number of rows that were left out, `parameters` flat, `code` the
+    state of git or nothing.
     """
     headline = f"ndcg_at_{max(cutoffs)}"
     metrics = [f"{name}_at_{k}" for name in ("recall", "ndcg") for k in cutoffs]
@@ -223,8 +225,8 @@ def render_report(
         bootstrap_samples=bootstrap_samples,
         catalog_size=catalog_size,
         data_files=files_of_data,
-        left_out=left_out,
-        left_out_share=left_out_share,
+        quarantined=quarantined,
+        quarantined_share=quarantined_share,
         demonstrations=demonstrations,
         training=training,
         evaluation=evaluation,

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from convrec.data.catalog import Catalog, fold
+from convrec.data.catalog import Catalog
 from convrec.data.conversations import truths
+from convrec.data.titles import fold
 from convrec.evaluation.metrics import ndcg, recall
 from convrec.matching import relevance
 from convrec.parsing import parse_list
@@ -21,16 +22,18 @@ def list_quality(text: str, seen_titles: Sequence[str], catalog: Catalog, num_ra
     title; `length`: its lines. An empty list has `in_catalog` 0.
     """
     entries = [entry for entry in parse_list(text, catalog) if entry is not None]
-    titles = [(fold(entry.title), entry.year) for entry in entries]
-    seen = {fold(title) for title in seen_titles}
+    named: list[object] = [
+        entry.index if entry.index is not None else (fold(entry.title), entry.year) for entry in entries
+    ]
+    seen, seen_items = {fold(title) for title in seen_titles}, catalog.indices_of_titles(seen_titles)
     lines = text.split("\n")
     exact = len(lines) == num_ranks and all(catalog.index_of_line(line) is not None for line in lines)
     size = max(1, len(entries))
     return {
         "in_catalog": sum(entry.index is not None for entry in entries) / size,
         "format": float(exact),
-        "duplicates": (len(titles) - len(set(titles))) / size,
-        "seen": sum(title in seen for title, _ in titles) / size,
+        "duplicates": (len(named) - len(set(named))) / size,
+        "seen": sum(fold(entry.title) in seen or entry.index in seen_items for entry in entries) / size,
         "length": float(len(entries)),
     }
 

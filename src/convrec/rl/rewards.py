@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import torch
 
-from convrec.data.catalog import YEAR_TOLERANCE, Catalog, fold
+from convrec.data.catalog import YEAR_TOLERANCE, Catalog
 from convrec.evaluation.scoring import list_quality
 from convrec.matching import Truth, relevance
 
@@ -66,7 +66,7 @@ class RankReward:
         rows = [
             relevance(
                 text,
-                [Truth(t["title"], int(t["year"])) if isinstance(t, dict) else Truth(*t) for t in truths],
+                [Truth.of(truth) for truth in truths],
                 seen,
                 self.catalog,
                 self.num_ranks,
@@ -116,10 +116,10 @@ class GroundedReward(RankReward):
         """Return the reward of every rank. Shape: (B, N), float32."""
         rows = torch.zeros(len(completions), self.num_ranks)
         for row, (completion, titles) in enumerate(zip(completions, seen_titles, strict=True)):
-            seen, named = {fold(title) for title in titles}, set()
+            seen, named = self.catalog.indices_of_titles(titles), set()
             for rank, line in enumerate(completion_text(completion).split("\n")[: self.num_ranks]):
                 index = self.catalog.index_of_line(line)
-                if index is not None and fold(self.catalog.items[index].title) not in seen:
+                if index is not None and index not in seen:
                     rows[row, rank] = float(index not in named)
                     named.add(index)
         return rows

@@ -7,6 +7,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from convrec.data.catalog import Catalog
+from convrec.matching import Truth
 from convrec.parsing import parse_list
 from convrec.rl.rewards import completion_text
 
@@ -20,12 +21,12 @@ def render_sample(rows: Sequence[dict[str, Any]], completions: Sequence[Any], re
     """
     prompt = rows[0]["prompt"]
     prompt = prompt if isinstance(prompt, str) else prompt[-1]["content"]
-    liked = (t if isinstance(t, dict) else {"title": t[0], "year": t[1]} for t in rows[0]["groundtruth"])
-    parts = ["```", prompt, "```", "", "Liked: " + "; ".join(f"{t['title']} ({t['year']})" for t in liked)]
+    liked = "; ".join(str(Truth.of(truth)) for truth in rows[0]["groundtruth"])
+    parts = ["```", prompt, "```", "", f"Liked: {liked}"]
     for completion, hits in zip(completions, relevance.tolist(), strict=False):
         entries, lines = parse_list(completion_text(completion), catalog), []
         for rank, entry in enumerate(entries):
-            named = "" if entry is None else f"{entry.title} ({entry.year})"
+            named = "" if entry is None else str(entry)
             mark = "x" if entry is None or entry.index is None else "."
             mark = "+" if rank < len(hits) and hits[rank] else mark
             lines.append(f"{rank + 1:3d} {mark} {named}")

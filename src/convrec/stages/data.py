@@ -1,57 +1,106 @@
 """Stage `data`: raw conversations and catalog in, canonical splits out."""
 
+import logging
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 
 from convrec.config import Params
-from convrec.data.catalog import Catalog, LeftOut, build_catalog
-from convrec.data.conversations import COLUMNS, SPLITS, split_by_conversation, split_by_month, write_rows
+from convrec.data.catalog import Catalog, build_catalog
+from convrec.data.checks import check_rows, drop_leaks
+from convrec.data.conversations import SPLITS, require_filled, split_by_conversation, split_by_month
+from convrec.data.files import read_files
+from convrec.data.leakage import find_leaks
+from convrec.data.quarantine import Quarantine
 from convrec.data.reddit import read_reddit
 from convrec.data.reddit_movie import read_reddit_movie
 from convrec.data.redial import read_redial
+from convrec.data.schemas import conform, write_catalog, write_conversations
 from convrec.data.synthetic import embedded_rows, simulate
-from convrec.errors import InputError
 from convrec.paths import Paths
 from convrec.stages.files import write_json
 from convrec.tracking import Run
+
+logger = logging.getLogger(__name__)
+
+
+class Source(NamedTuple):
+    """What a source gives; `splits` names each row's split where the source has made them.
+
+    `world` has the oracle's lists and the tastes of the embedded world.
+    """
+
+    catalog: Catalog
+    rows: pd.DataFrame
+    splits: pd.Series | None = None
+    world: pd.DataFrame | None = None
 
 
 def _months(first: str, number: int) -> list[str]:
     return [str(month) for month in pd.period_range(first, periods=number, freq="M")]
 
 
-def _load(params: Params, left_out: LeftOut) -> tuple[Catalog, dict[str, pd.DataFrame], pd.DataFrame | None]:
-    """Return the catalog, the splits, and for the embedded world its oracle and tastes."""
-    config = params.data
+def _load(params: Params, quarantine: Quarantine) -> Source:
+    """Return what the files of the source hold, as it is read there."""
+    config, folder = params.data, Path(params.data.path)
     if config.source == "synthetic":
-        catalog = build_catalog(embedded_rows(), ("genres", "keywords"), left_out)
+        catalog, _ = build_catalog(embedded_rows(), ("genres", "keywords"), quarantine)
+        months = _months(config.synthetic.first_month, config.synthetic.num_months)
         rows, world = simulate(
-            catalog,
-            params.common.seed,
-            config.synthetic.num_conversations,
-            _months(config.synthetic.first_month, config.synthetic.num_months),
-            params.common.list_length,
+            catalog, params.common.seed, config.synthetic.num_conversations, months, params.common.list_length
         )
-        return catalog, split_by_month(rows, config.validation_month or "", config.test_month or ""), world
+        return Source(catalog, rows, world=world)
     if config.source == "reddit":
-        return *read_reddit(Path(config.path), config.catalog or "", left_out), None
+        catalog, splits = read_reddit(folder, config.catalog or "", quarantine)
+        rows = pd.concat(splits, names=["split"]).reset_index("split")
+        return Source(catalog, rows, rows.pop("split"))
     if config.source == "reddit_movie":
-        catalog, rows = read_reddit_movie(Path(config.path), config.min_upvotes, left_out)
-        return (
-            catalog,
-            split_by_month(rows[list(COLUMNS)], config.validation_month or "", config.test_month or ""),
-            None,
-        )
-    catalog, rows = read_redial(Path(config.path), left_out)
-    splits = split_by_conversation(
-        rows[list(COLUMNS)],
-        rows["conversation_id"],
-        config.validation_share,
-        config.test_share,
-        params.common.seed,
+        return Source(*read_reddit_movie(folder, config.min_upvotes, quarantine))
+    if config.source == "redial":
+        return Source(*read_redial(folder, quarantine))
+    return Source(*read_files(folder, config.catalog or "", quarantine))
+
+
+def _split(rows: pd.DataFrame, own: pd.Series | None, params: Params) -> dict[str, pd.DataFrame]:
+    """Return the splits: the source's own, or by month where months are given, or by conversation."""
+    config = params.data
+    if own is not None:
+        labels = own.reindex(rows.index)
+        return require_filled({name: rows[labels == name] for name in SPLITS}, "check the folder of data.path")
+    if config.validation_month and config.test_month:
+        splits = split_by_month(rows, config.validation_month, config.test_month)
+        unused = len(rows) - sum(map(len, splits.values()))
+        if unused:
+            logger.info("%d rows are of other months than those of the splits", unused)
+        return splits
+    shares = (config.validation_share, config.test_share)
+    return split_by_conversation(rows, rows["conversation_id"], *shares, params.common.seed)
+
+
+def prepare(params: Params, quarantine: Quarantine) -> tuple[Source, dict[str, pd.DataFrame], dict[str, int]]:
+    """Return the source, its canonical and checked splits, and how often each problem was met.
+
+    Raises `InputError` on files that cannot be read and on an empty split.
+    """
+    config = params.data
+    source = _load(params, quarantine)
+    rows = source.rows.reset_index(drop=True)
+    own = None if source.splits is None else source.splits.reset_index(drop=True)
+    rows, problems = check_rows(
+        conform(rows),
+        source.catalog,
+        quarantine,
+        dated=own is None and config.validation_month is not None,
+        **config.checks.model_dump(include={"outside_catalog", "seen_truth", "duplicate_rows"}),
     )
-    return catalog, splits, None
+    splits = _split(rows, own, params)
+    held_out = {name: splits[name] for name in ("validation", "test")}
+    leaks = find_leaks(splits["train"], held_out, config.checks.similarity)
+    problems["leaks"] = sum(leak is not None for leak in leaks)
+    if config.checks.leaks == "drop":
+        splits["train"] = drop_leaks(splits["train"], leaks, quarantine)
+    return source, require_filled(splits, "every row of it was dropped: look at data.checks"), problems
 
 
 def run(params: Params, paths: Paths, record: Run) -> None:
@@ -59,27 +108,29 @@ def run(params: Params, paths: Paths, record: Run) -> None:
 
     Raises `InputError` on files that cannot be read, an empty split, or too many rows left out.
     """
-    left_out = LeftOut()
-    catalog, splits, world = _load(params, left_out)
-    num_truths = sum(len(row) for rows in splits.values() for row in rows["groundtruth"])
-    total = len(catalog) + num_truths + len(left_out.rows)
-    share = len(left_out.rows) / total
+    quarantine = Quarantine()
     paths.processed.mkdir(parents=True, exist_ok=True)
-    left_out.write(paths.left_out)
-    if share > params.data.max_left_out:
-        raise InputError(
-            f"{len(left_out.rows)} of {total} catalog rows and ground-truth entries cannot be used: a share of "
-            f"{share:.3f}, above data.max_left_out = {params.data.max_left_out}; {left_out.summary()}"
-        )
-    write_rows(catalog.to_frame(), paths.catalog)
+    try:
+        source, splits, problems = prepare(params, quarantine)
+    finally:  # what was left out tells why nothing is left
+        quarantine.write(paths.quarantine)
+    quarantine.check(params.data.max_quarantined, paths.quarantine)
+    write_catalog(source.catalog, paths.catalog)
     for name, rows in splits.items():
-        write_rows(rows, paths.split(name))
-    if world is not None:
-        write_rows(world, paths.world)
+        write_conversations(rows, paths.split(name))
+    if source.world is not None:
+        source.world.to_parquet(paths.world, index=False)
     counts = {name: {"rows": len(rows), "prompts": int(rows["prompt_id"].nunique())} for name, rows in splits.items()}
-    metrics = {"catalog": len(catalog), "left_out": len(left_out.rows), "left_out_share": share, **counts}
+    metrics = {
+        "catalog": len(source.catalog),
+        "aliases": sum(len(item.aliases) for item in source.catalog.items),
+        "quarantined": len(quarantine.rows),
+        "quarantined_share": quarantine.shares(),
+        "problems": problems,
+        **counts,
+    }
     write_json(paths.metrics("data"), metrics)
     record.log_dataset(paths.catalog, "catalog")
     for name in SPLITS:
         record.log_dataset(paths.split(name), name)
-    record.log_artifact(paths.left_out)
+    record.log_artifact(paths.quarantine)

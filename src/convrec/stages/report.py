@@ -72,10 +72,8 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     """Write the report."""
     catalog, num_ranks = read_catalog(paths.catalog), params.common.list_length
     data = read_json(paths.metrics("data"))
-    left_out = pd.read_csv(paths.left_out, dtype=str, keep_default_na=False)
-    reasons = Counter(
-        f"{source}: {reason}" for source, reason in zip(left_out["source"], left_out["reason"], strict=True)
-    )
+    quarantine = pd.read_parquet(paths.quarantine)
+    reasons = Counter(zip(quarantine["source"], quarantine["reason"], strict=True))
     html = render_report(
         profile=params.common.profile,
         seed=params.common.seed,
@@ -84,8 +82,8 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         bootstrap_samples=params.evaluate.bootstrap_samples,
         catalog_size=data["catalog"],
         files_of_data=_data_files(paths),
-        left_out=dict(reasons.most_common()),
-        left_out_share=data["left_out_share"],
+        quarantined=[(*reason, number) for reason, number in reasons.most_common()],
+        quarantined_share=data["quarantined_share"],
         demonstrations=read_json(paths.metrics("demonstrations")),
         training={stage: read_json(paths.metrics(stage)) for stage in ("sft", "rank_grpo")},
         evaluation=read_json(paths.metrics("evaluate")),

@@ -54,7 +54,7 @@ def train_tokenizer(texts: Sequence[str], items: Sequence[Item], vocab_size: int
         tokenizer_object=tokenizer, pad_token=PAD, eos_token=END, clean_up_tokenization_spaces=False
     )
     titles = sorted({item.title for item in items if item.title.isascii()})
-    years = sorted({f" ({item.year})" for item in items})
+    years = sorted({f" ({item.year})" for item in items if item.year is not None})
     fast.add_tokens([AddedToken(title, single_word=True, normalized=False) for title in titles])
     fast.add_tokens([AddedToken(year + end, normalized=False) for year in years for end in ("\n", "")])
     fast.chat_template = CHAT_TEMPLATE
@@ -76,7 +76,7 @@ def catalog_pages(catalog: Catalog, num_pages: int, num_lines: int, seed: int) -
     """
     rng = np.random.default_rng(seed)
     words = [[value for value in _values(item) if len(value) <= _LONGEST_HEADING] for item in catalog.items]
-    values = [[*own, f"{item.year // 10 * 10}s"] for own, item in zip(words, catalog.items, strict=True)]
+    values = [[*own, *_decade(item)] for own, item in zip(words, catalog.items, strict=True)]
     names = {value: column for column, value in enumerate(sorted(set().union(*values)))}
     has = np.zeros((len(catalog), len(names)), dtype=bool)
     for row, own in enumerate(values):
@@ -84,12 +84,18 @@ def catalog_pages(catalog: Catalog, num_pages: int, num_lines: int, seed: int) -
     pages = []
     for _ in range(num_pages):
         own = values[int(rng.integers(len(values)))]
+        if not own:  # an item of which nothing is known
+            continue
         heading = [str(v) for v in rng.choice(own, size=min(len(own), int(rng.integers(1, 4))), replace=False)]
         matches = has[:, [names[value] for value in heading]].sum(axis=1)
         order = np.argsort(-(matches + rng.random(len(matches))), kind="stable")[:num_lines]
         lines = [str(catalog.items[i]) for i in order if matches[i]]
         pages.append("\n".join([", ".join(heading), *lines]))
     return pages
+
+
+def _decade(item: Item) -> list[str]:
+    return [] if item.year is None else [f"{item.year // 10 * 10}s"]
 
 
 def _values(item: Item) -> list[str]:

@@ -1,0 +1,87 @@
+"""Checks of canonical rows, the same for every source: what is wrong is counted, and kept or dropped as asked."""
+
+from collections import Counter
+from typing import Any, Literal
+
+import pandas as pd
+
+from convrec.data.catalog import Catalog
+from convrec.data.quarantine import Quarantine
+from convrec.data.titles import fold, line
+
+Policy = Literal["keep", "drop"]
+Item = dict[str, Any]
+
+
+def check_rows(
+    rows: pd.DataFrame,
+    catalog: Catalog,
+    quarantine: Quarantine,
+    *,
+    dated: bool,
+    outside_catalog: Policy,
+    seen_truth: Policy,
+    duplicate_rows: Policy,
+) -> tuple[pd.DataFrame, dict[str, int]]:
+    """Return the rows without what is to be dropped, their index kept, and how often each problem was met.
+
+    `outside_catalog` and `seen_truth` are about ground truth that no list can hit: items that the catalog does not
+    hold, and items that the conversation has named. `duplicate_rows` equal an earlier row in every column. With
+    `dated`, rows without a date are dropped, and so is a row that has no ground truth left. Shape: a subset of `rows`
+    (see `schemas.conform`).
+    """
+    found = Counter(outside_catalog=0, seen_truth=0, duplicate_rows=0)
+    policies = {"outside_catalog": outside_catalog, "seen_truth": seen_truth}
+    reasons = {"outside_catalog": "not in the catalog", "seen_truth": "seen in the conversation"}
+    known: set[tuple] = set()
+    kept: list[bool] = []
+    truths: list[list[Item]] = []
+    quarantine.count("rows", len(rows))
+    columns = ("conversation_id", "prompt_id", "date", "groundtruth", "seen_titles")
+    for conversation, prompt, date, items, seen in zip(*(rows[name].to_list() for name in columns), strict=True):
+        left = []
+        for item, problem in zip(items, _problems(items, seen, catalog), strict=True):
+            if problem is not None:
+                found[problem] += 1
+            if problem is not None and policies[problem] == "drop":
+                quarantine.add("groundtruth", prompt, reasons[problem], line(item["title"], item["year"]))
+            else:
+                left.append(item)
+        key = (conversation, prompt, date, tuple((i["title"], i["year"]) for i in items), tuple(seen))
+        repeated = key in known
+        known.add(key)
+        found["duplicate_rows"] += repeated
+        reason = None
+        if not left:
+            reason = "no ground truth is left"
+        elif dated and not date:
+            reason = "no date"
+        elif repeated and duplicate_rows == "drop":
+            reason = "equal to an earlier row"
+        if reason is not None:
+            quarantine.add("rows", prompt, reason, "; ".join(line(i["title"], i["year"]) for i in items))
+        kept.append(reason is None)
+        truths.append(left)
+    checked = rows.assign(groundtruth=pd.Series(truths, index=rows.index, dtype=rows["groundtruth"].dtype))
+    return checked[kept], dict(found)
+
+
+def _problems(items: list[Item], seen_titles: list[str], catalog: Catalog) -> list[str | None]:
+    """Return for each item of a ground truth why no list can hit it, None where one can."""
+    seen, seen_items = {fold(title) for title in seen_titles}, catalog.indices_of_titles(seen_titles)
+    problems: list[str | None] = []
+    for item in items:
+        index = catalog.find(item["title"], item["year"])
+        if index in seen_items or fold(item["title"]) in seen:
+            problems.append("seen_truth")
+        else:
+            problems.append("outside_catalog" if index is None else None)
+    return problems
+
+
+def drop_leaks(train: pd.DataFrame, leaks: list[str | None], quarantine: Quarantine) -> pd.DataFrame:
+    """Return the training rows that leak nothing held out; `leaks` holds for each row the reason why it does."""
+    for prompt, reason in zip(train["prompt_id"].to_list(), leaks, strict=True):
+        if reason is not None:
+            quarantine.add("rows", prompt, "held out", reason)
+    return train[[reason is None for reason in leaks]]

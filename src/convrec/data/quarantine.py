@@ -1,0 +1,66 @@
+"""Rows that cannot be used: kept aside with the reason, counted, and too many of them an error."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+
+from convrec.errors import InputError
+
+COLUMNS = ("source", "row", "reason", "value")
+_LONGEST_VALUE = 500  # characters
+
+
+def printable(text: str) -> str:
+    """Return the text without what no file can hold: NUL and halves of characters are written as escapes."""
+    return text.encode(errors="backslashreplace").decode().replace("\0", r"\0")
+
+
+@dataclass
+class Quarantine:
+    """Rows that were left out, by what they are rows of: catalog, turns, conversations, groundtruth, seen_titles.
+
+    `num_read` counts all rows that were read, the usable ones too.
+    """
+
+    rows: list[dict[str, str]] = field(default_factory=list)
+    num_read: Counter[str] = field(default_factory=Counter)
+
+    def add(self, source: str, row: int | str, reason: str, value: object) -> None:
+        """Keep a row aside: where it stood, why it cannot be used, and how it begins."""
+        text = printable(str(value)[:_LONGEST_VALUE])
+        self.rows.append({"source": source, "row": printable(str(row)), "reason": reason, "value": text})
+
+    def count(self, source: str, number: int = 1) -> None:
+        """Count rows that were read."""
+        self.num_read[source] += number
+
+    def write(self, path: Path) -> None:
+        """Write the rows as Parquet: source, row, reason, value."""
+        pd.DataFrame(self.rows, columns=list(COLUMNS), dtype="str").to_parquet(path, index=False)
+
+    def summary(self) -> str:
+        """Return how many rows were left out for which reason."""
+        return "; ".join(f"{source}: {reason}: {n}" for (source, reason), n in self.reasons().most_common())
+
+    def reasons(self) -> Counter[tuple[str, str]]:
+        """Return the number of rows by source and reason."""
+        return Counter((row["source"], row["reason"]) for row in self.rows)
+
+    def shares(self) -> dict[str, float]:
+        """Return which share of the rows of each source was left out."""
+        number = Counter(row["source"] for row in self.rows)
+        return {key: number[key] / max(self.num_read[key], number[key], 1) for key in sorted(number | self.num_read)}
+
+    def check(self, max_share: float, path: Path) -> None:
+        """Raise `InputError` where a larger share of the rows of any source was left out."""
+        for source, share in self.shares().items():
+            if share > max_share:
+                reasons = Counter({r: n for (s, r), n in self.reasons().items() if s == source})
+                told = "; ".join(f"{reason}: {n}" for reason, n in reasons.most_common(5))
+                raise InputError(
+                    f"{source}: {reasons.total()} of {self.num_read[source]} rows cannot be used, a share of "
+                    f"{share:.3f}, above data.max_quarantined = {max_share} ({told}); look at {path}, then mend the "
+                    "files or raise the limit"
+                )

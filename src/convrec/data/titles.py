@@ -1,0 +1,145 @@
+"""Titles and years of items: how they are written, compared, and made into an id."""
+
+import re
+import unicodedata
+from functools import lru_cache
+
+YEARS = range(1000, 2101)  # the years that an item can have
+WRITTEN_YEARS = range(1870, 2101)  # the numbers of four digits in free text that are read as a year
+
+
+def fold(title: str) -> str:
+    """Return the title with whitespace folded and case removed: the form in which titles are compared."""
+    return " ".join(title.split()).casefold()
+
+
+_ARTICLE_LAST = re.compile(r"^(.*), (the|an?)$")
+_ARTICLE_FIRST = re.compile(r"^(?:the|an?) (?=\S)")
+_ROMAN = {"ii": "2", "iii": "3", "iv": "4", "vi": "6", "vii": "7", "viii": "8", "ix": "9"}  # not those that are words
+_NUMBERS = [
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+]
+_ALIKE = {
+    **_ROMAN,
+    **{word: str(number) for number, word in enumerate(_NUMBERS, start=1)},
+    **{"vol": "volume", "pt": "part", "vs": "versus", "v": "versus"},
+}
+_SUPERSCRIPT = re.compile(r"(?=[¹²³⁴-⁹])")
+_HYPHEN = re.compile(r"(?<=\w)[-‐‑·](?=\w)")
+_WORD = re.compile(r"[^\W_]+")
+
+
+@lru_cache(maxsize=100_000)  # the same few titles come again and again
+def normalise(title: str) -> str:
+    """Return the title's words, in the form in which spellings of one title agree; the folded title if it has none.
+
+    Without case, accents and punctuation, an article that comes last ("Matrix, The") in its place; `&` is "and", Roman
+    numerals and number words are digits, a few abbreviations are written out.
+    """
+    text = unicodedata.normalize("NFKD", _SUPERSCRIPT.sub(" ", fold(title)).replace("&", " and "))
+    text = " ".join("".join(c for c in text if not unicodedata.combining(c) and c not in "'’‘`´").split()).casefold()
+    words = _WORD.findall(_ARTICLE_LAST.sub(r"\2 \1", text))
+    if len(words) > 1:  # a title of one word, as Nine, keeps it: 9 is another film
+        last = "5" if words[-1] == "v" else _ALIKE.get(words[-1], words[-1])  # Rocky V
+        words = [*(_ALIKE.get(word, word) for word in words[:-1]), last]
+    return " ".join(words) or fold(title)
+
+
+def without_article(normalised: str) -> str:
+    """Return a normalised title without its leading article."""
+    return _ARTICLE_FIRST.sub("", normalised)
+
+
+def spellings(title: str) -> set[str]:
+    """Return the forms under which a title is looked up where its year is near or unknown.
+
+    Hyphens divide words, or do not; in a title of three words or more a leading article does not matter either.
+    """
+    forms = {normalise(title), normalise(_HYPHEN.sub("", title))}
+    return forms | {bare for form in forms if len((bare := without_article(form)).split()) > 2}
+
+
+def loose(title: str) -> str:
+    """Return the form under which a title is looked up where the year is the very same: no article, no spaces."""
+    return without_article(normalise(title)).replace(" ", "")
+
+
+def line(title: str, year: int | None) -> str:
+    """Return an item as one line of a list: `Title (Year)`, or the title alone where it has no year."""
+    return title if year is None else f"{title} ({year})"
+
+
+_LINE = re.compile(r"^(.*?)\s*\((\d{4})\)\s*$")
+
+
+def title_and_year(name: str) -> tuple[str, str]:
+    """Return the two parts of `Title (Year)`, the year empty where the name has none."""
+    match = _LINE.match(name)
+    return (match.group(1).strip(), match.group(2)) if match else (" ".join(name.split()), "")
+
+
+def item_id(title: str, year: int | None) -> str:
+    """Return the id of an item: the words of its normalised title and its year, as `the-matrix_1999` or `chess`.
+
+    It is the same for every spelling of the title, on every machine, in every version of the catalog.
+    """
+    words = "-".join(normalise(title).split())
+    return words if year is None else f"{words}_{year}"
+
+
+def year_gap(one: int | None, other: int | None) -> int:
+    """Return by how many years two years differ: a missing year agrees with any."""
+    return 0 if one is None or other is None else abs(one - other)
+
+
+def usable_title(title: object, year: object) -> tuple[str, int | None]:
+    """Return title and year as an item has them: whitespace folded, the year a number, None where it is missing.
+
+    A title that ends in a year in brackets has that year. Raises `ValueError` saying what is wrong with the two.
+    """
+    if not title or title != title or not str(title).strip():
+        raise ValueError("no title")
+    if not isinstance(title, (str, int, float)):
+        raise ValueError("title is no text")
+    text = " ".join(str(title).split())
+    if not is_clean(text):
+        raise ValueError("NUL or half a character")
+    number = _usable_year(year)
+    bare, own_year = title_and_year(text)
+    if bare and own_year and number in (None, int(own_year)):
+        return bare, _usable_year(own_year)
+    return text, number
+
+
+def _usable_year(year: object) -> int | None:
+    if year is None or year != year or not str(year).strip():
+        return None
+    try:
+        value = float(str(year))  # "1995.0" is what is left of a column of numbers that had gaps
+        number = int(value)
+    except (ValueError, OverflowError):
+        raise ValueError("year is no number") from None
+    if number not in YEARS or number != value:
+        raise ValueError(f"year is not from {YEARS[0]} to {YEARS[-1]}")
+    return number
+
+
+def is_clean(text: str) -> bool:
+    """Tell whether a text can be written to any file: without NUL, and without half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # JSON can write halves
+        return False
+    return "\0" not in text
