@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convrec.data import leakage
-from convrec.data.titles import fold
 from convrec.data.leakage import find_leaks, shingles
+from convrec.data.titles import fold
 
 WORDS = ["a", "film", "about", "the", "sea", "and", "two", "old", "friends", "who", "never", "meet", "again"]  # 13
 

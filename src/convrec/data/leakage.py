@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from convrec.data.titles import fold
 from convrec.data.conversations import transcript
+from convrec.data.titles import fold
 
 SHINGLE_WORDS = 5
 TRAIN_BLOCK, HELD_OUT_BLOCK = 8192, 512  # prompts of one product: 32 MiB a matrix of doubles

@@ -1,0 +1,29 @@
+"""Lists of titles for a terminal: one line each, cut to its width."""
+
+import re
+from collections.abc import Sequence
+
+from rich.cells import cell_len, set_cell_size
+
+WIDTH = 100
+# Control characters, halves of surrogate pairs, and marks that turn the direction of what follows.
+_STEERING = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
+
+
+def plain(text: str) -> str:
+    """Return the text on one line, without characters that would steer the terminal."""
+    return _STEERING.sub("\N{REPLACEMENT CHARACTER}", " ".join(text.split()))
+
+
+def cut(text: str, width: int = WIDTH) -> str:
+    """Return the text in at most `width` columns; what does not fit is an ellipsis."""
+    return text if cell_len(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"
+
+
+def listing(heading: str, lines: Sequence[str], limit: int) -> list[str]:
+    """Return the heading and, below it, up to `limit` lines and how many more there are; nothing without lines."""
+    if not lines:
+        return []
+    shown = [heading, *(f"  {plain(line)}" for line in lines[:limit])]
+    more = [f"  ... and {len(lines) - limit:,} more"] if len(lines) > limit else []
+    return [cut(f"  {line}") for line in shown + more]
