@@ -1,3 +1,4 @@
+import json
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -8,6 +9,8 @@ from convrec.config import Params, load_params
 from convrec.data.conversations import write_rows
 from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import write_catalog
+from convrec.data.statistics import describe
+from convrec.evaluation.data_figures import DATA_PLOTS, months_figure, words_figure
 from convrec.evaluation.report import best_models, judge_lines, metric_label, rank_figure
 from convrec.matching import Truth
 from convrec.paths import Paths
@@ -71,20 +74,24 @@ def _write_inputs(paths, params, catalog, dated, systems):
     headline = f"ndcg_at_{max(cutoffs)}"
     paths.processed.mkdir(parents=True)
     write_catalog(catalog, paths.catalog)
+    splits = {}
     for name, month in (("train", "10"), ("validation", "11"), ("test", "12")):
         dates = [f"2022-{month}-0{day}" if dated else "" for day in (1, 2, 3)]
         accepted = [[("Heat", 1995)], [("Alien", 1979)], [("Up", 2009)]]
         ids = ["p-1", "p-1", "p-2"]
         rows = [_row(*values) for values in zip(ids, dates, accepted, strict=True)]
-        write_rows(pd.DataFrame(rows), paths.split(name))
+        splits[name] = pd.DataFrame(rows)
+        write_rows(splits[name], paths.split(name))
     quarantine = Quarantine()
     quarantine.add("catalog", 3, "year is no number", "Untitled")
     quarantine.write(paths.quarantine)
     counts = {name: {"rows": 3, "prompts": 2} for name in ("train", "validation", "test")}
-    write_json(
-        paths.metrics("data"),
-        {"catalog": len(catalog), "quarantined_share": {"catalog": 0.0625, "rows": 0.0}, **counts},
-    )
+    statistics, tables = describe(splits, catalog)
+    shares = {"catalog": 0.0625, "rows": 0.0}
+    data = {"catalog": len(catalog), "quarantined_share": shares, **counts, "statistics": statistics}
+    write_json(paths.metrics("data"), data)
+    for name, table in tables.items():
+        write_plot(paths.plot(name), table)
     write_json(paths.metrics("demonstrations"), _demonstration_metrics(cutoffs))
     lists = {column: [SFT_LIST, "Heat (1995)"] for column in STEP_COLUMNS.values()}
     write_rows(pd.DataFrame({"prompt_id": ["p-1", "p-2"], **lists}), paths.demonstration("validation"))
@@ -128,6 +135,11 @@ def _build(root, catalog, params, *, dated=True, systems=SYSTEMS, empty=()):
     report.run(params, paths, record)
     assert record.artifacts == [paths.report]
     return paths, paths.report.read_text(encoding="utf-8")
+
+
+def _traces(figure):
+    """The traces of a plot, as the page hands them to plotly."""
+    return json.JSONDecoder().raw_decode(figure, figure.index("[{"))[0]
 
 
 class _Elements(HTMLParser):
@@ -220,8 +232,32 @@ def test_numbers_intervals_and_versions_are_shown(synthetic):
     for path in (paths.catalog, *(paths.split(name) for name in ("train", "validation", "test"))):
         assert file_md5(path) in text
     assert "exact80.0 %80.0 %" in text and "17 of 4,321" in text and "before 0.375, after 0.250" in text
-    for name in ("demonstrations", "popularity", "adjust", "sft", "reward", "validation", "ranks"):
+    for name in (*DATA_PLOTS, "demonstrations", "popularity", "adjust", "sft", "reward", "validation", "ranks"):
         assert f'id="plot-{name}"' in html
+
+
+def test_the_data_are_described(synthetic):
+    text = " ".join(_Elements(synthetic[1]).text.split())
+    assert "names 60.0 % of the catalog's items" in text  # Heat, Alien, Up of five
+    assert "Of its mentions 33.3 % fall on the most liked 1 %" in text and "Gini coefficient: 0.400" in text
+    assert "turnstrain22.02.02.02" in text and "seen titlestrain11.01.01.01" in text
+    assert "train0.0 %–" in text and "test0.0 %0.0 %" in text  # outside the catalog, cold
+    assert text.index("Results on the test split") < text.index("Rows by month") < text.index("After each step")
+
+
+def test_each_month_is_a_bar_of_its_split_and_each_bin_a_share_of_it():
+    months = [("2021-12", "train", 7), ("2022-01", "train", 5), ("2022-02", "test", 3)]
+    bars = _traces(months_figure(pd.DataFrame(months, columns=["month", "split", "rows"])))
+    assert [(bar["name"], bar["x"], bar["y"]) for bar in bars] == [
+        ("train", ["2021-12", "2022-01"], [7, 5]),
+        ("test", ["2022-02"], [3]),
+    ]
+    counts = pd.DataFrame({"words": [7, 1000], "train": [1, 3], "validation": [0, 2], "test": [0, 0]})
+    assert [(line["x"], line["y"]) for line in _traces(words_figure(counts))] == [
+        (["7", "1,000"], [0.25, 0.75]),
+        (["7", "1,000"], [0, 1]),
+        (["7", "1,000"], [0, 0]),
+    ]
 
 
 def test_a_simulation_is_called_one(synthetic):
@@ -235,7 +271,8 @@ def test_real_data_have_no_oracle_and_may_have_no_dates(tmp_path, catalog):
     text = _Elements(html).text
     assert "The data are a simulation" not in text
     assert "oracle" not in text
-    assert text.count("undated") == 3
+    assert text.count("undated") == 4  # the three splits, and in place of the plot of the months
+    assert 'id="plot-rows_by_month"' not in html and 'id="plot-conversation_words"' in html
 
 
 def test_a_run_too_short_to_log_has_no_curve(tmp_path, catalog):

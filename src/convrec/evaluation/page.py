@@ -1,6 +1,7 @@
 """HTML pages that need nothing from elsewhere: their template, their plots, their style."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -34,16 +35,26 @@ def metric_label(metric: str) -> str:
     return f"{names[name]}{cutoff}" if cutoff else metric.replace("_", " ").capitalize()
 
 
-def figure(name: str, traces: Sequence[Any], x_title: str, y_title: str, height: int = 300, **y_axis: Any) -> Markup:
+def figure(
+    name: str,
+    traces: Sequence[Any],
+    x_title: str,
+    y_title: str,
+    height: int = 300,
+    x_axis: Mapping[str, Any] = MappingProxyType({}),
+    barmode: str = "group",
+    **y_axis: Any,
+) -> Markup:
     """Return a plot as HTML. Axes are fixed, so that a finger on a plot scrolls the page."""
     axis = {"fixedrange": True, "automargin": True, "gridcolor": "#e3e7ec", "linecolor": "#8a94a3"}
     layout = {
         "template": "none",
         "font": {"family": "system-ui, sans-serif", "size": 13, "color": "#1b2430"},
         "margin": {"l": 8, "r": 8, "t": 28, "b": 8},
-        "xaxis": {**axis, "title": {"text": x_title}, "zeroline": False},
+        "xaxis": {**axis, "title": {"text": x_title}, "zeroline": False, **x_axis},
         "yaxis": {**axis, "title": {"text": y_title}, "zeroline": False, **y_axis},
         "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+        "barmode": barmode,
         "dragmode": False,
         "autosize": True,
     }

@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from convrec.data.catalog import Catalog
 from convrec.data.titles import fold
+from convrec.evaluation.data_figures import data_figures
 from convrec.evaluation.page import BLUE, LINES, PALE, curve, figure, metric_label, render_page
 from convrec.evaluation.table import SYSTEMS
 from convrec.matching import Truth, relevance
@@ -168,7 +169,8 @@ def make_figures(
     headline: str,
 ) -> dict[str, Markup]:
     """Return the plots as HTML by name: a plot without points, of a run shorter than its logging, is absent."""
-    figures = {"demonstrations": demonstration_figure(demonstrations, headline)}
+    figures = data_figures(plots)
+    figures["demonstrations"] = demonstration_figure(demonstrations, headline)
     figures["popularity"] = popularity_figure(plots["popularity"])
     if not plots["adjust"].empty:
         figures["adjust"] = adjust_figure(plots["adjust"])
@@ -200,6 +202,7 @@ def render_report(
     files_of_data: Sequence[DataFile],
     quarantined: Sequence[tuple[str, str, int]],
     quarantined_share: Mapping[str, float],
+    statistics: Mapping[str, Any],
     demonstrations: Mapping[str, Any],
     training: Mapping[str, Mapping[str, Any]],
     evaluation: Mapping[str, Any],
@@ -211,9 +214,9 @@ def render_report(
 ) -> str:
     """Return the report as one HTML document.
 
-    `evaluation`, `demonstrations` and `training` (by stage) are the metrics files of the stages, `plots` their
-    curves by name, `quarantined` source, reason and number of rows that were left out, `parameters` flat, `code` the
-    state of git or nothing.
+    `evaluation`, `demonstrations` and `training` (by stage) are the metrics files of the stages, `statistics` is the
+    part of that name of the stage `data`'s, `plots` are their curves by name. `quarantined` are source, reason and
+    number of rows that were left out, `parameters` flat, `code` the state of git or nothing.
     """
     headline = f"ndcg_at_{max(cutoffs)}"
     metrics = [f"{name}_at_{k}" for name in ("recall", "ndcg") for k in cutoffs]
@@ -227,6 +230,7 @@ def render_report(
         data_files=files_of_data,
         quarantined=quarantined,
         quarantined_share=quarantined_share,
+        statistics=statistics,
         demonstrations=demonstrations,
         training=training,
         evaluation=evaluation,

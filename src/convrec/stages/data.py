@@ -17,12 +17,15 @@ from convrec.data.reddit import read_reddit
 from convrec.data.reddit_movie import read_reddit_movie
 from convrec.data.redial import read_redial
 from convrec.data.schemas import conform, write_catalog, write_conversations
+from convrec.data.statistics import describe
 from convrec.data.synthetic import embedded_rows, simulate
 from convrec.paths import Paths
-from convrec.stages.files import write_json
+from convrec.stages.files import write_json, write_plot
 from convrec.tracking import Run
 
 logger = logging.getLogger(__name__)
+
+TEMPLATE_SHARE = 0.5  # words in more than so many prompts are an instruction, and no sign that two prompts are alike
 
 
 class Source(NamedTuple):
@@ -96,7 +99,7 @@ def prepare(params: Params, quarantine: Quarantine) -> tuple[Source, dict[str, p
     )
     splits = _split(rows, own, params)
     held_out = {name: splits[name] for name in ("validation", "test")}
-    leaks = find_leaks(splits["train"], held_out, config.checks.similarity)
+    leaks = find_leaks(splits["train"], held_out, config.checks.similarity, TEMPLATE_SHARE)
     problems["leaks"] = sum(leak is not None for leak in leaks)
     if config.checks.leaks == "drop":
         splits["train"] = drop_leaks(splits["train"], leaks, quarantine)
@@ -104,7 +107,7 @@ def prepare(params: Params, quarantine: Quarantine) -> tuple[Source, dict[str, p
 
 
 def run(params: Params, paths: Paths, record: Run) -> None:
-    """Write catalog, splits, what was left out, and their counts.
+    """Write catalog, splits, what was left out, their counts and their statistics.
 
     Raises `InputError` on files that cannot be read, an empty split, or too many rows left out.
     """
@@ -121,6 +124,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     if source.world is not None:
         source.world.to_parquet(paths.world, index=False)
     counts = {name: {"rows": len(rows), "prompts": int(rows["prompt_id"].nunique())} for name, rows in splits.items()}
+    statistics, plots = describe(splits, source.catalog)
     metrics = {
         "catalog": len(source.catalog),
         "aliases": sum(len(item.aliases) for item in source.catalog.items),
@@ -128,8 +132,12 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         "quarantined_share": quarantine.shares(),
         "problems": problems,
         **counts,
+        "statistics": statistics,
     }
     write_json(paths.metrics("data"), metrics)
+    for name, table in plots.items():
+        write_plot(paths.plot(name), table)
+    record.log_metrics({name.replace(".", "/"): float(value) for name, value in flatten(metrics).items()})
     record.log_dataset(paths.catalog, "catalog")
     for name in SPLITS:
         record.log_dataset(paths.split(name), name)

@@ -9,6 +9,7 @@ from pandas.errors import EmptyDataError
 from convrec.config import Params
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import SPLITS, distinct_prompts, read_rows, truths
+from convrec.evaluation.data_figures import DATA_PLOTS
 from convrec.evaluation.report import DataFile, Example, judge_lines, render_report
 from convrec.paths import Path, Paths
 from convrec.stages.files import STEP_COLUMNS, read_catalog, read_json
@@ -16,7 +17,7 @@ from convrec.tracking import Run, file_md5, flatten, git_state
 
 COMPARED = ("sft", "rank_grpo")  # the systems whose lists stand side by side
 DEMONSTRATION_EXAMPLES = 2  # validation prompts whose lists are shown after each step
-PLOTS = ("popularity", "adjust", "sft", "reward", "reward_by_rank", "validation")
+PLOTS = (*DATA_PLOTS, "popularity", "adjust", "sft", "reward", "reward_by_rank", "validation")
 
 
 def _read_plot(path: Path) -> pd.DataFrame:
@@ -84,6 +85,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         files_of_data=_data_files(paths),
         quarantined=[(*reason, number) for reason, number in reasons.most_common()],
         quarantined_share=data["quarantined_share"],
+        statistics=data["statistics"],
         demonstrations=read_json(paths.metrics("demonstrations")),
         training={stage: read_json(paths.metrics(stage)) for stage in ("sft", "rank_grpo")},
         evaluation=read_json(paths.metrics("evaluate")),

@@ -1,0 +1,68 @@
+"""The plots of the data: months, lengths, ground truth and the popularity of the catalog's items."""
+
+from collections.abc import Mapping
+
+import pandas as pd
+import plotly.graph_objects as go
+from markupsafe import Markup
+
+from convrec.data.conversations import SPLITS
+from convrec.evaluation.page import BLUE, LINES, PALE, curve, figure
+
+DATA_PLOTS = ("rows_by_month", "conversation_words", "groundtruth_sizes", "catalog_popularity")
+COLORS = {name: color for name, (color, _) in zip(SPLITS, LINES, strict=False)}
+FEW_MONTHS = 6  # fewer would be marked by the week
+
+
+def months_figure(frame: pd.DataFrame) -> Markup:
+    """Return the bars of the rows of each month, stacked by split."""
+    bars = [
+        go.Bar(x=part["month"].tolist(), y=part["rows"].tolist(), xperiod="M1", name=name, marker_color=COLORS[name])
+        for name in SPLITS
+        if not (part := frame[frame["split"] == name]).empty
+    ]
+    months = pd.PeriodIndex(frame["month"], freq="M")
+    few = (months.max() - months.min()).n < FEW_MONTHS
+    axis = {"type": "date", "tickformat": "%b %Y", "ticklabelmode": "period", **({"dtick": "M1"} if few else {})}
+    return figure("rows_by_month", bars, "", "rows", x_axis=axis, barmode="stack", rangemode="tozero")
+
+
+def words_figure(frame: pd.DataFrame) -> Markup:
+    """Return the share of each split's prompts by bin of words."""
+    edges = [f"{edge:,}" for edge in frame["words"].tolist()]
+    shares = pd.DataFrame({name: frame[name] / max(1, frame[name].sum()) for name in SPLITS}).assign(words=edges)
+    traces = [curve(shares, name, name, *LINES[place], x="words") for place, name in enumerate(SPLITS)]
+    axis = {"type": "category"}
+    return figure("conversation_words", traces, "words, from", "share of prompts", x_axis=axis, rangemode="tozero")
+
+
+def sizes_figure(frame: pd.DataFrame) -> Markup:
+    """Return the bars of the share of each split's rows by number of ground-truth items."""
+    sizes = frame["size"].astype(str).tolist()
+    bars = [go.Bar(x=sizes, y=frame[name].tolist(), name=name, marker_color=COLORS[name]) for name in SPLITS]
+    return figure("groundtruth_sizes", bars, "ground-truth items", "share of rows", x_axis={"type": "category"})
+
+
+def catalog_figure(frame: pd.DataFrame) -> Markup:
+    """Return the cumulative share of mentions by share of the catalog, beside that of items that are liked alike."""
+    traces = [
+        curve(frame, "mentions", "ground truth of train", BLUE, x="items"),
+        curve(frame, "items", "if all were liked alike", PALE, x="items"),
+    ]
+    return figure(
+        "catalog_popularity",
+        traces,
+        "share of the catalog",
+        "share of mentions",
+        x_axis={"tickformat": ".0%"},
+        tickformat=".0%",
+    )
+
+
+def data_figures(plots: Mapping[str, pd.DataFrame]) -> dict[str, Markup]:
+    """Return the plots of the data as HTML by name; without dated rows that of the months is absent."""
+    figures = {} if plots["rows_by_month"].empty else {"rows_by_month": months_figure(plots["rows_by_month"])}
+    figures["conversation_words"] = words_figure(plots["conversation_words"])
+    figures["groundtruth_sizes"] = sizes_figure(plots["groundtruth_sizes"])
+    figures["catalog_popularity"] = catalog_figure(plots["catalog_popularity"])
+    return figures
