@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 import torch
 
-logger = logging.getLogger(__name__)
+from convrec.generation.prompts import Prompt
 
-Prompt = list[dict[str, str]]
+logger = logging.getLogger(__name__)
 
 
 class Engine(Protocol):
@@ -28,7 +28,7 @@ class TransformersEngine:
     def __init__(
         self, model: Any, tokenizer: Any, batch_size: int, max_completion_length: int, repetition_penalty: float
     ):
-        self._model, self._tokenizer = model, tokenizer
+        self._model, self.tokenizer = model, tokenizer
         self._batch_size, self._max_completion_length = batch_size, max_completion_length
         self._repetition_penalty = repetition_penalty
 
@@ -48,7 +48,7 @@ class TransformersEngine:
 
     @torch.inference_mode()
     def generate(self, prompts: Sequence[Prompt]) -> list[str]:
-        texts = [self._tokenizer.apply_chat_template(p, tokenize=False, add_generation_prompt=True) for p in prompts]
+        texts = [self.tokenizer.apply_chat_template(p, tokenize=False, add_generation_prompt=True) for p in prompts]
         order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
         completions = [""] * len(texts)
         was_training = self._model.training
@@ -56,7 +56,7 @@ class TransformersEngine:
         start = time.monotonic()
         for first in range(0, len(order), self._batch_size):
             rows = order[first : first + self._batch_size]
-            batch = self._tokenizer(
+            batch = self.tokenizer(
                 [texts[i] for i in rows],
                 return_tensors="pt",
                 padding=True,
@@ -72,10 +72,10 @@ class TransformersEngine:
                 top_k=None,
                 max_new_tokens=self._max_completion_length,
                 repetition_penalty=self._repetition_penalty,
-                pad_token_id=self._tokenizer.pad_token_id,
-                eos_token_id=self._tokenizer.eos_token_id,
+                pad_token_id=self.tokenizer.pad_token_id,
+                eos_token_id=self.tokenizer.eos_token_id,
             )
-            decoded = self._tokenizer.batch_decode(output[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
+            decoded = self.tokenizer.batch_decode(output[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
             for row, text in zip(rows, decoded, strict=True):
                 completions[row] = text
             done = first + len(rows)

@@ -1,0 +1,154 @@
+"""The chat prompt of a conversation, never longer than the model is to read: the last turns stay."""
+
+import logging
+import re
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from convrec.data.conversations import build_prompt, prompt_of_text
+from convrec.errors import InputError
+
+logger = logging.getLogger(__name__)
+
+Prompt = list[dict[str, str]]
+
+ELLIPSIS = "…"  # stands for the beginning of a turn that was cut
+TRUNCATED_SHARE = "prompts/truncated_share"  # the metric's name
+
+_ROOM = 32  # tokens: half of it holds a role's name and the ellipsis, were every byte a token
+_ROLE = re.compile(r"(?:User|Assistant|System): ")
+_TURN = re.compile(rf"\n(?={_ROLE.pattern})")  # as `transcript` writes turns
+_LINE = re.compile(r"\n(?=[^\S\n]*\S)")  # before a line that is not blank
+
+
+class PromptBuilder:
+    """Makes the prompts of training, evaluation and serving: at most `max_length` tokens each, None for no limit.
+
+    Tokens are counted as the tokenizer's chat template renders the prompt, the generation prompt included. Of a prompt
+    that is too long the oldest turns are left out, whole. The last turn stays; where it alone is too long, its
+    beginning is cut at a token and marked with an ellipsis. What always stays in front is
+
+    - the instruction, where there is one;
+    - without, the first line of a single message, which holds the source's instructions; a turn is then a line;
+    - without, the system messages of several; the first other one that stays is a user's, as chat templates want it.
+
+    A first line, or system messages, that take more than half of the room are no such front: they are cut as the rest.
+
+    Raises `InputError` where `max_length` leaves too little beside the template and the instruction.
+    """
+
+    def __init__(self, tokenizer: Any, instruction: str | None, list_length: int, max_length: int | None):
+        self._tokenizer, self._max_length = tokenizer, max_length
+        self._instruction, self._list_length = instruction, list_length
+        self._stub = prompt_of_text("", instruction, list_length)
+        self._overhead = len(self._tokenize(self._render(self._stub))["input_ids"])
+        # No token stands for more characters than its entry has: a longer text cannot fit, and is not tokenised.
+        self._longest = max(map(len, tokenizer.get_vocab()))
+        self.least = self._overhead + _ROOM
+        self.built = self.cut = 0
+        if max_length is not None and max_length < self.least:
+            raise InputError(
+                f"common.max_prompt_length = {max_length}: chat template and instruction alone take "
+                f"{self._overhead} tokens; set it to {self.least} or more"
+            )
+
+    def __call__(self, messages: Iterable[dict[str, str]], room: int | None = None) -> Prompt:
+        """Return the prompt of a conversation's messages: `build_prompt`'s, cut to the limit where it is longer.
+
+        `room` lowers the limit of this one prompt, in tokens; it is at least `least`.
+        """
+        return self._limited(build_prompt(messages, self._instruction, self._list_length), room)
+
+    def of_text(self, text: str) -> Prompt:
+        """Return the prompt of a conversation that is already text, as `__call__` does of its messages."""
+        return self._limited(prompt_of_text(text, self._instruction, self._list_length), None)
+
+    def completion_length(self, completion: str) -> int:
+        """Return the tokens that an answer adds to its prompt, the template's end of it included."""
+        whole = self._render([*self._stub, {"role": "assistant", "content": completion}], add_generation_prompt=False)
+        return len(self._tokenize(whole)["input_ids"]) - self._overhead
+
+    def report(self, what: str) -> float:
+        """Tell how many of the prompts so far were cut, and return their share; 0 where there were none."""
+        logger.info("%d of %d prompts of %s were cut to their last turns", self.cut, self.built, what)
+        return self.cut / max(1, self.built)
+
+    def _limited(self, prompt: Prompt, room: int | None) -> Prompt:
+        self.built += 1
+        limit = min((limit for limit in (self._max_length, room) if limit is not None), default=None)
+        if limit is None or self._fits(prompt, limit):
+            return prompt
+        self.cut += 1
+        return self._cut_text(prompt[0], limit) if len(prompt) == 1 else self._cut_messages(prompt, limit)
+
+    def _cut_text(self, message: dict[str, str], limit: int) -> Prompt:
+        """Return the prompt of one message that holds its front and all turns."""
+        role, content = message["role"], message["content"]
+        if self._instruction is None:
+            first, newline, _ = content.partition("\n")
+            front = first + newline if newline and self._is_front([{"role": role, "content": first}], limit) else ""
+        else:
+            front = self._stub[0]["content"]
+        body, boundary = content[len(front) :], _LINE if self._instruction is None else _TURN
+
+        def prompt_with(turns: str) -> Prompt:
+            return [{"role": role, "content": front + turns}]
+
+        starts = deque([0], maxlen=limit)  # a turn has a token or more, so that no more turns than tokens fit
+        tail = max(0, len(body) - limit * self._longest)  # what comes before it cannot stay
+        starts.extend(match.end() for match in boundary.finditer(body, tail))
+        if len(starts) == 1:  # the last turn may have begun before
+            starts.extend(match.end() for match in boundary.finditer(body))
+        prompt = self._first_that_fits(starts, lambda start: prompt_with(body[start:]), limit)
+        if prompt is not None:
+            return prompt
+        named = _ROLE.match(body, starts[-1])
+        name = named.group() if named else ""
+        return self._cut_turn(body[starts[-1] + len(name) :], lambda text: prompt_with(name + text), limit)
+
+    def _cut_messages(self, messages: Prompt, limit: int) -> Prompt:
+        """Return the prompt of several messages, each a turn."""
+        *older, last = messages
+        front = [message for message in older if message["role"] == "system"]
+        turns = [message for message in older if message["role"] != "system"] + [last]
+        if front and not self._is_front([*front, {"role": "user", "content": ""}], limit):
+            front = []
+        starts = [i for i, turn in enumerate(turns) if turn["role"] == "user" or turn is last]
+        prompt = self._first_that_fits(starts[-limit:], lambda start: [*front, *turns[start:]], limit)
+        if prompt is not None:
+            return prompt
+        return self._cut_turn(last["content"], lambda text: [*front, {**last, "content": text}], limit)
+
+    def _cut_turn(self, text: str, prompt_with: Callable[[str], Prompt], limit: int) -> Prompt:
+        """Return the prompt with the longest end of a turn, from a token's first character on."""
+        text = text[-limit * self._longest :]
+        offsets = self._tokenize(text, return_offsets_mapping=True)["offset_mapping"]
+        starts = [start for start, _ in offsets[-limit:]] + [len(text)]
+        prompt = self._first_that_fits(starts, lambda start: prompt_with(ELLIPSIS + text[start:]), limit)
+        if prompt is None:
+            raise InputError(
+                f"common.max_prompt_length: {limit} tokens of a prompt do not hold the chat template; raise it"
+            )
+        return prompt
+
+    def _first_that_fits(
+        self, starts: Sequence[int], prompt_from: Callable[[int], Prompt], limit: int
+    ) -> Prompt | None:
+        """Return the prompt from the first start on that fits, by binary search; None where none does."""
+        found = bisect_left(starts, True, key=lambda start: self._fits(prompt_from(start), limit))
+        return prompt_from(starts[found]) if found < len(starts) else None
+
+    def _is_front(self, prompt: Prompt, limit: int) -> bool:
+        return self._fits(prompt, (self._overhead + limit) // 2)
+
+    def _fits(self, prompt: Prompt, limit: int) -> bool:
+        text = self._render(prompt)
+        return len(text) <= limit * self._longest and len(self._tokenize(text)["input_ids"]) <= limit
+
+    def _render(self, prompt: Prompt, add_generation_prompt: bool = True) -> str:
+        return self._tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=add_generation_prompt)
+
+    def _tokenize(self, text: str, **options: Any) -> Any:
+        return self._tokenizer(text, add_special_tokens=False, verbose=False, **options)
