@@ -24,7 +24,11 @@ def _changed(tmp_path: Path, old: str, new: str) -> Path:
 def test_every_profile_is_valid(name, tmp_path):
     path = tmp_path / "params.yaml"
     YAML().dump(compose(name, []), path)
-    assert load_params(path).common.profile == name
+    params = load_params(path)
+    assert params.common.profile == name
+    if params.base_model.name == "embedded":  # no prompt of the longest length is cut for SFT, or passes its positions
+        completion = max(params.rank_grpo.max_completion_length, params.evaluate.max_completion_length)
+        assert params.common.max_prompt_length + completion <= params.sft.max_length <= 2048
 
 
 @pytest.mark.parametrize(
@@ -36,6 +40,8 @@ def test_every_profile_is_valid(name, tmp_path):
         ("  num_generations: 8 ", "  num_generations: 7 ", "no multiple of num_generations = 7"),
         ("returns: exp_inf", "returns: exp", "return_gamma = None"),
         ("list_length: 20", "list_length: 10", "cutoffs reach 20"),
+        ("max_prompt_length: 448", "max_prompt_length: 63", "common.max_prompt_length = 63: input should be greater"),
+        ("  max_length: 512", "  max_length: 103", "yaml: sft.max_length = 103 has no room for a prompt (64 tokens"),
         ("source: synthetic", "source: reddit", "catalog is empty"),
         ("  reflect:\n", "  reflekt:\n", "demonstrations.reflekt: unknown parameter; did you mean 'reflect'?"),
     ],

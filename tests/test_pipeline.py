@@ -91,6 +91,12 @@ def test_curves_are_recorded_for_every_rank(project, client):
     assert run.data.tags["data.train.dates"].startswith("2022-01")
 
 
+def test_no_prompt_of_the_embedded_world_is_cut(project, client):
+    for stage in ("sft", "rank_grpo", "evaluate"):
+        run_id = json.loads((project / "runs" / f"{stage}.json").read_text())["run_id"]
+        assert client.get_run(run_id).data.metrics["prompts/truncated_share"] == 0
+
+
 def test_a_sample_of_rollouts_is_recorded(project, client):
     run_id = json.loads((project / "runs" / "rank_grpo.json").read_text())["run_id"]
     assert {a.path for a in client.list_artifacts(run_id, "samples")} == {
@@ -104,9 +110,10 @@ def test_the_champion_answers_conversations(client):
     assert set(model.aliases) == {CHALLENGER, CHAMPION}
     recommender = mlflow.pyfunc.load_model(f"models:/{MODEL_NAME}@{CHAMPION}")
     questions = ["User: something with heists", "User: a space film\nAssistant: sure\nUser: from the 80s"]
-    table = pd.DataFrame({"conversation": questions, "seen_titles": [["Heat"], []]})
+    questions.append("User: a heist film\nAssistant: sure\n" * 10_000 + questions[1])
+    table = pd.DataFrame({"conversation": questions, "seen_titles": [["Heat"], [], []]})
     answers = recommender.predict(table)
-    assert len(answers) == 2
+    assert len(answers) == 3
     for answer in answers:
         assert len(answer) == len(set(answer)) <= 6
         assert not any(line.startswith("Heat (") for line in answer)

@@ -71,7 +71,7 @@ def model_scores(model: Path, rows: list[dict[str, Any]], params: Params, paths:
     common = params.common
     prompts = distinct_prompts(rows)
     lists = model_lists(model, prompts, Settings.of(params), common.device, params.evaluate.batch_size)
-    texts = dict(zip((row["prompt_id"] for row in prompts), lists, strict=True))
+    texts = dict(zip((row["prompt_id"] for row in prompts), lists.texts, strict=True))
     return score_lists(texts, rows, read_catalog(paths.catalog), common.list_length, common.cutoffs)
 
 
@@ -84,7 +84,7 @@ def keep_scores(scores: pd.DataFrame, folder: Path) -> None:
 
 def _run(name: str, params: Params, paths: Paths) -> Path:
     """Train and score one variant; return its folder. What is done already is not done again."""
-    keys = {"seed", "instruction", "list_length", "cutoffs", "repetition_penalty"}
+    keys = {"seed", "instruction", "list_length", "max_prompt_length", "cutoffs", "repetition_penalty"}
     parameters = {
         **params.rank_grpo.model_dump(),
         **params.common.model_dump(include=keys),

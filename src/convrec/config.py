@@ -14,6 +14,8 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
 Month = Annotated[str, Field(pattern=r"^\d{4}-(0[1-9]|1[0-2])$")]
 
+LEAST_PROMPT = 64  # tokens: below, chat template and instruction leave nothing for the conversation
+
 
 class Section(BaseModel):
     """A section of params.yaml: no unknown keys, no silent conversions, no later changes."""
@@ -30,6 +32,9 @@ class Common(Section):
     cutoffs: list[Annotated[int, Field(ge=1)]] = Field(min_length=1, description="K of Recall@K and NDCG@K")
     instruction: str | None = Field(
         description="the prompt's first line, {list_length} replaced; none where the source's messages hold it"
+    )
+    max_prompt_length: int = Field(
+        ge=LEAST_PROMPT, description="tokens of a prompt, its chat template included; beyond, the oldest turns go"
     )
     repetition_penalty: float = Field(
         ge=1, le=10, description="of decoding, in rollouts too: what the text holds already scores lower; 1 is none"
@@ -260,7 +265,7 @@ class SFT(Training):
 
     num_epochs: float = Field(gt=0, description="the length of the schedule")
     checkpoint_step: int | None = Field(ge=1, description="stop at this step of the schedule; none for its end")
-    max_length: int = Field(ge=16, description="tokens of prompt and completion")
+    max_length: int = Field(ge=16, description="tokens of prompt and completion; the prompt is cut to what it leaves")
 
 
 class Rewards(Section):
@@ -377,6 +382,16 @@ class Params(Section):
     evaluate: Evaluate
     report: Report
 
+    @model_validator(mode="after")
+    def _sft_holds_a_prompt(self) -> "Params":
+        needed = LEAST_PROMPT + 2 * self.common.list_length  # a line is two tokens or more
+        if self.sft.max_length < needed:
+            raise ValueError(
+                f"sft.max_length = {self.sft.max_length} has no room for a prompt ({LEAST_PROMPT} tokens or more) and "
+                f"a list of common.list_length = {self.common.list_length} lines; set it to {needed} or more"
+            )
+        return self
+
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """Return a YAML 1.2 mapping, as DVC reads it (under YAML 1.1, `1e-4` would be a string)."""
@@ -407,8 +422,8 @@ def _explain(error: dict[str, Any]) -> str:
         return f"{location}: unknown parameter; {hint}"
     if error["type"] == "missing":
         return f"{location}: missing; add it (profiles/embedded.yaml shows every parameter)"
-    if error["type"] == "value_error":
-        return f"{location}: {error['ctx']['error']}"
+    if error["type"] == "value_error":  # one of several sections has no location, and names its fields itself
+        return f"{location}: {error['ctx']['error']}" if location else str(error["ctx"]["error"])
     return f"{location} = {error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}"
 
 

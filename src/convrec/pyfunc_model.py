@@ -15,29 +15,26 @@ class Recommender(PythonModel):
         from convrec.data.catalog import Catalog  # noqa: PLC0415  (the package travels with the model)
         from convrec.device import pick_device  # noqa: PLC0415
         from convrec.generation.engine import TransformersEngine  # noqa: PLC0415
+        from convrec.generation.lists import Settings  # noqa: PLC0415
 
-        config = context.model_config
-        self._settings = config
+        self._settings = settings = Settings(**context.model_config)
         self._catalog = Catalog.from_frame(pd.read_parquet(context.artifacts["catalog"]))
         self._engine = TransformersEngine.load(
             context.artifacts["model"],
             pick_device("auto"),
             64,
-            config["max_completion_length"],
-            config["repetition_penalty"],
+            settings.max_completion_length,
+            settings.repetition_penalty,
         )
+        self._prompts = settings.prompts(self._engine.tokenizer)
 
     def predict(
         self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, Any] | None = None
     ) -> list[list[str]]:
         """Return for each row at most `max_items` catalog items, best first, without seen titles."""
-        from convrec.data.conversations import prompt_of_text  # noqa: PLC0415
         from convrec.parsing import parse_list  # noqa: PLC0415
 
-        list_length = self._settings["list_length"]
-        prompts = [
-            prompt_of_text(text, self._settings["instruction"], list_length) for text in model_input["conversation"]
-        ]
+        prompts = [self._prompts.of_text(text) for text in model_input["conversation"]]
         if "seen_titles" in model_input:
             seen_lists = [[] if value is None else list(value) for value in model_input["seen_titles"]]
         else:
@@ -47,7 +44,7 @@ class Recommender(PythonModel):
             seen = self._catalog.indices_of_titles(seen_titles)
             known = [entry.index for entry in parse_list(text, self._catalog) if entry and entry.index is not None]
             names = [str(self._catalog.items[index]) for index in known if index not in seen]
-            answers.append(list(dict.fromkeys(names))[: (params or {}).get("max_items", list_length)])
+            answers.append(list(dict.fromkeys(names))[: (params or {}).get("max_items", self._settings.list_length)])
         return answers
 
 

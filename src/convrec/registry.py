@@ -177,6 +177,6 @@ def champion_score(params: Params, paths: Paths, metric: str) -> float | None:
     folder = _download(f"models:/{MODEL_NAME}/{champion.version}")
     settings = Settings(**Model.load(folder).flavors["python_function"]["config"])
     lists = model_lists(folder / _CHECKPOINT, prompts, settings, params.common.device, params.evaluate.batch_size)
-    texts = dict(zip((row["prompt_id"] for row in prompts), lists, strict=True))
+    texts = dict(zip((row["prompt_id"] for row in prompts), lists.texts, strict=True))
     catalog, common = read_catalog(paths.catalog), params.common
     return mean_scores(score_lists(texts, rows, catalog, common.list_length, common.cutoffs))[metric]

@@ -12,6 +12,7 @@ from convrec.data.conversations import read_rows, truths, write_rows
 from convrec.evaluation.comparison import mean_interval, paired_interval
 from convrec.evaluation.scoring import mean_scores, score_lists
 from convrec.generation.lists import Settings, model_lists
+from convrec.generation.prompts import TRUNCATED_SHARE
 from convrec.parsing import format_list
 from convrec.paths import TRAINED, Paths
 from convrec.stages.files import read_catalog, read_test_rows, write_json, write_plot
@@ -32,15 +33,21 @@ def popularity_lists(train: list[Row], prompts: list[Row], catalog: Catalog, lis
     return [format_list([str(item) for item in items]) for items in lists]
 
 
-def _system_lists(params: Params, paths: Paths, catalog: Catalog, prompts: list[Row]) -> dict[str, list[str]]:
+def _system_lists(
+    params: Params, paths: Paths, catalog: Catalog, prompts: list[Row], record: Run
+) -> dict[str, list[str]]:
     """Return the lists of every system: the baseline, the three models, and the oracle where there is one."""
     train = read_rows(paths.split("train"))
     lists = {"popularity": popularity_lists(train, prompts, catalog, params.common.list_length)}
+    shares = []
     for model, system in SYSTEM_OF_MODEL.items():
         logger.info("%s: %d prompts", system, len(prompts))
-        lists[system] = model_lists(
+        answers = model_lists(
             paths.model(model), prompts, Settings.of(params), params.common.device, params.evaluate.batch_size
         )
+        lists[system] = answers.texts
+        shares.append(answers.truncated_share)
+    record.log_metrics({TRUNCATED_SHARE: max(shares)})  # one and the same, where the models share their tokenizer
     if paths.world.is_file():
         world = pd.read_parquet(paths.world)
         oracle = dict(zip(world["prompt_id"], world["oracle"], strict=True))
@@ -60,7 +67,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     shown = [f"{name}_at_{k}" for name in ("recall", "ndcg") for k in common.cutoffs] + ["in_catalog"]
     metrics: dict[str, Any] = {"n_rows": len(rows), "n_prompts": len(prompts)}
     tables, plot = {}, []
-    for system, lists in _system_lists(params, paths, catalog, prompts).items():
+    for system, lists in _system_lists(params, paths, catalog, prompts, record).items():
         texts = {row["prompt_id"]: text for row, text in zip(prompts, lists, strict=True)}
         scores = score_lists(texts, rows, catalog, common.list_length, common.cutoffs)
         tables[system] = scores

@@ -11,10 +11,11 @@ from trl.models.utils import unwrap_model_for_generation
 
 from convrec.config import Optimization, Params, Rewards
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import build_prompt, distinct_prompts, read_rows
+from convrec.data.conversations import distinct_prompts, read_rows
 from convrec.errors import InputError
 from convrec.evaluation.scoring import mean_scores, score_lists
 from convrec.generation.engine import TransformersEngine
+from convrec.generation.prompts import TRUNCATED_SHARE, PromptBuilder
 from convrec.generation.tokenizer import load_tokenizer
 from convrec.paths import Paths
 from convrec.rl.arguments import RankGRPOConfig
@@ -41,8 +42,8 @@ from convrec.training.start import Start, resolve_start
 logger = logging.getLogger(__name__)
 
 
-def _dataset(params: Params, paths: Paths) -> Dataset:
-    common, since = params.common, params.rank_grpo.since
+def _dataset(params: Params, paths: Paths, prompts: PromptBuilder) -> Dataset:
+    since = params.rank_grpo.since
     rows = read_rows(paths.split("train"))
     kept = [row for row in rows if since is None or row["date"][:7] >= since]
     if not kept:
@@ -51,7 +52,7 @@ def _dataset(params: Params, paths: Paths) -> Dataset:
     return Dataset.from_list(
         [
             {
-                "prompt": build_prompt(row["messages"], common.instruction, common.list_length),
+                "prompt": prompts(row["messages"]),
                 "groundtruth": row["groundtruth"],
                 "seen_titles": row["seen_titles"],
             }
@@ -95,7 +96,9 @@ def _arguments(params: Params, folder: Path, reward_weights: list[float]) -> Ran
     )
 
 
-def _measure(params: Params, paths: Paths, catalog: Catalog, trainer: RankGRPOTrainer) -> Measure:
+def _measure(
+    params: Params, paths: Paths, catalog: Catalog, trainer: RankGRPOTrainer, builder: PromptBuilder
+) -> Measure:
     """Return what scores greedy lists for the first validation prompts; the processes share them out."""
     common, config = params.common, params.rank_grpo
     rows = read_rows(paths.split("validation"))
@@ -106,6 +109,7 @@ def _measure(params: Params, paths: Paths, catalog: Catalog, trainer: RankGRPOTr
     # As many in each process, some repeated: under ZeRO-3 the processes generate token by token together.
     repeated = prompts + prompts[: -len(prompts) % accelerator.num_processes]
     mine = repeated[accelerator.process_index :: accelerator.num_processes]
+    my_prompts = [builder(row["messages"]) for row in mine]
 
     def measure(_: Any) -> dict[str, float]:
         reentrant = trainer.args.gradient_checkpointing_kwargs
@@ -120,9 +124,7 @@ def _measure(params: Params, paths: Paths, catalog: Catalog, trainer: RankGRPOTr
                 config.max_completion_length,
                 common.repetition_penalty,
             )
-            lists = engine.generate(
-                [build_prompt(row["messages"], common.instruction, common.list_length) for row in mine]
-            )
+            lists = engine.generate(my_prompts)
         texts = dict(gather_object(list(zip((row["prompt_id"] for row in mine), lists, strict=True))))
         return mean_scores(score_lists(texts, rows, catalog, common.list_length, common.cutoffs))
 
@@ -144,18 +146,21 @@ def align(params: Params, paths: Paths, start: Start, folder: Path, record: Run)
     unnumber_cpu(arguments)
     with arguments.main_process_first(local=False):
         clear_finished(folder)
+    prompts = PromptBuilder(tokenizer, common.instruction, common.list_length, common.max_prompt_length)
+    dataset = _dataset(params, paths, prompts)
+    record.log_metrics({TRUNCATED_SHARE: prompts.report("the training split")})
     history = HistoryCallback(folder / "history.jsonl", record.log_metrics)
     trainer = RankGRPOTrainer(
         start.model,
         rewards,
         arguments,
-        train_dataset=_dataset(params, paths),
+        train_dataset=dataset,
         processing_class=tokenizer,
         callbacks=[history],
         peft_config=lora_config(config.lora),
     )
     trainer.remove_callback(PrinterCallback)  # the history callback tells the progress
-    measure = _measure(params, paths, catalog, trainer)
+    measure = _measure(params, paths, catalog, trainer, prompts)
     metric = f"ndcg_at_{max(common.cutoffs)}"
     trainer.add_callback(ValidationCallback(measure, config.validation_steps, metric, history))
     sampled = (config.sample_steps, config.num_generations, folder / "samples")
@@ -184,7 +189,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     inputs = [*given, paths.split("train"), paths.catalog]
     parameters = {
         **config.model_dump(),
-        **common.model_dump(include={"seed", "instruction", "list_length", "repetition_penalty"}),
+        **common.model_dump(include={"seed", "instruction", "list_length", "max_prompt_length", "repetition_penalty"}),
     }
     folder = training_folder("rank_grpo", parameters, inputs)
     checkpoint = align(params, paths, start, folder, record)

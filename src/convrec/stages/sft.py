@@ -7,7 +7,9 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM
 
 from convrec.config import Optimization, Params
-from convrec.data.conversations import build_prompt, read_rows
+from convrec.data.conversations import read_rows
+from convrec.errors import InputError
+from convrec.generation.prompts import TRUNCATED_SHARE, PromptBuilder
 from convrec.generation.tokenizer import load_tokenizer
 from convrec.paths import Paths
 from convrec.stages.files import STEP_COLUMNS, write_json, write_plot
@@ -19,19 +21,36 @@ from convrec.training.launch import is_main_process
 from convrec.training.sft import train_sft
 
 
+def training_rows(
+    frame: list[dict[str, Any]], column: str, prompts: PromptBuilder, max_length: int
+) -> list[dict[str, Any]]:
+    """Return prompt and completion of every demonstration, together at most `max_length` tokens.
+
+    The completion stays whole: it is what is learnt. So a prompt has what `max_length` leaves, where that is less than
+    the limit of `prompts`. Raises `InputError` where a completion leaves too little.
+    """
+    rows = []
+    for row in frame:
+        room = max_length - prompts.completion_length(row[column])
+        if room < prompts.least:
+            raise InputError(
+                f"sft.max_length = {max_length}: a demonstration of {max_length - room} tokens leaves {room} for its "
+                f"prompt, which needs {prompts.least}; set it to {max_length - room + prompts.least} or more"
+            )
+        completion = [{"role": "assistant", "content": row[column]}]
+        rows.append({"prompt": prompts(row["messages"], room), "completion": completion})
+    return rows
+
+
 def learn(
     params: Params, paths: Paths, frame: list[dict[str, Any]], column: str, folder: Path, record: Run
 ) -> tuple[Path, Any]:
     """Train the base model on the lists of a column of demonstrations; return the last checkpoint and the tokenizer."""
     config, common = params.sft, params.common
-    rows = [
-        {
-            "prompt": build_prompt(row["messages"], common.instruction, common.list_length),
-            "completion": [{"role": "assistant", "content": row[column]}],
-        }
-        for row in frame
-    ]
     tokenizer = load_tokenizer(paths.model("base"))
+    prompts = PromptBuilder(tokenizer, common.instruction, common.list_length, common.max_prompt_length)
+    rows = training_rows(frame, column, prompts, config.max_length)
+    record.log_metrics({TRUNCATED_SHARE: prompts.report("the demonstrations")})
     saved = train_sft(
         AutoModelForCausalLM.from_pretrained(paths.model("base")),
         tokenizer,
@@ -55,7 +74,8 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     config, common = params.sft, params.common
     record.log_dataset(paths.demonstration("train"), "demonstrations")
     inputs = [paths.model("base"), paths.demonstration("train")]
-    parameters = {**config.model_dump(), **common.model_dump(include={"seed", "instruction", "list_length"})}
+    shared = {"seed", "instruction", "list_length", "max_prompt_length"}
+    parameters = {**config.model_dump(), **common.model_dump(include=shared)}
     folder = training_folder("sft", parameters, inputs)
     frame = read_rows(paths.demonstration("train"))
     saved, tokenizer = learn(params, paths, frame, STEP_COLUMNS["adjust"], folder, record)

@@ -1,0 +1,223 @@
+"""The prompts of conversations that are too long: what stays, what goes, and that it is never too much."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from convrec.data.conversations import build_prompt, transcript
+from convrec.errors import InputError
+from convrec.generation.lists import Settings
+from convrec.generation.prompts import ELLIPSIS, PromptBuilder
+from convrec.stages.sft import training_rows
+from convrec.training.embedded import train_tokenizer
+
+INSTRUCTION = "Recommend {list_length} movies."
+FRONT = "Recommend 20 movies.\n"
+WORDS = "something with heists please, a film from the nineties"
+TOKENIZER = train_tokenizer([f"{FRONT}User: {WORDS}\nAssistant: sure, which {WORDS}?"] * 20, [], 400)
+# One user first, then by turns, system messages in front: what many chat templates insist on.
+STRICT = TOKENIZER.chat_template.replace(
+    "{% for message in messages %}",
+    "{% set talk = messages | rejectattr('role', 'equalto', 'system') | list %}"
+    "{% if talk[0]['role'] != 'user' %}{{ raise_exception('the first message must be of the user') }}{% endif %}"
+    "{% for message in messages %}",
+)
+
+
+def _turns(*texts: str) -> list[dict[str, str]]:
+    """Return messages of user and assistant in turn, the user last."""
+    roles = ["user" if (len(texts) - i) % 2 else "assistant" for i in range(len(texts))]
+    return [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
+
+
+def _length(prompt, tokenizer=TOKENIZER) -> int:
+    return len(tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)["input_ids"])
+
+
+def _builder(max_length: int | None, instruction: str | None = INSTRUCTION) -> PromptBuilder:
+    return PromptBuilder(TOKENIZER, instruction, 20, max_length)
+
+
+def _content(prompt) -> str:
+    assert len(prompt) == 1 and prompt[0]["role"] == "user"
+    return prompt[0]["content"]
+
+
+def test_a_prompt_that_fits_is_left_alone():
+    messages = _turns(WORDS, "sure", f"{WORDS} {WORDS}")
+    whole = build_prompt(messages, INSTRUCTION, 20)
+    builder = _builder(_length(whole))
+    assert builder(messages) == builder.of_text(transcript(messages)) == whole
+    assert (builder.built, builder.cut, builder.report("a test")) == (2, 0, 0.0)
+
+
+def test_one_token_too_many_drops_the_oldest_turn_whole():
+    messages = _turns(WORDS, f"sure, {WORDS}?\nor not?", f"{WORDS} {WORDS}")
+    builder = _builder(_length(build_prompt(messages, INSTRUCTION, 20)) - 1)
+    kept = f"{FRONT}Assistant: sure, {WORDS}?\nor not?\nUser: {WORDS} {WORDS}"
+    assert _content(builder(messages)) == _content(builder.of_text(transcript(messages))) == kept
+    assert (builder.cut, builder.report("a test")) == (2, 1.0)
+
+
+def test_as_many_turns_stay_as_fit():
+    messages = _turns(*[f"{i} {WORDS}" for i in range(31)])
+    for kept in (3, 4, 5, 17, 30):
+        wanted = build_prompt(messages[-kept:], INSTRUCTION, 20)
+        assert _builder(_length(wanted))(messages) == wanted
+
+
+def test_of_a_last_turn_that_is_too_long_the_end_stays():
+    content = _content(_builder(64)(_turns(WORDS, "sure", " ".join(f"word{i}" for i in range(500)))))
+    assert content.startswith(f"{FRONT}User: {ELLIPSIS}") and content.endswith(" word498 word499")
+    assert 64 - 8 < _length([{"role": "user", "content": content}]) <= 64
+
+
+def test_text_without_turns_is_one_turn():
+    content = _content(_builder(64).of_text(f"{WORDS}\n" * 40 + "in the end"))
+    assert content.startswith(f"{FRONT}{ELLIPSIS}") and content.endswith(f"{WORDS}\nin the end")
+
+
+def test_a_source_s_own_prompt_keeps_its_first_line_and_its_last_lines():
+    lines = [f"User: {i} {WORDS}" for i in range(40)]
+    first = "Pretend to recommend films."
+    prompt = [{"role": "user", "content": "\n".join([first, *lines, "", ""])}]
+    content = _content(_builder(128, None)(prompt))
+    kept = content.split("\n")
+    assert kept[0] == first and kept[-2:] == ["", ""]
+    assert kept[1:-2] == lines[-len(kept[1:-2]) :] and 2 <= len(kept[1:-2]) < 40
+
+
+def test_a_source_s_own_prompt_of_one_line_or_with_a_long_first_one_keeps_its_end():
+    one_line = f"{WORDS} " * 100 + "the end"
+    content = _content(_builder(64, None)([{"role": "user", "content": one_line}]))
+    assert content.startswith(ELLIPSIS) and content.endswith("the end")
+    long_first = [{"role": "user", "content": f"{one_line}\nUser: short"}]
+    assert _content(_builder(64, None)(long_first)) == "User: short"
+
+
+def test_of_several_messages_the_oldest_go_and_a_user_s_comes_first():
+    rules = {"role": "system", "content": "Recommend films."}
+    messages = [rules, *_turns(*[f"{i} {WORDS}" for i in range(9)])]
+    tokenizer = train_tokenizer([WORDS], [], 300)
+    tokenizer.chat_template = STRICT
+    two_users = [rules, *messages[-3:]]
+    for spare in (0, 3, _length(_turns(messages[-4]["content"]), tokenizer)):  # enough for the assistant's before, too
+        builder = PromptBuilder(tokenizer, None, 20, _length(two_users, tokenizer) + spare)
+        assert builder(messages) == two_users
+    long = [*messages[:-1], {"role": "user", "content": f"{WORDS} " * 99 + "the end"}]
+    prompt = PromptBuilder(tokenizer, None, 20, 128)(long)
+    assert prompt[0] == rules and len(prompt) == 2
+    assert prompt[1]["content"].startswith(ELLIPSIS) and prompt[1]["content"].endswith("the end")
+
+
+def test_system_messages_longer_than_half_of_the_room_go():
+    messages = [{"role": "system", "content": WORDS * 50}, *_turns(WORDS, "sure", "and now?")]
+    assert _builder(64, None)(messages)[-1]["content"] == "and now?"
+    assert all(message["role"] != "system" for message in _builder(64, None)(messages))
+
+
+TEXT = st.text(st.sampled_from("ab é😀.…:\n\r\t<|>") | st.characters(codec="utf-8"), max_size=60)
+LONG = st.builds(lambda text, times: text * times, TEXT, st.sampled_from([1, 1, 1, 9, 300]))
+CONVERSATION = st.lists(LONG, min_size=1, max_size=12).map(lambda texts: _turns(*texts))
+
+
+@settings(deadline=None, max_examples=150)
+@given(CONVERSATION, st.integers(64, 400))
+def test_a_prompt_ends_with_the_last_turns_and_never_exceeds_its_length(messages, max_length):
+    builder = _builder(max_length)
+    prompt = builder(messages)
+    assert _length(prompt) <= max_length
+    text = _content(prompt).removeprefix(FRONT)
+    whole, last = transcript(messages), transcript(messages[-1:])
+    assert builder.of_text(whole) == builder.of_text(text) == prompt
+    if builder.cut == 0 or text in [transcript(messages[i:]) for i in range(len(messages))]:
+        assert whole.endswith(text) and text.endswith(last)
+    else:  # not even the last turn fits
+        assert text.startswith(f"User: {ELLIPSIS}") and last.endswith(text.removeprefix(f"User: {ELLIPSIS}"))
+        assert _length(build_prompt(messages[-1:], INSTRUCTION, 20)) > max_length
+
+
+@settings(deadline=None, max_examples=150)
+@given(CONVERSATION, st.none() | LONG, st.integers(64, 400))
+def test_a_source_s_own_prompt_never_exceeds_its_length(messages, system, max_length):
+    if system is not None:
+        messages = [{"role": "system", "content": system}, *messages]
+    builder = _builder(max_length, None)
+    prompt = builder(messages)
+    assert _length(prompt) <= max_length
+    assert builder(prompt) == prompt
+    last, kept = messages[-1]["content"], prompt[-1]["content"]
+    assert (prompt == messages) == (builder.cut == 0)
+    if len(messages) > 1:
+        assert kept == last or kept.startswith(ELLIPSIS) and last.endswith(kept.removeprefix(ELLIPSIS))
+
+
+class CountingTokenizer:
+    """A tokenizer that counts the texts it is given."""
+
+    def __init__(self):
+        self.texts: list[str] = []
+
+    def __getattr__(self, name):
+        return getattr(TOKENIZER, name)
+
+    def __call__(self, text, **options):
+        self.texts.append(text)
+        return TOKENIZER(text, **options)
+
+
+@pytest.mark.parametrize("instruction", [INSTRUCTION, None])
+@pytest.mark.parametrize("unit", ["a", "hello film ", "hi\n", "\nUser: x"])
+def test_a_message_of_20_megabytes(instruction, unit):
+    tokenizer = CountingTokenizer()
+    builder = PromptBuilder(tokenizer, instruction, 20, 256)
+    prompt = builder([{"role": "user", "content": unit * (20_000_000 // len(unit))}])
+    assert 256 - 8 < _length(prompt) <= 256
+    longest = max(map(len, TOKENIZER.get_vocab()))
+    assert max(map(len, tokenizer.texts)) <= 256 * longest
+
+
+def test_a_prompt_is_tokenised_once_and_a_long_one_a_few_times():
+    tokenizer = CountingTokenizer()
+    builder = PromptBuilder(tokenizer, INSTRUCTION, 20, 300)
+    tokenizer.texts.clear()
+    builder(_turns(WORDS))
+    assert len(tokenizer.texts) == 1
+    tokenizer.texts.clear()
+    builder(_turns(*[WORDS] * 501))
+    assert len(tokenizer.texts) <= 10
+
+
+def test_a_length_without_room_is_refused():
+    with pytest.raises(InputError, match=r"common\.max_prompt_length = 20: .* set it to \d+ or more"):
+        _builder(20)
+    _builder(_builder(None).least)
+
+
+def test_versions_without_a_limit_answer_prompts_of_any_length():
+    registered = {"instruction": INSTRUCTION, "list_length": 20, "max_completion_length": 8, "repetition_penalty": 1.0}
+    builder = Settings(**registered).prompts(TOKENIZER)
+    messages = _turns(WORDS * 500)
+    assert builder(messages) == build_prompt(messages, INSTRUCTION, 20)
+
+
+def test_sft_sees_every_completion_whole():
+    answers = ["\n".join(f"Film {i} ({1950 + i})" for i in range(n)) for n in (1, 4, 9, 3)]
+    talks = [_turns("a film"), _turns(*[WORDS] * 40), _turns(WORDS * 90), _turns(*[WORDS] * 5)]
+    frame = [{"messages": talk, "answer": answer} for talk, answer in zip(talks, answers, strict=True)]
+    rows = training_rows(frame, "answer", _builder(160), 192)
+    sizes = []
+    for row, answer in zip(rows, answers, strict=True):
+        assert row["completion"] == [{"role": "assistant", "content": answer}]
+        text = TOKENIZER.apply_chat_template(row["prompt"] + row["completion"], tokenize=False)
+        sizes.append(len(TOKENIZER(text, add_special_tokens=False)["input_ids"]))
+    assert max(sizes) <= 192 and min(sizes[1:3]) > 150
+    assert all(_length(row["prompt"]) <= 160 for row in rows)
+    assert rows[0]["prompt"] == build_prompt(talks[0], INSTRUCTION, 20)
+    assert len(_content(rows[2]["prompt"])) < len(_content(_builder(160)(talks[2]))), "beside a long list, less room"
+
+
+def test_a_completion_that_leaves_no_room_for_its_prompt_is_refused():
+    frame = [{"messages": _turns("a film"), "answer": "Heat (1995)\n" * 20}]
+    with pytest.raises(InputError, match=r"sft\.max_length = 100: a demonstration of \d+ tokens .* or more"):
+        training_rows(frame, "answer", _builder(64), 100)
