@@ -21,7 +21,7 @@ from convrec.data.statistics import describe
 from convrec.data.synthetic import embedded_rows, simulate
 from convrec.paths import Paths
 from convrec.stages.files import write_json, write_plot
-from convrec.tracking import Run
+from convrec.tracking import Run, flatten
 
 logger = logging.getLogger(__name__)
 
