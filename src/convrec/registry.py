@@ -20,7 +20,7 @@ from convrec.evaluation.scoring import mean_scores, score_lists
 from convrec.generation.lists import Settings, model_lists
 from convrec.paths import Paths
 from convrec.stages.files import read_catalog, read_json, read_test_rows
-from convrec.tracking import connect, file_md5
+from convrec.tracking import PARENT_TAG, connect, file_md5, git_state, record_versions
 
 logger = logging.getLogger(__name__)
 
@@ -86,9 +86,10 @@ def register(params: Params, paths: Paths, parent_run: str | None) -> ModelVersi
     known = _latest(client, digest)
     if known is not None:
         return known
-    tags = {"mlflow.parentRunId": parent_run} if parent_run else {}
+    tags = {PARENT_TAG: parent_run} if parent_run else {}
     packages = ("torch", "transformers", "pandas", "pydantic", "pyarrow", "ruamel.yaml")
-    with mlflow.start_run(experiment_id=experiment, run_name="register", tags=tags):
+    with mlflow.start_run(experiment_id=experiment, run_name="register", tags={**git_state(), **tags}) as run:
+        record_versions(run.info.run_id, paths.root)
         info = mlflow.pyfunc.log_model(
             name="recommender",
             python_model=str(_PACKAGE / "pyfunc_model.py"),

@@ -5,18 +5,22 @@ import json
 import logging
 import os
 import subprocess
+import tempfile
 import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import mlflow
 import pandas as pd
-from mlflow.entities import DatasetInput, InputTag, Metric, RunStatus
+from mlflow.entities import DatasetInput, InputTag, Metric, RunStatus, RunTag
+from mlflow.entities import Run as MlflowRun
 from mlflow.exceptions import MlflowException
 
+from convrec import versions
 from convrec.errors import InputError
 from convrec.paths import Paths
 
@@ -25,6 +29,7 @@ logger = logging.getLogger(__name__)
 LOCAL_FOLDER = Path("mlruns")
 EXPERIMENT = "convrec"
 PARENT_VARIABLE = "CONVREC_PARENT_RUN_ID"  # set by the flow for the stages that it starts
+PARENT_TAG, COMMIT_TAG = "mlflow.parentRunId", "mlflow.source.git.commit"
 _MAX_PENDING = 1000  # MLflow's limit of one batch
 
 
@@ -68,7 +73,7 @@ def git_state() -> dict[str, str]:
 
     try:
         dirty = bool(git("status", "--porcelain", "--untracked-files=no"))
-        return {"mlflow.source.git.commit": git("rev-parse", "HEAD"), "git_dirty": str(dirty).lower()}
+        return {COMMIT_TAG: git("rev-parse", "HEAD"), "git_dirty": str(dirty).lower()}
     except (OSError, subprocess.CalledProcessError):
         return {}
 
@@ -114,8 +119,19 @@ class Run:
         """Record a file; one that cannot be sent stays where it is, and the work goes on."""
         try:
             mlflow.log_artifact(str(path), folder, run_id=self.run_id)
-        except (MlflowException, OSError) as error:
+        except Exception as error:  # an object store's library has exceptions of its own
             logger.warning("%s could not be sent to the tracking server (%s)", path, str(error)[:120])
+
+    def log_versions(self, files: dict[str, bytes]) -> None:
+        """Record the files of `convrec.versions`; where they cannot be sent, the work goes on."""
+        if not files:
+            return
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                versions.write_versions(files, Path(folder))
+                self._client.log_artifacts(self.run_id, folder, versions.FOLDER)
+        except Exception as error:  # an object store's library has exceptions of its own
+            logger.warning("%s/ could not be sent to the tracking server (%s)", versions.FOLDER, str(error)[:120])
 
     def set_tags(self, tags: dict[str, str]) -> None:
         for key, value in tags.items():
@@ -158,23 +174,46 @@ class SilentRun(Run):
     def close(self) -> None: ...
 
 
+def _present_versions(root: Path = Path()) -> dict[str, bytes]:
+    try:
+        return versions.read_versions(root)
+    except OSError as error:
+        logger.warning("the versions of data and parameters are not recorded (%s)", error)
+        return {}
+
+
+def record_versions(run_id: str, root: Path = Path()) -> None:
+    """Record the present versions of data and parameters in a run that is open already: files and tags."""
+    files = _present_versions(root)
+    run = Run(run_id)
+    run.log_versions(files)
+    try:
+        tags = [RunTag(key, value) for key, value in versions.version_tags(files).items()]
+        mlflow.MlflowClient().log_batch(run_id, tags=tags)
+    except MlflowException as error:
+        logger.warning("the versions' tags could not be sent to the tracking server (%s)", str(error)[:120])
+
+
 @contextmanager
 def stage_run(stage: str, params: dict[str, Any], tags: dict[str, str], run_file: Path) -> Iterator[Run]:
     """Open the run of one stage, nested under the pipeline's run if a flow started the stage.
 
-    The run's id is written to `run_file`. The run fails with the stage.
+    The run's id is written to `run_file`. The run holds the versions of data and parameters at its start, and fails
+    with the stage.
     """
     experiment = connect()
     parent = os.environ.get(PARENT_VARIABLE)
-    all_tags = {**git_state(), **tags, "stage": stage}
+    files = _present_versions()
+    all_tags = {**git_state(), **versions.version_tags(files, stage), **tags, "stage": stage}
     if parent:
-        all_tags["mlflow.parentRunId"] = parent
+        all_tags[PARENT_TAG] = parent
     started = mlflow.start_run(experiment_id=experiment, run_name=stage, tags=all_tags)
     run = Run(started.info.run_id)
     run_file.parent.mkdir(parents=True, exist_ok=True)
     run_file.write_text(json.dumps({"run_id": run.run_id, "tracking_uri": tracking_uri()}), encoding="utf-8")
     try:
         run.log_params(params)
+        run.log_versions(files)
         yield run
         run.close()
     except BaseException:
@@ -191,8 +230,9 @@ def start_pipeline_run(name: str, tags: dict[str, str]) -> str:
 
 
 def end_pipeline_run(run_id: str, paths: Paths, failed: bool) -> None:
-    """Close the parent run; it gets the test metrics and the report of what it made."""
+    """Close the parent run; it gets the versions at its end, the test metrics and the report of what it made."""
     client = mlflow.MlflowClient()
+    record_versions(run_id, paths.root)
     if not failed:
         run = Run(run_id)
         metrics = flatten(json.loads(paths.metrics("evaluate").read_text(encoding="utf-8")))
@@ -206,8 +246,71 @@ def end_pipeline_run(run_id: str, paths: Paths, failed: bool) -> None:
 
 
 def end_comparison(run_id: str, artifacts: list[Path], failed: bool) -> None:
-    """Close the parent run of a comparison, with its files."""
+    """Close the parent run of a comparison, with its files and the versions that it was made from."""
+    record_versions(run_id)
     run = Run(run_id)
     for path in artifacts:
         run.log_artifact(path)
     mlflow.MlflowClient().set_terminated(run_id, "FAILED" if failed else "FINISHED")
+
+
+@dataclass(frozen=True)
+class RecordedVersions:
+    """The versions of a past run, as its record holds them."""
+
+    run_id: str  # the pipeline's run, where the run that was asked for is one of its stages
+    name: str
+    commit: str | None
+    dirty: bool  # tracked files differed from the commit
+    files: dict[str, bytes]
+
+
+def _recorded_files(client: mlflow.MlflowClient, run_id: str) -> dict[str, bytes]:
+    """Return the files below versions/ of a run, as far as the store still holds them."""
+    with tempfile.TemporaryDirectory() as target:
+        try:
+            folder = Path(client.download_artifacts(run_id, versions.FOLDER, target))
+        except Exception as error:  # an object store's library has exceptions of its own
+            logger.warning("%s/ of run %s could not be read (%s)", versions.FOLDER, run_id, str(error)[:120])
+            return {}
+        paths = sorted(path for path in folder.rglob("*") if path.is_file())
+        return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+
+
+def _find_run(client: mlflow.MlflowClient, run_id: str) -> MlflowRun | None:
+    try:
+        return client.get_run(run_id) if run_id else None
+    except MlflowException:
+        return None
+
+
+def recorded_versions(run_id: str, root: Path = Path()) -> RecordedVersions:
+    """Return the versions of a run: those of its pipeline's run where that one finished, else its own.
+
+    Raises `InputError` where the store has no such run, or the run has no whole record of its versions.
+    """
+    connect(root)
+    client = mlflow.MlflowClient()
+    run = _find_run(client, run_id)
+    if run is None:
+        raise InputError(
+            f"--run {run_id}: no such run in {tracking_uri(root)}; `make ui` and runs/STAGE.json show the ids, and "
+            "MLFLOW_TRACKING_URI names another store"
+        )
+    parent = _find_run(client, run.data.tags.get(PARENT_TAG, ""))
+    candidates = [parent, run] if parent is not None and parent.info.status == "FINISHED" else [run]
+    recorded = [found for found in candidates if versions.DIGEST_TAG in found.data.tags]
+    for found in recorded:
+        files, tags = _recorded_files(client, found.info.run_id), found.data.tags
+        if versions.digest(files) == tags[versions.DIGEST_TAG]:
+            dirty = tags.get("git_dirty") == "true"
+            return RecordedVersions(found.info.run_id, found.info.run_name, tags.get(COMMIT_TAG), dirty, files)
+    if recorded:
+        raise InputError(
+            f"--run {run_id}: its {versions.FOLDER}/ in the artifact store is not what the run recorded; bring the "
+            "store's files back, or name another run of the same data"
+        )
+    raise InputError(
+        f"--run {run_id}: {run.info.run_name!r} recorded no versions of its data; name the run of a pipeline or of one "
+        "of its stages, made since they are recorded"
+    )

@@ -1,0 +1,207 @@
+"""What `convrec data restore` asks of DVC: are these versions to be had, is what they replace safe, put them there."""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from convrec.errors import InputError
+from convrec.versions import write_versions
+
+if TYPE_CHECKING:
+    from dvc.output import Output
+    from dvc.repo import Repo
+
+
+@dataclass(frozen=True)
+class Out:
+    """One file or folder that DVC tracks in the versions to restore."""
+
+    path: str  # in the project
+    hash: str
+    raw: bool  # of a *.dvc file: no stage can make it again
+    cached: bool  # in DVC's cache; else a metric or plot that git keeps
+    available: bool  # its whole content is in the cache now
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep DVC from printing a traceback for what is told in one line afterwards."""
+    loggers = [logging.getLogger(name) for name in ("dvc", "dvc_data", "dvc_objects")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+@contextmanager
+def _elsewhere(files: dict[str, bytes]) -> "Iterator[Repo]":
+    """Yield a DVC repository of these files in another folder, with the project's cache, remotes and settings."""
+    from dvc.repo import Repo  # noqa: PLC0415  (seconds)
+
+    with TemporaryDirectory() as name, Repo() as repo:
+        folder = Path(name)
+        write_versions(files, folder)
+        (folder / ".dvc").mkdir()
+        if Path(".dvcignore").is_file():
+            (folder / ".dvcignore").write_bytes(Path(".dvcignore").read_bytes())
+        config: dict[str, Any] = {key: dict(value) for key, value in repo.config.items()}
+        config["cache"]["dir"] = repo.cache.local_cache_dir
+        config["core"] |= {"no_scm": True, "site_cache_dir": str(folder / ".dvc" / "site")}
+        with Repo(str(folder), config=config) as other:
+            yield other
+
+
+def _fetch(repo: "Repo") -> str:
+    """Fetch what the cache lacks, and return why it could not be had, empty where all went well."""
+    if not repo.config["core"].get("remote"):
+        return "no default remote is configured"
+    try:
+        with _quiet():
+            repo.fetch()
+    except Exception as error:  # each kind of remote has exceptions of its own
+        return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+    return "the remote does not hold it"
+
+
+def rehearse(files: dict[str, bytes], restored: set[str]) -> tuple[list[Out], str]:
+    """Return the outs of the restored files among `files`, fetched to the cache, and why some are not available.
+
+    The workspace is not touched. Raises `InputError` where DVC cannot read these files together.
+    """
+    from dvc.exceptions import DvcException  # noqa: PLC0415  (seconds)
+
+    with _elsewhere(files) as repo:
+
+        def inside(path: str) -> str:
+            return Path(os.path.relpath(path, repo.root_dir)).as_posix()
+
+        def lacks(out: "Output") -> bool:
+            return out.use_cache and out.changed_cache()
+
+        try:
+            repo.index.check_graph()
+            chosen = [out for out in repo.index.outs if out.hash_info and out.is_in_repo]
+        except DvcException as error:
+            raise InputError(
+                f"the run's params.yaml, dvc.lock and *.dvc files do not fit the present dvc.yaml and *.dvc files "
+                f"({' '.join(str(error).split())[:400]}); check out the run's commit first, or move the *.dvc file away"
+            ) from None
+        owners = {out: inside(out.stage.path) for out in chosen}
+        chosen = [out for out in chosen if (owners[out] if out.stage.is_data_source else "dvc.lock") in restored]
+        reason = _fetch(repo) if any(lacks(out) for out in chosen) else ""
+        outs = [
+            Out(inside(out.fs_path), str(out.hash_info.value), out.stage.is_data_source, out.use_cache, not lacks(out))
+            for out in chosen
+        ]
+    return outs, reason
+
+
+def cached_files(hashes: set[str]) -> dict[str, bytes]:
+    """Return the content of those single files that DVC's cache holds, by hash."""
+    from dvc.repo import Repo  # noqa: PLC0415  (seconds)
+
+    with Repo() as repo:
+        paths = {md5: Path(repo.cache.local.oid_to_path(md5)) for md5 in hashes if not md5.endswith(".dir")}
+        return {md5: path.read_bytes() for md5, path in paths.items() if path.is_file()}
+
+
+def _content(repo: "Repo", path: Path) -> tuple[str, set[str]]:
+    """Return the hash that DVC gives to a file or folder, and those of the files in it."""
+    from dvc_data.hashfile.build import build  # noqa: PLC0415  (seconds)
+    from dvc_data.hashfile.tree import Tree  # noqa: PLC0415  (seconds)
+
+    _, _, found = build(repo.cache.local, str(path.absolute()), repo.fs, "md5", ignore=repo.dvcignore, dry_run=True)
+    value = str(found.hash_info.value)
+    return value, {str(entry.value) for _, _, entry in found} if isinstance(found, Tree) else {value}
+
+
+def present_hash(path: str) -> str | None:
+    """Return the hash that DVC gives to a file or folder of the workspace, None where it is not there."""
+    from dvc.repo import Repo  # noqa: PLC0415  (seconds)
+
+    with Repo() as repo:
+        return _content(repo, Path(path))[0] if Path(path).exists() else None
+
+
+def unsaved_outs(outs: list[Out]) -> list[str]:
+    """Return the paths whose present content would be replaced and is not whole in DVC's cache."""
+    from dvc.repo import Repo  # noqa: PLC0415  (seconds)
+
+    unsaved = []
+    with Repo() as repo:
+        for out in outs:
+            if Path(out.path).exists():
+                value, files = _content(repo, Path(out.path))
+                if value != out.hash and set(repo.cache.local.oids_exist(list(files))) != files:
+                    unsaved.append(out.path)
+    return unsaved
+
+
+@contextmanager
+def exclusive(outs: list[Out]) -> Iterator[None]:
+    """Hold DVC's locks of these paths; raises `InputError` while a stage works with one of them."""
+    from dvc.lock import LockError  # noqa: PLC0415  (seconds)
+    from dvc.repo import Repo  # noqa: PLC0415  (seconds)
+    from dvc.rwlock import rwlock  # noqa: PLC0415  (seconds)
+
+    with Repo() as repo:
+        paths = [str(Path(out.path).absolute()) for out in outs]
+        hardlink = repo.config["core"].get("hardlink_lock", False)
+        lock = rwlock(repo.tmp_dir, repo.fs, "convrec data restore", read=[], write=paths, hardlink=hardlink)
+        try:
+            lock.__enter__()
+        except LockError as error:
+            raise InputError(f"a stage is running ({error}); wait for its end") from None
+        try:
+            yield
+        finally:
+            lock.__exit__(None, None, None)
+
+
+def check_out(outs: list[Out], new_files: set[str]) -> list[str]:
+    """Bring these outs of the present files to the workspace, and return the paths that changed.
+
+    Raw data of a *.dvc file that was not there before is entered in .gitignore, as `dvc add` does.
+    Raises `InputError` where DVC refuses.
+    """
+    from dvc.exceptions import DvcException  # noqa: PLC0415  (seconds)
+    from dvc.repo import Repo  # noqa: PLC0415  (seconds)
+
+    with Repo() as repo:
+        try:
+            with repo.scm_context(autostage=False, quiet=True):
+                for stage in repo.index.stages:
+                    if Path(os.path.relpath(stage.path, repo.root_dir)).as_posix() in new_files:
+                        stage.ignore_outs()
+            targets = [str(Path(out.path).absolute()) for out in outs]
+            result = repo.checkout(targets=targets) if targets else {}
+        except DvcException as error:
+            raise InputError(
+                f"dvc checkout: {error}; the files are as before, and `dvc checkout` brings back their data"
+            ) from None
+        changed = [path for kind in ("added", "modified", "deleted") for path in result.get(kind, [])]
+        return sorted(Path(os.path.relpath(path)).as_posix() for path in changed)
+
+
+def out_of_date() -> dict[str, list[str]]:
+    """Return the stages and *.dvc files that DVC finds changed, each with what changed."""
+    from dvc.repo import Repo  # noqa: PLC0415  (seconds)
+
+    with Repo() as repo:
+        found = {}
+        for name, changes in repo.status().items():
+            parts = [change for change in changes if isinstance(change, str)]
+            for change in (change for change in changes if isinstance(change, dict)):
+                for paths in change.values():
+                    parts += list(paths) if isinstance(paths, dict) else [str(paths)]
+            found[name] = parts
+        return found

@@ -1,0 +1,138 @@
+"""The exact versions that a run worked with: parameters, graph, lock and DVC's files of raw data. Imports no mlflow."""
+
+import hashlib
+import os
+import posixpath
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+FOLDER = "versions"  # among a run's artifacts
+DIGEST_TAG = "versions.md5"
+PARAMS, GRAPH, LOCK = "params.yaml", "dvc.yaml", "dvc.lock"
+PREVIOUS = Path("previous")  # where `convrec data restore --force` keeps what it replaces
+DATA_STAGE = "data"
+_HASHES = ("md5", "etag", "checksum")  # DVC's names of an out's hash, by where the out is
+_MAX_TAGS, _MAX_KEY, _MAX_VALUE = 50, 250, 500  # MLflow takes 100 tags at once, keys of 250 characters
+
+
+def _git_names(root: Path) -> list[str]:
+    """Return the `*.dvc` files that neither git nor DVC ignores."""
+
+    def names(*arguments: str) -> list[str]:
+        command = ["git", "ls-files", "-z", "--cached", "--others", *arguments]
+        output = subprocess.run(command, cwd=root, capture_output=True, check=True).stdout
+        return [os.fsdecode(name) for name in output.split(b"\0") if name]
+
+    found = names("--exclude-standard", "--", "*.dvc")
+    if not found:
+        return []
+    literal = [f":(literal){name}" for name in found]
+    return sorted({*found} - {*names("--ignored", "--exclude-per-directory=.dvcignore", "--", *literal)})
+
+
+def _walked_names(root: Path) -> list[str]:
+    """Return the `*.dvc` files outside hidden folders and those that hold copies of such files."""
+    found, copies = [], ("mlruns", PREVIOUS.name)
+    for folder, subfolders, names in os.walk(root):
+        subfolders[:] = [name for name in subfolders if not name.startswith(".") and name not in copies]
+        found += [Path(folder, name).relative_to(root).as_posix() for name in names if name.endswith(".dvc")]
+    return found
+
+
+def _dvc_names(root: Path) -> list[str]:
+    if not (root / ".dvc").is_dir():
+        return []
+    try:
+        found = _git_names(root)
+    except (OSError, subprocess.CalledProcessError):  # no git, or no repository: DVC works without
+        found = _walked_names(root)
+    return sorted(name for name in found if posixpath.basename(name) != ".dvc" and (root / name).is_file())
+
+
+def read_versions(root: Path = Path()) -> dict[str, bytes]:
+    """Return the content of params.yaml, dvc.yaml, dvc.lock and every `*.dvc` file outside ignored folders.
+
+    Files that are not there are left out; so are `*.dvc` files where the folder is no DVC repository.
+    """
+    names = [name for name in (PARAMS, GRAPH, LOCK) if (root / name).is_file()]
+    return {name: (root / name).read_bytes() for name in [*names, *_dvc_names(root)]}
+
+
+def write_versions(files: dict[str, bytes], folder: Path) -> None:
+    """Write the files below `folder`, each at its path in the project."""
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def digest(files: dict[str, bytes]) -> str:
+    """Return one MD5 of names and contents: equal for runs of the same versions."""
+    total = hashlib.md5(usedforsecurity=False)
+    for name in sorted(files):
+        total.update(f"{name}\0{hashlib.md5(files[name], usedforsecurity=False).hexdigest()}\n".encode())
+    return total.hexdigest()
+
+
+def parse_mapping(content: bytes) -> dict[str, Any]:
+    """Return a YAML 1.2 mapping as DVC reads it; an empty one for what is no such thing."""
+    try:
+        value = YAML(typ="safe", pure=True).load(content)
+    except YAMLError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def out_hashes(outs: Any, folder: str = ".") -> dict[str, str]:
+    """Return the hash of each path in a list of outs (or deps) of DVC; a folder's ends in `.dir`."""
+    hashes = {}
+    for out in outs if isinstance(outs, list) else []:
+        value = next((out[key] for key in _HASHES if out.get(key)), None) if isinstance(out, dict) else None
+        if value and isinstance(out.get("path"), str):
+            hashes[posixpath.normpath(posixpath.join(folder, out["path"]))] = str(value)
+    return hashes
+
+
+def raw_hashes(files: dict[str, bytes]) -> dict[str, str]:
+    """Return the hash of each file or folder of raw data that a `*.dvc` file tracks."""
+    hashes: dict[str, str] = {}
+    for name, content in files.items():
+        if name.endswith(".dvc"):
+            value = parse_mapping(content)
+            folder = posixpath.join(posixpath.dirname(name), str(value.get("wdir", ".")))
+            hashes |= out_hashes(value.get("outs"), folder)
+    return hashes
+
+
+def locked_stage(files: dict[str, bytes], stage: str = DATA_STAGE) -> dict[str, Any]:
+    """Return what dvc.lock holds of a stage, empty where it holds nothing."""
+    stages = parse_mapping(files.get(LOCK, b"")).get("stages")
+    value = stages.get(stage) if isinstance(stages, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+def _tag_key(path: str) -> str:
+    """Return `dvc.<path>` in the characters and the length that MLflow takes; a changed path gets a mark of its own."""
+    allowed = re.sub(r"[^/\w.\- ]", "_", path)  # MLflow takes a colon too, but not everywhere
+    if allowed == path and len(path) <= _MAX_KEY - len("dvc.") and not path.startswith(("/", "..")):
+        return f"dvc.{path}"
+    mark = hashlib.md5(path.encode(), usedforsecurity=False).hexdigest()[:8]
+    return f"dvc.{mark} {posixpath.basename(allowed)[-100:]}"
+
+
+def version_tags(files: dict[str, bytes], stage: str | None = None) -> dict[str, str]:
+    """Return `dvc.<path>` = hash for the outs of the stage `data` and the raw data, and one digest of all files.
+
+    The run of the stage `data` itself gets no tags of its outs: at its start, dvc.lock holds those of the run before.
+    """
+    made = {} if stage == DATA_STAGE else out_hashes(locked_stage(files).get("outs"))
+    hashes = {**made, **raw_hashes(files)}
+    tags = {_tag_key(path): value[:_MAX_VALUE] for path, value in list(hashes.items())[:_MAX_TAGS]}
+    if len(hashes) > _MAX_TAGS:
+        tags["dvc.more"] = f"{len(hashes) - _MAX_TAGS} more paths, in {FOLDER}/"
+    return {DIGEST_TAG: digest(files), **tags} if files else {}
