@@ -1,0 +1,241 @@
+"""`convrec fetch dataset|model NAME --to FOLDER`: public files of the Hugging Face hub, pinned and checked.
+
+The commit and every file's SHA-256 are written to `FOLDER.lock.json` beside the folder, which belongs into git: a later
+fetch, on any machine, takes that commit and accepts those bytes alone. Files come to `FOLDER.partial` first, where a
+fetch that was interrupted finds those that are complete, and to the folder once they are checked.
+
+The raw Reddit-Movie dump that `data.source: reddit_movie` reads is the dataset `ZhankuiHe/reddit_movie_large_v1`.
+"""
+
+import errno
+import glob
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+from convrec.errors import InputError
+
+Kind = Literal["dataset", "model"]
+DEFAULT_REVISION = "main"
+
+
+@dataclass(frozen=True)
+class Lock:
+    """What FOLDER.lock.json holds."""
+
+    kind: str
+    name: str
+    revision: str  # as it was asked for
+    commit: str
+    patterns: list[str] | None
+    files: dict[str, dict[str, int | str]]  # path in the folder -> size, sha256
+
+
+def lock_path(folder: Path) -> Path:
+    """Return the path of a folder's lock file: beside it, so that the folder holds the hub's files alone."""
+    return folder.with_name(f"{folder.name}.lock.json")
+
+
+def _read_lock(path: Path) -> Lock:
+    try:
+        lock = Lock(**json.loads(path.read_text(encoding="utf-8")))
+        names = [PurePosixPath(name) for name in lock.files]
+        sound = all(isinstance(file["size"], int) and file["sha256"] for file in lock.files.values())
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InputError(f"{path}: no lock of `convrec fetch` ({error}); take it from git, or remove it") from None
+    if not sound or any(name.is_absolute() or ".." in name.parts for name in names):
+        raise InputError(f"{path}: a size, a hash or a path in it cannot be; take it from git, or remove it")
+    return lock
+
+
+def _write_lock(path: Path, lock: Lock) -> None:
+    new = path.with_name(f"{path.name}.new")
+    new.write_text(json.dumps(asdict(lock), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    new.replace(path)
+
+
+def _digest(path: Path, algorithm: str) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, algorithm).hexdigest()
+
+
+def _blob_id(path: Path) -> str:
+    """Return git's name of the file's content."""
+    total = hashlib.sha1(f"blob {path.stat().st_size}\0".encode(), usedforsecurity=False)
+    with path.open("rb") as stream:
+        while chunk := stream.read(1 << 20):
+            total.update(chunk)
+    return total.hexdigest()
+
+
+def _is_whole(path: Path, file: dict[str, int | str]) -> bool:
+    return path.is_file() and path.stat().st_size == file["size"] and _digest(path, "sha256") == file["sha256"]
+
+
+@contextmanager
+def _hub_errors(kind: str, name: str, revision: str) -> Iterator[None]:
+    """Turn what goes wrong with the hub into an `InputError` with the remedy."""
+    import httpx  # noqa: PLC0415  (with the hub's library)
+    from huggingface_hub import constants, errors  # noqa: PLC0415  (slow)
+
+    where = f"{kind} {name}"
+    try:
+        yield
+    except errors.GatedRepoError:
+        raise InputError(
+            f"{where}: gated; accept its terms on {constants.ENDPOINT}, and give a token of that account in HF_TOKEN"
+        ) from None
+    except errors.RepositoryNotFoundError:
+        raise InputError(
+            f"{where}: not found on {constants.ENDPOINT}; check the name (OWNER/NAME) and whether it is a dataset or a "
+            "model, and give HF_TOKEN if it is private"
+        ) from None
+    except errors.RevisionNotFoundError:
+        raise InputError(f"--revision {revision}: {where} has no such branch, tag or commit") from None
+    except errors.HFValidationError as error:
+        raise InputError(f"{where}: {error}") from None
+    except (httpx.HTTPError, OSError) as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            raise InputError(f"{where}: no space left on the device; make room, and fetch again") from None
+        raise InputError(
+            f"{where}: could not be fetched from {constants.ENDPOINT} ({' '.join(str(error).split())[:300]}); check "
+            "the network, HF_ENDPOINT and HF_HUB_OFFLINE, and fetch again: complete files are kept"
+        ) from None
+
+
+def _download(kind: Kind, name: str, commit: str, patterns: list[str] | None, partial: Path) -> None:
+    from huggingface_hub import snapshot_download  # noqa: PLC0415  (slow)
+
+    with _hub_errors(kind, name, commit):
+        snapshot_download(name, repo_type=kind, revision=commit, local_dir=partial, allow_patterns=patterns)
+
+
+def _check_space(folder: Path, needed: int) -> None:
+    existing = next(parent for parent in folder.absolute().parents if parent.exists())
+    if (free := shutil.disk_usage(existing).free) < needed:
+        raise InputError(f"{folder}: {needed:,} bytes are needed and {free:,} are free there; make room")
+
+
+def _pin(kind: Kind, name: str, folder: Path, revision: str, patterns: list[str] | None) -> Lock:
+    """Download a revision beside the folder, check it against the hub's own hashes, and return its lock."""
+    from huggingface_hub import HfApi  # noqa: PLC0415  (slow)
+    from huggingface_hub.utils import filter_repo_objects  # noqa: PLC0415  (slow)
+
+    with _hub_errors(kind, name, revision):
+        hub = HfApi()
+        describe = hub.dataset_info if kind == "dataset" else hub.model_info
+        info = describe(name, revision=revision, files_metadata=True)
+    listed = {file.rfilename: file for file in info.siblings or []}
+    chosen = sorted(filter_repo_objects(listed, allow_patterns=patterns))
+    if not chosen or not info.sha:
+        raise InputError(f"--patterns {patterns}: none of the {len(listed)} files of {kind} {name} is of that name")
+    partial = _partial(folder)
+    _check_space(folder, sum(listed[path].size or 0 for path in chosen))
+    _download(kind, name, info.sha, patterns, partial)
+    files: dict[str, dict[str, int | str]] = {}
+    for path in chosen:
+        there, here = listed[path], partial / path
+        expected = there.lfs.sha256 if there.lfs else there.blob_id
+        found = _digest(here, "sha256") if there.lfs else _blob_id(here)
+        if expected and found != expected:
+            _reject(partial, path, found, expected, "of the hub's listing; fetch again")
+        files[path] = {"size": here.stat().st_size, "sha256": _digest(here, "sha256")}
+    return Lock(kind, name, revision, info.sha, patterns, files)
+
+
+def _partial(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.partial")
+
+
+def _reject(partial: Path, path: str, found: str, expected: str, remedy: str) -> None:
+    """Remove what was downloaded, so that the next fetch starts afresh, and raise."""
+    shutil.rmtree(partial)
+    raise InputError(f"{path}: its hash is {found}, not {expected} {remedy}")
+
+
+def _take(partial: Path, folder: Path, names: list[str]) -> None:
+    """Move checked files to the folder."""
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (partial / name).replace(folder / name)
+    shutil.rmtree(partial)
+
+
+def _check_request(
+    lock: Lock, path: Path, kind: str, name: str, revision: str | None, patterns: list[str] | None
+) -> None:
+    """Raise where something else is asked for than what is pinned."""
+    comparisons: list[tuple[str, object, list[object]]] = [
+        ("NAME", f"{kind} {name}", [f"{lock.kind} {lock.name}"]),
+        ("--revision", revision, [None, lock.revision, lock.commit]),
+        ("--patterns", patterns, [None, lock.patterns]),
+    ]
+    for option, asked, pinned in comparisons:
+        if asked not in pinned:
+            raise InputError(
+                f"{option} {asked}: {path} pins {pinned[-1]}; name another folder, or remove the lock and the folder "
+                "to pin anew"
+            )
+
+
+def _repair(lock: Lock, folder: Path) -> list[str]:
+    """Fetch the pinned files that are missing or damaged, and return their names."""
+    wanted = [name for name, file in lock.files.items() if not _is_whole(folder / name, file)]
+    if not wanted:
+        return []
+    partial = _partial(folder)
+    _check_space(folder, sum(int(lock.files[name]["size"]) for name in wanted))
+    kind: Kind = "dataset" if lock.kind == "dataset" else "model"
+    _download(kind, lock.name, lock.commit, [glob.escape(name) for name in wanted], partial)
+    for name in wanted:
+        if not (partial / name).is_file():
+            raise InputError(f"{name}: {kind} {lock.name} has it no more at {lock.commit}; see {lock_path(folder)}")
+        expected = str(lock.files[name]["sha256"])
+        if (found := _digest(partial / name, "sha256")) != expected:
+            remedy = "the source changed; take the file from a copy of yours, or, if the change is wanted, remove the "
+            _reject(partial, name, found, expected, f"of {lock_path(folder)}: {remedy}lock and the folder to pin anew")
+    _take(partial, folder, wanted)
+    return wanted
+
+
+def _size(lock: Lock) -> str:
+    return f"{len(lock.files)} files, {sum(int(file['size']) for file in lock.files.values()) / 1e6:,.1f} MB"
+
+
+def fetch(
+    kind: Kind, name: str, folder: Path, *, revision: str | None = None, patterns: list[str] | None = None
+) -> str:
+    """Bring the files of a hub repository to `folder`, and return what was done.
+
+    Without a lock, `revision` (`main` where none is given) is resolved to a commit and pinned; with one, the pinned
+    commit is taken, and whole files are not asked for again. `patterns` chooses files (`*.csv`).
+
+    Raises `InputError` where the hub cannot give the files, something else is pinned, or a file's hash differs.
+    """
+    if not folder.name:
+        raise InputError(f"--to {folder}: name a folder for the files")
+    path = lock_path(folder)
+    if path.exists():
+        lock = _read_lock(path)
+        _check_request(lock, path, kind, name, revision, patterns)
+        fetched = _repair(lock, folder)
+        extra = sum(file.is_file() for file in folder.rglob("*")) - len(lock.files)
+        others = f"; {extra} files there are not of it" if extra else ""
+        return (
+            f"{kind} {name} at commit {lock.commit}, as {path} pins it: {_size(lock)} in {folder}, all checked; "
+            f"fetched now: {', '.join(fetched) or 'none'}{others}"
+        )
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"--to {folder}: holds files already, and no {path.name} says which; name a new folder")
+    lock = _pin(kind, name, folder, revision or DEFAULT_REVISION, patterns)
+    _write_lock(path, lock)
+    _take(_partial(folder), folder, list(lock.files))
+    return (
+        f"{kind} {name}: {lock.revision} is commit {lock.commit}; {_size(lock)} in {folder}. Pinned in {path}: commit "
+        "that file to git"
+    )
