@@ -4,6 +4,7 @@ Run it with `python -m flows.train`: without a server in Prefect's own ephemeral
 """
 
 import sys
+from collections.abc import Callable
 
 from prefect import flow
 from prefect.logging import get_run_logger
@@ -17,10 +18,10 @@ from tasks.dvc_stage import BadInput, StageFailed, ensure_gpu_limit, needs_run, 
 from tasks.promotion import register_and_promote
 
 
-def _open_record(profile: str) -> str:
+def _open_record(name: str, profile: str) -> str:
     from convrec.tracking import start_pipeline_run
 
-    return start_pipeline_run(f"train {profile}", {"profile": profile})
+    return start_pipeline_run(f"{name} {profile}", {"profile": profile})
 
 
 def _close_record(parent_run: str, failed: bool, paths: Paths) -> None:
@@ -33,11 +34,11 @@ def _run_name() -> str:
     return f"train-{load_params().common.profile}"
 
 
-@flow(name="train", flow_run_name=_run_name)
-def train() -> dict[str, str]:
-    """Run the stages that are out of date in the graph's order, then register and promote.
+def bring_up_to_date(name: str, after_data: Callable[[str], None] | None = None) -> dict[str, str]:
+    """Run the stages that are out of date in the graph's order, then register and promote; return what came of it.
 
-    Cached stages start no task; where all are cached, nothing is recorded.
+    Cached stages start no task; where all are cached, nothing is recorded. `after_data` is called with the id of the
+    parent run once the stage `data` has run.
     """
     logger = get_run_logger()
     paths = Paths()
@@ -52,38 +53,48 @@ def train() -> dict[str, str]:
             if gpu:
                 ensure_gpu_limit()
             if parent_run is None:
-                parent_run = _open_record(params.common.profile)
+                parent_run = _open_record(name, params.common.profile)
             run_stage(stage, gpu, parent_run)
+            if stage == "data" and after_data is not None:
+                after_data(parent_run)
         version, aliases, reason = register_and_promote(parent_run)
         finished = True
     finally:
         if parent_run is not None:
             _close_record(parent_run, not finished, paths)
     return {
-        "ran": "yes" if parent_run else "no",
+        "run": parent_run or "",
         "version": version,
         "aliases": ", ".join(aliases),
         "decision": reason,
     }
 
 
-def main() -> None:
-    """Run the flow and print what came of it."""
+@flow(name="train", flow_run_name=_run_name)
+def train() -> dict[str, str]:
+    """Bring every stage up to date with params.yaml and the data at hand, then register and promote."""
+    return bring_up_to_date("train")
+
+
+def tell(run: Callable[[], dict[str, str]]) -> None:
+    """Run a flow and print what came of it; mistakes of the user end with one message and status 1."""
     console = Console(highlight=False, soft_wrap=True)
     try:
         load_params()  # bad parameters are told before a flow run is made
-        outcome = train()
+        outcome = run()
     except (BadInput, StageFailed, InputError) as error:
         console.print(f"[red]{error}[/red]")
         sys.exit(1)
-    if outcome["ran"] == "no":
+    if not outcome["run"]:
         console.print("\nNothing to do: every stage is up to date.")
     print_results(Paths())
     console.print(f"Model: convrec-recommender version {outcome['version']} ({outcome['aliases'] or 'no alias'})")
     console.print(f"Decision: {outcome['decision']}")
+    if outcome["run"]:
+        console.print(f"Run: {outcome['run']}")
     console.print(f"Report: {Paths().report}")
     console.print("Tracking UI: make ui")
 
 
 if __name__ == "__main__":
-    main()
+    tell(train)

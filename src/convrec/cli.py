@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import json
 import logging
 import os
 import sys
@@ -52,12 +53,77 @@ def _run_stage(stage: str, params: Params) -> None:
         end_processes()
 
 
+def _add_data_commands(data: argparse.ArgumentParser) -> None:
+    """Add what `convrec data` does beside the stage: versions of the data, and samples of it."""
+    data.epilog = "Without a subcommand, the stage is run."
+    commands = data.add_subparsers(dest="data_command", metavar="SUBCOMMAND")
+    difference = commands.add_parser("diff", help="show what changed from one version of the data to another")
+    version = "a git revision, a folder as data/processed, a catalog file, or `workspace`"
+    difference.add_argument("old", metavar="OLD", help=version)
+    difference.add_argument(
+        "new", metavar="NEW", nargs="?", default="workspace", help="the same; the workspace if none"
+    )
+    difference.add_argument("--json", type=Path, metavar="FILE", help="write the whole of it as JSON, too")
+    difference.add_argument("--limit", type=int, default=20, help="names shown of each kind of change")
+    restore = commands.add_parser("restore", help="bring back the data and the parameters of a past run")
+    restore.add_argument("--run", required=True, metavar="RUN_ID", help="of a pipeline's or a stage's MLflow run")
+    restore.add_argument("--force", action="store_true", help="even over changes that git does not hold; they are kept")
+    sample = commands.add_parser("sample", help="write the embedded world as monthly files in the project's schema")
+    sample.add_argument("folder", type=Path, metavar="FOLDER")
+    sample.add_argument("--until", default="2022-12", metavar="MONTH", help="the last month, of 2022")
+    sample.add_argument("--conversations", type=int, default=14_400, help="of the whole year")
+    sample.add_argument("--seed", type=int, default=17)
+    fetch = commands.add_parser("fetch", help="download a public dataset from the Hugging Face hub, pinned and checked")
+    _add_fetch_options(fetch)
+
+
+def _add_fetch_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("name", metavar="NAME", help="of the repository, e.g. ZhankuiHe/reddit_movie_large_v1")
+    command.add_argument("--to", type=Path, required=True, metavar="FOLDER")
+    command.add_argument("--revision", help="commit, tag or branch; that of FOLDER.lock.json, or main, if not given")
+    command.add_argument("--include", action="append", metavar="PATTERN", help="only files of this pattern")
+
+
+def _run_data_command(options: argparse.Namespace) -> None:
+    _set_up()
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+    if options.data_command == "diff":
+        from convrec.versions.diff import diff
+
+        found = diff(options.old, options.new)
+        if options.json is not None:
+            options.json.parent.mkdir(parents=True, exist_ok=True)
+            options.json.write_text(json.dumps(found.to_json(), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        print(found.to_text(options.limit))
+    elif options.data_command == "restore":
+        from convrec.versions.restore import restore
+
+        print(restore(options.run, force=options.force))
+    elif options.data_command == "sample":
+        from convrec.data.sample import write_sample
+
+        if options.conversations < 1:
+            raise InputError(f"--conversations {options.conversations}: give 1 or more")
+        written = write_sample(options.folder, options.until, options.conversations, options.seed)
+        print(f"{options.folder}: {len(written)} new files: {', '.join(path.name for path in written) or 'none'}")
+    else:
+        _fetch("dataset", options)
+
+
+def _fetch(kind: str, options: argparse.Namespace) -> None:
+    from convrec.versions.fetch import fetch
+
+    print(fetch(kind, options.name, options.to, revision=options.revision, patterns=options.include))
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="convrec", description="Train and test LLM conversational recommenders.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for stage in STAGES:
         help_text = f"run the stage `{stage}` with params.yaml (usually through `dvc repro`)"
-        commands.add_parser(stage, help=help_text, description=help_text)
+        command = commands.add_parser(stage, help=help_text, description=help_text)
+        if stage == "data":
+            _add_data_commands(command)
     profile = commands.add_parser("profile", help="make params.yaml from a profile")
     profile.add_argument("name", choices=profile_names(), help="a file of profiles/, without .yaml")
     profile.add_argument(
@@ -96,6 +162,8 @@ def _parser() -> argparse.ArgumentParser:
     remap.add_argument("--top", type=int, default=20, help="items a list")
     remap.add_argument("--embedder", default="tfidf", help="tfidf, or a sentence-transformers model")
     remap.add_argument("--conversation-weight", type=float, default=1.0, help="lambda")
+    model = commands.add_parser("fetch-model", help="download a model from the Hugging Face hub, pinned and checked")
+    _add_fetch_options(model)
     commands.add_parser("results", help="print the results table of the last evaluation")
     return parser
 
@@ -157,6 +225,11 @@ def main(arguments: list[str] | None = None) -> None:
             print(f"As JSON: {ablate(load_params(), Paths(), options.seeds)}")
         elif options.command in ("parse", "remap"):
             _run_responses(options)
+        elif options.command == "data" and options.data_command:
+            _run_data_command(options)
+        elif options.command == "fetch-model":
+            _set_up()
+            _fetch("model", options)
         elif options.command == "results":
             from convrec.evaluation.table import print_results
 

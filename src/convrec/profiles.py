@@ -40,31 +40,57 @@ def compose(name: str, settings: list[str], folder: Path = FOLDER) -> Any:
     if name != BASE:
         _merge(params, read_yaml(folder / f"{name}.yaml"), f"profiles/{name}.yaml")
     params["common"]["profile"] = name
+    _set(params, settings)
+    return params
+
+
+def _set(params: Any, settings: list[str]) -> None:
+    """Change parameters in place by `KEY=VALUE`."""
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals:
             raise InputError(f"--set {setting}: write KEY=VALUE, for instance data.path=../redial")
-        changes: Any = yaml.load(value)
+        changes: Any = YAML().load(value)
         for part in reversed(key.split(".")):
             changes = {part: changes}
         _merge(params, changes, f"--set {setting}")
-    return params
 
 
 def apply_profile(name: str, settings: list[str]) -> str:
     """Write the profile to params.yaml, keeping a different one beside it, and return what was done."""
-    params = compose(name, settings)
+    if not _write(compose(name, settings), f"profile {name}"):
+        return f"params.yaml is profile {name} already"
+    return f"params.yaml is now profile {name}; the one before is in {PREVIOUS}"
+
+
+def change_params(settings: list[str]) -> str:
+    """Change params.yaml by `KEY=VALUE`, comments kept, and return what was done.
+
+    Raises `InputError` on an unknown key and on a value that the parameters do not allow; the file then stays.
+    """
+    read_yaml(TARGET)
+    params = YAML().load(TARGET)
+    _set(params, settings)
+    if not _write(params, "params.yaml"):
+        return f"params.yaml has {', '.join(settings)} already"
+    return f"params.yaml now has {', '.join(settings)}; the one before is in {PREVIOUS}"
+
+
+def _write(params: Any, source: str) -> bool:
+    """Write params.yaml if the parameters are allowed, keeping a different one beside it; tell whether it changed."""
     new = TARGET.with_suffix(".new")
     with new.open("w", encoding="utf-8") as stream:
         _yaml().dump(params, stream)
-    parse_params(read_yaml(new), f"profile {name}")
-    if TARGET.exists() and TARGET.read_bytes() == new.read_bytes():
-        new.unlink()
-        return f"params.yaml is profile {name} already"
-    if TARGET.exists():
-        TARGET.replace(PREVIOUS)
-    new.replace(TARGET)
-    return f"params.yaml is now profile {name}; the one before is in {PREVIOUS}"
+    try:
+        parse_params(read_yaml(new), source)
+        if TARGET.exists() and TARGET.read_bytes() == new.read_bytes():
+            return False
+        if TARGET.exists():
+            TARGET.replace(PREVIOUS)
+        new.replace(TARGET)
+    finally:
+        new.unlink(missing_ok=True)
+    return True
 
 
 def _yaml() -> YAML:

@@ -20,9 +20,9 @@ from mlflow.entities import DatasetInput, InputTag, Metric, RunStatus, RunTag
 from mlflow.entities import Run as MlflowRun
 from mlflow.exceptions import MlflowException
 
-from convrec import versions
 from convrec.errors import InputError
 from convrec.paths import Paths
+from convrec.versions import record as versions
 
 logger = logging.getLogger(__name__)
 
@@ -243,6 +243,15 @@ def end_pipeline_run(run_id: str, paths: Paths, failed: bool) -> None:
         run.log_artifact(paths.report)
         run.close()
     client.set_terminated(run_id, "FAILED" if failed else "FINISHED")
+
+
+def log_text(run_id: str, content: str | dict[str, Any], path: str) -> None:
+    """Record a text, or a mapping as JSON, as an artifact of a run that is open."""
+    client = mlflow.MlflowClient()
+    if isinstance(content, str):
+        client.log_text(run_id, content, path)
+    else:
+        client.log_dict(run_id, content, path)
 
 
 def end_comparison(run_id: str, artifacts: list[Path], failed: bool) -> None:

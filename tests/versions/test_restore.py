@@ -19,7 +19,7 @@ from convrec import tracking, versions
 from convrec.config import read_yaml
 from convrec.errors import InputError
 from convrec.paths import Paths
-from convrec.restore import restore
+from convrec.versions.restore import restore
 
 GRAPH = f"""stages:
   data:

@@ -5,11 +5,10 @@ import posixpath
 import subprocess
 from pathlib import Path
 
-from convrec import dvc_workspace
-from convrec.dvc_workspace import Out
 from convrec.errors import InputError
 from convrec.tracking import RecordedVersions, file_md5, recorded_versions
-from convrec.versions import (
+from convrec.versions import workspace
+from convrec.versions.record import (
     GRAPH,
     LOCK,
     PARAMS,
@@ -20,6 +19,7 @@ from convrec.versions import (
     raw_hashes,
     read_versions,
 )
+from convrec.versions.workspace import Out
 
 
 def _git(*arguments: str) -> str | None:
@@ -74,7 +74,7 @@ def _refuse_unsaved_files(names: list[str]) -> None:
 
 
 def _refuse_unsaved_data(outs: list[Out]) -> None:
-    if unsaved := dvc_workspace.unsaved_outs(outs):
+    if unsaved := workspace.unsaved_outs(outs):
         raise InputError(
             f"{', '.join(unsaved)}: has changes that are not in DVC's cache and would be lost (also with --force); "
             "keep them first (`dvc add` for raw data, `dvc commit` for what a stage made), or remove them"
@@ -85,7 +85,7 @@ def _metrics(outs: list[Out]) -> tuple[dict[str, bytes], list[str]]:
     """Return the changed metrics and plots, as far as DVC's cache holds the run's, and those that would be lost."""
     recorded = {out.path: out.hash for out in outs if not out.cached}
     present = {name: file_md5(Path(name)) for name in recorded if Path(name).is_file()}
-    cache = dvc_workspace.cached_files({*recorded.values(), *present.values()})
+    cache = workspace.cached_files({*recorded.values(), *present.values()})
     changed = _changed({name: cache[md5] for name, md5 in recorded.items() if md5 in cache})
     return changed, _not_in_git([name for name in _existing(changed) if present[name] not in cache])
 
@@ -111,7 +111,7 @@ def _untracked_raw(recorded: RecordedVersions) -> tuple[str, str, str | None] | 
     )
     if wanted is None or covered:
         return None
-    return path, wanted, dvc_workspace.present_hash(path)
+    return path, wanted, workspace.present_hash(path)
 
 
 def _keep(names: list[str]) -> Path:
@@ -140,7 +140,7 @@ def _put(files: dict[str, bytes], outs: list[Out]) -> list[str]:
     added = files.keys() - before.keys()
     try:
         _write(files)
-        return dvc_workspace.check_out(outs, added)
+        return workspace.check_out(outs, added)
     except BaseException:
         _write(before)
         for name in added:
@@ -215,7 +215,7 @@ def restore(run_id: str, *, force: bool = False) -> str:
     unsaved = _not_in_git(_existing(files))
     if not force:
         _refuse_unsaved_files(unsaved)
-    outs, reason = dvc_workspace.rehearse({**present, **wanted}, set(wanted))
+    outs, reason = workspace.rehearse({**present, **wanted}, set(wanted))
     raw = _untracked_raw(recorded)
     made = out_hashes(locked_stage(wanted).get("outs")) if raw and raw[1] != raw[2] else {}
     _refuse_missing([out for out in outs if out.cached and (out.raw or out.path in made)], reason)
@@ -224,11 +224,11 @@ def restore(run_id: str, *, force: bool = False) -> str:
         _refuse_unsaved_files(lost)
     unsaved += lost
     available = [out for out in outs if out.cached and out.available]
-    with dvc_workspace.exclusive(available):
+    with workspace.exclusive(available):
         _refuse_unsaved_data(available)
         kept = [f"kept in {_keep(unsaved)}/: {', '.join(unsaved)}"] if unsaved else []
         checked_out = _put({**files, **metrics}, available)
-    changed = dvc_workspace.out_of_date()
+    changed = workspace.out_of_date()
     lines = [
         f"files written: {', '.join([*files, *metrics]) or 'none, all are the same'}",
         *kept,

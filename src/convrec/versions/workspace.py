@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from convrec.errors import InputError
-from convrec.versions import write_versions
+from convrec.versions.record import write_versions
 
 if TYPE_CHECKING:
     from dvc.output import Output

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from convrec.errors import InputError
-from convrec.fetch import fetch, lock_path
+from convrec.versions.fetch import fetch, lock_path
 
 COMMIT, LATER = "a" * 40, "b" * 40
 FILES = {
@@ -130,7 +130,7 @@ PROGRAM = """
 import json, sys
 from pathlib import Path
 from convrec.errors import InputError
-from convrec.fetch import fetch
+from convrec.versions.fetch import fetch
 options = json.loads(sys.argv[1])
 try:
     print(fetch(options.pop("kind"), options.pop("name"), Path("films"), **options))

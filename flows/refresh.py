@@ -1,0 +1,46 @@
+"""The monthly flow: fetch the newest data, test on a new month, show what changed, retrain, promote what is better.
+
+Run it with `python -m flows.refresh --test-month 2022-12`; docs/monthly-refresh.md walks through two months.
+"""
+
+import argparse
+
+from prefect import flow
+
+from convrec.config import load_params
+from flows.train import bring_up_to_date, tell
+from tasks.raw_data import fetch_raw_data, record_changes, set_test_month
+
+
+def _run_name() -> str:
+    return f"refresh-{load_params().common.profile}"
+
+
+@flow(name="refresh", flow_run_name=_run_name)
+def refresh(test_month: str | None = None, since: str = "HEAD") -> dict[str, str]:
+    """Bring the pipeline up to date with the newest raw data, and compare the result with the champion.
+
+    The raw data are what their .dvc files name: imports are updated first, and what the workspace lacks comes from the
+    default remote. With `test_month`, params.yaml is changed to test on it, and to validate on the month before. What
+    changed since the git revision `since` is logged and recorded. The champion answers the new test month, too, so that
+    promotion compares both on the same rows.
+    """
+    fetch_raw_data()
+    if test_month is not None:
+        set_test_month(test_month)
+    return bring_up_to_date("refresh", lambda parent_run: record_changes(since, parent_run))
+
+
+def main() -> None:
+    """Run the flow from the command line."""
+    parser = argparse.ArgumentParser(prog="python -m flows.refresh", description=refresh.description)
+    parser.add_argument("--test-month", metavar="YYYY-MM", help="the new month to test on; as it is, if not given")
+    parser.add_argument(
+        "--since", default="HEAD", metavar="REVISION", help="of the data that the new one is compared with"
+    )
+    options = parser.parse_args()
+    tell(lambda: refresh(test_month=options.test_month, since=options.since))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""The raw data of a run: brought up to date, split anew, and compared with what was there before."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+from dvc.repo import Repo
+from prefect import task
+from prefect.logging import get_run_logger
+
+from convrec.errors import InputError
+from convrec.profiles import change_params
+from tasks.dvc_stage import BadInput
+
+
+def _dvc(*arguments: str) -> None:
+    """Run a DVC command; its last words are those of the error if it fails."""
+    result = subprocess.run([sys.executable, "-m", "dvc", *arguments], capture_output=True, text=True, check=False)
+    if result.returncode:
+        words = " ".join((result.stderr or result.stdout).split())[-600:]
+        raise BadInput(f"dvc {' '.join(arguments)} failed: {words}")
+
+
+def _tracked() -> tuple[list[str], list[str]]:
+    """Return the .dvc files of imports, and all others."""
+    with Repo(".") as repo:
+        stages = [stage for stage in repo.index.stages if stage.is_data_source]
+        imports = [stage.relpath for stage in stages if stage.is_import]
+        others = [stage.relpath for stage in stages if not stage.is_import]
+    return sorted(imports), sorted(others)
+
+
+def _has_remote() -> bool:
+    with Repo(".") as repo:
+        return bool(repo.config["core"].get("remote"))
+
+
+@task(task_run_name="fetch raw data")
+def fetch_raw_data() -> None:
+    """Update what was imported, and pull what the workspace lacks from the default remote.
+
+    Raises `BadInput` where DVC cannot get it.
+    """
+    logger = get_run_logger()
+    imports, others = _tracked()
+    if not imports and not others:
+        logger.info("DVC tracks no raw data: the files at hand are used (dvc add FOLDER gives them a version)")
+    for name in imports:
+        logger.info("updating %s", name)
+        _dvc("update", name)
+    missing = [name for name in others if not Path(name).with_suffix("").exists()]
+    if _has_remote() and others:
+        logger.info("pulling %s", ", ".join(others))
+        _dvc("pull", *others)
+    elif missing:
+        _dvc("checkout", *missing)
+
+
+@task(task_run_name="test month {month}")
+def set_test_month(month: str) -> None:
+    """Change params.yaml to test on a month and to validate on the one before.
+
+    Raises `BadInput` on what is no month, or on parameters that do not allow it.
+    """
+    try:
+        before = str(pd.Period(month, freq="M") - 1)
+        told = change_params([f"data.validation_month={before}", f"data.test_month={month}"])
+    except (InputError, ValueError) as error:
+        raise BadInput(f"test month {month!r}: {error}; write YYYY-MM") from None
+    get_run_logger().info(told)
+
+
+@task(task_run_name="changes since {since}")
+def record_changes(since: str, parent_run: str) -> None:
+    """Log what changed between a git revision's data and the workspace's, and record it with the parent run.
+
+    A revision without data, as before the first run, is told and recorded as such.
+    """
+    from convrec.tracking import log_text
+    from convrec.versions.diff import diff
+
+    logger = get_run_logger()
+    try:
+        found = diff(since, "workspace")
+    except InputError as error:
+        logger.info("nothing to compare the data with: %s", error)
+        return
+    for line in found.to_text().splitlines():
+        logger.info(line)
+    log_text(parent_run, found.to_text(limit=10_000), "versions/diff.txt")
+    log_text(parent_run, found.to_json(), "versions/diff.json")
