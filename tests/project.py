@@ -1,6 +1,7 @@
 """A project in a folder of its own, for tests that run the real commands."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parent.parent
+FILES = ("dvc.yaml", "params.yaml", "profiles", "src", "flows", "tasks", "data/raw", ".dvcignore", ".gitignore")
 SHRUNK = {
     "common": {"list_length": 6, "cutoffs": [2, 6]},
     "data": {"synthetic": {"num_conversations": 240}},
@@ -45,6 +47,25 @@ def set_params(project: Path, changes: dict) -> None:
     params = yaml.load(path)
     _update(params, changes)
     yaml.dump(params, path)
+
+
+def make_project(folder: Path) -> Path:
+    """Copy what a clone of the project holds into a folder that is a git repository of its own, nothing committed."""
+    for name in (*FILES, ".dvc/config", ".dvc/.gitignore"):
+        source, target = ROOT / name, folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
+        shutil.copytree(source, target, ignore=ignore) if source.is_dir() else shutil.copy(source, target)
+    run_in(folder, "git", "init", "--quiet")
+    run_in(folder, "git", "config", "user.name", "test")
+    run_in(folder, "git", "config", "user.email", "test@localhost")
+    return folder
+
+
+def commit(project: Path, message: str) -> None:
+    """Commit everything that git does not ignore."""
+    run_in(project, "git", "add", "-A")
+    run_in(project, "git", "commit", "--quiet", "-m", message)
 
 
 def run_in(project: Path, *command: str, check: bool = True) -> subprocess.CompletedProcess:

@@ -15,7 +15,7 @@ from convrec.cli import STAGES
 from convrec.config import load_params
 from convrec.paths import Paths
 from convrec.registry import CHALLENGER, CHAMPION, MODEL_NAME, champion_score
-from tests.project import ROOT, SHRUNK, run_in, set_params
+from tests.project import ROOT, SHRUNK, commit, make_project, run_in, set_params
 
 pytestmark = pytest.mark.pipeline
 
@@ -23,28 +23,9 @@ pytestmark = pytest.mark.pipeline
 @pytest.fixture(scope="module")
 def project(tmp_path_factory) -> Path:
     """A clone of the project with small parameters, committed."""
-    folder = tmp_path_factory.mktemp("project")
-    for name in (
-        "dvc.yaml",
-        "params.yaml",
-        "profiles",
-        "src",
-        "flows",
-        "tasks",
-        "data/raw",
-        ".dvcignore",
-        ".gitignore",
-    ):
-        source = ROOT / name
-        ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
-        shutil.copytree(source, folder / name, ignore=ignore) if source.is_dir() else shutil.copy(source, folder / name)
-    (folder / ".dvc").mkdir()
-    shutil.copy(ROOT / ".dvc" / "config", folder / ".dvc")
-    shutil.copy(ROOT / ".dvc" / ".gitignore", folder / ".dvc")
+    folder = make_project(tmp_path_factory.mktemp("project"))
     set_params(folder, SHRUNK)
-    run_in(folder, "git", "init", "--quiet")
-    run_in(folder, "git", "add", "-A")
-    run_in(folder, "git", "-c", "user.name=test", "-c", "user.email=test@localhost", "commit", "--quiet", "-m", "start")
+    commit(folder, "start")
     return folder
 
 
@@ -240,8 +221,7 @@ def test_an_ablation_is_made_once(scratch, client):
 
 
 def test_an_experiment_changes_a_parameter(project, trained):
-    run_in(project, "git", "add", "-A")
-    run_in(project, "git", "-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "--quiet", "-m", "trained")
+    commit(project, "trained")
     run_in(
         project, "dvc", "exp", "run", "-S", "rank_grpo.num_steps=2", "-S", "rank_grpo.validation_steps=1", "rank_grpo"
     )

@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from pathlib import Path
+from typing import Literal
 
 from convrec.config import Params, load_params
 from convrec.errors import InputError
@@ -110,7 +111,7 @@ def _run_data_command(options: argparse.Namespace) -> None:
         _fetch("dataset", options)
 
 
-def _fetch(kind: str, options: argparse.Namespace) -> None:
+def _fetch(kind: Literal["dataset", "model"], options: argparse.Namespace) -> None:
     from convrec.versions.fetch import fetch
 
     print(fetch(kind, options.name, options.to, revision=options.revision, patterns=options.include))

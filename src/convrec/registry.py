@@ -124,16 +124,16 @@ def promote(challenger: ModelVersion, metric: str, champion_score: float | None)
     """
     client = mlflow.MlflowClient()
     champion = alias_version(CHAMPION)
-    score = float(challenger.tags[f"test.{metric}"])
+    score, where = float(challenger.tags[f"test.{metric}"]), f"on the same {challenger.tags['n_rows']} test rows"
     if champion is not None and champion.version == challenger.version:
         return Decision(False, f"version {challenger.version} is the champion already")
     if champion is None or champion_score is None:
         decision = Decision(True, f"there was no champion; {metric} {score:.4f}")
     elif score > champion_score:
-        reason = f"{metric} {score:.4f} beats {champion_score:.4f} of version {champion.version}"
+        reason = f"{metric} {score:.4f} beats {champion_score:.4f} of version {champion.version} {where}"
         decision = Decision(True, reason)
     else:
-        reason = f"{metric} {score:.4f} does not beat {champion_score:.4f} of version {champion.version}"
+        reason = f"{metric} {score:.4f} does not beat {champion_score:.4f} of version {champion.version} {where}"
         decision = Decision(False, reason)
     if decision.promoted:
         client.set_registered_model_alias(MODEL_NAME, CHAMPION, challenger.version)

@@ -15,10 +15,11 @@ from dvc.repo import Repo
 from dvc.rwlock import rwlock
 from mlflow.utils.validation import _validate_tag
 
-from convrec import tracking, versions
+from convrec import tracking
 from convrec.config import read_yaml
 from convrec.errors import InputError
 from convrec.paths import Paths
+from convrec.versions import record as versions
 from convrec.versions.restore import restore
 
 GRAPH = f"""stages:
