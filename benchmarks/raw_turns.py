@@ -19,10 +19,13 @@ from pathlib import Path
 
 import pandas as pd
 
+from convrec.config import load_params
 from convrec.data.catalog import build_catalog
 from convrec.data.quarantine import Quarantine
 from convrec.data.reddit_movie import read_reddit_movie
+from convrec.data.schemas import write_conversations
 from convrec.data.titles import title_and_year
+from convrec.stages.data import prepare
 from tests.data.reddit_movie_sample import write_sample
 
 MIN_UPVOTES = 1
@@ -32,6 +35,16 @@ COLUMNS = ["conversation_id", "prompt_id", "date", "messages", "groundtruth", "s
 def by_polars(folder: Path) -> pd.DataFrame:
     """Return the rows of the project's reader."""
     return read_reddit_movie(folder, MIN_UPVOTES, Quarantine())[1]
+
+
+def whole_stage(folder: Path) -> pd.DataFrame:
+    """Return the training split of the whole stage: read, checked, split, searched for leaks, written."""
+    params = load_params()
+    data = params.data.model_copy(update={"source": "reddit_movie", "path": str(folder), "min_upvotes": MIN_UPVOTES})
+    _, splits, _ = prepare(params.model_copy(update={"data": data}), Quarantine())
+    for name, rows in splits.items():
+        write_conversations(rows, folder / f"{name}.parquet")
+    return splits["train"]
 
 
 def by_pandas(folder: Path) -> pd.DataFrame:
@@ -95,7 +108,7 @@ def measure(work: str, folder: Path) -> tuple[float, int, int, str]:
     """Return seconds, peak bytes, number of rows and a digest of the rows; run it in a process of its own."""
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     start = time.perf_counter()
-    rows = {"by_polars": by_polars, "by_pandas": by_pandas}[work](folder)
+    rows = {"by_polars": by_polars, "by_pandas": by_pandas, "whole_stage": whole_stage}[work](folder)
     seconds, peak = time.perf_counter() - start, _peak()
     digest = hashlib.sha256()
     for begin in range(0, len(rows), 10_000):
@@ -116,12 +129,14 @@ def main() -> None:
         size = sum(path.stat().st_size for path in folder.glob("*.csv"))
         sys.stdout.write(f"{options.turns} raw turns, {size / 2**30:.2f} GiB of CSV\n")
         results = {}
-        for work in ("by_polars", "by_pandas"):
+        for work in ("by_polars", "by_pandas", "whole_stage"):
             # A fresh interpreter each: neither finds the memory of the other, nor that of the generator.
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
                 results[work] = pool.submit(measure, work, folder).result()
             seconds, peak, number, _ = results[work]
-            sys.stdout.write(f"{work}: {seconds:.1f} s, peak {peak / 2**30:.2f} GiB, {number} rows\n")
+            told = "training rows" if work == "whole_stage" else "rows"
+            sys.stdout.write(f"{work}: {seconds:.1f} s, peak {peak / 2**30:.2f} GiB, {number} {told}\n")
+            sys.stdout.flush()
     ours, theirs = results["by_polars"], results["by_pandas"]
     if ours[2:] != theirs[2:]:
         raise SystemExit("the rows of the two differ")

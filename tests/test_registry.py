@@ -18,7 +18,7 @@ def store(tmp_path, monkeypatch):
 def _version(client, score: float):
     if not client.search_registered_models():
         client.create_registered_model(registry.MODEL_NAME)
-    tags = {"test.ndcg_at_20": str(score)}
+    tags = {"test.ndcg_at_20": str(score), "n_rows": "9"}
     return client.create_model_version(registry.MODEL_NAME, source="somewhere", tags=tags)
 
 
@@ -31,7 +31,9 @@ def test_the_champion_is_who_scores_best_on_the_same_split(store):
     assert not registry.promote(equal, "ndcg_at_20", 0.30).promoted
     assert registry.alias_version(registry.CHAMPION).version == first.version
     decision = registry.promote(better, "ndcg_at_20", 0.30)
-    assert decision.promoted and decision.reason == "ndcg_at_20 0.3100 beats 0.3000 of version 1"
+    assert (
+        decision.promoted and decision.reason == "ndcg_at_20 0.3100 beats 0.3000 of version 1 on the same 9 test rows"
+    )
     assert registry.alias_version(registry.CHAMPION).version == better.version
     assert '"promoted": true' in store.get_model_version(registry.MODEL_NAME, better.version).tags["promotion"]
 

@@ -66,7 +66,7 @@ class Checks(Section):
     seen_truth: Policy = Field(description="ground truth that the conversation has named, so that no list can hit")
     duplicate_rows: Policy = Field(description="rows that equal an earlier one in every column")
     leaks: Policy = Field(description="training rows whose conversation, or nearly its text, is held out")
-    similarity: Share = Field(gt=0, description="of texts that are nearly the same: Jaccard index of their 5-grams")
+    similarity: Share = Field(ge=0.5, description="of texts that are nearly the same: Jaccard index of their 5-grams")
 
 
 class Data(Section):

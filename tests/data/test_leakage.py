@@ -126,18 +126,14 @@ def _random_rows(rng, number, prefix):
     return rows.assign(conversation_id=[f"c-{place}" for place in rng.integers(0, 4 * number + 1, number)])
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.integers(0, 2**32 - 1), st.sampled_from([0.05, 0.3, 0.5, 0.55, 0.8, 1.0]), st.sampled_from([1, 3, 8192]))
-def test_the_same_as_sets_pair_by_pair_in_any_order(seed, similarity, block):
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([0.05, 0.3, 0.5, 0.55, 0.8, 1.0]))
+def test_the_same_as_sets_pair_by_pair_in_any_order(seed, similarity):
     rng = np.random.default_rng(seed)
     train = _random_rows(rng, rng.integers(0, 30), "t")
     held_out = {name: _random_rows(rng, rng.integers(0, 12), name) for name in ("validation", "test")}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(leakage, "TRAIN_BLOCK", block)
-        patch.setattr(leakage, "HELD_OUT_BLOCK", max(1, block // 2))
-        patch.setattr(leakage, "DENSE_GAIN", int(rng.choice([0, 1, 5, 10**6])))
-        reasons = find_leaks(train, held_out, similarity)
-        assert reasons == _oracle(train, held_out, similarity)
-        order = rng.permutation(len(train))
-        turned = {name: rows[::-1] for name, rows in held_out.items()}
-        assert find_leaks(train.iloc[order], turned, similarity) == [reasons[place] for place in order]
+    reasons = find_leaks(train, held_out, similarity)
+    assert reasons == _oracle(train, held_out, similarity)
+    order = rng.permutation(len(train))
+    turned = {name: rows[::-1] for name, rows in held_out.items()}
+    assert find_leaks(train.iloc[order], turned, similarity) == [reasons[place] for place in order]

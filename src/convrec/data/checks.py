@@ -33,14 +33,14 @@ def check_rows(
     found = Counter(outside_catalog=0, seen_truth=0, duplicate_rows=0)
     policies = {"outside_catalog": outside_catalog, "seen_truth": seen_truth}
     reasons = {"outside_catalog": "not in the catalog", "seen_truth": "seen in the conversation"}
-    known: set[tuple] = set()
+    problems, known = _Problems(catalog), set[tuple]()
     kept: list[bool] = []
     truths: list[list[Item]] = []
     quarantine.count("rows", len(rows))
     columns = ("conversation_id", "prompt_id", "date", "groundtruth", "seen_titles")
     for conversation, prompt, date, items, seen in zip(*(rows[name].to_list() for name in columns), strict=True):
         left = []
-        for item, problem in zip(items, _problems(items, seen, catalog), strict=True):
+        for item, problem in zip(items, problems.of(items, seen), strict=True):
             if problem is not None:
                 found[problem] += 1
             if problem is not None and policies[problem] == "drop":
@@ -66,17 +66,33 @@ def check_rows(
     return checked[kept], dict(found)
 
 
-def _problems(items: list[Item], seen_titles: list[str], catalog: Catalog) -> list[str | None]:
-    """Return for each item of a ground truth why no list can hit it, None where one can."""
-    seen, seen_items = {fold(title) for title in seen_titles}, catalog.indices_of_titles(seen_titles)
-    problems: list[str | None] = []
-    for item in items:
-        index = catalog.find(item["title"], item["year"])
-        if index in seen_items or fold(item["title"]) in seen:
-            problems.append("seen_truth")
-        else:
-            problems.append("outside_catalog" if index is None else None)
-    return problems
+class _Problems:
+    """Tells why no list can hit an item; the same few items and titles come again and again, and are looked up once."""
+
+    def __init__(self, catalog: Catalog):
+        self._catalog = catalog
+        self._items: dict[tuple[str, int | None], tuple[str, int | None]] = {}
+        self._titles: dict[str, tuple[str, list[int]]] = {}
+
+    def of(self, items: list[Item], seen_titles: list[str]) -> list[str | None]:
+        """Return the problem of each item of a ground truth, None where a list can hit it."""
+        seen: set[str | int] = set()
+        for title in seen_titles:
+            if title not in self._titles:
+                self._titles[title] = fold(title), self._catalog.indices_of_title(title)
+            folded, indices = self._titles[title]
+            seen.update(indices, [folded])
+        problems: list[str | None] = []
+        for item in items:
+            key = item["title"], item["year"]
+            if key not in self._items:
+                self._items[key] = fold(item["title"]), self._catalog.find(*key)
+            folded, index = self._items[key]
+            if index in seen or folded in seen:
+                problems.append("seen_truth")
+            else:
+                problems.append("outside_catalog" if index is None else None)
+        return problems
 
 
 def drop_leaks(train: pd.DataFrame, leaks: list[str | None], quarantine: Quarantine) -> pd.DataFrame:

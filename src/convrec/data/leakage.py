@@ -1,21 +1,20 @@
 """Which training rows leak held-out conversations: the same conversation, the same prompt, or nearly the same one."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy import sparse
 
 from convrec.data.conversations import transcript
 from convrec.data.titles import fold
 
 SHINGLE_WORDS = 5
-TRAIN_BLOCK, HELD_OUT_BLOCK = 8192, 512  # prompts of one product: 32 MiB a matrix of doubles
-DENSE_GAIN = 200  # a step of a dense product is about so many times as fast as one of a sparse product
 
 _WORD = re.compile(r"\w+")
+# Odd multipliers, so that the same words in another order have another hash; products wrap around.
+_FACTORS = np.random.default_rng(0).integers(1, 2**62, SHINGLE_WORDS) * 2 + 1
 
 
 class _ShingleSets(NamedTuple):
@@ -37,10 +36,11 @@ def shingles(text: str) -> set[int]:
     A shorter text is one shingle, all its words, so that it is like texts of the very same words only; a text without
     any word has none, and is like no other.
     """
-    words = _WORD.findall(fold(text))
+    words = np.array([hash(word) for word in _WORD.findall(fold(text))], dtype=np.int64)
     if len(words) < SHINGLE_WORDS:
-        return {hash(tuple(words))} if words else set()
-    return {hash(gram) for gram in zip(*(words[start:] for start in range(SHINGLE_WORDS)), strict=False)}
+        return {hash(tuple(words.tolist()))} if len(words) else set()
+    grams = sum(words[k : len(words) - SHINGLE_WORDS + k + 1] * factor for k, factor in enumerate(_FACTORS))
+    return set(grams.tolist())
 
 
 def _shingle_sets(texts: Sequence[str]) -> _ShingleSets:
@@ -62,50 +62,79 @@ def _without_templates(train: _ShingleSets, held_out: _ShingleSets, share: float
     )
 
 
-def _matrix(sets: _ShingleSets, columns: np.ndarray, order: np.ndarray) -> sparse.csr_array:
-    """Return which prompt, in this order, holds which of the shingles `columns` (sorted). Shape: (prompts, columns)."""
-    row_of = np.empty(len(order), dtype=np.int32)
-    row_of[order] = np.arange(len(order), dtype=np.int32)
-    places = np.minimum(np.searchsorted(columns, sets.values), len(columns) - 1)
-    found = columns[places] == sets.values
-    at = (row_of[sets.owners[found]], places[found].astype(np.int32))
-    # single precision counts exactly up to 2**24, more shingles than any prompt has
-    return sparse.csr_array((np.ones(len(at[0]), np.float32), at), shape=(len(order), len(columns)))
+class _Ranked(NamedTuple):
+    """The shingles of each prompt that a held-out one has too, as ranks (0 is the rarest), ascending in each prompt.
+
+    Those of prompt i are `ranks[starts[i] : starts[i + 1]]`, and its prefix the first `prefixes[i]` of them.
+    """
+
+    ranks: np.ndarray
+    starts: np.ndarray
+    prefixes: np.ndarray
 
 
-def _blocks(size: int, block: int) -> Iterator[slice]:
-    for start in range(0, size, block):
-        yield slice(start, min(start + block, size))
+def _places(sets: _ShingleSets, known: np.ndarray) -> tuple[_ShingleSets, np.ndarray]:
+    """Return the sets without the shingles that are not `known` (sorted), and the place there of each of the others."""
+    places = np.minimum(np.searchsorted(known, sets.values), len(known) - 1)
+    found = known[places] == sets.values
+    return sets.take(found), places[found]
+
+
+def _ranked(sets: _ShingleSets, shared: _ShingleSets, ranks: np.ndarray, similarity: float) -> _Ranked:
+    """Return one side's shared shingles, given with their ranks.
+
+    Two prompts of that similarity share at least `similarity` of the shingles of each. In an order that both sides
+    keep, here the shingles that no held-out prompt has first and then the rarest, they therefore have one in common
+    among those that come before the last so many: the prefix.
+    """
+    least = np.ceil(sets.sizes * similarity - 1e-9).astype(np.int64)
+    prefixes = np.where(sets.sizes > 0, sets.sizes - least + 1, 0) - (sets.sizes - shared.sizes)
+    starts = np.concatenate([[0], np.cumsum(shared.sizes)])
+    return _Ranked(ranks[np.lexsort((ranks, shared.owners))], starts, np.clip(prefixes, 0, shared.sizes))
 
 
 def _near(train: _ShingleSets, held_out: _ShingleSets, similarity: float) -> np.ndarray:
     """Return which training prompts are at least so similar to any held-out one. Shape: (training prompts,), bool.
 
-    The number of shared shingles of all pairs is a matrix product, made block by block. What many prompts hold, such as
-    an instruction, would make a sparse product slow: those columns are multiplied as a dense matrix.
+    Only prompts whose prefixes meet can be (Bayardo et al. 2007, "Scaling up all pairs similarity search"); of those
+    the shared shingles are counted.
     """
     near = np.zeros(len(train.sizes), dtype=bool)
-    columns = np.unique(held_out.values)
-    if not len(columns) or not len(train.values):
+    known = np.unique(held_out.values)
+    if not len(known):
         return near
-    # from the shortest to the longest: a block whose sizes differ too much from the other's holds no near pair
-    order, held_out_order = (np.argsort(side.sizes, kind="stable") for side in (train, held_out))
-    sizes, held_out_sizes = train.sizes[order], held_out.sizes[held_out_order]
-    rows, held_out_rows = _matrix(train, columns, order), _matrix(held_out, columns, held_out_order)
-    pairs = np.bincount(rows.indices, minlength=len(columns)) * np.bincount(held_out_rows.indices)
-    frequent = pairs * DENSE_GAIN > len(sizes) * len(held_out_sizes)
-    for mine in _blocks(len(sizes), TRAIN_BLOCK):
-        dense, rare = rows[mine][:, frequent].toarray().T, rows[mine][:, ~frequent].T.tocsr()
-        for theirs in _blocks(len(held_out_sizes), HELD_OUT_BLOCK):
-            short, long = held_out_sizes[theirs][[0, -1]]
-            if sizes[mine.stop - 1] < similarity * short or long < similarity * sizes[mine.start]:
-                continue
-            block = held_out_rows[theirs]
-            shared = block[:, frequent].toarray() @ dense + (block[:, ~frequent] @ rare).toarray()
-            union = np.maximum(np.add.outer(held_out_sizes[theirs], sizes[mine]) - shared, 1)
-            # the quotient, unlike a product, rounds as `similarity` is written; without shingles it is 0
-            near[order[mine]] |= (shared / union >= similarity).any(axis=0)
+    (shared, places), (_, own_places) = _places(train, known), _places(held_out, known)
+    counts = np.bincount(places, minlength=len(known)) + np.bincount(own_places)
+    rank_of = np.empty(len(known), dtype=np.int64)
+    rank_of[np.argsort(counts, kind="stable")] = np.arange(len(known))
+    mine = _ranked(train, shared, rank_of[places], similarity)
+    theirs = _ranked(held_out, held_out, rank_of[own_places], similarity)
+    owners = np.repeat(np.arange(len(near)), mine.prefixes)
+    prefix = mine.ranks[_ranges(mine.starts[:-1], mine.prefixes)]
+    by_rank = np.argsort(prefix, kind="stable")
+    owners, first = owners[by_rank], np.searchsorted(prefix[by_rank], np.arange(len(known) + 1))
+    holds = np.zeros(len(known), dtype=bool)
+    for place in np.flatnonzero(theirs.prefixes):
+        start, end = theirs.starts[place : place + 2]
+        own, size = theirs.ranks[start:end], held_out.sizes[place]
+        found = [owners[first[rank] : first[rank + 1]] for rank in own[: theirs.prefixes[place]]]
+        candidates = np.unique(np.concatenate(found))
+        candidates = candidates[~near[candidates]]
+        if len(candidates):
+            holds[own] = True
+            lengths = mine.starts[candidates + 1] - mine.starts[candidates]
+            held = holds[mine.ranks[_ranges(mine.starts[candidates], lengths)]]
+            both = np.add.reduceat(held, np.cumsum(lengths) - lengths, dtype=np.int64)
+            holds[own] = False
+            # the quotient, unlike a product, rounds as `similarity` is written
+            near[candidates[both / (train.sizes[candidates] + size - both) >= similarity]] = True
     return near
+
+
+def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return the places start, start + 1, ... of each range, one range after the other."""
+    offsets = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
+    return offsets + np.arange(len(offsets))
 
 
 def _prompt_texts(rows: pd.DataFrame) -> dict[str, str]:
