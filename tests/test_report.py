@@ -88,7 +88,9 @@ def _write_inputs(paths, params, catalog, dated, systems):
     counts = {name: {"rows": 3, "prompts": 2} for name in ("train", "validation", "test")}
     statistics, tables = describe(splits, catalog)
     shares = {"catalog": 0.0625, "rows": 0.0}
-    data = {"catalog": len(catalog), "quarantined_share": shares, **counts, "statistics": statistics}
+    problems = {"outside_catalog": 7, "seen_truth": 0, "duplicate_rows": 0, "leaks": 0}
+    data = {"catalog": len(catalog), "quarantined_share": shares, "problems": problems, **counts}
+    data["statistics"] = statistics
     write_json(paths.metrics("data"), data)
     for name, table in tables.items():
         write_plot(paths.plot(name), table)
@@ -227,6 +229,7 @@ def test_numbers_intervals_and_versions_are_shown(synthetic):
     assert "Rank-GRPO against SFT +0.0123 (95 % interval -0.0011 to +0.0257, which includes zero)" in text
     assert "Rank-GRPO against popularity +0.2000 (95 % interval +0.1500 to +0.2500)." in text
     assert "75.0 %12.5 %6.2 %19.5" in text  # format, repeated, seen, lines
+    assert "ground-truth items outside the catalog7keep" in text
     assert "catalogyear is no number1" in text and "6.25 % of catalog" in text
     assert "rank_grpo.num_generations" in text
     for path in (paths.catalog, *(paths.split(name) for name in ("train", "validation", "test"))):

@@ -202,6 +202,7 @@ def render_report(
     files_of_data: Sequence[DataFile],
     quarantined: Sequence[tuple[str, str, int]],
     quarantined_share: Mapping[str, float],
+    problems: Mapping[str, int],
     statistics: Mapping[str, Any],
     demonstrations: Mapping[str, Any],
     training: Mapping[str, Mapping[str, Any]],
@@ -216,7 +217,8 @@ def render_report(
 
     `evaluation`, `demonstrations` and `training` (by stage) are the metrics files of the stages, `statistics` is the
     part of that name of the stage `data`'s, `plots` are their curves by name. `quarantined` are source, reason and
-    number of rows that were left out, `parameters` flat, `code` the state of git or nothing.
+    number of rows that were left out, `problems` what the checks found, `parameters` flat, `code` the state of git or
+    nothing.
     """
     headline = f"ndcg_at_{max(cutoffs)}"
     metrics = [f"{name}_at_{k}" for name in ("recall", "ndcg") for k in cutoffs]
@@ -230,6 +232,7 @@ def render_report(
         data_files=files_of_data,
         quarantined=quarantined,
         quarantined_share=quarantined_share,
+        problems=problems,
         statistics=statistics,
         demonstrations=demonstrations,
         training=training,

@@ -85,6 +85,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         files_of_data=_data_files(paths),
         quarantined=[(*reason, number) for reason, number in reasons.most_common()],
         quarantined_share=data["quarantined_share"],
+        problems=data["problems"],
         statistics=data["statistics"],
         demonstrations=read_json(paths.metrics("demonstrations")),
         training={stage: read_json(paths.metrics(stage)) for stage in ("sft", "rank_grpo")},
