@@ -7,7 +7,7 @@ from itertools import islice
 
 import pandas as pd
 
-from convrec.data.quarantine import Quarantine
+from convrec.data.quarantine import Quarantine, as_text
 from convrec.data.titles import fold, item_id, line, loose, spellings, usable_title
 from convrec.errors import InputError
 
@@ -193,14 +193,17 @@ def build_catalog(
 
 
 def _texts(value: object) -> list[str]:
-    """Return the texts of a field: a list, or one text with `|` between them."""
-    values = value if isinstance(value, (list, tuple)) else str(value).split("|") if value else []
-    texts = (" ".join(str(text).encode(errors="replace").decode().replace("\0", " ").split()) for text in values)
-    return [text for text in texts if text]
+    """Return the texts of a field: a list, or one text with `|` between them; what is missing gives none."""
+    if not isinstance(value, (list, tuple)):
+        value = as_text(value).split("|") if (value or value == 0) and value == value else []
+    texts = (as_text(text) for text in value if text is not None and text == text)
+    clean = (" ".join(text.encode(errors="replace").decode().replace("\0", " ").split()) for text in texts)
+    return [text for text in clean if text]
 
 
 def _metadata(row: dict, fields: Sequence[str]) -> dict[str, str]:
-    return {name: ", ".join(_texts(row.get(name))) for name in fields}
+    # `|` divides values in lists, too: so the canonical table, read again, gives the same text
+    return {name: ", ".join(_texts("|".join(_texts(row.get(name))))) for name in fields}
 
 
 def _other_titles(title: str, titles: Iterable[str]) -> tuple[str, ...]:
@@ -211,4 +214,5 @@ def _other_titles(title: str, titles: Iterable[str]) -> tuple[str, ...]:
 
 
 def _shown(row: dict) -> str:
-    return f"{row.get('title')} ({row.get('year')})" if row.get("year") else str(row.get("title"))
+    title, year = as_text(row.get("title")), row.get("year")
+    return f"{title} ({as_text(year)})" if year else title

@@ -17,6 +17,14 @@ def printable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode().replace("\0", r"\0")
 
 
+def as_text(value: object) -> str:
+    """Return any value as text, also one that Python does not write out."""
+    try:
+        return str(value)
+    except (ValueError, RecursionError):  # numbers of thousands of digits, brackets without end
+        return f"a {type(value).__name__} that is too large to show"
+
+
 @dataclass
 class Quarantine:
     """Rows that were left out, by what they are rows of: catalog, turns, conversations, groundtruth, seen_titles.
@@ -29,7 +37,7 @@ class Quarantine:
 
     def add(self, source: str, row: int | str, reason: str, value: object) -> None:
         """Keep a row aside: where it stood, why it cannot be used, and how it begins."""
-        text = printable(str(value)[:_LONGEST_VALUE])
+        text = printable(as_text(value)[:_LONGEST_VALUE])
         self.rows.append({"source": source, "row": printable(str(row)), "reason": reason, "value": text})
 
     def count(self, source: str, number: int = 1) -> None:

@@ -3,6 +3,7 @@
 import re
 import unicodedata
 from functools import lru_cache
+from numbers import Number
 
 YEARS = range(1000, 2101)  # the years that an item can have
 WRITTEN_YEARS = range(1870, 2101)  # the numbers of four digits in free text that are read as a year
@@ -81,13 +82,15 @@ def line(title: str, year: int | None) -> str:
     return title if year is None else f"{title} ({year})"
 
 
-_LINE = re.compile(r"^(.*?)\s*\((\d{4})\)\s*$")
+_LINE = re.compile(r"^(.*?) ?\((\d{4})\)$")
+_LARGEST_TITLE = 10**15  # a number beyond is no title: 300 and 2012 are
 
 
 def title_and_year(name: str) -> tuple[str, str]:
     """Return the two parts of `Title (Year)`, the year empty where the name has none."""
-    match = _LINE.match(name)
-    return (match.group(1).strip(), match.group(2)) if match else (" ".join(name.split()), "")
+    text = " ".join(name.split())
+    match = _LINE.match(text)
+    return (match.group(1), match.group(2)) if match else (text, "")
 
 
 def item_id(title: str, year: int | None) -> str:
@@ -109,22 +112,31 @@ def usable_title(title: object, year: object) -> tuple[str, int | None]:
 
     A title that ends in a year in brackets has that year. Raises `ValueError` saying what is wrong with the two.
     """
-    if not title or title != title or not str(title).strip():
+    if title is None or title != title:
         raise ValueError("no title")
-    if not isinstance(title, (str, int, float)):
+    if isinstance(title, bool) or not isinstance(title, (str, int, float)):
+        raise ValueError("title is no text")
+    if not isinstance(title, str) and abs(title) > _LARGEST_TITLE:
         raise ValueError("title is no text")
     text = " ".join(str(title).split())
+    if not text:
+        raise ValueError("no title")
     if not is_clean(text):
         raise ValueError("NUL or half a character")
     number = _usable_year(year)
     bare, own_year = title_and_year(text)
-    if bare and own_year and number in (None, int(own_year)):
-        return bare, _usable_year(own_year)
+    while bare and own_year and number in (None, int(own_year)):  # "Up (2009) (2009)", too, is Up of 2009
+        text, number = bare, _usable_year(own_year)
+        bare, own_year = title_and_year(text)
     return text, number
 
 
 def _usable_year(year: object) -> int | None:
-    if year is None or year != year or not str(year).strip():
+    if year is None or year != year:
+        return None
+    if not isinstance(year, (str, Number)):
+        raise ValueError("year is no number")
+    if isinstance(year, str) and not year.strip():
         return None
     try:
         value = float(str(year))  # "1995.0" is what is left of a column of numbers that had gaps
