@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from operator import itemgetter
 
 import pandas as pd
 
@@ -50,7 +51,7 @@ class Catalog:
         self.items: tuple[Item, ...] = tuple(items)
         if not self.items:
             raise InputError("catalog: it holds no item; give a file with at least one title")
-        self._titles: dict[str, list[int]] = {}  # folded title or alias -> indices
+        self._titles: dict[str, list[int]] = {}  # folded title or alias -> indices, those of the title first
         self._lines = {str(item): index for index, item in enumerate(self.items)}
         self._spellings: dict[str, list[int]] = {}
         self._loose: dict[str, list[int]] = {}
@@ -59,11 +60,15 @@ class Catalog:
             if (fold(item.title), item.year) in years:
                 raise InputError(f"catalog: {item} stands twice; remove one of the two rows")
             years.add((fold(item.title), item.year))
+            _enter(self._titles, fold(item.title), index)
             for title in (item.title, *item.aliases):
-                _enter(self._titles, fold(title), index)
                 _enter(self._loose, loose(title), index)
                 for spelling in spellings(title):
                     _enter(self._spellings, spelling, index)
+        for index, item in enumerate(self.items):
+            for alias in item.aliases:
+                if fold(alias) != fold(item.title):
+                    _enter(self._titles, fold(alias), index)
 
     def __len__(self) -> int:
         return len(self.items)
@@ -73,19 +78,21 @@ class Catalog:
         return self._lines.get(text)
 
     def find(self, title: str, year: int | None, tolerance: int = YEAR_TOLERANCE) -> int | None:
-        """Return the index of the item of this title, or with this alias; None where no item matches.
+        """Return the index of the item of this title, else with this alias; None where no item matches.
 
         Without a year, the title must be unambiguous: the one item of it, or the one that has no year.
         """
         indices = self._titles.get(fold(title), [])
-        return self._unambiguous(indices) if year is None else self._nearest(indices, year, tolerance)
+        return self._unambiguous(indices, fold(title)) if year is None else self._nearest(indices, year, tolerance)
 
-    def _unambiguous(self, indices: Sequence[int]) -> int | None:
+    def _unambiguous(self, indices: Sequence[int], title: str) -> int | None:
         if len(indices) > 1:
             indices = [index for index in indices if self.items[index].year is None]
+            indices = [index for index in indices if fold(self.items[index].title) == title] or indices
         return indices[0] if len(indices) == 1 else None
 
     def _nearest(self, indices: Iterable[int], year: int, tolerance: int) -> int | None:
+        """Return the first of those whose year is nearest, else the first without a year."""
         gaps, undated = [], []
         for index in indices:
             own = self.items[index].year
@@ -93,7 +100,7 @@ class Catalog:
                 undated.append(index)
             elif abs(own - year) <= tolerance:
                 gaps.append((abs(own - year), index))
-        return min(gaps)[1] if gaps else min(undated, default=None)
+        return min(gaps, key=itemgetter(0))[1] if gaps else next(iter(undated), None)
 
     def indices_of_title(self, title: str) -> list[int]:
         """Return the indices of all items of this title, whatever their year."""
