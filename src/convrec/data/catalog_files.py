@@ -6,15 +6,19 @@ import json
 import pickle
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from convrec.data.catalog import Catalog, build_catalog
 from convrec.data.quarantine import Quarantine
-from convrec.data.titles import title_and_year
+from convrec.data.titles import is_clean, title_and_year
 from convrec.errors import InputError
 
+# What reading Parquet raises: beside Arrow's own errors, days outside Python's years, and unknown time zones.
+UNREADABLE_PARQUET = (pa.ArrowException, OSError, ValueError, OverflowError, KeyError)
 
-class _PlainUnpickler(pickle.Unpickler):
+
+class _PlainUnpickler(pickle._Unpickler):  # the other one, in C, takes as much memory as a damaged byte asks for
     """Unpickles plain lists, tuples, strings and numbers, and nothing that could run code."""
 
     def find_class(self, module: str, name: str) -> object:
@@ -33,40 +37,55 @@ def _read_pickle(path: Path) -> list[dict[str, object]]:
         raise InputError(f"{path}: not a readable pickle ({error}); save the catalog again") from None
     if not isinstance(value, list) or not all(isinstance(v, (tuple, list)) and len(v) == 2 for v in value):
         raise InputError(f"{path}: the pickle holds no plain list of (title, year); save the catalog again")
+    for number, pair in enumerate(value, start=1):
+        if not all(part is None or isinstance(part, (str, int, float)) for part in pair):
+            raise InputError(f"{path}: row {number}: a title is text and a year a number; save the catalog again")
     return [{"title": title, "year": year} for title, year in value]
 
 
 def _read_csv(path: Path) -> list[dict[str, object]]:
-    with path.open(encoding="utf-8-sig", newline="") as stream:
-        reader = csv.DictReader(stream)
-        found = set(reader.fieldnames or [])
-        if not found & {"name", "title"}:
+    text = path.read_bytes().decode("utf-8").removeprefix("\ufeff")
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)  # or an open quote takes in all rows after it
+    names = reader.fieldnames or []
+    if not {"name", "title"} & set(names):
+        raise InputError(
+            f"{path}: row 1: column 'title' is missing (found {str(reader.fieldnames)[:300]}); the header must "
+            "name it, and year where items have one"
+        )
+    if len(set(names)) < len(names):
+        raise InputError(f"{path}: row 1: a column stands twice in the header; remove one of the two")
+    rows: list[dict[str, object]] = []
+    for number, row in enumerate(reader, start=2):
+        if None in row or None in row.values():
             raise InputError(
-                f"{path}: row 1: column 'title' is missing (found {str(reader.fieldnames)[:300]}); the header must "
-                "name it, and year where items have one"
+                f"{path}: row {number}: {'more' if None in row else 'fewer'} fields than the header names; "
+                "quote fields that hold commas"
             )
-        rows: list[dict[str, object]] = []
-        for number, row in enumerate(reader, start=2):
-            if None in row or None in row.values():
-                raise InputError(
-                    f"{path}: row {number}: {'more' if None in row else 'fewer'} fields than the header names; "
-                    "quote fields that hold commas"
-                )
-            rows.append(dict(row))
-        return rows
+        rows.append(dict(row))
+    return rows
 
 
 def _read_parquet(path: Path) -> list[dict[str, object]]:
     try:
-        rows = pq.read_table(path).to_pylist()
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: not a readable Parquet file ({str(error)[:200]})") from None
-    for number, row in enumerate(rows, start=1):
-        try:  # the canonical table holds the metadata of an item as one JSON object
-            row.update(json.loads(row.pop("metadata", "") or "{}"))
-        except (TypeError, ValueError):
-            raise InputError(f"{path}: row {number}: field 'metadata' is not a JSON object") from None
-    return rows
+        table = pq.read_table(path)
+        rows = table.to_pylist()
+    except UNREADABLE_PARQUET as error:
+        raise InputError(f"{path}: not a readable Parquet file ({str(error)[:200]}); write it again") from None
+    if len(set(table.column_names)) < len(table.column_names):
+        raise InputError(f"{path}: a column stands twice (found {', '.join(table.column_names)[:300]}); remove one")
+    return [_with_metadata(path, number, row) for number, row in enumerate(rows, start=1)]
+
+
+def _with_metadata(path: Path, number: int, row: dict[str, object]) -> dict[str, object]:
+    """Return a row with its `metadata` as fields: the canonical table holds them as one JSON object."""
+    text = row.pop("metadata", None) or "{}"
+    try:
+        metadata = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        metadata = None
+    if not isinstance(metadata, dict):
+        raise InputError(f"{path}: row {number}: field 'metadata' is not a JSON object; mend it, or leave it out")
+    return {**metadata, **row}
 
 
 def read_json_lines(path: Path) -> list[dict]:
@@ -75,19 +94,22 @@ def read_json_lines(path: Path) -> list[dict]:
     Raises `InputError` naming the row for text that is no JSON object.
     """
     rows = []
-    with path.open(encoding="utf-8-sig") as stream:
-        for number, line in enumerate(stream, start=1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise InputError(f"{path}: row {number}: not JSON ({error.msg} at column {error.colno})") from None
-            except (ValueError, RecursionError) as error:  # numbers of thousands of digits, brackets without end
-                raise InputError(f"{path}: row {number}: not readable JSON ({error})") from None
-            if not isinstance(row, dict):
-                raise InputError(f"{path}: row {number}: a JSON object is needed, not {type(row).__name__}")
-            rows.append(row)
+    lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").splitlines()  # at \n, \r\n and \r, as a text file's
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line.decode("utf-8"))
+        except UnicodeDecodeError:
+            raise InputError(f"{path}: row {number}: not UTF-8; convert the file to UTF-8") from None
+        except json.JSONDecodeError as error:
+            problem = f"{error.msg} at column {error.colno}"
+            raise InputError(f"{path}: row {number}: not JSON ({problem}); mend the row or remove it") from None
+        except (ValueError, RecursionError) as error:  # numbers of thousands of digits, brackets without end
+            raise InputError(f"{path}: row {number}: not readable JSON ({error}); mend it or remove it") from None
+        if not isinstance(row, dict):
+            raise InputError(f"{path}: row {number}: a JSON object is needed, not {type(row).__name__}")
+        rows.append(row)
     return rows
 
 
@@ -106,12 +128,18 @@ def read_rows(path: Path) -> list[dict]:
         rows = reader(path)
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: byte {error.start} is not UTF-8; convert the file to UTF-8") from None
+    except OSError as error:
+        raise InputError(f"{path}: not readable ({error.strerror}); check the file") from None
     except csv.Error as error:
         raise InputError(f"{path}: not readable as CSV ({error}); quote fields, and close every quote") from None
     for row in rows:
-        if not row.get("title") and row.get("name"):
-            row["title"], year = title_and_year(str(row["name"]))
-            row["year"] = year or row.get("year")
+        name = row.get("name")
+        if not row.get("title") and name:
+            if isinstance(name, str):
+                row["title"], year = title_and_year(name)
+                row["year"] = year or row.get("year")
+            else:
+                row["title"] = name
     return rows
 
 
@@ -126,4 +154,7 @@ def load_catalog(path: Path, quarantine: Quarantine, source: str = "catalog") ->
     rows = read_rows(path)
     names = dict.fromkeys(key for row in rows for key in row)
     fields = [name for name in names if name not in RESERVED and not name.endswith("_id")]
+    for name in fields:
+        if not is_clean(name):
+            raise InputError(f"{path}: column {name!r}: NUL or half a character; rename it")
     return build_catalog(rows, fields, quarantine, source)[0]
