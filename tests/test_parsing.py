@@ -247,3 +247,53 @@ def test_any_list_of_a_catalog_parses_to_itself(titles):
     text = format_list([str(item) for item in catalog.items])
     assert [entry.index for entry in parse_answer(text, catalog).entries] == list(range(len(titles)))
     assert [entry.index for entry in parse_list(text, catalog) if entry] == list(range(len(titles)))
+
+
+GAMES = Catalog(
+    [Item(title, None) for title in ("7 Wonders", "Catan", "Catan: Seafarers", "1. FC", "Uno!", "No. 5", "1830", "Go")]
+    + [Item("Chess", None, aliases=("Schach", "3. Schach")), Item("Risk", 1957, aliases=("Risiko",))]
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "title", "year", "known"),
+    [
+        ("7 Wonders", "7 Wonders", None, "7 Wonders"),
+        ("7 Wonders (2010)", "7 Wonders", 2010, "7 Wonders"),
+        ("7. 7 Wonders", "7 Wonders", None, "7 Wonders"),
+        ("Catan: Seafarers", "Catan: Seafarers", None, "Catan: Seafarers"),
+        ("- **Catan: Seafarers** - an expansion", "Catan: Seafarers", None, "Catan: Seafarers"),
+        ("Catan: a game of trade", "Catan", None, "Catan"),
+        ("Catan (1995)", "Catan", 1995, "Catan"),
+        ("1. FC", "1. FC", None, "1. FC"),
+        ("2. 1. FC", "1. FC", None, "1. FC"),
+        ("* **1. FC**", "1. FC", None, "1. FC"),
+        ("Uno!", "Uno!", None, "Uno!"),
+        ("4) Uno!  ", "Uno!", None, "Uno!"),
+        ("“Uno!”", "Uno!", None, "Uno!"),
+        ("No. 5", "No. 5", None, "No. 5"),
+        ("6. No. 5", "No. 5", None, "No. 5"),
+        ("6. No. 4: Go", "Go", None, "Go"),
+        ("1830", "1830", None, "1830"),
+        ("1830 (1986)", "1830", 1986, "1830"),
+        ("1. Go", "Go", None, "Go"),
+        ("Schach", "Schach", None, "Chess"),
+        ("5. schach (1995)", "schach", 1995, "Chess"),
+        ("Risiko", "Risiko", None, "Risk"),
+        ("Risiko (1959)", "Risiko", 1959, "Risk"),
+        ("Risiko (1999)", "Risiko", 1999, None),
+        ("Wonders", "Wonders", None, None),
+    ],
+)
+def test_one_line_of_a_catalog_without_years(line, title, year, known):
+    entry = parse_line(line, GAMES)
+    assert entry is not None and (entry.title, entry.year) == (title, year)
+    assert (None if entry.index is None else GAMES.items[entry.index].title) == known
+
+
+def test_lists_and_answers_of_items_without_years():
+    titles = [item.title for item in GAMES.items if item.year is None]
+    entries = parse_list("\n".join(titles), GAMES)
+    assert [entry.index for entry in entries if entry] == list(range(len(titles)))
+    numbered = "Here are some games:\n" + "\n".join(f"{n}. {title}" for n, title in enumerate(titles, start=1))
+    assert _named(numbered, GAMES) == titles

@@ -160,12 +160,16 @@ def exact_entry(text: str, catalog: Catalog) -> Entry | None:
 def unmarked(line: str, catalog: Catalog) -> tuple[str, str]:
     """Return the line without its number or bullet, and which of the two it had: "number", "bullet" or ""."""
     text = _EMPHASIS.sub(r"\2", _LINK.sub(r"\1", " ".join(_TAG.sub(" ", line).split())))
+    if catalog.index_of_line(text) is not None:  # "1. FC (2010)" is an item
+        return text, ""
     plain = text.lstrip("*_ ")  # **1. Title, its emphasis closed elsewhere
     bullet, number = _BULLET.match(text), NUMBER.match(plain)
-    if number and not catalog.readings(bare(text), None):  # not a title that begins like a number, as 3:10 to Yuma
+    known = catalog.readings(bare(text), None) or catalog.index_of_line(plain) is not None
+    if number and not known:  # not a title that begins like a number, as 3:10 to Yuma
         rest = plain[number.end() :].strip()
-        again = NUMBER.match(rest)  # "1. Title: Heat"
-        return (rest[again.end() :].strip() if again and again.group()[0].isalpha() else rest), "number"
+        again = NUMBER.match(rest)  # "1. Title: Heat", but not "1. No. 5" where "No. 5" is an item
+        labelled = again is not None and again.group()[0].isalpha() and catalog.index_of_line(rest) is None
+        return (rest[again.end() :].strip() if again and labelled else rest), "number"
     if bullet:
         rest, inner = unmarked(text[bullet.end() :], catalog)
         return rest, inner or "bullet"
@@ -174,7 +178,7 @@ def unmarked(line: str, catalog: Catalog) -> tuple[str, str]:
 
 def parse_line(line: str, catalog: Catalog) -> Entry | None:
     """Return what one line names, or None for a line that names nothing (blank, or signs alone)."""
-    known = exact_entry(line, catalog)  # the clean case costs one look-up
+    known = exact_entry(line.strip(), catalog)  # the clean case costs one look-up
     if known is not None:
         return known
     if len(line) > MAX_LINE:
