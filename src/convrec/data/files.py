@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from convrec.data.catalog import Catalog
-from convrec.data.catalog_files import load_catalog
+from convrec.data.catalog_files import UNREADABLE_PARQUET, load_catalog
 from convrec.data.quarantine import Quarantine
 from convrec.data.rows import usable_rows
 from convrec.errors import InputError
@@ -59,6 +59,8 @@ def _read_json_lines(path: Path, quarantine: Quarantine) -> Iterator[tuple[str, 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the lines that are not blank, with their numbers from 1; of a line that is too long only the beginning."""
+    if not path.is_file():
+        raise InputError(f"{path}: no file; name the files of your conversations so, and no folder")
     with path.open("rb") as stream:
         number = 0
         while line := stream.readline(_LONGEST_LINE + 1):
@@ -68,7 +70,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 rest = stream.readline(_LONGEST_LINE + 1)
             if number == 1:
                 line = line.removeprefix(b"\xef\xbb\xbf")  # a byte order mark
-            if line.strip():
+            if len(line) > _LONGEST_LINE or line.strip():
                 yield number, line
 
 
@@ -88,18 +90,22 @@ def _object_of(line: bytes) -> dict[str, Any]:
 
 
 def _read_parquet(path: Path, _: Quarantine) -> Iterator[tuple[str, dict[str, Any]]]:
-    number = 0
+    number = 0  # of the last row that was read
     try:
         file = pq.ParquetFile(path)
         missing = [name for name in _REQUIRED if name not in file.schema_arrow.names]
         if missing:
-            raise InputError(f"{path}: column {missing[0]!r} is missing (found {', '.join(file.schema_arrow.names)})")
+            raise InputError(
+                f"{path}: column {missing[0]!r} is missing (found {', '.join(file.schema_arrow.names)[:300]}); "
+                "docs/data.md shows what a row holds"
+            )
         for batch in file.iter_batches(_BATCH):
             for row in batch.to_pylist():
                 number += 1
                 yield f"{path.name}:{number}", row
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: not a readable Parquet file ({str(error)[:200]})") from None
+    except UNREADABLE_PARQUET as error:
+        where = f"after row {number}: " if number else ""
+        raise InputError(f"{path}: {where}not readable as Parquet ({str(error)[:200]}); write the file again") from None
 
 
 _READERS: dict[str, Any] = {".jsonl": _read_json_lines, ".parquet": _read_parquet}

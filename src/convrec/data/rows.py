@@ -46,8 +46,10 @@ def usable_item(value: Any) -> dict[str, Any]:
         if len(value) != 2:
             raise ValueError("no pair of title and year")
         title, year = usable_title(*value)
-    else:
+    elif isinstance(value, str):
         title, year = usable_title(value, None)
+    else:
+        raise ValueError("no item: neither text, nor pair, nor {title, year}")
     return {"title": title, "year": year}
 
 
@@ -76,6 +78,19 @@ def usable_date(value: Any) -> str:
     return day
 
 
+def usable_id(value: Any) -> str:
+    """Return the id of a conversation, a text or a number, as text; "" where there is none."""
+    if value is None or value != value or value == "":
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # what is left of a column of integers that had gaps
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        raise ValueError("conversation_id is neither text nor an integer")
+    if not is_clean(str(value)):
+        raise ValueError("NUL or half a character")
+    return str(value).strip()
+
+
 def usable_rows(raw_rows: Iterable[tuple[str, Mapping[str, Any]]], quarantine: Quarantine) -> list[dict[str, Any]]:
     """Return the canonical rows of raw ones, each with where it stood; the others go to the quarantine.
 
@@ -93,13 +108,14 @@ def usable_rows(raw_rows: Iterable[tuple[str, Mapping[str, Any]]], quarantine: Q
 
 def _canonical(raw: Mapping[str, Any], where: str, quarantine: Quarantine) -> dict[str, Any]:
     messages, date = usable_messages(raw.get("messages")), usable_date(raw.get("date"))
+    conversation = usable_id(raw.get("conversation_id"))
     truths = _usable_items("groundtruth", raw.get("groundtruth"), where, quarantine)
     if not truths:
         raise ValueError("no ground truth")
     seen = _usable_items("seen_titles", raw.get("seen_titles"), where, quarantine)
     key = prompt_key(messages)
     return {
-        "conversation_id": str(raw.get("conversation_id") or key),
+        "conversation_id": conversation or key,
         "prompt_id": key,
         "date": date,
         "messages": messages,

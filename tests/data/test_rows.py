@@ -1,0 +1,266 @@
+"""What a row of one's own may look like: every form of its cells, and what is wrong with the others."""
+
+import datetime
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from convrec.data.quarantine import Quarantine
+from convrec.data.rows import usable_date, usable_id, usable_item, usable_messages, usable_rows
+
+ASK = [{"role": "user", "content": "A game for two, please."}]
+EAST = datetime.timezone(datetime.timedelta(hours=5))
+WEST = datetime.timezone(-datetime.timedelta(hours=5))
+
+
+@pytest.mark.parametrize(
+    ("value", "title", "year"),
+    [
+        ({"title": "Hive", "year": 2000}, "Hive", 2000),
+        ({"title": "Hive", "year": "2000"}, "Hive", 2000),
+        ({"title": "Hive", "year": 2000.0}, "Hive", 2000),
+        ({"title": "Hive", "year": None}, "Hive", None),
+        ({"title": "Hive", "year": ""}, "Hive", None),
+        ({"title": "Hive", "year": float("nan")}, "Hive", None),
+        ({"title": "Hive"}, "Hive", None),
+        ({"title": "Hive (2000)"}, "Hive", 2000),
+        ({"title": 1830, "year": 1986}, "1830", 1986),
+        (["Hive", 2000], "Hive", 2000),
+        (("Hive", None), "Hive", None),
+        ("Hive (2000)", "Hive", 2000),
+        ("  Hive \n of  bees ", "Hive of bees", None),
+        ("7 Wonders (2010)", "7 Wonders", 2010),
+        ('Say "Uno!" | twice', 'Say "Uno!" | twice', None),
+        ("(1984)", "(1984)", None),
+        ("Go (2000) (2000)", "Go", 2000),
+        ("שח \u202e e\u0301", "שח \u202e e\u0301", None),
+    ],
+)
+def test_an_item_has_three_forms(value, title, year):
+    assert usable_item(value) == {"title": title, "year": year}
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (None, "no item"),
+        (17, "no item"),
+        (True, "no item"),
+        (["Hive"], "no pair"),
+        (["Hive", 2000, "x"], "no pair"),
+        ("", "no title"),
+        (" \n\t", "no title"),
+        ({"year": 2000}, "no title"),
+        ({"title": float("nan")}, "no title"),
+        ({"title": float("inf")}, "title is no text"),
+        ({"title": 10**5000}, "title is no text"),
+        ({"title": True}, "title is no text"),
+        ({"title": ["Hive"]}, "title is no text"),
+        ({"title": {"en": "Hive"}}, "title is no text"),
+        ({"title": b"Hive"}, "title is no text"),
+        ("H\0ive", "NUL or half a character"),
+        ("H\ud800", "NUL or half a character"),
+        (["Hive", "MM"], "year is no number"),
+        (["Hive", [2000]], "year is no number"),
+        (["Hive", True], "year is no number"),
+        (["Hive", 10**5000], "year is no number"),
+        (["Hive", float("inf")], "year is no number"),
+        (["Hive", 0], "year is not from 1000 to 2100"),
+        (["Hive", 3000], "year is not from 1000 to 2100"),
+        (["Hive", 2000.5], "year is not from 1000 to 2100"),
+        ("Hive (3000)", "year is not from 1000 to 2100"),
+        ("Hive (0000)", "year is not from 1000 to 2100"),
+    ],
+)
+def test_what_is_no_item_says_why(value, problem):
+    with pytest.raises(ValueError, match=problem):
+        usable_item(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "day"),
+    [
+        (None, ""),
+        ("", ""),
+        (float("nan"), ""),
+        ("2024-03-05", "2024-03-05"),
+        ("20240305T000000Z", "2024-03-05"),
+        ("2024-W10-2", "2024-03-05"),
+        ("2024-03-05T21:10:00", "2024-03-05"),
+        (" 2024-03-05 21:10 ", "2024-03-05"),
+        ("2024-03-05T21:10:00-05:00", "2024-03-06"),
+        ("2024-03-05T01:10:00+05:00", "2024-03-04"),
+        ("2024-03-05T23:59:59Z", "2024-03-05"),
+        ("1990-01-01", "1990-01-01"),
+        ("2099-12-31", "2099-12-31"),
+        (1_709_683_199, "2024-03-05"),
+        (1_709_683_200, "2024-03-06"),
+        ("1709683200", "2024-03-06"),
+        ("1709683199.9", "2024-03-05"),
+        (datetime.date(2024, 3, 5), "2024-03-05"),
+        (datetime.datetime(2024, 3, 5, 21), "2024-03-05"),
+        (datetime.datetime(2024, 3, 5, 21, tzinfo=WEST), "2024-03-06"),
+        (datetime.datetime(2024, 3, 5, 1, tzinfo=EAST), "2024-03-04"),
+    ],
+)
+def test_a_date_is_the_day_in_utc(value, day):
+    assert usable_date(value) == day
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "yesterday",
+        "05.03.2024",
+        "2024-02-30",
+        "2024-03-05T25:00:00",
+        "0000-01-01",
+        "1989-12-31",
+        "3000-01-01",
+        "2099-12-31T23:00:00-05:00",
+        "0001-01-01T00:00:00+05:00",
+        "9" * 400,
+        "inf",
+        0,
+        True,
+        -1,
+        1_709_683_200_000,
+        pytest.param(10**5000, id="a number of 5001 digits"),
+        float("inf"),
+        [2024, 3, 5],
+        {"year": 2024},
+        b"2024-03-05",
+        datetime.time(1),
+        datetime.date(3000, 1, 1),
+        datetime.datetime(1, 1, 1, tzinfo=EAST),
+        datetime.datetime.max.replace(tzinfo=WEST),
+    ],
+)
+def test_what_is_no_day_of_these_times_is_told(value):
+    with pytest.raises(ValueError, match="date is no day from 1990 to 2099"):
+        usable_date(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("c-1", "c-1"), (17, "17"), (0, "0"), (17.0, "17"), (None, ""), ("", ""), ("  ", ""), (float("nan"), "")],
+)
+def test_an_id_is_text_or_a_number(value, expected):
+    assert usable_id(value) == expected
+
+
+@pytest.mark.parametrize("value", [True, 1.5, float("inf"), ["c"], {"c": 1}, b"c", "c\0", "\ud800"])
+def test_what_is_no_id_is_told(value):
+    with pytest.raises(ValueError, match="conversation_id is neither|NUL or half"):
+        usable_id(value)
+
+
+def test_blank_messages_are_left_out_and_the_others_stay_as_they_are():
+    words = "  two\r\nlines | and \u202e\u0301 "
+    messages = [
+        {"role": "system", "content": "\t"},
+        {"role": "user", "content": words, "name": "x"},
+        {"role": "assistant", "content": ""},
+        {"role": "assistant", "content": "Hive?"},
+    ]
+    assert usable_messages(messages) == [
+        {"role": "user", "content": words},
+        {"role": "assistant", "content": "Hive?"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (None, "messages are no list"),
+        ("hello", "messages are no list"),
+        ({"role": "user", "content": "x"}, "messages are no list"),
+        (["hello"], "messages are no list"),
+        ([None], "messages are no list"),
+        ([{"content": "x"}], "a role is none of system, user, assistant"),
+        ([{"role": "USER", "content": "x"}], "a role is none of"),
+        ([{"role": ["user"], "content": "x"}], "a role is none of"),
+        ([{"role": "user"}], "content is no text"),
+        ([{"role": "user", "content": 5}], "content is no text"),
+        ([{"role": "user", "content": [{"type": "text", "text": "x"}]}], "content is no text"),
+        ([{"role": "user", "content": "x\0"}], "NUL or half a character"),
+        ([{"role": "user", "content": "\udfff"}], "NUL or half a character"),
+        ([], "no words of the user"),
+        ([{"role": "user", "content": " \u2003\n"}], "no words of the user"),
+        ([{"role": "assistant", "content": "x"}], "no words of the user"),
+    ],
+)
+def test_what_are_no_messages_says_why(value, problem):
+    with pytest.raises(ValueError, match=problem):
+        usable_messages(value)
+
+
+def test_one_bad_item_of_several_goes_to_the_quarantine_alone():
+    quarantine = Quarantine()
+    raw = {"messages": ASK, "groundtruth": ["Hive", 5, ["Go", "x"]], "seen_titles": ["Chess (1475)", None]}
+    (row,) = usable_rows([("f:1", raw)], quarantine)
+    assert row["groundtruth"] == [{"title": "Hive", "year": None}] and row["seen_titles"] == ["Chess"]
+    assert row["conversation_id"] == row["prompt_id"] and row["date"] == ""
+    assert [(q["source"], q["row"], q["value"]) for q in quarantine.rows] == [
+        ("groundtruth", "f:1", "5"),
+        ("groundtruth", "f:1", "['Go', 'x']"),
+        ("seen_titles", "f:1", "None"),
+    ]
+    assert quarantine.num_read == {"conversations": 1, "groundtruth": 3, "seen_titles": 2}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"groundtruth": None}, "no ground truth"),
+        ({"groundtruth": []}, "no ground truth"),
+        ({"groundtruth": [""]}, "no ground truth"),
+        ({"groundtruth": "Hive"}, "groundtruth is no list"),
+        ({"groundtruth": {"title": "Hive"}}, "groundtruth is no list"),
+        ({"groundtruth": 5}, "groundtruth is no list"),
+        ({"seen_titles": "Chess"}, "seen_titles is no list"),
+        ({"seen_titles": 0}, "seen_titles is no list"),
+        ({"date": "3000-01-01"}, "date is no day from 1990 to 2099"),
+        ({"conversation_id": ["c"]}, "conversation_id is neither text nor an integer"),
+        ({"messages": None}, "messages are no list of {role, content}"),
+    ],
+)
+def test_a_row_that_cannot_be_used_is_kept_aside_with_its_reason(change, reason):
+    quarantine = Quarantine()
+    good = {"messages": ASK, "groundtruth": ["Hive"]}
+    assert len(usable_rows([("f:1", good | change), ("f:2", good)], quarantine)) == 1
+    rows = [row for row in quarantine.rows if row["source"] == "conversations"]
+    assert [(row["row"], row["reason"]) for row in rows] == [("f:1", reason)]
+    assert quarantine.num_read["conversations"] == 2
+
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+MESSAGE = st.fixed_dictionaries({"role": st.sampled_from(["user", "bot"]) | ANY_JSON, "content": ANY_JSON})
+MESSAGES = st.just(ASK) | st.lists(MESSAGE, max_size=3) | ANY_JSON
+ITEM = st.fixed_dictionaries({"title": ANY_JSON, "year": ANY_JSON | st.integers(1900, 2030)}) | ANY_JSON
+FIELDS = {
+    "messages": MESSAGES,
+    "groundtruth": st.just(["Hive"]) | st.lists(ITEM, max_size=3) | ANY_JSON,
+    "seen_titles": st.lists(ITEM, max_size=3) | ANY_JSON,
+    "date": st.just("2024-03-05") | st.datetimes().map(str) | ANY_JSON,
+    "conversation_id": ANY_JSON,
+}
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.fixed_dictionaries({}, optional=FIELDS), max_size=4))
+def test_any_row_is_either_used_or_kept_aside(raw):
+    quarantine = Quarantine()
+    rows = usable_rows([(str(number), row) for number, row in enumerate(raw)], quarantine)
+    aside = [row["row"] for row in quarantine.rows if row["source"] == "conversations"]
+    assert len(rows) + len(set(aside)) == len(rows) + len(aside) == len(raw) == quarantine.num_read["conversations"]
+    for row in rows:
+        json.dumps(row, ensure_ascii=False).encode()
+        assert row["conversation_id"] and row["groundtruth"] and any(m["role"] == "user" for m in row["messages"])
+        assert all(isinstance(title, str) and title for title in row["seen_titles"])
