@@ -15,6 +15,7 @@ import pandas as pd
 from convrec.data.catalog import Catalog, Item, build_catalog
 from convrec.data.catalog_files import read_json_lines, read_rows
 from convrec.data.quarantine import Quarantine
+from convrec.data.rows import usable_id
 from convrec.data.titles import is_clean, title_and_year, usable_title
 from convrec.errors import InputError
 
@@ -37,15 +38,30 @@ def _read_dialogues(folder: Path, quarantine: Quarantine) -> dict[str, dict]:
             for field in _REQUIRED:
                 if field not in dialogue:
                     raise InputError(f"{path}: row {number}: field {field!r} is missing; not ReDial's format")
-            if _is_usable(dialogue["messages"]):
-                dialogues[f"{path.name}:{number}"] = dialogue
+            try:
+                _check(dialogue)
+            except ValueError as problem:
+                quarantine.add("conversations", f"{path.name}:{number}", str(problem), dialogue)
             else:
-                problem = "messages are no list of {senderWorkerId, text}"
-                quarantine.add("conversations", f"{path.name}:{number}", problem, dialogue["messages"])
+                dialogues[f"{path.name}:{number}"] = dialogue
     return dialogues
 
 
-def _is_usable(messages: object) -> bool:
+def _check(dialogue: dict) -> None:
+    """Raise `ValueError` saying which field of a dialogue has another form than the official files give it."""
+    if not usable_id(dialogue["conversationId"]):
+        raise ValueError("no conversationId")
+    if not _are_messages(dialogue["messages"]):
+        raise ValueError("messages are no list of {senderWorkerId, text}")
+    for field in ("movieMentions", "respondentQuestions"):
+        if not isinstance(dialogue[field], dict) and dialogue[field] != []:
+            raise ValueError(f"{field} is no mapping")
+    for form in _as_dict(dialogue["respondentQuestions"]).values():
+        if not isinstance(form, dict) or any(form.get(name) not in (0, 1, 2) for name in ("suggested", "liked")):
+            raise ValueError("an answer of respondentQuestions lacks suggested or liked as 0, 1 or 2")
+
+
+def _are_messages(messages: object) -> bool:
     return isinstance(messages, list) and all(
         isinstance(message, dict)
         and "senderWorkerId" in message
@@ -92,8 +108,8 @@ def _mentioned(dialogue: dict, by_id: dict[str, Item]) -> Mapping[str, Item]:
 
 
 def _liked(dialogue: dict) -> set[str]:
-    answers = ((key, _as_dict(value)) for key, value in _as_dict(dialogue["respondentQuestions"]).items())
-    return {key for key, answer in answers if answer.get("suggested") == 1 and answer.get("liked") == LIKED}
+    forms = _as_dict(dialogue["respondentQuestions"])
+    return {key for key, form in forms.items() if form["suggested"] == 1 and form["liked"] == LIKED}
 
 
 def _rows(source: str, dialogue: dict, by_id: dict[str, Item], quarantine: Quarantine) -> list[dict[str, Any]]:
@@ -103,6 +119,8 @@ def _rows(source: str, dialogue: dict, by_id: dict[str, Item], quarantine: Quara
     messages: list[dict[str, str]] = []
     seen: list[str] = []
     for turn, message in enumerate(dialogue["messages"]):
+        if not message["text"].strip():
+            continue
         ids = list(dict.fromkeys(_MENTION.findall(message["text"])))
         is_seeker = message["senderWorkerId"] == dialogue["initiatorWorkerId"]
         if not is_seeker and any(m["role"] == "user" for m in messages):
@@ -116,8 +134,8 @@ def _rows(source: str, dialogue: dict, by_id: dict[str, Item], quarantine: Quara
             if truths:
                 rows.append(
                     {
-                        "conversation_id": str(dialogue["conversationId"]),
-                        "prompt_id": f"{dialogue['conversationId']}-{turn}",
+                        "conversation_id": usable_id(dialogue["conversationId"]),
+                        "prompt_id": f"{usable_id(dialogue['conversationId'])}-{turn}",
                         "date": "",
                         "messages": list(messages),
                         "groundtruth": truths,
