@@ -45,5 +45,5 @@ def test_a_missing_split_or_column_or_folder_is_named(tmp_path):
         read_reddit(_save(tmp_path / "b", test=bare), "catalog.pkl", Quarantine())
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "catalog.pkl").write_bytes(pickle.dumps([("Heat", 1995)]))
-    with pytest.raises(InputError, match="no saved DatasetDict"):
+    with pytest.raises(InputError, match="no readable saved DatasetDict"):
         read_reddit(tmp_path / "c", "catalog.pkl", Quarantine())

@@ -4,7 +4,10 @@ Its prompts hold instruction and conversation in one message, so `common.instruc
 of the Rank-GRPO paper (arXiv 2510.20150).
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -17,6 +20,30 @@ from convrec.errors import InputError
 
 COLUMNS = {"prompt": "messages", "groundtruth_with_release_year": "groundtruth", "seen_titles": "seen_titles"}
 
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
+@contextmanager
+def _named(folder: Path) -> Iterator[None]:
+    """Turn whatever is raised within into an `InputError` that names the folder."""
+    try:
+        yield
+    except Exception as error:  # damaged files can raise nearly anything
+        raise InputError(
+            f"data.path = {str(folder)!r}: no readable saved DatasetDict ({' '.join(str(error).split())[:200]}); "
+            "name the folder that `save_to_disk` wrote, or write it again"
+        ) from None
+
+
+def _raw_rows(folder: Path, name: str, split: "Dataset") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the rows of a split with their numbers."""
+    with _named(folder):
+        named = split.select_columns(list(COLUMNS)).rename_columns(COLUMNS)
+        named.data.table.validate(full=True)  # else a damaged file makes Arrow read beyond its end
+        for number, row in enumerate(named, start=1):
+            yield f"{name}:{number}", row
+
 
 def read_reddit(folder: Path, catalog_name: str, quarantine: Quarantine) -> tuple[Catalog, dict[str, pd.DataFrame]]:
     """Return the catalog and the splits as canonical rows; rows that share a prompt share its `prompt_id`.
@@ -26,10 +53,8 @@ def read_reddit(folder: Path, catalog_name: str, quarantine: Quarantine) -> tupl
     from datasets import DatasetDict, load_from_disk  # noqa: PLC0415  (seconds to import; only this source needs it)
 
     catalog = load_catalog(folder / catalog_name, quarantine)
-    try:
+    with _named(folder):
         loaded = load_from_disk(str(folder))
-    except (FileNotFoundError, ValueError) as error:
-        raise InputError(f"data.path = {str(folder)!r}: no saved DatasetDict ({error})") from None
     if not isinstance(loaded, DatasetDict):
         raise InputError(f"data.path = {str(folder)!r}: one dataset, not a DatasetDict of {', '.join(SPLITS)}")
     splits = {}
@@ -39,7 +64,5 @@ def read_reddit(folder: Path, catalog_name: str, quarantine: Quarantine) -> tupl
         for column in COLUMNS:
             if column not in loaded[name].column_names:
                 raise InputError(f"data.path = {str(folder)!r}: split {name!r}: column {column!r} is missing")
-        named = loaded[name].select_columns(list(COLUMNS)).rename_columns(COLUMNS)
-        numbered = ((f"{name}:{number}", row) for number, row in enumerate(named, start=1))
-        splits[name] = pd.DataFrame(usable_rows(numbered, quarantine))
+        splits[name] = pd.DataFrame(usable_rows(_raw_rows(folder, name, loaded[name]), quarantine))
     return catalog, require_filled(splits, "check the folder that data.path names")
