@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import COLUMNS
 from convrec.data.rows import ROLES
 from convrec.data.titles import YEARS
 from convrec.errors import InputError
@@ -47,7 +46,8 @@ def _every(name: str, is_good: pl.Expr) -> pandera.Check:
     """Return a check that holds where every element of a list does; the expression speaks of one element."""
 
     def check(data: pandera.PolarsData) -> pl.LazyFrame:
-        return data.lazyframe.select(pl.col(data.key).list.eval(is_good).list.all())
+        # null is not good: a comparison with it is null, which `all` would pass over
+        return data.lazyframe.select(pl.col(data.key).list.eval(is_good.fill_null(False)).list.all())
 
     return pandera.Check(check, name=name)
 
@@ -57,7 +57,7 @@ CATALOG = pandera.DataFrameSchema(
         "item_id": pandera.Column(pl.String, pandera.Check.str_length(min_value=1), unique=True),
         "title": pandera.Column(pl.String, pandera.Check.str_matches(r"^\S.*$")),
         "year": pandera.Column(pl.Int64, _YEAR_OR_NONE, nullable=True),
-        "aliases": pandera.Column(pl.List(pl.String)),
+        "aliases": pandera.Column(pl.List(pl.String), _every("every alias is there", pl.element().is_not_null())),
         "metadata": pandera.Column(pl.String, pandera.Check.str_startswith("{")),
     },
     strict=True,
@@ -73,6 +73,10 @@ CONVERSATIONS = pandera.DataFrameSchema(
             [
                 _every("every role is known", _EACH("role").is_in(ROLES)),
                 _every("every message has words", _EACH("content").str.strip_chars() != ""),
+                pandera.Check(
+                    lambda data: data.lazyframe.select(pl.col(data.key).list.eval(_EACH("role") == "user").list.any()),
+                    name="a message is the user's",
+                ),
             ],
         ),
         "groundtruth": pandera.Column(
@@ -82,9 +86,12 @@ CONVERSATIONS = pandera.DataFrameSchema(
                     lambda data: data.lazyframe.select(pl.col(data.key).list.len() > 0), name="there is ground truth"
                 ),
                 _every("every item has a title", _EACH("title").str.strip_chars() != ""),
+                _every(
+                    "every year is in range", _EACH("year").is_between(YEARS[0], YEARS[-1]) | _EACH("year").is_null()
+                ),
             ],
         ),
-        "seen_titles": pandera.Column(pl.List(pl.String)),
+        "seen_titles": pandera.Column(pl.List(pl.String), _every("every title is there", pl.element().is_not_null())),
     },
     strict=True,
     ordered=True,
@@ -96,10 +103,17 @@ def conform(rows: pd.DataFrame) -> pd.DataFrame:
 
     Raises `InputError` naming the column and what does not hold there.
     """
-    try:
-        table = pa.Table.from_pandas(rows[list(COLUMNS)], schema=CONVERSATION_TYPES, preserve_index=False)
-    except (pa.ArrowException, KeyError, TypeError) as error:
-        raise InputError(f"conversations: not in the canonical form ({str(error)[:200]}); see docs/data.md") from None
+    columns = []
+    for field in CONVERSATION_TYPES:
+        try:
+            part = pa.Table.from_pandas(rows[[field.name]], schema=pa.schema([field]), preserve_index=False)
+        except (pa.ArrowException, KeyError, TypeError, ValueError, OverflowError) as error:
+            raise InputError(
+                f"conversations: column {field.name!r} is not in the canonical form ({str(error)[:200]}); "
+                "see docs/data.md"
+            ) from None
+        columns.append(part.column(0))
+    table = pa.table(columns, schema=CONVERSATION_TYPES)
     validate(table, CONVERSATIONS, "conversations")
     return table.to_pandas(types_mapper=pd.ArrowDtype)
 

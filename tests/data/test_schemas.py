@@ -1,0 +1,167 @@
+"""The canonical tables: their types, each rule broken once, and files that are the same for the same rows."""
+
+import random
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from convrec.data.catalog import Catalog, Item
+from convrec.data.schemas import (
+    CATALOG,
+    CATALOG_TYPES,
+    CONVERSATION_TYPES,
+    conform,
+    validate,
+    write_catalog,
+    write_conversations,
+)
+from convrec.errors import InputError
+
+USER = {"role": "user", "content": "Hello \u202e\n|"}
+ROW = {
+    "conversation_id": "c1",
+    "prompt_id": "p1",
+    "date": "2022-01-31",
+    "messages": [{"role": "system", "content": "Be brief."}, USER, {"role": "assistant", "content": "Hm."}],
+    "groundtruth": [{"title": "Heat", "year": 1995}, {"title": "Chess", "year": None}],
+    "seen_titles": ["Dune"],
+}
+
+
+def test_rows_get_the_canonical_columns_and_types():
+    extra = [ROW | {"more": 1}, ROW | {"more": 2, "date": "", "seen_titles": []}]
+    frame = conform(pd.DataFrame(extra, index=[5, 9])[["more", *reversed(ROW)]])
+    assert frame.columns.tolist() == CONVERSATION_TYPES.names
+    assert [frame[name].dtype for name in frame] == [pd.ArrowDtype(kind) for kind in CONVERSATION_TYPES.types]
+    assert frame.to_dict("records") == [ROW, ROW | {"date": "", "seen_titles": []}]
+    assert frame.index.tolist() == [0, 1]
+    pd.testing.assert_frame_equal(conform(frame), frame)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("conversation_id", ""),
+        ("conversation_id", None),
+        ("conversation_id", 3),
+        ("prompt_id", ""),
+        ("prompt_id", None),
+        ("date", None),
+        ("date", "2022-13-01"),
+        ("date", "2022-01"),
+        ("date", "2022-01-01T00:00"),
+        ("date", "31.01.2022"),
+        ("messages", None),
+        ("messages", []),
+        ("messages", [None]),
+        ("messages", "Hello"),
+        ("messages", [{"role": "assistant", "content": "Hello"}]),
+        ("messages", [USER, {"role": "bot", "content": "Hello"}]),
+        ("messages", [USER, {"role": None, "content": "Hello"}]),
+        ("messages", [USER, {"role": "user", "content": " \t\u2003"}]),
+        ("messages", [USER, {"role": "user", "content": None}]),
+        ("messages", [USER, {"role": "user", "content": 5}]),
+        ("groundtruth", None),
+        ("groundtruth", []),
+        ("groundtruth", [None]),
+        ("groundtruth", [{"title": " ", "year": 1995}]),
+        ("groundtruth", [{"title": None, "year": 1995}]),
+        ("groundtruth", [{"title": "Heat", "year": 999}]),
+        ("groundtruth", [{"title": "Heat", "year": 2101}]),
+        ("groundtruth", [{"title": "Heat", "year": "MCM"}]),
+        ("groundtruth", [{"title": "Heat", "year": 2**70}]),
+        ("groundtruth", ["Heat"]),
+        ("seen_titles", None),
+        ("seen_titles", [None]),
+        ("seen_titles", "Dune"),
+        ("seen_titles", [5]),
+    ],
+)
+def test_a_rule_that_is_broken_names_the_column(column, value):
+    with pytest.raises(InputError) as caught:
+        conform(pd.DataFrame([ROW | {column: value}]))
+    told = str(caught.value)
+    assert told.startswith("conversations: ") and told.endswith("; see docs/data.md")
+    assert column in told, told
+
+
+def test_half_a_character_names_the_column():
+    with pytest.raises(InputError, match="column 'date' is not in the canonical form"):
+        conform(pd.DataFrame([ROW | {"date": "\ud800"}], dtype=object))
+
+
+@pytest.mark.parametrize("column", list(ROW))
+def test_a_missing_column_is_named(column):
+    with pytest.raises(InputError, match=column):
+        conform(pd.DataFrame([ROW]).drop(columns=column))
+
+
+ITEM = {"item_id": "heat_1995", "title": "Heat", "year": 1995, "aliases": ["Hitze"], "metadata": "{}"}
+
+
+def test_an_item_may_lack_year_and_aliases():
+    rows = [ITEM, ITEM | {"item_id": "chess", "title": "Chess", "year": None, "aliases": []}]
+    validate(pa.Table.from_pylist(rows, CATALOG_TYPES), CATALOG, "catalog")
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("item_id", ""),
+        ("item_id", None),
+        ("item_id", "up_2009"),
+        ("title", ""),
+        ("title", " Heat"),
+        ("title", "He\nat"),
+        ("title", None),
+        ("year", 999),
+        ("year", 2101),
+        ("aliases", None),
+        ("aliases", [None]),
+        ("metadata", "crime"),
+        ("metadata", None),
+    ],
+)
+def test_a_rule_of_the_catalog_that_is_broken_names_the_column(column, value):
+    other = ITEM | {"item_id": "up_2009", "title": "Up"}
+    with pytest.raises(InputError, match=f"catalog: .*'{column}'"):
+        validate(pa.Table.from_pylist([other, ITEM | {column: value}], CATALOG_TYPES), CATALOG, "catalog")
+
+
+def test_columns_of_another_order_or_beside_the_schema_are_told():
+    table = pa.Table.from_pylist([ITEM], CATALOG_TYPES)
+    for wrong in (table.select(CATALOG_TYPES.names[::-1]), table.append_column("more", pa.array([1]))):
+        with pytest.raises(InputError, match="catalog: column"):
+            validate(wrong, CATALOG, "catalog")
+
+
+def test_the_same_rows_give_the_same_bytes(tmp_path):
+    rows = [
+        ROW | {"prompt_id": f"p{number}", "date": random.Random(number).choice(["", "2022-01-01"])}
+        for number in range(50)
+    ]
+    forms = [
+        conform(pd.DataFrame(rows)),
+        conform(pd.DataFrame(rows, index=range(50, 0, -1))),
+        conform(pd.DataFrame(pa.Table.from_pylist(rows, CONVERSATION_TYPES).to_pandas(types_mapper=pd.ArrowDtype))),
+        conform(pd.DataFrame(rows + rows))[:50],
+    ]
+    files = []
+    for number, frame in enumerate(forms):
+        write_conversations(frame, tmp_path / f"{number}.parquet")
+        files.append((tmp_path / f"{number}.parquet").read_bytes())
+    assert len(set(files)) == 1
+    table = pq.read_table(tmp_path / "0.parquet")
+    assert table.schema.names == CONVERSATION_TYPES.names and table.schema.metadata is None
+    assert table.cast(CONVERSATION_TYPES).to_pylist() == table.to_pylist() == rows
+
+
+def test_the_same_catalog_gives_the_same_bytes(tmp_path):
+    items = [Item("Heat", 1995, {"genre": "crime"}, ("Hitze",)), Item("Chess", None)]
+    write_catalog(Catalog(items), tmp_path / "one.parquet")
+    write_catalog(Catalog.from_frame(Catalog(items).to_frame()), tmp_path / "two.parquet")
+    assert (tmp_path / "one.parquet").read_bytes() == (tmp_path / "two.parquet").read_bytes()
+    table = pq.read_table(tmp_path / "one.parquet")
+    assert table.schema.names == CATALOG_TYPES.names and table.schema.metadata is None
