@@ -1,3 +1,6 @@
+import pytest
+
+from convrec.data.catalog import Catalog, Item
 from convrec.matching import Truth, relevance
 
 
@@ -32,3 +35,72 @@ def test_the_reward_wastes_ranks_that_the_evaluation_closes(catalog):
 
 def test_lines_past_the_last_rank_count_nothing(catalog):
     assert _rel(catalog, "Up (2009)\nHeat (1995)", [("Heat", 1995)], ranks=1) == [0]
+
+
+GAMES = Catalog(
+    [
+        Item("Chess", None, aliases=("Schach", "Échecs")),
+        Item("7 Wonders", 2010),
+        Item("Catan: Seafarers", None),
+        Item("Amelie", 2001, aliases=("Le fabuleux destin",)),
+        Item("Dune", 1984),
+        Item("Dune", 2021),
+        Item("Reversi", None, aliases=("Othello",)),
+        Item("Othello", None),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "truth", "hit"),
+    [
+        ("Chess", ("Chess", None), True),
+        ("1. chess", ("Chess", None), True),
+        ("Chess (1475)", ("Chess", None), True),
+        ("Chess", ("Chess", 1475), True),
+        ("Chess", ("Schach", None), True),
+        ("Schach", ("Chess", None), True),
+        ("Schach", ("Échecs", None), True),
+        ("Catan: Seafarers", ("catan:  seafarers", None), True),
+        ("Catan", ("Catan: Seafarers", None), False),
+        ("7 Wonders (2010)", ("7 Wonders", None), True),
+        ("7 Wonders", ("7 Wonders", 2010), True),
+        ("7 Wonders (2012)", ("7 Wonders", 2010), True),
+        ("7 Wonders (2013)", ("7 Wonders", 2010), False),
+        ("7 Wonders (2013)", ("7 Wonders", None), False),
+        ("Amelie (2001)", ("Le fabuleux destin", 2001), True),
+        ("Amelie (2001)", ("Le fabuleux destin", 2003), True),
+        ("Amelie (2001)", ("Le fabuleux destin", 2004), False),
+        ("Amelie (2001)", ("Le fabuleux destin", None), True),
+        ("Le fabuleux destin (2001)", ("Amelie", 2001), True),
+        ("Dune (1984)", ("Dune", None), True),
+        ("Dune (2021)", ("Dune", None), True),
+        ("Dune", ("Dune", None), False),
+        ("Othello", ("Othello", None), True),
+        ("Reversi", ("Othello", None), False),
+        ("Othello", ("Reversi", None), False),
+    ],
+)
+@pytest.mark.parametrize("protocol", ["reward", "evaluation"])
+def test_a_truth_may_lack_its_year_or_be_an_alias(line, truth, hit, protocol):
+    assert _rel(GAMES, line, [truth], protocol=protocol, ranks=1) == [int(hit)]
+
+
+@pytest.mark.parametrize("seen", ["Chess", "schach", "ÉCHECS"])
+def test_an_item_that_was_seen_by_any_of_its_titles_is_no_hit(seen):
+    text = "Chess\nSchach\n7 Wonders (2010)"
+    truth = [("Schach", None), ("7 Wonders", None)]
+    assert _rel(GAMES, text, truth, seen=[seen]) == [0, 0, 1, 0]
+    assert _rel(GAMES, text, truth, seen=[seen], protocol="evaluation") == [1, 0, 0, 0]
+
+
+def test_an_item_and_its_alias_are_one_hit():
+    assert _rel(GAMES, "Schach\nChess\nÉchecs (1475)", [("Chess", None)]) == [1, 0, 0, 0]
+    assert _rel(GAMES, "Schach\nChess", [("Chess", None), ("Échecs", None)]) == [1, 1, 0, 0]
+
+
+def test_a_truth_with_a_year_is_credited_before_one_without():
+    truth = [("Dune", None), ("Dune", 2021)]
+    assert _rel(GAMES, "Dune (2021)\nDune (1984)", truth) == [1, 1, 0, 0]
+    assert _rel(GAMES, "Dune (1984)\nDune (2021)", truth) == [1, 1, 0, 0]
+    assert _rel(GAMES, "Dune (1984)\nDune (1984)", truth) == [1, 0, 0, 0]

@@ -26,9 +26,9 @@ class Truth(NamedTuple):
         return line(self.title, self.year)
 
 
-def _own_title(truth: Truth, catalog: Catalog) -> str:
+def _own_title(truth: Truth, catalog: Catalog, tolerance: int) -> str:
     """Return the folded title that the catalog has for a truth, which may be written by an alias."""
-    index = catalog.find(truth.title, truth.year, tolerance=0)
+    index = catalog.find(truth.title, truth.year, tolerance)
     return fold(truth.title if index is None else catalog.items[index].title)
 
 
@@ -62,7 +62,7 @@ def relevance(
     Shape: a list of length `num_ranks`.
     """
     seen = catalog.indices_of_titles(seen_titles)
-    open_truths = [(_own_title(truth, catalog), truth.year) for truth in groundtruth]
+    open_truths = [(_own_title(truth, catalog, tolerance), truth.year) for truth in groundtruth]
     credits = [0] * num_ranks
     rank = 0
     for entry in parse_list(text, catalog):

@@ -71,7 +71,7 @@ class _Problems:
 
     def __init__(self, catalog: Catalog):
         self._catalog = catalog
-        self._items: dict[tuple[str, int | None], tuple[str, int | None]] = {}
+        self._items: dict[tuple[str, int | None], tuple[str, set[int]]] = {}
         self._titles: dict[str, tuple[str, list[int]]] = {}
 
     def of(self, items: list[Item], seen_titles: list[str]) -> list[str | None]:
@@ -86,13 +86,22 @@ class _Problems:
         for item in items:
             key = item["title"], item["year"]
             if key not in self._items:
-                self._items[key] = fold(item["title"]), self._catalog.find(*key)
-            folded, index = self._items[key]
-            if index in seen or folded in seen:
+                self._items[key] = fold(item["title"]), _named(item, self._catalog)
+            folded, named = self._items[key]
+            if folded in seen or (named and named <= seen):
                 problems.append("seen_truth")
             else:
-                problems.append("outside_catalog" if index is None else None)
+                problems.append(None if named else "outside_catalog")
         return problems
+
+
+def _named(item: Item, catalog: Catalog) -> set[int]:
+    """Return the indices of the items that are hits for a ground truth: all of its title, if a year does not decide."""
+    index = catalog.find(item["title"], item["year"])
+    if index is None and item["year"] is None:
+        title = fold(item["title"])
+        return {i for i in catalog.indices_of_title(title) if fold(catalog.items[i].title) == title}
+    return set() if index is None else {index}
 
 
 def drop_leaks(train: pd.DataFrame, leaks: list[str | None], quarantine: Quarantine) -> pd.DataFrame:

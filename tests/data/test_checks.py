@@ -1,0 +1,203 @@
+"""The checks of canonical rows: each problem and policy by hand, and all of them against plain loops."""
+
+from collections import Counter
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from convrec.data.catalog import Catalog, Item
+from convrec.data.checks import check_rows, drop_leaks
+from convrec.data.quarantine import Quarantine
+from convrec.data.schemas import conform
+from convrec.matching import Truth, relevance
+
+CATALOG = Catalog(
+    [
+        Item("Amelie", 2001, aliases=("Le fabuleux destin", "Amélie")),
+        Item("Heat", 1995),
+        Item("Dune", 1984),
+        Item("Dune", 2021),
+        Item("Chess", None, aliases=("Schach",)),
+        Item("Othello", 1973),
+        Item("Reversi", 1883, aliases=("Othello",)),
+    ]
+)
+MESSAGES = [{"role": "user", "content": "Hello"}]
+KEEP = {"outside_catalog": "keep", "seen_truth": "keep", "duplicate_rows": "keep", "dated": False}
+NO_PROBLEMS = {"outside_catalog": 0, "seen_truth": 0, "duplicate_rows": 0}
+
+
+def _row(truths, seen=(), prompt="p1", date="2022-01-01", conversation="c1"):
+    items = [{"title": title, "year": year} for title, year in truths]
+    return {
+        "conversation_id": conversation,
+        "prompt_id": prompt,
+        "date": date,
+        "messages": MESSAGES,
+        "groundtruth": items,
+        "seen_titles": list(seen),
+    }
+
+
+def _check(rows, **policies):
+    quarantine = Quarantine()
+    frame = conform(pd.DataFrame(rows))
+    kept, found = check_rows(frame, CATALOG, quarantine, **{**KEEP, **policies})
+    return kept, found, [(row["source"], row["row"], row["reason"], row["value"]) for row in quarantine.rows]
+
+
+def test_rows_without_a_problem_stay_as_they_are():
+    rows = conform(pd.DataFrame([_row([("Heat", 1995)]), _row([("heat", 1996), ("Chess", None)], prompt="p2")]))
+    drop = dict.fromkeys(NO_PROBLEMS, "drop")
+    quarantine = Quarantine()
+    kept, found = check_rows(rows, CATALOG, quarantine, dated=True, **drop)
+    pd.testing.assert_frame_equal(kept, rows)
+    assert found == NO_PROBLEMS and not quarantine.rows and quarantine.num_read["rows"] == 2
+
+
+@pytest.mark.parametrize(
+    ("truth", "seen", "problem"),
+    [
+        (("Heat", 1995), [], None),
+        (("HEAT ", 1997), [], None),
+        (("Heat", 1998), [], "outside_catalog"),
+        (("Heat", None), [], None),
+        (("Primer", 2004), [], "outside_catalog"),
+        (("Primer", None), [], "outside_catalog"),
+        (("Chess", 1475), [], None),
+        (("Schach", None), [], None),
+        (("Dune", None), [], None),
+        (("Dune", 2000), [], "outside_catalog"),
+        (("Le fabuleux destin", None), [], None),
+        (("Le fabuleux destin", 2001), [], None),
+        (("le fabuleux destin", 2002), [], None),
+        (("Amélie", 2001), [], None),
+        (("Othello", 1973), [], None),
+        (("Othello", 1883), [], None),
+        (("Heat", 1995), ["heat"], "seen_truth"),
+        (("Heat", 1995), ["Dune"], None),
+        (("Dune", 1984), ["Dune"], "seen_truth"),
+        (("Dune", None), ["DUNE"], "seen_truth"),
+        (("Amelie", 2001), ["Le Fabuleux Destin"], "seen_truth"),
+        (("Le fabuleux destin", 2001), ["Amélie"], "seen_truth"),
+        (("Chess", None), ["Schach"], "seen_truth"),
+        (("Primer", 2004), ["Primer"], "seen_truth"),
+        (("Reversi", 1883), ["Othello"], "seen_truth"),
+    ],
+)
+def test_a_truth_that_no_list_can_hit_is_counted_or_dropped(truth, seen, problem):
+    rows = [_row([truth, ("Heat", 1995)], seen), _row([truth], seen, "p2"), _row([("Chess", None)], (), "p3")]
+    if truth[0].strip().lower() == "heat" and "heat" in seen:
+        rows[0]["groundtruth"][1] = {"title": "Othello", "year": 1973}
+    kept, found, aside = _check(rows)
+    assert found == NO_PROBLEMS | ({problem: 2} if problem else {})
+    assert kept.index.tolist() == [0, 1, 2] and not aside
+    kept, dropped, aside = _check(rows, outside_catalog="drop", seen_truth="drop")
+    assert dropped == found, "what is dropped is counted all the same"
+    if problem is None:
+        assert kept.index.tolist() == [0, 1, 2] and not aside
+        return
+    title, year = truth
+    written = title if year is None else f"{title} ({year})"
+    reason = {"outside_catalog": "not in the catalog", "seen_truth": "seen in the conversation"}[problem]
+    assert kept.index.tolist() == [0, 2], "the index is kept; a row without ground truth is not"
+    assert kept["groundtruth"][0] == rows[0]["groundtruth"][1:] and kept["groundtruth"][2] == rows[2]["groundtruth"]
+    assert aside == [
+        ("groundtruth", "p1", reason, written),
+        ("groundtruth", "p2", reason, written),
+        ("rows", "p2", "no ground truth is left", written),
+    ]
+    other = "seen_truth" if problem == "outside_catalog" else "outside_catalog"
+    assert _check(rows, **{other: "drop"})[2] == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"conversation": "c2"}, {"prompt": "p2"}, {"date": "2022-01-02"}, {"seen": ["Up"]}, {"truths": [("Up", 1)]}],
+)
+def test_rows_that_differ_in_one_column_are_no_duplicates(change):
+    first = {"truths": [("Heat", 1995)], "seen": ["Dune"]}
+    rows = [_row(**first), _row(**{**first, **change})]
+    if "truths" in change:
+        rows[1]["groundtruth"][0]["year"] = None
+    assert _check(rows, duplicate_rows="drop")[1]["duplicate_rows"] == 0
+
+
+def test_equal_rows_are_counted_or_dropped_but_the_first():
+    rows = [_row([("Heat", 1995)]), _row([("Dune", 2021)]), _row([("Heat", 1995)]), _row([("Heat", 1995)])]
+    kept, found, aside = _check(rows)
+    assert found["duplicate_rows"] == 2 and len(kept) == 4 and not aside
+    kept, found, aside = _check(rows, duplicate_rows="drop")
+    assert found["duplicate_rows"] == 2 and kept.index.tolist() == [0, 1]
+    assert aside == [("rows", "p1", "equal to an earlier row", "Heat (1995)")] * 2
+
+
+def test_rows_without_a_date_are_dropped_where_dates_are_needed():
+    rows = [_row([("Heat", 1995)], date=""), _row([("Heat", 1995)])]
+    assert len(_check(rows)[0]) == 2
+    kept, found, aside = _check(rows, dated=True)
+    assert kept.index.tolist() == [1] and found == NO_PROBLEMS
+    assert aside == [("rows", "p1", "no date", "Heat (1995)")]
+
+
+def test_leaks_are_dropped_with_their_reasons():
+    train = conform(pd.DataFrame([_row([("Heat", 1995)], prompt=f"p{n}") for n in range(3)]))
+    quarantine = Quarantine()
+    assert drop_leaks(train, [None, "same prompt", None], quarantine).index.tolist() == [0, 2]
+    assert quarantine.rows == [{"source": "rows", "row": "p1", "reason": "held out", "value": "same prompt"}]
+
+
+TITLES = st.sampled_from(
+    ["Amelie", "AMÉLIE", "Le fabuleux destin", "Heat", "Dune", "Chess", "schach", "Othello", "Primer"]
+)
+YEARS = st.sampled_from([None, 1883, 1885, 1973, 1982, 1984, 1986, 1995, 1998, 2001, 2002, 2019, 2021])
+ROWS = st.builds(
+    _row,
+    truths=st.lists(st.tuples(TITLES, YEARS), min_size=1, max_size=3),
+    seen=st.lists(TITLES, max_size=2),
+    prompt=st.sampled_from(["p1", "p2"]),
+    date=st.sampled_from(["", "2022-01-01"]),
+)
+POLICIES = st.fixed_dictionaries({name: st.sampled_from(["keep", "drop"]) for name in NO_PROBLEMS})
+
+
+def _problem_by_loop(item, seen):
+    """Whether any line of the catalog is a hit, by the definition that rewards and evaluation use."""
+    truth = Truth(item["title"], item["year"])
+
+    def can_be_hit(seen_titles):
+        lines = map(str, CATALOG.items)
+        return any(relevance(line, [truth], seen_titles, CATALOG, 1, "reward") == [1] for line in lines)
+
+    if can_be_hit(seen):
+        return None
+    named = any(item["title"].casefold() == title.casefold() for title in seen)
+    return "seen_truth" if named or can_be_hit([]) else "outside_catalog"
+
+
+@settings(max_examples=200, deadline=None)
+@given(rows=st.lists(ROWS, min_size=1, max_size=5), policies=POLICIES, dated=st.booleans())
+def test_the_checks_are_what_plain_loops_find(rows, policies, dated):
+    found, kept_rows, aside, earlier = Counter(NO_PROBLEMS), {}, Counter(), []
+    for index, row in enumerate(rows):
+        problems = [_problem_by_loop(item, row["seen_titles"]) for item in row["groundtruth"]]
+        found.update(problem for problem in problems if problem)
+        left = [i for i, p in zip(row["groundtruth"], problems, strict=True) if p is None or policies[p] == "keep"]
+        aside["groundtruth"] += len(problems) - len(left)
+        repeated = row in earlier
+        earlier.append(row)
+        found["duplicate_rows"] += repeated
+        if not left or (dated and not row["date"]) or (repeated and policies["duplicate_rows"] == "drop"):
+            aside["rows"] += 1
+        else:
+            kept_rows[index] = row | {"groundtruth": left}
+    frame = pd.DataFrame(rows)
+    quarantine = Quarantine()
+    kept, counted = check_rows(frame, CATALOG, quarantine, dated=dated, **policies)
+    assert counted == dict(found)
+    assert dict(zip(kept.index, kept.to_dict("records"), strict=True)) == kept_rows
+    assert Counter(row["source"] for row in quarantine.rows) == +aside
+    assert len(kept) + aside["rows"] == len(rows) == quarantine.num_read["rows"]
+    assert frame.to_dict("records") == rows, "the rows that were given do not change"
