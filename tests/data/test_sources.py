@@ -1,32 +1,239 @@
 """Sources of data read by the real command, and run on to demonstrations."""
 
 import json
+import pickle
+import random
 import sys
 
 import pandas as pd
 import pytest
 
+from convrec.data.catalog import Catalog
 from tests.data.reddit_movie_sample import write_sample
 from tests.project import ROOT, SHRUNK, run_in, set_params
 
 pytestmark = pytest.mark.pipeline
 
+BY_SHARE = {"validation_month": None, "test_month": None, "validation_share": 0.2, "test_share": 0.2}
+THEMES = ["trains", "pirates", "farms", "castles", "spies", "gardens", "dragons", "markets", "islands", "planets"]
+
+
+def _project(folder, **data):
+    (folder / "params.yaml").write_text((ROOT / "params.yaml").read_text())
+    set_params(folder, {**SHRUNK, "data": data})
+    return folder
+
+
+def _run(project, *stages):
+    """Run stages; return the metrics of the last, the quarantine, and the catalog."""
+    for stage in stages:
+        run_in(project, sys.executable, "-m", "convrec.cli", stage)
+    processed, metrics = project / "data" / "processed", project / "metrics"
+    quarantine = pd.read_parquet(processed / "quarantine.parquet")
+    assert json.loads((metrics / "data.json").read_text())["quarantined"] == len(quarantine)
+    catalog = Catalog.from_frame(pd.read_parquet(processed / "catalog.parquet"))
+    return json.loads((metrics / f"{stages[-1]}.json").read_text()), quarantine, catalog
+
+
+def _run_to_demonstrations(project):
+    """Run both stages with the teacher that needs no world; every list is whole and of the catalog."""
+    set_params(project, {"demonstrations": {"until": None, "teacher": {"kind": "similarity"}, "adjust": {"epochs": 2}}})
+    metrics, quarantine, catalog = _run(project, "data", "demonstrations")
+    adjusted = metrics["validation"]["adjust"]
+    assert adjusted["in_catalog"] == adjusted["format"] == 1
+    lines = {str(item) for item in catalog.items}
+    demonstrations = pd.read_parquet(project / "data" / "demonstrations" / "train.parquet")
+    assert all(set(text.split("\n")) <= lines for text in demonstrations["demonstration"])
+    return quarantine, catalog
+
+
+def _reasons(quarantine):
+    return sorted(zip(quarantine["source"], quarantine["row"], quarantine["reason"], strict=True))
+
+
+def _words(draw):
+    return " ".join(draw.choice(THEMES) for _ in range(12))
+
+
+def _games(number=60):
+    """Games without a year whose titles trip over list markers, quotes, years and other alphabets."""
+    odd = [
+        "7 Wonders",
+        "Catan: Seafarers",
+        "1. FC",
+        "Uno!",
+        'Say "Go", twice',
+        "A | B",
+        "שח",
+        "Cafe\u0301",
+        "No. 5",
+        "1830",
+    ]
+    titles = odd + [f"The {THEMES[n % 10].title()} of {THEMES[n // 10 % 10].title()}" for n in range(number)]
+    return [{"title": title, "themes": [THEMES[n % 10], THEMES[n // 10 % 10]]} for n, title in enumerate(titles)]
+
+
+def _game_rows(games, number=150):
+    """Conversations of 2024 about games: truths and seen titles in every form, and three rows that cannot be used."""
+    draw = random.Random(11)
+    rows = []
+    for n in range(number):
+        wanted, other, seen = draw.sample(games, 3)
+        rows.append(
+            {
+                "conversation_id": n,
+                "date": f"2024-{n % 6 + 1:02d}-15T23:30:00-05:00",
+                "messages": [
+                    {"role": "user", "content": f"We like {seen['title']} and {' or '.join(wanted['themes'])}."},
+                    {"role": "assistant", "content": ""},
+                    {"role": "user", "content": f"{_words(draw)}\nso what shall we play?"},
+                ],
+                "groundtruth": [
+                    {"title": wanted["title"], "year": None},
+                    {"title": other["title"].upper(), "year": None},
+                ],
+                "seen_titles": [seen["title"]],
+            }
+        )
+    rows[3]["messages"] = rows[3]["messages"][1:2]
+    rows[4]["date"] = "3000-01-01"
+    rows[5]["groundtruth"] = [{"title": "\0", "year": None}]
+    return rows
+
+
+BAD_GAME_ROWS = [
+    ("conversations", "4", "no words of the user"),
+    ("conversations", "5", "date is no day from 1990 to 2099"),
+    ("conversations", "6", "no ground truth"),
+    ("groundtruth", "6", "NUL or half a character"),
+]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_files_of_games_without_years_run_to_demonstrations(tmp_path, kind):
+    folder, games = tmp_path / "games", _games()
+    folder.mkdir()
+    lines = [json.dumps(row, ensure_ascii=False) for row in [*games, {"title": "Schach", "aliases": "Chess|Échecs"}]]
+    (folder / "games.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    rows, broken = _game_rows(games), []
+    rows[0]["groundtruth"] = [{"title": "CHESS", "year": None}]
+    if kind == "parquet":
+        pd.DataFrame(rows).to_parquet(folder / "conversations.parquet")
+    else:
+        text = "".join(json.dumps(row, ensure_ascii=False) + "\r\n" for row in rows)
+        (folder / "conversations.jsonl").write_bytes(b"\xef\xbb\xbf" + text.encode() + b'{"messages": [{"ro')
+        broken = [("conversations", "conversations.jsonl:151", "not JSON")]
+    project = _project(
+        tmp_path,
+        source="files",
+        path="games",
+        catalog="games.jsonl",
+        validation_month="2024-05",
+        test_month="2024-06",
+        checks={"outside_catalog": "drop"},
+    )
+    quarantine, catalog = _run_to_demonstrations(project)
+    expected = [(source, f"conversations.{kind}:{row}", reason) for source, row, reason in BAD_GAME_ROWS]
+    assert _reasons(quarantine) == sorted(expected + broken)
+    assert [item.year for item in catalog.items] == [None] * (len(games) + 1)
+    processed = tmp_path / "data" / "processed"
+    splits = {name: pd.read_parquet(processed / f"{name}.parquet") for name in ("train", "validation", "test")}
+    assert {name: sorted(set(rows["date"])) for name, rows in splits.items()} == {
+        "train": ["2024-01-16", "2024-02-16", "2024-03-16", "2024-04-16"],
+        "validation": ["2024-05-16"],
+        "test": ["2024-06-16"],
+    }
+    assert sum(map(len, splits.values())) == 147, "150 rows, three of them unusable"
+
+
+def test_a_saved_reddit_dataset_runs_to_demonstrations(tmp_path):
+    from datasets import Dataset, DatasetDict  # noqa: PLC0415  (seconds to import)
+
+    draw = random.Random(5)
+    films = [(f"The {theme.title()} {n}", 1950 + n) for n, theme in enumerate(THEMES * 4)]
+
+    def row():
+        (liked, year), (other, _) = draw.sample(films, 2)
+        words = f"Recommend 6 movies.\nUser: {_words(draw)} and more like {other}, please"
+        return {
+            "prompt": [{"role": "user", "content": words}],
+            "groundtruth_with_release_year": [[liked, str(year)]],
+            "seen_titles": [other],
+        }
+
+    splits = {name: [row() for _ in range(size)] for name, size in {"train": 60, "validation": 15, "test": 15}.items()}
+    splits["train"][0]["groundtruth_with_release_year"] = []
+    splits["train"][1]["groundtruth_with_release_year"][0][1] = "0"
+    splits["train"][2]["groundtruth_with_release_year"][0][1] = ""
+    dataset = {name: Dataset.from_list(rows) for name, rows in splits.items()}
+    DatasetDict(dataset).save_to_disk(str(tmp_path / "reddit"))
+    (tmp_path / "reddit" / "catalog.pkl").write_bytes(pickle.dumps([*films, ("", 1999)]))
+    project = _project(tmp_path, source="reddit", path="reddit", catalog="catalog.pkl")
+    set_params(project, {"common": {"instruction": None}})
+    quarantine, catalog = _run_to_demonstrations(project)
+    assert [(item.title, item.year) for item in catalog.items] == films
+    assert _reasons(quarantine) == [
+        ("catalog", "41", "no title"),
+        ("conversations", "train:1", "no ground truth"),
+        ("conversations", "train:2", "no ground truth"),
+        ("groundtruth", "train:2", "year is not from 1000 to 2100"),
+    ]
+    counts = json.loads((tmp_path / "metrics" / "data.json").read_text())
+    assert [counts[name]["rows"] for name in splits] == [58, 15, 15]
+
+
+def test_redial_files_run_to_demonstrations(tmp_path):
+    draw, folder = random.Random(7), tmp_path / "redial"
+    folder.mkdir()
+    films = [
+        {"movie_id": str(n), "name": f"The {theme.title()} {n} ({1950 + n})", "genre": [theme], "plot": _words(draw)}
+        for n, theme in enumerate(THEMES * 4)
+    ]
+    dialogues = []
+    for number in range(80):
+        liked, disliked, known = draw.sample(range(len(films)), 3)
+        texts = [f"I saw @{known}, {_words(draw)}", "", f"Try @{liked} or @{disliked}.", "Thanks!"]
+        form = {"suggested": 1, "seen": 0, "liked": 1}
+        dialogues.append(
+            {
+                "conversationId": str(number),
+                "initiatorWorkerId": 1,
+                "movieMentions": {str(n): films[n]["name"] for n in (liked, disliked, known)},
+                "respondentQuestions": {str(liked): form, str(disliked): form | {"liked": 0}},
+                "messages": [
+                    {"senderWorkerId": n % 2 + 1, "text": text} for n, text in zip((0, 1, 1, 0), texts, strict=True)
+                ],
+            }
+        )
+    dialogues[3]["messages"] = "Hello"
+    dialogues[4]["respondentQuestions"] = None
+    films.append({"movie_id": "99", "name": " "})
+    for name, rows in {"train_data.jsonl": dialogues, "catalog.jsonl": films}.items():
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    quarantine, catalog = _run_to_demonstrations(_project(tmp_path, source="redial", path="redial", **BY_SHARE))
+    assert len(catalog) == 40
+    assert _reasons(quarantine) == [
+        ("catalog", "41", "no title"),
+        ("conversations", "train_data.jsonl:4", "messages are no list of {senderWorkerId, text}"),
+        ("conversations", "train_data.jsonl:5", "respondentQuestions is no mapping"),
+    ]
+    counts = json.loads((tmp_path / "metrics" / "data.json").read_text())
+    assert [counts[name]["rows"] for name in ("train", "validation", "test")] == [46, 16, 16]
+
+
+@pytest.mark.real_data
+def test_the_real_redial_files_pass_the_stage(tmp_path, redial):
+    metrics, quarantine, catalog = _run(_project(tmp_path, source="redial", path=str(redial), **BY_SHARE), "data")
+    assert metrics["catalog"] == len(catalog) > 6_500
+    rows = sum(metrics[name]["rows"] for name in ("train", "validation", "test"))
+    assert rows + sum(quarantine["source"] == "rows") > 2_000
+    assert set(quarantine["source"]) <= {"catalog", "groundtruth", "rows"}
+    assert all(share < 0.05 for share in metrics["quarantined_share"].values())
+
 
 def test_the_raw_reddit_movie_dump_runs_to_demonstrations(tmp_path):
     write_sample(tmp_path / "dump", num_turns=3_000, num_films=120, seed=3)
-    (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text())
-    set_params(
-        tmp_path,
-        {
-            **SHRUNK,
-            "data": {"source": "reddit_movie", "path": "dump", "validation_month": "2022-11", "test_month": "2022-12"},
-            "demonstrations": {"until": None, "teacher": {"kind": "similarity"}, "adjust": {"epochs": 2}},
-        },
-    )
-    for stage in ("data", "demonstrations"):
-        run_in(tmp_path, sys.executable, "-m", "convrec.cli", stage)
-    processed = tmp_path / "data" / "processed"
-    test = pd.read_parquet(processed / "test.parquet")
+    project = _project(tmp_path, source="reddit_movie", path="dump", validation_month="2022-11", test_month="2022-12")
+    _run_to_demonstrations(project)
+    test = pd.read_parquet(tmp_path / "data" / "processed" / "test.parquet")
     assert test["date"].str.startswith("2022-12").all() and test["prompt_id"].nunique() <= len(test)
-    metrics = json.loads((tmp_path / "metrics" / "demonstrations.json").read_text())
-    assert metrics["validation"]["adjust"]["in_catalog"] == metrics["validation"]["adjust"]["format"] == 1
