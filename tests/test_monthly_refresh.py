@@ -53,7 +53,7 @@ def project(tmp_path_factory) -> Path:
 
 def _run(block: str, project: Path) -> str:
     """Run a block of the walk-through as it stands, but for the sizes of the sample and of the models."""
-    script = re.sub(r"^(convrec data sample .*)$", r"\1 --conversations 500", block, flags=re.M)
+    script = block.replace("--conversations 3600", "--conversations 500")
     script = re.sub(r"^(convrec profile .*)$", r"\1\npython ../shrink.py", script, flags=re.M)
     result = run_in(project, "bash", "-euo", "pipefail", "-c", script)
     return result.stdout + result.stderr

@@ -53,7 +53,7 @@ def figure(
         "margin": {"l": 8, "r": 8, "t": 28, "b": 8},
         "xaxis": {**axis, "title": {"text": x_title}, "zeroline": False, **x_axis},
         "yaxis": {**axis, "title": {"text": y_title}, "zeroline": False, **y_axis},
-        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+        "legend": {"orientation": "h", "traceorder": "normal", "x": 0, "y": 1.02, "yanchor": "bottom"},
         "barmode": barmode,
         "dragmode": False,
         "autosize": True,

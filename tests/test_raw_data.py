@@ -1,0 +1,72 @@
+"""What the monthly flow does with raw data, on real repositories of git and DVC."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from prefect.logging import disable_run_logger
+
+from tasks.dvc_stage import BadInput
+from tasks.raw_data import fetch_raw_data, set_test_month
+from tests.project import ROOT, run_in
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch) -> Path:
+    folder = tmp_path / "project"
+    (folder / "data").mkdir(parents=True)
+    for command in (("git", "init", "-q"), ("dvc", "init", "-q")):
+        run_in(folder, *command)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def _fetch() -> None:
+    with disable_run_logger():
+        fetch_raw_data.fn()
+
+
+def test_an_import_is_updated_from_its_source(project):
+    source = project.parent / "dump.jsonl"
+    source.write_text("one\n")
+    run_in(project, "dvc", "import-url", str(source), "data/dump.jsonl")
+    source.write_text("one\ntwo\n")
+    _fetch()
+    assert (project / "data" / "dump.jsonl").read_text() == "one\ntwo\n"
+
+
+def test_what_is_missing_comes_from_the_default_remote(project):
+    (project / "data" / "dump.jsonl").write_text("one\n")
+    run_in(project, "dvc", "add", "data/dump.jsonl")
+    run_in(project, "dvc", "remote", "add", "--default", "storage", str(project.parent / "storage"))
+    run_in(project, "dvc", "push")
+    (project / "data" / "dump.jsonl").unlink()
+    shutil.rmtree(project / ".dvc" / "cache")
+    _fetch()
+    assert (project / "data" / "dump.jsonl").read_text() == "one\n"
+
+
+def test_without_a_remote_the_cache_serves_and_what_is_nowhere_is_told(project):
+    _fetch()  # nothing is tracked: the files at hand are used
+    (project / "data" / "dump.jsonl").write_text("one\n")
+    run_in(project, "dvc", "add", "data/dump.jsonl")
+    (project / "data" / "dump.jsonl").unlink()
+    _fetch()
+    assert (project / "data" / "dump.jsonl").read_text() == "one\n"
+    (project / "data" / "dump.jsonl").unlink()
+    shutil.rmtree(project / ".dvc" / "cache")
+    with pytest.raises(BadInput, match="dvc checkout data/dump.jsonl.dvc failed"):
+        _fetch()
+
+
+def test_the_test_month_moves_and_comments_stay(project):
+    shutil.copy(ROOT / "params.yaml", "params.yaml")
+    with disable_run_logger():
+        set_test_month.fn("2023-01")
+        text = Path("params.yaml").read_text()
+        assert "validation_month: 2022-12 " in text and "  test_month: 2023-01\n" in text
+        assert text.count("#") == (ROOT / "params.yaml").read_text().count("#")
+        for wrong in ("2023-13", "January"):
+            with pytest.raises(BadInput, match=f"test month '{wrong}'"):
+                set_test_month.fn(wrong)
+    assert Path("params.yaml").read_text() == text
