@@ -2,11 +2,14 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from convrec.data.catalog import Catalog, Item
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+settings.register_profile("project", deadline=None)  # a busy machine would miss any
+settings.load_profile("project")
 
 
 @pytest.fixture

@@ -199,14 +199,12 @@ def test_the_list_within_an_answer(text, titles):
 @example("1. " * 2_000)
 @example("(" * 4_000 + "1999" + ")" * 400)
 @example("\ud800 (1999)\x00\u2028, \u0661\u0669\u0669\u0669")
-@settings(deadline=None)
 def test_no_string_raises(text):
     parse_list(text, CATALOG)
     parse_answer(text, CATALOG)
 
 
 @given(st.lists(st.sampled_from(["Heat", "(1995)", "1.", "- ", ",", " and ", '"', "\n", ":", "**", "Here are "])))
-@settings(deadline=None)
 def test_no_mixture_of_what_lists_are_made_of_raises(parts):
     text = "".join(parts)
     answer = parse_answer(text, CATALOG)
@@ -226,7 +224,7 @@ LISTS = st.lists(st.sampled_from(REAL_TITLES), min_size=1, max_size=20, unique=T
 
 
 @given(LISTS, st.sampled_from(FORMS), st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_formatted_list_parses_to_itself_whatever_the_catalog(titles, form, in_catalog):
     parts = [title.rsplit(" (", 1) for title in titles]
     catalog = Catalog([Item(title, int(year[:-1])) for title, year in parts]) if in_catalog else STRANGER
@@ -244,7 +242,6 @@ TITLES = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Zl", "Z
 
 
 @given(st.lists(TITLES.filter(bool), min_size=1, max_size=20, unique_by=lambda title: title.casefold()))
-@settings(deadline=None)
 def test_any_list_of_a_catalog_parses_to_itself(titles):
     catalog = Catalog([Item(title, 1999) for title in titles])
     text = format_list([str(item) for item in catalog.items])

@@ -177,7 +177,7 @@ def _problem_by_loop(item, seen):
     return "seen_truth" if named or can_be_hit([]) else "outside_catalog"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(rows=st.lists(ROWS, min_size=1, max_size=5), policies=POLICIES, dated=st.booleans())
 def test_the_checks_are_what_plain_loops_find(rows, policies, dated):
     found, kept_rows, aside, earlier = Counter(NO_PROBLEMS), {}, Counter(), []

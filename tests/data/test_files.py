@@ -330,7 +330,7 @@ def _damaged_lines(draw: random.Random) -> list[tuple[bytes, dict | None]]:
     return lines
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(seed=st.integers(0, 2**32), end=st.sampled_from([b"\n", b"\r\n"]), ends=st.booleans())
 def test_every_row_of_a_file_is_used_or_kept_aside(tmp_path_factory, seed, end, ends):
     lines = _damaged_lines(random.Random(seed))
@@ -349,7 +349,7 @@ def test_every_row_of_a_file_is_used_or_kept_aside(tmp_path_factory, seed, end, 
     assert quarantine.num_read["conversations"] == len(lines)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(seed=st.integers(0, 2**32))
 def test_any_bytes_of_parquet_give_an_error_or_rows(tmp_path_factory, seed):
     folder, draw = _folder(tmp_path_factory.mktemp("parquet")), random.Random(seed)

@@ -227,7 +227,7 @@ def _rows_by_loop(records: list[dict], min_upvotes: int, quarantine: Counter) ->
     return rows
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(seed=st.integers(0, 2**32), files=st.integers(1, 3), min_upvotes=st.integers(-1, 2))
 def test_hostile_cells_give_what_plain_loops_give(tmp_path_factory, seed, files, min_upvotes):
     records = _hostile_records(seed)
@@ -255,7 +255,7 @@ def test_hostile_cells_give_what_plain_loops_give(tmp_path_factory, seed, files,
 DAMAGE = [b"", b'"', b"\0", b"\xff", b"\r", b"\n", b",", b"'", b"\\", b"[]", b"0", b"tt"]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(seed=st.integers(0, 2**32))
 def test_damaged_files_give_an_error_or_rows(tmp_path_factory, seed):
     folder = tmp_path_factory.mktemp("damaged")

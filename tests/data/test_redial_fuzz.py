@@ -56,7 +56,7 @@ def _check(rows):
         assert row["groundtruth"] and all(truth["title"] for truth in row["groundtruth"])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(seed=st.integers(0, 2**32))
 def test_dialogues_with_wrong_fields_are_told_or_kept_aside(tmp_path_factory, seed):
     draw = random.Random(seed)
@@ -131,7 +131,7 @@ def _damage_bytes(path, draw: random.Random, pieces=tuple(BYTES)):
     path.write_bytes(bytes(content))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(seed=st.integers(0, 2**32))
 def test_any_bytes_of_redial_give_an_error_that_names_the_file_or_rows(tmp_path_factory, seed):
     draw = random.Random(seed)
@@ -271,7 +271,7 @@ def saved(tmp_path_factory):
     return _save(tmp_path_factory.mktemp("saved"))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(seed=st.integers(0, 2**32))
 def test_any_bytes_of_a_dataset_give_an_error_that_names_the_folder_or_rows(tmp_path_factory, saved, seed):
     draw = random.Random(seed)

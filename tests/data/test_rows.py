@@ -253,7 +253,7 @@ FIELDS = {
 }
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.fixed_dictionaries({}, optional=FIELDS), max_size=4))
 def test_any_row_is_either_used_or_kept_aside(raw):
     quarantine = Quarantine()

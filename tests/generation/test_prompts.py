@@ -121,7 +121,7 @@ LONG = st.builds(lambda text, times: text * times, TEXT, st.sampled_from([1, 1, 
 CONVERSATION = st.lists(LONG, min_size=1, max_size=12).map(lambda texts: _turns(*texts))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(CONVERSATION, st.integers(64, 400))
 def test_a_prompt_ends_with_the_last_turns_and_never_exceeds_its_length(messages, max_length):
     builder = _builder(max_length)
@@ -137,7 +137,7 @@ def test_a_prompt_ends_with_the_last_turns_and_never_exceeds_its_length(messages
         assert _length(build_prompt(messages[-1:], INSTRUCTION, 20)) > max_length
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(CONVERSATION, st.none() | LONG, st.integers(64, 400))
 def test_a_source_s_own_prompt_never_exceeds_its_length(messages, system, max_length):
     if system is not None:

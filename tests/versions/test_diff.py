@@ -3,7 +3,7 @@ from collections import Counter
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from convrec.data.titles import normalise
@@ -166,7 +166,6 @@ _some_items = st.builds(
 _catalogs = st.lists(_some_items, max_size=8, unique_by=lambda item: item["item_id"]).map(lambda rows: _catalog(*rows))
 
 
-@settings(deadline=None)
 @given(_catalogs)
 def test_a_catalog_does_not_differ_from_itself(catalog):
     found = diff_catalogs(catalog, catalog.sample(frac=1, random_state=0))
@@ -174,7 +173,6 @@ def test_a_catalog_does_not_differ_from_itself(catalog):
     assert found.to_text() == f"Catalog: {len(catalog)} items, no change"
 
 
-@settings(deadline=None)
 @given(_catalogs, _catalogs)
 def test_every_item_is_in_one_category(old, new):
     found = diff_catalogs(old, new)
@@ -210,14 +208,12 @@ def _plain_pairs(old, new):
     return set(pairs)
 
 
-@settings(deadline=None)
 @given(_catalogs, _catalogs)
 def test_the_pairs_are_those_of_a_plain_loop(old, new):
     found = _renamed(diff_catalogs(old, new))
     assert {(a, b) for a, b, reason in found if a != b and reason != "merged"} == _plain_pairs(old, new)
 
 
-@settings(deadline=None)
 @given(_catalogs, _catalogs)
 def test_swapped_catalogs_swap_what_was_added_and_removed(old, new):
     there, back = diff_catalogs(old, new), diff_catalogs(new, old)
@@ -235,7 +231,6 @@ def test_swapped_catalogs_swap_what_was_added_and_removed(old, new):
     assert there.unchanged == back.unchanged
 
 
-@settings(deadline=None)
 @given(_catalogs, _catalogs)
 def test_the_order_of_rows_does_not_matter(old, new):
     shuffled = diff_catalogs(old.sample(frac=1, random_state=1), new.sample(frac=1, random_state=2))
@@ -334,7 +329,6 @@ def _content(version, split):
     return [[row["messages"], row["groundtruth"], row["seen_titles"], row["date"]] for row in rows]
 
 
-@settings(deadline=None)
 @given(_versions, _versions)
 def test_the_rows_that_differ_are_those_of_a_plain_loop(old, new):
     found = diff_conversations(old, new)
@@ -353,7 +347,6 @@ def test_the_rows_that_differ_are_those_of_a_plain_loop(old, new):
     assert back.moved == {(b, a): rows for (a, b), rows in found.moved.items()}
 
 
-@settings(deadline=None)
 @given(_versions)
 def test_conversations_do_not_differ_from_themselves_in_another_order(version):
     shuffled = {name: rows.sample(frac=1, random_state=0) for name, rows in version.items()}
