@@ -88,5 +88,5 @@ def record_changes(since: str, parent_run: str) -> None:
         return
     for line in found.to_text().splitlines():
         logger.info(line)
-    log_text(parent_run, found.to_text(limit=10_000), "versions/diff.txt")
-    log_text(parent_run, found.to_json(), "versions/diff.json")
+    log_text(parent_run, found.to_text(limit=10_000), "changes/diff.txt")
+    log_text(parent_run, found.to_json(), "changes/diff.json")
