@@ -245,7 +245,7 @@ def test_patterns_choose_files_and_are_pinned(run, tmp_path):
     assert "2 files" in run(patterns=["*.csv"])
     assert set(_there(tmp_path / "films")) == {"data/entity2id.csv", LARGE}
     assert "fetched now: none" in run()
-    assert "--patterns ['*.md']" in run(patterns=["*.md"])
+    assert "--include ['*.md']" in run(patterns=["*.md"])
 
 
 def test_another_request_than_the_pinned_one_is_refused(run):
@@ -272,7 +272,7 @@ def test_unknown_names_are_told(run):
     assert "--revision v9: dataset owner/films has no such" in run(revision="v9")
     assert "model owner/films: not found" in run(kind="model")
     assert "refused: dataset a/b/c:" in run(name="a/b/c")
-    assert "--patterns ['*.zip']: none of the 4 files" in run(patterns=["*.zip"])
+    assert "--include ['*.zip']: none of the 4 files" in run(patterns=["*.zip"])
     assert "could not be fetched from http://127.0.0.1:9" in run(endpoint="http://127.0.0.1:9")
 
 

@@ -133,7 +133,7 @@ def _pin(kind: Kind, name: str, folder: Path, revision: str, patterns: list[str]
     listed = {file.rfilename: file for file in info.siblings or []}
     chosen = sorted(filter_repo_objects(listed, allow_patterns=patterns))
     if not chosen or not info.sha:
-        raise InputError(f"--patterns {patterns}: none of the {len(listed)} files of {kind} {name} is of that name")
+        raise InputError(f"--include {patterns}: none of the {len(listed)} files of {kind} {name} is of that name")
     partial = _partial(folder)
     _check_space(folder, sum(listed[path].size or 0 for path in chosen))
     _download(kind, name, info.sha, patterns, partial)
@@ -173,7 +173,7 @@ def _check_request(
     comparisons: list[tuple[str, object, list[object]]] = [
         ("NAME", f"{kind} {name}", [f"{lock.kind} {lock.name}"]),
         ("--revision", revision, [None, lock.revision, lock.commit]),
-        ("--patterns", patterns, [None, lock.patterns]),
+        ("--include", patterns, [None, lock.patterns]),
     ]
     for option, asked, pinned in comparisons:
         if asked not in pinned:
