@@ -1,18 +1,19 @@
 """Which training rows leak held-out conversations: the same conversation, the same prompt, or nearly the same one."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import polars as pl
 
 from convrec.data.conversations import transcript
 from convrec.data.titles import fold
 
 SHINGLE_WORDS = 5
 
-_WORD = re.compile(r"\w+")
+_WORD = r"\w+"
+_SLICE = 20_000  # texts whose words are held at a time
 # Odd multipliers, so that the same words in another order have another hash; products wrap around.
 _FACTORS = np.random.default_rng(0).integers(1, 2**62, SHINGLE_WORDS) * 2 + 1
 
@@ -36,18 +37,34 @@ def shingles(text: str) -> set[int]:
     A shorter text is one shingle, all its words, so that it is like texts of the very same words only; a text without
     any word has none, and is like no other.
     """
-    words = np.array([hash(word) for word in _WORD.findall(fold(text))], dtype=np.int64)
-    if len(words) < SHINGLE_WORDS:
-        return {hash(tuple(words.tolist()))} if len(words) else set()
-    grams = sum(words[k : len(words) - SHINGLE_WORDS + k + 1] * factor for k, factor in enumerate(_FACTORS))
-    return set(grams.tolist())
+    return set(_shingle_sets([fold(text)]).values.tolist())
 
 
 def _shingle_sets(texts: Sequence[str]) -> _ShingleSets:
-    sets = [np.fromiter(found, np.int64, len(found)) for found in map(shingles, texts)]
-    sizes = np.array([len(values) for values in sets], dtype=np.int64)
-    values = np.concatenate(sets) if sets else np.empty(0, np.int64)
-    return _ShingleSets(values, np.repeat(np.arange(len(sets), dtype=np.int32), sizes), sizes)
+    """Return the shingles of folded texts."""
+    parts = [_shingles_of(texts[first : first + _SLICE], first) for first in range(0, len(texts), _SLICE)]
+    owners = np.concatenate([owners for owners, _ in parts] or [np.empty(0, np.int32)])
+    values = np.concatenate([values for _, values in parts] or [np.empty(0, np.int64)])
+    return _ShingleSets(values, owners, np.bincount(owners, minlength=len(texts)))
+
+
+def _shingles_of(texts: Sequence[str], first: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the shingles of some texts, each once, as two arrays: their texts, numbered from `first`, and hashes."""
+    # a shorter text is filled up with empty words, which no text has
+    missing = pl.lit("").repeat_by((SHINGLE_WORDS - pl.col("word").list.len().cast(pl.Int64)).clip(0))
+    words = (
+        pl.DataFrame({"owner": np.arange(first, first + len(texts), dtype=np.int32), "word": texts})
+        .with_columns(pl.col("word").str.extract_all(_WORD))
+        .filter(pl.col("word").list.len() > 0)
+        .with_columns(pl.col("word").list.concat(missing))
+        .explode("word")
+    )
+    owners, hashes = words["owner"].to_numpy(), words["word"].hash(0).to_numpy().view(np.int64)
+    size = max(0, len(hashes) - SHINGLE_WORDS + 1)
+    grams = sum(hashes[k : k + size] * factor for k, factor in enumerate(_FACTORS))
+    whole = owners[:size] == owners[SHINGLE_WORDS - 1 :]
+    found = pl.DataFrame({"owner": owners[:size][whole], "gram": grams[whole]}).unique()
+    return found["owner"].to_numpy(), found["gram"].to_numpy()
 
 
 def _without_templates(train: _ShingleSets, held_out: _ShingleSets, share: float) -> tuple[_ShingleSets, _ShingleSets]:
