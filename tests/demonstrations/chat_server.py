@@ -19,7 +19,7 @@ from convrec.demonstrations.calls import CallStore
 from convrec.demonstrations.chat import Budget, ChatClient
 
 PROMPT_TOKENS, COMPLETION_TOKENS = 7, 5  # the usage that it reports for every call
-PATIENCE = 20.0  # seconds after which a test that waits for the server has failed
+PATIENCE = 60.0  # seconds after which a test that waits for the server has failed
 
 
 @dataclass(frozen=True)
