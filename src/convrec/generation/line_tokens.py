@@ -1,0 +1,126 @@
+"""How a tokenizer writes catalog lines in place: first in a completion or later, before a newline or at the end.
+
+Tokenizers merge over borders: `)\\n` is one token of most large vocabularies, and a beginning of text may take a space
+before it. So the tokens of a line are cut out of a text that has them in place, not made from the line alone.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from convrec.errors import InputError
+
+Tokens = tuple[int, ...]
+
+_BATCH = 2048  # lines tokenised at once
+
+
+class LineTokens(NamedTuple):
+    """The token ids of one line in each of its places; the newline belongs to the line before it."""
+
+    first_before_newline: Tokens
+    first_at_end: Tokens
+    later_before_newline: Tokens
+    later_at_end: Tokens
+
+
+def generation_prompt(tokenizer: Any) -> str:
+    """Return a text after which completions begin: a short chat in the tokenizer's template; "" without a template."""
+    if not getattr(tokenizer, "chat_template", None):
+        return ""
+    chat = [{"role": "user", "content": "a film"}]
+    return tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+
+
+def tokenize_lines(lines: Sequence[str], tokenizer: Any, context: str) -> list[LineTokens]:
+    """Return the tokens of every line in the place of each kind, in a completion that follows `context`.
+
+    Where a token spans the border of a line, the line's tokens are those of the line alone. Raises `InputError` for an
+    empty line, one with a newline, one that stands twice, and one that its tokens do not decode to.
+    """
+    _check_lines(lines)
+    rows: list[LineTokens] = []
+    for first in range(0, len(lines), _BATCH):
+        batch = lines[first : first + _BATCH]
+        places = _in_place(batch, tokenizer, context)
+        if any(None in row for row in places):
+            alone = _alone(batch, tokenizer)
+            places = [
+                [own or other for own, other in zip(*pair, strict=True)] for pair in zip(places, alone, strict=True)
+            ]
+        found = [LineTokens(*row) for row in places]  # type: ignore[arg-type]
+        _check_tokens(batch, found, tokenizer)
+        rows += found
+    return rows
+
+
+def _check_lines(lines: Sequence[str]) -> None:
+    seen: dict[str, int] = {}
+    for index, line in enumerate(lines):
+        if not line or "\n" in line:
+            raise InputError(f"catalog item {index}, {line!r}: an item is one line; give it a title without newlines")
+        if line in seen:
+            raise InputError(f"catalog items {seen[line]} and {index} are both {line!r}; remove one of the two")
+        seen[line] = index
+
+
+def _in_place(lines: Sequence[str], tokenizer: Any, context: str) -> list[list[Tokens | None]]:
+    """Return the tokens of each line as `LineTokens` has them, None where a token spans a border."""
+    start = len(context)
+    lists = _tokenize(tokenizer, [f"{context}{line}\n{line}\n{line}" for line in lines])
+    single = _tokenize(tokenizer, [context + line for line in lines])
+    rows = []
+    for line, (ids, offsets), (single_ids, single_offsets) in zip(lines, lists, single, strict=True):
+        size = len(line) + 1
+        first, later, last = _cut(ids, offsets, [start, start + size, start + 2 * size, start + 3 * size - 1])
+        (only,) = _cut(single_ids, single_offsets, [start, start + size - 1])
+        rows.append([first, only, later, last])
+    return rows
+
+
+def _alone(lines: Sequence[str], tokenizer: Any) -> list[list[Tokens]]:
+    before_newline = [tuple(ids) for ids, _ in _tokenize(tokenizer, [f"{line}\n" for line in lines])]
+    at_end = [tuple(ids) for ids, _ in _tokenize(tokenizer, lines)]
+    return [[*pair, *pair] for pair in zip(before_newline, at_end, strict=True)]
+
+
+def _tokenize(tokenizer: Any, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
+    encoded = tokenizer(list(texts), add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    return list(zip(encoded["input_ids"], encoded["offset_mapping"], strict=True))
+
+
+def _cut(ids: list[int], offsets: list[tuple[int, int]], borders: list[int]) -> list[Tokens | None]:
+    """Return the tokens between each two borders (characters), None where one of them reaches over a border."""
+    starts = [start for start, _ in offsets]
+    cuts = [bisect_left(starts, border) for border in borders[:-1]] + [len(ids)]
+    pieces: list[Tokens | None] = []
+    for (low, high), (begin, end) in zip(pairwise(cuts), pairwise(borders), strict=True):
+        reaches_in = low > 0 and offsets[low - 1][1] > begin
+        reaches_out = high > low and offsets[high - 1][1] > end
+        pieces.append(None if reaches_in or reaches_out or low == high else tuple(ids[low:high]))
+    return pieces
+
+
+def _check_tokens(lines: Sequence[str], rows: Sequence[LineTokens], tokenizer: Any) -> None:
+    """Raise `InputError` naming the lines that their tokens do not decode to."""
+    texts = [
+        tokenizer.batch_decode([list(sum(parts, ())) for parts in columns], skip_special_tokens=True)
+        for columns in (
+            [(row.first_before_newline,) for row in rows],
+            [(row.first_before_newline, row.later_before_newline) for row in rows],
+            [(row.first_before_newline, row.later_before_newline, row.later_at_end) for row in rows],
+            [(row.first_at_end,) for row in rows],
+        )
+    ]
+    wrong = [
+        line
+        for line, decoded in zip(lines, zip(*texts, strict=True), strict=True)
+        if decoded != (f"{line}\n", f"{line}\n{line}\n", f"{line}\n{line}\n{line}", line)
+    ]
+    if wrong:
+        shown = ", ".join(repr(line) for line in wrong[:3]) + (f" and {len(wrong) - 3} more" if len(wrong) > 3 else "")
+        raise InputError(
+            f"catalog item {shown}: the tokenizer cannot write it to the letter; change the title (to Unicode's "
+            "composed form, without special tokens) or take another model"
+        )

@@ -1,0 +1,66 @@
+"""The catalog constraint for transformers' `generate`."""
+
+from collections.abc import Sequence
+
+import torch
+from transformers import LogitsProcessor
+
+from convrec.generation.constraint import CatalogTrie, ConstraintState, ListRequest
+
+
+class CatalogConstraint(LogitsProcessor):
+    """Lets `generate` write nothing but what the requests ask for: one of them a prompt, in the order of the batch.
+
+    Each prompt may have several rows, as in beam search and with several return sequences. It serves one call of
+    `generate`.
+    """
+
+    def __init__(self, trie: CatalogTrie, requests: Sequence[ListRequest]):
+        """Raise `InputError` for a request that cannot be met."""
+        trie.open_items(requests)
+        self._trie, self._requests = trie, list(requests)
+        self._state: ConstraintState | None = None
+        self._prompt_length = 0
+        self._may_lose = False
+        self._input_ids = torch.empty(0)
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        """Return the scores (rows, V) with -inf for what is not allowed; raises `ValueError` for any other batch."""
+        if self._state is None:
+            self._trie = self._trie.to(scores.device)
+            self._prompt_length = input_ids.shape[1]
+            self._state = self._begin(input_ids, scores)
+        else:
+            self._follow(self._state, input_ids, scores)
+        self._input_ids = input_ids
+        return self._state.mask(scores)  # type: ignore[return-value]
+
+    def _begin(self, input_ids: torch.Tensor, scores: torch.Tensor) -> ConstraintState:
+        each, rest = divmod(len(input_ids), len(self._requests)) if self._requests else (0, 1)
+        if rest or not each:
+            raise ValueError(
+                f"CatalogConstraint: {len(self._requests)} requests, but generate has {len(input_ids)} rows; give one "
+                "request a prompt, in the order of the batch"
+            )
+        self._requests = [request for request in self._requests for _ in range(each)]
+        self._may_lose = each > 1  # beam search keeps rows of score -inf where too few others are left
+        return ConstraintState(self._trie, self._requests, scores.shape[1])
+
+    def _follow(self, state: ConstraintState, input_ids: torch.Tensor, scores: torch.Tensor) -> None:
+        """Bring the state to the tokens written since the last step, or all of them where rows changed places."""
+        prompt, length = self._prompt_length, self._input_ids.shape[1]
+        same_batch = len(input_ids) == len(self._input_ids) and input_ids.shape[1] > length
+        if not same_batch or not torch.equal(input_ids[:, :prompt], self._input_ids[:, :prompt]):
+            raise ValueError("CatalogConstraint: this is not the batch it began with; make a new one for each generate")
+        if torch.equal(input_ids[:, :length], self._input_ids):
+            written = input_ids[:, length:]
+        else:
+            written = input_ids[:, prompt:]
+            state.put(torch.arange(len(input_ids), device=scores.device), self._requests)
+        for tokens in written.unbind(1):
+            state.advance(tokens)
+        if not self._may_lose and state.lost.any():
+            raise ValueError(
+                f"CatalogConstraint: row {int(state.lost.nonzero()[0])} was given a token that is not allowed; "
+                "let no other processor or option of generate force or forbid tokens"
+            )
