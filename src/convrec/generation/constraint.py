@@ -110,7 +110,7 @@ class CatalogTrie:
         return int(self.tokens.max()) + 1
 
     def longest(self, length: int) -> int:
-        """Return how many tokens a list of so many items takes at most, EOS included: the `max_new_tokens` it needs."""
+        """Return a bound on the tokens of a list of so many items, EOS included: the `max_new_tokens` that it needs."""
         return int(self.lengths.topk(min(length, self.num_items)).values.sum())
 
     def open_items(self, requests: Sequence[ListRequest]) -> torch.Tensor:

@@ -1,0 +1,163 @@
+"""Tokenizers of three kinds that the catalog constraint must get right, and the lists that a plain loop would write."""
+
+import json
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from convrec.data.catalog import Item
+from convrec.generation.constraint import ListRequest
+from convrec.generation.line_tokens import LineTokens
+from convrec.training.embedded import train_tokenizer
+
+FILMS = [
+    Item("Alien", 1979),
+    Item("Alien", None),
+    Item("Alien 3", 1992),
+    Item("Aliens", 1986),
+    Item("Alien: Covenant", 2017),
+    Item("Heat", 1995),
+    Item("Heat", None),
+    Item("3", 2012),
+    Item("300", 2006),
+    Item("Amélie", 2001),
+    Item("Ame\u0301lie", 2003),  # the accent is a character of its own
+    Item("千と千尋の神隠し", 2001),
+    Item("千年女優", 2001),
+    Item("🐶 Dog 🐾", 2022),
+    Item("🐷 Pig", 2021),
+    Item("Up", 2009),
+    Item("(500) Days of Summer", 2009),
+    Item("[REC]", 2007),
+    Item("What's Up, Doc?", 1972),
+    Item("M", 1931),
+]
+_TEXTS = [f"{item}\n{item.title} is a film.\n" for item in FILMS if str(item).isascii()]
+
+# the split of GPT-4 and Qwen2: a newline joins the punctuation before it
+_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+_LLAMA = "{% for m in messages %}{{ '[INST] ' + m['content'] + ' [/INST]' }}{% endfor %}"
+
+
+@cache
+def byte_level() -> Any:
+    """Return a tokenizer as Qwen2's, in which `)\\n` is one token; PAD is another token than EOS."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = None
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_WORDS), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=330, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(_TEXTS, trainer)
+    tokenizer.add_special_tokens(["<|im_start|>", "<|im_end|>", "<|endoftext|>"])
+    assert tokenizer.token_to_id(")Ċ") is not None
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        chat_template=_CHATML,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+@cache
+def byte_fallback() -> Any:
+    """Return a tokenizer as Llama 2's: `▁` begins a text, and the newline is the byte <0x0A>; PAD is EOS."""
+    trained = Tokenizer(models.BPE())
+    trained.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    titles = [part for text in _TEXTS for part in text.split("\n")]
+    trained.train_from_iterator(titles, trainers.BpeTrainer(vocab_size=120, show_progress=False))
+    model = json.loads(trained.to_str())["model"]
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *model["vocab"]]
+    merges = [tuple(merge) for merge in model["merges"]]
+    vocabulary = {piece: index for index, piece in enumerate(pieces)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    tokenizer.normalizer = trained.normalizer
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        unk_token="<unk>",
+        bos_token="<s>",
+        eos_token="</s>",
+        pad_token="</s>",
+        chat_template=_LLAMA,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+@cache
+def spanning() -> Any:
+    """Return a byte-level tokenizer without a split into words, trained so that tokens reach over the newline."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=340, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(["Heat (1995)\nHeat (1995)\nAlien (1979)\nAlien\nUp (2009)\n" * 4], trainer)
+    tokenizer.add_special_tokens(["<|end|>"])
+    assert any("Ċ" in piece[1:-1] for piece in tokenizer.get_vocab())
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|end|>", clean_up_tokenization_spaces=False
+    )
+
+
+@cache
+def embedded() -> Any:
+    """Return the embedded model's tokenizer, which has a token for each title."""
+    return train_tokenizer(_TEXTS, FILMS, 300)
+
+
+TOKENIZERS: dict[str, Callable[[], Any]] = {
+    "byte_level": byte_level,
+    "byte_fallback": byte_fallback,
+    "embedded": embedded,
+    "spanning": spanning,
+}
+
+
+def greedy_list(
+    lines: Sequence[LineTokens], request: ListRequest, eos: int, scores: Callable[[list[int]], Sequence[float]]
+) -> tuple[list[int], list[int]]:
+    """Return the tokens and the items of the list that takes the best token among those some open item goes on with.
+
+    `scores` maps the tokens written so far to a score for each token.
+    """
+    chosen: list[int] = []
+    written: list[int] = []
+    while len(chosen) < request.length:
+        last = len(chosen) == request.length - 1
+        place = 2 * bool(chosen) + last
+        open_items = {
+            item: (*line[place], eos) if last else line[place]
+            for item, line in enumerate(lines)
+            if item not in chosen
+            and item not in request.banned
+            and (request.allowed is None or item in request.allowed)
+        }
+        begun: tuple[int, ...] = ()
+        while begun not in open_items.values():
+            step = len(begun)
+            going_on = {line[step] for line in open_items.values() if len(line) > step and line[:step] == begun}
+            row = scores(written)
+            best = max(sorted(going_on), key=lambda token: row[token])
+            begun = (*begun, best)
+            written.append(best)
+        chosen.append(next(item for item, line in open_items.items() if line == begun))
+    return written, chosen
