@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TRAINED = ("base", "sft", "rank_grpo")  # the models, in the order in which they are made
+CHECKPOINTS = Path("checkpoints")  # kept when a stage runs again, by what it is made from (see `fingerprint`)
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,11 @@ class Paths:
     def ablation(self) -> Path:
         """What `convrec ablate-demonstrations` writes; not part of the graph."""
         return self.root / "comparison" / "ablation.json"
+
+    @property
+    def evaluations(self) -> Path:
+        """What `convrec evaluate --model` and `--checkpoints` write; not part of the graph."""
+        return self.root / "evaluations"
 
     def split(self, name: str) -> Path:
         return self.processed / f"{name}.parquet"

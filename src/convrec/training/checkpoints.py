@@ -1,6 +1,5 @@
 """Where a training keeps its checkpoints: outside DVC's outs, in a folder that names what is trained."""
 
-import hashlib
 import json
 import shutil
 from collections.abc import Iterable
@@ -11,7 +10,9 @@ import torch
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-ROOT = Path("checkpoints")
+from convrec.fingerprint import fingerprint
+from convrec.paths import CHECKPOINTS
+
 _FINISHED = "finished"
 _COMPLETE = "complete"
 _STATE = "trainer_state.json"
@@ -22,15 +23,7 @@ def training_folder(stage: str, parameters: dict[str, Any], inputs: Iterable[Pat
 
     An interrupted training, started again, finds its checkpoints; a changed parameter or input starts afresh.
     """
-    digest = hashlib.sha256(json.dumps(parameters, sort_keys=True).encode())
-    for path in inputs:
-        files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
-        for file in files:
-            digest.update(file.name.encode())
-            with file.open("rb") as stream:
-                while block := stream.read(1 << 20):
-                    digest.update(block)
-    return ROOT / stage / digest.hexdigest()[:16]
+    return CHECKPOINTS / stage / fingerprint(parameters, inputs)
 
 
 def clear_finished(folder: Path) -> None:
