@@ -16,6 +16,7 @@ from convrec.data.conversations import read_rows
 from convrec.errors import InputError
 from convrec.evaluation.comparison import mean_interval, paired_interval
 from convrec.evaluation.scoring import mean_scores, score_lists
+from convrec.generation.lists import EngineOptions
 from convrec.paths import Paths
 from convrec.stages.files import STEP_COLUMNS, read_catalog, write_json
 from convrec.stages.sft import learn
@@ -111,6 +112,7 @@ def ablate(params: Params, paths: Paths, num_seeds: int) -> Path:
     for path, stage in ((paths.model("base"), "base_model"), (paths.demonstration("train"), "demonstrations")):
         if not path.exists():
             raise InputError(f"{path}: not made yet; run `dvc repro {stage}` first")
+    EngineOptions.of(params)  # an engine that is not installed is to be known before the trainings
     raw = params.model_dump()
     raw["sft"] |= {"launch": None, "num_processes": 1}
     runs = []

@@ -17,7 +17,7 @@ from convrec.errors import InputError
 from convrec.evaluation.comparison import Interval, paired_interval
 from convrec.evaluation.page import LINES, curve, figure, metric_label, render_page
 from convrec.evaluation.scoring import mean_scores, score_lists
-from convrec.generation.lists import Settings, model_lists
+from convrec.generation.lists import EngineOptions, Settings, model_lists
 from convrec.generation.tokenizer import load_tokenizer
 from convrec.paths import Paths
 from convrec.stages.files import read_catalog, write_json
@@ -70,7 +70,7 @@ def model_scores(model: Path, rows: list[dict[str, Any]], params: Params, paths:
     """Return the scores of a model's greedy lists for every one of the rows."""
     common = params.common
     prompts = distinct_prompts(rows)
-    lists = model_lists(model, prompts, Settings.of(params), common.device, params.evaluate.batch_size)
+    lists = model_lists(model, prompts, Settings.of(params), EngineOptions.of(params))
     texts = dict(zip((row["prompt_id"] for row in prompts), lists.texts, strict=True))
     return score_lists(texts, rows, read_catalog(paths.catalog), common.list_length, common.cutoffs)
 
@@ -157,6 +157,7 @@ def compare(params: Params, paths: Paths, names: Sequence[str], num_seeds: int, 
                   for name in dict.fromkeys(names)}  # fmt: skip
     if not paths.model("sft").is_dir():
         raise InputError(f"{paths.model('sft')}: no SFT model yet; run `dvc repro sft` first")
+    EngineOptions.of(params)  # an engine that is not installed is to be known before the trainings
     parent = start_pipeline_run("compare", {"profile": params.common.profile, "algorithms": ",".join(everything)})
     os.environ[PARENT_VARIABLE] = parent
     failed = True

@@ -358,7 +358,10 @@ class RankGRPO(Training):
 class Evaluate(Section):
     """Stage `evaluate`: greedy lists on the test split."""
 
-    batch_size: int = Field(ge=1)
+    engine: Literal["transformers", "vllm"]
+    batch_size: int = Field(ge=1, description="lists that are written at the same time")
+    vllm_tensor_parallel_size: int = Field(ge=1, description="GPUs over which vLLM spreads the model")
+    vllm_gpu_memory_utilization: float = Field(gt=0, lt=1, description="vLLM's share of the GPU's memory")
     max_completion_length: int = Field(ge=8)
     bootstrap_samples: int = Field(ge=100)
     max_prompts: int | None = Field(ge=1, description="evaluate on this many test prompts; none for all")

@@ -17,7 +17,7 @@ from mlflow.types.schema import Array, ColSpec, DataType, ParamSchema, ParamSpec
 from convrec.config import Params
 from convrec.errors import InputError
 from convrec.evaluation.scoring import mean_scores, score_lists
-from convrec.generation.lists import Settings, model_lists
+from convrec.generation.lists import EngineOptions, Settings, model_lists
 from convrec.paths import Paths
 from convrec.stages.files import read_catalog, read_json, read_test_rows
 from convrec.tracking import PARENT_TAG, connect, file_md5, git_state, record_versions
@@ -177,7 +177,7 @@ def champion_score(params: Params, paths: Paths, metric: str) -> float | None:
     logger.info("the champion, version %s, was tested on other data: it is tested again", champion.version)
     folder = _download(f"models:/{MODEL_NAME}/{champion.version}")
     settings = Settings(**Model.load(folder).flavors["python_function"]["config"])
-    lists = model_lists(folder / _CHECKPOINT, prompts, settings, params.common.device, params.evaluate.batch_size)
+    lists = model_lists(folder / _CHECKPOINT, prompts, settings, EngineOptions.of(params))
     texts = dict(zip((row["prompt_id"] for row in prompts), lists.texts, strict=True))
     catalog, common = read_catalog(paths.catalog), params.common
     return mean_scores(score_lists(texts, rows, catalog, common.list_length, common.cutoffs))[metric]

@@ -1,21 +1,96 @@
-from convrec.generation.engine import TransformersEngine
-from convrec.training.embedded import make_model, train_tokenizer
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
-SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_layers": 1, "num_heads": 2, "num_key_value_heads": 2}
-PROMPTS = [[{"role": "user", "content": text}] for text in ("something with heists please", "a film")]
+import pytest
+
+from convrec.config import load_params, parse_params
+from convrec.errors import InputError
+from convrec.generation.engine import TransformersEngine, token_ids
+from convrec.generation.lists import EngineOptions
+from convrec.generation.tokenizer import load_tokenizer
+from tests.conftest import ROOT
+from tests.generation.random_model import MAX_NEW, PENALTIES, make_random_model, prompts_of
 
 
-def _generate(repetition_penalty: float, batch_size: int = 2) -> list[str]:
-    tokenizer = train_tokenizer(["a film", "something with heists please"], [], 300)
-    model = make_model(tokenizer, **SIZES, seed=0)
-    return TransformersEngine(model, tokenizer, batch_size, 24, repetition_penalty).generate(PROMPTS)
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    return make_random_model(tmp_path_factory.mktemp("random") / "model")
 
 
-def test_the_repetition_penalty_keeps_a_model_from_repeating_itself():
-    free, penalised = (_generate(penalty) for penalty in (1.0, 10.0))
+def _engine(model: Path, repetition_penalty: float, batch_size: int = 4) -> TransformersEngine:
+    return TransformersEngine.load(str(model), "cpu", batch_size, MAX_NEW, repetition_penalty)
+
+
+def test_the_repetition_penalty_keeps_a_model_from_repeating_itself(model):
+    free, penalised = (_engine(model, penalty).generate(prompts_of(3)) for penalty in (1.0, 10.0))
     for before, after in zip(free, penalised, strict=True):
         assert len(set(after)) > len(set(before))
 
 
-def test_answers_keep_the_order_of_the_prompts_whatever_the_batch():
-    assert _generate(1.0, batch_size=1) == _generate(1.0, batch_size=2)
+@pytest.mark.parametrize("penalty", PENALTIES)
+def test_answers_keep_the_order_of_the_prompts_whatever_the_batch(model, penalty):
+    """Even where the padding is the end token, which a penalised padding would keep from being written."""
+    alone, together = _engine(model, penalty, 1), _engine(model, penalty, 4)
+    together.tokenizer.pad_token = together.tokenizer.eos_token
+    assert alone.generate(prompts_of(9)) == together.generate(prompts_of(9))
+    assert alone.generate([]) == []
+
+
+def test_batches_come_as_they_finish_the_longest_prompts_first(model):
+    engine = _engine(model, 1.0)
+    prompts = token_ids(engine.tokenizer, prompts_of(9))
+    batches = [[index for index, _ in batch] for batch in engine.stream(prompts)]
+    order = [index for batch in batches for index in batch]
+    assert [len(batch) for batch in batches] == [4, 4, 1] and sorted(order) == list(range(9))
+    lengths = [len(prompts[index]) for index in order]
+    assert lengths == sorted(lengths, reverse=True) and lengths[0] > lengths[-1]
+
+
+def test_a_list_ends_before_the_end_token(model):
+    engine = _engine(model, 1.0, 2)
+    end = load_tokenizer(model).eos_token_id
+    engine._complete_batch = lambda prompts: [[5, 6, end, 7], [8, 9, 10, 11]]
+    decode = engine.tokenizer.decode
+    assert engine.generate(prompts_of(2)) == [decode([8, 9, 10, 11]), decode([5, 6])]
+
+
+def test_vllm_writes_the_lists_of_transformers(gpu_python, model, tmp_path):
+    """The random model's greedy lists in float32, with and without a penalty, which counts the prompt's tokens, too."""
+    output = tmp_path / "lists.json"
+    done = subprocess.run(
+        [gpu_python, "-m", "tests.generation.random_model", "--model", str(model), "--output", str(output)],
+        cwd=ROOT,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    expected = [_engine(model, penalty).generate(prompts_of(11)) for penalty in PENALTIES]
+    assert json.loads(output.read_text()) == expected
+    assert expected[0] != expected[1] and len(set(expected[0])) > 5
+
+
+def _with_vllm(**evaluate):
+    raw = load_params(ROOT / "params.yaml").model_dump()
+    raw["evaluate"] |= {"engine": "vllm", **evaluate}
+    return parse_params(raw, "test")
+
+
+def test_vllm_that_is_not_there_is_told_before_any_work(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"evaluate\.engine = 'vllm': .*pip install -e '\.\[gpu\]'"):
+        EngineOptions.of(_with_vllm())
+
+
+def test_more_gpus_than_there_are_is_told_before_any_work(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert EngineOptions.of(_with_vllm(vllm_tensor_parallel_size=2)).tensor_parallel_size == 2
+    with pytest.raises(InputError, match="evaluate.vllm_tensor_parallel_size = 3: this machine has 2 GPUs"):
+        EngineOptions.of(_with_vllm(vllm_tensor_parallel_size=3))

@@ -1,9 +1,10 @@
-"""Greedy lists for prompts: one interface, one engine a library."""
+"""Greedy lists for prompts: one interface, and the engine of transformers. vLLM's is in `vllm_engine`."""
 
 import logging
 import time
-from collections.abc import Sequence
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 
@@ -11,74 +12,126 @@ from convrec.generation.prompts import Prompt
 
 logger = logging.getLogger(__name__)
 
+TokenIds = list[int]
 
-class Engine(Protocol):
-    """Anything that completes chat prompts greedily."""
+
+class Engine(ABC):
+    """Completes prompts greedily; an engine adds how its library completes token ids.
+
+    Every engine reads the same tokens: those of the chat template, or the ids it is given. A list ends before the
+    tokenizer's end token. `repetition_penalty` above 1 lowers the score of every token that the prompt or the list
+    holds already.
+    """
+
+    def __init__(self, tokenizer: Any, batch_size: int, max_completion_length: int, repetition_penalty: float):
+        self.tokenizer = tokenizer
+        self._batch_size, self._max_completion_length = batch_size, max_completion_length
+        self._repetition_penalty = repetition_penalty
 
     def generate(self, prompts: Sequence[Prompt]) -> list[str]:
-        """Return one completion a prompt, in order, without special tokens."""
+        """Return one list a prompt, in order, without special tokens."""
+        texts = [""] * len(prompts)
+        for batch in self.stream(token_ids(self.tokenizer, prompts)):
+            for index, text in batch:
+                texts[index] = text
+        return texts
+
+    def stream(self, prompts: Sequence[TokenIds]) -> Iterator[list[tuple[int, str]]]:
+        """Yield batches of finished lists, each with its prompt's index, as they come; tell the progress.
+
+        The longest prompts come first: a batch that does not fit in memory fails at once.
+        """
+        order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
+        start, done, tokens = time.monotonic(), 0, 0
+        for batch in self._complete(prompts, order):
+            finished = [(index, self._until_end(completion)) for index, completion in batch]
+            yield [(index, self.tokenizer.decode(ids, skip_special_tokens=True)) for index, ids in finished]
+            done, tokens = done + len(finished), tokens + sum(len(ids) for _, ids in finished)
+            seconds = time.monotonic() - start
+            left = seconds / done * (len(order) - done)
+            speed = tokens / max(seconds, 1e-9)
+            logger.info("generated %d of %d lists, %.0f tokens/s, %.0f s left", done, len(order), speed, left)
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back the memory of the model; the engine cannot be used again."""
+
+    @abstractmethod
+    def _complete(self, prompts: Sequence[TokenIds], order: list[int]) -> Iterator[list[tuple[int, TokenIds]]]:
+        """Yield batches of finished completions, each with its prompt's index, nearly in the given order."""
+
+    def _until_end(self, completion: TokenIds) -> TokenIds:
+        end = self.tokenizer.eos_token_id
+        return completion[: completion.index(end)] if end in completion else completion
 
 
-class TransformersEngine:
-    """Greedy decoding with transformers, in batches sorted by length.
+def token_ids(tokenizer: Any, prompts: Sequence[Prompt]) -> list[TokenIds]:
+    """Return the tokens of chat prompts as the tokenizer's template renders them, the generation prompt included."""
+    texts = [tokenizer.apply_chat_template(p, tokenize=False, add_generation_prompt=True) for p in prompts]
+    return tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"] if texts else []
 
-    `repetition_penalty` above 1 lowers the score of every token that the prompt or the list holds already.
-    """
+
+class TransformersEngine(Engine):
+    """Greedy decoding with transformers, in batches sorted by length."""
 
     def __init__(
         self, model: Any, tokenizer: Any, batch_size: int, max_completion_length: int, repetition_penalty: float
     ):
-        self._model, self.tokenizer = model, tokenizer
-        self._batch_size, self._max_completion_length = batch_size, max_completion_length
-        self._repetition_penalty = repetition_penalty
+        super().__init__(tokenizer, batch_size, max_completion_length, repetition_penalty)
+        self._model = model
 
     @classmethod
     def load(
         cls, path: str, device: str, batch_size: int, max_completion_length: int, repetition_penalty: float
     ) -> "TransformersEngine":
-        """Return the engine of a Hugging Face folder on this device."""
+        """Return the engine of a Hugging Face folder on this device, in the type that its weights are saved in."""
         from transformers import AutoModelForCausalLM  # noqa: PLC0415  (10 s to import)
 
         from convrec.generation.tokenizer import load_tokenizer  # noqa: PLC0415
 
         tokenizer = load_tokenizer(path)
-        model: Any = AutoModelForCausalLM.from_pretrained(path)
+        model: Any = AutoModelForCausalLM.from_pretrained(path, dtype="auto")
         model.to(device)
         return cls(model, tokenizer, batch_size, max_completion_length, repetition_penalty)
 
-    @torch.inference_mode()
-    def generate(self, prompts: Sequence[Prompt]) -> list[str]:
-        texts = [self.tokenizer.apply_chat_template(p, tokenize=False, add_generation_prompt=True) for p in prompts]
-        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
-        completions = [""] * len(texts)
+    def close(self) -> None:
+        del self._model
+        torch.cuda.empty_cache()
+
+    def _complete(self, prompts: Sequence[TokenIds], order: list[int]) -> Iterator[list[tuple[int, TokenIds]]]:
         was_training = self._model.training
         self._model.eval()
-        start = time.monotonic()
-        for first in range(0, len(order), self._batch_size):
-            rows = order[first : first + self._batch_size]
-            batch = self.tokenizer(
-                [texts[i] for i in rows],
-                return_tensors="pt",
-                padding=True,
-                padding_side="left",
-                add_special_tokens=False,
-                return_token_type_ids=False,
-            ).to(self._model.device)
-            output = self._model.generate(
-                **batch,
-                do_sample=False,
-                temperature=None,
-                top_p=None,
-                top_k=None,
-                max_new_tokens=self._max_completion_length,
-                repetition_penalty=self._repetition_penalty,
-                pad_token_id=self.tokenizer.pad_token_id,
-                eos_token_id=self.tokenizer.eos_token_id,
-            )
-            decoded = self.tokenizer.batch_decode(output[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
-            for row, text in zip(rows, decoded, strict=True):
-                completions[row] = text
-            done = first + len(rows)
-            logger.info("generated %d of %d lists, %.0f s", done, len(order), time.monotonic() - start)
-        self._model.train(was_training)
-        return completions
+        try:
+            for first in range(0, len(order), self._batch_size):
+                rows = order[first : first + self._batch_size]
+                yield list(zip(rows, self._complete_batch([prompts[i] for i in rows]), strict=True))
+        finally:
+            self._model.train(was_training)
+
+    @torch.inference_mode()
+    def _complete_batch(self, prompts: list[TokenIds]) -> list[TokenIds]:
+        width = max(map(len, prompts))
+        # Padded with their own first tokens: the penalty reads the padding, too, and must find nothing new there.
+        rows = [[ids[0]] * (width - len(ids)) + ids for ids in prompts]
+        mask = [[0] * (width - len(ids)) + [1] * len(ids) for ids in prompts]
+        device = self._model.device
+        output = self._model.generate(
+            input_ids=torch.tensor(rows, device=device),
+            attention_mask=torch.tensor(mask, device=device),
+            **self._options(),
+        )
+        return output[:, width:].tolist()
+
+    def _options(self) -> dict[str, Any]:
+        """Return the arguments of `generate` for one batch: how its lists are decoded."""
+        end, pad = self.tokenizer.eos_token_id, self.tokenizer.pad_token_id
+        return {
+            "do_sample": False,
+            "temperature": None,
+            "top_p": None,
+            "top_k": None,
+            "max_new_tokens": self._max_completion_length,
+            "repetition_penalty": self._repetition_penalty,
+            "pad_token_id": end if pad is None else pad,
+            "eos_token_id": end,
+        }

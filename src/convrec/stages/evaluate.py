@@ -11,7 +11,7 @@ from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_rows, truths, write_rows
 from convrec.evaluation.comparison import mean_interval, paired_interval
 from convrec.evaluation.scoring import mean_scores, score_lists
-from convrec.generation.lists import Settings, model_lists
+from convrec.generation.lists import EngineOptions, Settings, model_lists
 from convrec.generation.prompts import TRUNCATED_SHARE
 from convrec.parsing import format_list
 from convrec.paths import TRAINED, Paths
@@ -34,7 +34,7 @@ def popularity_lists(train: list[Row], prompts: list[Row], catalog: Catalog, lis
 
 
 def _system_lists(
-    params: Params, paths: Paths, catalog: Catalog, prompts: list[Row], record: Run
+    params: Params, paths: Paths, catalog: Catalog, prompts: list[Row], engine: EngineOptions, record: Run
 ) -> dict[str, list[str]]:
     """Return the lists of every system: the baseline, the three models, and the oracle where there is one."""
     train = read_rows(paths.split("train"))
@@ -42,9 +42,7 @@ def _system_lists(
     shares = []
     for model, system in SYSTEM_OF_MODEL.items():
         logger.info("%s: %d prompts", system, len(prompts))
-        answers = model_lists(
-            paths.model(model), prompts, Settings.of(params), params.common.device, params.evaluate.batch_size
-        )
+        answers = model_lists(paths.model(model), prompts, Settings.of(params), engine)
         lists[system] = answers.texts
         shares.append(answers.truncated_share)
     record.log_metrics({TRUNCATED_SHARE: max(shares)})  # one and the same, where the models share their tokenizer
@@ -58,6 +56,7 @@ def _system_lists(
 def run(params: Params, paths: Paths, record: Run) -> None:
     """Write every system's lists, scores and intervals, and the paired gain of Rank-GRPO."""
     common, config = params.common, params.evaluate
+    engine = EngineOptions.of(params)
     catalog = read_catalog(paths.catalog)
     rows, prompts = read_test_rows(params, paths)
     record.log_dataset(paths.split("test"), "test")
@@ -67,7 +66,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     shown = [f"{name}_at_{k}" for name in ("recall", "ndcg") for k in common.cutoffs] + ["in_catalog"]
     metrics: dict[str, Any] = {"n_rows": len(rows), "n_prompts": len(prompts)}
     tables, plot = {}, []
-    for system, lists in _system_lists(params, paths, catalog, prompts, record).items():
+    for system, lists in _system_lists(params, paths, catalog, prompts, engine, record).items():
         texts = {row["prompt_id"]: text for row, text in zip(prompts, lists, strict=True)}
         scores = score_lists(texts, rows, catalog, common.list_length, common.cutoffs)
         tables[system] = scores

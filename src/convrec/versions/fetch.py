@@ -115,6 +115,18 @@ def _download(kind: Kind, name: str, commit: str, patterns: list[str] | None, pa
         snapshot_download(name, repo_type=kind, revision=commit, local_dir=partial, allow_patterns=patterns)
 
 
+def cached_model(name: str, patterns: list[str]) -> Path:
+    """Return the folder of a hub's model, NAME or NAME@REVISION, in the hub's own cache; what is not there is fetched.
+
+    Raises `InputError` where the hub cannot give it.
+    """
+    from huggingface_hub import snapshot_download  # noqa: PLC0415  (slow)
+
+    repository, _, revision = name.partition("@")
+    with _hub_errors("model", repository, revision or DEFAULT_REVISION):
+        return Path(snapshot_download(repository, revision=revision or None, allow_patterns=patterns))
+
+
 def _check_space(folder: Path, needed: int) -> None:
     existing = next(parent for parent in folder.absolute().parents if parent.exists())
     if (free := shutil.disk_usage(existing).free) < needed:

@@ -1,0 +1,95 @@
+"""Models as lists are asked of them: a folder, a name of the Hugging Face hub, adapters on another folder."""
+
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from convrec.errors import InputError
+from convrec.generation.tokenizer import load_tokenizer
+
+_ADAPTERS = "adapter_config.json"
+_TOKENIZER = ("tokenizer_config.json", "tokenizer.json")
+# What decides a model's lists; a trainer's checkpoint holds much else.
+_PATTERNS = (
+    "*.safetensors",
+    "*config.json",
+    "tokenizer*",
+    "vocab*",
+    "merges.txt",
+    "special_tokens_map.json",
+    "*.jinja",
+)
+
+
+def find_model(name: str, field: str) -> Path:
+    """Return the folder of a model: the folder named, or the hub's model NAME or NAME@REVISION in the hub's cache.
+
+    `field` is what the name was given for. Raises `InputError` for a folder that is not there or cannot answer chat
+    prompts, and where the hub does not give the model.
+    """
+    folder = Path(name)
+    if not folder.is_dir():
+        by_path = folder.is_absolute() or name.startswith(".") or name.count("/") > 1
+        if by_path or (folder.parent != Path() and folder.parent.is_dir()):
+            raise InputError(
+                f"{field} {name}: no such folder; give a model's folder, a name of the hub, or models:/NAME@ALIAS"
+            )
+        from convrec.versions.fetch import cached_model  # noqa: PLC0415  (asks the hub)
+
+        folder = cached_model(name, [*_PATTERNS, "*.model"])
+    check_model(folder, f"{field} {name}")
+    return folder
+
+
+def check_model(folder: Path, what: str) -> None:
+    """Raise `InputError`, which names `what`, where a folder lacks what it takes to answer chat prompts."""
+    needed = [(_ADAPTERS,)] if (folder / _ADAPTERS).is_file() else [("config.json",)]
+    missing = [names[0] for names in (*needed, _TOKENIZER) if not any((folder / name).is_file() for name in names)]
+    if not has_weights(folder):
+        missing.append("*.safetensors")
+    if missing:
+        raise InputError(f"{what}: lacks {', '.join(missing)}; a model's folder needs them")
+    adapted = adapters_base(folder)
+    if adapted is not None and not (adapted / "config.json").is_file():
+        raise InputError(f"{what}: adapters on {adapted}, which is no model's folder; merge them where it is")
+    tokenizer = load_tokenizer(folder)
+    if tokenizer.chat_template is None:
+        raise InputError(f"{what}: its tokenizer has no chat template; add chat_template.jinja to the folder")
+    if tokenizer.eos_token_id is None:
+        raise InputError(f"{what}: its tokenizer has no end token; name it as eos_token in tokenizer_config.json")
+
+
+def has_weights(folder: Path) -> bool:
+    """Return whether a folder holds weights that can be loaded; some of DeepSpeed's checkpoints do not."""
+    return any(folder.glob("*.safetensors"))
+
+
+def adapters_base(folder: Path) -> Path | None:
+    """Return the folder of the model whose adapters a folder holds; None where it holds a whole model."""
+    config = folder / _ADAPTERS
+    if not config.is_file():
+        return None
+    return Path(json.loads(config.read_text(encoding="utf-8"))["base_model_name_or_path"])
+
+
+def model_files(folder: Path) -> list[Path]:
+    """Return the files that decide a model's lists, sorted; with adapters, those of their base too."""
+    own = sorted({path for pattern in _PATTERNS for path in folder.glob(pattern)})
+    base = adapters_base(folder)
+    return own if base is None else own + model_files(base)
+
+
+@contextmanager
+def standalone(folder: Path) -> Iterator[Path]:
+    """Give a folder that loads by itself: the same one, or the adapters merged, for as long as the context lasts."""
+    base = adapters_base(folder)
+    if base is None:
+        yield folder
+        return
+    from convrec.training.export import export_model  # noqa: PLC0415  (adapters alone need PEFT)
+
+    with tempfile.TemporaryDirectory() as merged:
+        export_model(folder, base, load_tokenizer(folder), Path(merged), 1.0)
+        yield Path(merged)

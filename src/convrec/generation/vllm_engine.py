@@ -1,0 +1,109 @@
+"""Greedy lists by vLLM's offline engine, over one GPU or several."""
+
+import importlib.util
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from convrec.errors import InputError
+from convrec.generation.engine import Engine, TokenIds
+
+
+def require_vllm(tensor_parallel_size: int) -> None:
+    """Raise `InputError` where vLLM is not installed, or there are fewer GPUs than it is to use."""
+    if importlib.util.find_spec("vllm") is None:
+        raise InputError(
+            "evaluate.engine = 'vllm': vLLM is not installed; pip install -e '.[gpu]', or set it to transformers"
+        )
+    gpus = torch.cuda.device_count()
+    if gpus and tensor_parallel_size > gpus:
+        raise InputError(
+            f"evaluate.vllm_tensor_parallel_size = {tensor_parallel_size}: this machine has {gpus} GPUs; lower it"
+        )
+
+
+class VllmEngine(Engine):
+    """Continuous batching by vLLM, at most `batch_size` lists at a time.
+
+    vLLM gets token ids and returns them: the tokenizer is the project's own, as for transformers.
+    """
+
+    def __init__(
+        self, llm: Any, tokenizer: Any, batch_size: int, max_completion_length: int, repetition_penalty: float
+    ):
+        super().__init__(tokenizer, batch_size, max_completion_length, repetition_penalty)
+        self._llm = llm
+
+    @classmethod
+    def load(
+        cls,
+        path: str,
+        device: str,
+        batch_size: int,
+        max_completion_length: int,
+        repetition_penalty: float,
+        *,
+        max_prompt_length: int,
+        tensor_parallel_size: int,
+        gpu_memory_utilization: float,
+    ) -> "VllmEngine":
+        """Return the engine of a Hugging Face folder, in the type that its weights are saved in.
+
+        `max_prompt_length` is that of the prompts to come, in tokens; on a CPU `gpu_memory_utilization` is the share
+        of the machine's memory. Raises `InputError` where prompt and list are longer than the model's positions.
+        """
+        from transformers import AutoConfig  # noqa: PLC0415  (slow)
+        from vllm import LLM  # noqa: PLC0415  (not on every machine)
+
+        from convrec.generation.tokenizer import load_tokenizer  # noqa: PLC0415
+
+        config: Any = AutoConfig.from_pretrained(path)
+        length, positions = max_prompt_length + max_completion_length, getattr(config, "max_position_embeddings", None)
+        if positions is not None and length > positions:
+            raise InputError(
+                f"{path} has {positions} positions: no room for a prompt of {max_prompt_length} tokens and a list of "
+                f"evaluate.max_completion_length = {max_completion_length}; lower that, or common.max_prompt_length"
+            )
+        llm = LLM(
+            path,
+            skip_tokenizer_init=True,
+            dtype=str(config.dtype or torch.float32).removeprefix("torch."),  # vLLM's "auto" halves float32
+            max_model_len=length,
+            max_num_seqs=batch_size,
+            tensor_parallel_size=tensor_parallel_size,
+            gpu_memory_utilization=gpu_memory_utilization,
+            enforce_eager=device == "cpu",  # compiling takes longer than it saves there
+            generation_config="vllm",  # the folder's own sampling options are not the evaluation's
+        )
+        return cls(llm, load_tokenizer(path), batch_size, max_completion_length, repetition_penalty)
+
+    def close(self) -> None:
+        self._llm.llm_engine.engine_core.shutdown()
+        del self._llm
+
+    def _complete(self, prompts: Sequence[TokenIds], order: list[int]) -> Iterator[list[tuple[int, TokenIds]]]:
+        engine, decoding = self._llm.llm_engine, self._sampling_params()
+        for index in order:
+            engine.add_request(str(index), {"prompt_token_ids": prompts[index]}, decoding)
+        finished = []
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                if output.finished:
+                    finished.append((int(output.request_id), list(output.outputs[0].token_ids)))
+            if len(finished) >= self._batch_size or (finished and not engine.has_unfinished_requests()):
+                yield finished
+                finished = []
+
+    def _sampling_params(self) -> Any:
+        """Return how every list is decoded."""
+        from vllm import SamplingParams  # noqa: PLC0415  (not on every machine)
+
+        return SamplingParams(
+            temperature=0.0,
+            max_tokens=self._max_completion_length,
+            repetition_penalty=self._repetition_penalty,
+            stop_token_ids=[self.tokenizer.eos_token_id],
+            ignore_eos=True,  # of the model's configuration, which may name others
+            detokenize=False,
+        )

@@ -1,0 +1,49 @@
+"""A random model and prompts for the engines' tests; `python -m tests.generation.random_model` lists them by vLLM."""
+
+import argparse
+import json
+import os
+from pathlib import Path
+
+from convrec.training.embedded import make_model, train_tokenizer
+
+SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_layers": 2, "num_heads": 1, "num_key_value_heads": 1}
+WORDS = ["a", "film", "something", "with", "heists", "please", "old"]
+PENALTIES = (1.0, 1.2)
+MAX_NEW = 24
+
+
+def make_random_model(folder: Path, seed: int = 0) -> Path:
+    """Write an untrained Qwen2 with its tokenizer, and return its folder."""
+    tokenizer = train_tokenizer([" ".join(WORDS)] * 5, [], 300)
+    make_model(tokenizer, **SIZES, seed=seed).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def prompts_of(number: int) -> list[list[dict[str, str]]]:
+    """Return distinct prompts of several lengths."""
+    texts = (" ".join(WORDS[(i + j * j) % len(WORDS)] for j in range(1 + i)) for i in range(number))
+    return [[{"role": "user", "content": text}] for text in texts]
+
+
+def main() -> None:
+    """Write vLLM's lists for each penalty; one engine serves both."""
+    os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+    from convrec.generation.vllm_engine import VllmEngine  # noqa: PLC0415
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--output", type=Path, required=True)
+    options = parser.parse_args()
+    machine = {"max_prompt_length": 64, "tensor_parallel_size": 1, "gpu_memory_utilization": 0.1}
+    engine = VllmEngine.load(options.model, "cpu", 4, MAX_NEW, PENALTIES[0], **machine)
+    lists = [
+        VllmEngine(engine._llm, engine.tokenizer, 4, MAX_NEW, penalty).generate(prompts_of(11)) for penalty in PENALTIES
+    ]
+    engine.close()
+    options.output.write_text(json.dumps(lists))
+
+
+if __name__ == "__main__":
+    main()

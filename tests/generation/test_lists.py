@@ -1,0 +1,160 @@
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
+
+from convrec.generation.engine import TransformersEngine
+from convrec.generation.journal import ListJournal
+from convrec.generation.lists import EngineOptions, Settings, model_lists
+from convrec.generation.models import standalone
+from convrec.generation.tokenizer import load_tokenizer
+from tests.conftest import ROOT
+from tests.generation.random_model import make_random_model, prompts_of
+
+SETTINGS = Settings(None, 5, 16)
+OPTIONS = EngineOptions("transformers", "cpu", 2, 1, 0.5)
+ROWS = [{"messages": prompt} for prompt in prompts_of(9)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    return make_random_model(tmp_path_factory.mktemp("random") / "model")
+
+
+@pytest.fixture
+def asked(monkeypatch, tmp_path) -> list[int]:
+    """The sizes of the batches that are generated, in a project of its own."""
+    monkeypatch.chdir(tmp_path)
+    sizes: list[int] = []
+    whole = TransformersEngine._complete_batch
+
+    def complete(self, prompts):
+        sizes.append(len(prompts))
+        return whole(self, prompts)
+
+    monkeypatch.setattr(TransformersEngine, "_complete_batch", complete)
+    return sizes
+
+
+def test_a_prompt_is_asked_once(model, asked):
+    lists = model_lists(model, [*ROWS[:3], *ROWS[:3]], SETTINGS, OPTIONS)
+    assert asked == [2, 1] and lists.texts[:3] == lists.texts[3:] and len(set(lists.texts)) == 3
+    assert model_lists(model, ROWS[:4], SETTINGS, OPTIONS).texts[:3] == lists.texts[:3]
+    assert asked == [2, 1, 1]
+
+
+def test_other_weights_other_decoding_and_another_device_are_other_lists(model, asked, tmp_path):
+    first = model_lists(model, ROWS[:2], SETTINGS, OPTIONS)
+    copy = shutil.copytree(model, tmp_path / "copy")
+    (copy / "trainer_state.json").touch()
+    assert model_lists(copy, ROWS[:2], SETTINGS, OPTIONS) == first and asked == [2], "the same weights elsewhere"
+    penalised = model_lists(model, ROWS[:2], Settings(None, 5, 16, repetition_penalty=2.0), OPTIONS)
+    other = model_lists(make_random_model(tmp_path / "other", seed=1), ROWS[:2], SETTINGS, OPTIONS)
+    assert asked == [2, 2, 2] and len({*first.texts, *penalised.texts, *other.texts}) == 6
+    instructed = model_lists(model, ROWS[:2], Settings("Films.", 5, 16), OPTIONS)
+    assert asked == [2, 2, 2, 2] and instructed.texts != first.texts
+
+
+def test_a_generation_that_failed_goes_on_where_it_was(model, asked, monkeypatch):
+    whole = model_lists(model, ROWS, SETTINGS, OPTIONS).texts
+    shutil.rmtree("checkpoints")
+    counted = TransformersEngine._complete_batch
+
+    def fail_at_third(self, prompts):
+        if len(asked) == 2:
+            raise RuntimeError("out of memory")
+        return counted(self, prompts)
+
+    asked.clear()
+    with monkeypatch.context() as failing, pytest.raises(RuntimeError, match="out of memory"):
+        failing.setattr(TransformersEngine, "_complete_batch", fail_at_third)
+        model_lists(model, ROWS, SETTINGS, OPTIONS)
+    assert asked == [2, 2]
+    assert model_lists(model, ROWS, SETTINGS, OPTIONS).texts == whole
+    assert asked == [2, 2, 2, 2, 1]
+
+
+KILLED = """
+import os, signal
+from convrec.generation.engine import TransformersEngine
+from convrec.generation.lists import model_lists
+from tests.generation.test_lists import OPTIONS, ROWS, SETTINGS
+whole, calls = TransformersEngine._complete_batch, []
+def complete(self, prompts):
+    calls.append(prompts)
+    if len(calls) == 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return whole(self, prompts)
+TransformersEngine._complete_batch = complete
+model_lists({model!r}, ROWS, SETTINGS, OPTIONS)
+"""
+
+
+def test_a_generation_that_was_killed_goes_on_where_it_was(model, asked, tmp_path):
+    path = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    script = KILLED.replace("{model!r}", f"__import__('pathlib').Path({str(model)!r})")
+    killed = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL
+    (journal,) = (tmp_path / "checkpoints" / "lists").glob("*.jsonl")
+    assert len(journal.read_text().splitlines()) == 6
+    resumed = model_lists(model, ROWS, SETTINGS, OPTIONS)
+    assert asked == [2, 1]
+    shutil.rmtree("checkpoints")
+    assert model_lists(model, ROWS, SETTINGS, OPTIONS) == resumed
+
+
+def test_adapters_answer_as_the_model_that_they_are_merged_into(model, asked, tmp_path):
+    adapted = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(model),
+        LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM"),
+    )
+    adapted.save_pretrained(tmp_path / "adapters")
+    load_tokenizer(model).save_pretrained(tmp_path / "adapters")
+    lists = model_lists(tmp_path / "adapters", ROWS, SETTINGS, OPTIONS)
+    assert lists != model_lists(model, ROWS, SETTINGS, OPTIONS)
+    with standalone(tmp_path / "adapters") as merged:
+        assert not (merged / "adapter_config.json").exists()
+        shutil.rmtree("checkpoints")
+        assert model_lists(merged, ROWS, SETTINGS, OPTIONS) == lists
+    assert not merged.exists()
+
+
+ENTRIES = st.dictionaries(st.text(max_size=5), st.text(max_size=8), min_size=1, max_size=4)
+
+
+@given(ENTRIES, ENTRIES, st.data())
+def test_a_journal_cut_anywhere_loses_its_last_line_alone(tmp_path_factory, first, second, data):
+    path = tmp_path_factory.mktemp("journal") / "deep" / "lists.jsonl"
+    journal = ListJournal(path)
+    assert journal.read() == {}
+    journal.append(first)
+    written = path.read_bytes()
+    kept = data.draw(st.integers(0, len(written)))
+    path.write_bytes(written[:kept])
+    whole = dict(list(first.items())[: sum(1 for end in _line_ends(written) if end <= kept)])
+    assert journal.read() == whole
+    journal.append(second)
+    assert journal.read() == whole | second
+
+
+def _line_ends(written: bytes) -> list[int]:
+    """Return after how many bytes each line is whole: its newline may be missing."""
+    return [i for i, byte in enumerate(written) if byte == ord("\n")]
+
+
+@pytest.mark.parametrize("line", ["3", "[]", '{"prompt": "a"}', '{"prompt": ["a"], "list": "x"}', "\x00", "null"])
+def test_a_line_of_something_else_is_no_list(tmp_path, line):
+    path = tmp_path / "lists.jsonl"
+    path.write_text(f"{line}\n{json.dumps({'prompt': 'a', 'list': 'x'})}\n")
+    assert ListJournal(path).read() == {"a": "x"}
