@@ -53,7 +53,7 @@ def test_batches_come_as_they_finish_the_longest_prompts_first(model):
 def test_a_list_ends_before_the_end_token(model):
     engine = _engine(model, 1.0, 2)
     end = load_tokenizer(model).eos_token_id
-    engine._complete_batch = lambda prompts: [[5, 6, end, 7], [8, 9, 10, 11]]
+    engine.complete = lambda prompts, requests: [[5, 6, end, 7], [8, 9, 10, 11]]
     decode = engine.tokenizer.decode
     assert engine.generate(prompts_of(2)) == [decode([8, 9, 10, 11]), decode([5, 6])]
 

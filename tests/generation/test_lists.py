@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
+from convrec.data.catalog import Catalog, Item
+from convrec.errors import InputError
 from convrec.generation.engine import TransformersEngine
 from convrec.generation.journal import ListJournal
 from convrec.generation.lists import EngineOptions, Settings, model_lists
@@ -35,13 +37,13 @@ def asked(monkeypatch, tmp_path) -> list[int]:
     """The sizes of the batches that are generated, in a project of its own."""
     monkeypatch.chdir(tmp_path)
     sizes: list[int] = []
-    whole = TransformersEngine._complete_batch
+    whole = TransformersEngine.complete
 
-    def complete(self, prompts):
+    def complete(self, prompts, requests=()):
         sizes.append(len(prompts))
-        return whole(self, prompts)
+        return whole(self, prompts, requests)
 
-    monkeypatch.setattr(TransformersEngine, "_complete_batch", complete)
+    monkeypatch.setattr(TransformersEngine, "complete", complete)
     return sizes
 
 
@@ -67,16 +69,16 @@ def test_other_weights_other_decoding_and_another_device_are_other_lists(model, 
 def test_a_generation_that_failed_goes_on_where_it_was(model, asked, monkeypatch):
     whole = model_lists(model, ROWS, SETTINGS, OPTIONS).texts
     shutil.rmtree("checkpoints")
-    counted = TransformersEngine._complete_batch
+    counted = TransformersEngine.complete
 
-    def fail_at_third(self, prompts):
+    def fail_at_third(self, prompts, requests=()):
         if len(asked) == 2:
             raise RuntimeError("out of memory")
-        return counted(self, prompts)
+        return counted(self, prompts, requests)
 
     asked.clear()
     with monkeypatch.context() as failing, pytest.raises(RuntimeError, match="out of memory"):
-        failing.setattr(TransformersEngine, "_complete_batch", fail_at_third)
+        failing.setattr(TransformersEngine, "complete", fail_at_third)
         model_lists(model, ROWS, SETTINGS, OPTIONS)
     assert asked == [2, 2]
     assert model_lists(model, ROWS, SETTINGS, OPTIONS).texts == whole
@@ -85,16 +87,18 @@ def test_a_generation_that_failed_goes_on_where_it_was(model, asked, monkeypatch
 
 KILLED = """
 import os, signal
+from convrec.data.catalog import Catalog, Item
+from convrec.errors import InputError
 from convrec.generation.engine import TransformersEngine
 from convrec.generation.lists import model_lists
 from tests.generation.test_lists import OPTIONS, ROWS, SETTINGS
-whole, calls = TransformersEngine._complete_batch, []
-def complete(self, prompts):
+whole, calls = TransformersEngine.complete, []
+def complete(self, prompts, requests=()):
     calls.append(prompts)
     if len(calls) == 4:
         os.kill(os.getpid(), signal.SIGKILL)
-    return whole(self, prompts)
-TransformersEngine._complete_batch = complete
+    return whole(self, prompts, requests)
+TransformersEngine.complete = complete
 model_lists({model!r}, ROWS, SETTINGS, OPTIONS)
 """
 
@@ -130,6 +134,26 @@ def test_adapters_answer_as_the_model_that_they_are_merged_into(model, asked, tm
     assert not merged.exists()
 
 
+def test_lists_from_the_catalog_alone(model, asked):
+    catalog = Catalog(
+        [Item("Heat", 1995), Item("Alien", 1979), Item("Aliens", 1986), Item("Up", None), Item("M", 1931)]
+    )
+    seen = ["Heat (1995)", "M"]
+    rows = [{**ROWS[0], "seen_titles": []}, {**ROWS[0], "seen_titles": seen}, {**ROWS[1], "seen_titles": seen}]
+    settings = Settings(None, 3, 1)  # what a list of the catalog takes is not cut
+    lists = model_lists(model, rows, settings, OPTIONS, catalog).texts
+    assert asked == [2, 1], "one prompt with other seen titles is another list"
+    for text, row in zip(lists, rows, strict=True):
+        found = [catalog.index_of_line(written) for written in text.split("\n")]
+        assert len(set(found)) == 3 and None not in found
+        assert not set(found) & catalog.indices_of_titles(row["seen_titles"])
+    assert model_lists(model, rows, settings, OPTIONS, catalog).texts == lists and asked == [2, 1]
+    assert model_lists(model, rows, settings, OPTIONS).texts != lists and asked == [2, 1, 2]
+    smaller = Catalog(catalog.items[:4])
+    with pytest.raises(InputError, match="3 items is asked for, and 2 of the catalog's 4"):
+        model_lists(model, [{**ROWS[0], "seen_titles": ["Heat", "Up"]}], settings, OPTIONS, smaller)
+
+
 ENTRIES = st.dictionaries(st.text(max_size=5), st.text(max_size=8), min_size=1, max_size=4)
 
 
@@ -153,8 +177,8 @@ def _line_ends(written: bytes) -> list[int]:
     return [i for i, byte in enumerate(written) if byte == ord("\n")]
 
 
-@pytest.mark.parametrize("line", ["3", "[]", '{"prompt": "a"}', '{"prompt": ["a"], "list": "x"}', "\x00", "null"])
+@pytest.mark.parametrize("line", ["3", "[]", '{"request": "a"}', '{"request": ["a"], "list": "x"}', "\x00", "null"])
 def test_a_line_of_something_else_is_no_list(tmp_path, line):
     path = tmp_path / "lists.jsonl"
-    path.write_text(f"{line}\n{json.dumps({'prompt': 'a', 'list': 'x'})}\n")
+    path.write_text(f"{line}\n{json.dumps({'request': 'a', 'list': 'x'})}\n")
     assert ListJournal(path).read() == {"a": "x"}

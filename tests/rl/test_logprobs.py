@@ -5,7 +5,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor
 from trl.trainer.utils import add_fused_lm_head
 
-from convrec.rl.logprobs import add_penalized_head, penalized_log_probs
+from convrec.rl.logprobs import add_sampled_head, sampled_log_probs
 
 
 @given(st.integers(0, 1000), st.sampled_from([1.0, 1.5, 0.8]), st.sampled_from([1.0, 0.7]))
@@ -14,7 +14,7 @@ def test_it_is_the_distribution_that_transformers_samples(seed, penalty, tempera
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(0, 6, (3, 8), generator=generator)
     logits = torch.randn(3, 5, 6, generator=generator, dtype=torch.float32)
-    found, entropy = penalized_log_probs(logits, ids, penalty, temperature)
+    found, entropy = sampled_log_probs(logits, ids, penalty, temperature)
     processor = RepetitionPenaltyLogitsProcessor(penalty)
     for column in range(5):
         place = 3 + column
@@ -37,7 +37,7 @@ def test_without_a_penalty_it_equals_trl_s_head():
     labels[0, 5:] = -100  # a shorter completion
     results = []
     for head in (lambda m: add_fused_lm_head(m, 0.9, outputs=("log_probs", "entropy")),
-                 lambda m: add_penalized_head(m, 1.0, 0.9)):  # fmt: skip
+                 lambda m: add_sampled_head(m, 1.0, 0.9, None)):  # fmt: skip
         model = _model()
         head(model)
         output = model(input_ids=ids, attention_mask=torch.ones_like(ids), labels=labels, fused_lm_head=True)
@@ -49,7 +49,7 @@ def test_without_a_penalty_it_equals_trl_s_head():
 
 def test_a_batch_without_labels_gives_zeros_that_can_be_trained_on():
     model, ids = _model(), torch.ones(2, 5, dtype=torch.long)
-    add_penalized_head(model, 1.5, 1.0)
+    add_sampled_head(model, 1.5, 1.0, None)
     output = model(input_ids=ids, labels=torch.full_like(ids, -100), fused_lm_head=True)
     output.log_probs[:, -2:].sum().backward()
     assert output.log_probs.abs().sum() == 0

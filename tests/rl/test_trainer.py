@@ -14,7 +14,7 @@ from convrec.generation.tokenizer import load_tokenizer
 from convrec.rl import trainer as trainer_module
 from convrec.rl.advantages import rank_advantages
 from convrec.rl.arguments import PUBLISHED, RankGRPOConfig
-from convrec.rl.logprobs import penalized_log_probs
+from convrec.rl.logprobs import sampled_log_probs
 from convrec.rl.rewards import GroundedReward, RankReward, rank_returns
 from convrec.rl.trainer import RankGRPOTrainer
 from tests.rl.tiny import CATALOG, NUM_RANKS, series, tiny_trainer, weights
@@ -131,7 +131,7 @@ def test_a_repetition_penalty_is_part_of_the_policy(make):
     mask, kept = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1), batch["completion_ids"].shape[1]
     scored, _, _ = trainer._get_per_token_logps_and_entropies(trainer.model, ids, mask, kept)
     logits = trainer.model(input_ids=ids, attention_mask=mask).logits[:, -kept - 1 : -1]
-    penalized, plain = (penalized_log_probs(logits, ids, penalty)[0] for penalty in (1.5, 1.0))
+    penalized, plain = (sampled_log_probs(logits, ids, penalty)[0] for penalty in (1.5, 1.0))
     real = batch["completion_mask"].bool()
     torch.testing.assert_close(scored[real], penalized[real], rtol=1e-3, atol=1e-4)
     assert (scored - plain)[real].abs().max() > 0.1

@@ -341,49 +341,27 @@ class ConstraintState:
         self._first[rows, layer, trie.first_tokens[:, items]] = left
 
 
-class AllowedTokens(NamedTuple):
-    """The tokens allowed at each position of completions (B, T): those of (b, t) begin at `offsets[b * T + t]`."""
-
-    offsets: torch.Tensor  # (B * T + 1,)
-    tokens: torch.Tensor  # ascending within a position
-
-    def mask(self, first: int, last: int, vocab_size: int) -> torch.Tensor:
-        """Return which tokens are allowed at the flat positions `first` to `last - 1`, as booleans (.., vocab_size).
-
-        A position without any (behind the end) has all, so that a softmax over it stays finite.
-        """
-        counts = self.offsets[first + 1 : last + 1] - self.offsets[first:last]
-        rows = torch.repeat_interleave(torch.arange(last - first, device=counts.device), counts)
-        allowed = (counts == 0)[:, None].repeat(1, vocab_size)
-        allowed[rows, self.tokens[self.offsets[first] : self.offsets[last]]] = True
-        return allowed
-
-
-def replay(
+def allowed_tokens(
     trie: CatalogTrie,
     requests: Sequence[ListRequest],
     completion_ids: torch.Tensor,
     mask: torch.Tensor,
-    vocab_size: int | None = None,
-) -> AllowedTokens:
-    """Return what was allowed at each token of completions (B, T) that these requests led to, where `mask` is true.
+    vocab_size: int,
+) -> torch.Tensor:
+    """Return what was allowed at each token of the completions (B, T) that these requests led to.
 
-    The mask holds the tokens written, EOS included: from the left, without gaps. Raises `InputError` naming the first
-    row with a token that was not allowed.
+    The mask (B, T) holds the tokens written, EOS included: from the left, without gaps. Where it is false all are
+    allowed. Raises `ValueError` naming the first row with a token that was not.
+
+    Shape: (B, T, vocab_size), booleans.
     """
-    trie = trie.to(completion_ids.device)
-    size, length = completion_ids.shape
-    mask = mask.bool()
-    state = ConstraintState(trie, requests, vocab_size or trie.vocab_size)
-    found = []
-    for t in range(length):
+    state = ConstraintState(trie, requests, vocab_size)
+    allowed = torch.ones(*completion_ids.shape, vocab_size, dtype=torch.bool, device=completion_ids.device)
+    for t in range(completion_ids.shape[1]):
         rows = mask[:, t].nonzero().squeeze(1)
-        at, tokens = state.allowed(rows).nonzero(as_tuple=True)
-        found.append((rows[at] * length + t, tokens))
+        allowed[rows, t] = state.allowed(rows)
         state.advance(completion_ids[rows, t], rows)
     if state.lost.any():
         row = int(state.lost.nonzero()[0])
-        raise InputError(f"completion {row}: it holds a token that its request does not allow; give the same request")
-    positions, tokens = (torch.cat(parts) for parts in zip(*found, strict=True))
-    offsets = torch.nn.functional.pad(torch.bincount(positions, minlength=size * length).cumsum(0), (1, 0))
-    return AllowedTokens(offsets, tokens[positions.argsort(stable=True)])
+        raise ValueError(f"completion {row}: it holds a token that its request does not allow; give the same request")
+    return allowed

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from convrec.generation.constraint import CatalogTrie, ListRequest
 from convrec.generation.prompts import Prompt
 
 logger = logging.getLogger(__name__)
@@ -20,30 +21,49 @@ class Engine(ABC):
 
     Every engine reads the same tokens: those of the chat template, or the ids it is given. A list ends before the
     tokenizer's end token. `repetition_penalty` above 1 lowers the score of every token that the prompt or the list
-    holds already.
+    holds already. With a `trie`, every prompt needs a request, and its list is what that asks for, to the letter; it
+    takes what tokens it needs, whatever `max_completion_length`.
     """
 
-    def __init__(self, tokenizer: Any, batch_size: int, max_completion_length: int, repetition_penalty: float):
+    def __init__(
+        self,
+        tokenizer: Any,
+        batch_size: int,
+        max_completion_length: int,
+        repetition_penalty: float,
+        trie: CatalogTrie | None = None,
+    ):
         self.tokenizer = tokenizer
         self._batch_size, self._max_completion_length = batch_size, max_completion_length
         self._repetition_penalty = repetition_penalty
+        self._trie = trie
 
-    def generate(self, prompts: Sequence[Prompt]) -> list[str]:
+    def generate(self, prompts: Sequence[Prompt], requests: Sequence[ListRequest] = ()) -> list[str]:
         """Return one list a prompt, in order, without special tokens."""
         texts = [""] * len(prompts)
-        for batch in self.stream(token_ids(self.tokenizer, prompts)):
+        for batch in self.stream(token_ids(self.tokenizer, prompts), requests):
             for index, text in batch:
                 texts[index] = text
         return texts
 
-    def stream(self, prompts: Sequence[TokenIds]) -> Iterator[list[tuple[int, str]]]:
+    def stream(
+        self, prompts: Sequence[TokenIds], requests: Sequence[ListRequest] = ()
+    ) -> Iterator[list[tuple[int, str]]]:
         """Yield batches of finished lists, each with its prompt's index, as they come; tell the progress.
 
-        The longest prompts come first: a batch that does not fit in memory fails at once.
+        The longest prompts come first: a batch that does not fit in memory fails at once. Raises `InputError` for a
+        request that cannot be met.
         """
+        if len(requests) != (len(prompts) if self._trie is not None else 0):
+            raise ValueError(
+                f"{len(requests)} requests for {len(prompts)} prompts; with a trie give each prompt its own"
+            )
+        if self._trie is not None:
+            for first in range(0, len(requests), self._batch_size):
+                self._trie.open_items(requests[first : first + self._batch_size])
         order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
         start, done, tokens = time.monotonic(), 0, 0
-        for batch in self._complete(prompts, order):
+        for batch in self._complete(prompts, requests, order):
             finished = [(index, self._until_end(completion)) for index, completion in batch]
             yield [(index, self.tokenizer.decode(ids, skip_special_tokens=True)) for index, ids in finished]
             done, tokens = done + len(finished), tokens + sum(len(ids) for _, ids in finished)
@@ -57,8 +77,16 @@ class Engine(ABC):
         """Give back the memory of the model; the engine cannot be used again."""
 
     @abstractmethod
-    def _complete(self, prompts: Sequence[TokenIds], order: list[int]) -> Iterator[list[tuple[int, TokenIds]]]:
+    def _complete(
+        self, prompts: Sequence[TokenIds], requests: Sequence[ListRequest], order: list[int]
+    ) -> Iterator[list[tuple[int, TokenIds]]]:
         """Yield batches of finished completions, each with its prompt's index, nearly in the given order."""
+
+    def _most_tokens(self, requests: Sequence[ListRequest]) -> int:
+        """Return how many tokens a completion may have."""
+        if self._trie is None:
+            return self._max_completion_length
+        return self._trie.longest(max(request.length for request in requests))
 
     def _until_end(self, completion: TokenIds) -> TokenIds:
         end = self.tokenizer.eos_token_id
@@ -75,14 +103,27 @@ class TransformersEngine(Engine):
     """Greedy decoding with transformers, in batches sorted by length."""
 
     def __init__(
-        self, model: Any, tokenizer: Any, batch_size: int, max_completion_length: int, repetition_penalty: float
+        self,
+        model: Any,
+        tokenizer: Any,
+        batch_size: int,
+        max_completion_length: int,
+        repetition_penalty: float,
+        trie: CatalogTrie | None = None,
     ):
-        super().__init__(tokenizer, batch_size, max_completion_length, repetition_penalty)
+        trie = None if trie is None else trie.to(model.device)
+        super().__init__(tokenizer, batch_size, max_completion_length, repetition_penalty, trie)
         self._model = model
 
     @classmethod
     def load(
-        cls, path: str, device: str, batch_size: int, max_completion_length: int, repetition_penalty: float
+        cls,
+        path: str,
+        device: str,
+        batch_size: int,
+        max_completion_length: int,
+        repetition_penalty: float,
+        trie: CatalogTrie | None = None,
     ) -> "TransformersEngine":
         """Return the engine of a Hugging Face folder on this device, in the type that its weights are saved in."""
         from transformers import AutoModelForCausalLM  # noqa: PLC0415  (10 s to import)
@@ -92,46 +133,52 @@ class TransformersEngine(Engine):
         tokenizer = load_tokenizer(path)
         model: Any = AutoModelForCausalLM.from_pretrained(path, dtype="auto")
         model.to(device)
-        return cls(model, tokenizer, batch_size, max_completion_length, repetition_penalty)
+        return cls(model, tokenizer, batch_size, max_completion_length, repetition_penalty, trie)
 
     def close(self) -> None:
         del self._model
         torch.cuda.empty_cache()
 
-    def _complete(self, prompts: Sequence[TokenIds], order: list[int]) -> Iterator[list[tuple[int, TokenIds]]]:
-        was_training = self._model.training
-        self._model.eval()
-        try:
-            for first in range(0, len(order), self._batch_size):
-                rows = order[first : first + self._batch_size]
-                yield list(zip(rows, self._complete_batch([prompts[i] for i in rows]), strict=True))
-        finally:
-            self._model.train(was_training)
+    def _complete(
+        self, prompts: Sequence[TokenIds], requests: Sequence[ListRequest], order: list[int]
+    ) -> Iterator[list[tuple[int, TokenIds]]]:
+        for first in range(0, len(order), self._batch_size):
+            rows = order[first : first + self._batch_size]
+            completions = self.complete([prompts[i] for i in rows], [requests[i] for i in rows] if requests else ())
+            yield list(zip(rows, completions, strict=True))
 
     @torch.inference_mode()
-    def _complete_batch(self, prompts: list[TokenIds]) -> list[TokenIds]:
+    def complete(self, prompts: Sequence[TokenIds], requests: Sequence[ListRequest] = ()) -> list[TokenIds]:
+        """Return one completion's tokens a prompt, all in one batch; behind its end token there may be others."""
         width = max(map(len, prompts))
         # Padded with their own first tokens: the penalty reads the padding, too, and must find nothing new there.
         rows = [[ids[0]] * (width - len(ids)) + ids for ids in prompts]
         mask = [[0] * (width - len(ids)) + [1] * len(ids) for ids in prompts]
-        device = self._model.device
-        output = self._model.generate(
-            input_ids=torch.tensor(rows, device=device),
-            attention_mask=torch.tensor(mask, device=device),
-            **self._options(),
-        )
+        device, was_training = self._model.device, self._model.training
+        self._model.eval()
+        try:
+            output = self._model.generate(
+                input_ids=torch.tensor(rows, device=device),
+                attention_mask=torch.tensor(mask, device=device),
+                **self._options(requests),
+            )
+        finally:
+            self._model.train(was_training)
         return output[:, width:].tolist()
 
-    def _options(self) -> dict[str, Any]:
+    def _options(self, requests: Sequence[ListRequest]) -> dict[str, Any]:
         """Return the arguments of `generate` for one batch: how its lists are decoded."""
+        from convrec.generation.processors import CatalogConstraint  # noqa: PLC0415  (imports transformers: slow)
+
         end, pad = self.tokenizer.eos_token_id, self.tokenizer.pad_token_id
         return {
             "do_sample": False,
             "temperature": None,
             "top_p": None,
             "top_k": None,
-            "max_new_tokens": self._max_completion_length,
+            "max_new_tokens": self._most_tokens(requests),
             "repetition_penalty": self._repetition_penalty,
+            "logits_processor": [] if self._trie is None else [CatalogConstraint(self._trie, requests)],
             "pad_token_id": end if pad is None else pad,
             "eos_token_id": end,
         }

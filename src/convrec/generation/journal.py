@@ -4,38 +4,44 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from convrec.generation.constraint import ListRequest
 from convrec.generation.engine import TokenIds
 
 
-def prompt_digest(prompt: TokenIds) -> str:
-    """Return what stands for a prompt's tokens in a journal."""
-    return hashlib.sha256(json.dumps(prompt).encode()).hexdigest()[:32]
+def request_digest(prompt: TokenIds, request: ListRequest | None) -> str:
+    """Return what stands for a prompt's tokens, and for what its list may hold, in a journal."""
+    asked: list[Any] = [prompt]
+    if request is not None:
+        allowed = None if request.allowed is None else sorted(request.allowed)
+        asked += [request.length, sorted(request.banned), allowed]
+    return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:32]
 
 
 class ListJournal:
-    """A file of JSON lines, each the digest of a prompt and its list.
+    """A file of JSON lines, each the digest of a request and its list.
 
-    A line that was cut short, by a crash or a full disk, is no line: its prompt is asked again.
+    A line that was cut short, by a crash or a full disk, is no line: it is asked for again.
     """
 
     def __init__(self, path: Path):
         self._path = path
 
     def read(self) -> dict[str, str]:
-        """Return the lists by the digest of their prompt."""
+        """Return the lists by the digest of their request."""
         lists: dict[str, str] = {}
         for line in self._path.read_bytes().split(b"\n") if self._path.is_file() else ():
             try:
                 row = json.loads(line)
-                lists[row["prompt"]] = row["list"]
+                lists[row["request"]] = row["list"]
             except (ValueError, TypeError, KeyError):
                 continue
         return lists
 
     def append(self, lists: Mapping[str, str]) -> None:
-        """Add lists by the digest of their prompt; they are kept once this returns."""
-        rows = "".join(json.dumps({"prompt": digest, "list": text}) + "\n" for digest, text in lists.items())
+        """Add lists by the digest of their request; they are kept once this returns."""
+        rows = "".join(json.dumps({"request": digest, "list": text}) + "\n" for digest, text in lists.items())
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a+b") as stream:
             if stream.tell():

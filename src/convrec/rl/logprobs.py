@@ -1,4 +1,4 @@
-"""Log-probabilities under a repetition penalty: of what is really sampled where rollouts are drawn with one."""
+"""Log-probabilities of what is really sampled where rollouts have a repetition penalty or the catalog constraint."""
 
 import functools
 from types import MethodType
@@ -7,34 +7,47 @@ from typing import Any
 import torch
 from trl.trainer.utils import FusedCausalLMOutput
 
+from convrec.rl.constrained import RolloutConstraint
 
-def penalized_log_probs(
-    logits: torch.Tensor, input_ids: torch.Tensor, penalty: float, temperature: float = 1.0
+
+def sampled_log_probs(
+    logits: torch.Tensor,
+    input_ids: torch.Tensor,
+    penalty: float,
+    temperature: float = 1.0,
+    allowed: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return each next token's log-probability, and the entropy there, under the repetition penalty.
+    """Return each next token's log-probability, and the entropy there, in the distribution that rollouts sample.
 
     As in transformers' sampling, the logit of every token that the row holds before the position is divided by the
-    penalty where positive, multiplied where negative (Keskar et al., arXiv 1909.05858); then by the temperature.
+    penalty where positive, multiplied where negative (Keskar et al., arXiv 1909.05858); then by the temperature; and
+    tokens that are not `allowed` have no probability.
 
-    Shape: logits (B, K, vocab), which predict the last K tokens of input_ids (B, L), L > K; returns two (B, K).
+    Shape: logits (B, K, vocab), which predict the last K tokens of input_ids (B, L), L > K; allowed as the logits;
+    returns two (B, K).
     """
     length, kept = input_ids.shape[1], logits.shape[1]
-    positions = torch.arange(length, device=input_ids.device)
-    first = torch.full((logits.shape[0], logits.shape[2]), length, device=input_ids.device)
-    first = first.scatter_reduce(1, input_ids, positions.expand_as(input_ids), "amin")
-    seen = first[:, None, :] < positions[None, -kept:, None]
-    scores = torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits) / temperature
+    scores = logits
+    if penalty != 1:
+        positions = torch.arange(length, device=input_ids.device)
+        first = torch.full((logits.shape[0], logits.shape[2]), length, device=input_ids.device)
+        first = first.scatter_reduce(1, input_ids, positions.expand_as(input_ids), "amin")
+        seen = first[:, None, :] < positions[None, -kept:, None]
+        scores = torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
+    scores = scores / temperature
+    if allowed is not None:
+        scores = scores.masked_fill(~allowed, -torch.inf)
     log_probs = scores.float().log_softmax(dim=-1)
     with torch.no_grad():
-        entropy = -(log_probs.exp() * log_probs).sum(dim=-1)
+        entropy = -(log_probs.exp() * log_probs.clamp(min=torch.finfo(log_probs.dtype).min)).sum(dim=-1)
     return log_probs.gather(2, input_ids[:, -kept:, None]).squeeze(2), entropy
 
 
-def add_penalized_head(model: Any, penalty: float, temperature: float) -> None:
-    """Let `model(..., labels=labels, fused_lm_head=True)`, TRL's call, answer with the penalised ones.
+def add_sampled_head(model: Any, penalty: float, temperature: float, constraint: RolloutConstraint | None) -> None:
+    """Let `model(..., labels=labels, fused_lm_head=True)`, TRL's call, answer with those of what is sampled.
 
-    TRL's own head never holds a row of logits; this one holds those of the completions, since the penalty differs by
-    position.
+    TRL's own head never holds a row of logits; this one holds those of the completions, since penalty and constraint
+    differ by position.
     """
     original = model.forward
 
@@ -46,7 +59,10 @@ def add_penalized_head(model: Any, penalty: float, temperature: float) -> None:
         columns = scored.any(dim=0).nonzero()
         kept = scored.shape[1] - (int(columns[0]) if len(columns) else 0)  # from the first completion token on
         logits = original(**kwargs, logits_to_keep=kept + 1, use_cache=False).logits[:, :-1]
-        values = penalized_log_probs(logits, input_ids, penalty, temperature)
+        allowed = None
+        if constraint is not None and len(columns):
+            allowed = constraint.allowed(input_ids, kwargs["attention_mask"], kept, logits.shape[2])
+        values = sampled_log_probs(logits, input_ids, penalty, temperature, allowed)
         log_probs, entropy = (value.masked_fill(~scored[:, -kept:], 0) for value in values)
         return FusedCausalLMOutput(log_probs=log_probs, entropy=entropy)
 

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from transformers import DynamicCache, GenerationConfig
 
+from convrec.rl.constrained import RolloutConstraint
+
 
 def distinct_runs(prompts: Sequence[Sequence[int]]) -> tuple[list[list[int]], list[int]]:
     """Return the prompts without consecutive repetitions, and for each given prompt the index of its own."""
@@ -28,7 +30,12 @@ def beam_config(config: GenerationConfig, num_generations: int) -> GenerationCon
 
 
 @torch.no_grad()
-def generate_groups(model: Any, prompts: Sequence[Sequence[int]], config: GenerationConfig) -> list[list[int]]:
+def generate_groups(
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    config: GenerationConfig,
+    constraint: RolloutConstraint | None = None,
+) -> list[list[int]]:
     """Return one completion's token ids for each prompt, in order, each up to its EOS (which is kept).
 
     Equal prompts that follow each other are prefilled once, and their key-value cache is repeated. With
@@ -52,8 +59,10 @@ def generate_groups(model: Any, prompts: Sequence[Sequence[int]], config: Genera
         ids[row, width - len(prompt) :] = torch.tensor(prompt)
         mask[row, width - len(prompt) :] = 1
     ids, mask = ids.to(device), mask.to(device)
+    asked = distinct if beams > 1 else prompts
+    decoding = {"generation_config": config, "logits_processor": [constraint.processor(asked)] if constraint else []}
     if beams > 1:
-        output = model.generate(input_ids=ids, attention_mask=mask, generation_config=config)
+        output = model.generate(input_ids=ids, attention_mask=mask, **decoding)
     else:
         rows = torch.tensor(index, device=device)
         cache = None
@@ -69,9 +78,7 @@ def generate_groups(model: Any, prompts: Sequence[Sequence[int]], config: Genera
                 logits_to_keep=1,
             )
             cache.batch_select_indices(rows)
-        output = model.generate(
-            input_ids=ids[rows], attention_mask=mask[rows], past_key_values=cache, generation_config=config
-        )
+        output = model.generate(input_ids=ids[rows], attention_mask=mask[rows], past_key_values=cache, **decoding)
     completions = output[:, width:]
     ends = torch.isin(completions, torch.tensor(config.eos_token_id, device=device))
     kept = (ends.cumsum(1) - ends.long()) == 0  # up to the first EOS, and it too

@@ -14,7 +14,8 @@ from trl.models.utils import unwrap_model_for_generation
 
 from convrec.rl.advantages import rank_advantages
 from convrec.rl.arguments import RankGRPOConfig
-from convrec.rl.logprobs import add_penalized_head
+from convrec.rl.constrained import RolloutConstraint
+from convrec.rl.logprobs import add_sampled_head
 from convrec.rl.loop import EpochSampler, StepClock
 from convrec.rl.loss import rank_grpo_loss
 from convrec.rl.rewards import rank_returns
@@ -27,6 +28,8 @@ class RankGRPOTrainer(GRPOTrainer):
 
     The weighted relevance of the rank rewards gives the returns; `args.scalar_rewards` says how scalar rewards and
     reward models enter. The algorithms other than `rank_grpo` see each list as one unit with TRL's own advantages.
+    With a `constraint`, rollouts hold catalog items alone, and the policy is the constrained distribution; the rows
+    then have `seen_titles`.
 
     Raises `ValueError` at construction for rewards and arguments that it does not honour, and `FloatingPointError`
     in training when the loss or its gradient is not finite.
@@ -37,7 +40,14 @@ class RankGRPOTrainer(GRPOTrainer):
     reward_funcs: Any
     _tokenizer: Any
 
-    def __init__(self, model: Any, reward_funcs: Any, args: RankGRPOConfig, **kwargs: Any):
+    def __init__(
+        self,
+        model: Any,
+        reward_funcs: Any,
+        args: RankGRPOConfig,
+        constraint: RolloutConstraint | None = None,
+        **kwargs: Any,
+    ):
         rewards = list(reward_funcs) if isinstance(reward_funcs, (list, tuple)) else [reward_funcs]
         self._rank_rewards = [i for i, reward in enumerate(rewards) if hasattr(reward, "last_relevance")]
         if args.algorithm == "rank_grpo" and not self._rank_rewards:
@@ -51,6 +61,9 @@ class RankGRPOTrainer(GRPOTrainer):
                 raise ValueError(
                     f"num_ranks = {args.num_ranks}, but reward {i} is of {num_ranks} ranks; make them agree"
                 )
+        if constraint is not None:
+            _check_constraint(constraint, args, kwargs)
+        self._constraint = constraint
         self.seconds: dict[str, float] = defaultdict(float)
         self.tokens = 0
         self._relevance = torch.zeros(0)
@@ -62,12 +75,12 @@ class RankGRPOTrainer(GRPOTrainer):
         counts = newline_counts(self._tokenizer)
         unnamed = self.model.config.get_text_config().vocab_size - len(counts)  # ids that no token has can be sampled
         self._newline_counts = torch.nn.functional.pad(counts, (0, max(0, unnamed)))
-        if args.repetition_penalty != 1:
+        if args.repetition_penalty != 1 or constraint is not None:
             policies: list[Any] = [self.accelerator.unwrap_model(self.model), self.ref_model]
             for policy in policies:
                 if policy is not None:
                     base = policy.get_base_model() if hasattr(policy, "get_base_model") else policy
-                    add_penalized_head(base, args.repetition_penalty, args.temperature)
+                    add_sampled_head(base, args.repetition_penalty, args.temperature, constraint)
         self.add_callback(StepClock(self))
 
     def last_group(self) -> tuple[list[dict], list, torch.Tensor]:
@@ -118,8 +131,10 @@ class RankGRPOTrainer(GRPOTrainer):
                 generation_kwargs=self.generation_kwargs,  # else the model's own settings fill what is unset
                 gradient_checkpointing_kwargs=self.args.gradient_checkpointing_kwargs,
             )
+            if self._constraint is not None:
+                self._constraint.begin(prompt_ids, [row["seen_titles"] for row in self._inputs])
             with unwrapped as model, self._dist.summon_full_params(self.model_wrapped, recurse=False):
-                return generate_groups(model, prompt_ids, config), None
+                return generate_groups(model, prompt_ids, config, self._constraint), None
 
     def _calculate_rewards(
         self, inputs: list[dict], prompts: list, completions: list, completion_ids_list: list
@@ -155,6 +170,7 @@ class RankGRPOTrainer(GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: list[dict]) -> dict[str, Any]:
         """Put the ranks of the tokens (B, T) and the advantages of the ranks (B, N) into TRL's batch."""
+        self._inputs = inputs
         batch = super()._generate_and_score_completions(inputs)
         if "tool_mask" in batch:
             raise ValueError("env_mask of a rollout_func is not honoured; every token of a completion is the policy's")
@@ -233,3 +249,17 @@ class RankGRPOTrainer(GRPOTrainer):
                 f"is saved; the checkpoints in {self.args.output_dir} are good. Lower learning_rate "
                 f"({self.args.learning_rate}) or max_grad_norm ({self.args.max_grad_norm}), or use bf16 or fp32"
             )
+
+
+def _check_constraint(constraint: RolloutConstraint, args: RankGRPOConfig, options: dict[str, Any]) -> None:
+    """Raise `ValueError` where rollouts cannot be constrained, or have no room for a list."""
+    if args.use_vllm or args.use_transformers_continuous_batching or options.get("rollout_func") is not None:
+        raise ValueError("a constraint needs the plain rollouts of transformers; set use_vllm to False")
+    if constraint.num_ranks != args.num_ranks:
+        raise ValueError(f"num_ranks = {args.num_ranks}, the constraint's is {constraint.num_ranks}; make them agree")
+    longest = constraint.trie.longest(args.num_ranks)
+    if longest > (args.max_completion_length or 0):
+        raise ValueError(
+            f"max_completion_length = {args.max_completion_length}: {args.num_ranks} items of the catalog can take "
+            f"{longest} tokens; raise it to that"
+        )

@@ -1,0 +1,49 @@
+"""The catalog constraint in rollouts, and in the log-probabilities of what they wrote."""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from convrec.data.catalog import Catalog
+from convrec.generation.constraint import CatalogTrie, ListRequest, allowed_tokens
+from convrec.generation.processors import CatalogConstraint
+
+
+class RolloutConstraint:
+    """What the lists of each prompt may hold: `num_ranks` items of the catalog, none of them seen.
+
+    It is a function of the prompt alone, so that whoever reads a prompt and its completion knows the distribution that
+    was sampled. It remembers the prompts of the last rollouts, as long as they are trained on.
+    """
+
+    def __init__(self, catalog: Catalog, trie: CatalogTrie, num_ranks: int):
+        self.trie, self.num_ranks = trie, num_ranks
+        self._catalog = catalog
+        self._requests: dict[tuple[int, ...], ListRequest] = {}
+
+    def begin(self, prompts: Sequence[Sequence[int]], seen_titles: Iterable[Iterable[str]]) -> None:
+        """Forget the prompts before, and remember these; equal ones have seen what any of them has.
+
+        Raises `InputError` where too few items are left for a prompt.
+        """
+        banned: dict[tuple[int, ...], set[int]] = {}
+        for prompt, titles in zip(prompts, seen_titles, strict=True):
+            banned.setdefault(tuple(prompt), set()).update(self._catalog.indices_of_titles(titles))
+        self._requests = {prompt: ListRequest(self.num_ranks, items) for prompt, items in banned.items()}
+        self.trie.open_items(list(self._requests.values()))
+
+    def processor(self, prompts: Sequence[Sequence[int]]) -> CatalogConstraint:
+        """Return what constrains one call of `generate` for these prompts."""
+        return CatalogConstraint(self.trie, [self._requests[tuple(prompt)] for prompt in prompts])
+
+    def allowed(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, width: int, vocab: int) -> torch.Tensor:
+        """Return which tokens each completion could go on with, as booleans (B, width, vocab).
+
+        Shape: input_ids, attention_mask (B, L): prompts padded on the left, completions of `width` on the right.
+        """
+        self.trie = self.trie.to(input_ids.device)
+        split, is_token = input_ids.shape[1] - width, attention_mask.bool()
+        rows = zip(input_ids[:, :split].tolist(), is_token[:, :split].tolist(), strict=True)
+        prompts = [tuple(token for token, is_own in zip(*row, strict=True) if is_own) for row in rows]
+        requests = [self._requests[prompt] for prompt in prompts]
+        return allowed_tokens(self.trie, requests, input_ids[:, split:], is_token[:, split:], vocab)
