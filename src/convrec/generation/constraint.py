@@ -55,8 +55,7 @@ class CatalogTrie:
     order: torch.Tensor  # the items in trie order, in which each set of items is a range
     low: torch.Tensor  # (sets,) the first of the range
     high: torch.Tensor  # (sets,) behind the last
-    layers: torch.Tensor  # (6,) the dense layer of a root; for DONE and all other nodes (the last) the empty layer
-    layer_roots: torch.Tensor  # (layers,) the root that a layer stands for
+    layers: torch.Tensor  # (6,) the dense layer of a root; -1 for DONE, and for all other nodes (the last)
     first_tokens: torch.Tensor  # (layers, C) the first token of an item
     first_columns: torch.Tensor  # (layers, C) and the column of the node behind it
     lengths: torch.Tensor  # (C,) tokens of an item, the most that any place takes
@@ -149,10 +148,10 @@ def _build(lines: Sequence[LineTokens], eos: int, pad: int | None) -> CatalogTri
     for first, later in ((FIRST_OF_MORE, LATER_OF_MORE), (FIRST_AND_LAST, LATER_AND_LAST)):
         if places[first] == places[later]:
             alias[first] = later
-    layer_roots = [root for root in range(DONE) if alias[root] == root]
+    distinct = [root for root in range(DONE) if alias[root] == root]
     written = [
         (root, line if root in (FIRST_OF_MORE, LATER_OF_MORE) else (*line, eos), item)
-        for root in layer_roots
+        for root in distinct
         for item, line in enumerate(places[root])
     ]
     written += [(DONE, (token,), num_items) for token in {eos, eos if pad is None else pad}]
@@ -167,13 +166,14 @@ def _build(lines: Sequence[LineTokens], eos: int, pad: int | None) -> CatalogTri
         [num_items] * _NUM_ROOTS
         + [sets.column(low, high) for low, high in zip(edges.low.tolist(), edges.high.tolist(), strict=True)]
     )
-    layers = np.full(_NUM_ROOTS + 1, len(layer_roots))
-    first_tokens, first_columns = np.zeros((2, len(layer_roots), num_items), dtype=np.int64)
-    for layer, root in enumerate(layer_roots):
-        layers[root] = layer
-        here = roots == root
-        first_tokens[layer, leaf_items[here]] = edges.tokens[edges.first[here]]
-        first_columns[layer, leaf_items[here]] = columns[_NUM_ROOTS + edges.first[here]]
+    layers = np.full(_NUM_ROOTS + 1, -1)
+    firsts: list[np.ndarray] = []  # token and column of every item, a layer; roots where they are equal share it
+    for root in distinct:
+        at = np.flatnonzero(roots == root)[np.argsort(leaf_items[roots == root])]
+        of_items = np.stack([edges.tokens[edges.first[at]], columns[_NUM_ROOTS + edges.first[at]]])
+        equal = [layer for layer, other in enumerate(firsts) if np.array_equal(of_items, other)]
+        layers[root] = equal[0] if equal else len(firsts)
+        firsts += [] if equal else [of_items]
     arrays = {
         "pointers": np.searchsorted(edges.parents, np.arange(num_nodes + 1)),
         "tokens": edges.tokens,
@@ -185,9 +185,8 @@ def _build(lines: Sequence[LineTokens], eos: int, pad: int | None) -> CatalogTri
         "low": [low for low, _ in sets.ranges],
         "high": [high for _, high in sets.ranges],
         "layers": layers,
-        "layer_roots": layer_roots,
-        "first_tokens": first_tokens,
-        "first_columns": first_columns,
+        "first_tokens": [tokens for tokens, _ in firsts],
+        "first_columns": [of_token for _, of_token in firsts],
         "lengths": [max(len(first), len(only) + 1, len(later), len(last) + 1) for first, only, later, last in lines],
         "roots": [[alias[root] for root in by_remaining] for by_remaining in (_START, _NEXT)],
     }
@@ -263,13 +262,15 @@ class ConstraintState:
         """Begin these lists for scores of `vocab_size` tokens; raises `InputError` for lists that cannot be written."""
         if vocab_size < trie.vocab_size:
             raise InputError(f"vocabulary of {vocab_size} tokens: the catalog needs {trie.vocab_size}; take its model")
-        device, size, num_layers = trie.tokens.device, len(requests), len(trie.layer_roots)
+        device, size = trie.tokens.device, len(requests)
+        self.vocab_size = vocab_size
         self._trie = trie
         self._rows = torch.arange(size, device=device)
         self._nodes = torch.full((size,), DONE, device=device)
         self._remaining = torch.zeros(size, dtype=torch.int64, device=device)
         self._counts = torch.zeros(size, trie.num_items + 1 + len(trie.low), dtype=torch.int32, device=device)
-        self._first = torch.zeros(size, num_layers + 1, vocab_size, dtype=torch.bool, device=device)
+        # 0 for the first tokens of what is open, else -inf; to add is far quicker than to choose by booleans
+        self._bias = torch.full((size, len(trie.first_tokens), vocab_size), -torch.inf, device=device)
         self.lost = torch.zeros(size, dtype=torch.bool, device=device)  # rows that were given a token not allowed
         self.put(self._rows, requests)
 
@@ -286,9 +287,9 @@ class ConstraintState:
         sums = torch.nn.functional.pad(is_open[:, trie.order].cumsum(1, dtype=torch.int32), (1, 0))
         always = torch.full((len(requests), 1), _ALWAYS, dtype=torch.int32, device=rows.device)
         counts = torch.cat([is_open.int(), always, sums[:, trie.high] - sums[:, trie.low]], dim=1)
-        for layer, root in enumerate(trie.layer_roots.tolist()):
-            edges = torch.arange(int(trie.pointers[root]), int(trie.pointers[root + 1]), device=rows.device)
-            self._first[rows[:, None], layer, trie.tokens[edges]] = counts[:, trie.columns[_NUM_ROOTS + edges]] > 0
+        layers = torch.arange(len(trie.first_tokens), device=rows.device)[:, None]
+        is_open = counts[:, trie.first_columns] > 0
+        self._bias[rows[:, None, None], layers, trie.first_tokens] = torch.where(is_open, 0.0, -torch.inf)
         self._counts[rows] = counts
         self._remaining[rows] = length
         self._nodes[rows] = trie.roots[0, length.clamp(max=2)]
@@ -296,24 +297,34 @@ class ConstraintState:
 
     def allowed(self, rows: torch.Tensor | None = None) -> torch.Tensor:
         """Return which tokens may come next, as booleans (B, vocab_size); EOS and pad behind a list's end."""
-        trie, rows = self._trie, self._rows if rows is None else rows
-        nodes = self._nodes[rows]
-        layers = trie.layers[nodes.clamp(max=_NUM_ROOTS)]
-        allowed = self._first[rows, layers]
-        begin, end = trie.pointers[nodes], trie.pointers[nodes + 1]
-        degrees = torch.where(layers == len(trie.layer_roots), end - begin, 0)
-        widest = int(degrees.max()) if len(rows) else 0
-        if widest:
-            nth = torch.arange(widest, device=rows.device)
-            edges = (begin[:, None] + nth).clamp(max=len(trie.tokens) - 1)
-            is_open = self._counts[rows[:, None], trie.columns[_NUM_ROOTS + edges]] > 0
-            row, at = (is_open & (nth < degrees[:, None])).nonzero(as_tuple=True)
-            allowed[row, trie.tokens[edges[row, at]]] = True
-        return allowed
+        size = len(self._rows if rows is None else rows)
+        return self.mask(torch.zeros(size, self.vocab_size, device=self._rows.device), rows) == 0
 
     def mask(self, scores: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
         """Return the scores (B, vocab_size) with -inf at every token that may not come next."""
-        return torch.where(self.allowed(rows), scores, -torch.inf)
+        rows = self._rows if rows is None else rows
+        nodes = self._nodes[rows]
+        layers = self._trie.layers[nodes.clamp(max=_NUM_ROOTS)]
+        at_root = (layers >= 0).nonzero().squeeze(1)
+        if len(at_root) == len(rows):
+            return (scores + self._bias[rows, layers]).to(scores.dtype)
+        masked = torch.full_like(scores, -torch.inf)
+        if len(at_root):
+            masked[at_root] = (scores[at_root] + self._bias[rows[at_root], layers[at_root]]).to(scores.dtype)
+        below = (layers < 0).nonzero().squeeze(1)
+        at, tokens = self._open_edges(rows[below], nodes[below])
+        masked[below[at], tokens] = scores[below[at], tokens]
+        return masked
+
+    def _open_edges(self, rows: torch.Tensor, nodes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the tokens that lead on from the nodes to an open item: the index of the node, and the token."""
+        trie = self._trie
+        begin, end = trie.pointers[nodes], trie.pointers[nodes + 1]
+        nth = torch.arange(int((end - begin).max()), device=rows.device)
+        edges = (begin[:, None] + nth).clamp(max=len(trie.tokens) - 1)
+        is_open = self._counts[rows[:, None], trie.columns[_NUM_ROOTS + edges]] > 0
+        at, which = (is_open & (begin[:, None] + nth < end[:, None])).nonzero(as_tuple=True)
+        return at, trie.tokens[edges[at, which]]
 
     def advance(self, tokens: torch.Tensor, rows: torch.Tensor | None = None) -> None:
         """Move each row on by its token (B,); a token that was not allowed ends the list and marks the row as lost."""
@@ -336,9 +347,9 @@ class ConstraintState:
         rows, items = rows[written], items[written]
         self._remaining[rows] -= 1
         self._counts[rows[:, None], trie.item_columns[items]] -= 1
-        layer = torch.arange(len(trie.layer_roots), device=rows.device)[:, None]
+        layers = torch.arange(len(trie.first_tokens), device=rows.device)[:, None]
         left = self._counts[rows, trie.first_columns[:, items]] > 0
-        self._first[rows, layer, trie.first_tokens[:, items]] = left
+        self._bias[rows, layers, trie.first_tokens[:, items]] = torch.where(left, 0.0, -torch.inf)
 
 
 def allowed_tokens(
