@@ -316,6 +316,7 @@ class RankGRPO(Training):
     temperature: Positive
     max_completion_length: int = Field(ge=8)
     rollouts: Literal["transformers", "beam", "vllm_colocate", "vllm_server"]
+    constrained: bool = Field(description="rollouts hold nothing but catalog items, each once, none seen")
     vllm_gpu_memory_utilization: float = Field(gt=0, lt=1, description="vllm_colocate: its share of the GPU's memory")
     vllm_server_url: str | None = Field(description="vllm_server: where it listens, e.g. http://127.0.0.1:8000")
     sampler_cap: Positive = Field(description="vLLM: cap of the weights that correct for its log-probabilities")
@@ -340,6 +341,8 @@ class RankGRPO(Training):
             )
         if self.rollouts == "vllm_server" and not self.vllm_server_url:
             raise ValueError("vllm_server_url is empty; rollouts 'vllm_server' needs it")
+        if self.constrained and self.rollouts.startswith("vllm"):
+            raise ValueError(f"constrained = true: not with rollouts {self.rollouts!r}; use transformers or beam")
         for name in ("save_steps", "validation_steps"):
             if getattr(self, name) % self.num_iterations:
                 raise ValueError(

@@ -7,7 +7,7 @@ from tokenizers import normalizers
 
 from convrec.data.catalog import Catalog
 from convrec.errors import InputError
-from convrec.generation.constraint import CatalogTrie, ConstraintState, ListRequest, replay
+from convrec.generation.constraint import CatalogTrie, ConstraintState, ListRequest, allowed_tokens
 from convrec.generation.line_tokens import generation_prompt, tokenize_lines
 from convrec.parsing import format_list, parse_list
 from tests.generation.vocabularies import FILMS, TOKENIZERS, embedded, greedy_list
@@ -159,37 +159,28 @@ def test_lists_equal_those_of_a_plain_loop(kind, task):
 @KINDS
 @settings(max_examples=20)
 @given(task=_tasks())
-def test_a_replay_gives_what_was_allowed_at_each_step(kind, task):
+def test_what_was_allowed_at_each_step_can_be_told_afterwards(kind, task):
     items, requests, seed = task
     tokenizer = TOKENIZERS[kind]()
     trie = CatalogTrie.build([str(item) for item in items], tokenizer)
     vocab_size = _sized(tokenizer)
     completions = _decode(trie, requests, vocab_size, seed)
-    ends = (completions == tokenizer.eos_token_id).int().cumsum(1)
-    mask = (ends == 0) | ((ends == 1) & (completions == tokenizer.eos_token_id) & (ends.cumsum(1) == 1))
+    is_end = completions == tokenizer.eos_token_id
+    mask = is_end.cumsum(1) - is_end.long() == 0
     mask[0, 3:] = False  # a list that was cut off
-    found = replay(trie, requests, completions, mask)
+    found = allowed_tokens(trie, requests, completions, mask, vocab_size)
     state = ConstraintState(trie, requests, vocab_size)
-    length = completions.shape[1]
-    for t in range(length):
-        allowed = state.allowed()
-        for row in range(len(requests)):
-            position = row * length + t
-            tokens = found.tokens[found.offsets[position] : found.offsets[position + 1]]
-            expected = allowed[row].nonzero().squeeze(1) if mask[row, t] else tokens[:0]
-            assert torch.equal(tokens, expected)
-            dense = found.mask(position, position + 1, vocab_size)[0]
-            assert torch.equal(dense, allowed[row] | ~mask[row, t])
+    for t in range(completions.shape[1]):
+        assert torch.equal(found[:, t], state.allowed() | ~mask[:, t, None])
         state.advance(completions[:, t])
 
 
-def test_a_replay_of_another_request_is_refused():
+def test_a_completion_of_another_request_is_refused():
     trie = CatalogTrie.build(LINES, embedded())
     completions = _decode(trie, [ListRequest(3), ListRequest(3)], _sized(embedded()), 0)
-    first = replay(trie, [ListRequest(3)] * 2, completions, torch.ones_like(completions))
-    assert len(first.offsets) == completions.numel() + 1
-    with pytest.raises(InputError, match="completion 1"):
-        replay(trie, [ListRequest(3), ListRequest(2)], completions, torch.ones_like(completions))
+    mask = torch.ones_like(completions, dtype=torch.bool)
+    with pytest.raises(ValueError, match="completion 1"):
+        allowed_tokens(trie, [ListRequest(3), ListRequest(2)], completions, mask, _sized(embedded()))
 
 
 @pytest.mark.parametrize(

@@ -8,20 +8,27 @@ from trl.trainer.utils import add_fused_lm_head
 from convrec.rl.logprobs import add_sampled_head, sampled_log_probs
 
 
-@given(st.integers(0, 1000), st.sampled_from([1.0, 1.5, 0.8]), st.sampled_from([1.0, 0.7]))
+@given(st.integers(0, 1000), st.sampled_from([1.0, 1.5, 0.8]), st.sampled_from([1.0, 0.7]), st.booleans())
 @settings(max_examples=30)
-def test_it_is_the_distribution_that_transformers_samples(seed, penalty, temperature):
+def test_it_is_the_distribution_that_transformers_samples(seed, penalty, temperature, constrained):
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(0, 6, (3, 8), generator=generator)
     logits = torch.randn(3, 5, 6, generator=generator, dtype=torch.float32)
-    found, entropy = sampled_log_probs(logits, ids, penalty, temperature)
+    allowed = None
+    if constrained:
+        allowed = torch.rand(logits.shape, generator=generator) < 0.3
+        allowed.scatter_(2, ids[:, -5:, None], True)  # what was written was allowed
+    found, entropy = sampled_log_probs(logits, ids, penalty, temperature, allowed)
     processor = RepetitionPenaltyLogitsProcessor(penalty)
     for column in range(5):
         place = 3 + column
         scores = processor(ids[:, :place], logits[:, column].clone()) / temperature
+        if allowed is not None:
+            scores = scores.masked_fill(~allowed[:, column], -torch.inf)
         expected = scores.log_softmax(-1)
         torch.testing.assert_close(found[:, column], expected.gather(1, ids[:, place : place + 1])[:, 0])
-        torch.testing.assert_close(entropy[:, column], -(expected.exp() * expected).sum(1))
+        plain = torch.distributions.Categorical(logits=scores).entropy()
+        torch.testing.assert_close(entropy[:, column], plain, rtol=1e-4, atol=1e-5)
 
 
 def _model() -> Qwen2ForCausalLM:

@@ -1,6 +1,6 @@
 import inspect
 from contextlib import nullcontext
-from itertools import count
+from itertools import count, permutations
 from pathlib import Path
 
 import pytest
@@ -10,14 +10,19 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForSequenceClassification
 from trl import GRPOTrainer
 
+from convrec.data.catalog import Catalog
+from convrec.errors import InputError
+from convrec.generation.lists import catalog_trie
 from convrec.generation.tokenizer import load_tokenizer
 from convrec.rl import trainer as trainer_module
 from convrec.rl.advantages import rank_advantages
 from convrec.rl.arguments import PUBLISHED, RankGRPOConfig
+from convrec.rl.constrained import RolloutConstraint
 from convrec.rl.logprobs import sampled_log_probs
 from convrec.rl.rewards import GroundedReward, RankReward, rank_returns
 from convrec.rl.trainer import RankGRPOTrainer
-from tests.rl.tiny import CATALOG, NUM_RANKS, series, tiny_trainer, weights
+from convrec.training.embedded import END
+from tests.rl.tiny import CATALOG, LINES, NUM_RANKS, series, tiny_trainer, varied_rows, weights
 
 
 @pytest.fixture
@@ -75,7 +80,7 @@ def test_a_baseline_updates_as_trl_s_own_trainer_does(make, algorithm, base, mon
     plain = {"beta": 1e-3, "use_bias_correction_kl": False, "temperature": 1.0}
     theirs = make(kind=GRPOTrainer, **shared, **plain, **base)
     monkeypatch.setattr(theirs, "_generate_single_turn", RankGRPOTrainer._generate_single_turn.__get__(theirs))
-    theirs.args.beam_groups, theirs._timed = False, lambda part: nullcontext()
+    theirs.args.beam_groups, theirs._timed, theirs._constraint = False, lambda part: nullcontext(), None
     theirs.train()
     assert series(ours, "reward") == series(theirs, "reward")
     for (name, mine), other in zip(weights(ours).items(), weights(theirs).values(), strict=True):
@@ -135,6 +140,54 @@ def test_a_repetition_penalty_is_part_of_the_policy(make):
     real = batch["completion_mask"].bool()
     torch.testing.assert_close(scored[real], penalized[real], rtol=1e-3, atol=1e-4)
     assert (scored - plain)[real].abs().max() > 0.1
+
+
+def _constraint(model, num_ranks=NUM_RANKS) -> RolloutConstraint:
+    return RolloutConstraint(CATALOG, catalog_trie(CATALOG, load_tokenizer(model)), num_ranks)
+
+
+@pytest.mark.parametrize("options", [{}, {"beam_groups": True}, {"repetition_penalty": 1.5, "num_iterations": 2}])
+def test_constrained_rollouts_leave_the_catalog_never(make, tiny_model, options):
+    trainer = make(steps=2, rows=varied_rows(), constraint=_constraint(tiny_model), beta=0.1, **options)
+    trainer.train()
+    assert series(trainer, "ratio/mean")[0] == pytest.approx(1, abs=1e-4) and series(trainer, "kl")[0] < 1e-6
+    for name, value in (("in_catalog", 1), ("items", NUM_RANKS), ("duplicates", 0), ("seen", 0), ("early_stop", 0)):
+        assert set(series(trainer, f"lists/{name}")) == {value}, name
+    assert all(0 < value < torch.tensor(4.0 * 3).log() for value in series(trainer, "entropy"))
+
+
+def test_the_policy_of_constrained_rollouts_is_the_constrained_distribution(make, tiny_model):
+    trainer = make(rows=varied_rows(), constraint=_constraint(tiny_model), beta=0.0)
+    chosen = [trainer.train_dataset[i] for i in (0, 4) for _ in range(4)]  # none seen, and Up seen
+    batch = trainer._generate_and_score_completions(chosen)
+    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+    mask, kept = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1), batch["completion_ids"].shape[1]
+    scored, _, _ = trainer._get_per_token_logps_and_entropies(trainer.model, ids, mask, kept)
+    logits = trainer.model(input_ids=ids, attention_mask=mask).logits[:, -kept - 1 : -1]
+    tokenizer = load_tokenizer(tiny_model)
+    for row, example in enumerate(chosen):
+        pairs = permutations([line for line in LINES if line[:-7] not in example["seen_titles"]], 2)
+        lists = [tokenizer("\n".join(pair) + END).input_ids for pair in pairs]
+        written = batch["completion_ids"][row][batch["completion_mask"][row].bool()].tolist()
+        assert written in lists
+        for t, token in enumerate(written):
+            going_on = sorted({one[t] for one in lists if one[:t] == written[:t]})
+            expected = logits[row, t, token] - logits[row, t, going_on].logsumexp(0)
+            assert float(scored[row, t]) == pytest.approx(float(expected), abs=1e-4)
+
+
+def test_a_constraint_that_cannot_be_kept_is_refused(make, tiny_model):
+    with pytest.raises(ValueError, match="the constraint's is 3; make them agree"):
+        make(constraint=_constraint(tiny_model, 3))
+    with pytest.raises(ValueError, match="max_completion_length = 3: 2 items of the catalog can take"):
+        make(constraint=_constraint(tiny_model), max_completion_length=3)
+    with pytest.raises(ValueError, match="plain rollouts of transformers"):
+        make(constraint=_constraint(tiny_model), trl={"rollout_func": lambda prompts, trainer: {}})
+    short = CATALOG.items[:2]
+    trie = catalog_trie(Catalog(short), load_tokenizer(tiny_model))
+    trainer = make(rows=varied_rows(), constraint=RolloutConstraint(Catalog(short), trie, NUM_RANKS))
+    with pytest.raises(InputError, match="list of 2 items is asked for, and 1 of the catalog's 2"):
+        trainer.train()
 
 
 def test_lora(make):

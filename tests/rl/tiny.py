@@ -68,7 +68,15 @@ def varied_rows() -> Dataset:
 
 
 def tiny_trainer(
-    model: Path, output: Path, steps=1, rewards=None, kind=RankGRPOTrainer, rows=None, trl=None, **options
+    model: Path,
+    output: Path,
+    steps=1,
+    rewards=None,
+    kind=RankGRPOTrainer,
+    rows=None,
+    constraint=None,
+    trl=None,
+    **options,
 ):
     """Return a trainer of the tiny model; `trl` holds further arguments of the trainer, `options` of its config."""
     config = RankGRPOConfig if kind is RankGRPOTrainer else GRPOConfig
@@ -100,6 +108,7 @@ def tiny_trainer(
         arguments,
         train_dataset=rows or same_rows(),
         processing_class=load_tokenizer(model),
+        **({"constraint": constraint} if constraint is not None else {}),
         **(trl or {}),
     )
 

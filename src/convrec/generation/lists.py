@@ -153,8 +153,10 @@ def model_lists(
     builder = settings.prompts(tokenizer)
     prompts = token_ids(tokenizer, [builder(row["messages"]) for row in rows])
     share = builder.report(str(model))
-    requests = None if catalog is None else [list_request(row, catalog, settings.list_length) for row in rows]
-    asked = list(zip(prompts, requests or [None] * len(prompts), strict=True))
+    requests: list[ListRequest | None] = [None] * len(rows)
+    if catalog is not None:
+        requests = [list_request(row, catalog, settings.list_length) for row in rows]
+    asked = list(zip(prompts, requests, strict=True))
     digests = [request_digest(*pair) for pair in asked]
     journal = list_journal(model, settings, options, catalog)
     lists = journal.read()

@@ -14,11 +14,14 @@ from convrec.data.catalog import Catalog
 from convrec.data.conversations import distinct_prompts, read_rows
 from convrec.errors import InputError
 from convrec.evaluation.scoring import mean_scores, score_lists
+from convrec.generation.constraint import CatalogTrie
 from convrec.generation.engine import TransformersEngine
+from convrec.generation.lists import catalog_trie, list_request
 from convrec.generation.prompts import TRUNCATED_SHARE, PromptBuilder
 from convrec.generation.tokenizer import load_tokenizer
 from convrec.paths import Paths
 from convrec.rl.arguments import RankGRPOConfig
+from convrec.rl.constrained import RolloutConstraint
 from convrec.rl.rewards import GroundedReward, RankReward
 from convrec.rl.samples import SampleCallback
 from convrec.rl.trainer import RankGRPOTrainer
@@ -97,9 +100,17 @@ def _arguments(params: Params, folder: Path, reward_weights: list[float]) -> Ran
 
 
 def _measure(
-    params: Params, paths: Paths, catalog: Catalog, trainer: RankGRPOTrainer, builder: PromptBuilder
+    params: Params,
+    paths: Paths,
+    catalog: Catalog,
+    trie: CatalogTrie | None,
+    trainer: RankGRPOTrainer,
+    builder: PromptBuilder,
 ) -> Measure:
-    """Return what scores greedy lists for the first validation prompts; the processes share them out."""
+    """Return what scores greedy lists, with a trie constrained, for the first validation prompts.
+
+    The processes share them out.
+    """
     common, config = params.common, params.rank_grpo
     rows = read_rows(paths.split("validation"))
     prompts = distinct_prompts(rows)[: config.validation_prompts]
@@ -110,6 +121,7 @@ def _measure(
     repeated = prompts + prompts[: -len(prompts) % accelerator.num_processes]
     mine = repeated[accelerator.process_index :: accelerator.num_processes]
     my_prompts = [builder(row["messages"]) for row in mine]
+    requests = [] if trie is None else [list_request(row, catalog, common.list_length) for row in mine]
 
     def measure(_: Any) -> dict[str, float]:
         reentrant = trainer.args.gradient_checkpointing_kwargs
@@ -123,8 +135,9 @@ def _measure(
                 config.per_device_batch_size,
                 config.max_completion_length,
                 common.repetition_penalty,
+                trie,
             )
-            lists = engine.generate(my_prompts)
+            lists = engine.generate(my_prompts, requests)
         texts = dict(gather_object(list(zip((row["prompt_id"] for row in mine), lists, strict=True))))
         return mean_scores(score_lists(texts, rows, catalog, common.list_length, common.cutoffs))
 
@@ -150,17 +163,19 @@ def align(params: Params, paths: Paths, start: Start, folder: Path, record: Run)
     dataset = _dataset(params, paths, prompts)
     record.log_metrics({TRUNCATED_SHARE: prompts.report("the training split")})
     history = HistoryCallback(folder / "history.jsonl", record.log_metrics)
+    trie = catalog_trie(catalog, tokenizer) if config.constrained else None
     trainer = RankGRPOTrainer(
         start.model,
         rewards,
         arguments,
+        None if trie is None else RolloutConstraint(catalog, trie, common.list_length),
         train_dataset=dataset,
         processing_class=tokenizer,
         callbacks=[history],
         peft_config=lora_config(config.lora),
     )
     trainer.remove_callback(PrinterCallback)  # the history callback tells the progress
-    measure = _measure(params, paths, catalog, trainer, prompts)
+    measure = _measure(params, paths, catalog, trie, trainer, prompts)
     metric = f"ndcg_at_{max(common.cutoffs)}"
     trainer.add_callback(ValidationCallback(measure, config.validation_steps, metric, history))
     sampled = (config.sample_steps, config.num_generations, folder / "samples")
