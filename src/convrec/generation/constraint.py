@@ -258,11 +258,16 @@ class ConstraintState:
     Rows can be given other lists (`put`), and every method takes the rows that it is about, by default all.
     """
 
-    def __init__(self, trie: CatalogTrie, requests: Sequence[ListRequest], vocab_size: int):
-        """Begin these lists for scores of `vocab_size` tokens; raises `InputError` for lists that cannot be written."""
+    def __init__(
+        self, trie: CatalogTrie, requests: Sequence[ListRequest], vocab_size: int, capacity: int | None = None
+    ):
+        """Begin these lists for scores of `vocab_size` tokens, in the first of `capacity` rows (by default as many).
+
+        Raises `InputError` for lists that cannot be written.
+        """
         if vocab_size < trie.vocab_size:
             raise InputError(f"vocabulary of {vocab_size} tokens: the catalog needs {trie.vocab_size}; take its model")
-        device, size = trie.tokens.device, len(requests)
+        device, size = trie.tokens.device, capacity or len(requests)
         self.vocab_size = vocab_size
         self._trie = trie
         self._rows = torch.arange(size, device=device)
@@ -272,7 +277,7 @@ class ConstraintState:
         # 0 for the first tokens of what is open, else -inf; to add is far quicker than to choose by booleans
         self._bias = torch.full((size, len(trie.first_tokens), vocab_size), -torch.inf, device=device)
         self.lost = torch.zeros(size, dtype=torch.bool, device=device)  # rows that were given a token not allowed
-        self.put(self._rows, requests)
+        self.put(self._rows[: len(requests)], requests)
 
     @property
     def nbytes(self) -> int:

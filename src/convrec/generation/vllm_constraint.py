@@ -1,0 +1,128 @@
+"""The catalog constraint for vLLM: a logits processor that the engine loads by name, in whichever process it runs."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from vllm import SamplingParams
+from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
+
+from convrec.generation.constraint import CatalogTrie, ConstraintState, ListRequest
+
+_CONFIG, _REQUEST = "catalog_trie", "catalog_list"  # names in the engine's additional_config, in a request's extra_args
+_FORCING = ("min_tokens", "logit_bias", "allowed_token_ids", "bad_words", "structured_outputs")
+
+
+def engine_options(trie: str | Path) -> dict[str, Any]:
+    """Return the arguments of `vllm.LLM` with which it can constrain lists; `trie` is the file of a saved trie."""
+    name = f"{VllmCatalogConstraint.__module__}:{VllmCatalogConstraint.__qualname__}"
+    return {"logits_processors": [name], "additional_config": {_CONFIG: str(Path(trie).absolute())}}
+
+
+def request_options(trie: CatalogTrie, requests: Sequence[ListRequest]) -> list[dict[str, Any]]:
+    """Return the `extra_args` of each request's `SamplingParams`; requests without are not constrained.
+
+    Raises `InputError` for a request that cannot be met, which would stop the engine.
+    """
+    trie.open_items(requests)
+    return [{_REQUEST: {name: _plain(value) for name, value in asdict(request).items()}} for request in requests]
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or isinstance(value, int) else [int(item) for item in value]
+
+
+@dataclass
+class _List:
+    """A constrained list: its row in the state, and how many of its tokens the state has read."""
+
+    request: ListRequest
+    tokens: list[int]  # vLLM's own list, which grows
+    row: int
+    read: int = 0
+
+
+class VllmCatalogConstraint(LogitsProcessor):
+    """Masks the logits of the constrained requests of vLLM's batch.
+
+    The state has a row for each of `max_num_seqs` requests from the start, so that vLLM counts its memory.
+    """
+
+    @classmethod
+    def validate_params(cls, sampling_params: SamplingParams) -> None:
+        """Raise `ValueError` for options that would force or forbid tokens in a constrained list."""
+        if _REQUEST not in (sampling_params.extra_args or {}):
+            return
+        wrong = [name for name in _FORCING if getattr(sampling_params, name)]
+        if wrong:
+            raise ValueError(
+                f"{', '.join(wrong)}: a list of catalog items allows no option that forces tokens; unset it"
+            )
+
+    def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool):
+        path = (vllm_config.additional_config or {}).get(_CONFIG)
+        if path is None:
+            raise ValueError(f"additional_config: it names no {_CONFIG!r}; make the engine with `engine_options`")
+        size = vllm_config.scheduler_config.max_num_seqs
+        trie = CatalogTrie.load(path).to(device)
+        self._device = device
+        self._state = ConstraintState(trie, [], vllm_config.model_config.get_vocab_size(), capacity=size)
+        self._lists: dict[int, _List] = {}  # by their place in vLLM's batch
+        self._free = list(range(size))
+
+    def is_argmax_invariant(self) -> bool:
+        return False
+
+    def update_state(self, batch_update: BatchUpdate | None) -> None:
+        if batch_update is None:
+            return
+        for place in batch_update.removed:
+            self._remove(place)
+        added = []
+        for place, params, _, tokens in batch_update.added:
+            self._remove(place)
+            options = (params.extra_args or {}).get(_REQUEST)
+            if options is not None:
+                self._lists[place] = _List(ListRequest(**options), tokens, self._free.pop())
+                added.append(self._lists[place])
+        self._begin(added)
+        for source, target, direction in batch_update.moved:
+            moved = self._lists.pop(source, None)
+            if direction == MoveDirectionality.SWAP and target in self._lists:
+                self._lists[source] = self._lists.pop(target)
+            self._remove(target)
+            if moved is not None:
+                self._lists[target] = moved
+
+    def apply(self, logits: torch.Tensor) -> torch.Tensor:
+        if not self._lists:
+            return logits
+        self._read()
+        places = self._tensor(list(self._lists))
+        rows = self._tensor([own.row for own in self._lists.values()])
+        logits[places] = self._state.mask(logits[places], rows)
+        return logits
+
+    def _remove(self, place: int) -> None:
+        gone = self._lists.pop(place, None)
+        if gone is not None:
+            self._free.append(gone.row)
+
+    def _begin(self, lists: Sequence[_List]) -> None:
+        self._state.put(self._tensor([own.row for own in lists]), [own.request for own in lists])
+        for own in lists:
+            own.read = 0
+
+    def _read(self) -> None:
+        """Bring the state to the tokens written since; a list that vLLM has cut back is read again."""
+        self._begin([own for own in self._lists.values() if own.read > len(own.tokens)])
+        while behind := [own for own in self._lists.values() if own.read < len(own.tokens)]:
+            tokens = self._tensor([own.tokens[own.read] for own in behind])
+            self._state.advance(tokens, self._tensor([own.row for own in behind]))
+            for own in behind:
+                own.read += 1
+
+    def _tensor(self, values: list[int]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=self._device)

