@@ -16,6 +16,7 @@ from convrec.profiles import apply_profile, profile_names
 from convrec.training.launch import end_processes, is_main_process, launch_command
 
 STAGES = ("data", "demonstrations", "base_model", "sft", "rank_grpo", "evaluate", "report")
+SPLITS = ("train", "validation", "test")
 EXIT_BAD_INPUT = 2
 
 
@@ -125,6 +126,8 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(stage, help=help_text, description=help_text)
         if stage == "data":
             _add_data_commands(command)
+        elif stage == "evaluate":
+            _add_evaluate_options(command)
     profile = commands.add_parser("profile", help="make params.yaml from a profile")
     profile.add_argument("name", choices=profile_names(), help="a file of profiles/, without .yaml")
     profile.add_argument(
@@ -167,6 +170,57 @@ def _parser() -> argparse.ArgumentParser:
     _add_fetch_options(model)
     commands.add_parser("results", help="print the results table of the last evaluation")
     return parser
+
+
+def _add_evaluate_options(command: argparse.ArgumentParser) -> None:
+    """Add what `convrec evaluate` does beside the stage: any model, or the checkpoints of a training."""
+    command.epilog = "Without --model and --checkpoints, the stage is run."
+    what = command.add_mutually_exclusive_group()
+    what.add_argument(
+        "--model",
+        action="append",
+        metavar="MODEL",
+        help="score a Hugging Face folder or name, or a registry version (models:/NAME@ALIAS); may be repeated",
+    )
+    what.add_argument("--checkpoints", metavar="STAGES", help="score the kept checkpoints of sft, rank_grpo, or both")
+    command.add_argument("--every", type=int, metavar="STEPS", help="of checkpoints: those of every so many steps")
+    command.add_argument(
+        "--split", choices=SPLITS, help="test for --model and validation for --checkpoints, if not given"
+    )
+    command.add_argument("--max-prompts", type=int, metavar="N", help="the first N prompts, for evaluate.max_prompts")
+    command.add_argument("--engine", choices=("transformers", "vllm"), help="for evaluate.engine")
+    command.add_argument("--json", action="store_true", help="print one JSON object a model, or one of all checkpoints")
+
+
+def _is_ad_hoc(options: argparse.Namespace) -> bool:
+    """Return whether `convrec evaluate` is to do anything but the stage."""
+    names = ("model", "checkpoints", "every", "split", "max_prompts", "engine", "json")
+    return any(getattr(options, name) for name in names)
+
+
+def _run_evaluation(options: argparse.Namespace) -> None:
+    if not options.model and not options.checkpoints:
+        raise InputError("its options are of --model or --checkpoints: give one of these")
+    if options.every is not None and (options.every < 1 or not options.checkpoints):
+        raise InputError(f"--every {options.every}: give 1 or more, and --checkpoints")
+    _set_up()
+    from convrec.evaluate_models import evaluate_models, print_evaluations, with_options
+
+    params = with_options(load_params(), options.max_prompts, options.engine)
+    if options.model:
+        results = evaluate_models(params, Paths(), options.model, options.split or "test")
+        if not options.json:
+            print_evaluations(results)
+    else:
+        from convrec.evaluate_checkpoints import evaluate_checkpoints, print_checkpoints
+
+        stages = options.checkpoints.split(",")
+        split = options.split or "validation"
+        results = [evaluate_checkpoints(params, Paths(), stages, options.every, split)]
+        if not options.json:
+            print_checkpoints(results[0])
+    for result in results if options.json else ():
+        print(json.dumps(result, ensure_ascii=False))
 
 
 def _run_responses(options: argparse.Namespace) -> None:
@@ -228,6 +282,8 @@ def main(arguments: list[str] | None = None) -> None:
             _run_responses(options)
         elif options.command == "data" and options.data_command:
             _run_data_command(options)
+        elif options.command == "evaluate" and _is_ad_hoc(options):
+            _run_evaluation(options)
         elif options.command == "fetch-model":
             _set_up()
             _fetch("model", options)

@@ -12,15 +12,16 @@ from rich.console import Console
 from rich.table import Table
 
 from convrec.config import Params, parse_params
-from convrec.data.conversations import distinct_prompts, read_rows
+from convrec.data.conversations import read_rows
 from convrec.errors import InputError
+from convrec.evaluate_models import answers
 from convrec.evaluation.comparison import Interval, paired_interval
 from convrec.evaluation.page import LINES, curve, figure, metric_label, render_page
-from convrec.evaluation.scoring import mean_scores, score_lists
-from convrec.generation.lists import EngineOptions, Settings, model_lists
+from convrec.evaluation.scoring import mean_scores
+from convrec.generation.lists import EngineOptions, Settings
 from convrec.generation.tokenizer import load_tokenizer
 from convrec.paths import Paths
-from convrec.stages.files import read_catalog, write_json
+from convrec.stages.files import write_json
 from convrec.stages.rank_grpo import align
 from convrec.tracking import PARENT_VARIABLE, end_comparison, stage_run, start_pipeline_run
 from convrec.training.callbacks import read_history
@@ -68,11 +69,7 @@ def run_params(params: Params, name: str, seed: int, num_steps: int | None) -> P
 
 def model_scores(model: Path, rows: list[dict[str, Any]], params: Params, paths: Paths) -> pd.DataFrame:
     """Return the scores of a model's greedy lists for every one of the rows."""
-    common = params.common
-    prompts = distinct_prompts(rows)
-    lists = model_lists(model, prompts, Settings.of(params), EngineOptions.of(params))
-    texts = dict(zip((row["prompt_id"] for row in prompts), lists.texts, strict=True))
-    return score_lists(texts, rows, read_catalog(paths.catalog), common.list_length, common.cutoffs)
+    return answers(model, Settings.of(params), rows, params, paths).scores
 
 
 def keep_scores(scores: pd.DataFrame, folder: Path) -> None:

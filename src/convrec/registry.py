@@ -16,10 +16,11 @@ from mlflow.types.schema import Array, ColSpec, DataType, ParamSchema, ParamSpec
 
 from convrec.config import Params
 from convrec.errors import InputError
-from convrec.evaluation.scoring import mean_scores, score_lists
-from convrec.generation.lists import EngineOptions, Settings, model_lists
+from convrec.evaluate_models import answers
+from convrec.evaluation.scoring import mean_scores
+from convrec.generation.lists import Settings
 from convrec.paths import Paths
-from convrec.stages.files import read_catalog, read_json, read_test_rows
+from convrec.stages.files import read_json, read_test_rows
 from convrec.tracking import PARENT_TAG, connect, file_md5, git_state, record_versions
 
 logger = logging.getLogger(__name__)
@@ -160,6 +161,19 @@ def download_checkpoint(uri: str) -> Path:
     return checkpoint
 
 
+def _settings(version: Path) -> Settings:
+    return Settings(**Model.load(version).flavors["python_function"]["config"])
+
+
+def registered_model(uri: str) -> tuple[Path, Settings]:
+    """Return the Hugging Face folder of a registered version, and the settings that it answers under.
+
+    Raises `InputError` as `download_checkpoint` does.
+    """
+    checkpoint = download_checkpoint(uri)
+    return checkpoint, _settings(checkpoint.parents[len(_CHECKPOINT.parts) - 1])
+
+
 def champion_score(params: Params, paths: Paths, metric: str) -> float | None:
     """Return the champion's score on the present test split, None where there is no champion.
 
@@ -169,15 +183,12 @@ def champion_score(params: Params, paths: Paths, metric: str) -> float | None:
     champion = alias_version(CHAMPION)
     if champion is None:
         return None
-    rows, prompts = read_test_rows(params, paths)
+    rows, _ = read_test_rows(params, paths)
     tags = champion.tags
     same_rows = (tags.get("test.md5"), tags.get("n_rows")) == (file_md5(paths.split("test")), str(len(rows)))
     if same_rows and f"test.{metric}" in tags:
         return float(tags[f"test.{metric}"])
     logger.info("the champion, version %s, was tested on other data: it is tested again", champion.version)
     folder = _download(f"models:/{MODEL_NAME}/{champion.version}")
-    settings = Settings(**Model.load(folder).flavors["python_function"]["config"])
-    lists = model_lists(folder / _CHECKPOINT, prompts, settings, EngineOptions.of(params))
-    texts = dict(zip((row["prompt_id"] for row in prompts), lists.texts, strict=True))
-    catalog, common = read_catalog(paths.catalog), params.common
-    return mean_scores(score_lists(texts, rows, catalog, common.list_length, common.cutoffs))[metric]
+    scores = answers(folder / _CHECKPOINT, _settings(folder), rows, params, paths).scores
+    return mean_scores(scores)[metric]

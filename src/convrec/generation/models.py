@@ -29,17 +29,20 @@ def find_model(name: str, field: str) -> Path:
     `field` is what the name was given for. Raises `InputError` for a folder that is not there or cannot answer chat
     prompts, and where the hub does not give the model.
     """
+    folder = _locate(name, f"{field} {name}")
+    check_model(folder, f"{field} {name}")
+    return folder
+
+
+def _locate(name: str, what: str) -> Path:
     folder = Path(name)
     if not folder.is_dir():
         by_path = folder.is_absolute() or name.startswith(".") or name.count("/") > 1
         if by_path or (folder.parent != Path() and folder.parent.is_dir()):
-            raise InputError(
-                f"{field} {name}: no such folder; give a model's folder, a name of the hub, or models:/NAME@ALIAS"
-            )
+            raise InputError(f"{what}: no such folder; give a model's folder, a name of the hub, or models:/NAME@ALIAS")
         from convrec.versions.fetch import cached_model  # noqa: PLC0415  (asks the hub)
 
         folder = cached_model(name, [*_PATTERNS, "*.model"])
-    check_model(folder, f"{field} {name}")
     return folder
 
 
@@ -71,7 +74,8 @@ def adapters_base(folder: Path) -> Path | None:
     config = folder / _ADAPTERS
     if not config.is_file():
         return None
-    return Path(json.loads(config.read_text(encoding="utf-8"))["base_model_name_or_path"])
+    name = json.loads(config.read_text(encoding="utf-8"))["base_model_name_or_path"]
+    return _locate(name, f"{config}: base_model_name_or_path {name}")
 
 
 def model_files(folder: Path) -> list[Path]:

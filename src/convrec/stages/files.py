@@ -40,7 +40,12 @@ def read_catalog(path: Path) -> Catalog:
 
 def read_test_rows(params: Params, paths: Paths) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the rows and the distinct prompts of the test split that systems are compared on."""
-    rows = read_rows(paths.split("test"))
+    return read_split_rows(params, paths, "test")
+
+
+def read_split_rows(params: Params, paths: Paths, split: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the rows and the distinct prompts of a split, of its first `evaluate.max_prompts` prompts alone."""
+    rows = read_rows(paths.split(split))
     prompts = distinct_prompts(rows)[: params.evaluate.max_prompts]
     kept = {row["prompt_id"] for row in prompts}
     return [row for row in rows if row["prompt_id"] in kept], prompts

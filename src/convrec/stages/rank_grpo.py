@@ -194,19 +194,21 @@ def align(params: Params, paths: Paths, start: Start, folder: Path, record: Run)
     return chosen
 
 
+def checkpoint_folder(params: Params, paths: Paths, start: Start) -> Path:
+    """Return where a training with these parameters, start and the present inputs keeps its checkpoints."""
+    given = [path for path in (Path(start.model), start.checkpoint) if path is not None and path.is_dir()]
+    shared = {"seed", "instruction", "list_length", "max_prompt_length", "repetition_penalty"}
+    parameters = {**params.rank_grpo.model_dump(), **params.common.model_dump(include=shared)}
+    return training_folder("rank_grpo", parameters, [*given, paths.split("train"), paths.catalog])
+
+
 def run(params: Params, paths: Paths, record: Run) -> None:
     """Write the aligned model, its last metrics, and its curves (rewards by rank, validation by step)."""
     config, common = params.rank_grpo, params.common
     for name in ("train", "validation"):
         record.log_dataset(paths.split(name), name)
     start = resolve_start(config.start, paths.model("sft"), config.num_steps)
-    given = [path for path in (Path(start.model), start.checkpoint) if path is not None and path.is_dir()]
-    inputs = [*given, paths.split("train"), paths.catalog]
-    parameters = {
-        **config.model_dump(),
-        **common.model_dump(include={"seed", "instruction", "list_length", "max_prompt_length", "repetition_penalty"}),
-    }
-    folder = training_folder("rank_grpo", parameters, inputs)
+    folder = checkpoint_folder(params, paths, start)
     checkpoint = align(params, paths, start, folder, record)
     if not is_main_process():
         return
@@ -214,7 +216,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     tokenizer = load_tokenizer(start.model)
     export_model(checkpoint, start.model, tokenizer, paths.model("rank_grpo"), common.repetition_penalty)
     _write_curves(read_history(folder / "history.jsonl"), int(checkpoint.name.rsplit("-", 1)[1]), paths)
-    mark_finished(folder)
+    mark_finished(folder, checkpoint)
 
 
 def _write_curves(history: list[dict[str, float]], chosen: int, paths: Paths) -> None:

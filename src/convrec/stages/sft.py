@@ -15,7 +15,7 @@ from convrec.paths import Paths
 from convrec.stages.files import STEP_COLUMNS, write_json, write_plot
 from convrec.tracking import Run
 from convrec.training.callbacks import HistoryCallback, read_history
-from convrec.training.checkpoints import mark_finished, training_folder
+from convrec.training.checkpoints import last_checkpoint, mark_finished, training_folder
 from convrec.training.export import export_model, lora_config
 from convrec.training.launch import is_main_process
 from convrec.training.sft import train_sft
@@ -69,20 +69,23 @@ def learn(
     return saved, tokenizer
 
 
+def checkpoint_folder(params: Params, paths: Paths) -> Path:
+    """Return where a training with these parameters and the present inputs keeps its checkpoints."""
+    shared = {"seed", "instruction", "list_length", "max_prompt_length"}
+    parameters = {**params.sft.model_dump(), **params.common.model_dump(include=shared)}
+    return training_folder("sft", parameters, [paths.model("base"), paths.demonstration("train")])
+
+
 def run(params: Params, paths: Paths, record: Run) -> None:
     """Write the SFT model, its final loss, and its loss curve."""
-    config, common = params.sft, params.common
     record.log_dataset(paths.demonstration("train"), "demonstrations")
-    inputs = [paths.model("base"), paths.demonstration("train")]
-    shared = {"seed", "instruction", "list_length", "max_prompt_length"}
-    parameters = {**config.model_dump(), **common.model_dump(include=shared)}
-    folder = training_folder("sft", parameters, inputs)
+    folder = checkpoint_folder(params, paths)
     frame = read_rows(paths.demonstration("train"))
     saved, tokenizer = learn(params, paths, frame, STEP_COLUMNS["adjust"], folder, record)
     if not is_main_process():
         return
-    export_model(saved, paths.model("base"), tokenizer, paths.model("sft"), common.repetition_penalty)
+    export_model(saved, paths.model("base"), tokenizer, paths.model("sft"), params.common.repetition_penalty)
     curve = [row for row in read_history(folder / "history.jsonl") if "loss" in row]
     write_plot(paths.plot("sft"), ({"step": int(r["step"]), "loss": r["loss"]} for r in curve))
     write_json(paths.metrics("sft"), {"loss": curve[-1]["loss"], "steps": int(curve[-1]["step"])} if curve else {})
-    mark_finished(folder)
+    mark_finished(folder, last_checkpoint(folder))

@@ -32,10 +32,17 @@ def clear_finished(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
-def mark_finished(folder: Path) -> None:
-    """Say that the training's outputs are written: its checkpoints will not be resumed."""
+def mark_finished(folder: Path, chosen: Path | None = None) -> None:
+    """Say that the training's outputs are written, and of which checkpoint: none will be resumed."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / _FINISHED).touch()
+    (folder / _FINISHED).write_text(chosen.name if chosen else "", encoding="utf-8")
+
+
+def chosen_step(folder: Path) -> int | None:
+    """Return the step of the checkpoint that became the model, or None before the end of the training."""
+    marker = folder / _FINISHED
+    name = marker.read_text(encoding="utf-8") if marker.is_file() else ""
+    return _step(name) if name else None
 
 
 class CompletionCallback(TrainerCallback):
@@ -65,10 +72,19 @@ def has_ended(checkpoint: Path, stop_step: int | None = None) -> bool:
     return state["global_step"] >= min(state["max_steps"], stop_step or state["max_steps"])
 
 
+def _step(checkpoint: str) -> int:
+    return int(checkpoint.rsplit("-", 1)[1])
+
+
+def complete_checkpoints(folder: Path) -> dict[int, Path]:
+    """Return the complete checkpoints in the folder by their step, the oldest first."""
+    complete = {_step(path.name): path for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if _is_complete(path)}
+    return dict(sorted(complete.items()))
+
+
 def last_checkpoint(folder: Path) -> Path | None:
     """Return the newest complete checkpoint in the folder, or None."""
-    complete = [path for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if _is_complete(path)]
-    return max(complete, key=lambda path: int(path.name.rsplit("-", 1)[1]), default=None)
+    return next(reversed(complete_checkpoints(folder).values()), None)
 
 
 def best_checkpoint(folder: Path) -> Path | None:
