@@ -13,6 +13,8 @@ import pytest
 
 from convrec.cli import STAGES
 from convrec.config import load_params
+from convrec.evaluate_checkpoints import evaluate_checkpoints
+from convrec.evaluate_models import evaluate_models
 from convrec.paths import Paths
 from convrec.registry import CHALLENGER, CHAMPION, MODEL_NAME, champion_score
 from tests.project import ROOT, SHRUNK, commit, make_project, run_in, set_params
@@ -107,6 +109,25 @@ def test_a_champion_that_was_tested_on_other_rows_is_tested_again(project, clien
     again = champion_score(load_params(), Paths(), "recall_at_6")
     client.set_model_version_tag(MODEL_NAME, champion.version, "n_rows", champion.tags["n_rows"])
     assert again == pytest.approx(float(champion.tags["test.recall_at_6"]))
+
+
+def test_the_champion_is_evaluated_as_in_its_stage_and_the_checkpoints_by_step(project, trained, monkeypatch):
+    monkeypatch.chdir(project)
+    params, paths = load_params(), Paths()
+    (found,) = evaluate_models(params, paths, [f"models:/{MODEL_NAME}@{CHAMPION}"], "test")
+    stage = json.loads(paths.metrics("evaluate").read_text())
+    for metric in ("ndcg_at_6", "recall_at_2", "in_catalog"):
+        assert found["metrics"][metric]["mean"] == pytest.approx(stage["rank_grpo"][metric], abs=1e-6)
+        assert found["metrics"][metric]["low"] == pytest.approx(
+            stage["rank_grpo"]["intervals"][metric]["low"], abs=1e-6
+        )
+    assert found["n_rows"] == stage["n_rows"]
+    checkpoints = evaluate_checkpoints(params, paths, ["sft", "rank_grpo"], None, "validation")
+    rows = {(row["stage"], row["step"]): row for row in checkpoints["checkpoints"]}
+    assert {step for stage, step in rows if stage == "rank_grpo"} == {2, 4}
+    chosen = {stage: step for (stage, step), row in rows.items() if row["chosen"]}
+    assert chosen["rank_grpo"] == json.loads(paths.metrics("rank_grpo").read_text())["chosen_step"]
+    assert chosen["sft"] == max(step for stage, step in rows if stage == "sft")
 
 
 def test_a_second_run_does_nothing(project, trained):

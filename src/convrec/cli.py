@@ -203,6 +203,8 @@ def _run_evaluation(options: argparse.Namespace) -> None:
         raise InputError("its options are of --model or --checkpoints: give one of these")
     if options.every is not None and (options.every < 1 or not options.checkpoints):
         raise InputError(f"--every {options.every}: give 1 or more, and --checkpoints")
+    if options.json:
+        os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"  # nothing but JSON is to be read there
     _set_up()
     from convrec.evaluate_models import evaluate_models, print_evaluations, with_options
 

@@ -185,7 +185,7 @@ def print_checkpoints(result: dict[str, Any]) -> None:
     for row in rows:
         state = " ".join(["kept" if row["kept"] else "pruned", *(["chosen"] if row["chosen"] else [])])
         table.add_row(row["stage"], str(row["step"]), *(shown(row["metrics"][name]) for name in metrics), state)
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=120)
     console.print(table)
     for stage, steps in result["kept"].items():
         console.print(f"{stage}: kept are the steps {', '.join(map(str, steps)) or 'none'}")

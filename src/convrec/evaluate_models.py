@@ -154,4 +154,4 @@ def print_evaluations(results: Sequence[dict[str, Any]]) -> None:
         table.add_column(result["model"], justify="right", overflow="fold")
     for metric in first["metrics"]:
         table.add_row(heading(metric), *(shown(result["metrics"][metric]) for result in results))
-    Console(highlight=False).print(table)
+    Console(highlight=False, width=120).print(table)
