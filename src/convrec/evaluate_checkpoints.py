@@ -84,7 +84,8 @@ def _context(params: Params, paths: Paths, split: str) -> str:
 
 
 def _score_file(folder: Path, checkpoint: Path, context: str) -> Path:
-    return folder / _SCORES / f"{fingerprint({'context': context}, model_files(checkpoint))}.json"
+    key = fingerprint({"context": context, "checkpoint": checkpoint.name}, model_files(checkpoint))
+    return folder / _SCORES / f"{key}.json"
 
 
 def _evaluated(folder: Path, kept: dict[int, Path], context: str) -> list[dict[str, Any]]:
