@@ -4,13 +4,17 @@ import argparse
 import json
 import os
 from pathlib import Path
+from typing import Any
 
+from convrec.generation.constraint import CatalogTrie, ListRequest
+from convrec.generation.tokenizer import load_tokenizer
 from convrec.training.embedded import make_model, train_tokenizer
 
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_layers": 2, "num_heads": 1, "num_key_value_heads": 1}
 WORDS = ["a", "film", "something", "with", "heists", "please", "old"]
 PENALTIES = (1.0, 1.2)
 MAX_NEW = 24
+REQUESTS = [ListRequest(6, banned=range(3 * i)) for i in range(11)]
 
 
 def make_random_model(folder: Path, seed: int = 0) -> Path:
@@ -27,8 +31,13 @@ def prompts_of(number: int) -> list[list[dict[str, str]]]:
     return [[{"role": "user", "content": text}] for text in texts]
 
 
+def make_trie(tokenizer: Any) -> CatalogTrie:
+    """Return the trie of a small catalog."""
+    return CatalogTrie.build([f"{one} {other}" for one in WORDS for other in WORDS], tokenizer)
+
+
 def main() -> None:
-    """Write vLLM's lists for each penalty; one engine serves both."""
+    """Write vLLM's lists for each penalty, free and from a catalog; one engine serves all."""
     os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
     from convrec.generation.vllm_engine import VllmEngine  # noqa: PLC0415
 
@@ -37,10 +46,13 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     options = parser.parse_args()
     machine = {"max_prompt_length": 64, "tensor_parallel_size": 1, "gpu_memory_utilization": 0.1}
-    engine = VllmEngine.load(options.model, "cpu", 4, MAX_NEW, PENALTIES[0], **machine)
-    lists = [
-        VllmEngine(engine._llm, engine.tokenizer, 4, MAX_NEW, penalty).generate(prompts_of(11)) for penalty in PENALTIES
-    ]
+    trie = make_trie(load_tokenizer(options.model))
+    engine = VllmEngine.load(options.model, "cpu", 4, trie.longest(REQUESTS[0].length), 1.0, trie, **machine)
+    lists = []
+    for penalty in PENALTIES:
+        shared = (engine._llm, engine.tokenizer, 4, MAX_NEW, penalty)
+        lists.append(VllmEngine(*shared).generate(prompts_of(11)))
+        lists.append(VllmEngine(*shared, trie).generate(prompts_of(11), REQUESTS))
     engine.close()
     options.output.write_text(json.dumps(lists))
 

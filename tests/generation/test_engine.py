@@ -9,11 +9,12 @@ import pytest
 
 from convrec.config import load_params, parse_params
 from convrec.errors import InputError
+from convrec.generation.constraint import ListRequest
 from convrec.generation.engine import TransformersEngine, token_ids
 from convrec.generation.lists import EngineOptions
 from convrec.generation.tokenizer import load_tokenizer
 from tests.conftest import ROOT
-from tests.generation.random_model import MAX_NEW, PENALTIES, make_random_model, prompts_of
+from tests.generation.random_model import MAX_NEW, PENALTIES, REQUESTS, make_random_model, make_trie, prompts_of
 
 
 @pytest.fixture(scope="module")
@@ -21,8 +22,8 @@ def model(tmp_path_factory) -> Path:
     return make_random_model(tmp_path_factory.mktemp("random") / "model")
 
 
-def _engine(model: Path, repetition_penalty: float, batch_size: int = 4) -> TransformersEngine:
-    return TransformersEngine.load(str(model), "cpu", batch_size, MAX_NEW, repetition_penalty)
+def _engine(model: Path, repetition_penalty: float, batch_size: int = 4, trie=None) -> TransformersEngine:
+    return TransformersEngine.load(str(model), "cpu", batch_size, MAX_NEW, repetition_penalty, trie)
 
 
 def test_the_repetition_penalty_keeps_a_model_from_repeating_itself(model):
@@ -38,6 +39,16 @@ def test_answers_keep_the_order_of_the_prompts_whatever_the_batch(model, penalty
     together.tokenizer.pad_token = together.tokenizer.eos_token
     assert alone.generate(prompts_of(9)) == together.generate(prompts_of(9))
     assert alone.generate([]) == []
+
+
+def test_every_prompt_of_a_constrained_engine_needs_a_request(model):
+    trie = make_trie(load_tokenizer(model))
+    with pytest.raises(ValueError, match="0 requests for 11 prompts"):
+        _engine(model, 1.0, trie=trie).generate(prompts_of(11))
+    with pytest.raises(ValueError, match="11 requests for 11 prompts; with a trie"):
+        _engine(model, 1.0).generate(prompts_of(11), REQUESTS)
+    with pytest.raises(InputError, match="list of 50 items is asked for, and 49 of"):
+        _engine(model, 1.0, trie=trie).generate(prompts_of(1), [ListRequest(50)])
 
 
 def test_batches_come_as_they_finish_the_longest_prompts_first(model):
@@ -59,7 +70,7 @@ def test_a_list_ends_before_the_end_token(model):
 
 
 def test_vllm_writes_the_lists_of_transformers(gpu_python, model, tmp_path):
-    """The random model's greedy lists in float32, with and without a penalty, which counts the prompt's tokens, too."""
+    """Greedy lists in float32, free and from a catalog, with and without a penalty, which counts the prompt, too."""
     output = tmp_path / "lists.json"
     done = subprocess.run(
         [gpu_python, "-m", "tests.generation.random_model", "--model", str(model), "--output", str(output)],
@@ -71,9 +82,13 @@ def test_vllm_writes_the_lists_of_transformers(gpu_python, model, tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    expected = [_engine(model, penalty).generate(prompts_of(11)) for penalty in PENALTIES]
+    trie, expected = make_trie(load_tokenizer(model)), []
+    for penalty in PENALTIES:
+        expected.append(_engine(model, penalty).generate(prompts_of(11)))
+        expected.append(_engine(model, penalty, trie=trie).generate(prompts_of(11), REQUESTS))
     assert json.loads(output.read_text()) == expected
-    assert expected[0] != expected[1] and len(set(expected[0])) > 5
+    assert all(len(set(lists)) > 5 for lists in expected) and len({str(lists) for lists in expected}) == 4
+    assert all(len(set(text.split("\n"))) == 6 for text in expected[1] + expected[3])
 
 
 def _with_vllm(**evaluate):

@@ -90,7 +90,8 @@ def load_engine(
     model: Path, settings: Settings, options: EngineOptions, max_prompt_length: int, trie: CatalogTrie | None = None
 ) -> Engine:
     """Return the engine of a Hugging Face folder, for prompts of at most so many tokens."""
-    lengths = (options.batch_size, settings.max_completion_length, settings.repetition_penalty)
+    longest = settings.max_completion_length if trie is None else trie.longest(settings.list_length)
+    lengths = (options.batch_size, longest, settings.repetition_penalty)
     if options.engine == "transformers":
         return TransformersEngine.load(str(model), options.device, *lengths, trie)
     return VllmEngine.load(

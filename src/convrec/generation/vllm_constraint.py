@@ -21,12 +21,11 @@ def engine_options(trie: str | Path) -> dict[str, Any]:
     return {"logits_processors": [name], "additional_config": {_CONFIG: str(Path(trie).absolute())}}
 
 
-def request_options(trie: CatalogTrie, requests: Sequence[ListRequest]) -> list[dict[str, Any]]:
+def request_options(requests: Sequence[ListRequest]) -> list[dict[str, Any]]:
     """Return the `extra_args` of each request's `SamplingParams`; requests without are not constrained.
 
-    Raises `InputError` for a request that cannot be met, which would stop the engine.
+    A request must be one that can be met (`CatalogTrie.open_items`): another would stop the engine.
     """
-    trie.open_items(requests)
     return [{_REQUEST: {name: _plain(value) for name, value in asdict(request).items()}} for request in requests]
 
 

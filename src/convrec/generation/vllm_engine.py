@@ -1,7 +1,9 @@
 """Greedy lists by vLLM's offline engine, over one GPU or several."""
 
 import importlib.util
+import tempfile
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,9 +33,15 @@ class VllmEngine(Engine):
     """
 
     def __init__(
-        self, llm: Any, tokenizer: Any, batch_size: int, max_completion_length: int, repetition_penalty: float
+        self,
+        llm: Any,
+        tokenizer: Any,
+        batch_size: int,
+        max_completion_length: int,
+        repetition_penalty: float,
+        trie: CatalogTrie | None = None,
     ):
-        super().__init__(tokenizer, batch_size, max_completion_length, repetition_penalty)
+        super().__init__(tokenizer, batch_size, max_completion_length, repetition_penalty, trie)
         self._llm = llm
 
     @classmethod
@@ -67,18 +75,27 @@ class VllmEngine(Engine):
                 f"{path} has {positions} positions: no room for a prompt of {max_prompt_length} tokens and a list of "
                 f"evaluate.max_completion_length = {max_completion_length}; lower that, or common.max_prompt_length"
             )
-        llm = LLM(
-            path,
-            skip_tokenizer_init=True,
-            dtype=str(config.dtype or torch.float32).removeprefix("torch."),  # vLLM's "auto" halves float32
-            max_model_len=length,
-            max_num_seqs=batch_size,
-            tensor_parallel_size=tensor_parallel_size,
-            gpu_memory_utilization=gpu_memory_utilization,
-            enforce_eager=device == "cpu",  # compiling takes longer than it saves there
-            generation_config="vllm",  # the folder's own sampling options are not the evaluation's
-        )
-        return cls(llm, load_tokenizer(path), batch_size, max_completion_length, repetition_penalty)
+        with tempfile.TemporaryDirectory() as folder:  # the engine, in its own process, reads the trie at its start
+            constraint = {}
+            if trie is not None:
+                from convrec.generation.vllm_constraint import engine_options  # noqa: PLC0415  (imports vLLM)
+
+                file = Path(folder) / "trie.safetensors"
+                trie.save(file)
+                constraint = engine_options(file)
+            llm = LLM(
+                path,
+                skip_tokenizer_init=True,
+                dtype=str(config.dtype or torch.float32).removeprefix("torch."),  # vLLM's "auto" halves float32
+                max_model_len=length,
+                max_num_seqs=batch_size,
+                tensor_parallel_size=tensor_parallel_size,
+                gpu_memory_utilization=gpu_memory_utilization,
+                enforce_eager=device == "cpu",  # compiling takes longer than it saves there
+                generation_config="vllm",  # the folder's own sampling options are not the evaluation's
+                **constraint,
+            )
+        return cls(llm, load_tokenizer(path), batch_size, max_completion_length, repetition_penalty, trie)
 
     def close(self) -> None:
         self._llm.llm_engine.engine_core.shutdown()
@@ -87,9 +104,9 @@ class VllmEngine(Engine):
     def _complete(
         self, prompts: Sequence[TokenIds], requests: Sequence[ListRequest], order: list[int]
     ) -> Iterator[list[tuple[int, TokenIds]]]:
-        engine, decoding = self._llm.llm_engine, self._sampling_params()
+        engine, decodings = self._llm.llm_engine, self._sampling_params(len(prompts), requests)
         for index in order:
-            engine.add_request(str(index), {"prompt_token_ids": prompts[index]}, decoding)
+            engine.add_request(str(index), {"prompt_token_ids": prompts[index]}, decodings[index])
         finished = []
         while engine.has_unfinished_requests():
             for output in engine.step():
@@ -99,15 +116,24 @@ class VllmEngine(Engine):
                 yield finished
                 finished = []
 
-    def _sampling_params(self) -> Any:
-        """Return how every list is decoded."""
+    def _sampling_params(self, num_lists: int, requests: Sequence[ListRequest]) -> list[Any]:
+        """Return how each list is decoded."""
         from vllm import SamplingParams  # noqa: PLC0415  (not on every machine)
 
-        return SamplingParams(
-            temperature=0.0,
-            max_tokens=self._max_completion_length,
-            repetition_penalty=self._repetition_penalty,
-            stop_token_ids=[self.tokenizer.eos_token_id],
-            ignore_eos=True,  # of the model's configuration, which may name others
-            detokenize=False,
-        )
+        constraints: list[dict[str, Any] | None] = [None] * num_lists
+        if self._trie is not None:
+            from convrec.generation.vllm_constraint import request_options  # noqa: PLC0415  (imports vLLM)
+
+            constraints = list(request_options(requests))
+        return [
+            SamplingParams(
+                temperature=0.0,
+                max_tokens=self._most_tokens(requests),
+                repetition_penalty=self._repetition_penalty,
+                stop_token_ids=[self.tokenizer.eos_token_id],
+                ignore_eos=True,  # of the model's configuration, which may name others
+                detokenize=False,
+                extra_args=constraint,
+            )
+            for constraint in constraints
+        ]
