@@ -14,6 +14,7 @@ os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
 
 import torch  # noqa: E402
 from vllm import LLM, SamplingParams  # noqa: E402
+from vllm.exceptions import VLLMValidationError  # noqa: E402
 from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality  # noqa: E402
 
 from convrec.generation.constraint import CatalogTrie, ConstraintState, ListRequest  # noqa: E402
@@ -110,7 +111,7 @@ def main() -> None:
     try:
         llm.generate(prompts[:1], forced, use_tqdm=False)
         refusal = ""
-    except ValueError as error:
+    except VLLMValidationError as error:
         refusal = str(error)
     arguments.output.write_text(json.dumps({"lists": lists, "compared": compared, "refusal": refusal}))
 

@@ -57,7 +57,7 @@ class VllmCatalogConstraint(LogitsProcessor):
         wrong = [name for name in _FORCING if getattr(sampling_params, name)]
         if wrong:
             raise ValueError(
-                f"{', '.join(wrong)}: a list of catalog items allows no option that forces tokens; unset it"
+                f"{', '.join(wrong)}: nothing else may force or forbid tokens in a constrained list; unset it"
             )
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool):
