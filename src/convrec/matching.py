@@ -1,9 +1,10 @@
 """The one definition of a hit, used by the rewards and by the evaluation (method, "Relevance")."""
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Literal, NamedTuple
 
-from convrec.data.catalog import YEAR_TOLERANCE, Catalog
+from convrec.data.catalog import YEAR_TOLERANCE, Catalog, Entry
 from convrec.data.titles import fold, line, year_gap
 from convrec.parsing import parse_list
 
@@ -26,23 +27,75 @@ class Truth(NamedTuple):
         return line(self.title, self.year)
 
 
-def _own_title(truth: Truth, catalog: Catalog, tolerance: int) -> str:
-    """Return the folded title that the catalog has for a truth, which may be written by an alias."""
-    index = catalog.find(truth.title, truth.year, tolerance)
-    return fold(truth.title if index is None else catalog.items[index].title)
+class Judged(NamedTuple):
+    """One list, rank by rank: the catalog index of the item that stands there, -1 where none does; and rel_k, 0 or 1.
+
+    `items` ends with the list; `hits` has all N ranks.
+    """
+
+    items: list[int]
+    hits: list[int]
 
 
-def _nearest(title: str, year: int | None, open_truths: list[tuple[str, int | None]], tolerance: int) -> int | None:
-    """Return the position of the open truth of this folded title with the nearest year, else None.
+def _open_truths(
+    groundtruth: Sequence[Truth], catalog: Catalog, tolerance: int
+) -> dict[str, list[tuple[int, int | None]]]:
+    """Return position and year of the truths by the folded title that the catalog has for them.
+
+    A truth may be written by an alias.
+    """
+    found: dict[str, list[tuple[int, int | None]]] = {}
+    for position, (title, year) in enumerate(groundtruth):
+        index = catalog.find(title, year, tolerance)
+        own_title = fold(title) if index is None else catalog.folded_titles[index]
+        found.setdefault(own_title, []).append((position, year))
+    return found
+
+
+def _nearest(year: int | None, truths: list[tuple[int, int | None]], tolerance: int) -> tuple[int, int | None] | None:
+    """Return the truth of the nearest year among those of one title, else None.
 
     A missing year agrees with any, but a year that is there is preferred.
     """
     near = [
-        (None in (own_year, year), year_gap(own_year, year), position)
-        for position, (own_title, own_year) in enumerate(open_truths)
-        if own_title == title and year_gap(own_year, year) <= tolerance
+        (None in (own_year, year), year_gap(own_year, year), position, own_year)
+        for position, own_year in truths
+        if year_gap(own_year, year) <= tolerance
     ]
-    return min(near)[2] if near else None
+    return min(near)[2:] if near else None
+
+
+def judge(
+    entries: Sequence[Entry | None],
+    groundtruth: Sequence[Truth],
+    seen: AbstractSet[int],
+    catalog: Catalog,
+    num_ranks: int,
+    protocol: Protocol,
+    tolerance: int = YEAR_TOLERANCE,
+) -> Judged:
+    """Return what stands at each rank of a parsed list, and whether it is a hit; `seen` holds catalog indices.
+
+    A hit is in the ground truth, in the catalog, not seen, and not credited at an earlier rank. `reward` keeps
+    every line at its rank; `evaluation` first drops blank, seen and out-of-catalog lines and closes the ranks.
+    """
+    open_truths = _open_truths(groundtruth, catalog, tolerance)
+    titles, hits = catalog.folded_titles, [0] * num_ranks
+    items: list[int] = []
+    for entry in entries:
+        if len(items) == num_ranks:
+            break
+        if entry is None or entry.index is None or entry.index in seen:
+            if protocol == "reward":
+                items.append(-1)
+            continue
+        truths = open_truths.get(titles[entry.index])
+        credited = truths and _nearest(entry.year, truths, tolerance)
+        if truths and credited:
+            truths.remove(credited)
+            hits[len(items)] = 1
+        items.append(entry.index)
+    return Judged(items, hits)
 
 
 def relevance(
@@ -54,27 +107,9 @@ def relevance(
     protocol: Protocol,
     tolerance: int = YEAR_TOLERANCE,
 ) -> list[int]:
-    """Return rel_1..rel_N of one written list: 1 where the rank is a hit, else 0.
-
-    A hit is in the ground truth, in the catalog, not seen, and not credited at an earlier rank. `reward` keeps
-    every line at its rank; `evaluation` first drops blank, seen and out-of-catalog lines and closes the ranks.
+    """Return rel_1..rel_N of one written list: 1 where the rank is a hit, else 0 (see `judge`).
 
     Shape: a list of length `num_ranks`.
     """
-    seen = catalog.indices_of_titles(seen_titles)
-    open_truths = [(_own_title(truth, catalog, tolerance), truth.year) for truth in groundtruth]
-    credits = [0] * num_ranks
-    rank = 0
-    for entry in parse_list(text, catalog):
-        if rank >= num_ranks:
-            break
-        usable = False
-        if entry is not None and entry.index is not None and entry.index not in seen:
-            usable = True
-            position = _nearest(fold(catalog.items[entry.index].title), entry.year, open_truths, tolerance)
-            if position is not None:
-                del open_truths[position]
-                credits[rank] = 1
-        if usable or protocol == "reward":
-            rank += 1
-    return credits
+    entries, seen = parse_list(text, catalog, tolerance), catalog.indices_of_titles(seen_titles)
+    return judge(entries, groundtruth, seen, catalog, num_ranks, protocol, tolerance).hits

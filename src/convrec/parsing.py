@@ -6,10 +6,9 @@ list has to be found first, are read with the same rules by `convrec.demonstrati
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from convrec.data.catalog import Catalog
-from convrec.data.titles import WRITTEN_YEARS, line
+from convrec.data.catalog import YEAR_TOLERANCE, Catalog, Entry
+from convrec.data.titles import WRITTEN_YEARS
 
 _LABEL = r"(?:movie|film|title|name|option|pick|no|nr|number|recommendation)\.?"
 NUMBER = re.compile(
@@ -38,18 +37,6 @@ _SMALL = {
 }  # fmt: skip
 MAX_TITLE = 200  # characters; a longer title is prose
 MAX_LINE = 5_000  # characters; a longer line is not read
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One item of a list: the title and year as written; `index` is its catalog index, if it has one."""
-
-    title: str
-    year: int | None
-    index: int | None
-
-    def __str__(self) -> str:
-        return line(self.title, self.year)
 
 
 def bare(text: str) -> str:
@@ -131,30 +118,24 @@ def _without_remark(title: str) -> str:
     return title
 
 
-def title_and_year(text: str, catalog: Catalog) -> tuple[str, int | None]:
+def title_and_year(text: str, catalog: Catalog, tolerance: int = YEAR_TOLERANCE) -> tuple[str, int | None]:
     """Return the title and the year of a text without its number or bullet: the first reading the catalog knows."""
     whole = bare(text.rstrip(",;"))
     if catalog.readings(whole, None):  # "Class of 1984 - 1999" would lose its end
         return whole, None
     title, year = _as_written(text)
-    if catalog.readings(title, year):
+    if catalog.readings(title, year, tolerance):
         return title, year
     for reading in _readings(title, year):
-        if reading[0] and catalog.readings(*reading):
+        if reading[0] and catalog.readings(*reading, tolerance):
             return reading
     return (title if year is not None else _without_remark(title)), year
 
 
-def make_entry(title: str, year: int | None, catalog: Catalog) -> Entry | None:
+def make_entry(title: str, year: int | None, catalog: Catalog, tolerance: int = YEAR_TOLERANCE) -> Entry | None:
     """Return the entry of a title and year, with its catalog index; None for an empty title."""
     title = " ".join(title.split())
-    return Entry(title, year, catalog.find(title, year)) if title else None
-
-
-def exact_entry(text: str, catalog: Catalog) -> Entry | None:
-    """Return the item whose line this is to the letter, if there is one."""
-    index = catalog.index_of_line(text)
-    return None if index is None else Entry(catalog.items[index].title, catalog.items[index].year, index)
+    return Entry(title, year, catalog.find(title, year, tolerance)) if title else None
 
 
 def unmarked(line: str, catalog: Catalog) -> tuple[str, str]:
@@ -176,29 +157,31 @@ def unmarked(line: str, catalog: Catalog) -> tuple[str, str]:
     return text, ""
 
 
-def parse_line(line: str, catalog: Catalog) -> Entry | None:
+def parse_line(line: str, catalog: Catalog, tolerance: int = YEAR_TOLERANCE) -> Entry | None:
     """Return what one line names, or None for a line that names nothing (blank, or signs alone)."""
-    known = exact_entry(line.strip(), catalog)  # the clean case costs one look-up
+    known = catalog.entry_of_line(line.strip())
     if known is not None:
         return known
     if len(line) > MAX_LINE:
-        return make_entry(line[:MAX_TITLE], None, catalog)
+        return make_entry(line[:MAX_TITLE], None, catalog, tolerance)
     text = bare(unmarked(line, catalog)[0].rstrip(",; "))
-    known = exact_entry(text, catalog)
+    known = catalog.entry_of_line(text)
     if known is not None or not any(character.isalnum() for character in text):
         return known
-    return make_entry(*title_and_year(text, catalog), catalog)
+    return make_entry(*title_and_year(text, catalog, tolerance), catalog, tolerance)
 
 
-def parse_list(text: str, catalog: Catalog) -> list[Entry | None]:
+def parse_list(text: str, catalog: Catalog, tolerance: int = YEAR_TOLERANCE) -> list[Entry | None]:
     """Return one entry for each line of the text, in place; None for a blank line.
 
-    Line j (from 0) of the text is rank j, as in `rl.segmentation`. A final newline opens no rank.
+    Line j (from 0) of the text is rank j, as in `rl.segmentation`. A final newline opens no rank. Years that differ
+    by at most `tolerance` name the same item.
     """
     lines = text.split("\n")
-    if lines and not lines[-1].strip():
+    if not lines[-1].strip():
         lines.pop()
-    return [parse_line(line, catalog) for line in lines]
+    known = map(catalog.entry_of_line, lines)  # a clean line costs one look-up
+    return [entry or parse_line(line, catalog, tolerance) for line, entry in zip(lines, known, strict=True)]
 
 
 def format_list(lines: list[str]) -> str:

@@ -40,11 +40,24 @@ class Item:
         return ". ".join([str(self), *(value for value in self.metadata.values() if value)])
 
 
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One item of a list: the title and year as written; `index` is its catalog index, if it has one."""
+
+    title: str
+    year: int | None
+    index: int | None
+
+    def __str__(self) -> str:
+        return line(self.title, self.year)
+
+
 class Catalog:
     """An ordered set of items, with look-up by written title and year.
 
     A look-up by title and year takes the item whose year is nearest, within a tolerance; else one without a year.
-    Raises `InputError` on an empty catalog or on two items of the same folded title and year.
+    `folded_titles` are the items' own titles, folded. Raises `InputError` on an empty catalog or on two items of the
+    same folded title and year.
     """
 
     def __init__(self, items: Iterable[Item]):
@@ -52,30 +65,37 @@ class Catalog:
         if not self.items:
             raise InputError("catalog: it holds no item; give a file with at least one title")
         self._titles: dict[str, list[int]] = {}  # folded title or alias -> indices, those of the title first
-        self._lines = {str(item): index for index, item in enumerate(self.items)}
+        self.folded_titles = tuple(fold(item.title) for item in self.items)
+        self._entries = {str(item): Entry(item.title, item.year, index) for index, item in enumerate(self.items)}
         self._spellings: dict[str, list[int]] = {}
         self._loose: dict[str, list[int]] = {}
         years: set[tuple[str, int | None]] = set()
         for index, item in enumerate(self.items):
-            if (fold(item.title), item.year) in years:
+            folded = self.folded_titles[index]
+            if (folded, item.year) in years:
                 raise InputError(f"catalog: {item} stands twice; remove one of the two rows")
-            years.add((fold(item.title), item.year))
-            _enter(self._titles, fold(item.title), index)
+            years.add((folded, item.year))
+            _enter(self._titles, folded, index)
             for title in (item.title, *item.aliases):
                 _enter(self._loose, loose(title), index)
                 for spelling in spellings(title):
                     _enter(self._spellings, spelling, index)
         for index, item in enumerate(self.items):
             for alias in item.aliases:
-                if fold(alias) != fold(item.title):
+                if fold(alias) != self.folded_titles[index]:
                     _enter(self._titles, fold(alias), index)
 
     def __len__(self) -> int:
         return len(self.items)
 
+    def entry_of_line(self, text: str) -> Entry | None:
+        """Return the item whose line is exactly `text`, else None: the parser's fast path, one look-up."""
+        return self._entries.get(text)
+
     def index_of_line(self, text: str) -> int | None:
-        """Return the index of the item whose line is exactly `text`, else None: the parser's fast path."""
-        return self._lines.get(text)
+        """Return the index of the item whose line is exactly `text`, else None."""
+        entry = self._entries.get(text)
+        return None if entry is None else entry.index
 
     def find(self, title: str, year: int | None, tolerance: int = YEAR_TOLERANCE) -> int | None:
         """Return the index of the item of this title, else with this alias; None where no item matches.
@@ -88,7 +108,7 @@ class Catalog:
     def _unambiguous(self, indices: Sequence[int], title: str) -> int | None:
         if len(indices) > 1:
             indices = [index for index in indices if self.items[index].year is None]
-            indices = [index for index in indices if fold(self.items[index].title) == title] or indices
+            indices = [index for index in indices if self.folded_titles[index] == title] or indices
         return indices[0] if len(indices) == 1 else None
 
     def _nearest(self, indices: Iterable[int], year: int, tolerance: int) -> int | None:
@@ -108,7 +128,7 @@ class Catalog:
 
     def indices_of_titles(self, titles: Iterable[str]) -> set[int]:
         """Return the indices of all items of these titles, whatever their year: of titles that were seen."""
-        return {index for title in titles for index in self.indices_of_title(title)}
+        return {index for title in titles for index in self._titles.get(fold(title), ())}
 
     def readings(self, title: str, year: int | None, tolerance: int = YEAR_TOLERANCE) -> list[int]:
         """Return the indices of the items that a title, in any spelling, can mean.

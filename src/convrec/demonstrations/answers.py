@@ -14,7 +14,6 @@ from convrec.parsing import (
     YEAR,
     Entry,
     bare,
-    exact_entry,
     is_prose,
     lower_words,
     make_entry,
@@ -58,10 +57,10 @@ class Answer(NamedTuple):
 
 def _exact_or_numbered(line: str, catalog: Catalog) -> tuple[Entry | None, tuple[str, str]]:
     """Return the item of a line that is a catalog line, or one after a number, and its mark as of `unmarked`."""
-    known = exact_entry(line, catalog)
+    known = catalog.entry_of_line(line)
     if known is None and (number := NUMBER.match(line)):
         rest = line[number.end() :]
-        return exact_entry(rest, catalog), (rest, "number")
+        return catalog.entry_of_line(rest), (rest, "number")
     return known, (line, "")
 
 
@@ -254,7 +253,7 @@ def parse_answer(text: str, catalog: Catalog) -> Answer:
     Where lines are numbered or have bullets, those of the kind that names more known titles are the list, and of the
     other lines only known titles count.
     """
-    clean = [exact_entry(line, catalog) for line in text.split("\n")]
+    clean = [catalog.entry_of_line(line) for line in text.split("\n")]
     if all(clean):
         return Answer([entry for entry in clean if entry], [])
     if ("{" in text or "[" in text) and (items := _parse_json(text, catalog)):
