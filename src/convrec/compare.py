@@ -15,7 +15,7 @@ from convrec.config import Params, parse_params
 from convrec.data.conversations import read_rows
 from convrec.errors import InputError
 from convrec.evaluate_models import answers
-from convrec.evaluation.comparison import Interval, paired_interval
+from convrec.evaluation.comparison import paired_interval
 from convrec.evaluation.page import LINES, curve, figure, metric_label, render_page
 from convrec.evaluation.scoring import mean_scores
 from convrec.generation.lists import EngineOptions, Settings
@@ -173,7 +173,7 @@ def compare(params: Params, paths: Paths, names: Sequence[str], num_seeds: int, 
             entry["spread"] = float(pd.Series(by_seed).std()) if len(by_seed) > 1 else 0.0
             for baseline in ("grpo", START):
                 if baseline in means and baseline != name:
-                    gain: Interval = paired_interval(table, means[baseline], metric, samples, seed)
+                    gain = paired_interval(table, means[baseline], metric, samples, seed)
                     entry[f"over_{baseline}"] = gain._asdict()
                     level = float(means[baseline][metric].mean())
                     entry[f"ratio_to_{baseline}"] = entry["mean"] / level if level else None

@@ -1,41 +1,125 @@
 """How sure the numbers are: bootstrap over distinct prompts, since the rows of one prompt share its list."""
 
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
+_BLOCK = 2_000_000  # weights that are in memory at once, 8 bytes each
+_ROUNDING = 1e-9  # relative: sums of the same numbers in another order are equal
+
 
 class Interval(NamedTuple):
-    """A mean and its 95 % percentile interval."""
+    """A mean over `n` rows, and its 95 % percentile interval."""
 
     mean: float
     low: float
     high: float
+    n: int
 
 
-def _interval(values: pd.Series, prompts: pd.Series, samples: int, seed: int) -> Interval:
-    grouped = values.groupby(prompts, sort=True)
-    sums, counts = grouped.sum().to_numpy(), grouped.size().to_numpy()
+class Gain(NamedTuple):
+    """A mean difference over `n` rows with its 95 % interval, and the p-value that there is none."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+    p: float
+
+
+def _draws(num_prompts: int, samples: int, seed: int) -> Iterator[np.ndarray]:
+    """Yield how often each prompt is drawn in each sample, some samples at a time. Shape: (samples, prompts)."""
     rng = np.random.default_rng(seed)
-    draws = np.empty(samples)
-    for sample in range(samples):  # one draw at a time: the memory stays that of one draw
-        chosen = rng.integers(len(sums), size=len(sums))
-        draws[sample] = sums[chosen].sum() / counts[chosen].sum()
-    low, high = np.quantile(draws, [0.025, 0.975])
-    return Interval(float(values.mean()), float(low), float(high))
+    size = max(1, _BLOCK // num_prompts)
+    for start in range(0, samples, size):
+        counts = np.empty((min(size, samples - start), num_prompts))
+        for row in counts:
+            drawn = rng.integers(num_prompts, size=num_prompts, dtype=np.int32)
+            row[:] = np.bincount(drawn, minlength=num_prompts)
+        yield counts
+
+
+def _prompt_sums(prompts: pd.Series, values: np.ndarray) -> np.ndarray:
+    """Return the sums of each column over the rows of each prompt. Shape: (prompts, columns)."""
+    codes, names = pd.factorize(prompts)
+    if len(names) == len(values):
+        return values
+    sums = [np.bincount(codes, weights=column, minlength=len(names)) for column in values.T]
+    return np.stack(sums, axis=1)
+
+
+def _ratios(numerators: np.ndarray, denominators: np.ndarray, samples: int, seed: int) -> np.ndarray:
+    """Return Σ numerator / Σ denominator of each sample of the prompts, NaN for nothing of nothing.
+
+    Shape: arguments (prompts, metrics), result (samples, metrics).
+    """
+    width, both = numerators.shape[1], np.hstack([numerators, denominators])
+    sums = np.vstack([counts @ both for counts in _draws(len(both), samples, seed)])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return sums[:, :width] / sums[:, width:]
+
+
+def mean_intervals(scores: pd.DataFrame, metrics: Sequence[str], samples: int, seed: int) -> dict[str, Interval]:
+    """Return each metric's mean over the rows that have one (are not NaN), with its interval.
+
+    The distinct prompts are drawn with replacement, each with all its rows (a cluster bootstrap; Efron and Tibshirani,
+    1993); one set of draws serves all metrics. A metric that no row has is left out.
+    """
+    frame = scores[list(metrics)].to_numpy(dtype=float)
+    there = ~np.isnan(frame)
+    metrics = [metric for metric, some in zip(metrics, there.any(axis=0), strict=True) if some]
+    frame, there = frame[:, there.any(axis=0)], there[:, there.any(axis=0)]
+    values = np.where(there, frame, 0.0)
+    sums, counts = (_prompt_sums(scores["prompt_id"], part) for part in (values, there.astype(float)))
+    low, high = np.nanquantile(_ratios(sums, counts, samples, seed), [0.025, 0.975], axis=0)
+    means, sizes = values.sum(axis=0) / there.sum(axis=0), there.sum(axis=0)
+    return {
+        metric: Interval(float(means[i]), float(low[i]), float(high[i]), int(sizes[i]))
+        for i, metric in enumerate(metrics)
+    }
 
 
 def mean_interval(scores: pd.DataFrame, metric: str, samples: int, seed: int) -> Interval:
-    """Return a metric's mean over the rows, with its interval."""
-    return _interval(scores[metric], scores["prompt_id"], samples, seed)
+    """Return a metric's mean over the rows, with its interval (see `mean_intervals`)."""
+    return mean_intervals(scores, [metric], samples, seed)[metric]
 
 
-def paired_interval(scores: pd.DataFrame, baseline: pd.DataFrame, metric: str, samples: int, seed: int) -> Interval:
-    """Return the mean difference `scores - baseline` of a metric over the same rows, with its interval.
+def ratio_interval(scores: pd.DataFrame, numerator: str, denominator: str, samples: int, seed: int) -> Interval | None:
+    """Return the ratio of two columns' means over the rows that have both, with its interval; None without any."""
+    rows = scores[["prompt_id", numerator, denominator]].dropna()
+    over, under = rows[[numerator]].to_numpy(dtype=float), rows[[denominator]].to_numpy(dtype=float)
+    if under.sum() == 0:
+        return None
+    ratios = _ratios(_prompt_sums(rows["prompt_id"], over), _prompt_sums(rows["prompt_id"], under), samples, seed)
+    low, high = np.nanquantile(ratios[np.isfinite(ratios)], [0.025, 0.975])
+    return Interval(float(over.sum() / under.sum()), float(low), float(high), len(rows))
 
-    Raises `ValueError` where the two tables are not of the same rows in the same order.
+
+def _sign_flip_p(differences: np.ndarray, samples: int, seed: int) -> float:
+    """Return the two-sided p-value of prompts' differences under random signs. Shape: (prompts,).
+
+    (1 + the number of samples at least as far from 0 as what was seen) / (1 + samples): Phipson and Smyth, 2010.
+    """
+    rng = np.random.default_rng(seed)
+    seen = abs(differences.sum()) - _ROUNDING * np.abs(differences).sum()
+    size, extreme = max(1, _BLOCK // len(differences)), 0
+    for start in range(0, samples, size):
+        signs = rng.integers(2, size=(min(size, samples - start), len(differences)), dtype=np.int8)
+        sums = 2 * (signs.astype(float) @ differences) - differences.sum()
+        extreme += int((np.abs(sums) >= seen).sum())
+    return (1 + extreme) / (1 + samples)
+
+
+def paired_interval(scores: pd.DataFrame, baseline: pd.DataFrame, metric: str, samples: int, seed: int) -> Gain:
+    """Return the mean difference `scores - baseline` of a metric over the same rows, with interval and p-value.
+
+    The p-value is that of a paired permutation test: of two systems that are alike, either may have made either list
+    of a prompt. Raises `ValueError` where the two tables are not of the same rows in the same order.
     """
     if scores["prompt_id"].tolist() != baseline["prompt_id"].tolist():
         raise ValueError("the two systems were not scored on the same rows in the same order")
-    return _interval(scores[metric] - baseline[metric], scores["prompt_id"], samples, seed)
+    rows = pd.DataFrame({"prompt_id": scores["prompt_id"], metric: scores[metric] - baseline[metric]})
+    sums = _prompt_sums(rows["prompt_id"], rows[[metric]].to_numpy(dtype=float))[:, 0]
+    return Gain(*mean_interval(rows, metric, samples, seed), p=_sign_flip_p(sums, samples, seed))

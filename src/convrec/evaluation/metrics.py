@@ -1,6 +1,9 @@
 """Ranking metrics over relevance rows (see `matching.relevance`).
 
-Notation: rel (B, N) with entries 0 or 1; |gt| the number of a row's ground-truth items; K a cutoff.
+Notation: rel (B, N) with entries 0 or 1; |gt| the number of a row's ground-truth items; K a cutoff, N at most. On one
+and the same relevance they are those of ranx (Bassani, ECIR 2022). The method's relevance differs from what ranx makes
+of two lists of ids: an item that stands twice keeps its rank and is credited once, seen items are never hits, and the
+protocol `evaluation` closes the ranks of seen and out-of-catalog lines before K is counted.
 """
 
 import numpy as np
@@ -12,8 +15,21 @@ def recall(relevance: np.ndarray, num_truths: np.ndarray, cutoff: int) -> np.nda
 
 
 def ndcg(relevance: np.ndarray, num_truths: np.ndarray, cutoff: int) -> np.ndarray:
-    """Return NDCG@K of each row: DCG@K over that of min(|gt|, K) hits placed first. Shape: (B,)."""
+    """Return NDCG@K of each row: DCG@K over that of min(|gt|, K) hits placed first. Shape: (B,).
+
+    DCG@K = Σ_{k<=K} rel_k / log2(k+1) (Järvelin and Kekäläinen, 2002).
+    """
     discounts = 1 / np.log2(np.arange(2, relevance.shape[1] + 2))
     ideal = np.concatenate([[0.0], np.cumsum(discounts)])
     best = ideal[np.minimum(np.maximum(num_truths, 1), cutoff)]
     return (relevance[:, :cutoff] @ discounts[:cutoff]) / best
+
+
+def hit_rate(relevance: np.ndarray, cutoff: int) -> np.ndarray:
+    """Return HitRate@K of each row: 1 where one of the first K ranks is a hit, else 0. Shape: (B,)."""
+    return relevance[:, :cutoff].any(axis=1).astype(float)
+
+
+def reciprocal_rank(relevance: np.ndarray) -> np.ndarray:
+    """Return 1/k of each row's first hit at rank k, 0 without a hit; the mean over rows is MRR. Shape: (B,)."""
+    return np.where(relevance.any(axis=1), 1 / (1 + relevance.argmax(axis=1)), 0.0)

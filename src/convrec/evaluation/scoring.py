@@ -1,41 +1,113 @@
 """From written lists to a table of scores, one row for each test row."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Set as AbstractSet
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from convrec.data.catalog import Catalog
+from convrec.data.catalog import YEAR_TOLERANCE, Catalog, Entry
 from convrec.data.conversations import truths
 from convrec.data.titles import fold
-from convrec.evaluation.metrics import ndcg, recall
-from convrec.matching import relevance
+from convrec.evaluation.metrics import hit_rate, ndcg, recall, reciprocal_rank
+from convrec.matching import Protocol, Truth, judge
 from convrec.parsing import parse_list
 
 
-def list_quality(text: str, seen_titles: Sequence[str], catalog: Catalog, num_ranks: int) -> dict[str, float]:
-    """Return what one list looks like, whatever the ground truth.
+class WrittenList(NamedTuple):
+    """A list as it was parsed; `exact` tells whether each line is a catalog line to the letter."""
+
+    entries: list[Entry | None]
+    exact: bool
+
+
+class Quality(NamedTuple):
+    """What one list looks like, whatever the ground truth.
 
     `in_catalog`: share of its lines that name a catalog item; `format`: 1 where it has exactly N lines, each of
     them a catalog line to the letter; `duplicates` and `seen`: share of its lines that repeat one, or name a seen
-    title; `length`: its lines. An empty list has `in_catalog` 0.
+    title; `length`: its lines. An empty list has `in_catalog` 0. Blank lines are no lines, but for `format`.
     """
-    entries = [entry for entry in parse_list(text, catalog) if entry is not None]
-    named: list[object] = [
-        entry.index if entry.index is not None else (fold(entry.title), entry.year) for entry in entries
-    ]
-    seen, seen_items = {fold(title) for title in seen_titles}, catalog.indices_of_titles(seen_titles)
-    lines = text.split("\n")
-    exact = len(lines) == num_ranks and all(catalog.index_of_line(line) is not None for line in lines)
-    size = max(1, len(entries))
-    return {
-        "in_catalog": sum(entry.index is not None for entry in entries) / size,
-        "format": float(exact),
-        "duplicates": (len(named) - len(set(named))) / size,
-        "seen": sum(fold(entry.title) in seen or entry.index in seen_items for entry in entries) / size,
-        "length": float(len(entries)),
-    }
+
+    in_catalog: float
+    format: float
+    duplicates: float
+    seen: float
+    length: float
+
+
+class RowScore(NamedTuple):
+    """The relevance of one row's ranks, the size of its ground truth, and the quality of its list."""
+
+    hits: list[int]
+    num_truths: int
+    quality: Quality
+
+
+def read_list(text: str, catalog: Catalog, tolerance: int = YEAR_TOLERANCE) -> WrittenList:
+    """Return a written list, one entry a line (see `parsing.parse_list`)."""
+    exact = all(catalog.entry_of_line(line) is not None for line in text.split("\n"))
+    return WrittenList(parse_list(text, catalog, tolerance), exact)
+
+
+def _quality(
+    written: WrittenList, seen_titles: Sequence[str], seen: AbstractSet[int], catalog: Catalog, num_ranks: int
+) -> Quality:
+    entries = [entry for entry in written.entries if entry is not None]
+    items = [entry.index for entry in entries if entry.index is not None]
+    distinct, num_seen, size = len(set(items)), sum(item in seen for item in items), len(entries)
+    if len(items) < size:
+        others = [(fold(entry.title), entry.year) for entry in entries if entry.index is None]
+        folded = {fold(title) for title in seen_titles}
+        distinct += len(set(others))
+        num_seen += sum(title in folded for title, _ in others)
+    return Quality(
+        in_catalog=len(items) / max(1, size),
+        format=float(written.exact and size == num_ranks),
+        duplicates=(size - distinct) / max(1, size),
+        seen=num_seen / max(1, size),
+        length=float(size),
+    )
+
+
+def list_quality(text: str, seen_titles: Sequence[str], catalog: Catalog, num_ranks: int) -> dict[str, float]:
+    """Return the `Quality` of one list by name."""
+    seen = catalog.indices_of_titles(seen_titles)
+    return _quality(read_list(text, catalog), seen_titles, seen, catalog, num_ranks)._asdict()
+
+
+def score_row(
+    written: WrittenList,
+    groundtruth: Sequence[Truth],
+    seen_titles: Sequence[str],
+    catalog: Catalog,
+    num_ranks: int,
+    protocol: Protocol = "evaluation",
+    tolerance: int = YEAR_TOLERANCE,
+) -> RowScore:
+    """Return what one list is worth to one row."""
+    seen = catalog.indices_of_titles(seen_titles)
+    judged = judge(written.entries, groundtruth, seen, catalog, num_ranks, protocol, tolerance)
+    return RowScore(judged.hits, len(groundtruth), _quality(written, seen_titles, seen, catalog, num_ranks))
+
+
+def score_table(prompt_ids: Sequence[str], scores: Sequence[RowScore], cutoffs: Sequence[int]) -> pd.DataFrame:
+    """Return one row a row score.
+
+    Columns: prompt_id; recall_at_K, ndcg_at_K and hit_rate_at_K for each cutoff; mrr, over all N ranks; those of
+    `Quality`.
+    """
+    hits = np.array([score.hits for score in scores], dtype=np.int8)
+    num_truths = np.array([score.num_truths for score in scores])
+    columns: dict[str, Any] = {"prompt_id": prompt_ids}
+    columns |= {f"recall_at_{k}": recall(hits, num_truths, k) for k in cutoffs}
+    columns |= {f"ndcg_at_{k}": ndcg(hits, num_truths, k) for k in cutoffs}
+    columns |= {f"hit_rate_at_{k}": hit_rate(hits, k) for k in cutoffs}
+    columns["mrr"] = reciprocal_rank(hits)
+    quality = np.array([score.quality for score in scores])
+    columns |= dict(zip(Quality._fields, quality.T, strict=True))
+    return pd.DataFrame(columns)
 
 
 def score_lists(
@@ -45,19 +117,13 @@ def score_lists(
     num_ranks: int,
     cutoffs: Sequence[int],
 ) -> pd.DataFrame:
-    """Return the scores of every row under the protocol `evaluation`; `texts` holds one list a prompt.
+    """Return the scores of every row under the protocol `evaluation` (see `score_table`).
 
-    Columns: prompt_id, recall_at_K and ndcg_at_K for each cutoff, and those of `list_quality`.
+    `texts` holds one list a prompt; it is parsed once for all rows of the prompt.
     """
-    hits = np.array(
-        [relevance(texts[r["prompt_id"]], truths(r), r["seen_titles"], catalog, num_ranks, "evaluation") for r in rows]
-    )
-    num_truths = np.array([len(row["groundtruth"]) for row in rows])
-    columns: dict[str, Any] = {"prompt_id": [row["prompt_id"] for row in rows]}
-    columns |= {f"recall_at_{k}": recall(hits, num_truths, k) for k in cutoffs}
-    columns |= {f"ndcg_at_{k}": ndcg(hits, num_truths, k) for k in cutoffs}
-    quality = [list_quality(texts[r["prompt_id"]], r["seen_titles"], catalog, num_ranks) for r in rows]
-    return pd.concat([pd.DataFrame(columns), pd.DataFrame(quality)], axis=1)
+    written = {prompt: read_list(texts[prompt], catalog) for prompt in {row["prompt_id"]: None for row in rows}}
+    scores = [score_row(written[row["prompt_id"]], truths(row), row["seen_titles"], catalog, num_ranks) for row in rows]
+    return score_table([row["prompt_id"] for row in rows], scores, cutoffs)
 
 
 def mean_scores(scores: pd.DataFrame) -> dict[str, float]:

@@ -10,6 +10,8 @@ from convrec.stages.files import read_json
 
 SYSTEMS = {
     "popularity": "popularity",
+    "last_month": "last month",
+    "neighbours": "neighbours",
     "zero_shot": "zero-shot",
     "sft": "SFT",
     "rank_grpo": "Rank-GRPO",

@@ -1,16 +1,20 @@
 """Stage `evaluate`: every system's lists for the held-out test split, scored under one protocol."""
 
 import logging
-from collections import Counter
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from convrec.config import Params
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import read_rows, truths, write_rows
-from convrec.evaluation.comparison import mean_interval, paired_interval
-from convrec.evaluation.scoring import mean_scores, score_lists
+from convrec.data.conversations import read_rows, write_rows
+from convrec.demonstrations.embedding import TfidfEmbedder
+from convrec.evaluation.baselines import last_month_lists, neighbour_lists, popularity_lists
+from convrec.evaluation.beyond_accuracy import coverage, describe_lists, mentions, recommended
+from convrec.evaluation.comparison import Interval, mean_intervals, paired_interval, ratio_interval
+from convrec.evaluation.scoring import score_lists
+from convrec.evaluation.slices import slice_rows, slice_scores
 from convrec.generation.lists import EngineOptions, Settings, model_lists
 from convrec.generation.prompts import TRUNCATED_SHARE
 from convrec.parsing import format_list
@@ -21,24 +25,33 @@ from convrec.tracking import Run
 logger = logging.getLogger(__name__)
 
 SYSTEM_OF_MODEL = dict(zip(TRAINED, ("zero_shot", "sft", "rank_grpo"), strict=True))
+COMPARED_WITH = ("sft", "popularity", "neighbours")  # systems that Rank-GRPO's gain is given over
 Row = dict[str, Any]
 
 
-def popularity_lists(train: list[Row], prompts: list[Row], catalog: Catalog, list_length: int) -> list[str]:
-    """Return for each prompt the items liked most often in training, the seen ones left out."""
-    found = (catalog.find(truth.title, truth.year) for row in train for truth in truths(row))
-    counts = Counter(index for index in found if index is not None)
-    order = sorted(range(len(catalog)), key=lambda index: -counts[index])
-    lists = (catalog.first_unseen(order, row["seen_titles"], list_length) for row in prompts)
-    return [format_list([str(item) for item in items]) for items in lists]
+def _baseline_lists(params: Params, train: list[Row], prompts: list[Row], catalog: Catalog) -> dict[str, list[str]]:
+    size = params.common.list_length
+    lists = {"popularity": popularity_lists(train, prompts, catalog, size)}
+    last_month = last_month_lists(train, prompts, catalog, size)
+    if last_month is None:
+        logger.info("no baseline of the last month's popularity: the training split has no dates")
+    else:
+        lists["last_month"] = last_month
+    lists["neighbours"] = neighbour_lists(train, prompts, catalog, size, params.evaluate.neighbours)
+    return lists
 
 
 def _system_lists(
-    params: Params, paths: Paths, catalog: Catalog, prompts: list[Row], engine: EngineOptions, record: Run
+    params: Params,
+    paths: Paths,
+    catalog: Catalog,
+    train: list[Row],
+    prompts: list[Row],
+    engine: EngineOptions,
+    record: Run,
 ) -> dict[str, list[str]]:
-    """Return the lists of every system: the baseline, the three models, and the oracle where there is one."""
-    train = read_rows(paths.split("train"))
-    lists = {"popularity": popularity_lists(train, prompts, catalog, params.common.list_length)}
+    """Return the lists of every system: the baselines, the three models, and the oracle where there is one."""
+    lists = _baseline_lists(params, train, prompts, catalog)
     shares = []
     for model, system in SYSTEM_OF_MODEL.items():
         logger.info("%s: %d prompts", system, len(prompts))
@@ -53,38 +66,78 @@ def _system_lists(
     return lists
 
 
+class _HeldOut:
+    """The rows that every system is scored on, one list a prompt."""
+
+    def __init__(
+        self,
+        rows: list[Row],
+        prompts: list[Row],
+        catalog: Catalog,
+        counts: np.ndarray,
+        num_ranks: int,
+        cutoffs: list[int],
+    ):
+        self.rows, self.prompts, self.catalog, self.counts = rows, prompts, catalog, counts
+        self.num_ranks, self.cutoffs = num_ranks, cutoffs
+        texts = [item.text() for item in catalog.items]
+        self.vectors = TfidfEmbedder(texts).embed_items(texts)
+
+    def measure(self, lists: list[str]) -> tuple[pd.DataFrame, float]:
+        """Return the scores of every row, and the share of the catalog that the lists cover."""
+        texts, items = {}, {}
+        for row, text in zip(self.prompts, lists, strict=True):
+            texts[row["prompt_id"]] = text
+            items[row["prompt_id"]] = recommended(text, row["seen_titles"], self.catalog, self.num_ranks)
+        scores = score_lists(texts, self.rows, self.catalog, self.num_ranks, self.cutoffs)
+        described = describe_lists(items, self.rows, self.counts, self.vectors, self.catalog)
+        return pd.concat([scores, described], axis=1), coverage(items.values(), len(self.catalog))
+
+
+def _intervals(scores: pd.DataFrame, samples: int, seed: int) -> dict[str, Interval]:
+    """Return every metric's mean with its interval; the popularity lift is a ratio of two of them."""
+    names = [name for name in scores if name not in ("prompt_id", "truth_popularity")]
+    intervals = mean_intervals(scores, names, samples, seed)
+    lift = ratio_interval(scores, "popularity", "truth_popularity", samples, seed)
+    return intervals if lift is None else {**intervals, "popularity_lift": lift}
+
+
 def run(params: Params, paths: Paths, record: Run) -> None:
-    """Write every system's lists, scores and intervals, and the paired gain of Rank-GRPO."""
+    """Write every system's lists, scores and intervals, overall and by slice, and the paired gains of Rank-GRPO."""
     common, config = params.common, params.evaluate
     engine = EngineOptions.of(params)
     catalog = read_catalog(paths.catalog)
+    train = read_rows(paths.split("train"))
     rows, prompts = read_test_rows(params, paths)
     record.log_dataset(paths.split("test"), "test")
     record.log_dataset(paths.catalog, "catalog")
 
+    held_out = _HeldOut(rows, prompts, catalog, mentions(train, catalog), common.list_length, common.cutoffs)
     headline = f"ndcg_at_{max(common.cutoffs)}"
-    shown = [f"{name}_at_{k}" for name in ("recall", "ndcg") for k in common.cutoffs] + ["in_catalog"]
     metrics: dict[str, Any] = {"n_rows": len(rows), "n_prompts": len(prompts)}
     tables, plot = {}, []
-    for system, lists in _system_lists(params, paths, catalog, prompts, engine, record).items():
-        texts = {row["prompt_id"]: text for row, text in zip(prompts, lists, strict=True)}
-        scores = score_lists(texts, rows, catalog, common.list_length, common.cutoffs)
+    for system, lists in _system_lists(params, paths, catalog, train, prompts, engine, record).items():
+        scores, covered = held_out.measure(lists)
+        intervals = _intervals(scores, config.bootstrap_samples, common.seed)
+        means = {**{name: interval.mean for name, interval in intervals.items()}, "coverage": covered}
         tables[system] = scores
-        intervals = {m: mean_interval(scores, m, config.bootstrap_samples, common.seed) for m in shown}
         metrics[system] = {
-            **mean_scores(scores),
-            "intervals": {name: {"low": i.low, "high": i.high} for name, i in intervals.items()},
+            **means,
+            "intervals": {name: {"low": i.low, "high": i.high, "n": i.n} for name, i in intervals.items()},
         }
-        plot.append({"system": system, **mean_scores(scores)})
+        plot.append({"system": system, **means})
         frame = pd.DataFrame({"prompt_id": [row["prompt_id"] for row in prompts], "response": lists})
         write_rows(frame, paths.predictions / f"{system}.parquet")
         write_rows(scores, paths.predictions / f"{system}.scores.parquet")
-        record.log_metrics({f"test/{system}/{name}": value for name, value in mean_scores(scores).items()})
+        record.log_metrics({f"test/{system}/{name}": value for name, value in means.items()})
     gains = {}
-    for baseline in ("sft", "popularity"):
+    for baseline in COMPARED_WITH:
         gain = paired_interval(tables["rank_grpo"], tables[baseline], headline, config.bootstrap_samples, common.seed)
         gains[f"rank_grpo_over_{baseline}"] = gain._asdict()
         record.log_metrics({f"test/gain_over_{baseline}/{key}": v for key, v in gain._asdict().items()})
+    shown = [f"recall_at_{max(common.cutoffs)}", headline]
+    kinds = slice_rows(rows, held_out.counts, catalog)
+    metrics["slices"] = slice_scores(tables, kinds, shown, config.bootstrap_samples, common.seed)
     write_json(paths.metrics("evaluate"), {**metrics, f"paired_{headline}": gains})
     write_plot(paths.plot("systems"), plot)
     record.log_artifact(paths.metrics("evaluate"))

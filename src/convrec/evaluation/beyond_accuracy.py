@@ -1,0 +1,99 @@
+"""What lists are like beside their hits: novelty, diversity, popularity, coverage.
+
+Items are catalog indices: the distinct unseen catalog items among the first N that a list names.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import sparse
+
+from convrec.data.catalog import Catalog
+from convrec.data.conversations import truths
+from convrec.parsing import parse_list
+
+Row = dict[str, Any]
+
+
+def mentions(rows: Iterable[Row], catalog: Catalog) -> np.ndarray:
+    """Return how often each catalog item is ground truth of the rows. Shape: (C,)."""
+    counts = np.zeros(len(catalog), dtype=np.int64)
+    for row in rows:
+        for truth in truths(row):
+            index = catalog.find(truth.title, truth.year)
+            if index is not None:
+                counts[index] += 1
+    return counts
+
+
+def recommended(text: str, seen_titles: Sequence[str], catalog: Catalog, num_ranks: int) -> list[int]:
+    """Return the items of a written list: its first N usable lines (see `matching`), each item once."""
+    seen = catalog.indices_of_titles(seen_titles)
+    indices = (entry.index for entry in parse_list(text, catalog) if entry is not None and entry.index is not None)
+    return list(dict.fromkeys([index for index in indices if index not in seen][:num_ranks]))
+
+
+def self_information(counts: np.ndarray) -> np.ndarray:
+    """Return -log2 p(item), bits; p is the share of the mentions, each item's raised by one. Shape: (C,).
+
+    Zhou et al., "Solving the apparent diversity-accuracy dilemma of recommender systems" (PNAS, 2010).
+    """
+    return -np.log2((counts + 1) / (counts.sum() + len(counts)))
+
+
+def diversity(lists: Sequence[Sequence[int]], vectors: sparse.csr_array) -> np.ndarray:
+    """Return the mean of 1 - cosine over the pairs of each list's items; NaN for fewer than two. Shape: (B,).
+
+    `vectors` has one row of unit length, or of zeros, an item: the cosine to zeros is 0. The intra-list similarity of
+    Ziegler et al., "Improving recommendation lists through topic diversification" (WWW, 2005), as a distance.
+    Shape: vectors (C, D).
+    """
+    lengths = np.array([len(items) for items in lists])
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    columns = np.array([item for items in lists for item in items], dtype=np.int64)
+    chosen = sparse.csr_array((np.ones(len(columns)), columns, starts), shape=(len(lists), vectors.shape[0]))
+    norms = np.asarray(vectors.multiply(vectors).sum(axis=1)).ravel()
+    sums = chosen @ vectors
+    pairs = lengths * (lengths - 1)
+    cosines = np.asarray(sums.multiply(sums).sum(axis=1)).ravel() - chosen @ norms  # of ordered pairs
+    return np.where(pairs > 0, 1 - cosines / np.maximum(pairs, 1), np.nan)
+
+
+def coverage(lists: Iterable[Sequence[int]], num_items: int) -> float:
+    """Return the share of the catalog's items that at least one list names (Ge et al., RecSys 2010)."""
+    return len({item for items in lists for item in items}) / num_items
+
+
+def truth_popularity(rows: Sequence[Row], counts: np.ndarray, catalog: Catalog) -> np.ndarray:
+    """Return the mean training mentions of each row's ground truth, 0 for items outside the catalog. Shape: (B,)."""
+    means = []
+    for row in rows:
+        found = [catalog.find(truth.title, truth.year) for truth in truths(row)]
+        means.append(sum(0 if index is None else int(counts[index]) for index in found) / max(1, len(found)))
+    return np.array(means)
+
+
+def describe_lists(
+    lists: Mapping[str, Sequence[int]],
+    rows: Sequence[Row],
+    counts: np.ndarray,
+    vectors: sparse.csr_array,
+    catalog: Catalog,
+) -> pd.DataFrame:
+    """Return one row a test row; of an empty list all but `truth_popularity` is NaN.
+
+    `lists` are items by prompt, `counts` the mentions in training. Columns: `novelty`, the mean `self_information` of
+    the list's items; `diversity`; `popularity` and `truth_popularity`, the mean mentions of the list's items and of
+    the ground truth.
+    """
+    information = self_information(counts)
+    means = [
+        (float(information[list(items)].mean()), float(counts[list(items)].mean())) if items else (np.nan, np.nan)
+        for items in lists.values()
+    ]
+    table = pd.DataFrame(means, columns=["novelty", "popularity"], index=list(lists))
+    table.insert(1, "diversity", diversity(list(lists.values()), vectors))
+    table = table.loc[[row["prompt_id"] for row in rows]].reset_index(drop=True)
+    return table.assign(truth_popularity=truth_popularity(rows, counts, catalog))
