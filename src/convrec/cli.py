@@ -168,6 +168,7 @@ def _parser() -> argparse.ArgumentParser:
     remap.add_argument("--conversation-weight", type=float, default=1.0, help="lambda")
     model = commands.add_parser("fetch-model", help="download a model from the Hugging Face hub, pinned and checked")
     _add_fetch_options(model)
+    _add_score_options(commands.add_parser("score", help="score a file of anybody's lists against their ground truth"))
     commands.add_parser("results", help="print the results table of the last evaluation")
     return parser
 
@@ -223,6 +224,52 @@ def _run_evaluation(options: argparse.Namespace) -> None:
             print_checkpoints(results[0])
     for result in results if options.json else ():
         print(json.dumps(result, ensure_ascii=False))
+
+
+def _add_score_options(command: argparse.ArgumentParser) -> None:
+    command.description = "Score a file of anybody's lists against their ground truth (docs/evaluation.md)."
+    command.add_argument(
+        "--predictions",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="JSON lines of {response or items, groundtruth, seen_titles?, prompt_id?}",
+    )
+    command.add_argument("--catalog", type=Path, default=Paths().catalog, help="CSV, JSON lines, Parquet or pickle")
+    command.add_argument("--protocol", choices=("evaluation", "reward"), default="evaluation")
+    command.add_argument("--cutoffs", default="5,10,15,20", metavar="K,...", help="those of Recall@K and so on")
+    command.add_argument("--list-length", type=int, default=20, help="N, the ranks that count")
+    command.add_argument("--year-tolerance", type=int, default=2, help="years by which a title's year may be off")
+    command.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _run_score(options: argparse.Namespace) -> None:
+    try:
+        cutoffs = sorted({int(cutoff) for cutoff in options.cutoffs.split(",")})
+    except ValueError:
+        raise InputError(f"--cutoffs {options.cutoffs}: give whole numbers with commas between, as 5,10") from None
+    if options.list_length < 1:
+        raise InputError(f"--list-length {options.list_length}: give 1 or more")
+    if cutoffs[0] < 1 or cutoffs[-1] > options.list_length:
+        raise InputError(
+            f"--cutoffs {options.cutoffs}: give numbers from 1 to --list-length {options.list_length}, or raise that"
+        )
+    if options.year_tolerance < 0:
+        raise InputError(f"--year-tolerance {options.year_tolerance}: give 0 or more")
+    if not options.predictions.is_file():
+        raise InputError(f"--predictions {options.predictions}: no such file; name a JSON-lines file")
+    _set_up()
+    from convrec.evaluation.predictions import Settings, print_scores, score_predictions
+    from convrec.responses import open_catalog
+
+    settings = Settings(cutoffs, options.list_length, options.protocol, options.year_tolerance)
+    catalog, told = open_catalog(options.catalog)
+    logging.getLogger("convrec.score").info("%s", told)
+    scores = score_predictions(options.predictions, catalog, settings)
+    if options.json:
+        print(json.dumps(scores.to_json()))
+    else:
+        print_scores(scores, settings)
 
 
 def _run_responses(options: argparse.Namespace) -> None:
@@ -289,6 +336,8 @@ def main(arguments: list[str] | None = None) -> None:
         elif options.command == "fetch-model":
             _set_up()
             _fetch("model", options)
+        elif options.command == "score":
+            _run_score(options)
         elif options.command == "results":
             from convrec.evaluation.table import print_results
 

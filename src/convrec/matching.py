@@ -27,16 +27,6 @@ class Truth(NamedTuple):
         return line(self.title, self.year)
 
 
-class Judged(NamedTuple):
-    """One list, rank by rank: the catalog index of the item that stands there, -1 where none does; and rel_k, 0 or 1.
-
-    `items` ends with the list; `hits` has all N ranks.
-    """
-
-    items: list[int]
-    hits: list[int]
-
-
 def _open_truths(
     groundtruth: Sequence[Truth], catalog: Catalog, tolerance: int
 ) -> dict[str, list[tuple[int, int | None]]]:
@@ -73,29 +63,29 @@ def judge(
     num_ranks: int,
     protocol: Protocol,
     tolerance: int = YEAR_TOLERANCE,
-) -> Judged:
-    """Return what stands at each rank of a parsed list, and whether it is a hit; `seen` holds catalog indices.
+) -> list[int]:
+    """Return rel_1..rel_N of a parsed list: 1 where the rank is a hit, else 0; `seen` holds catalog indices.
 
     A hit is in the ground truth, in the catalog, not seen, and not credited at an earlier rank. `reward` keeps
     every line at its rank; `evaluation` first drops blank, seen and out-of-catalog lines and closes the ranks.
+
+    Shape: a list of length `num_ranks`.
     """
     open_truths = _open_truths(groundtruth, catalog, tolerance)
-    titles, hits = catalog.folded_titles, [0] * num_ranks
-    items: list[int] = []
+    titles, hits, rank = catalog.folded_titles, [0] * num_ranks, 0
     for entry in entries:
-        if len(items) == num_ranks:
+        if rank == num_ranks:
             break
-        if entry is None or entry.index is None or entry.index in seen:
-            if protocol == "reward":
-                items.append(-1)
+        if entry is None or (index := entry.index) is None or index in seen:
+            rank += protocol == "reward"
             continue
-        truths = open_truths.get(titles[entry.index])
-        credited = truths and _nearest(entry.year, truths, tolerance)
-        if truths and credited:
-            truths.remove(credited)
-            hits[len(items)] = 1
-        items.append(entry.index)
-    return Judged(items, hits)
+        if (title := titles[index]) in open_truths:
+            credited = _nearest(entry.year, open_truths[title], tolerance)
+            if credited:
+                open_truths[title].remove(credited)
+                hits[rank] = 1
+        rank += 1
+    return hits
 
 
 def relevance(
@@ -107,9 +97,6 @@ def relevance(
     protocol: Protocol,
     tolerance: int = YEAR_TOLERANCE,
 ) -> list[int]:
-    """Return rel_1..rel_N of one written list: 1 where the rank is a hit, else 0 (see `judge`).
-
-    Shape: a list of length `num_ranks`.
-    """
+    """Return rel_1..rel_N of one written list (see `judge`). Shape: a list of length `num_ranks`."""
     entries, seen = parse_list(text, catalog, tolerance), catalog.indices_of_titles(seen_titles)
-    return judge(entries, groundtruth, seen, catalog, num_ranks, protocol, tolerance).hits
+    return judge(entries, groundtruth, seen, catalog, num_ranks, protocol, tolerance)

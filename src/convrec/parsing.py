@@ -180,7 +180,7 @@ def parse_list(text: str, catalog: Catalog, tolerance: int = YEAR_TOLERANCE) -> 
     lines = text.split("\n")
     if not lines[-1].strip():
         lines.pop()
-    known = map(catalog.entry_of_line, lines)  # a clean line costs one look-up
+    known = catalog.entries_of_lines(lines)  # a clean line costs one look-up
     return [entry or parse_line(line, catalog, tolerance) for line, entry in zip(lines, known, strict=True)]
 
 

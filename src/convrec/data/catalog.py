@@ -92,6 +92,10 @@ class Catalog:
         """Return the item whose line is exactly `text`, else None: the parser's fast path, one look-up."""
         return self._entries.get(text)
 
+    def entries_of_lines(self, lines: Iterable[str]) -> list[Entry | None]:
+        """Return `entry_of_line` of each."""
+        return list(map(self._entries.get, lines))
+
     def index_of_line(self, text: str) -> int | None:
         """Return the index of the item whose line is exactly `text`, else None."""
         entry = self._entries.get(text)

@@ -47,8 +47,8 @@ class RowScore(NamedTuple):
 
 def read_list(text: str, catalog: Catalog, tolerance: int = YEAR_TOLERANCE) -> WrittenList:
     """Return a written list, one entry a line (see `parsing.parse_list`)."""
-    exact = all(catalog.entry_of_line(line) is not None for line in text.split("\n"))
-    return WrittenList(parse_list(text, catalog, tolerance), exact)
+    clean = catalog.entries_of_lines(text.split("\n"))
+    return WrittenList(clean, True) if all(clean) else WrittenList(parse_list(text, catalog, tolerance), False)
 
 
 def _quality(
@@ -56,7 +56,7 @@ def _quality(
 ) -> Quality:
     entries = [entry for entry in written.entries if entry is not None]
     items = [entry.index for entry in entries if entry.index is not None]
-    distinct, num_seen, size = len(set(items)), sum(item in seen for item in items), len(entries)
+    distinct, num_seen, size = len(set(items)), sum(map(seen.__contains__, items)), len(entries)
     if len(items) < size:
         others = [(fold(entry.title), entry.year) for entry in entries if entry.index is None]
         folded = {fold(title) for title in seen_titles}
@@ -88,11 +88,11 @@ def score_row(
 ) -> RowScore:
     """Return what one list is worth to one row."""
     seen = catalog.indices_of_titles(seen_titles)
-    judged = judge(written.entries, groundtruth, seen, catalog, num_ranks, protocol, tolerance)
-    return RowScore(judged.hits, len(groundtruth), _quality(written, seen_titles, seen, catalog, num_ranks))
+    hits = judge(written.entries, groundtruth, seen, catalog, num_ranks, protocol, tolerance)
+    return RowScore(hits, len(groundtruth), _quality(written, seen_titles, seen, catalog, num_ranks))
 
 
-def score_table(prompt_ids: Sequence[str], scores: Sequence[RowScore], cutoffs: Sequence[int]) -> pd.DataFrame:
+def score_table(prompt_ids: Sequence[str | int], scores: Sequence[RowScore], cutoffs: Sequence[int]) -> pd.DataFrame:
     """Return one row a row score.
 
     Columns: prompt_id; recall_at_K, ndcg_at_K and hit_rate_at_K for each cutoff; mrr, over all N ranks; those of
