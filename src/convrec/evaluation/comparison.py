@@ -53,7 +53,7 @@ def _prompt_sums(prompts: pd.Series, values: np.ndarray) -> np.ndarray:
 def _ratios(numerators: np.ndarray, denominators: np.ndarray, samples: int, seed: int) -> np.ndarray:
     """Return Σ numerator / Σ denominator of each sample of the prompts, NaN for nothing of nothing.
 
-    Shape: arguments (prompts, metrics), result (samples, metrics).
+    Shape: numerators (prompts, metrics), denominators likewise or (prompts, 1), result (samples, metrics).
     """
     width, both = numerators.shape[1], np.hstack([numerators, denominators])
     sums = np.vstack([counts @ both for counts in _draws(len(both), samples, seed)])
@@ -72,9 +72,12 @@ def mean_intervals(scores: pd.DataFrame, metrics: Sequence[str], samples: int, s
     metrics = [metric for metric, some in zip(metrics, there.any(axis=0), strict=True) if some]
     frame, there = frame[:, there.any(axis=0)], there[:, there.any(axis=0)]
     values = np.where(there, frame, 0.0)
+    if there.all():
+        there = there[:, :1]  # all metrics have the same rows
     sums, counts = (_prompt_sums(scores["prompt_id"], part) for part in (values, there.astype(float)))
     low, high = np.nanquantile(_ratios(sums, counts, samples, seed), [0.025, 0.975], axis=0)
-    means, sizes = values.sum(axis=0) / there.sum(axis=0), there.sum(axis=0)
+    sizes = np.broadcast_to(there.sum(axis=0), len(metrics))
+    means = values.sum(axis=0) / sizes
     return {
         metric: Interval(float(means[i]), float(low[i]), float(high[i]), int(sizes[i]))
         for i, metric in enumerate(metrics)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,13 +51,22 @@ def _shown(value: object) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
+@lru_cache(maxsize=100_000)  # the same items are liked again and again
+def _truth(title: str, year: int) -> Truth:
+    return Truth(**usable_item((title, year)))
+
+
+def _is_plain(value: object) -> bool:
+    return type(value) is list and len(value) == 2 and type(value[0]) is str and type(value[1]) is int
+
+
 def _truths(values: object) -> list[Truth]:
     if not isinstance(values, list) or not values:
         raise ValueError(f"field 'groundtruth' is {_shown(values)}; give a list of [title, year], at least one")
     found = []
     for value in values:
         try:
-            found.append(Truth(**usable_item(value)))
+            found.append(_truth(*value) if _is_plain(value) else Truth(**usable_item(value)))
         except ValueError as problem:
             raise ValueError(
                 f"field 'groundtruth': {_shown(value)}: {problem}; give [title, year] or {{title, year}}, year a "

@@ -38,9 +38,9 @@ class Quality(NamedTuple):
 
 
 class RowScore(NamedTuple):
-    """The relevance of one row's ranks, the size of its ground truth, and the quality of its list."""
+    """The relevance of one row's ranks, a byte each, the size of its ground truth, and the quality of its list."""
 
-    hits: list[int]
+    hits: bytes
     num_truths: int
     quality: Quality
 
@@ -54,20 +54,21 @@ def read_list(text: str, catalog: Catalog, tolerance: int = YEAR_TOLERANCE) -> W
 def _quality(
     written: WrittenList, seen_titles: Sequence[str], seen: AbstractSet[int], catalog: Catalog, num_ranks: int
 ) -> Quality:
-    entries = [entry for entry in written.entries if entry is not None]
-    items = [entry.index for entry in entries if entry.index is not None]
+    entries = [entry for entry in written.entries if entry]
+    items = [entry.index for entry in entries]
     distinct, num_seen, size = len(set(items)), sum(map(seen.__contains__, items)), len(entries)
-    if len(items) < size:
+    num_items = size - items.count(None)
+    if num_items < size:
         others = [(fold(entry.title), entry.year) for entry in entries if entry.index is None]
         folded = {fold(title) for title in seen_titles}
-        distinct += len(set(others))
+        distinct += len(set(others)) - 1  # None was counted as one
         num_seen += sum(title in folded for title, _ in others)
     return Quality(
-        in_catalog=len(items) / max(1, size),
-        format=float(written.exact and size == num_ranks),
-        duplicates=(size - distinct) / max(1, size),
-        seen=num_seen / max(1, size),
-        length=float(size),
+        num_items / max(1, size),
+        float(written.exact and size == num_ranks),
+        (size - distinct) / max(1, size),
+        num_seen / max(1, size),
+        float(size),
     )
 
 
@@ -89,7 +90,7 @@ def score_row(
     """Return what one list is worth to one row."""
     seen = catalog.indices_of_titles(seen_titles)
     hits = judge(written.entries, groundtruth, seen, catalog, num_ranks, protocol, tolerance)
-    return RowScore(hits, len(groundtruth), _quality(written, seen_titles, seen, catalog, num_ranks))
+    return RowScore(bytes(hits), len(groundtruth), _quality(written, seen_titles, seen, catalog, num_ranks))
 
 
 def score_table(prompt_ids: Sequence[str | int], scores: Sequence[RowScore], cutoffs: Sequence[int]) -> pd.DataFrame:
@@ -98,15 +99,15 @@ def score_table(prompt_ids: Sequence[str | int], scores: Sequence[RowScore], cut
     Columns: prompt_id; recall_at_K, ndcg_at_K and hit_rate_at_K for each cutoff; mrr, over all N ranks; those of
     `Quality`.
     """
-    hits = np.array([score.hits for score in scores], dtype=np.int8)
+    hits = np.frombuffer(b"".join(score.hits for score in scores), dtype=np.uint8).reshape(len(scores), -1)
     num_truths = np.array([score.num_truths for score in scores])
     columns: dict[str, Any] = {"prompt_id": prompt_ids}
     columns |= {f"recall_at_{k}": recall(hits, num_truths, k) for k in cutoffs}
     columns |= {f"ndcg_at_{k}": ndcg(hits, num_truths, k) for k in cutoffs}
     columns |= {f"hit_rate_at_{k}": hit_rate(hits, k) for k in cutoffs}
     columns["mrr"] = reciprocal_rank(hits)
-    quality = np.array([score.quality for score in scores])
-    columns |= dict(zip(Quality._fields, quality.T, strict=True))
+    qualities = zip(*(score.quality for score in scores), strict=True)
+    columns |= {name: np.array(values) for name, values in zip(Quality._fields, qualities, strict=True)}
     return pd.DataFrame(columns)
 
 
