@@ -1,7 +1,11 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from convrec.data.catalog import Catalog, Item
+from convrec.data.titles import fold
 from convrec.matching import Truth, relevance
+from convrec.parsing import parse_line, parse_list
 
 
 def _rel(catalog, text, truth, seen=(), protocol="reward", ranks=4):
@@ -104,3 +108,74 @@ def test_a_truth_with_a_year_is_credited_before_one_without():
     assert _rel(GAMES, "Dune (2021)\nDune (1984)", truth) == [1, 1, 0, 0]
     assert _rel(GAMES, "Dune (1984)\nDune (2021)", truth) == [1, 1, 0, 0]
     assert _rel(GAMES, "Dune (1984)\nDune (1984)", truth) == [1, 0, 0, 0]
+
+
+def test_the_year_tolerance_is_a_parameter(catalog):
+    truth = [Truth("Heat", 1995)]
+    assert relevance("Heat (1995)\nHeat (1996)", truth, [], catalog, 2, "reward", tolerance=0) == [1, 0]
+    assert relevance("Heat (1996)", truth, [], catalog, 1, "reward", tolerance=0) == [0]
+    assert relevance("Heat (1996)", truth, [], catalog, 1, "reward", tolerance=1) == [1]
+    assert relevance("Heat (2002)", truth, [], catalog, 1, "reward", tolerance=7) == [1]
+    assert relevance("Heat (1995)", [Truth("Heat", 1998)], [], catalog, 1, "reward") == [0]
+    assert relevance("Heat (1995)", [Truth("Heat", 1998)], [], catalog, 1, "reward", tolerance=3) == [1]
+
+
+CLEAN = [str(item) for item in GAMES.items]
+DIRTY = [
+    "",
+    " ",
+    "1. chess",
+    "- Dune (2022)",
+    "**7 Wonders** (2010)",
+    "Dune",
+    "Reversi",
+    "schach",
+    "Unknown (1999)",
+    "?",
+]
+LINES = st.lists(st.one_of(st.sampled_from(CLEAN), st.sampled_from(DIRTY), st.text(max_size=12)), max_size=8)
+TRUTHS = st.lists(st.tuples(st.sampled_from(["Chess", "Schach", "Dune", "Amelie", "Nothing"]),
+                            st.sampled_from([None, 1984, 1986, 2001, 2020, 2021])), max_size=4)  # fmt: skip
+SEEN = st.lists(st.sampled_from(["Chess", "dune", "Othello", "Amelie"]), max_size=2)
+
+
+@given(lines=LINES)
+def test_a_list_is_read_as_its_lines_are(lines):
+    text = "\n".join(lines)
+    each = [parse_line(line, GAMES) for line in text.split("\n")]
+    assert parse_list(text, GAMES) in (each, each[:-1])
+
+
+def _plain_relevance(text, groundtruth, seen_titles, ranks, protocol):
+    """The definition, word for word: every line anew, all truths compared."""
+    seen = {i for title in seen_titles for i in GAMES.indices_of_title(title)}
+    open_truths = []
+    for title, year in groundtruth:
+        index = GAMES.find(title, year)
+        open_truths.append((fold(title if index is None else GAMES.items[index].title), year))
+    found = []
+    for written in text.split("\n"):
+        entry = parse_line(written, GAMES)
+        if entry is None or entry.index is None or entry.index in seen:
+            found.append(None)
+            continue
+        own = fold(GAMES.items[entry.index].title)
+        fits = [
+            (entry.year is None or year is None, abs((entry.year or year or 0) - (year or entry.year or 0)), place)
+            for place, (title, year) in enumerate(open_truths)
+            if title == own and (entry.year is None or year is None or abs(entry.year - year) <= 2)
+        ]
+        if fits:
+            del open_truths[min(fits)[2]]
+        found.append(int(bool(fits)))
+        if sum(rank is not None or protocol == "reward" for rank in found) == ranks:
+            break
+    kept = [rank or 0 for rank in found if rank is not None or protocol == "reward"]
+    return (kept + [0] * ranks)[:ranks]
+
+
+@given(lines=LINES, groundtruth=TRUTHS, seen=SEEN, protocol=st.sampled_from(["reward", "evaluation"]))
+def test_relevance_is_that_of_the_plain_definition(lines, groundtruth, seen, protocol):
+    text, truths = "\n".join(lines), [Truth(*truth) for truth in groundtruth]
+    expected = _plain_relevance(text, truths, seen, 5, protocol)
+    assert relevance(text, truths, seen, GAMES, 5, protocol) == expected

@@ -1,11 +1,11 @@
 import math
 
 import numpy as np
-import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from convrec.evaluation.comparison import mean_interval, paired_interval
-from convrec.evaluation.metrics import ndcg, recall
+from convrec.evaluation.metrics import hit_rate, ndcg, recall, reciprocal_rank
 from convrec.evaluation.scoring import list_quality, mean_scores, score_lists
 
 
@@ -43,20 +43,32 @@ def test_quality_of_clean_and_of_empty_lists(catalog):
     assert list_quality("", [], catalog, 2)["in_catalog"] == 0
 
 
-def test_intervals_cover_the_mean_as_often_as_they_say():
-    rng = np.random.default_rng(0)
-    covered = 0
-    for seed in range(200):
-        prompts = np.repeat(np.arange(60), 2)
-        values = rng.normal(size=60)[prompts] + 0.1 * rng.normal(size=120)
-        interval = mean_interval(pd.DataFrame({"prompt_id": prompts, "m": values}), "m", 300, seed)
-        covered += interval.low <= 0 <= interval.high
-    assert 0.88 <= covered / 200 <= 0.99
+def test_hand_computed_hit_rate_and_reciprocal_rank():
+    relevance = np.array([[0, 0, 1, 1], [1, 0, 0, 0], [0, 0, 0, 0]])
+    assert hit_rate(relevance, 2).tolist() == [0, 1, 0]
+    assert hit_rate(relevance, 3).tolist() == [1, 1, 0]
+    np.testing.assert_allclose(reciprocal_rank(relevance), [1 / 3, 1, 0])
 
 
-def test_paired_interval_needs_the_same_rows():
-    one = pd.DataFrame({"prompt_id": ["a", "b"], "m": [1.0, 0.0]})
-    other = pd.DataFrame({"prompt_id": ["a", "b"], "m": [0.5, 0.0]})
-    assert paired_interval(one, other, "m", 200, 0).mean == 0.25
-    with pytest.raises(ValueError, match="same rows"):
-        paired_interval(one, other.iloc[::-1], "m", 200, 0)
+@given(
+    lists=st.lists(
+        st.tuples(
+            st.lists(st.integers(0, 11), unique=True, min_size=1, max_size=8),
+            st.sets(st.integers(0, 11), min_size=1, max_size=12),
+        ),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_metrics_are_those_of_a_plain_loop(lists):
+    relevance = np.array([[int(item in truth) for item in items] + [0] * (8 - len(items)) for items, truth in lists])
+    sizes = np.array([len(truth) for _, truth in lists])
+    for row, (items, truth) in enumerate(lists):
+        for k in (1, 3, 8):
+            hits = [rank for rank, item in enumerate(items[:k], start=1) if item in truth]
+            ideal = sum(1 / math.log2(rank + 1) for rank in range(1, min(len(truth), k) + 1))
+            assert recall(relevance, sizes, k)[row] == pytest.approx(len(hits) / len(truth))
+            assert ndcg(relevance, sizes, k)[row] == pytest.approx(sum(1 / math.log2(r + 1) for r in hits) / ideal)
+            assert hit_rate(relevance, k)[row] == bool(hits)
+        ranks = [rank for rank, item in enumerate(items, start=1) if item in truth]
+        assert reciprocal_rank(relevance)[row] == (1 / ranks[0] if ranks else 0)

@@ -1,0 +1,77 @@
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from convrec.evaluation import comparison
+from convrec.evaluation.comparison import mean_interval, mean_intervals, paired_interval, ratio_interval
+
+
+def _frame(**columns):
+    return pd.DataFrame({"prompt_id": list("aabcc"), **columns})
+
+
+def test_intervals_cover_the_mean_as_often_as_they_say():
+    rng = np.random.default_rng(0)
+    covered = 0
+    for seed in range(200):
+        prompts = np.repeat(np.arange(60), 2)
+        values = rng.normal(size=60)[prompts] + 0.1 * rng.normal(size=120)
+        interval = mean_interval(pd.DataFrame({"prompt_id": prompts, "m": values}), "m", 300, seed)
+        covered += interval.low <= 0 <= interval.high
+    assert 0.88 <= covered / 200 <= 0.99
+
+
+def test_paired_interval_needs_the_same_rows():
+    one = pd.DataFrame({"prompt_id": ["a", "b"], "m": [1.0, 0.0]})
+    other = pd.DataFrame({"prompt_id": ["a", "b"], "m": [0.5, 0.0]})
+    assert paired_interval(one, other, "m", 200, 0).mean == 0.25
+    with pytest.raises(ValueError, match="same rows"):
+        paired_interval(one, other.iloc[::-1], "m", 200, 0)
+
+
+def test_draws_are_of_prompts_with_all_their_rows(monkeypatch):
+    """One block or many, the interval is that of the plain bootstrap with the same draws."""
+    frame = _frame(m=[1.0, 0.0, 4.0, 2.0, 2.0])
+    drawn = np.vstack(list(comparison._draws(3, 500, 7)))
+    assert drawn.shape == (500, 3) and (drawn.sum(axis=1) == 3).all() and len(np.unique(drawn, axis=0)) == 10
+    means = [(a * 1 + b * 4 + c * 4) / (2 * a + b + 2 * c) for a, b, c in drawn.tolist()]
+    interval = mean_interval(frame, "m", 500, 7)
+    assert interval.mean == 1.8 and interval.n == 5
+    assert (interval.low, interval.high) == pytest.approx(tuple(np.quantile(means, [0.025, 0.975])))
+    monkeypatch.setattr(comparison, "_BLOCK", 100)
+    assert mean_interval(frame, "m", 500, 7) == pytest.approx(interval)
+
+
+def test_rows_without_a_value_do_not_count():
+    frame = _frame(m=[1.0, np.nan, 3.0, np.nan, np.nan], other=[1.0, 1, 1, 1, 1], none=[np.nan] * 5)
+    intervals = mean_intervals(frame, ["m", "other", "none"], 200, 0)
+    assert list(intervals) == ["m", "other"]
+    assert intervals["m"].mean == 2 and intervals["m"].n == 2 and (intervals["m"].low, intervals["m"].high) == (1, 3)
+    assert intervals["other"] == (1, 1, 1, 5)
+
+
+def test_a_ratio_is_of_means_over_the_rows_that_have_both():
+    frame = _frame(over=[2.0, 4.0, np.nan, 6.0, 6.0], under=[1.0, 2.0, 9.0, 3.0, 3.0])
+    assert ratio_interval(frame, "over", "under", 200, 0) == pytest.approx((2, 2, 2, 4))
+    assert ratio_interval(frame.assign(under=0.0), "over", "under", 200, 0) is None
+
+
+def test_the_p_value_is_that_of_all_sign_flips():
+    rng = np.random.default_rng(1)
+    prompts = np.repeat(np.arange(9), 2)
+    one = pd.DataFrame({"prompt_id": prompts, "m": rng.normal(0.4, 1, 18)})
+    other = one.assign(m=0.0)
+    sums = one.groupby("prompt_id")["m"].sum().to_numpy()
+    flips = [abs(np.dot(signs, sums)) for signs in itertools.product([-1, 1], repeat=9)]
+    exact = np.mean(np.array(flips) >= abs(sums.sum()) - 1e-9)
+    gain = paired_interval(one, other, "m", 20_000, 0)
+    assert gain.p == pytest.approx(exact, abs=0.01) and 0.01 < exact < 0.99
+    assert gain.n == 18 and gain.low <= gain.mean <= gain.high
+
+
+def test_equal_systems_have_p_one_and_very_different_ones_the_least():
+    one = pd.DataFrame({"prompt_id": np.arange(40), "m": np.linspace(0.1, 1, 40)})
+    assert paired_interval(one, one, "m", 200, 0).p == 1
+    assert paired_interval(one, one.assign(m=0.0), "m", 200, 0).p == pytest.approx(1 / 201)
