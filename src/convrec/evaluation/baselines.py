@@ -8,7 +8,7 @@ import numpy as np
 from scipy import sparse
 
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import transcript, truths
+from convrec.data.conversations import truths
 from convrec.demonstrations.embedding import TfidfEmbedder
 from convrec.evaluation.beyond_accuracy import mentions
 from convrec.parsing import format_list
@@ -43,12 +43,17 @@ def last_month_lists(train: Sequence[Row], prompts: Sequence[Row], catalog: Cata
     return [_written(order, row, catalog, size) for row in prompts]
 
 
+def _words(row: Row) -> str:
+    """Return what was said: without the roles, which all conversations share."""
+    return "\n".join(message["content"] for message in row["messages"])
+
+
 def _liked(train: Sequence[Row], catalog: Catalog) -> tuple[list[str], sparse.csr_array]:
     """Return the distinct training conversations, and how often each liked an item. Shape: (conversations, C)."""
     places: dict[str, int] = {}
     cells = []
     for row in train:
-        place = places.setdefault(transcript(row["messages"]), len(places))
+        place = places.setdefault(_words(row), len(places))
         found = (catalog.find(truth.title, truth.year) for truth in truths(row))
         cells += [(place, index) for index in found if index is not None]
     rows, columns = np.array(cells, dtype=np.int64).reshape(-1, 2).T
@@ -74,7 +79,7 @@ def neighbour_lists(
     lists: list[str] = []
     for start in range(0, len(prompts), _BLOCK):
         block = prompts[start : start + _BLOCK]
-        asked = embedder.embed_conversations([transcript(row["messages"]) for row in block])
+        asked = embedder.embed_conversations([_words(row) for row in block])
         cosines = (asked @ vectors).toarray()
         nearest = np.argpartition(-cosines, number - 1, axis=1)[:, :number]
         weights = np.zeros_like(cosines)

@@ -177,13 +177,14 @@ def score_predictions(path: Path, catalog: Catalog, settings: Settings) -> Score
 
 def print_scores(scores: Scores, settings: Settings) -> None:
     """Print one row a metric: its mean, its interval and its n."""
-    title = (
+    console = Console(highlight=False)
+    console.print(
         f"{scores.n:,} rows, {scores.n_prompts:,} prompts; protocol {settings.protocol}, {settings.list_length} ranks"
     )
-    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for heading in ("metric", "mean", "95 % interval", "n"):
         table.add_column(heading, justify="left" if heading == "metric" else "right", no_wrap=True)
     for name, interval in scores.intervals.items():
         spread = f"{interval.low:.4f} to {interval.high:.4f}"
         table.add_row(name, f"{interval.mean:.4f}", spread, f"{interval.n:,}")
-    Console(highlight=False).print(table)
+    console.print(table)

@@ -1,0 +1,68 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import sparse
+
+from convrec.evaluation.beyond_accuracy import (
+    coverage,
+    describe_lists,
+    diversity,
+    mentions,
+    recommended,
+    self_information,
+)
+
+HEAT, DUNE_1984, DUNE_2021, UP, ALIEN = range(5)
+
+
+def _row(prompt, *liked, seen=()):
+    return {"prompt_id": prompt, "groundtruth": [{"title": t, "year": y} for t, y in liked], "seen_titles": list(seen)}
+
+
+def test_mentions_are_of_catalog_items(catalog):
+    rows = [_row("a", ("Heat", 1996), ("Primer", 2004)), _row("b", ("heat", 1995), ("Dune", 2020))]
+    assert mentions(rows, catalog).tolist() == [2, 0, 1, 0, 0]
+
+
+def test_recommended_items_are_the_first_usable_ones_each_once(catalog):
+    text = "Primer (2004)\nUp (2009)\n\nHeat (1995)\nHeat (1995)\nAlien (1979)"
+    assert recommended(text, ["up"], catalog, 3) == [HEAT, ALIEN]
+    assert recommended(text, ["up"], catalog, 2) == [HEAT]
+    assert recommended(text, [], catalog, 20) == [UP, HEAT, ALIEN]
+
+
+def test_self_information_is_that_of_smoothed_shares():
+    np.testing.assert_allclose(self_information(np.array([3, 0, 1, 0])), [1, 3, 2, 3])  # shares 4, 1, 2, 1 of 8
+
+
+def test_hand_computed_diversity():
+    vectors = sparse.csr_array(np.array([[1, 0], [0, 1], [0.6, 0.8], [0, 0]]))
+    found = diversity([[0, 1], [0, 1, 2], [0, 3], [0], []], vectors)
+    np.testing.assert_allclose(found[:3], [1, 1 - (0 + 0.6 + 0.8) / 3, 1])
+    assert np.isnan(found[3:]).all()
+
+
+@given(lists=st.lists(st.lists(st.integers(0, 9), unique=True, max_size=6), min_size=1, max_size=5))
+def test_diversity_is_that_of_a_loop_over_pairs(lists):
+    dense = np.random.default_rng(0).normal(size=(10, 4))
+    dense /= np.linalg.norm(dense, axis=1, keepdims=True)
+    found = diversity(lists, sparse.csr_array(dense))
+    for items, value in zip(lists, found, strict=True):
+        pairs = [1 - dense[a] @ dense[b] for place, a in enumerate(items) for b in items[place + 1 :]]
+        assert value == pytest.approx(np.mean(pairs)) if pairs else np.isnan(value)
+
+
+def test_coverage_is_the_share_of_distinct_items():
+    assert coverage([[0, 1], [1, 2], []], 4) == 0.75
+    assert coverage([[]], 4) == 0
+
+
+def test_lists_are_described_row_by_row(catalog):
+    rows = [_row("a", ("Heat", 1995)), _row("b", ("Primer", 2004)), _row("a", ("Up", 2009), ("Heat", 1995))]
+    counts = np.array([6, 0, 0, 2, 3])
+    table = describe_lists({"a": [HEAT, DUNE_1984], "b": []}, rows, counts, sparse.csr_array(np.eye(5)), catalog)
+    assert table["truth_popularity"].tolist() == [6, 0, 4]
+    assert table["popularity"].tolist()[::2] == [3, 3] and table["diversity"].tolist()[::2] == [1, 1]
+    assert table["novelty"][0] == pytest.approx((-np.log2(7 / 16) - np.log2(1 / 16)) / 2)
+    assert table.loc[1, ["novelty", "diversity", "popularity"]].isna().all()

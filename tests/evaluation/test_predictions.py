@@ -1,0 +1,164 @@
+import json
+import math
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from convrec.cli import main
+from convrec.data.catalog import Catalog, Item
+from convrec.evaluation.predictions import Settings, score_predictions
+from convrec.evaluation.scoring import list_quality, score_lists
+from convrec.matching import relevance
+
+CATALOG = "title,year\nHeat,1995\nDune,1984\nDune,2021\nUp,2009\nAlien,1979\n"
+ROWS = [
+    {"response": "Up (2009)\nHeat (1995)", "groundtruth": [["Heat", 1995], ["Alien", 1979]]},
+    {"items": ["Primer (2004)", ["Dune", 2021], "Up (2009)"], "groundtruth": [{"title": "Up", "year": 2009}]},
+    {"response": "Dune (2021)\nAlien (1979)", "groundtruth": [["Alien", None]], "seen_titles": ["dune"]},
+]
+SETTINGS = Settings(cutoffs=(1, 2), list_length=3)
+
+
+def _write(folder, rows):
+    (folder / "catalog.csv").write_text(CATALOG)
+    path = folder / "rows.jsonl"
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    return path
+
+
+def _score(folder, rows, *more):
+    options = ["--catalog", str(folder / "catalog.csv"), "--cutoffs", "1,2", "--list-length", "3", *more]
+    main(["score", "--predictions", str(_write(folder, rows)), *options])
+
+
+def test_json_holds_means_and_intervals(tmp_path, capsys):
+    _score(tmp_path, ROWS, "--json")
+    found = json.loads(capsys.readouterr().out)
+    assert found["n"] == found["n_prompts"] == 3
+    assert found["recall@1"] == pytest.approx((0 + 0 + 1) / 3)
+    assert found["recall@2"] == pytest.approx((1 / 2 + 1 + 1) / 3)
+    second = 1 / math.log2(3)
+    assert found["ndcg@2"] == pytest.approx((second / (1 + second) + second + 1) / 3)
+    assert found["mrr"] == pytest.approx((1 / 2 + 1 / 2 + 1) / 3)
+    assert found["in_catalog"] == pytest.approx((1 + 2 / 3 + 1) / 3)
+    assert found["length"] == pytest.approx(7 / 3) and found["seen"] == pytest.approx((0 + 0 + 1 / 2) / 3)
+    assert set(found["intervals"]) == set(found) - {"n", "n_prompts", "intervals"}
+    assert all(low <= found[name] <= high for name, (low, high) in found["intervals"].items())
+    assert found["intervals"]["recall@1"] == [0, 1]
+
+
+def test_the_protocol_reward_keeps_ranks(tmp_path, capsys):
+    _score(tmp_path, ROWS, "--json", "--protocol", "reward")
+    found = json.loads(capsys.readouterr().out)
+    assert found["recall@1"] == 0 and found["recall@2"] == pytest.approx((1 / 2 + 0 + 1) / 3)
+
+
+def test_the_table_shows_n(tmp_path, capsys):
+    _score(tmp_path, [{**ROWS[0], "prompt_id": "a"}, {**ROWS[0], "prompt_id": "a"}, ROWS[2]])
+    shown = capsys.readouterr().out
+    assert "3 rows, 2 prompts; protocol evaluation, 3 ranks" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    (line,) = [line for line in shown.splitlines() if "recall@2" in line]
+    assert line.split() == ["recall@2", "0.6667", "0.5000", "to", "1.0000", "3"]
+
+
+def test_the_year_tolerance_holds_for_list_and_truth(tmp_path, capsys):
+    rows = [{"response": "Heat (1996)", "groundtruth": [["Heat", 1995]]}]
+    for tolerance, hit in (("0", 0), ("1", 1)):
+        _score(tmp_path, rows, "--json", "--year-tolerance", tolerance)
+        found = json.loads(capsys.readouterr().out)
+        assert found["recall@1"] == found["in_catalog"] == hit
+
+
+def test_rows_of_one_prompt_are_drawn_together(tmp_path, catalog):
+    hit, miss = ROWS[0] | {"groundtruth": [["Up", 2009]]}, ROWS[0] | {"groundtruth": [["Dune", 1984]]}
+    apart = score_predictions(_write(tmp_path, [hit, miss] * 10), catalog, SETTINGS)
+    alike = [{**hit, "prompt_id": "a"}, {**miss, "prompt_id": "b"}] * 10
+    together = score_predictions(_write(tmp_path, alike), catalog, SETTINGS)
+    assert apart.intervals["recall@1"].mean == together.intervals["recall@1"].mean == 0.5
+    assert apart.n_prompts == 20 and together.n_prompts == 2
+    assert together.intervals["recall@1"][1:3] == (0, 1) and apart.intervals["recall@1"].low > 0
+
+
+FORMS = st.sampled_from(
+    ["Heat (1995)", "1. Up", "- dune (2022)", "Dune (1984)", "", "Nothing (2000)", "**Alien** 1979"]
+)
+
+
+@settings(max_examples=40)
+@given(lines=st.lists(st.one_of(FORMS, st.text(alphabet="ab1.) \"'", max_size=6)), min_size=1, max_size=6))
+def test_a_file_is_scored_as_the_library_scores_lists(tmp_path_factory, lines):
+    """A response of any form gets the scores of `score_lists`, and the hits of `relevance`."""
+    folder = tmp_path_factory.getbasetemp()
+    catalog = Catalog(
+        [Item("Heat", 1995), Item("Dune", 1984), Item("Dune", 2021), Item("Up", 2009), Item("Alien", 1979)]
+    )
+    text, liked = "\n".join(lines), [{"title": "Dune", "year": 2021}, {"title": "Up", "year": 2009}]
+    row = {"response": text, "groundtruth": liked, "seen_titles": ["Alien"]}
+    found = score_predictions(_write(folder, [row]), catalog, SETTINGS)
+    table = score_lists({"a": text}, [{**row, "prompt_id": "a"}], catalog, 3, (1, 2)).drop(columns="prompt_id")
+    assert [interval.mean for interval in found.intervals.values()] == pytest.approx(table.iloc[0].tolist())
+    rel = relevance(text, [(truth["title"], truth["year"]) for truth in liked], ["Alien"], catalog, 3, "evaluation")
+    assert found.intervals["recall@2"].mean == sum(rel[:2]) / 2
+    quality = list_quality(text, ["Alien"], catalog, 3)
+    assert {name: found.intervals[name].mean for name in quality} == pytest.approx(quality)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("{", r"line 2: not JSON \(.*\); give one object a line"),
+        ("[1]", r"line 2: \[1\] is no object"),
+        ('{"response": ' + "[" * 5000, "line 2: not "),
+        ({"groundtruth": [["Up", 2009]]}, "neither of the fields 'response' and 'items'"),
+        ({**ROWS[0], "items": []}, "both of the fields 'response' and 'items'"),
+        ({**ROWS[0], "response": ["Up"]}, r"field 'response' is \['Up'\]; give a text"),
+        ({**ROWS[1], "items": "Up"}, "field 'items' is 'Up'; give a list"),
+        ({**ROWS[1], "items": [["Up"]]}, r"field 'items': \['Up'\]: no pair"),
+        ({**ROWS[1], "items": [["Up", "soon"]]}, "field 'items': .*year is no number; give"),
+        ({**ROWS[1], "items": [None]}, "field 'items': None: no item"),
+        ({"response": "Up"}, "field 'groundtruth' is None; give a list"),
+        ({**ROWS[0], "groundtruth": []}, r"field 'groundtruth' is \[\]; give a list"),
+        ({**ROWS[0], "groundtruth": [["Up", "soon"]]}, "field 'groundtruth': .*year is no number; give"),
+        ({**ROWS[0], "groundtruth": [["Up", 20090]]}, "field 'groundtruth': .*year is not from 1000 to 2100"),
+        ({**ROWS[0], "groundtruth": [["Up", True]]}, "field 'groundtruth'"),
+        ({**ROWS[0], "groundtruth": [["", 2009]]}, "field 'groundtruth': .*no title"),
+        ({**ROWS[0], "seen_titles": "Up"}, "field 'seen_titles' is 'Up'; give a list of titles"),
+        ({**ROWS[0], "prompt_id": 1.5}, "field 'prompt_id' is 1.5; give"),
+    ],
+)
+def test_a_bad_row_is_an_error_that_says_where_and_what(tmp_path, capsys, row, message):
+    with pytest.raises(SystemExit, match="2"):
+        _score(tmp_path, [ROWS[0], row])
+    told = capsys.readouterr()
+    assert not told.out and "rows.jsonl: line 2: " in told.err
+    assert re.search(message, told.err)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--cutoffs", "5,x"], "--cutoffs 5,x: give whole numbers"),
+        (["--cutoffs", "0,2"], "--cutoffs 0,2: give numbers from 1 to --list-length 3"),
+        (["--cutoffs", "4"], "--cutoffs 4: give numbers from 1 to --list-length 3"),
+        (["--list-length", "0"], "--list-length 0: give 1 or more"),
+        (["--year-tolerance", "-1"], "--year-tolerance -1: give 0 or more"),
+        (["--predictions", "nowhere.jsonl"], "--predictions nowhere.jsonl: no such file"),
+        (["--catalog", "nowhere.csv"], "--catalog nowhere.csv: no such file"),
+    ],
+)
+def test_bad_options_are_told(tmp_path, capsys, options, message):
+    with pytest.raises(SystemExit, match="2"):
+        _score(tmp_path, ROWS, *options)
+    assert message in capsys.readouterr().err
+
+
+def test_an_empty_file_and_one_that_is_not_utf_8_are_told(tmp_path, capsys):
+    for content, message in ((b"\n \n", "it holds no row"), (b'{"a": "\xff"}\n', "line 1: not UTF-8")):
+        path = _write(tmp_path, [])
+        path.write_bytes(content)
+        with pytest.raises(SystemExit, match="2"):
+            main(["score", "--predictions", str(path), "--catalog", str(tmp_path / "catalog.csv")])
+        assert message in capsys.readouterr().err
