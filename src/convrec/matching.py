@@ -79,11 +79,10 @@ def judge(
         if entry is None or (index := entry.index) is None or index in seen:
             rank += protocol == "reward"
             continue
-        if (title := titles[index]) in open_truths:
-            credited = _nearest(entry.year, open_truths[title], tolerance)
-            if credited:
-                open_truths[title].remove(credited)
-                hits[rank] = 1
+        truths = open_truths.get(titles[index])
+        if truths and (credited := _nearest(entry.year, truths, tolerance)):
+            truths.remove(credited)
+            hits[rank] = 1
         rank += 1
     return hits
 

@@ -9,6 +9,7 @@ YEARS = range(1000, 2101)  # the years that an item can have
 WRITTEN_YEARS = range(1870, 2101)  # the numbers of four digits in free text that are read as a year
 
 
+@lru_cache(maxsize=100_000)  # the same few titles come again and again
 def fold(title: str) -> str:
     """Return the title with whitespace folded and case removed: the form in which titles are compared."""
     return " ".join(title.split()).casefold()
@@ -42,7 +43,7 @@ _HYPHEN = re.compile(r"(?<=\w)[-‐‑·](?=\w)")
 _WORD = re.compile(r"[^\W_]+")
 
 
-@lru_cache(maxsize=100_000)  # the same few titles come again and again
+@lru_cache(maxsize=100_000)
 def normalise(title: str) -> str:
     """Return the title's words, in the form in which spellings of one title agree; the folded title if it has none.
 
