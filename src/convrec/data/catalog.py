@@ -69,12 +69,12 @@ class Catalog:
         self._entries = {str(item): Entry(item.title, item.year, index) for index, item in enumerate(self.items)}
         self._spellings: dict[str, list[int]] = {}
         self._loose: dict[str, list[int]] = {}
-        years: set[tuple[str, int | None]] = set()
+        self._dated: dict[tuple[str, int | None], int] = {}  # of folded title and year
         for index, item in enumerate(self.items):
             folded = self.folded_titles[index]
-            if (folded, item.year) in years:
+            if (folded, item.year) in self._dated:
                 raise InputError(f"catalog: {item} stands twice; remove one of the two rows")
-            years.add((folded, item.year))
+            self._dated[folded, item.year] = index
             _enter(self._titles, folded, index)
             for title in (item.title, *item.aliases):
                 _enter(self._loose, loose(title), index)
@@ -106,8 +106,11 @@ class Catalog:
 
         Without a year, the title must be unambiguous: the one item of it, or the one that has no year.
         """
-        indices = self._titles.get(fold(title), [])
-        return self._unambiguous(indices, fold(title)) if year is None else self._nearest(indices, year, tolerance)
+        folded = fold(title)
+        if year is not None and (same := self._dated.get((folded, year))) is not None:
+            return same
+        indices = self._titles.get(folded, [])
+        return self._unambiguous(indices, folded) if year is None else self._nearest(indices, year, tolerance)
 
     def _unambiguous(self, indices: Sequence[int], title: str) -> int | None:
         if len(indices) > 1:
