@@ -1,5 +1,7 @@
 """The results table for the terminal."""
 
+from typing import Any
+
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -19,32 +21,43 @@ SYSTEMS = {
 }
 
 
+MAX_CUTOFFS = 3  # the widest so many are shown: the table fits 80 columns
+
+
+def _cell(scores: dict[str, Any], name: str, with_interval: bool) -> str:
+    interval = scores["intervals"].get(name) if with_interval else None
+    beneath = f"\n{interval['low']:.3f}-{interval['high']:.3f}".replace("0.", ".") if interval else ""
+    return f"{scores[name]:.4f}{beneath}"
+
+
 def print_results(paths: Paths) -> None:
     """Print one row a system: Recall@K, NDCG@K and the in-catalog share on the test split.
 
-    Raises `InputError` before the first evaluation.
+    Beneath the widest cutoff's stand the 95 % intervals. Raises `InputError` before the first evaluation.
     """
     path = paths.metrics("evaluate")
     if not path.is_file():
         raise InputError(f"{path}: no evaluation yet; run `dvc repro` first")
     metrics = read_json(path)
     systems = [name for name in SYSTEMS if name in metrics]
-    names = [name for name in metrics[systems[0]] if name.startswith(("recall", "ndcg"))] + ["in_catalog"]
+    cutoffs = sorted(int(name.rsplit("_", 1)[1]) for name in metrics[systems[0]] if name.startswith("ndcg_at_"))
+    shown = [f"{metric}_at_{k}" for metric in ("recall", "ndcg") for k in cutoffs[-MAX_CUTOFFS:]] + ["in_catalog"]
     title = f"Test split: {metrics['n_rows']} rows, {metrics['n_prompts']} prompts"
-    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))  # fits 80 columns
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("system", no_wrap=True)
-    for name in names:
-        heading = name.replace("recall_at_", "R@").replace("ndcg_at_", "N@").replace("in_catalog", "in catalog")
+    for name in shown:
+        heading = name.replace("recall_at_", "R@").replace("ndcg_at_", "N@").replace("in_catalog", "in cat.")
         table.add_column(heading, justify="right", no_wrap=True)
     for system in systems:
-        table.add_row(SYSTEMS[system], *(f"{metrics[system][name]:.4f}" for name in names))
+        cells = (_cell(metrics[system], name, name.endswith(f"_at_{cutoffs[-1]}")) for name in shown)
+        table.add_row(SYSTEMS[system], *cells)
     console = Console(highlight=False)
     console.print(table)
     for key, gains in metrics.items():
         if key.startswith("paired_"):
+            label = key.removeprefix("paired_").replace("ndcg_at_", "NDCG@")
+            console.print(f"Rank-GRPO's paired gain in {label}, with 95 % interval, over {metrics['n_rows']} rows:")
             for name, gain in gains.items():
                 baseline = SYSTEMS[name.removeprefix("rank_grpo_over_")]
-                console.print(
-                    f"Rank-GRPO over {baseline}, {key.removeprefix('paired_').replace('ndcg_at_', 'NDCG@')}: "
-                    f"{gain['mean']:+.4f} (95 % interval {gain['low']:+.4f} to {gain['high']:+.4f})"
-                )
+                spread = f"{gain['low']:+.4f} to {gain['high']:+.4f}"
+                console.print(f"  over {baseline}: {gain['mean']:+.4f} ({spread}, p = {gain['p']:.4f})")
