@@ -1,14 +1,18 @@
 import fcntl
 import os
+import shutil
 import site
 import subprocess
+import tempfile
 import venv
+from collections.abc import Iterator
 from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from packaging.requirements import Requirement
+from playwright.sync_api import Browser, sync_playwright
 
 from convrec.data.catalog import Catalog, Item
 
@@ -75,3 +79,29 @@ def gpu_python() -> str:
         if not (folder / "ready").exists():
             _install(folder)
     return str(folder / "bin" / "python")
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """The path of Chromium; where there is none, Debian's is installed if this user may do that."""
+    with (Path(tempfile.gettempdir()) / "convrec-chromium.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one worker installs, the others wait
+        if shutil.which("chromium") is None:
+            if os.geteuid() != 0 or shutil.which("apt-get") is None:
+                pytest.skip("Chromium is needed: install it (Debian: apt-get install chromium) so that PATH finds it")
+            apt = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300"]
+            install = [*apt, "install", "--yes", "--no-install-recommends", "chromium", "fonts-liberation"]
+            quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+            for command in ([*apt, "update"], install):
+                subprocess.run(command, env=quiet, check=True, timeout=600, stdout=subprocess.DEVNULL)
+    return str(shutil.which("chromium"))
+
+
+@pytest.fixture(scope="module")  # in a session's, asyncio.run would fail in all later files of the worker
+def browser(chromium: str) -> Iterator[Browser]:
+    """Headless Chromium, which speaks to no host by itself."""
+    quiet = ["--disable-background-networking", "--no-first-run", "--disable-component-update", "--disable-sync"]
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu", *quiet])
+        yield found
+        found.close()
