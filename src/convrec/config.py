@@ -375,6 +375,7 @@ class Report(Section):
     """Stage `report`."""
 
     num_examples: int = Field(ge=0, le=100)
+    num_failures: int = Field(ge=0, le=100)
 
 
 class Params(Section):

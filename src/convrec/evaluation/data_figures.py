@@ -7,24 +7,27 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 
 from convrec.data.conversations import SPLITS
-from convrec.evaluation.page import BLUE, LINES, PALE, curve, figure
+from convrec.evaluation.page import BLUE, GREY, LINES, PATTERNS, curve, figure
 
 DATA_PLOTS = ("rows_by_month", "conversation_words", "groundtruth_sizes", "catalog_popularity")
-COLORS = {name: color for name, (color, _) in zip(SPLITS, LINES, strict=False)}
+MARKS = {
+    name: {"color": color, "pattern": {"shape": shape, "fgopacity": 0.6}}
+    for name, (color, _), shape in zip(SPLITS, LINES, PATTERNS, strict=False)
+}
 FEW_MONTHS = 6  # fewer would be marked by the week
 
 
 def months_figure(frame: pd.DataFrame) -> Markup:
     """Return the bars of the rows of each month, stacked by split."""
     bars = [
-        go.Bar(x=part["month"].tolist(), y=part["rows"].tolist(), xperiod="M1", name=name, marker_color=COLORS[name])
+        go.Bar(x=part["month"].tolist(), y=part["rows"].tolist(), xperiod="M1", name=name, marker=MARKS[name])
         for name in SPLITS
         if not (part := frame[frame["split"] == name]).empty
     ]
     months = pd.PeriodIndex(frame["month"], freq="M")
     few = (months.max() - months.min()).n < FEW_MONTHS
     axis = {"type": "date", "tickformat": "%b %Y", "ticklabelmode": "period", **({"dtick": "M1"} if few else {})}
-    return figure("rows_by_month", bars, "", "rows", x_axis=axis, barmode="stack", rangemode="tozero")
+    return figure("rows_by_month", bars, "", "rows", x_axis=axis, layout={"barmode": "stack"}, rangemode="tozero")
 
 
 def words_figure(frame: pd.DataFrame) -> Markup:
@@ -39,7 +42,7 @@ def words_figure(frame: pd.DataFrame) -> Markup:
 def sizes_figure(frame: pd.DataFrame) -> Markup:
     """Return the bars of the share of each split's rows by number of ground-truth items."""
     sizes = frame["size"].astype(str).tolist()
-    bars = [go.Bar(x=sizes, y=frame[name].tolist(), name=name, marker_color=COLORS[name]) for name in SPLITS]
+    bars = [go.Bar(x=sizes, y=frame[name].tolist(), name=name, marker=MARKS[name]) for name in SPLITS]
     return figure("groundtruth_sizes", bars, "ground-truth items", "share of rows", x_axis={"type": "category"})
 
 
@@ -47,7 +50,7 @@ def catalog_figure(frame: pd.DataFrame) -> Markup:
     """Return the cumulative share of mentions by share of the catalog, beside that of items that are liked alike."""
     traces = [
         curve(frame, "mentions", "ground truth of train", BLUE, x="items"),
-        curve(frame, "items", "if all were liked alike", PALE, x="items"),
+        curve(frame, "items", "if all were liked alike", GREY, x="items").update(line_dash="dot"),
     ]
     return figure(
         "catalog_popularity",

@@ -1,4 +1,4 @@
-"""HTML pages that need nothing from elsewhere: their template, their plots, their style."""
+"""HTML pages that need nothing from elsewhere: their template, their plots, their style, in a light and a dark mode."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -10,8 +10,24 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-BLUE, PALE, GREY = "#1f5fa8", "#a9c4e4", "#5a6472"
-LINES = ((BLUE, "circle"), ("#b3541e", "square"), ("#2c7a4b", "diamond"), ("#7a3e9d", "cross"))
+# Of Okabe and Ito's colours, which the colour-blind can tell apart (https://jfly.uni-koeln.de/color/), on white.
+BLUE, VERMILLION, GREEN, PURPLE = "#0072b2", "#d55e00", "#008f68", "#b8568f"
+PALE, GREY, INK, GRID, AXIS = "#8fb4d6", "#5a6472", "#1b2430", "#e3e7ec", "#8a94a3"
+# What stands for each of them in the dark mode.
+DARK_COLORS = {
+    BLUE: "#56b4e9",
+    VERMILLION: "#e69f00",
+    GREEN: "#1fbf92",
+    PURPLE: "#e08fbf",
+    PALE: "#4a7396",
+    GREY: "#a3adba",
+    INK: "#e4e9f0",
+    GRID: "#2b3441",
+    AXIS: "#6c7785",
+}
+LINES = ((BLUE, "circle"), (VERMILLION, "square"), (GREEN, "diamond"), (PURPLE, "cross"))
+PATTERNS = ("", "/", ".")  # of bars, which have neither markers nor dashes
+DASHES = {"circle": "solid", "square": "dash", "diamond": "dot", "cross": "dashdot"}
 
 
 def render_page(template: str, **values: Any) -> str:
@@ -25,12 +41,13 @@ def render_page(template: str, **values: Any) -> str:
         keep_trailing_newline=False,
     )
     environment.filters["metric"] = metric_label
-    return environment.get_template(template).render(**values, plotly=Markup(get_plotlyjs()))
+    page = environment.get_template(template)
+    return page.render(**values, plotly=Markup(get_plotlyjs()), dark_colors=DARK_COLORS)
 
 
 def metric_label(metric: str) -> str:
     """Return a metric's name as it is printed: `ndcg_at_5` is NDCG@5."""
-    names = {"recall": "Recall@", "ndcg": "NDCG@"}
+    names = {"recall": "Recall@", "ndcg": "NDCG@", "hit_rate": "Hit rate@"}
     name, _, cutoff = metric.partition("_at_")
     return f"{names[name]}{cutoff}" if cutoff else metric.replace("_", " ").capitalize()
 
@@ -42,40 +59,67 @@ def figure(
     y_title: str,
     height: int = 300,
     x_axis: Mapping[str, Any] = MappingProxyType({}),
-    barmode: str = "group",
+    layout: Mapping[str, Any] = MappingProxyType({}),
     **y_axis: Any,
 ) -> Markup:
-    """Return a plot as HTML. Axes are fixed, so that a finger on a plot scrolls the page."""
-    axis = {"fixedrange": True, "automargin": True, "gridcolor": "#e3e7ec", "linecolor": "#8a94a3"}
-    layout = {
+    """Return a plot as HTML, which the page's script draws.
+
+    Axes are fixed, so that a finger on a plot scrolls the page.
+    """
+    axis = {"fixedrange": True, "automargin": True, "gridcolor": GRID, "linecolor": AXIS, "zeroline": False}
+    clear = "rgba(0,0,0,0)"
+    whole = {
         "template": "none",
-        "font": {"family": "system-ui, sans-serif", "size": 13, "color": "#1b2430"},
+        "font": {"family": "system-ui, sans-serif", "size": 13, "color": INK},
+        "paper_bgcolor": clear,
+        "plot_bgcolor": clear,
         "margin": {"l": 8, "r": 8, "t": 28, "b": 8},
-        "xaxis": {**axis, "title": {"text": x_title}, "zeroline": False, **x_axis},
-        "yaxis": {**axis, "title": {"text": y_title}, "zeroline": False, **y_axis},
+        "xaxis": {**axis, "title": {"text": x_title}, **x_axis},
+        "yaxis": {**axis, "title": {"text": y_title}, **y_axis},
         "legend": {"orientation": "h", "traceorder": "normal", "x": 0, "y": 1.02, "yanchor": "bottom"},
-        "barmode": barmode,
         "dragmode": False,
         "autosize": True,
+        **layout,
     }
-    html = go.Figure(list(traces), layout).to_html(
-        full_html=False,
-        include_plotlyjs=False,
-        div_id=f"plot-{name}",  # a random one would change the file's hash with every run
-        default_height=f"{height}px",
-        config={"responsive": True, "displayModeBar": False},
-    )
-    return Markup(html)
+    plot = Markup(go.Figure(list(traces), whole).to_json())  # its <, > and / are escaped already
+    box = f'<div id="plot-{name}" class="plot" style="height:{height}px"></div>'
+    return Markup(box) + Markup('<script type="application/json">') + plot + Markup("</script>")
 
 
 def curve(
     frame: pd.DataFrame, column: str, name: str, color: str, symbol: str | None = None, x: str = "step"
 ) -> go.Scatter:
+    """Return a line of a column over another; with a symbol it has markers, and the dash that belongs to them."""
     return go.Scatter(
         x=frame[x].tolist(),
         y=frame[column].tolist(),
         name=name,
         mode="lines+markers" if symbol else "lines",
-        line={"color": color, "width": 2},
+        line={"color": color, "width": 2, "dash": DASHES[symbol] if symbol else "solid"},
         marker={"symbol": symbol, "size": 8} if symbol else None,
+    )
+
+
+def dots(
+    frame: pd.DataFrame, name: str, color: str, symbol: str, places: Sequence[float], labels: Sequence[str]
+) -> go.Scatter:
+    """Return points with their intervals (columns `mean`, `low`, `high`) at `places` of the vertical axis."""
+    mean = frame["mean"]
+    return go.Scatter(
+        x=mean.tolist(),
+        y=list(places),
+        name=name,
+        mode="markers",
+        marker={"color": color, "symbol": symbol, "size": 9},
+        error_x={
+            "type": "data",
+            "symmetric": False,
+            "array": (frame["high"] - mean).tolist(),
+            "arrayminus": (mean - frame["low"]).tolist(),
+            "color": color,
+            "thickness": 1.5,
+            "width": 4,
+        },
+        customdata=list(zip(labels, frame["low"].tolist(), frame["high"].tolist(), strict=True)),
+        hovertemplate="%{customdata[0]}<br>%{x:.4f} (%{customdata[1]:.4f} to %{customdata[2]:.4f})",
     )

@@ -1,42 +1,31 @@
 """The report: one HTML file that needs nothing from elsewhere. Texts of users and models are escaped."""
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 from markupsafe import Markup
 
-from convrec.data.catalog import Catalog
-from convrec.data.titles import fold
 from convrec.evaluation.data_figures import data_figures
-from convrec.evaluation.page import BLUE, LINES, PALE, curve, figure, metric_label, render_page
+from convrec.evaluation.demonstration_figures import DEMONSTRATION_STEPS, demonstration_figures
+from convrec.evaluation.examples import Example
+from convrec.evaluation.page import render_page
+from convrec.evaluation.system_figures import constrained_figure, hits_figure, slice_figure, systems_figure
 from convrec.evaluation.table import SYSTEMS
-from convrec.matching import Truth, relevance
-from convrec.parsing import parse_list
+from convrec.evaluation.training_figures import training_figures
 
-MODELS = ("zero_shot", "sft", "rank_grpo")  # those that compete for the bold figure
-DEMONSTRATION_STEPS = {"teacher": "Teacher", "remap": "Remap", "reflect": "Reflect", "adjust": "Adjust"}
-MAX_COLUMNS = 80  # of the heatmap: more would be narrower than a pixel on a phone
-
-Status = Literal["hit", "seen", "outside", "blank", "unscored", "miss"]
-
-
-class Line(NamedTuple):
-    """One line of a list as it was written, and what became of it."""
-
-    text: str
-    status: Status
-
-
-class Example(NamedTuple):
-    """A test prompt, the accepted items of each answer to it, and the lists by system."""
-
-    prompt_id: str
-    messages: Sequence[Mapping[str, str]]
-    answers: Sequence[Sequence[Truth]]
-    lists: Mapping[str, Sequence[Line]]
+COMPARED = ("sft", "rank_grpo")  # the systems whose lists stand side by side
+MODELS = ("zero_shot", *COMPARED)  # those that compete for the bold figure
+CONSTRAINED = "_constrained"  # the end of the name of a system that decodes under the catalog's constraint
+SLICES = {
+    "groundtruth_popularity": "Popularity of the ground truth",
+    "conversation_words": "Length of the conversation",
+    "mentions": "Titles that the conversation names",
+    "month": "Month",
+    "new_items": "Ground truth that training never liked",
+}
 
 
 class DataFile(NamedTuple):
@@ -49,140 +38,56 @@ class DataFile(NamedTuple):
     md5: str
 
 
-def judge_lines(
-    text: str,
-    answers: Sequence[Sequence[Truth]],
-    seen_titles: Sequence[str],
-    catalog: Catalog,
-    num_ranks: int,
-) -> list[Line]:
-    """Return each line with its status; a line is a hit if it is one for any of the prompt's answers.
+class Failures(NamedTuple):
+    """The worst rows of Rank-GRPO, and how many of all rows have no hit."""
 
-    `unscored`: it comes after `num_ranks` lines that name unseen items of the catalog, where the protocol
-    `evaluation` stops to count.
-    """
-    entries = parse_list(text, catalog)
-    seen, seen_items = {fold(title) for title in seen_titles}, catalog.indices_of_titles(seen_titles)
-    rows = [relevance(text, truths, seen_titles, catalog, len(entries), "reward") for truths in answers]
-    lines, num_usable = [], 0
-    for rank, (entry, written) in enumerate(zip(entries, text.split("\n"), strict=False)):
-        status: Status
-        if entry is None:
-            status = "blank"
-        elif fold(entry.title) in seen or entry.index in seen_items:
-            status = "seen"
-        elif entry.index is None:
-            status = "outside"
-        elif num_usable >= num_ranks:
-            status = "unscored"
-        else:
-            num_usable += 1
-            status = "hit" if any(row[rank] for row in rows) else "miss"
-        lines.append(Line(written.strip(), status))
-    return lines
+    examples: Sequence[Example]
+    without_hit: int
+    rows: int
 
 
-def reward_figure(frame: pd.DataFrame) -> Markup:
-    """Return the plot of the hits per sampled list by step, with a centred mean over a tenth of the steps."""
-    window = max(1, len(frame) // 10)
-    smooth = frame.assign(hits=frame["hits"].rolling(window, center=True, min_periods=1).mean())
-    traces = [curve(frame, "hits", "each step", PALE)]
-    if window > 1:
-        traces.append(curve(smooth, "hits", "running mean", BLUE))
-    return figure("reward", traces, "step", "hits per list")
+def system_names(evaluation: Mapping[str, Any]) -> dict[str, str]:
+    """Return the name of every system of the metrics file by key, the known ones first, in their order."""
+    found = [key for key, value in evaluation.items() if isinstance(value, Mapping) and "intervals" in value]
+    names = {}
+    for key in sorted(found, key=lambda key: list(SYSTEMS).index(key) if key in SYSTEMS else len(SYSTEMS)):
+        free = key.removesuffix(CONSTRAINED)
+        name = SYSTEMS.get(free, free.replace("_", " "))
+        names[key] = SYSTEMS.get(key, name if free == key else f"{name}, constrained")
+    return names
 
 
-def rank_figure(frame: pd.DataFrame) -> Markup:
-    """Return the heatmap rank by step of the mean reward at the rank.
-
-    Steps are averaged in equal blocks where there are more than `MAX_COLUMNS`.
-    """
-    grid = frame.pivot_table(index="rank", columns="step", values="reward")
-    width = -(-grid.shape[1] // MAX_COLUMNS)
-    means = grid.T.groupby(np.arange(grid.shape[1]) // width).mean().T
-    heatmap = go.Heatmap(
-        x=grid.columns[::width].tolist(),
-        y=grid.index.tolist(),
-        z=means.round(4).to_numpy().tolist(),
-        zmin=0,
-        zmax=float(means.to_numpy().max()) or 1.0,
-        colorscale="Viridis",
-        colorbar={"thickness": 12, "outlinewidth": 0, "tickformat": ".2f"},
-        hovertemplate="step %{x}, rank %{y}: %{z:.3f}<extra></extra>",
-    )
-    ticks = [rank for rank in grid.index if rank == 1 or rank % 5 == 0]
-    return figure("ranks", [heatmap], "step", "rank", 420, autorange="reversed", tickvals=ticks, showgrid=False)
+def constrained_pairs(systems: Mapping[str, str]) -> dict[str, str]:
+    """Return the constrained system of each that was evaluated free as well."""
+    return {key: key + CONSTRAINED for key in systems if key + CONSTRAINED in systems}
 
 
-def validation_figure(frame: pd.DataFrame, cutoffs: Sequence[int]) -> Markup:
-    """Return the plot of the validation NDCG@K of the checkpoints; step 0 is the SFT model."""
-    traces = [
-        curve(frame, f"ndcg_at_{k}", f"NDCG@{k}", *LINES[position % len(LINES)]) for position, k in enumerate(cutoffs)
-    ]
-    return figure("validation", traces, "step", "NDCG")
+def _gains(evaluation: Mapping[str, Any], headline: str, systems: Mapping[str, str]) -> dict[tuple[str, str], Any]:
+    """Return the paired differences in the headline metric by the two systems' keys."""
+    pairs = {(key, *key.split("_over_")): gain for key, gain in evaluation.get(f"paired_{headline}", {}).items()}
+    return {(one, other): gain for (_, one, other), gain in pairs.items() if one in systems and other in systems}
 
 
-def demonstration_figure(metrics: Mapping[str, Any], headline: str) -> Markup:
-    """Return the bars of the headline metric of the demonstrations after each step, for each group of prompts."""
-    traces = []
-    for (split, name), color in zip(
-        {"held_out": "held out", "validation": "validation"}.items(), (BLUE, PALE), strict=True
-    ):
-        if split not in metrics:
-            continue
-        values = [metrics[split][step][headline] for step in DEMONSTRATION_STEPS]
-        traces.append(
-            go.Bar(
-                x=list(DEMONSTRATION_STEPS.values()),
-                y=values,
-                name=name,
-                text=[f"{value:.3f}" for value in values],
-                textposition="outside",
-                cliponaxis=False,
-                marker={"color": color},
-            )
-        )
-    return figure("demonstrations", traces, "", metric_label(headline))
-
-
-def popularity_figure(frame: pd.DataFrame) -> Markup:
-    """Return the share of lists and ground truth by bucket of the catalog, from the most to the least liked items."""
-    names = {"ground_truth": "ground truth", "reflect": "before Adjust", "adjust": "after Adjust"}
-    traces = [
-        curve(frame, column, name, *LINES[position], x="bucket")
-        for position, (column, name) in enumerate(names.items())
-    ]
-    return figure("popularity", traces, "twentieth of the catalog", "share", rangemode="tozero")
-
-
-def adjust_figure(frame: pd.DataFrame) -> Markup:
-    """Return the plot of Adjust's loss by epoch, on the prompts that it is fitted on and on those held out."""
-    traces = [curve(frame[1:], "loss", "fitted", *LINES[0], x="epoch")]
-    traces.append(curve(frame, "held_out_loss", "held out", *LINES[1], x="epoch"))
-    return figure("adjust", traces, "epoch", "loss")
-
-
-def make_figures(
-    plots: Mapping[str, pd.DataFrame],
-    demonstrations: Mapping[str, Any],
-    cutoffs: Sequence[int],
-    headline: str,
+def system_figures(
+    evaluation: Mapping[str, Any], ranks: Mapping[str, pd.DataFrame], headline: str, recall: str
 ) -> dict[str, Markup]:
-    """Return the plots as HTML by name: a plot without points, of a run shorter than its logging, is absent."""
-    figures = data_figures(plots)
-    figures["demonstrations"] = demonstration_figure(demonstrations, headline)
-    figures["popularity"] = popularity_figure(plots["popularity"])
-    if not plots["adjust"].empty:
-        figures["adjust"] = adjust_figure(plots["adjust"])
-    if not plots["sft"].empty:
-        figures["sft"] = figure("sft", [curve(plots["sft"], "loss", "loss", BLUE)], "step", "loss")
-    if not plots["reward"].empty:
-        figures["reward"] = reward_figure(plots["reward"])
-    if not plots["reward_by_rank"].empty:
-        figures["ranks"] = rank_figure(plots["reward_by_rank"])
-    if not plots["validation"].empty:
-        figures["validation"] = validation_figure(plots["validation"], cutoffs)
+    """Return the plots of the test split as HTML by name: what was not evaluated is absent."""
+    systems = system_names(evaluation)
+    compared = {key: systems[key] for key in COMPARED if key in systems}
+    figures = {
+        "systems": systems_figure(evaluation, systems, [headline, recall]),
+        "hits": hits_figure({systems[key]: frame for key, frame in ranks.items()}),
+    }
+    if pairs := constrained_pairs(systems):
+        figures["constrained"] = constrained_figure(evaluation, pairs, systems, headline)
+    for kind, slices in evaluation.get("slices", {}).items():
+        figures[f"slice_{kind}"] = slice_figure(kind, slices, compared, headline)
     return figures
+
+
+def _lists_per_step(parameters: Mapping[str, Any]) -> int:
+    names = ("per_device_batch_size", "gradient_accumulation_steps", "num_processes")
+    return math.prod(parameters[f"rank_grpo.{name}"] for name in names)
 
 
 def best_models(evaluation: Mapping[str, Any], metrics: Sequence[str]) -> dict[str, float]:
@@ -196,6 +101,7 @@ def render_report(
     profile: str,
     seed: int,
     simulated: bool,
+    list_length: int,
     cutoffs: Sequence[int],
     bootstrap_samples: int,
     catalog_size: int,
@@ -208,7 +114,10 @@ def render_report(
     training: Mapping[str, Mapping[str, Any]],
     evaluation: Mapping[str, Any],
     plots: Mapping[str, pd.DataFrame],
+    ranks: Mapping[str, pd.DataFrame],
+    validated: tuple[int, int],
     examples: Sequence[Example],
+    failures: Failures,
     demonstration_examples: Sequence[Example],
     parameters: Mapping[str, Any],
     code: Mapping[str, str],
@@ -216,17 +125,23 @@ def render_report(
     """Return the report as one HTML document.
 
     `evaluation`, `demonstrations` and `training` (by stage) are the metrics files of the stages, `statistics` is the
-    part of that name of the stage `data`'s, `plots` are their curves by name. `quarantined` are source, reason and
-    number of rows that were left out, `problems` what the checks found, `parameters` flat, `code` the state of git or
-    nothing.
+    part of that name of the stage `data`'s, `plots` are their curves by name. `ranks` are the shares of hits by rank
+    of the compared systems, `validated` the rows and prompts that the checkpoints were measured on. `quarantined` are
+    source, reason and number of rows that were left out, `problems` what the checks found, `parameters` flat, `code`
+    the state of git or nothing.
     """
     headline = f"ndcg_at_{max(cutoffs)}"
+    recall = f"recall_at_{max(cutoffs)}"
     metrics = [f"{name}_at_{k}" for name in ("recall", "ndcg") for k in cutoffs]
+    systems = system_names(evaluation)
+    start = parameters["rank_grpo.start"]
+    start = SYSTEMS.get(start, start)
     return render_page(
         "report.html.j2",
         profile=profile,
         seed=seed,
         simulated=simulated,
+        list_length=list_length,
         bootstrap_samples=bootstrap_samples,
         catalog_size=catalog_size,
         data_files=files_of_data,
@@ -237,17 +152,29 @@ def render_report(
         demonstrations=demonstrations,
         training=training,
         evaluation=evaluation,
-        systems={key: name for key, name in SYSTEMS.items() if key in evaluation},
-        system_names=SYSTEMS,
+        systems=systems,
         models=MODELS,
+        compared={key: systems[key] for key in COMPARED},
+        constrained=constrained_pairs(systems),
+        slices=evaluation.get("slices", {}),
+        slice_names=SLICES,
         metrics=metrics,
         headline=headline,
-        recall=f"recall_at_{max(cutoffs)}",
+        recall=recall,
+        start=start,
+        lists_per_step=_lists_per_step(parameters),
         step_names=DEMONSTRATION_STEPS,
         best=best_models(evaluation, [*metrics, "in_catalog"]),
-        gains=evaluation.get(f"paired_{headline}", {}),
-        figures=make_figures(plots, demonstrations, cutoffs, headline),
+        gains=_gains(evaluation, headline, systems),
+        figures={
+            **data_figures(plots),
+            **demonstration_figures(plots, demonstrations, headline),
+            **training_figures(plots, cutoffs, training["rank_grpo"]["chosen_step"], start),
+            **system_figures(evaluation, ranks, headline, recall),
+        },
+        validated=validated,
         examples=examples,
+        failures=failures,
         demonstration_examples=demonstration_examples,
         parameters=parameters,
         code=code,

@@ -3,6 +3,7 @@
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from pandas.errors import EmptyDataError
 
@@ -10,12 +11,14 @@ from convrec.config import Params
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import SPLITS, distinct_prompts, read_rows, truths
 from convrec.evaluation.data_figures import DATA_PLOTS
-from convrec.evaluation.report import DataFile, Example, judge_lines, render_report
+from convrec.evaluation.examples import Example, faults, judge_lines, worst_rows
+from convrec.evaluation.metrics import ndcg
+from convrec.evaluation.ranks import hits_by_rank, rank_intervals
+from convrec.evaluation.report import COMPARED, DataFile, Failures, render_report
 from convrec.paths import Path, Paths
-from convrec.stages.files import STEP_COLUMNS, read_catalog, read_json
+from convrec.stages.files import STEP_COLUMNS, read_catalog, read_json, read_test_rows
 from convrec.tracking import Run, file_md5, flatten, git_state
 
-COMPARED = ("sft", "rank_grpo")  # the systems whose lists stand side by side
 DEMONSTRATION_EXAMPLES = 2  # validation prompts whose lists are shown after each step
 PLOTS = (*DATA_PLOTS, "popularity", "adjust", "sft", "reward", "reward_by_rank", "validation")
 
@@ -57,10 +60,47 @@ def _column(frame: pd.DataFrame, name: str) -> dict[str, str]:
     return dict(zip(frame["prompt_id"], frame[name], strict=True))
 
 
-def _test_examples(paths: Paths, number: int, catalog: Catalog, num_ranks: int) -> list[Example]:
+def _test_lists(paths: Paths) -> dict[str, dict[str, str]]:
+    """Return the lists of the compared systems by prompt."""
     frames = {system: pd.read_parquet(paths.predictions / f"{system}.parquet") for system in COMPARED}
-    lists = {system: _column(frame, "response") for system, frame in frames.items()}
-    return _examples(read_rows(paths.split("test")), lists, number, catalog, num_ranks)
+    return {system: _column(frame, "response") for system, frame in frames.items()}
+
+
+def _failures(
+    rows: list[dict[str, Any]],
+    lists: dict[str, dict[str, str]],
+    hits: dict[str, np.ndarray],
+    liked: set[int],
+    number: int,
+    catalog: Catalog,
+) -> Failures:
+    """Return the rows of Rank-GRPO with the lowest NDCG; those of one NDCG by what SFT's lists were better."""
+    num_ranks, num_truths = hits["rank_grpo"].shape[1], np.array([len(row["groundtruth"]) for row in rows])
+    scores = {system: ndcg(hits[system], num_truths, num_ranks) for system in COMPARED}
+    examples = []
+    for place in worst_rows(scores["rank_grpo"], scores["sft"], [row["prompt_id"] for row in rows], number):
+        row, accepted = rows[place], truths(rows[place])
+        judged = {
+            name: judge_lines(texts[row["prompt_id"]], [accepted], row["seen_titles"], catalog, num_ranks)
+            for name, texts in lists.items()
+        }
+        wrong = faults(judged["rank_grpo"], accepted, liked, catalog, num_ranks)
+        examples.append(Example(row["prompt_id"], row["messages"], [accepted], judged, wrong))
+    return Failures(examples, int((hits["rank_grpo"].sum(axis=1) == 0).sum()), len(rows))
+
+
+def _liked(paths: Paths, catalog: Catalog) -> set[int]:
+    """Return the items that are ground truth of a training row."""
+    column = pd.read_parquet(paths.split("train"), columns=["groundtruth"], dtype_backend="pyarrow")["groundtruth"]
+    items = {catalog.find(item["title"], item["year"]) for entries in column.tolist() for item in entries}
+    return {item for item in items if item is not None}
+
+
+def _validated(paths: Paths, number: int) -> tuple[int, int]:
+    """Return the rows and the prompts of the first validation prompts, which the checkpoints are measured on."""
+    prompts = pd.read_parquet(paths.split("validation"), columns=["prompt_id"])["prompt_id"]
+    first = prompts.drop_duplicates()[:number]
+    return int(prompts.isin(first).sum()), len(first)
 
 
 def _demonstration_examples(paths: Paths, number: int, catalog: Catalog, num_ranks: int) -> list[Example]:
@@ -74,13 +114,18 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     catalog, num_ranks = read_catalog(paths.catalog), params.common.list_length
     data = read_json(paths.metrics("data"))
     quarantine = pd.read_parquet(paths.quarantine)
+    rows, _ = read_test_rows(params, paths)
+    lists, samples, seed = _test_lists(paths), params.evaluate.bootstrap_samples, params.common.seed
+    hits = {system: hits_by_rank(texts, rows, catalog, num_ranks) for system, texts in lists.items()}
+    prompt_ids = [row["prompt_id"] for row in rows]
     reasons = Counter(zip(quarantine["source"], quarantine["reason"], strict=True))
     html = render_report(
         profile=params.common.profile,
-        seed=params.common.seed,
+        seed=seed,
         simulated=params.data.source == "synthetic",
+        list_length=num_ranks,
         cutoffs=params.common.cutoffs,
-        bootstrap_samples=params.evaluate.bootstrap_samples,
+        bootstrap_samples=samples,
         catalog_size=data["catalog"],
         files_of_data=_data_files(paths),
         quarantined=[(*reason, number) for reason, number in reasons.most_common()],
@@ -91,7 +136,10 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         training={stage: read_json(paths.metrics(stage)) for stage in ("sft", "rank_grpo")},
         evaluation=read_json(paths.metrics("evaluate")),
         plots={name: _read_plot(paths.plot(name)) for name in PLOTS},
-        examples=_test_examples(paths, params.report.num_examples, catalog, num_ranks),
+        ranks={system: rank_intervals(values, prompt_ids, samples, seed) for system, values in hits.items()},
+        validated=_validated(paths, params.rank_grpo.validation_prompts),
+        examples=_examples(rows, lists, params.report.num_examples, catalog, num_ranks),
+        failures=_failures(rows, lists, hits, _liked(paths, catalog), params.report.num_failures, catalog),
         demonstration_examples=_demonstration_examples(paths, DEMONSTRATION_EXAMPLES, catalog, num_ranks),
         parameters=flatten(params.model_dump()),
         code=git_state(),

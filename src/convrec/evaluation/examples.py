@@ -1,0 +1,105 @@
+"""Lists to look at: what became of each line, and what was wrong with the worst."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from convrec.data.catalog import Catalog
+from convrec.data.titles import fold
+from convrec.matching import Truth, relevance
+from convrec.parsing import parse_list
+
+Status = Literal["hit", "seen", "outside", "blank", "repeated", "unscored", "miss"]
+
+
+class Line(NamedTuple):
+    """One line of a list as it was written, and what became of it."""
+
+    text: str
+    status: Status
+
+
+class Example(NamedTuple):
+    """A prompt, the accepted items of each answer to it, the lists by system, and what was wrong, in words."""
+
+    prompt_id: str
+    messages: Sequence[Mapping[str, str]]
+    answers: Sequence[Sequence[Truth]]
+    lists: Mapping[str, Sequence[Line]]
+    faults: Sequence[str] = ()
+
+
+def judge_lines(
+    text: str,
+    answers: Sequence[Sequence[Truth]],
+    seen_titles: Sequence[str],
+    catalog: Catalog,
+    num_ranks: int,
+) -> list[Line]:
+    """Return each line with its status; a line is a hit if it is one for any of the prompt's answers.
+
+    `repeated`: it names an item of an earlier line again, and takes up a rank.
+    `unscored`: it comes after `num_ranks` lines that name unseen items of the catalog, where the protocol
+    `evaluation` stops to count.
+    """
+    entries = parse_list(text, catalog)
+    seen, seen_items = {fold(title) for title in seen_titles}, catalog.indices_of_titles(seen_titles)
+    rows = [relevance(text, truths, seen_titles, catalog, len(entries), "reward") for truths in answers]
+    lines, num_usable, named = [], 0, set()
+    for rank, (entry, written) in enumerate(zip(entries, text.split("\n"), strict=False)):
+        status: Status
+        if entry is None:
+            status = "blank"
+        elif fold(entry.title) in seen or entry.index in seen_items:
+            status = "seen"
+        elif entry.index is None:
+            status = "outside"
+        elif num_usable >= num_ranks:
+            status = "unscored"
+        else:
+            num_usable, status = num_usable + 1, "miss"
+            if entry.index in named:
+                status = "repeated"
+            if any(row[rank] for row in rows):
+                status = "hit"
+            named.add(entry.index)
+        lines.append(Line(written.strip(), status))
+    return lines
+
+
+def worst_rows(scores: np.ndarray, baseline: np.ndarray, prompt_ids: Sequence[str], number: int) -> list[int]:
+    """Return the positions of the `number` rows of the lowest scores, one a prompt.
+
+    Ties go by the largest loss against the baseline, then by prompt id, then by position. Shape of scores: (B,).
+    """
+    order = sorted(range(len(scores)), key=lambda i: (scores[i], scores[i] - baseline[i], prompt_ids[i], i))
+    first: dict[str, int] = {}
+    for row in order:
+        first.setdefault(prompt_ids[row], row)
+    return list(first.values())[:number]
+
+
+def _some(number: int, what: str, whole: int) -> list[str]:
+    return [f"{number} of {whole} {what}"] if number else []
+
+
+def faults(
+    lines: Sequence[Line], groundtruth: Sequence[Truth], liked: Set[int], catalog: Catalog, num_ranks: int
+) -> list[str]:
+    """Return what was wrong with a list, and what made the row hard, in words; `liked` are training's liked items."""
+    number, found = Counter(line.status for line in lines), []
+    if len(lines) != num_ranks:
+        found.append(f"{len(lines)} lines in place of {num_ranks}" if lines else "an empty list")
+    found += _some(number["outside"], "lines outside the catalog", len(lines))
+    found += _some(number["seen"], "lines name a seen title", len(lines))
+    found += _some(number["repeated"], "lines repeat an earlier one", len(lines))
+    found += _some(number["blank"], "lines blank", len(lines))
+    items = [catalog.find(truth.title, truth.year) for truth in groundtruth]
+    cold = sum(item is not None and item not in liked for item in items)
+    found += _some(items.count(None), "ground-truth items outside the catalog", len(items))
+    found += _some(cold, "ground-truth items never liked in training", len(items))
+    if not number["hit"] and number["miss"]:
+        found.append(f"{number['miss']} usable lines, none of them accepted")
+    return found

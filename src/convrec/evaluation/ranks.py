@@ -1,0 +1,34 @@
+"""Where in the lists the hits are."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from convrec.data.catalog import Catalog
+from convrec.data.conversations import truths
+from convrec.evaluation.comparison import mean_interval
+from convrec.matching import relevance
+
+
+def hits_by_rank(
+    texts: Mapping[str, str], rows: Sequence[dict[str, Any]], catalog: Catalog, num_ranks: int
+) -> np.ndarray:
+    """Return rel_k of every row under the protocol `evaluation`; `texts` holds one list a prompt. Shape: (B, N)."""
+    hits = [
+        relevance(texts[r["prompt_id"]], truths(r), r["seen_titles"], catalog, num_ranks, "evaluation") for r in rows
+    ]
+    return np.array(hits, dtype=float).reshape(-1, num_ranks)
+
+
+def rank_intervals(hits: np.ndarray, prompt_ids: Sequence[str], samples: int, seed: int) -> pd.DataFrame:
+    """Return the share of rows with a hit at each rank, with its 95 % interval: columns rank, mean, low, high.
+
+    The bootstrap is over prompts. Shape of `hits`: (B, N).
+    """
+    frame = pd.DataFrame(hits, columns=[str(rank + 1) for rank in range(hits.shape[1])]).assign(prompt_id=prompt_ids)
+    found = {rank: mean_interval(frame, rank, samples, seed) for rank in frame.columns.drop("prompt_id")}
+    return pd.DataFrame(
+        [{"rank": int(rank), "mean": i.mean, "low": i.low, "high": i.high} for rank, i in found.items()]
+    )

@@ -1,0 +1,100 @@
+"""The plots of the trainings: loss and reward by step, the reward of every rank, the checkpoints' validation."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from markupsafe import Markup
+
+from convrec.evaluation.page import BLUE, GREY, INK, LINES, PALE, curve, figure, metric_label
+
+MAX_COLUMNS = 80  # of the heatmap: more would be narrower than a pixel on a phone
+RING = {"symbol": "circle-open", "size": 17, "color": INK, "line": {"width": 2.5}}
+
+
+def reward_figure(frame: pd.DataFrame) -> Markup:
+    """Return the plot of the hits per sampled list by step, with a centred mean over a tenth of the steps."""
+    window = max(1, len(frame) // 10)
+    smooth = frame.assign(hits=frame["hits"].rolling(window, center=True, min_periods=1).mean())
+    traces = [curve(frame, "hits", "each step", PALE)]
+    if window > 1:
+        traces.append(curve(smooth, "hits", "running mean", BLUE))
+    return figure("reward", traces, "step", "hits per list")
+
+
+def rank_figure(frame: pd.DataFrame) -> Markup:
+    """Return the heatmap rank by step of the mean reward at the rank.
+
+    Steps are averaged in equal blocks where there are more than `MAX_COLUMNS`.
+    """
+    grid = frame.pivot_table(index="rank", columns="step", values="reward")
+    width = -(-grid.shape[1] // MAX_COLUMNS)
+    means = grid.T.groupby(np.arange(grid.shape[1]) // width).mean().T
+    heatmap = go.Heatmap(
+        x=grid.columns[::width].tolist(),
+        y=grid.index.tolist(),
+        z=means.round(4).to_numpy().tolist(),
+        zmin=0,
+        zmax=float(means.to_numpy().max()) or 1.0,
+        colorscale="Viridis",
+        colorbar={"thickness": 12, "outlinewidth": 0, "tickformat": ".2f"},
+        hovertemplate="step %{x}, rank %{y}: %{z:.3f}<extra></extra>",
+    )
+    ticks = [rank for rank in grid.index if rank == 1 or rank % 5 == 0]
+    return figure("ranks", [heatmap], "step", "rank", 420, autorange="reversed", tickvals=ticks, showgrid=False)
+
+
+def _chosen(frame: pd.DataFrame, column: str, chosen: int) -> list[go.Scatter]:
+    """Return the ring around the chosen checkpoint's point; nothing where it was not measured."""
+    row = frame[frame["step"] == chosen]
+    ring = curve(row, column, f"chosen: step {chosen:,}", INK)
+    return [] if row.empty else [ring.update(mode="markers", marker=RING, hoverinfo="skip")]
+
+
+def _level(frame: pd.DataFrame, column: str, name: str) -> list[go.Scatter]:
+    """Return a line at the height of step 0, which is the model that the training starts from; else nothing."""
+    start = frame.loc[frame["step"] == 0, column].tolist()
+    ends = pd.DataFrame({"step": [frame["step"].min(), frame["step"].max()], column: start * 2}) if start else None
+    return [] if ends is None else [curve(ends, column, name, GREY).update(line_dash="longdash", line_width=1.5)]
+
+
+def validation_figures(frame: pd.DataFrame, cutoffs: Sequence[int], chosen: int, start: str) -> dict[str, Markup]:
+    """Return the plots of the checkpoints' NDCG@K, Recall@K, and share of lines in the catalog, by name.
+
+    The chosen checkpoint is ringed at the largest cutoff; `start` names the model of step 0, whose level is a line.
+    """
+    figures = {}
+    for metric, title in (("ndcg", "NDCG"), ("recall", "Recall")):
+        columns = [f"{metric}_at_{k}" for k in sorted(cutoffs, reverse=True)]
+        traces = [
+            curve(frame, column, metric_label(column), *LINES[place % len(LINES)])
+            for place, column in enumerate(columns)
+        ]
+        traces += _level(frame, columns[0], f"{start}, {metric_label(columns[0])}")
+        figures[f"validation_{metric}"] = figure(
+            f"validation_{metric}", [*traces, *_chosen(frame, columns[0], chosen)], "step", title
+        )
+    shown = {"in_catalog": "in catalog", "format": "exact format"}
+    traces = [curve(frame, column, name, *LINES[place]) for place, (column, name) in enumerate(shown.items())]
+    traces += _chosen(frame, "in_catalog", chosen)
+    figures["validation_lists"] = figure(
+        "validation_lists", traces, "step", "share", tickformat=".0%", rangemode="tozero"
+    )
+    return figures
+
+
+def training_figures(
+    plots: Mapping[str, pd.DataFrame], cutoffs: Sequence[int], chosen: int, start: str
+) -> dict[str, Markup]:
+    """Return the plots of the trainings as HTML by name; one without points, of a run too short to log, is absent."""
+    figures = {}
+    if not plots["sft"].empty:
+        figures["sft"] = figure("sft", [curve(plots["sft"], "loss", "loss", BLUE)], "step", "loss")
+    if not plots["reward"].empty:
+        figures["reward"] = reward_figure(plots["reward"])
+    if not plots["reward_by_rank"].empty:
+        figures["ranks"] = rank_figure(plots["reward_by_rank"])
+    if not plots["validation"].empty:
+        figures |= validation_figures(plots["validation"], cutoffs, chosen, start)
+    return figures
