@@ -1,142 +1,23 @@
 import json
+import re
 from html.parser import HTMLParser
-from pathlib import Path
+from importlib.resources import files
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from convrec.config import Params, load_params
-from convrec.data.conversations import write_rows
-from convrec.data.quarantine import Quarantine
-from convrec.data.schemas import write_catalog
-from convrec.data.statistics import describe
 from convrec.evaluation.data_figures import DATA_PLOTS, months_figure, words_figure
-from convrec.evaluation.report import best_models, judge_lines, metric_label, rank_figure
+from convrec.evaluation.examples import faults, judge_lines, worst_rows
+from convrec.evaluation.page import DARK_COLORS, LINES, metric_label
+from convrec.evaluation.ranks import hits_by_rank, rank_intervals
+from convrec.evaluation.report import best_models, system_names
+from convrec.evaluation.training_figures import rank_figure, validation_figures
 from convrec.matching import Truth
-from convrec.paths import Paths
-from convrec.stages import report
-from convrec.stages.files import STEP_COLUMNS, write_json, write_plot
 from convrec.tracking import file_md5
+from tests.report_files import HOSTILE, HOSTILE_LINE, SYSTEMS, build_report, report_params
 
-SYSTEMS = ("popularity", "zero_shot", "sft", "rank_grpo", "oracle")
-HOSTILE = "<script>alert('x')</script> & {{ 7 * 7 }} \"quoted\""
-HOSTILE_LINE = "<img src=x onerror=alert(1)> (1999)"
-SFT_LIST = f"Heat (1995)\nUp (2009)\n{HOSTILE_LINE}\nAlien (1979)"
-
-
-class FakeRun:
-    def __init__(self):
-        self.artifacts = []
-
-    def log_artifact(self, path, folder=None):
-        self.artifacts.append(path)
-
-
-def _row(prompt_id, date, accepted):
-    messages = [{"role": "user", "content": HOSTILE}, {"role": "assistant", "content": "Any era?"}]
-    truths = [{"title": title, "year": year} for title, year in accepted]
-    return {
-        "prompt_id": prompt_id,
-        "date": date,
-        "messages": messages,
-        "groundtruth": truths,
-        "seen_titles": ["Up"],
-    }
-
-
-def _scores(value, cutoffs):
-    metrics = {f"{name}_at_{k}": value + k / 1000 for name in ("recall", "ndcg") for k in cutoffs}
-    metrics["in_catalog"] = 0.9
-    intervals = {name: {"low": mean - 0.01, "high": mean + 0.01} for name, mean in metrics.items()}
-    quality = {"format": 0.75, "duplicates": 0.125, "seen": 0.0625, "length": 19.5}
-    return {**metrics, **quality, "intervals": intervals}
-
-
-def _demonstration_metrics(cutoffs):
-    steps = {step: _scores(0.25, cutoffs) for step in STEP_COLUMNS}
-    kinds = {"exact": 0.8, "normalised": 0.0625, "fuzzy": 0.0375}
-    return {
-        "train_prompts": 2,
-        "held_out": {"rows": 3, "prompts": 2, **steps},
-        "validation": {"rows": 3, "prompts": 2, **steps},
-        "train_answers": {"empty": 0.0, "fewer": 0.125, "exact": 0.875, "more": 0.0},
-        "train_titles": {"mentions": 1234.0, "before": 0.8, "after": 0.9, **kinds},
-        "train_sources": {**kinds, "semantic": 0.1},
-        "train_ratings": {"asked": 4321, "missing": 17},
-        "popularity_distance": {"reflect": 0.375, "adjust": 0.25},
-        "adjust": {"best_epoch": 1, "epochs": 1},
-    }
-
-
-def _write_inputs(paths, params, catalog, dated, systems):
-    """Write what the other stages leave behind, in their shapes."""
-    cutoffs = params.common.cutoffs
-    headline = f"ndcg_at_{max(cutoffs)}"
-    paths.processed.mkdir(parents=True)
-    write_catalog(catalog, paths.catalog)
-    splits = {}
-    for name, month in (("train", "10"), ("validation", "11"), ("test", "12")):
-        dates = [f"2022-{month}-0{day}" if dated else "" for day in (1, 2, 3)]
-        accepted = [[("Heat", 1995)], [("Alien", 1979)], [("Up", 2009)]]
-        ids = ["p-1", "p-1", "p-2"]
-        rows = [_row(*values) for values in zip(ids, dates, accepted, strict=True)]
-        splits[name] = pd.DataFrame(rows)
-        write_rows(splits[name], paths.split(name))
-    quarantine = Quarantine()
-    quarantine.add("catalog", 3, "year is no number", "Untitled")
-    quarantine.write(paths.quarantine)
-    counts = {name: {"rows": 3, "prompts": 2} for name in ("train", "validation", "test")}
-    statistics, tables = describe(splits, catalog)
-    shares = {"catalog": 0.0625, "rows": 0.0}
-    problems = {"outside_catalog": 7, "seen_truth": 0, "duplicate_rows": 0, "leaks": 0}
-    data = {"catalog": len(catalog), "quarantined_share": shares, "problems": problems, **counts}
-    data["statistics"] = statistics
-    write_json(paths.metrics("data"), data)
-    for name, table in tables.items():
-        write_plot(paths.plot(name), table)
-    write_json(paths.metrics("demonstrations"), _demonstration_metrics(cutoffs))
-    lists = {column: [SFT_LIST, "Heat (1995)"] for column in STEP_COLUMNS.values()}
-    write_rows(pd.DataFrame({"prompt_id": ["p-1", "p-2"], **lists}), paths.demonstration("validation"))
-    shares = {"ground_truth": 0.5, "reflect": 0.5, "adjust": 0.5}
-    write_plot(paths.plot("popularity"), [{"bucket": bucket, **shares} for bucket in (1, 2)])
-    write_plot(
-        paths.plot("adjust"), [{"epoch": 0, "held_out_loss": 2.0}, {"epoch": 1, "held_out_loss": 1.0, "loss": 1.5}]
-    )
-    write_json(paths.metrics("sft"), {"loss": 1.5, "steps": 20})
-    write_json(paths.metrics("rank_grpo"), {"hits": 2.5, "validation": {headline: 0.3}})
-    values = {name: _scores(0.1 * place, cutoffs) for place, name in enumerate(systems, start=1)}
-    gains = {
-        "rank_grpo_over_sft": {"mean": 0.0123, "low": -0.0011, "high": 0.0257},
-        "rank_grpo_over_popularity": {"mean": 0.2, "low": 0.15, "high": 0.25},
-    }
-    write_json(paths.metrics("evaluate"), {"n_rows": 1234, "n_prompts": 2, **values, f"paired_{headline}": gains})
-    for name in systems:
-        responses = {"prompt_id": ["p-1", "p-2"], "response": [SFT_LIST, ""]}
-        write_rows(pd.DataFrame(responses), paths.predictions / f"{name}.parquet")
-    write_plot(paths.plot("sft"), [{"step": step, "loss": 2 / step} for step in (10, 20)])
-    write_plot(paths.plot("reward"), [{"step": step, "hits": step, "kl": 0.0} for step in (1, 2)])
-    by_rank = [{"step": s, "rank": r, "reward": s / r} for s in (1, 2) for r in (1, 2)]
-    write_plot(paths.plot("reward_by_rank"), by_rank)
-    scores = {f"ndcg_at_{k}": 0.1 for k in cutoffs}
-    write_plot(paths.plot("validation"), [{"step": step, **scores} for step in (0, 2)])
-
-
-def _params(source="synthetic"):
-    """The shipped parameters, with another source of data."""
-    params = load_params(Path(__file__).parents[1] / "params.yaml")
-    raw = params.model_dump()
-    raw["data"] |= {"source": source, "path": "somewhere"}
-    return Params.model_validate(raw)
-
-
-def _build(root, catalog, params, *, dated=True, systems=SYSTEMS, empty=()):
-    paths, record = Paths(root), FakeRun()
-    _write_inputs(paths, params, catalog, dated, systems)
-    for name in empty:
-        write_plot(paths.plot(name), [])
-    report.run(params, paths, record)
-    assert record.artifacts == [paths.report]
-    return paths, paths.report.read_text(encoding="utf-8")
+REAL = tuple(name for name in SYSTEMS if name != "oracle")
 
 
 def _traces(figure):
@@ -166,14 +47,14 @@ class _Elements(HTMLParser):
 
 @pytest.fixture
 def synthetic(tmp_path, catalog):
-    return _build(tmp_path, catalog, _params())
+    return build_report(tmp_path, catalog, report_params())
 
 
 def test_lines_are_judged_by_the_one_definition_of_a_hit(catalog):
     text = "1. Heat (1996)\nHeat (1995)\nUp (2009)\n\nPrimer (2004)\nAlien (1979)\nDune (2021)\n"
     answers = [[Truth("Heat", 1995), Truth("Up", 2009)], [Truth("Heat", 1995), Truth("Dune", 2021)]]
     lines = judge_lines(text, answers, ["UP"], catalog, num_ranks=3)
-    assert [line.status for line in lines] == ["hit", "miss", "seen", "blank", "outside", "miss", "unscored"]
+    assert [line.status for line in lines] == ["hit", "repeated", "seen", "blank", "outside", "miss", "unscored"]
     assert lines[0].text == "1. Heat (1996)"
     assert judge_lines("", answers, [], catalog, num_ranks=3) == []
 
@@ -192,7 +73,7 @@ def test_texts_are_escaped(synthetic):
     _, html = synthetic
     page = _Elements(html)
     assert HOSTILE not in html and HOSTILE_LINE not in html
-    assert page.text.count(HOSTILE) == 4  # it is shown, as text, in both examples of lists and of demonstrations
+    assert page.text.count(HOSTILE) == 6  # as text, in two examples of lists, of demonstrations, and of failures
     assert HOSTILE_LINE in page.text
     assert "img" not in {tag for tag, _ in page.tags}
     assert not [name for _, attributes in page.tags for name in attributes if name.startswith("on")]
@@ -215,9 +96,125 @@ def test_lists_stand_side_by_side_with_their_marks(synthetic):
     statuses = [attributes["class"] for tag, attributes in page.tags if tag == "li" and "class" in attributes]
     marks = ["hit", "seen", "outside", "hit"]
     # the four steps of both validation prompts, then SFT and Rank-GRPO; the test prompt p-2 has empty lists
-    assert statuses == marks * 4 + ["miss"] * 4 + marks * 2
+    examples = marks * 4 + ["miss"] * 4 + marks * 2
+    second = ["miss", "seen", "outside", "hit"]  # the worse of p-1's two rows
+    assert statuses == examples + second * 2
     assert "SFT: 2 hits" in page.text and "Rank-GRPO: 2 hits" in page.text
-    assert page.text.count("An empty list.") == 2
+    assert page.text.count("An empty list.") == 4
+
+
+def test_failures_are_the_worst_rows_and_say_what_was_wrong(synthetic):
+    text = " ".join(_Elements(synthetic[1]).text.split())
+    failures = text[text.index("Failures worth looking at") :]
+    assert "33.3 % of the 3 test rows have no hit" in failures and "the 2 rows of the lowest NDCG@20" in failures
+    assert failures.index("Failure 1 p-2") < failures.index("Failure 2 p-1")
+    assert "Rank-GRPO: an empty list." in failures
+    wrong = "4 lines in place of 20; 1 of 4 lines outside the catalog; 1 of 4 lines that name a seen title."
+    assert f"Rank-GRPO: {wrong}" in failures
+
+
+def test_each_prompt_has_one_failure_and_ties_go_by_loss_then_prompt_then_place():
+    scores, baseline = np.array([0.0, 0.0, 0.5, 0.0, 0.0]), np.array([0.1, 0.3, 0.9, 0.3, 0.3])
+    assert worst_rows(scores, baseline, ["a", "c", "d", "b", "b"], 9) == [3, 1, 0, 2]
+    assert worst_rows(scores, baseline, ["a", "c", "d", "b", "b"], 2) == [3, 1]
+
+
+def test_faults_are_named_with_their_numbers(catalog):
+    truth = [Truth("Heat", 1995), Truth("Alien", 1979), Truth("Primer", 2004)]
+    text = "Dune (2021)\nDune (2021)\n\nUp (2009)\nPrimer (2004)\nDune (1984)"
+    lines = judge_lines(text, [truth], ["Up"], catalog, num_ranks=6)
+    assert faults(lines, truth, {0}, catalog, 6) == [
+        "1 of 6 lines outside the catalog",
+        "1 of 6 lines that name a seen title",
+        "1 of 6 lines that repeat an earlier one",
+        "1 of 6 lines that are blank",
+        "1 of 3 ground-truth items outside the catalog",
+        "1 of 3 ground-truth items never liked in training",
+        "2 usable lines, none of them accepted",
+    ]
+    heat = judge_lines("Heat (1995)", [truth[:1]], [], catalog, num_ranks=1)
+    assert faults(heat, truth[:1], {0}, catalog, 1) == []
+
+
+def test_hits_by_rank_are_those_of_the_metrics_with_intervals(catalog):
+    rows = [
+        {"prompt_id": "a", "groundtruth": [{"title": "Heat", "year": 1995}], "seen_titles": ["Up"]},
+        {"prompt_id": "a", "groundtruth": [{"title": "Alien", "year": 1979}], "seen_titles": ["Up"]},
+        {"prompt_id": "b", "groundtruth": [{"title": "Heat", "year": 1995}], "seen_titles": []},
+    ]
+    hits = hits_by_rank({"a": "Up (2009)\nHeat (1995)\nAlien (1979)", "b": "Heat (1995)"}, rows, catalog, 3)
+    assert hits.tolist() == [[1, 0, 0], [0, 1, 0], [1, 0, 0]]
+    table = rank_intervals(hits, ["a", "a", "b"], samples=200, seed=1)
+    assert table["mean"].tolist() == pytest.approx([2 / 3, 1 / 3, 0])
+    assert table["low"].tolist() == pytest.approx([0.5, 0, 0])  # all draws are of a
+    assert table["high"].tolist() == pytest.approx([1, 0.5, 0])
+
+
+def test_constrained_systems_stand_beside_the_free_ones_and_slices_have_their_n(synthetic):
+    text = " ".join(_Elements(synthetic[1]).text.split())
+    shown = text[text.index("Constrained against free") : text.index("Slices of the test split")]
+    names = ("SFT, free", "SFT, constrained", "Rank-GRPO, free", "Rank-GRPO, constrained")
+    assert [shown.index(name) for name in names] == sorted(shown.index(name) for name in names)
+    assert "Rank-GRPO, constrained, against free, paired over the same 1,234 rows, in NDCG@20: +0.0300" in shown
+    assert "3 or more: 997 rows of 897 prompts." in text and 'id="plot-slice_new_items"' in synthetic[1]
+    assert "mentions3 or more" not in text and "3 or more9978970.17000.1500–0.20000.27000.2500–0.3000" in text
+
+
+def test_sections_without_figures_are_left_out(tmp_path, catalog):
+    free = tuple(name for name in SYSTEMS if not name.endswith("_constrained"))
+    _, html = build_report(tmp_path, catalog, report_params(), systems=free, without=("slices",))
+    assert "Constrained against free" not in html and "Slices of the test split" not in html
+    assert 'id="plot-systems"' in html and 'href="#slices"' not in html
+
+
+def test_unknown_systems_are_named_by_their_key():
+    scores = {"intervals": {}}
+    evaluation = {"n_rows": 3, "some_new_one": scores, "sft_constrained": scores, "rank_grpo": scores, "sft": scores}
+    assert list(system_names(evaluation).items()) == [
+        ("sft", "SFT"),
+        ("sft_constrained", "SFT, constrained"),
+        ("rank_grpo", "Rank-GRPO"),
+        ("some_new_one", "some new one"),
+    ]
+
+
+def test_the_chosen_checkpoint_is_ringed_and_the_start_is_a_level():
+    scores = {"recall_at_5": 0.2, "ndcg_at_5": 0.1, "recall_at_2": 0.3, "ndcg_at_2": 0.4, "in_catalog": 1, "format": 1}
+    frame = pd.DataFrame([{"step": step, **scores, "ndcg_at_5": 0.1 + step} for step in (0, 1, 2)])
+    traces = {trace["name"]: trace for trace in _traces(validation_figures(frame, [2, 5], 1, "SFT")["validation_ndcg"])}
+    assert list(traces) == ["NDCG@5", "NDCG@2", "SFT, NDCG@5", "chosen: step 1"]
+    assert (traces["chosen: step 1"]["x"], traces["chosen: step 1"]["y"]) == ([1], [1.1])
+    assert (traces["SFT, NDCG@5"]["x"], traces["SFT, NDCG@5"]["y"]) == ([0, 2], [0.1, 0.1])
+    late = _traces(validation_figures(frame[1:], [2, 5], 7, "SFT")["validation_ndcg"])
+    assert [trace["name"] for trace in late] == ["NDCG@5", "NDCG@2"]
+
+
+def _contrast(one, other):
+    """The contrast ratio of two colours (WCAG 2.2)."""
+
+    def luminance(color):
+        parts = [int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_texts_and_lines_stand_out_in_both_modes():
+    css = (files("convrec.evaluation") / "style.css").read_text(encoding="utf-8")
+    full = re.sub(r"#(\w)(\w)(\w)\b", r"#\1\1\2\2\3\3", css)
+    colors = {name: pair for name, *pair in re.findall(r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\)", full)}
+    for mode in (0, 1):
+        for text, ground in [
+            *((text, "paper") for text in ("ink", "soft", "accent", "hit", "warn")),
+            *(("ink", ground) for ground in ("pale", "hit-pale", "warn-pale")),
+            ("hit", "hit-pale"),
+            ("soft", "pale"),
+        ]:
+            assert _contrast(colors[text][mode], colors[ground][mode]) >= 4.5, (text, ground, mode)
+        for color, _ in LINES:
+            assert _contrast((color, DARK_COLORS[color])[mode], colors["paper"][mode]) >= 3
 
 
 def test_numbers_intervals_and_versions_are_shown(synthetic):
@@ -227,7 +224,7 @@ def test_numbers_intervals_and_versions_are_shown(synthetic):
     assert "0.32000.3100–0.3300" in text  # SFT, NDCG@20
     assert "<strong>0.4200</strong>" in html and "<strong>0.5200</strong>" not in html  # Rank-GRPO, the oracle
     assert "Rank-GRPO against SFT +0.0123 (95 % interval -0.0011 to +0.0257, which includes zero)" in text
-    assert "Rank-GRPO against popularity +0.2000 (95 % interval +0.1500 to +0.2500)." in text
+    assert "Rank-GRPO against popularity +0.2000 (95 % interval +0.1500 to +0.2500);" in text
     assert "75.0 %12.5 %6.2 %19.5" in text  # format, repeated, seen, lines
     assert "ground-truth items outside the catalog7keep" in text
     assert "catalogyear is no number1" in text and "6.25 % of catalog" in text
@@ -235,7 +232,18 @@ def test_numbers_intervals_and_versions_are_shown(synthetic):
     for path in (paths.catalog, *(paths.split(name) for name in ("train", "validation", "test"))):
         assert file_md5(path) in text
     assert "exact80.0 %80.0 %" in text and "17 of 4,321" in text and "before 0.375, after 0.250" in text
-    for name in (*DATA_PLOTS, "demonstrations", "popularity", "adjust", "sft", "reward", "validation", "ranks"):
+    for name in (
+        *DATA_PLOTS,
+        "demonstrations",
+        "popularity",
+        "adjust",
+        "sft",
+        "reward",
+        "validation_ndcg",
+        "validation_lists",
+        "ranks",
+        "hits",
+    ):
         assert f'id="plot-{name}"' in html
 
 
@@ -270,7 +278,7 @@ def test_a_simulation_is_called_one(synthetic):
 
 
 def test_real_data_have_no_oracle_and_may_have_no_dates(tmp_path, catalog):
-    _, html = _build(tmp_path, catalog, _params("redial"), dated=False, systems=SYSTEMS[:-1])
+    _, html = build_report(tmp_path, catalog, report_params("redial"), dated=False, systems=REAL)
     text = _Elements(html).text
     assert "The data are a simulation" not in text
     assert "oracle" not in text
@@ -279,13 +287,13 @@ def test_real_data_have_no_oracle_and_may_have_no_dates(tmp_path, catalog):
 
 
 def test_a_run_too_short_to_log_has_no_curve(tmp_path, catalog):
-    _, html = _build(tmp_path, catalog, _params(), empty=("sft", "adjust"))
+    _, html = build_report(tmp_path, catalog, report_params(), empty=("sft", "adjust"))
     assert "too short to log a loss" in html and 'id="plot-sft"' not in html
     assert "Adjust was left out" in html and 'id="plot-adjust"' not in html
 
 
 def test_the_same_inputs_give_the_same_file(tmp_path, catalog):
-    first, second = (_build(tmp_path / name, catalog, _params())[1] for name in "ab")
+    first, second = (build_report(tmp_path / name, catalog, report_params())[1] for name in "ab")
     assert first == second
 
 

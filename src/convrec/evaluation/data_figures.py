@@ -7,13 +7,10 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 
 from convrec.data.conversations import SPLITS
-from convrec.evaluation.page import BLUE, GREY, LINES, PATTERNS, curve, figure
+from convrec.evaluation.page import BARS, BLUE, GREY, LINES, curve, figure
 
 DATA_PLOTS = ("rows_by_month", "conversation_words", "groundtruth_sizes", "catalog_popularity")
-MARKS = {
-    name: {"color": color, "pattern": {"shape": shape, "fgopacity": 0.6}}
-    for name, (color, _), shape in zip(SPLITS, LINES, PATTERNS, strict=False)
-}
+MARKS = dict(zip(SPLITS, BARS, strict=False))
 FEW_MONTHS = 6  # fewer would be marked by the week
 
 

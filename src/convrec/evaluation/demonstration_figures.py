@@ -7,7 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from markupsafe import Markup
 
-from convrec.evaluation.page import LINES, PATTERNS, curve, figure, metric_label
+from convrec.evaluation.page import BARS, LINES, curve, figure, metric_label
 
 DEMONSTRATION_STEPS = {"teacher": "Teacher", "remap": "Remap", "reflect": "Reflect", "adjust": "Adjust"}
 
@@ -16,7 +16,7 @@ def demonstration_figure(metrics: Mapping[str, Any], headline: str) -> Markup:
     """Return the bars of the headline metric of the demonstrations after each step, for each group of prompts."""
     traces = []
     groups = {"held_out": "held out", "validation": "validation"}
-    for (split, name), (color, _), shape in zip(groups.items(), LINES, PATTERNS, strict=False):
+    for (split, name), marker in zip(groups.items(), BARS, strict=False):
         if split not in metrics:
             continue
         values = [metrics[split][step][headline] for step in DEMONSTRATION_STEPS]
@@ -28,7 +28,7 @@ def demonstration_figure(metrics: Mapping[str, Any], headline: str) -> Markup:
                 text=[f"{value:.3f}" for value in values],
                 textposition="outside",
                 cliponaxis=False,
-                marker={"color": color, "pattern": {"shape": shape, "fgopacity": 0.6}},
+                marker=marker,
             )
         )
     return figure("demonstrations", traces, "", metric_label(headline))

@@ -93,9 +93,9 @@ def faults(
     if len(lines) != num_ranks:
         found.append(f"{len(lines)} lines in place of {num_ranks}" if lines else "an empty list")
     found += _some(number["outside"], "lines outside the catalog", len(lines))
-    found += _some(number["seen"], "lines name a seen title", len(lines))
-    found += _some(number["repeated"], "lines repeat an earlier one", len(lines))
-    found += _some(number["blank"], "lines blank", len(lines))
+    found += _some(number["seen"], "lines that name a seen title", len(lines))
+    found += _some(number["repeated"], "lines that repeat an earlier one", len(lines))
+    found += _some(number["blank"], "lines that are blank", len(lines))
     items = [catalog.find(truth.title, truth.year) for truth in groundtruth]
     cold = sum(item is not None and item not in liked for item in items)
     found += _some(items.count(None), "ground-truth items outside the catalog", len(items))

@@ -26,8 +26,12 @@ DARK_COLORS = {
     AXIS: "#6c7785",
 }
 LINES = ((BLUE, "circle"), (VERMILLION, "square"), (GREEN, "diamond"), (PURPLE, "cross"))
-PATTERNS = ("", "/", ".")  # of bars, which have neither markers nor dashes
 DASHES = {"circle": "solid", "square": "dash", "diamond": "dot", "cross": "dashdot"}
+# Of bars, which have neither markers nor dashes.
+BARS = tuple(
+    {"color": color, "pattern": {"shape": shape, "fillmode": "overlay", "fgopacity": 0.45, "size": 6}}
+    for (color, _), shape in zip(LINES, ("", "/", "x", "."), strict=True)
+)
 
 
 def render_page(template: str, **values: Any) -> str:
@@ -110,7 +114,8 @@ def dots(
         y=list(places),
         name=name,
         mode="markers",
-        marker={"color": color, "symbol": symbol, "size": 9},
+        cliponaxis=False,
+        marker={"color": color, "symbol": symbol, "size": 8},
         error_x={
             "type": "data",
             "symmetric": False,

@@ -47,13 +47,14 @@ class Failures(NamedTuple):
 
 
 def system_names(evaluation: Mapping[str, Any]) -> dict[str, str]:
-    """Return the name of every system of the metrics file by key, the known ones first, in their order."""
+    """Return every evaluated system's name by key: the known first, a constrained one after its free one."""
+    known, names = list(SYSTEMS), {}
     found = [key for key, value in evaluation.items() if isinstance(value, Mapping) and "intervals" in value]
-    names = {}
-    for key in sorted(found, key=lambda key: list(SYSTEMS).index(key) if key in SYSTEMS else len(SYSTEMS)):
-        free = key.removesuffix(CONSTRAINED)
-        name = SYSTEMS.get(free, free.replace("_", " "))
-        names[key] = SYSTEMS.get(key, name if free == key else f"{name}, constrained")
+    free = {key: key.removesuffix(CONSTRAINED) for key in found}
+    places = {key: (known.index(free[key]) if free[key] in known else len(known), key != free[key]) for key in found}
+    for key in sorted(found, key=places.__getitem__):
+        name = SYSTEMS.get(free[key], free[key].replace("_", " "))
+        names[key] = name if key == free[key] else f"{name}, constrained"
     return names
 
 

@@ -11,6 +11,7 @@ from convrec.evaluation.page import LINES, dots, figure, metric_label
 
 STEP_OF_PIXELS = 34  # between two places of the vertical axis
 BAND_OPACITY = 0.18
+FROM_ZERO = {"rangemode": "tozero"}
 
 
 def _place_axis(labels: Sequence[str]) -> dict[str, Any]:
@@ -34,7 +35,7 @@ def systems_figure(evaluation: Mapping[str, Any], systems: Mapping[str, str], me
     for place, metric in enumerate(metrics):
         above = [row + 0.24 * (place - (len(metrics) - 1) / 2) for row in range(len(labels))]
         traces.append(dots(_intervals(scores, metric), metric_label(metric), *LINES[place], above, labels))
-    return figure("systems", traces, "mean and 95 % interval", "", _height(len(labels)), **_place_axis(labels))
+    return figure("systems", traces, "mean", "", _height(len(labels)), FROM_ZERO, **_place_axis(labels))
 
 
 def constrained_figure(
@@ -62,7 +63,7 @@ def slice_figure(kind: str, slices: Mapping[str, Mapping[str, Any]], systems: Ma
         above = [row + 0.24 * (place - (len(systems) - 1) / 2) for row in range(len(labels))]
         traces.append(dots(scores, system, *LINES[place], above, labels))
     height = _height(len(labels)) + 10 * len(labels)
-    return figure(f"slice_{kind}", traces, metric_label(metric), "", height, **_place_axis(labels))
+    return figure(f"slice_{kind}", traces, metric_label(metric), "", height, FROM_ZERO, **_place_axis(labels))
 
 
 def _band(frame: pd.DataFrame, color: str) -> go.Scatter:
