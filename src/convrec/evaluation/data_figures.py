@@ -38,7 +38,7 @@ def words_figure(frame: pd.DataFrame) -> Markup:
 
 def sizes_figure(frame: pd.DataFrame) -> Markup:
     """Return the bars of the share of each split's rows by number of ground-truth items."""
-    sizes = frame["size"].astype(str).tolist()
+    sizes = frame["size"].astype(str).replace("more", f">{len(frame) - 1}").tolist()
     bars = [go.Bar(x=sizes, y=frame[name].tolist(), name=name, marker=MARKS[name]) for name in SPLITS]
     return figure("groundtruth_sizes", bars, "ground-truth items", "share of rows", x_axis={"type": "category"})
 

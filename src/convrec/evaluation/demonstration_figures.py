@@ -25,7 +25,7 @@ def demonstration_figure(metrics: Mapping[str, Any], headline: str) -> Markup:
                 x=list(DEMONSTRATION_STEPS.values()),
                 y=values,
                 name=f"{name}, {metrics[split]['prompts']:,} prompts",
-                text=[f"{value:.3f}" for value in values],
+                text=[f"{value:.2f}" for value in values],
                 textposition="outside",
                 cliponaxis=False,
                 marker=marker,

@@ -10,8 +10,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-# Of Okabe and Ito's colours, which the colour-blind can tell apart (https://jfly.uni-koeln.de/color/), on white.
-BLUE, VERMILLION, GREEN, PURPLE = "#0072b2", "#d55e00", "#008f68", "#b8568f"
+# After Okabe and Ito's colours, which the colour-blind can tell apart (https://jfly.uni-koeln.de/color/), some of them
+# darker, to stand out on white.
+BLUE, VERMILLION, GREEN, PURPLE, OCHRE = "#0072b2", "#d55e00", "#008f68", "#b8568f", "#807000"
 PALE, GREY, INK, GRID, AXIS = "#8fb4d6", "#5a6472", "#1b2430", "#e3e7ec", "#8a94a3"
 # What stands for each of them in the dark mode.
 DARK_COLORS = {
@@ -19,18 +20,28 @@ DARK_COLORS = {
     VERMILLION: "#e69f00",
     GREEN: "#1fbf92",
     PURPLE: "#e08fbf",
+    OCHRE: "#f0e442",
     PALE: "#4a7396",
     GREY: "#a3adba",
     INK: "#e4e9f0",
     GRID: "#2b3441",
     AXIS: "#6c7785",
 }
-LINES = ((BLUE, "circle"), (VERMILLION, "square"), (GREEN, "diamond"), (PURPLE, "cross"))
-DASHES = {"circle": "solid", "square": "dash", "diamond": "dot", "cross": "dashdot"}
+LINES = (
+    (BLUE, "circle"),
+    (VERMILLION, "square"),
+    (GREEN, "diamond"),
+    (PURPLE, "cross"),
+    (OCHRE, "triangle-up"),
+    (GREY, "x"),
+)
+DASHES = dict(
+    zip((symbol for _, symbol in LINES), ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot"), strict=True)
+)
 # Of bars, which have neither markers nor dashes.
 BARS = tuple(
     {"color": color, "pattern": {"shape": shape, "fillmode": "overlay", "fgopacity": 0.45, "size": 6}}
-    for (color, _), shape in zip(LINES, ("", "/", "x", "."), strict=True)
+    for (color, _), shape in zip(LINES, ("", "/", "x"), strict=False)
 )
 
 
@@ -115,7 +126,7 @@ def dots(
         name=name,
         mode="markers",
         cliponaxis=False,
-        marker={"color": color, "symbol": symbol, "size": 8},
+        marker={"color": color, "symbol": symbol, "size": 7},
         error_x={
             "type": "data",
             "symmetric": False,
@@ -123,7 +134,7 @@ def dots(
             "arrayminus": (mean - frame["low"]).tolist(),
             "color": color,
             "thickness": 1.5,
-            "width": 4,
+            "width": 6,  # more than the point is high: an interval narrower than that still shows
         },
         customdata=list(zip(labels, frame["low"].tolist(), frame["high"].tolist(), strict=True)),
         hovertemplate="%{customdata[0]}<br>%{x:.4f} (%{customdata[1]:.4f} to %{customdata[2]:.4f})",

@@ -16,7 +16,12 @@ FROM_ZERO = {"rangemode": "tozero"}
 
 def _place_axis(labels: Sequence[str]) -> dict[str, Any]:
     """Return a vertical axis with a label at each of the places 0, 1, …, from the top."""
-    return {"tickvals": list(range(len(labels))), "ticktext": list(labels), "range": [len(labels) - 0.5, -0.5]}
+    return {
+        "tickvals": list(range(len(labels))),
+        "ticktext": list(labels),
+        "range": [len(labels) - 0.5, -0.5],
+        "ticklabelstandoff": 8,
+    }
 
 
 def _height(places: int) -> int:
