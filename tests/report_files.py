@@ -44,7 +44,9 @@ def _scores(value, cutoffs):
     metrics["in_catalog"] = 0.9
     intervals = {name: {"low": mean - 0.01, "high": mean + 0.01} for name, mean in metrics.items()}
     quality = {"format": 0.75, "duplicates": 0.125, "seen": 0.0625, "length": 19.5}
-    return {**metrics, **quality, "intervals": intervals}
+    beside = {"mrr": 0.5, "novelty": 7.25, "coverage": 0.875}
+    intervals["mrr"] = {"low": 0.4, "high": 0.6, "n": 1234}
+    return {**metrics, **quality, **beside, "intervals": intervals}
 
 
 def _demonstration_metrics(cutoffs):
@@ -115,7 +117,7 @@ def write_inputs(paths, params, catalog, dated, systems, without):
     values = {name: _scores(0.1 * place, cutoffs) for place, name in enumerate(systems, start=1)}
     gains = {
         "rank_grpo_over_sft": {"mean": 0.0123, "low": -0.0011, "high": 0.0257},
-        "rank_grpo_over_popularity": {"mean": 0.2, "low": 0.15, "high": 0.25},
+        "rank_grpo_over_popularity": {"mean": 0.2, "low": 0.15, "high": 0.25, "n": 1234, "p": 0.0005},
         "rank_grpo_constrained_over_rank_grpo": {"mean": 0.03, "low": 0.02, "high": 0.04},
     }
     evaluation = {"n_rows": 1234, "n_prompts": 2, **values, f"paired_{headline}": gains, "slices": _slices(headline)}

@@ -18,6 +18,13 @@ from convrec.evaluation.training_figures import training_figures
 
 COMPARED = ("sft", "rank_grpo")  # the systems whose lists stand side by side
 MODELS = ("zero_shot", *COMPARED)  # those that compete for the bold figure
+BESIDE_HITS = {
+    "mrr": "MRR",
+    "novelty": "Novelty",
+    "diversity": "Diversity",
+    "popularity_lift": "Popularity lift",
+    "coverage": "Coverage",
+}
 CONSTRAINED = "_constrained"  # the end of the name of a system that decodes under the catalog's constraint
 SLICES = {
     "groundtruth_popularity": "Popularity of the ground truth",
@@ -160,6 +167,7 @@ def render_report(
         slices=evaluation.get("slices", {}),
         slice_names=SLICES,
         metrics=metrics,
+        beside_hits={key: name for key, name in BESIDE_HITS.items() if any(key in evaluation[s] for s in systems)},
         headline=headline,
         recall=recall,
         start=start,
