@@ -108,7 +108,8 @@ def test_failures_are_the_worst_rows_and_say_what_was_wrong(synthetic):
     failures = text[text.index("Failures worth looking at") :]
     assert "33.3 % of the 3 test rows have no hit" in failures and "the 2 rows of the lowest NDCG@20" in failures
     assert failures.index("Failure 1 p-2") < failures.index("Failure 2 p-1")
-    assert "Rank-GRPO: an empty list." in failures
+    assert "Rank-GRPO: an empty list." in failures and "SFT: 0 hits, NDCG@20 0.0000" in failures
+    assert failures.count("1 hit, NDCG@20 0.6309") == 2  # 1 / log2(3): the second of the unseen catalog lines
     wrong = "4 lines in place of 20; 1 of 4 lines outside the catalog; 1 of 4 lines that name a seen title."
     assert f"Rank-GRPO: {wrong}" in failures
 

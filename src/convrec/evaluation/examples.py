@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -22,12 +23,13 @@ class Line(NamedTuple):
 
 
 class Example(NamedTuple):
-    """A prompt, the accepted items of each answer to it, the lists by system, and what was wrong, in words."""
+    """A prompt, the accepted items of each answer to it, lists and their NDCG by system, what was wrong in words."""
 
     prompt_id: str
     messages: Sequence[Mapping[str, str]]
     answers: Sequence[Sequence[Truth]]
     lists: Mapping[str, Sequence[Line]]
+    ndcg: Mapping[str, float] = MappingProxyType({})
     faults: Sequence[str] = ()
 
 

@@ -84,8 +84,9 @@ def _failures(
             name: judge_lines(texts[row["prompt_id"]], [accepted], row["seen_titles"], catalog, num_ranks)
             for name, texts in lists.items()
         }
+        worth = {system: float(values[place]) for system, values in scores.items()}
         wrong = faults(judged["rank_grpo"], accepted, liked, catalog, num_ranks)
-        examples.append(Example(row["prompt_id"], row["messages"], [accepted], judged, wrong))
+        examples.append(Example(row["prompt_id"], row["messages"], [accepted], judged, worth, wrong))
     return Failures(examples, int((hits["rank_grpo"].sum(axis=1) == 0).sum()), len(rows))
 
 
