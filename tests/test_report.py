@@ -110,7 +110,7 @@ def test_failures_are_the_worst_rows_and_say_what_was_wrong(synthetic):
     assert failures.index("Failure 1 p-2") < failures.index("Failure 2 p-1")
     assert "Rank-GRPO: an empty list." in failures and "SFT: 0 hits, NDCG@20 0.0000" in failures
     assert failures.count("1 hit, NDCG@20 0.6309") == 2  # 1 / log2(3): the second of the unseen catalog lines
-    wrong = "4 lines in place of 20; 1 of 4 lines outside the catalog; 1 of 4 lines that name a seen title."
+    wrong = "lines: 4 in place of 20; 1 of 4 lines outside the catalog; 1 of 4 lines that name a seen title."
     assert f"Rank-GRPO: {wrong}" in failures
 
 
@@ -131,7 +131,7 @@ def test_faults_are_named_with_their_numbers(catalog):
         "1 of 6 lines that are blank",
         "1 of 3 ground-truth items outside the catalog",
         "1 of 3 ground-truth items never liked in training",
-        "2 usable lines, none of them accepted",
+        "usable lines without a hit: 2",
     ]
     heat = judge_lines("Heat (1995)", [truth[:1]], [], catalog, num_ranks=1)
     assert faults(heat, truth[:1], {0}, catalog, 1) == []

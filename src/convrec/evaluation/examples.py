@@ -93,7 +93,7 @@ def faults(
     """Return what was wrong with a list, and what made the row hard, in words; `liked` are training's liked items."""
     number, found = Counter(line.status for line in lines), []
     if len(lines) != num_ranks:
-        found.append(f"{len(lines)} lines in place of {num_ranks}" if lines else "an empty list")
+        found.append(f"lines: {len(lines)} in place of {num_ranks}" if lines else "an empty list")
     found += _some(number["outside"], "lines outside the catalog", len(lines))
     found += _some(number["seen"], "lines that name a seen title", len(lines))
     found += _some(number["repeated"], "lines that repeat an earlier one", len(lines))
@@ -103,5 +103,5 @@ def faults(
     found += _some(items.count(None), "ground-truth items outside the catalog", len(items))
     found += _some(cold, "ground-truth items never liked in training", len(items))
     if not number["hit"] and number["miss"]:
-        found.append(f"{number['miss']} usable lines, none of them accepted")
+        found.append(f"usable lines without a hit: {number['miss']}")
     return found
