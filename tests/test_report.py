@@ -11,7 +11,8 @@ from convrec.evaluation.data_figures import DATA_PLOTS, months_figure, words_fig
 from convrec.evaluation.examples import faults, judge_lines, worst_rows
 from convrec.evaluation.page import DARK_COLORS, LINES, metric_label
 from convrec.evaluation.ranks import hits_by_rank, rank_intervals
-from convrec.evaluation.report import best_models, system_names
+from convrec.evaluation.report import best_models
+from convrec.evaluation.systems import system_names
 from convrec.evaluation.training_figures import rank_figure, validation_figures
 from convrec.matching import Truth
 from convrec.tracking import file_md5

@@ -367,6 +367,7 @@ class Evaluate(Section):
     vllm_gpu_memory_utilization: float = Field(gt=0, lt=1, description="vLLM's share of the GPU's memory")
     max_completion_length: int = Field(ge=8)
     bootstrap_samples: int = Field(ge=100)
+    constrained: bool = Field(description="SFT and Rank-GRPO write lists from the catalog alone, too")
     neighbours: int = Field(ge=1, description="training conversations that vote in the baseline of that name")
     max_prompts: int | None = Field(ge=1, description="evaluate on this many test prompts; none for all")
 

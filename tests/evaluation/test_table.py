@@ -14,15 +14,19 @@ def _scores(mean):
 def test_the_table_has_n_intervals_and_p_within_80_columns(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     gain = {"mean": 0.1893, "low": 0.1796, "high": 0.1995, "n": 1749, "p": 0.0005}
-    values = {name: _scores(0.25) for name in ("popularity", "last_month", "neighbours", "rank_grpo")}
-    metrics = {"n_rows": 1749, "n_prompts": 1175, **values, "paired_ndcg_at_20": {"rank_grpo_over_neighbours": gain}}
+    values = {
+        name: _scores(0.25) for name in ("popularity", "last_month", "neighbours", "rank_grpo", "rank_grpo_constrained")
+    }
+    metrics = {"n_rows": 1749, "n_prompts": 1175, **values}
+    metrics["paired_ndcg_at_20"] = {f"rank_grpo{end}_over_neighbours": gain for end in ("", "_constrained")}
     write_json(Paths(tmp_path).metrics("evaluate"), metrics)
     print_results(Paths(tmp_path))
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 80 and "…" not in shown
     assert "1749 rows, 1175 prompts" in shown and "R@5 " not in shown
     assert shown.count(".240-1.000") == 2 * len(values)
-    assert "over neighbours: +0.1893 (+0.1796 to +0.1995, p = 0.0005)" in shown
+    assert "Rank-GRPO, constrained over neighbours: +0.1893" in shown
+    assert "Rank-GRPO over neighbours: +0.1893 (+0.1796 to +0.1995, p = 0.0005)" in shown
 
 
 def test_there_must_be_an_evaluation(tmp_path):

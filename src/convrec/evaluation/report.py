@@ -13,7 +13,7 @@ from convrec.evaluation.demonstration_figures import DEMONSTRATION_STEPS, demons
 from convrec.evaluation.examples import Example
 from convrec.evaluation.page import render_page
 from convrec.evaluation.system_figures import constrained_figure, hits_figure, slice_figure, systems_figure
-from convrec.evaluation.table import SYSTEMS
+from convrec.evaluation.systems import CONSTRAINED, SYSTEMS, system_names, system_pair
 from convrec.evaluation.training_figures import training_figures
 
 COMPARED = ("sft", "rank_grpo")  # the systems whose lists stand side by side
@@ -25,7 +25,6 @@ BESIDE_HITS = {
     "popularity_lift": "Popularity lift",
     "coverage": "Coverage",
 }
-CONSTRAINED = "_constrained"  # the end of the name of a system that decodes under the catalog's constraint
 SLICES = {
     "groundtruth_popularity": "Popularity of the ground truth",
     "conversation_words": "Length of the conversation",
@@ -53,18 +52,6 @@ class Failures(NamedTuple):
     rows: int
 
 
-def system_names(evaluation: Mapping[str, Any]) -> dict[str, str]:
-    """Return every evaluated system's name by key: the known first, a constrained one after its free one."""
-    known, names = list(SYSTEMS), {}
-    found = [key for key, value in evaluation.items() if isinstance(value, Mapping) and "intervals" in value]
-    free = {key: key.removesuffix(CONSTRAINED) for key in found}
-    places = {key: (known.index(free[key]) if free[key] in known else len(known), key != free[key]) for key in found}
-    for key in sorted(found, key=places.__getitem__):
-        name = SYSTEMS.get(free[key], free[key].replace("_", " "))
-        names[key] = name if key == free[key] else f"{name}, constrained"
-    return names
-
-
 def constrained_pairs(systems: Mapping[str, str]) -> dict[str, str]:
     """Return the constrained system of each that was evaluated free as well."""
     return {key: key + CONSTRAINED for key in systems if key + CONSTRAINED in systems}
@@ -72,8 +59,8 @@ def constrained_pairs(systems: Mapping[str, str]) -> dict[str, str]:
 
 def _gains(evaluation: Mapping[str, Any], headline: str, systems: Mapping[str, str]) -> dict[tuple[str, str], Any]:
     """Return the paired differences in the headline metric by the two systems' keys."""
-    pairs = {(key, *key.split("_over_")): gain for key, gain in evaluation.get(f"paired_{headline}", {}).items()}
-    return {(one, other): gain for (_, one, other), gain in pairs.items() if one in systems and other in systems}
+    gains = {system_pair(key): gain for key, gain in evaluation.get(f"paired_{headline}", {}).items()}
+    return {pair: gain for pair, gain in gains.items() if all(system in systems for system in pair)}
 
 
 def system_figures(

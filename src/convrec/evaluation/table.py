@@ -7,19 +7,9 @@ from rich.console import Console
 from rich.table import Table
 
 from convrec.errors import InputError
+from convrec.evaluation.systems import system_names, system_pair
 from convrec.paths import Paths
 from convrec.stages.files import read_json
-
-SYSTEMS = {
-    "popularity": "popularity",
-    "last_month": "last month",
-    "neighbours": "neighbours",
-    "zero_shot": "zero-shot",
-    "sft": "SFT",
-    "rank_grpo": "Rank-GRPO",
-    "oracle": "oracle",
-}
-
 
 MAX_CUTOFFS = 3  # the widest so many are shown: the table fits 80 columns
 
@@ -39,8 +29,9 @@ def print_results(paths: Paths) -> None:
     if not path.is_file():
         raise InputError(f"{path}: no evaluation yet; run `dvc repro` first")
     metrics = read_json(path)
-    systems = [name for name in SYSTEMS if name in metrics]
-    cutoffs = sorted(int(name.rsplit("_", 1)[1]) for name in metrics[systems[0]] if name.startswith("ndcg_at_"))
+    systems = system_names(metrics)
+    first = next(iter(systems))
+    cutoffs = sorted(int(name.rsplit("_", 1)[1]) for name in metrics[first] if name.startswith("ndcg_at_"))
     shown = [f"{metric}_at_{k}" for metric in ("recall", "ndcg") for k in cutoffs[-MAX_CUTOFFS:]] + ["in_catalog"]
     title = f"Test split: {metrics['n_rows']} rows, {metrics['n_prompts']} prompts"
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
@@ -48,16 +39,16 @@ def print_results(paths: Paths) -> None:
     for name in shown:
         heading = name.replace("recall_at_", "R@").replace("ndcg_at_", "N@").replace("in_catalog", "in cat.")
         table.add_column(heading, justify="right", no_wrap=True)
-    for system in systems:
+    for system, label in systems.items():
         cells = (_cell(metrics[system], name, name.endswith(f"_at_{cutoffs[-1]}")) for name in shown)
-        table.add_row(SYSTEMS[system], *cells)
+        table.add_row(label.replace(", ", ",\n"), *cells)
     console = Console(highlight=False)
     console.print(table)
     for key, gains in metrics.items():
         if key.startswith("paired_"):
             label = key.removeprefix("paired_").replace("ndcg_at_", "NDCG@")
-            console.print(f"Rank-GRPO's paired gain in {label}, with 95 % interval, over {metrics['n_rows']} rows:")
+            console.print(f"Paired differences in {label}, with 95 % intervals, over {metrics['n_rows']} rows:")
             for name, gain in gains.items():
-                baseline = SYSTEMS[name.removeprefix("rank_grpo_over_")]
+                one, other = (systems[system] for system in system_pair(name))
                 spread = f"{gain['low']:+.4f} to {gain['high']:+.4f}"
-                console.print(f"  over {baseline}: {gain['mean']:+.4f} ({spread}, p = {gain['p']:.4f})")
+                console.print(f"  {one} over {other}: {gain['mean']:+.4f} ({spread}, p = {gain['p']:.4f})")

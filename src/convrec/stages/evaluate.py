@@ -15,6 +15,7 @@ from convrec.evaluation.beyond_accuracy import coverage, describe_lists, mention
 from convrec.evaluation.comparison import Interval, mean_intervals, paired_interval, ratio_interval
 from convrec.evaluation.scoring import score_lists
 from convrec.evaluation.slices import slice_rows, slice_scores
+from convrec.evaluation.systems import CONSTRAINED
 from convrec.generation.lists import EngineOptions, Settings, model_lists
 from convrec.generation.prompts import TRUNCATED_SHARE
 from convrec.parsing import format_list
@@ -25,7 +26,9 @@ from convrec.tracking import Run
 logger = logging.getLogger(__name__)
 
 SYSTEM_OF_MODEL = dict(zip(TRAINED, ("zero_shot", "sft", "rank_grpo"), strict=True))
-COMPARED_WITH = ("sft", "popularity", "neighbours")  # systems that Rank-GRPO's gain is given over
+# Pairs of systems whose difference is given.
+COMPARED = [(system + CONSTRAINED, system) for system in ("sft", "rank_grpo")]
+COMPARED = [*(("rank_grpo", other) for other in ("sft", "popularity", "neighbours")), *COMPARED]
 Row = dict[str, Any]
 
 
@@ -50,7 +53,10 @@ def _system_lists(
     engine: EngineOptions,
     record: Run,
 ) -> dict[str, list[str]]:
-    """Return the lists of every system: the baselines, the three models, and the oracle where there is one."""
+    """Return the lists of every system: the baselines, the three models, and the oracle where there is one.
+
+    The trained models answer both freely and under the catalog constraint.
+    """
     lists = _baseline_lists(params, train, prompts, catalog)
     shares = []
     for model, system in SYSTEM_OF_MODEL.items():
@@ -58,6 +64,9 @@ def _system_lists(
         answers = model_lists(paths.model(model), prompts, Settings.of(params), engine)
         lists[system] = answers.texts
         shares.append(answers.truncated_share)
+        if params.evaluate.constrained and system != "zero_shot":
+            constrained = model_lists(paths.model(model), prompts, Settings.of(params), engine, catalog)
+            lists[system + CONSTRAINED] = constrained.texts
     record.log_metrics({TRUNCATED_SHARE: max(shares)})  # one and the same, where the models share their tokenizer
     if paths.world.is_file():
         world = pd.read_parquet(paths.world)
@@ -131,10 +140,11 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         write_rows(scores, paths.predictions / f"{system}.scores.parquet")
         record.log_metrics({f"test/{system}/{name}": value for name, value in means.items()})
     gains = {}
-    for baseline in COMPARED_WITH:
-        gain = paired_interval(tables["rank_grpo"], tables[baseline], headline, config.bootstrap_samples, common.seed)
-        gains[f"rank_grpo_over_{baseline}"] = gain._asdict()
-        record.log_metrics({f"test/gain_over_{baseline}/{key}": v for key, v in gain._asdict().items()})
+    for system, other in COMPARED:
+        if system in tables:
+            gain = paired_interval(tables[system], tables[other], headline, config.bootstrap_samples, common.seed)
+            gains[f"{system}_over_{other}"] = gain._asdict()
+            record.log_metrics({f"test/{system}_over_{other}/{key}": v for key, v in gain._asdict().items()})
     shown = [f"recall_at_{max(common.cutoffs)}", headline]
     kinds = slice_rows(rows, held_out.counts, catalog)
     metrics["slices"] = slice_scores(tables, kinds, shown, config.bootstrap_samples, common.seed)

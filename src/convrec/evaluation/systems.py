@@ -1,0 +1,33 @@
+"""The systems of an evaluation: their keys in metrics/evaluate.json and the names that people read."""
+
+from collections.abc import Mapping
+from typing import Any
+
+SYSTEMS = {
+    "popularity": "popularity",
+    "last_month": "last month",
+    "neighbours": "neighbours",
+    "zero_shot": "zero-shot",
+    "sft": "SFT",
+    "rank_grpo": "Rank-GRPO",
+    "oracle": "oracle",
+}
+CONSTRAINED = "_constrained"  # the end of the key of a system that decodes under the catalog constraint
+
+
+def system_names(evaluation: Mapping[str, Any]) -> dict[str, str]:
+    """Return every evaluated system's name by key: the known first, a constrained one after its free one."""
+    known, names = list(SYSTEMS), {}
+    found = [key for key, value in evaluation.items() if isinstance(value, Mapping) and "intervals" in value]
+    free = {key: key.removesuffix(CONSTRAINED) for key in found}
+    places = {key: (known.index(free[key]) if free[key] in known else len(known), key != free[key]) for key in found}
+    for key in sorted(found, key=places.__getitem__):
+        name = SYSTEMS.get(free[key], free[key].replace("_", " "))
+        names[key] = name if key == free[key] else f"{name}, constrained"
+    return names
+
+
+def system_pair(key: str) -> tuple[str, str]:
+    """Return the keys of the two systems of a paired difference, from its own: ONE_over_OTHER."""
+    one, other = key.split("_over_")
+    return one, other
