@@ -60,7 +60,7 @@ def written(monkeypatch) -> list[list[str]]:
     asked: list[list[str]] = []
 
     class Written:
-        def stream(self, prompts):
+        def stream(self, prompts, requests):
             asked.append([])
             for index in range(len(prompts)):
                 asked[-1].append(str(index))
@@ -71,6 +71,15 @@ def written(monkeypatch) -> list[list[str]]:
 
     monkeypatch.setattr(lists, "load_engine", lambda *_: Written())
     return asked
+
+
+def test_constrained_lists_are_catalog_items_none_twice(project, capsys):
+    set_params(project, {"common": {"list_length": 4, "cutoffs": [4]}})
+    main(["evaluate", "--model", "models/base", "--constrained", "--json"])
+    metrics = json.loads(capsys.readouterr().out)["metrics"]
+    for name, value in (("in_catalog", 1), ("length", 4), ("duplicates", 0), ("seen", 0), ("format", 1)):
+        assert metrics[name]["mean"] == value, name
+    assert (project / "evaluations" / "models-base.test.constrained" / "lists.parquet").is_file()
 
 
 def test_a_folder_is_scored_with_intervals_kept_and_recorded(project, written, capsys):
@@ -171,6 +180,7 @@ def test_a_hub_s_model_is_taken_from_its_cache(project, monkeypatch):
 def test_names_of_evaluations_say_model_split_and_how_many():
     assert evaluation_name("models:/convrec-recommender/3", "test", None) == "convrec-recommender-3.test"
     assert evaluation_name("./Qwen/Qwen2.5-0.5B@main", "train", 9) == "Qwen-Qwen2.5-0.5B-main.train.first-9"
+    assert evaluation_name("./model", "test", None, True) == "model.test.constrained"
 
 
 def _checkpoint(training: Path, model: str, step: int, complete: bool = True) -> None:

@@ -190,12 +190,13 @@ def _add_evaluate_options(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--max-prompts", type=int, metavar="N", help="the first N prompts, for evaluate.max_prompts")
     command.add_argument("--engine", choices=("transformers", "vllm"), help="for evaluate.engine")
+    command.add_argument("--constrained", action="store_true", help="of --model: lists from the catalog alone")
     command.add_argument("--json", action="store_true", help="print one JSON object a model, or one of all checkpoints")
 
 
 def _is_ad_hoc(options: argparse.Namespace) -> bool:
     """Return whether `convrec evaluate` is to do anything but the stage."""
-    names = ("model", "checkpoints", "every", "split", "max_prompts", "engine", "json")
+    names = ("model", "checkpoints", "every", "split", "max_prompts", "engine", "constrained", "json")
     return any(getattr(options, name) for name in names)
 
 
@@ -204,6 +205,8 @@ def _run_evaluation(options: argparse.Namespace) -> None:
         raise InputError("its options are of --model or --checkpoints: give one of these")
     if options.every is not None and (options.every < 1 or not options.checkpoints):
         raise InputError(f"--every {options.every}: give 1 or more, and --checkpoints")
+    if options.constrained and not options.model:
+        raise InputError("--constrained: give --model, too; checkpoints are scored as training scores them")
     if options.json:
         os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"  # nothing but JSON is to be read there
     _set_up()
@@ -211,7 +214,7 @@ def _run_evaluation(options: argparse.Namespace) -> None:
 
     params = with_options(load_params(), options.max_prompts, options.engine)
     if options.model:
-        results = evaluate_models(params, Paths(), options.model, options.split or "test")
+        results = evaluate_models(params, Paths(), options.model, options.split or "test", options.constrained)
         if not options.json:
             print_evaluations(results)
     else:

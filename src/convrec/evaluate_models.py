@@ -36,13 +36,15 @@ class Answers(NamedTuple):
     truncated_share: float
 
 
-def answers(model: Path, settings: Settings, rows: Rows, params: Params, paths: Paths) -> Answers:
+def answers(
+    model: Path, settings: Settings, rows: Rows, params: Params, paths: Paths, constrained: bool = False
+) -> Answers:
     """Return a model's greedy lists for the prompts of these rows, and their scores."""
-    common = params.common
+    common, catalog = params.common, read_catalog(paths.catalog)
     prompts = distinct_prompts(rows)
-    lists = model_lists(model, prompts, settings, EngineOptions.of(params))
+    lists = model_lists(model, prompts, settings, EngineOptions.of(params), catalog if constrained else None)
     texts = dict(zip((row["prompt_id"] for row in prompts), lists.texts, strict=True))
-    scores = score_lists(texts, rows, read_catalog(paths.catalog), common.list_length, common.cutoffs)
+    scores = score_lists(texts, rows, catalog, common.list_length, common.cutoffs)
     return Answers(texts, scores, lists.truncated_share)
 
 
@@ -85,30 +87,36 @@ def _locate(name: str, params: Params) -> tuple[Path, Settings]:
     return registered_model(name)
 
 
-def evaluate_models(params: Params, paths: Paths, names: Sequence[str], split: str) -> list[dict[str, Any]]:
+def evaluate_models(
+    params: Params, paths: Paths, names: Sequence[str], split: str, constrained: bool = False
+) -> list[dict[str, Any]]:
     """Score models on a split; return for each its name, the numbers of rows and prompts, and metrics with intervals.
 
-    A name is a folder, a model of the Hugging Face hub (NAME or NAME@REVISION), or a registry version. Lists, scores
+    A name is a folder, a model of the Hugging Face hub (NAME or NAME@REVISION), or a registry version; `constrained`
+    lists hold nothing but catalog items. Lists, scores
     and figures are kept in `evaluations/NAME/`, and each model gets an MLflow run. Raises `InputError` before any
     generation where data, engine or one of the models is missing.
     """
     require_data(paths, split)
     EngineOptions.of(params)
     found = {name: _locate(name, params) for name in dict.fromkeys(names)}
-    return [_evaluate(name, *where, params, paths, split) for name, where in found.items()]
+    return [_evaluate(name, *where, params, paths, split, constrained) for name, where in found.items()]
 
 
-def _evaluate(name: str, folder: Path, settings: Settings, params: Params, paths: Paths, split: str) -> dict[str, Any]:
+def _evaluate(
+    name: str, folder: Path, settings: Settings, params: Params, paths: Paths, split: str, constrained: bool
+) -> dict[str, Any]:
     rows, prompts = read_split_rows(params, paths, split)
-    target = paths.evaluations / evaluation_name(name, split, params.evaluate.max_prompts)
+    target = paths.evaluations / evaluation_name(name, split, params.evaluate.max_prompts, constrained)
     values = {"common": params.common.model_dump(), "evaluate": params.evaluate.model_dump(), "model": asdict(settings)}
     digests = " ".join(file_md5(path) for path in sorted(folder.glob("*.safetensors")))
-    tags = {"model": name, "split": split, "checkpoint.md5": digests}
+    tags = {"model": name, "split": split, "constrained": str(constrained).lower(), "checkpoint.md5": digests}
     with stage_run(f"evaluate {name}", values, tags, target / "run.json") as record:
         record_data(record, paths, split)
-        found = answers(folder, settings, rows, params, paths)
+        found = answers(folder, settings, rows, params, paths, constrained)
         metrics = interval_metrics(found.scores, params)
         result: dict[str, Any] = {"model": name, "split": split, "engine": params.evaluate.engine}
+        result |= {"constrained": constrained}
         result |= {"n_rows": len(rows), "n_prompts": len(prompts), "truncated_share": found.truncated_share}
         result |= {"metrics": metrics}
         frame = pd.DataFrame({"prompt_id": list(found.texts), "response": list(found.texts.values())})
@@ -122,9 +130,10 @@ def _evaluate(name: str, folder: Path, settings: Settings, params: Params, paths
     return result
 
 
-def evaluation_name(model: str, split: str, max_prompts: int | None) -> str:
-    """Return the name of an evaluation's folder: the model's, the split's, and that it is of the first prompts only."""
+def evaluation_name(model: str, split: str, max_prompts: int | None, constrained: bool = False) -> str:
+    """Return the name of an evaluation's folder: the model's, the split's, and how it is not plain."""
     first = "" if max_prompts is None else f".first-{max_prompts}"
+    first += ".constrained" if constrained else ""
     return f"{re.sub(r'[^A-Za-z0-9.]+', '-', model.removeprefix('models:/')).strip('-.')}.{split}{first}"
 
 
@@ -147,7 +156,9 @@ def shown(interval: dict[str, float]) -> str:
 def print_evaluations(results: Sequence[dict[str, Any]]) -> None:
     """Print a row a metric and a column a model: the mean and its 95 % interval."""
     first = results[0]
-    title = f"{first['split'].capitalize()} split: {first['n_rows']} rows, {first['n_prompts']} prompts, 95 % intervals"
+    size = f"{first['n_rows']} rows, {first['n_prompts']} prompts, 95 % intervals"
+    how = ", constrained" if first["constrained"] else ""
+    title = f"{first['split'].capitalize()} split{how}: {size}"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("")
     for result in results:
