@@ -66,7 +66,13 @@ def test_metrics_are_named_and_the_best_model_is_found_among_the_models():
         "NDCG@20",
         "In catalog",
     ]
-    evaluation = {"popularity": {"m": 0.9}, "sft": {"m": 0.2}, "rank_grpo": {"m": 0.1}, "n_rows": 3}
+    evaluation = {
+        "popularity": {"m": 0.9},
+        "sft": {"m": 0.2},
+        "rank_grpo": {"m": 0.1},
+        "sft_constrained": {"m": 0.15},
+        "n_rows": 3,
+    }
     assert best_models(evaluation, ["m"]) == {"m": 0.2}
 
 
@@ -224,7 +230,7 @@ def test_numbers_intervals_and_versions_are_shown(synthetic):
     text = " ".join(_Elements(html).text.split())
     assert "1,234 rows, 2 prompts" in text
     assert "0.32000.3100–0.3300" in text  # SFT, NDCG@20
-    assert "<strong>0.4200</strong>" in html and "<strong>0.5200</strong>" not in html  # Rank-GRPO, the oracle
+    assert "<strong>0.7200</strong>" in html and "<strong>0.5200</strong>" not in html  # constrained, the oracle
     assert "Rank-GRPO against SFT +0.0123 (95 % interval -0.0011 to +0.0257, which includes zero)" in text
     assert "Rank-GRPO against popularity +0.2000 (95 % interval +0.1500 to +0.2500; p = 0.0005);" in text
     assert "SFT0.50000.4000–0.60007.25000.8750" in text and "Popularity lift" not in text.split("Coverage:")[1]

@@ -1,7 +1,7 @@
 """The report: one HTML file that needs nothing from elsewhere. Texts of users and models are escaped."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from convrec.evaluation.systems import CONSTRAINED, SYSTEMS, system_names, syste
 from convrec.evaluation.training_figures import training_figures
 
 COMPARED = ("sft", "rank_grpo")  # the systems whose lists stand side by side
-MODELS = ("zero_shot", *COMPARED)  # those that compete for the bold figure
+MODELS = ("zero_shot", *COMPARED)
 BESIDE_HITS = {
     "mrr": "MRR",
     "novelty": "Novelty",
@@ -60,7 +60,7 @@ def constrained_pairs(systems: Mapping[str, str]) -> dict[str, str]:
 def _gains(evaluation: Mapping[str, Any], headline: str, systems: Mapping[str, str]) -> dict[tuple[str, str], Any]:
     """Return the paired differences in the headline metric by the two systems' keys."""
     gains = {system_pair(key): gain for key, gain in evaluation.get(f"paired_{headline}", {}).items()}
-    return {pair: gain for pair, gain in gains.items() if all(system in systems for system in pair)}
+    return {pair: gain for pair, gain in gains.items() if systems.keys() >= set(pair)}
 
 
 def system_figures(
@@ -85,9 +85,14 @@ def _lists_per_step(parameters: Mapping[str, Any]) -> int:
     return math.prod(parameters[f"rank_grpo.{name}"] for name in names)
 
 
+def _models(names: Iterable[str]) -> list[str]:
+    """Return those of the systems that compete for the bold figure: the models, free and constrained."""
+    return [name for name in names if name.removesuffix(CONSTRAINED) in MODELS]
+
+
 def best_models(evaluation: Mapping[str, Any], metrics: Sequence[str]) -> dict[str, float]:
     """Return the highest value that any of the models reaches, by metric."""
-    present = [evaluation[name] for name in MODELS if name in evaluation]
+    present = [evaluation[name] for name in _models(evaluation)]
     return {metric: max((scores[metric] for scores in present), default=np.inf) for metric in metrics}
 
 
@@ -148,7 +153,7 @@ def render_report(
         training=training,
         evaluation=evaluation,
         systems=systems,
-        models=MODELS,
+        models=_models(systems),
         compared={key: systems[key] for key in COMPARED},
         constrained=constrained_pairs(systems),
         slices=evaluation.get("slices", {}),
