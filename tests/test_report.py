@@ -66,14 +66,9 @@ def test_metrics_are_named_and_the_best_model_is_found_among_the_models():
         "NDCG@20",
         "In catalog",
     ]
-    evaluation = {
-        "popularity": {"m": 0.9},
-        "sft": {"m": 0.2},
-        "rank_grpo": {"m": 0.1},
-        "sft_constrained": {"m": 0.15},
-        "n_rows": 3,
-    }
+    evaluation = {"popularity": {"m": 0.9}, "sft": {"m": 0.2}, "rank_grpo": {"m": 0.1}, "n_rows": 3}
     assert best_models(evaluation, ["m"]) == {"m": 0.2}
+    assert best_models({**evaluation, "sft_constrained": {"m": 0.3}}, ["m"]) == {"m": 0.3}
 
 
 def test_texts_are_escaped(synthetic):
