@@ -10,7 +10,7 @@ from markupsafe import Markup
 from convrec.evaluation.page import LINES, dots, figure, metric_label
 
 STEP_OF_PIXELS = 34  # between two places of the vertical axis
-BAND_OPACITY = 0.18
+BAND_OPACITY = 0.25
 FROM_ZERO = {"rangemode": "tozero"}
 
 
