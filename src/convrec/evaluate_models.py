@@ -82,9 +82,10 @@ def _locate(name: str, params: Params) -> tuple[Path, Settings]:
     """Return a model's folder and the settings it answers under: a registered version has its own."""
     if not name.startswith("models:/"):
         return find_model(name, "--model"), Settings.of(params)
-    from convrec.registry import registered_model  # noqa: PLC0415  (imports this module)
+    from convrec.registry import download_version  # noqa: PLC0415  (imports this module)
 
-    return registered_model(name)
+    version = download_version(name)
+    return version.checkpoint, version.settings
 
 
 def evaluate_models(

@@ -3,49 +3,69 @@
 from typing import Any
 
 import mlflow
+import numpy as np
 import pandas as pd
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 
+COLUMNS = ["query", "rank", "title", "year", "score"]
 
-class Recommender(PythonModel):
-    """Answers a table with `conversation` (lines `User: …` and `Assistant: …`) and optional `seen_titles`."""
+
+class ListModel(PythonModel):
+    """Answers one conversation or several with rows of `query` (which of them, from 0), rank, title, year, score."""
 
     def load_context(self, context: PythonModelContext) -> None:
         """Load checkpoint and catalog."""
-        from convrec.data.catalog import Catalog  # noqa: PLC0415  (the package travels with the model)
-        from convrec.device import pick_device  # noqa: PLC0415
-        from convrec.generation.engine import TransformersEngine  # noqa: PLC0415
-        from convrec.generation.lists import Settings  # noqa: PLC0415
+        from convrec.generation.lists import Settings  # noqa: PLC0415  (the package travels with the model)
+        from convrec.recommender import Recommender  # noqa: PLC0415
 
-        self._settings = settings = Settings(**context.model_config)
-        self._catalog = Catalog.from_frame(pd.read_parquet(context.artifacts["catalog"]))
-        self._engine = TransformersEngine.load(
-            context.artifacts["model"],
-            pick_device("auto"),
-            64,
-            settings.max_completion_length,
-            settings.repetition_penalty,
-        )
-        self._prompts = settings.prompts(self._engine.tokenizer)
+        settings = Settings(**context.model_config)
+        self._recommender = Recommender.load(context.artifacts["model"], context.artifacts["catalog"], settings)
 
     def predict(
-        self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, Any] | None = None
-    ) -> list[list[str]]:
-        """Return for each row at most `max_items` catalog items, best first, without seen titles."""
-        from convrec.parsing import parse_list  # noqa: PLC0415
+        self, context: PythonModelContext, model_input: Any, params: dict[str, Any] | None = None
+    ) -> pd.DataFrame:
+        """Return `n` rows a conversation, best first: none of the items it names or that `deny` holds.
 
-        prompts = [self._prompts.of_text(text) for text in model_input["conversation"]]
-        if "seen_titles" in model_input:
-            seen_lists = [[] if value is None else list(value) for value in model_input["seen_titles"]]
-        else:
-            seen_lists = [[] for _ in prompts]
-        answers = []
-        for text, seen_titles in zip(self._engine.generate(prompts), seen_lists, strict=True):
-            seen = self._catalog.indices_of_titles(seen_titles)
-            known = [entry.index for entry in parse_list(text, self._catalog) if entry and entry.index is not None]
-            names = [str(self._catalog.items[index]) for index in known if index not in seen]
-            answers.append(list(dict.fromkeys(names))[: (params or {}).get("max_items", self._settings.list_length)])
-        return answers
+        The input is a text, a list of texts, the messages of one conversation, a list of such lists, or a frame with
+        the column `messages` or `conversation`. An empty `allow` allows all. Raises `MlflowException` (status 400) for
+        what `Recommender.recommend` does not take.
+        """
+        from convrec.errors import InputError  # noqa: PLC0415
+
+        asked = params or {}
+        try:
+            lists = self._recommender.recommend(
+                _conversations(model_input),
+                **({"n": int(asked["n"])} if "n" in asked else {}),
+                deny=_plain(asked.get("deny", [])),
+                allow=_plain(asked.get("allow")) or None,
+            )
+        except InputError as error:
+            raise MlflowException(str(error), INVALID_PARAMETER_VALUE) from None
+        rows = [(query, r.rank, r.title, r.year, r.score) for query, answer in enumerate(lists) for r in answer]
+        return pd.DataFrame(rows, columns=COLUMNS).astype({"year": "Int64"})
 
 
-mlflow.models.set_model(Recommender())
+def _conversations(value: Any) -> list[Any]:
+    if isinstance(value, pd.DataFrame):
+        value = {name: value[name].tolist() for name in ("messages", "conversation") if name in value}
+    if isinstance(value, dict):
+        columns = [name for name in ("messages", "conversation") if name in value]
+        if len(columns) != 1:
+            raise MlflowException("give one of the columns `conversation` and `messages`", INVALID_PARAMETER_VALUE)
+        value = value[columns[0]]
+    value = _plain(value)
+    is_one = isinstance(value, str) or (value and all(isinstance(message, dict) for message in value))
+    return [value] if is_one else value
+
+
+def _plain(value: Any) -> Any:
+    """Return arrays as lists, whatever they are nested in."""
+    if isinstance(value, (np.ndarray, pd.Series)):
+        value = value.tolist()
+    return [_plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+
+
+mlflow.models.set_model(ListModel())

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import mlflow
-import pandas as pd
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.models import Model, ModelSignature
-from mlflow.types.schema import Array, ColSpec, DataType, ParamSchema, ParamSpec, Schema
+from mlflow.types.schema import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 
 from convrec.config import Params
 from convrec.errors import InputError
@@ -20,6 +19,7 @@ from convrec.evaluate_models import answers
 from convrec.evaluation.scoring import mean_scores
 from convrec.generation.lists import Settings
 from convrec.paths import Paths
+from convrec.recommender import LIST_LENGTH
 from convrec.stages.files import read_json, read_test_rows
 from convrec.tracking import PARENT_TAG, connect, file_md5, git_state, record_versions
 
@@ -28,7 +28,16 @@ logger = logging.getLogger(__name__)
 MODEL_NAME = "convrec-recommender"
 CHALLENGER, CHAMPION = "challenger", "champion"
 _PACKAGE = Path(__file__).parent
-_CHECKPOINT = Path("artifacts") / "rank_grpo"  # in a registered version
+_CHECKPOINT, _CATALOG = Path("artifacts") / "rank_grpo", Path("artifacts") / "catalog.parquet"  # in a version
+
+
+@dataclass(frozen=True)
+class RegisteredModel:
+    """The files of a registered version: a Hugging Face folder, a canonical catalog, and how it answers."""
+
+    checkpoint: Path
+    catalog: Path
+    settings: Settings
 
 
 @dataclass(frozen=True)
@@ -65,13 +74,19 @@ def aliases_of(number: str) -> list[str]:
     return sorted(alias for alias, holder in aliases.items() if str(holder) == str(number))
 
 
-def _signature(list_length: int) -> ModelSignature:
-    text = ColSpec(DataType.string, "conversation")
-    seen = ColSpec(Array(DataType.string), "seen_titles", required=False)
+def _signature() -> ModelSignature:
+    """Return what the pyfunc answers and which parameters it takes; MLflow has no schema for inputs of several kinds."""
+    year = ColSpec(DataType.long, "year", required=False)
+    columns = [(DataType.long, "query"), (DataType.long, "rank"), (DataType.string, "title")]
     return ModelSignature(
-        inputs=Schema([text, seen]),
-        outputs=Schema([ColSpec(Array(DataType.string))]),
-        params=ParamSchema([ParamSpec("max_items", DataType.integer, list_length)]),
+        outputs=Schema([*(ColSpec(*column) for column in columns), year, ColSpec(DataType.double, "score")]),
+        params=ParamSchema(
+            [
+                ParamSpec("n", DataType.long, LIST_LENGTH),
+                ParamSpec("deny", DataType.string, [], shape=(-1,)),
+                ParamSpec("allow", DataType.string, [], shape=(-1,)),
+            ]
+        ),
     )
 
 
@@ -97,10 +112,10 @@ def register(params: Params, paths: Paths, parent_run: str | None) -> ModelVersi
             artifacts={"model": str(model), "catalog": str(paths.catalog)},
             model_config=asdict(Settings.of(params)),
             code_paths=[str(_PACKAGE)],
-            signature=_signature(params.common.list_length),
+            signature=_signature(),
             pip_requirements=[f"{name}=={version(name)}" for name in packages],
             registered_model_name=MODEL_NAME,
-            input_example=pd.DataFrame({"conversation": ["User: something with heists, please"]}),
+            input_example=["something with heists, please"],
         )
     number = str(info.registered_model_version)
     metrics = read_json(paths.metrics("evaluate"))
@@ -142,36 +157,59 @@ def promote(challenger: ModelVersion, metric: str, champion_score: float | None)
     return decision
 
 
+def _not_registered(uri: str, why: str) -> InputError:
+    return InputError(
+        f"{uri}: not in the registry ({why}); `python -m flows.train` trains and registers a model; else name a "
+        "model's folder"
+    )
+
+
 def _download(uri: str) -> Path:
     try:
         return Path(mlflow.artifacts.download_artifacts(uri))
     except MlflowException as error:
-        raise InputError(f"{uri}: not in the registry ({str(error).splitlines()[0][:200]})") from None
+        raise _not_registered(uri, str(error).splitlines()[0][:200]) from None
 
 
-def download_checkpoint(uri: str) -> Path:
-    """Return the Hugging Face folder of a registered version: `models:/NAME/VERSION` or `models:/NAME@ALIAS`.
+def read_version(folder: Path, uri: str) -> RegisteredModel:
+    """Return what the folder of a version holds; raises `InputError` for a model that is not this project's."""
+    checkpoint, catalog = folder / _CHECKPOINT, folder / _CATALOG
+    if not (checkpoint.is_dir() and catalog.is_file()):
+        raise InputError(f"{uri}: this version holds no checkpoint at {_CHECKPOINT}; name one that this project made")
+    settings = Settings(**Model.load(folder).flavors["python_function"]["config"])
+    return RegisteredModel(checkpoint, catalog, settings)
+
+
+def download_version(uri: str) -> RegisteredModel:
+    """Return the files of a registered version: `models:/NAME/VERSION` or `models:/NAME@ALIAS`.
 
     Raises `InputError` where there is no such version, or it holds no checkpoint of this project.
     """
     connect()
-    checkpoint = _download(uri) / _CHECKPOINT
-    if not checkpoint.is_dir():
-        raise InputError(f"{uri}: this version holds no checkpoint at {_CHECKPOINT}; name one that this project made")
-    return checkpoint
+    return read_version(_download(uri), uri)
 
 
-def _settings(version: Path) -> Settings:
-    return Settings(**Model.load(version).flavors["python_function"]["config"])
+def download_checkpoint(uri: str) -> Path:
+    """Return the Hugging Face folder of a registered version, as `download_version` does all of its files."""
+    return download_version(uri).checkpoint
 
 
-def registered_model(uri: str) -> tuple[Path, Settings]:
-    """Return the Hugging Face folder of a registered version, and the settings that it answers under.
+def compared_versions() -> dict[str, str]:
+    """Return the URIs of the champion and of what may replace it, by name: the challenger, else the latest version.
 
-    Raises `InputError` as `download_checkpoint` does.
+    Raises `InputError` where there is no champion.
     """
-    checkpoint = download_checkpoint(uri)
-    return checkpoint, _settings(checkpoint.parents[len(_CHECKPOINT.parts) - 1])
+    connect()
+    champion, challenger = alias_version(CHAMPION), alias_version(CHALLENGER)
+    if champion is None:
+        raise _not_registered(f"models:/{MODEL_NAME}@{CHAMPION}", "no version is the champion")
+    found = mlflow.MlflowClient().search_model_versions(f"name = '{MODEL_NAME}'")
+    latest = max(found, key=lambda version: int(version.version))
+    named = {f"champion, version {champion.version}": champion}
+    for other in (challenger, latest):
+        if len(named) == 1 and other is not None and other.version != champion.version:
+            named[f"challenger, version {other.version}"] = other
+    return {name: f"models:/{MODEL_NAME}/{version.version}" for name, version in named.items()}
 
 
 def champion_score(params: Params, paths: Paths, metric: str) -> float | None:
@@ -189,6 +227,5 @@ def champion_score(params: Params, paths: Paths, metric: str) -> float | None:
     if same_rows and f"test.{metric}" in tags:
         return float(tags[f"test.{metric}"])
     logger.info("the champion, version %s, was tested on other data: it is tested again", champion.version)
-    folder = _download(f"models:/{MODEL_NAME}/{champion.version}")
-    scores = answers(folder / _CHECKPOINT, _settings(folder), rows, params, paths).scores
-    return mean_scores(scores)[metric]
+    model = download_version(f"models:/{MODEL_NAME}/{champion.version}")
+    return mean_scores(answers(model.checkpoint, model.settings, rows, params, paths).scores)[metric]

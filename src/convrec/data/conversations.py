@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from convrec.matching import Truth
 
 COLUMNS = ("conversation_id", "prompt_id", "date", "messages", "groundtruth", "seen_titles")
 SPLITS = ("train", "validation", "test")
+_ROLE = re.compile(r"^(User|Assistant|System): ", re.MULTILINE)
 
 
 def write_rows(rows: pd.DataFrame, path: Path) -> None:
@@ -36,6 +38,18 @@ def truths(row: dict[str, Any]) -> list[Truth]:
 def transcript(messages: Iterable[dict[str, str]]) -> str:
     """Return the conversation as text, one `Role: words` a line."""
     return "\n".join(f"{message['role'].capitalize()}: {message['content']}" for message in messages)
+
+
+def messages_of(text: str) -> list[dict[str, str]]:
+    """Return the messages of a conversation that is text: `transcript` the other way round.
+
+    A message begins with each line that a role does (`User: …`); what comes before the first is the user's.
+    """
+    first, *rest = _ROLE.split(text)
+    spoken = [("user", first)] if first else []
+    spoken += [(role.lower(), words) for role, words in zip(rest[::2], rest[1::2], strict=True)]
+    ends = [words.removesuffix("\n") for _, words in spoken[:-1]] + [words for _, words in spoken[-1:]]
+    return [{"role": role, "content": words} for (role, _), words in zip(spoken, ends, strict=True)]
 
 
 def build_prompt(messages: Iterable[dict[str, str]], instruction: str | None, list_length: int) -> list[dict[str, str]]:

@@ -1,0 +1,260 @@
+"""A model to ask for recommendations: conversations in, ranked lists of catalog items out."""
+
+import difflib
+import logging
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from convrec.data.catalog import Catalog
+from convrec.data.conversations import messages_of
+from convrec.data.mentions import Mentions
+from convrec.data.titles import line, title_and_year
+from convrec.device import pick_device
+from convrec.errors import InputError
+from convrec.generation.constraint import CatalogTrie, ListRequest
+from convrec.generation.lists import Settings
+from convrec.generation.processors import CatalogConstraint
+from convrec.generation.tokenizer import load_tokenizer
+from convrec.rl.segmentation import attach_eos, newline_counts, segment_ranks
+
+logger = logging.getLogger(__name__)
+
+Messages = list[dict[str, str]]
+Conversation = str | Sequence[Mapping[str, str]]
+
+LIST_LENGTH = 20  # items of a list where nothing else is asked for
+_ROLES = ("user", "assistant", "system")
+_BATCH = 64  # conversations at a time
+_MAX_LOGITS = 2**26  # numbers held at once when items are scored
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """One item of a list; `score` is the mean log-probability of its tokens, in nats."""
+
+    rank: int
+    title: str
+    year: int | None
+    score: float
+
+    def __str__(self) -> str:
+        return line(self.title, self.year)
+
+
+class Recommender:
+    """Answers conversations with lists that hold nothing but catalog items, each once, none that was named.
+
+    The lists are greedy, under the catalog constraint and the settings that the model was tested with; it is safe to
+    call from several threads, which wait for each other.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, catalog: Catalog, settings: Settings):
+        """Raise `InputError` where the tokenizer cannot write an item of the catalog."""
+        self.catalog = catalog
+        self._model, self._tokenizer, self._settings = model.eval(), tokenizer, settings
+        self._prompts = settings.prompts(tokenizer)
+        self._mentions = Mentions(catalog)
+        self._trie = CatalogTrie.build([str(item) for item in catalog.items], tokenizer).to(model.device)
+        self._newlines = newline_counts(tokenizer)
+        self._positions = getattr(model.config, "max_position_embeddings", None)
+        self._lock = threading.Lock()
+
+    @classmethod
+    def load(cls, model: str | Path, catalog: str | Path, settings: Settings, device: str = "auto") -> "Recommender":
+        """Return the recommender of a Hugging Face folder and a canonical catalog file (Parquet)."""
+        from transformers import AutoModelForCausalLM  # noqa: PLC0415  (10 s to import)
+
+        weights: Any = AutoModelForCausalLM.from_pretrained(model, dtype="auto")
+        weights.to(pick_device(device))
+        return cls(weights, load_tokenizer(model), Catalog.from_frame(pd.read_parquet(catalog)), settings)
+
+    def recommend(
+        self,
+        conversations: Sequence[Conversation],
+        n: int = LIST_LENGTH,
+        deny: Collection[str] = (),
+        allow: Collection[str] | None = None,
+    ) -> list[list[Recommendation]]:
+        """Return for each conversation exactly `n` items, best first.
+
+        A conversation is a list of messages `{role, content}`, or text: `User: …` and `Assistant: …` lines, or a user's
+        words alone. No item is one that the conversation names (see `data.mentions`; the title counts, whatever its
+        year) or that `deny` does; with `allow` all are of those. Titles to deny or allow are `Title (Year)`, or
+        `Title` for all items of that title. Raises `InputError` for an unknown title, a conversation that cannot be
+        read, and an `n` that is not from 1 to the number of items left.
+        """
+        turns = [messages_from(value, place) for place, value in enumerate(conversations, start=1)]
+        denied = self._resolve("deny", deny)
+        allowed = None if allow is None else self._resolve("allow", allow)
+        requests = [self._request(messages, place, n, denied, allowed) for place, messages in enumerate(turns, start=1)]
+        if not turns:
+            return []
+        room = self._room(n)
+        prompts = [self._tokens(messages, room) for messages in turns]
+        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+        lists: list[list[Recommendation]] = [[] for _ in prompts]
+        with self._lock:
+            for first in range(0, len(order), _BATCH):
+                rows = order[first : first + _BATCH]
+                answers = self._answer([prompts[i] for i in rows], [requests[i] for i in rows])
+                for row, answer in zip(rows, answers, strict=True):
+                    lists[row] = answer
+                if len(order) > _BATCH:
+                    logger.info("%d of %d conversations answered", first + len(rows), len(order))
+        return lists
+
+    def _resolve(self, name: str, titles: Collection[str]) -> set[int]:
+        if isinstance(titles, str) or not all(isinstance(title, str) for title in titles):
+            raise InputError(f"{name}: {titles!r} is no list of titles; give texts as 'Heat (1995)' or 'Heat'")
+        found: set[int] = set()
+        for written in titles:
+            indices = self._items_of(written)
+            if not indices:
+                near = difflib.get_close_matches(written, [str(item) for item in self.catalog.items], n=1, cutoff=0.5)
+                hint = f"did you mean {near[0]!r}?" if near else "write it as the catalog does"
+                raise InputError(f"{name}: {written!r} is not in the catalog; {hint}")
+            found.update(indices)
+        return found
+
+    def _items_of(self, written: str) -> list[int]:
+        exact = self.catalog.index_of_line(written.strip())
+        if exact is not None and self.catalog.items[exact].year is not None:
+            return [exact]
+        title, year = title_and_year(written)
+        if not year:
+            return self.catalog.indices_of_title(title) or self.catalog.readings(title, None)
+        index = self.catalog.find(title, int(year))
+        return self.catalog.readings(title, int(year)) if index is None else [index]
+
+    def _request(
+        self, messages: Messages, place: int, n: int, denied: set[int], allowed: set[int] | None
+    ) -> ListRequest:
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise InputError(f"n = {n!r}: a list has 1 item or more; give a whole number from 1")
+        named = self._mentions.titles(message["content"] for message in messages if message["role"] != "system")
+        banned = denied | self.catalog.indices_of_titles(named)
+        left = len((set(range(len(self.catalog))) if allowed is None else allowed) - banned)
+        if n > left:
+            raise InputError(
+                f"n = {n}: {left} of the catalog's {len(self.catalog)} items are left for conversation {place}, beside "
+                "those that it names and those denied or not allowed; lower n, deny fewer titles, or allow more"
+            )
+        return ListRequest(n, banned, allowed)
+
+    def _room(self, n: int) -> int | None:
+        """Return the tokens that the model has for a prompt beside a list of `n` items; None where it has no limit."""
+        if self._positions is None:
+            return None
+        room = self._positions - self._trie.longest(n)
+        if room < self._prompts.least:
+            raise InputError(f"n = {n}: a list so long leaves the model no room for the conversation; lower n")
+        return room
+
+    def _tokens(self, messages: Messages, room: int | None) -> list[int]:
+        prompt = self._prompts(messages, room)
+        text = self._tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
+        return self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+
+    @torch.inference_mode()
+    def _answer(self, prompts: list[list[int]], requests: list[ListRequest]) -> list[list[Recommendation]]:
+        width, device, end = max(map(len, prompts)), self._model.device, self._tokenizer.eos_token_id
+        # Padded with their own first tokens: the penalty reads the padding, too, and must find nothing new there.
+        ids = torch.tensor([[row[0]] * (width - len(row)) + row for row in prompts], device=device)
+        mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in prompts], device=device)
+        sequences = self._model.generate(
+            input_ids=ids,
+            attention_mask=mask,
+            do_sample=False,
+            temperature=None,
+            top_p=None,
+            top_k=None,
+            repetition_penalty=self._settings.repetition_penalty,
+            max_new_tokens=self._trie.longest(max(request.length for request in requests)),
+            eos_token_id=end,
+            pad_token_id=end,
+            logits_processor=[CatalogConstraint(self._trie, requests)],
+        )
+        completions = sequences[:, width:]
+        is_end = completions == end
+        written = (is_end.cumsum(1) - is_end.long()) == 0  # up to the first EOS, and it too
+        scores = self._item_scores(sequences, torch.cat([mask, written.long()], dim=1), completions, written)
+        texts = [self._tokenizer.decode(row[kept], skip_special_tokens=True)
+                 for row, kept in zip(completions, written & ~is_end, strict=True)]  # fmt: skip
+        return [self._list(text, row) for text, row in zip(texts, scores.tolist(), strict=True)]
+
+    def _item_scores(
+        self, sequences: torch.Tensor, mask: torch.Tensor, completions: torch.Tensor, written: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the mean log-probability of each rank's tokens under the model alone: no constraint, no penalty.
+
+        The newline belongs to the item before it, EOS to the last one.
+
+        Shape: sequences, mask (B, L); completions, written (B, T); returns (B, N), in nats.
+        """
+        length = completions.shape[1]
+        ranks = segment_ranks(completions, written, self._newlines)
+        ranks = attach_eos(ranks, completions == self._tokenizer.eos_token_id)
+        log_probs = []
+        chunk = max(1, _MAX_LOGITS // (length * self._model.config.vocab_size))
+        for first in range(0, len(sequences), chunk):
+            rows = slice(first, first + chunk)
+            logits = self._model(
+                input_ids=sequences[rows],
+                attention_mask=mask[rows],
+                position_ids=(mask[rows].cumsum(1) - 1).clamp(min=0),
+                logits_to_keep=length + 1,
+                use_cache=False,
+            ).logits[:, :-1]
+            own = logits.float().gather(2, completions[rows, :, None]).squeeze(2)
+            log_probs.append(own - logits.float().logsumexp(dim=2))
+        sums = torch.zeros(len(sequences), int(ranks.max()) + 1, device=sequences.device)
+        counts, kept = sums.clone(), ranks.clamp(min=0)
+        sums.scatter_add_(1, kept, torch.cat(log_probs).masked_fill(~written, 0.0))
+        counts.scatter_add_(1, kept, written.float())
+        return sums / counts.clamp(min=1)
+
+    def _list(self, text: str, scores: list[float]) -> list[Recommendation]:
+        items = [self.catalog.items[self._index(written)] for written in text.split("\n")]
+        pairs = enumerate(zip(items, scores, strict=False), start=1)
+        return [Recommendation(rank, item.title, item.year, score) for rank, (item, score) in pairs]
+
+    def _index(self, written: str) -> int:
+        index = self.catalog.index_of_line(written)
+        if index is None:
+            raise RuntimeError(f"{written!r} was written under the constraint, but is no line of the catalog")
+        return index
+
+
+def messages_from(value: Any, place: int = 1) -> Messages:
+    """Return the messages of a conversation that is text or messages already; blank ones are left out.
+
+    Raises `InputError`, which names the conversation by its `place`, for anything else and where nothing is said.
+    """
+    where = f"conversation {place}"
+    if isinstance(value, str):
+        messages = messages_of(value)
+    elif isinstance(value, Sequence):
+        messages = [_message(message, where) for message in value]
+    else:
+        raise InputError(f"{where}: {value!r:.60} is neither text nor a list of messages {{role, content}}")
+    messages = [message for message in messages if message["content"].strip()]
+    if not any(message["role"] != "system" for message in messages):
+        raise InputError(f"{where}: nothing is said in it; give it at least one user's turn")
+    return messages
+
+
+def _message(message: Any, where: str) -> dict[str, str]:
+    if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
+        raise InputError(f"{where}: {message!r:.60} is no message; give {{'role': 'user', 'content': 'words'}}")
+    role, content = message["role"], message["content"]
+    if role not in _ROLES:
+        raise InputError(f"{where}: role {role!r} is not known; give one of {', '.join(_ROLES)}")
+    if not isinstance(content, str):
+        raise InputError(f"{where}: content {content!r:.60} is no text; give the words of the turn")
+    return {"role": role, "content": content}
