@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from convrec.config import Params, load_params
 from convrec.errors import InputError
@@ -18,6 +18,7 @@ from convrec.training.launch import end_processes, is_main_process, launch_comma
 STAGES = ("data", "demonstrations", "base_model", "sft", "rank_grpo", "evaluate", "report")
 SPLITS = ("train", "validation", "test")
 EXIT_BAD_INPUT = 2
+CHAMPION_URI = "models:/convrec-recommender@champion"
 
 
 def _set_up() -> None:
@@ -169,6 +170,7 @@ def _parser() -> argparse.ArgumentParser:
     model = commands.add_parser("fetch-model", help="download a model from the Hugging Face hub, pinned and checked")
     _add_fetch_options(model)
     _add_score_options(commands.add_parser("score", help="score a file of anybody's lists against their ground truth"))
+    _add_recommender_commands(commands)
     commands.add_parser("results", help="print the results table of the last evaluation")
     return parser
 
@@ -275,6 +277,57 @@ def _run_score(options: argparse.Namespace) -> None:
         print_scores(scores, settings)
 
 
+def _add_recommender_commands(commands: Any) -> None:
+    """Add the ways to ask a model: once, in a session, in a page."""
+    recommend = commands.add_parser("recommend", help="answer a conversation with a ranked list")
+    chat = commands.add_parser("chat", help="ask for recommendations in a session, turn by turn")
+    app = commands.add_parser("app", help="serve a page for conversations, champion and challenger side by side")
+    recommend.add_argument(
+        "conversation",
+        metavar="CONVERSATION",
+        help="a user's words, or `User: …` and `Assistant: …` lines; - for stdin",
+    )
+    for command in (recommend, chat):
+        command.add_argument("-n", type=int, default=20, help="items of a list")
+        command.add_argument("--deny", action="append", default=[], metavar="TITLE", help="never this; repeatable")
+        command.add_argument("--allow", action="append", metavar="TITLE", help="nothing but this; repeatable")
+    recommend.add_argument("--json", action="store_true", help="print one JSON array")
+    for command in (recommend, chat, app):
+        command.add_argument("--model", metavar="NAME", help=f"models:/NAME@ALIAS or a folder; {CHAMPION_URI}")
+    app.add_argument("--challenger", metavar="NAME", help="the second model; `none` for one alone")
+    app.add_argument("--host", default="127.0.0.1")
+    app.add_argument("--port", type=int, default=7860)
+
+
+def _run_recommender(options: argparse.Namespace) -> None:
+    """Run `recommend`, `chat` or `app`; errors of the libraries' own are the only lines of their logs."""
+    _set_up()
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    if options.command == "app":
+        from convrec.app.server import serve
+
+        serve(options.model, options.challenger, options.host, options.port)
+        return
+    from convrec.recommender import as_json, as_table, open_recommender
+
+    if options.command == "recommend":
+        said = sys.stdin.read() if options.conversation == "-" else options.conversation
+        recommender = open_recommender(options.model or CHAMPION_URI)
+        answer = recommender.recommend([said], options.n, options.deny, options.allow)[0]
+        print(as_json(answer) if options.json else as_table(answer))
+        return
+    from convrec.session import HELP, Session
+
+    session = Session(open_recommender(options.model or CHAMPION_URI), options.n, options.deny, options.allow)
+    print(HELP)
+    try:
+        while not session.is_over:
+            print(session.answer(input("> ")))
+    except (EOFError, KeyboardInterrupt):
+        print()
+
+
 def _run_responses(options: argparse.Namespace) -> None:
     """Run `parse` or `remap`; a reader that stops early, such as `head`, is no error."""
     for name in ("min_ratio", "min_ratio_without_year"):
@@ -332,6 +385,8 @@ def main(arguments: list[str] | None = None) -> None:
             print(f"As JSON: {ablate(load_params(), Paths(), options.seeds)}")
         elif options.command in ("parse", "remap"):
             _run_responses(options)
+        elif options.command in ("recommend", "chat", "app"):
+            _run_recommender(options)
         elif options.command == "data" and options.data_command:
             _run_data_command(options)
         elif options.command == "evaluate" and _is_ad_hoc(options):

@@ -23,9 +23,7 @@ class ListModel(PythonModel):
         settings = Settings(**context.model_config)
         self._recommender = Recommender.load(context.artifacts["model"], context.artifacts["catalog"], settings)
 
-    def predict(
-        self, context: PythonModelContext, model_input: Any, params: dict[str, Any] | None = None
-    ) -> pd.DataFrame:
+    def predict(self, context: PythonModelContext, model_input, params: dict[str, Any] | None = None) -> pd.DataFrame:
         """Return `n` rows a conversation, best first: none of the items it names or that `deny` holds.
 
         The input is a text, a list of texts, the messages of one conversation, a list of such lists, or a frame with

@@ -1,16 +1,18 @@
 """A model to ask for recommendations: conversations in, ranked lists of catalog items out."""
 
 import difflib
+import json
 import logging
 import threading
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
 
+from convrec.config import load_params
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import messages_of
 from convrec.data.mentions import Mentions
@@ -19,8 +21,10 @@ from convrec.device import pick_device
 from convrec.errors import InputError
 from convrec.generation.constraint import CatalogTrie, ListRequest
 from convrec.generation.lists import Settings
+from convrec.generation.models import check_model
 from convrec.generation.processors import CatalogConstraint
 from convrec.generation.tokenizer import load_tokenizer
+from convrec.paths import Paths
 from convrec.rl.segmentation import attach_eos, newline_counts, segment_ranks
 
 logger = logging.getLogger(__name__)
@@ -109,6 +113,10 @@ class Recommender:
                     logger.info("%d of %d conversations answered", first + len(rows), len(order))
         return lists
 
+    def check_titles(self, name: str, titles: Collection[str]) -> None:
+        """Raise `InputError`, under this name, where one of the titles is not in the catalog."""
+        self._resolve(name, titles)
+
     def _resolve(self, name: str, titles: Collection[str]) -> set[int]:
         if isinstance(titles, str) or not all(isinstance(title, str) for title in titles):
             raise InputError(f"{name}: {titles!r} is no list of titles; give texts as 'Heat (1995)' or 'Heat'")
@@ -116,7 +124,8 @@ class Recommender:
         for written in titles:
             indices = self._items_of(written)
             if not indices:
-                near = difflib.get_close_matches(written, [str(item) for item in self.catalog.items], n=1, cutoff=0.5)
+                names = [name for item in self.catalog.items for name in (item.title, str(item))]
+                near = difflib.get_close_matches(written, names, n=1)
                 hint = f"did you mean {near[0]!r}?" if near else "write it as the catalog does"
                 raise InputError(f"{name}: {written!r} is not in the catalog; {hint}")
             found.update(indices)
@@ -229,6 +238,39 @@ class Recommender:
         if index is None:
             raise RuntimeError(f"{written!r} was written under the constraint, but is no line of the catalog")
         return index
+
+
+def as_table(answer: Sequence[Recommendation]) -> str:
+    """Return a list as text: rank, item and score in columns."""
+    width = max([len("item"), *(len(str(r)) for r in answer)])
+    rows = [f"{r.rank:>4}  {r!s:<{width}}  {r.score:>7.3f}" for r in answer]
+    return "\n".join([f"rank  {'item':<{width}}    score", *rows])
+
+
+def as_json(answer: Sequence[Recommendation]) -> str:
+    """Return a list as a JSON array of objects."""
+    return json.dumps([asdict(r) for r in answer], ensure_ascii=False, indent=1)
+
+
+def open_recommender(name: str) -> Recommender:
+    """Return the recommender of a registered version, or of a model's folder with the project's catalog and parameters.
+
+    A version is `models:/NAME@ALIAS`, `models:/NAME/VERSION` or the folder that it was downloaded to. Raises
+    `InputError` where there is none, or the folder holds no model.
+    """
+    folder = Path(name)
+    if name.startswith("models:/") or (folder / "MLmodel").is_file():
+        from convrec.registry import download_version, read_version  # noqa: PLC0415  (imports mlflow)
+
+        version = download_version(name) if name.startswith("models:/") else read_version(folder, name)
+        return Recommender.load(version.checkpoint, version.catalog, version.settings)
+    if not (folder / "config.json").is_file():
+        raise InputError(f"--model {name}: not a model's folder; give one with config.json, or models:/NAME@ALIAS")
+    check_model(folder, f"--model {name}")
+    params, catalog = load_params(), Paths().catalog
+    if not catalog.is_file():
+        raise InputError(f"{catalog}: a model's folder needs the project's catalog; run `dvc repro data` first")
+    return Recommender.load(folder, catalog, Settings.of(params), params.common.device)
 
 
 def messages_from(value: Any, place: int = 1) -> Messages:

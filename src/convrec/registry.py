@@ -75,7 +75,7 @@ def aliases_of(number: str) -> list[str]:
 
 
 def _signature() -> ModelSignature:
-    """Return what the pyfunc answers and which parameters it takes; MLflow has no schema for inputs of several kinds."""
+    """Return what the pyfunc answers, and its parameters; MLflow has no schema for an input of several kinds."""
     year = ColSpec(DataType.long, "year", required=False)
     columns = [(DataType.long, "query"), (DataType.long, "rank"), (DataType.string, "title")]
     return ModelSignature(
