@@ -25,7 +25,7 @@ from convrec.generation.models import check_model
 from convrec.generation.processors import CatalogConstraint
 from convrec.generation.tokenizer import load_tokenizer
 from convrec.paths import Paths
-from convrec.rl.segmentation import attach_eos, newline_counts, segment_ranks
+from convrec.rl.segmentation import newline_counts, segment_ranks
 
 logger = logging.getLogger(__name__)
 
@@ -190,11 +190,9 @@ class Recommender:
             logits_processor=[CatalogConstraint(self._trie, requests)],
         )
         completions = sequences[:, width:]
-        is_end = completions == end
-        written = (is_end.cumsum(1) - is_end.long()) == 0  # up to the first EOS, and it too
+        written = (completions == end).cumsum(1) == 0
         scores = self._item_scores(sequences, torch.cat([mask, written.long()], dim=1), completions, written)
-        texts = [self._tokenizer.decode(row[kept], skip_special_tokens=True)
-                 for row, kept in zip(completions, written & ~is_end, strict=True)]  # fmt: skip
+        texts = [self._tokenizer.decode(row[kept]) for row, kept in zip(completions, written, strict=True)]
         return [self._list(text, row) for text, row in zip(texts, scores.tolist(), strict=True)]
 
     def _item_scores(
@@ -202,13 +200,12 @@ class Recommender:
     ) -> torch.Tensor:
         """Return the mean log-probability of each rank's tokens under the model alone: no constraint, no penalty.
 
-        The newline belongs to the item before it, EOS to the last one.
+        The newline belongs to the item before it; EOS, which `n` decides, to none.
 
         Shape: sequences, mask (B, L); completions, written (B, T); returns (B, N), in nats.
         """
         length = completions.shape[1]
         ranks = segment_ranks(completions, written, self._newlines)
-        ranks = attach_eos(ranks, completions == self._tokenizer.eos_token_id)
         log_probs = []
         chunk = max(1, _MAX_LOGITS // (length * self._model.config.vocab_size))
         for first in range(0, len(sequences), chunk):

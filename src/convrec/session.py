@@ -15,8 +15,10 @@ class Session:
     def __init__(self, recommender: Recommender, n: int, deny: Sequence[str] = (), allow: Sequence[str] | None = None):
         self._recommender, self._n, self._allow = recommender, n, allow
         self._always_denied = list(deny)
+        self._messages: list[dict[str, str]] = []
+        self._denied: list[str] = []
+        self._shown: list[Recommendation] = []
         self.is_over = False
-        self._reset()
 
     def answer(self, entry: str) -> str:
         """Return what is shown for a line: the list, a notice, or what was wrong with it."""
@@ -70,6 +72,4 @@ class Session:
         return as_table(answer)
 
     def _reset(self) -> None:
-        self._messages: list[dict[str, str]] = []
-        self._denied: list[str] = []
-        self._shown: list[Recommendation] = []
+        self._messages, self._denied, self._shown = [], [], []
