@@ -60,9 +60,11 @@ def _conversations(value: Any) -> list[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return arrays as lists, whatever they are nested in."""
+    """Return arrays, which the scoring server and Parquet make of lists and texts, as those, whatever they stand in."""
     if isinstance(value, (np.ndarray, pd.Series)):
         value = value.tolist()
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
     return [_plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
