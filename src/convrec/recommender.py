@@ -124,8 +124,8 @@ class Recommender:
         for written in titles:
             indices = self._items_of(written)
             if not indices:
-                names = [name for item in self.catalog.items for name in (item.title, str(item))]
-                near = difflib.get_close_matches(written, names, n=1)
+                known = [item.title for item in self.catalog.items]
+                near = difflib.get_close_matches(title_and_year(written)[0], known, n=1)
                 hint = f"did you mean {near[0]!r}?" if near else "write it as the catalog does"
                 raise InputError(f"{name}: {written!r} is not in the catalog; {hint}")
             found.update(indices)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from convrec.data.conversations import build_prompt, transcript
+from convrec.data.conversations import build_prompt, messages_of, transcript
 from convrec.errors import InputError
 from convrec.generation.lists import Settings
 from convrec.generation.prompts import ELLIPSIS, PromptBuilder
@@ -47,7 +47,7 @@ def test_a_prompt_that_fits_is_left_alone():
     messages = _turns(WORDS, "sure", f"{WORDS} {WORDS}")
     whole = build_prompt(messages, INSTRUCTION, 20)
     builder = _builder(_length(whole))
-    assert builder(messages) == builder.of_text(transcript(messages)) == whole
+    assert builder(messages) == builder(messages_of(transcript(messages))) == whole
     assert (builder.built, builder.cut, builder.report("a test")) == (2, 0, 0.0)
 
 
@@ -55,7 +55,7 @@ def test_one_token_too_many_drops_the_oldest_turn_whole():
     messages = _turns(WORDS, f"sure, {WORDS}?\nor not?", f"{WORDS} {WORDS}")
     builder = _builder(_length(build_prompt(messages, INSTRUCTION, 20)) - 1)
     kept = f"{FRONT}Assistant: sure, {WORDS}?\nor not?\nUser: {WORDS} {WORDS}"
-    assert _content(builder(messages)) == _content(builder.of_text(transcript(messages))) == kept
+    assert _content(builder(messages)) == _content(builder(messages_of(transcript(messages)))) == kept
     assert (builder.cut, builder.report("a test")) == (2, 1.0)
 
 
@@ -70,11 +70,6 @@ def test_of_a_last_turn_that_is_too_long_the_end_stays():
     content = _content(_builder(64)(_turns(WORDS, "sure", " ".join(f"word{i}" for i in range(500)))))
     assert content.startswith(f"{FRONT}User: {ELLIPSIS}") and content.endswith(" word498 word499")
     assert 64 - 8 < _length([{"role": "user", "content": content}]) <= 64
-
-
-def test_text_without_turns_is_one_turn():
-    content = _content(_builder(64).of_text(f"{WORDS}\n" * 40 + "in the end"))
-    assert content.startswith(f"{FRONT}{ELLIPSIS}") and content.endswith(f"{WORDS}\nin the end")
 
 
 def test_a_source_s_own_prompt_keeps_its_first_line_and_its_last_lines():
@@ -129,7 +124,7 @@ def test_a_prompt_ends_with_the_last_turns_and_never_exceeds_its_length(messages
     assert _length(prompt) <= max_length
     text = _content(prompt).removeprefix(FRONT)
     whole, last = transcript(messages), transcript(messages[-1:])
-    assert builder.of_text(whole) == builder.of_text(text) == prompt
+    assert builder(messages_of(whole)) == builder(messages_of(text)) == prompt
     if builder.cut == 0 or text in [transcript(messages[i:]) for i in range(len(messages))]:
         assert whole.endswith(text) and text.endswith(last)
     else:  # not even the last turn fits

@@ -106,7 +106,7 @@ function showLists(models) {
         element("th", { scope: "col" }, element("span", { class: "unseen" }, "Deny")))),
       element("tbody", {}, ...model.recommendations.map((item) => element("tr", { class: counts.get(lineOf(item)) > 1 ? "both" : "" },
         element("td", { class: "rank" }, String(item.rank)), element("td", { class: "item" }, lineOf(item)),
-        element("td", { class: "score" }, item.score.toFixed(2)),
+        element("td", { class: "score" }, item.score.toFixed(2).replace("-", "−")),
         element("td", {}, button("never", () => addTitle("deny", lineOf(item)), `Never ${lineOf(item)}`)))))))));
 }
 

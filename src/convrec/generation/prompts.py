@@ -61,10 +61,6 @@ class PromptBuilder:
         """
         return self._limited(build_prompt(messages, self._instruction, self._list_length), room)
 
-    def of_text(self, text: str) -> Prompt:
-        """Return the prompt of a conversation that is already text, as `__call__` does of its messages."""
-        return self._limited(prompt_of_text(text, self._instruction, self._list_length), None)
-
     def completion_length(self, completion: str) -> int:
         """Return the tokens that an answer adds to its prompt, the template's end of it included."""
         whole = self._render([*self._stub, {"role": "assistant", "content": completion}], add_generation_prompt=False)

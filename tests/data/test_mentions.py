@@ -1,0 +1,90 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from convrec.data.catalog import Catalog, Item, build_catalog
+from convrec.data.conversations import messages_of, transcript
+from convrec.data.mentions import Mentions
+from convrec.data.quarantine import Quarantine
+from convrec.data.synthetic import embedded_rows, simulate
+
+MENTIONS = Mentions(
+    Catalog(
+        [
+            Item("Heat", 1995),
+            Item("Her", 2013),
+            Item("Up", 2009),
+            Item("Alien", 1979),
+            Item("Alien 3", 1992),
+            Item("The Matrix", 1999),
+            Item("The Dark Knight", 2008),
+            Item("Toy Story", 1995),
+            Item("300", 2006),
+            Item("Monsters, Inc.", 2001),
+            Item("Schindler's List", 1993),
+            Item("eXistenZ", 1999),
+            Item("Leon", 1994, aliases=("The Professional",)),
+        ]
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "titles"),
+    [
+        ("I loved Heat and Alien", ["Heat", "Alien"]),
+        ("Heat was great. Heat again!", ["Heat"]),
+        ("in the heat of summer, an alien", []),
+        ("heat (1995), or HEAT", ["Heat"]),
+        ('something like "heat", or *alien*', ["Heat", "Alien"]),
+        ("Alien 3 was worse", ["Alien 3"]),
+        ("Aliens", []),
+        ("the Matrix; the dark knight", ["The Matrix", "The Dark Knight"]),
+        ("the matrix of toy story", []),
+        ("Toy Story", ["Toy Story"]),
+        ("Her job. Up to 300 people saw Up", ["Up"]),
+        ("Monsters, Inc., Up and Her", ["Monsters, Inc.", "Up", "Her"]),
+        ("User: Up there\nAssistant: Her?", []),
+        ("300 (2006)", ["300"]),
+        ("schindler’s list [1993]", ["Schindler's List"]),
+        ("existenz?", ["eXistenZ"]),
+        ("I saw The Professional", ["The Professional"]),
+        ("Toy\nStory", []),
+        ("", []),
+    ],
+)
+def test_titles_in_a_text(text, titles):
+    assert MENTIONS.titles([text]) == titles
+
+
+def test_titles_of_several_texts_stand_once():
+    assert MENTIONS.titles(["I saw Heat", "and Alien, and Heat"]) == ["Heat", "Alien"]
+
+
+def test_what_the_embedded_world_s_users_name_is_found_unless_mistyped():
+    catalog = build_catalog(embedded_rows(), ("genres", "keywords"), Quarantine())[0]
+    rows, _ = simulate(catalog, 3, 300, ["2022-01"], 20)
+    mentions, found, missed, invented = Mentions(catalog), 0, 0, 0
+    for row in rows.drop_duplicates("prompt_id").to_dict("records"):
+        named, seen = set(mentions.titles(m["content"] for m in row["messages"])), set(row["seen_titles"])
+        found, missed, invented = found + len(named & seen), missed + len(seen - named), invented + len(named - seen)
+    assert found > 400 and missed < 0.05 * found and invented < 0.01 * found
+
+
+ROLES = st.sampled_from(["user", "assistant", "system"])
+
+
+@given(st.lists(st.tuples(ROLES, st.text(st.characters(exclude_characters="\r\n"), min_size=1)), min_size=1))
+def test_a_transcript_is_read_back(turns):
+    messages = [{"role": role, "content": content} for role, content in turns]
+    assert messages_of(transcript(messages)) == messages
+
+
+def test_words_without_a_role_are_the_user_s():
+    assert messages_of("a film\nwith Heat") == [{"role": "user", "content": "a film\nwith Heat"}]
+    assert messages_of("hi\nAssistant: hello\nyou\nUser: ") == [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "hello\nyou"},
+        {"role": "user", "content": ""},
+    ]
+    assert messages_of("") == []
