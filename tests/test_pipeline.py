@@ -3,13 +3,20 @@
 import json
 import os
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import mlflow
+import numpy as np
 import pandas as pd
 import pytest
+import requests
+from mlflow.exceptions import MlflowException
+from requests.adapters import HTTPAdapter
+from urllib3.util import Retry
 
 from convrec.cli import STAGES
 from convrec.config import load_params
@@ -92,14 +99,68 @@ def test_the_champion_answers_conversations(client):
     model = client.get_registered_model(MODEL_NAME)
     assert set(model.aliases) == {CHALLENGER, CHAMPION}
     recommender = mlflow.pyfunc.load_model(f"models:/{MODEL_NAME}@{CHAMPION}")
-    questions = ["User: something with heists", "User: a space film\nAssistant: sure\nUser: from the 80s"]
+    questions = ["User: I loved Heat", "User: a space film\nAssistant: sure\nUser: from the 80s"]
     questions.append("User: a heist film\nAssistant: sure\n" * 10_000 + questions[1])
-    table = pd.DataFrame({"conversation": questions, "seen_titles": [["Heat"], [], []]})
-    answers = recommender.predict(table)
-    assert len(answers) == 3
-    for answer in answers:
-        assert len(answer) == len(set(answer)) <= 6
-        assert not any(line.startswith("Heat (") for line in answer)
+    answers = recommender.predict(questions, params={"n": 6, "deny": ["Alien"]})
+    assert list(answers.columns) == ["query", "rank", "title", "year", "score"]
+    assert answers["query"].tolist() == [0] * 6 + [1] * 6 + [2] * 6
+    assert answers["rank"].tolist() == [1, 2, 3, 4, 5, 6] * 3
+    assert not answers.duplicated(["query", "title", "year"]).any() and (answers["score"] < 0).all()
+    assert "Alien" not in set(answers["title"]) and "Heat" not in set(answers["title"][:6])
+    assert len(recommender.predict(questions[0])) == 20
+    assert len(recommender.predict(questions[0], params={"n": 2, "allow": ["Dune", "Alien", "Heat"]})) == 2
+    messages = [{"role": "user", "content": "I loved Heat"}]
+    frames = [pd.DataFrame({"conversation": questions[:1]}), pd.DataFrame({"messages": [messages]})]
+    for same in (questions[0], messages, [messages], np.array(questions[:1]), *frames):
+        first = recommender.predict(same, params={"n": 6, "deny": ["Alien"]})
+        pd.testing.assert_frame_equal(first, answers[:6], rtol=1e-4)
+    for bad in ({"n": 0}, {"deny": ["Haet"]}):
+        with pytest.raises(MlflowException, match="n = 0|'Haet' is not in the catalog"):
+            recommender.predict("a film", params=bad)
+    with pytest.raises(MlflowException, match="one of the columns"):
+        recommender.predict(pd.DataFrame({"text": ["a film"]}))
+
+
+def test_the_champion_is_served(project, client, tmp_path):
+    """By `mlflow models serve`, which answers as the recommender itself does."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    uri = f"models:/{MODEL_NAME}@{CHAMPION}"
+    command = [Path(sys.executable).parent / "mlflow", "models", "serve", "--model-uri", uri, "--port", str(port)]
+    environment = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{project}/mlruns/mlflow.db"}
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    with (tmp_path / "log").open("w") as log:
+        server = subprocess.Popen(
+            [*command, "--env-manager", "local", "--workers", "1"],
+            cwd=tmp_path, env=environment, stdout=log, stderr=log, start_new_session=True,
+        )  # fmt: skip
+    address = f"http://127.0.0.1:{port}"
+    patience = requests.Session()
+    patience.mount("http://", HTTPAdapter(max_retries=Retry(total=None, connect=40, backoff_factor=1, backoff_max=3)))
+    try:
+        assert patience.get(f"{address}/ping", timeout=60).status_code == 200, (tmp_path / "log").read_text()
+        question = {"inputs": "I loved Heat", "params": {"n": 3, "deny": ["Alien"]}}
+        reply = requests.post(f"{address}/invocations", json=question, timeout=60)
+        assert reply.status_code == 200, reply.text
+        expected = mlflow.pyfunc.load_model(uri).predict(question["inputs"], params=question["params"])
+        got = pd.DataFrame(reply.json()["predictions"]).astype({"year": "Int64"})
+        pd.testing.assert_frame_equal(got, expected, rtol=1e-4)
+        messages = {"inputs": [{"role": "user", "content": "I loved Heat"}], "params": question["params"]}
+        same = requests.post(f"{address}/invocations", json=messages, timeout=60)
+        assert [row["title"] for row in same.json()["predictions"]] == expected["title"].tolist()
+        bad = requests.post(f"{address}/invocations", json={"inputs": "x", "params": {"deny": ["Haet"]}}, timeout=60)
+        assert bad.status_code == 400 and "did you mean 'Heat'?" in bad.json()["message"]
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait(30)
+
+
+def test_the_champion_is_asked_from_the_command_line(project, trained):
+    command = [sys.executable, "-m", "convrec.cli", "recommend", "I loved Heat", "-n", "3", "--deny", "Alien"]
+    assert len(run_in(project, *command).stdout.splitlines()) == 4
+    rows = json.loads(run_in(project, *command, "--json", "--model", f"models:/{MODEL_NAME}/1").stdout)
+    assert [row["rank"] for row in rows] == [1, 2, 3] and "Heat" not in {row["title"] for row in rows}
 
 
 def test_a_champion_that_was_tested_on_other_rows_is_tested_again(project, client, monkeypatch):

@@ -1,0 +1,85 @@
+import pytest
+from fastapi.testclient import TestClient
+
+from convrec.app import server
+from convrec.app.server import load_models, make_app
+from convrec.errors import InputError
+from tests.recommending import make_recommender
+
+MODELS = {"champion": make_recommender(0), "challenger": make_recommender(1)}
+CLIENT = TestClient(make_app(MODELS))
+
+
+def _ask(**question):
+    return CLIENT.post("/api/recommend", json=question)
+
+
+def test_models_are_told_in_order():
+    expected = [{"name": "champion", "items": 15}, {"name": "challenger", "items": 15}]
+    assert CLIENT.get("/api/models").json() == {"models": expected}
+
+
+def test_both_models_answer_as_their_recommenders_do():
+    reply = _ask(conversation="I loved Heat", n=3, deny=["Up"], allow=None)
+    assert reply.status_code == 200
+    for answered, (name, model) in zip(reply.json()["models"], MODELS.items(), strict=True):
+        (expected,) = model.recommend(["I loved Heat"], 3, deny=["Up"])
+        assert answered == {"name": name, "recommendations": [vars(r) for r in expected]}
+    messages = [{"role": "user", "content": "I loved Heat"}]
+    assert _ask(messages=messages, n=3, deny=["Up"]).json() == reply.json()
+    assert reply.json()["models"][0]["recommendations"] != reply.json()["models"][1]["recommendations"]
+
+
+@pytest.mark.parametrize(
+    ("question", "status", "words"),
+    [
+        ({}, 400, "conversation, messages: give one of the two"),
+        ({"conversation": "x", "messages": []}, 400, "conversation, messages: give one of the two"),
+        ({"conversation": " "}, 400, "champion: conversation 1: nothing is said in it"),
+        ({"conversation": "x", "n": 0}, 400, "champion: n = 0: a list has 1 item or more"),
+        ({"conversation": "x", "n": 16}, 400, "champion: n = 16: 15 of the catalog's 15 items are left"),
+        ({"conversation": "x", "n": 2, "deny": ["Haet"]}, 400, "'Haet' is not in the catalog; did you mean 'Heat'?"),
+        ({"messages": [{"role": "bot", "content": "x"}], "n": 2}, 400, "role 'bot' is not known"),
+        ({"conversation": 7}, 422, "conversation: Input should be a valid string"),
+        ({"conversation": "x", "n": "many"}, 422, "n: Input should be a valid integer"),
+        ({"conversation": "x", "k": 3}, 422, "k: Extra inputs are not permitted"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_answered_is_told_in_words(question, status, words):
+    reply = _ask(**question)
+    assert reply.status_code == status and words in reply.json()["error"]
+
+
+def test_a_body_that_is_no_json_is_told():
+    reply = CLIENT.post("/api/recommend", content="{", headers={"Content-Type": "application/json"})
+    assert reply.status_code == 422 and "JSON" in reply.json()["error"]
+
+
+def test_the_page_loads_nothing_from_elsewhere():
+    for path, kind in (("/", "text/html"), ("/style.css", "text/css"), ("/page.js", "text/javascript")):
+        reply = CLIENT.get(path)
+        assert reply.headers["content-type"].startswith(kind) and "//" not in reply.text.replace("// ", "")
+        assert "default-src 'self'" in reply.headers["content-security-policy"]
+    assert CLIENT.get("/docs").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("model", "challenger", "loaded"),
+    [
+        (None, None, {"champion, version 1": "models:/m/1", "challenger, version 2": "models:/m/2"}),
+        (None, "none", {"champion, version 1": "models:/m/1"}),
+        (None, "folder", {"champion, version 1": "models:/m/1", "folder": "folder"}),
+        ("one", None, {"one": "one"}),
+        ("one", "two", {"one": "one", "two": "two"}),
+    ],
+)
+def test_which_models_are_shown(model, challenger, loaded, monkeypatch):
+    versions = {"champion, version 1": "models:/m/1", "challenger, version 2": "models:/m/2"}
+    monkeypatch.setattr("convrec.registry.compared_versions", lambda: dict(versions))
+    monkeypatch.setattr(server, "open_recommender", str)
+    assert load_models(model, challenger) == loaded
+
+
+def test_a_model_is_not_its_own_challenger():
+    with pytest.raises(InputError, match="--challenger one: this is the first model"):
+        load_models("one", "one")
