@@ -13,13 +13,14 @@ import pandas as pd
 import torch
 
 from convrec.config import load_params
-from convrec.data.catalog import Catalog
+from convrec.data.catalog import Catalog, Item
 from convrec.data.conversations import messages_of
 from convrec.data.mentions import Mentions
 from convrec.data.titles import line, title_and_year
 from convrec.device import pick_device
 from convrec.errors import InputError
 from convrec.generation.constraint import CatalogTrie, ListRequest
+from convrec.generation.line_tokens import generation_prompt, tokenize_lines
 from convrec.generation.lists import Settings
 from convrec.generation.models import check_model
 from convrec.generation.processors import CatalogConstraint
@@ -40,7 +41,7 @@ _MAX_LOGITS = 2**26  # numbers held at once when items are scored
 
 @dataclass(frozen=True)
 class Recommendation:
-    """One item of a list; `score` is the mean log-probability of its tokens, in nats."""
+    """One item of a list; `score` is the mean log-probability of its tokens under the model alone, in nats."""
 
     rank: int
     title: str
@@ -189,52 +190,72 @@ class Recommender:
             pad_token_id=end,
             logits_processor=[CatalogConstraint(self._trie, requests)],
         )
-        completions = sequences[:, width:]
-        written = (completions == end).cumsum(1) == 0
-        scores = self._item_scores(sequences, torch.cat([mask, written.long()], dim=1), completions, written)
-        texts = [self._tokenizer.decode(row[kept]) for row, kept in zip(completions, written, strict=True)]
-        return [self._list(text, row) for text, row in zip(texts, scores.tolist(), strict=True)]
+        completions = [row[: row.index(end)] for row in sequences[:, width:].tolist()]
+        items = [self._items(completion) for completion in completions]
+        scores = self._scores(prompts, completions, items)
+        return [
+            [Recommendation(rank, item.title, item.year, score) for rank, (item, score) in enumerate(pairs, start=1)]
+            for pairs in (zip(own, row, strict=True) for own, row in zip(items, scores, strict=True))
+        ]
 
-    def _item_scores(
-        self, sequences: torch.Tensor, mask: torch.Tensor, completions: torch.Tensor, written: torch.Tensor
-    ) -> torch.Tensor:
-        """Return the mean log-probability of each rank's tokens under the model alone: no constraint, no penalty.
+    def _items(self, completion: list[int]) -> list[Item]:
+        indices = [self.catalog.index_of_line(line) for line in self._tokenizer.decode(completion).split("\n")]
+        if None in indices:
+            raise RuntimeError(f"{completion} was written under the constraint, but not all its lines are items")
+        return [self.catalog.items[index] for index in indices if index is not None]
 
-        The newline belongs to the item before it; EOS, which `n` decides, to none.
+    def _scores(
+        self, prompts: list[list[int]], completions: list[list[int]], items: list[list[Item]]
+    ) -> list[list[float]]:
+        """Return the scores of each list's items. The last one may end the list or not: the likelier way counts.
 
-        Shape: sequences, mask (B, L); completions, written (B, T); returns (B, N), in nats.
+        How a list goes on belongs to a token of the item itself (`)\\n`), but it was asked for, not chosen.
         """
-        length = completions.shape[1]
-        ranks = segment_ranks(completions, written, self._newlines)
+        ended = self._item_scores(prompts, completions)
+        lines = sorted({str(own[-1]) for own in items})
+        tokens = dict(
+            zip(lines, tokenize_lines(lines, self._tokenizer, generation_prompt(self._tokenizer)), strict=True)
+        )
+        longer = []
+        for completion, own in zip(completions, items, strict=True):
+            last = tokens[str(own[-1])]
+            if len(own) == 1:
+                longer.append(list(last.first_before_newline))
+            else:
+                longer.append([*completion[: -len(last.later_at_end)], *last.later_before_newline])
+        continued = self._item_scores(prompts, longer)
+        return [[*one[:-1], max(one[-1], other[-1])] for one, other in zip(ended, continued, strict=True)]
+
+    def _item_scores(self, prompts: list[list[int]], completions: list[list[int]]) -> list[list[float]]:
+        """Return the mean log-probability, in nats, of each line's tokens, its newline included, after these prompts.
+
+        It is the model's own: without constraint and penalty.
+        """
+        length, device = max(map(len, completions)), self._model.device
+        rows = [[*prompt, *completion] for prompt, completion in zip(prompts, completions, strict=True)]
+        width = max(map(len, rows))
+        ids = torch.tensor([[0] * (width - len(row)) + row for row in rows], device=device)
+        mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=device)
+        written = torch.tensor([[0] * (length - len(c)) + [1] * len(c) for c in completions], device=device)
         log_probs = []
         chunk = max(1, _MAX_LOGITS // (length * self._model.config.vocab_size))
-        for first in range(0, len(sequences), chunk):
-            rows = slice(first, first + chunk)
+        for first in range(0, len(rows), chunk):
+            part = slice(first, first + chunk)
             logits = self._model(
-                input_ids=sequences[rows],
-                attention_mask=mask[rows],
-                position_ids=(mask[rows].cumsum(1) - 1).clamp(min=0),
+                input_ids=ids[part],
+                attention_mask=mask[part],
+                position_ids=(mask[part].cumsum(1) - 1).clamp(min=0),
                 logits_to_keep=length + 1,
                 use_cache=False,
-            ).logits[:, :-1]
-            own = logits.float().gather(2, completions[rows, :, None]).squeeze(2)
-            log_probs.append(own - logits.float().logsumexp(dim=2))
-        sums = torch.zeros(len(sequences), int(ranks.max()) + 1, device=sequences.device)
-        counts, kept = sums.clone(), ranks.clamp(min=0)
-        sums.scatter_add_(1, kept, torch.cat(log_probs).masked_fill(~written, 0.0))
-        counts.scatter_add_(1, kept, written.float())
-        return sums / counts.clamp(min=1)
-
-    def _list(self, text: str, scores: list[float]) -> list[Recommendation]:
-        items = [self.catalog.items[self._index(written)] for written in text.split("\n")]
-        pairs = enumerate(zip(items, scores, strict=False), start=1)
-        return [Recommendation(rank, item.title, item.year, score) for rank, (item, score) in pairs]
-
-    def _index(self, written: str) -> int:
-        index = self.catalog.index_of_line(written)
-        if index is None:
-            raise RuntimeError(f"{written!r} was written under the constraint, but is no line of the catalog")
-        return index
+            ).logits[:, :-1].float()  # fmt: skip
+            own = logits.gather(2, ids[part, -length:, None]).squeeze(2)
+            log_probs.append(own - logits.logsumexp(dim=2))
+        ranks = segment_ranks(ids[:, -length:], written, self._newlines)
+        sums = torch.zeros(len(rows), int(ranks.max()) + 1, device=device)
+        counts, places = sums.clone(), ranks.clamp(min=0)
+        sums.scatter_add_(1, places, torch.cat(log_probs).masked_fill(written == 0, 0.0))
+        counts.scatter_add_(1, places, written.float())
+        return [row[: int(last) + 1] for row, last in zip((sums / counts).tolist(), ranks.amax(1), strict=True)]
 
 
 def as_table(answer: Sequence[Recommendation]) -> str:
