@@ -19,11 +19,11 @@ from convrec.data.mentions import Mentions
 from convrec.data.titles import line, title_and_year
 from convrec.device import pick_device
 from convrec.errors import InputError
-from convrec.generation.constraint import CatalogTrie, ListRequest
+from convrec.generation.constraint import ListRequest
+from convrec.generation.engine import TransformersEngine, token_ids
 from convrec.generation.line_tokens import generation_prompt, tokenize_lines
-from convrec.generation.lists import Settings
+from convrec.generation.lists import Settings, catalog_trie
 from convrec.generation.models import check_model
-from convrec.generation.processors import CatalogConstraint
 from convrec.generation.tokenizer import load_tokenizer
 from convrec.paths import Paths
 from convrec.rl.segmentation import newline_counts, segment_ranks
@@ -65,7 +65,9 @@ class Recommender:
         self._model, self._tokenizer, self._settings = model.eval(), tokenizer, settings
         self._prompts = settings.prompts(tokenizer)
         self._mentions = Mentions(catalog)
-        self._trie = CatalogTrie.build([str(item) for item in catalog.items], tokenizer).to(model.device)
+        self._trie = catalog_trie(catalog, tokenizer)
+        limits = (_BATCH, settings.max_completion_length, settings.repetition_penalty)
+        self._engine = TransformersEngine(model, tokenizer, *limits, self._trie)
         self._newlines = newline_counts(tokenizer)
         self._positions = getattr(model.config, "max_position_embeddings", None)
         self._lock = threading.Lock()
@@ -101,7 +103,7 @@ class Recommender:
         if not turns:
             return []
         room = self._room(n)
-        prompts = [self._tokens(messages, room) for messages in turns]
+        prompts = token_ids(self._tokenizer, [self._prompts(messages, room) for messages in turns])
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
         lists: list[list[Recommendation]] = [[] for _ in prompts]
         with self._lock:
@@ -166,31 +168,10 @@ class Recommender:
             raise InputError(f"n = {n}: a list so long leaves the model no room for the conversation; lower n")
         return room
 
-    def _tokens(self, messages: Messages, room: int | None) -> list[int]:
-        prompt = self._prompts(messages, room)
-        text = self._tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
-        return self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-
     @torch.inference_mode()
     def _answer(self, prompts: list[list[int]], requests: list[ListRequest]) -> list[list[Recommendation]]:
-        width, device, end = max(map(len, prompts)), self._model.device, self._tokenizer.eos_token_id
-        # Padded with their own first tokens: the penalty reads the padding, too, and must find nothing new there.
-        ids = torch.tensor([[row[0]] * (width - len(row)) + row for row in prompts], device=device)
-        mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in prompts], device=device)
-        sequences = self._model.generate(
-            input_ids=ids,
-            attention_mask=mask,
-            do_sample=False,
-            temperature=None,
-            top_p=None,
-            top_k=None,
-            repetition_penalty=self._settings.repetition_penalty,
-            max_new_tokens=self._trie.longest(max(request.length for request in requests)),
-            eos_token_id=end,
-            pad_token_id=end,
-            logits_processor=[CatalogConstraint(self._trie, requests)],
-        )
-        completions = [row[: row.index(end)] for row in sequences[:, width:].tolist()]
+        end = self._tokenizer.eos_token_id
+        completions = [row[: row.index(end)] for row in self._engine.complete(prompts, requests)]
         items = [self._items(completion) for completion in completions]
         scores = self._scores(prompts, completions, items)
         return [
