@@ -35,6 +35,11 @@ class CatalogConstraint(LogitsProcessor):
         self._input_ids = input_ids
         return self._state.mask(scores)  # type: ignore[return-value]
 
+    @property
+    def state_bytes(self) -> int:
+        """The memory that the state of the batch takes, in bytes; 0 before the first step."""
+        return self._state.nbytes if self._state else 0
+
     def _begin(self, input_ids: torch.Tensor, scores: torch.Tensor) -> ConstraintState:
         each, rest = divmod(len(input_ids), len(self._requests)) if self._requests else (0, 1)
         if rest or not each:
