@@ -264,8 +264,8 @@ def _run_score(options: argparse.Namespace) -> None:
     if not options.predictions.is_file():
         raise InputError(f"--predictions {options.predictions}: no such file; name a JSON-lines file")
     _set_up()
+    from convrec.data.catalog_files import open_catalog
     from convrec.evaluation.predictions import Settings, print_scores, score_predictions
-    from convrec.responses import open_catalog
 
     settings = Settings(cutoffs, options.list_length, options.protocol, options.year_tolerance)
     catalog, told = open_catalog(options.catalog)

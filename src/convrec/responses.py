@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from convrec.data.catalog import Catalog
-from convrec.data.catalog_files import load_catalog, read_json_lines
+from convrec.data.catalog_files import open_catalog, read_json_lines
 from convrec.data.conversations import transcript
-from convrec.data.quarantine import Quarantine
 from convrec.data.titles import line
 from convrec.demonstrations.answers import Answer, parse_answer
 from convrec.demonstrations.embedding import SentenceEmbedder, TfidfEmbedder
@@ -68,16 +67,6 @@ def read_responses(path: Path, with_conversation: bool) -> list[Response]:
             raise InputError(f"{path}: row {number}: field 'seen' must be a list of titles, not {seen!r}")
         found.append(Response(sendable(conversation), sendable(response), [sendable(title) for title in seen], row))
     return found
-
-
-def open_catalog(path: Path) -> tuple[Catalog, str]:
-    """Return a catalog, and what to tell of it: its size, and the rows that were left out."""
-    if not path.is_file():
-        raise InputError(f"--catalog {path}: no such file; name a catalog, or run `dvc repro data` first")
-    quarantine = Quarantine()
-    catalog = load_catalog(path, quarantine)
-    told = f"; left out: {quarantine.summary()}" if quarantine.rows else ""
-    return catalog, f"{path}: {len(catalog)} items{told}"
 
 
 def _place(entry: Entry, match: Match | None, catalog: Catalog) -> dict[str, Any]:

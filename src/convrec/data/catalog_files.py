@@ -158,3 +158,13 @@ def load_catalog(path: Path, quarantine: Quarantine, source: str = "catalog") ->
         if not is_clean(name):
             raise InputError(f"{path}: column {name!r}: NUL or half a character; rename it")
     return build_catalog(rows, fields, quarantine, source)[0]
+
+
+def open_catalog(path: Path) -> tuple[Catalog, str]:
+    """Return a catalog, and what to tell of it: its size, and the rows that were left out."""
+    if not path.is_file():
+        raise InputError(f"--catalog {path}: no such file; name a catalog, or run `dvc repro data` first")
+    quarantine = Quarantine()
+    catalog = load_catalog(path, quarantine)
+    told = f"; left out: {quarantine.summary()}" if quarantine.rows else ""
+    return catalog, f"{path}: {len(catalog)} items{told}"
