@@ -300,7 +300,7 @@ def _add_recommender_commands(commands: Any) -> None:
 
 
 def _run_recommender(options: argparse.Namespace) -> None:
-    """Run `recommend`, `chat` or `app`; errors of the libraries' own are the only lines of their logs."""
+    """Run `recommend`, `chat` or `app`."""
     _set_up()
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -319,9 +319,9 @@ def _run_recommender(options: argparse.Namespace) -> None:
         return
     from convrec.session import HELP, Session
 
-    session = Session(open_recommender(options.model or CHAMPION_URI), options.n, options.deny, options.allow)
-    print(HELP)
     try:
+        session = Session(open_recommender(options.model or CHAMPION_URI), options.n, options.deny, options.allow)
+        print(HELP)
         while not session.is_over:
             print(session.answer(input("> ")))
     except (EOFError, KeyboardInterrupt):

@@ -83,3 +83,14 @@ def test_which_models_are_shown(model, challenger, loaded, monkeypatch):
 def test_a_model_is_not_its_own_challenger():
     with pytest.raises(InputError, match="--challenger one: this is the first model"):
         load_models("one", "one")
+
+
+def test_an_interrupt_ends_the_server_quietly(monkeypatch):
+    monkeypatch.setattr(server, "load_models", lambda *_: MODELS)
+
+    def interrupted(self, sockets):
+        assert sockets[0].getsockname()[0] == "127.0.0.1"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("uvicorn.Server.run", interrupted)
+    server.serve(None, None, "127.0.0.1", 0)

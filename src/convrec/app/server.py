@@ -3,6 +3,7 @@
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from importlib.resources import files
 from typing import Any
@@ -129,4 +130,5 @@ def serve(model: str | None, challenger: str | None, host: str, port: int) -> No
         app = make_app(load_models(model, challenger))
         where = f"[{host}]" if family == socket.AF_INET6 else host
         logger.info("serving http://%s:%d, end with Ctrl-C", where, listener.getsockname()[1])
-        uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
+        with suppress(KeyboardInterrupt):  # uvicorn raises it again when it has ended
+            uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
