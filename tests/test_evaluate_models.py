@@ -121,7 +121,8 @@ def test_several_models_of_few_prompts_stand_side_by_side(project, written, caps
 def test_a_registered_version_answers_under_its_own_settings(project, written, monkeypatch, capsys):
     settings = lists.Settings("Films, please.", 3, 8, 1.3)
     given = []
-    monkeypatch.setattr(registry, "registered_model", lambda uri: given.append(uri) or (Path("models/sft"), settings))
+    version = registry.RegisteredModel(Path("models/sft"), Paths().catalog, settings)
+    monkeypatch.setattr(registry, "download_version", lambda uri: given.append(uri) or version)
     main(["evaluate", "--model", "models:/convrec-recommender@champion", "--json"])
     assert given == ["models:/convrec-recommender@champion"] and json.loads(capsys.readouterr().out)["n_rows"] == 6
     run = json.loads((Paths().evaluations / "convrec-recommender-champion.test" / "run.json").read_text())
