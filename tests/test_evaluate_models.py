@@ -222,6 +222,16 @@ def test_a_checkpoint_is_evaluated_once(training, written, capsys):
     assert len(written) == 3
 
 
+def test_without_any_checkpoint_that_can_be_loaded_there_is_a_message(training, written, capsys):
+    _evaluate(capsys, "--every", "9")
+    for checkpoint in training.glob("checkpoint-*"):
+        shutil.rmtree(checkpoint)
+    assert _evaluate(capsys) == [(4, False, True), (5, False, False)]
+    with pytest.raises(SystemExit):
+        _evaluate(capsys, "--split", "test")
+    assert "no checkpoints of the present parameters and data that can be loaded" in capsys.readouterr().err
+
+
 def test_every_so_many_steps_the_last_and_the_chosen_one(training, written, capsys):
     assert _evaluate(capsys, "--every", "3") == [(4, True, True), (5, True, False)]
     assert len(written) == 2

@@ -55,16 +55,16 @@ def _training_folder(stage: str, params: Params, paths: Paths) -> Path:
     raise InputError(f"--checkpoints {stage}: give sft or rank_grpo, or both, separated by a comma")
 
 
-def _kept(stage: str, folder: Path) -> dict[int, Path]:
+def _kept(stage: str, folder: Path, context: str) -> dict[int, Path]:
     """Return the complete checkpoints of a training that can be loaded, by their step."""
     kept = complete_checkpoints(folder)
-    if not kept and not (folder / _SCORES).is_dir():
-        raise InputError(
-            f"{folder}: no checkpoints of the present parameters and data; run `dvc repro {stage}` first, with "
-            "`--force -s` where its model came from a cache"
-        )
     for step in [step for step, path in kept.items() if not has_weights(path)]:
         logger.warning("%s step %d: left out, %s holds no weights that can be loaded", stage, step, kept.pop(step))
+    if not kept and not _evaluated(folder, kept, context):
+        raise InputError(
+            f"{folder}: no checkpoints of the present parameters and data that can be loaded; run `dvc repro {stage}` "
+            "first, with `--force -s` where its model came from a cache"
+        )
     for step, path in kept.items():
         check_model(path, f"{stage} step {step}")
     return kept
@@ -113,9 +113,9 @@ def evaluate_checkpoints(
     require_data(paths, split)
     EngineOptions.of(params)
     folders = {stage: _training_folder(stage, params, paths) for stage in dict.fromkeys(stages)}
-    kept = {stage: _kept(stage, folder) for stage, folder in folders.items()}
-    rows, prompts = read_split_rows(params, paths, split)
     context = _context(params, paths, split)
+    kept = {stage: _kept(stage, folder, context) for stage, folder in folders.items()}
+    rows, prompts = read_split_rows(params, paths, split)
     values = {"common": params.common.model_dump(), "evaluate": params.evaluate.model_dump(), "every": every}
     tags = {"split": split, "stages": ",".join(folders)}
     target = paths.evaluations / "checkpoints.json"
