@@ -38,6 +38,6 @@ ui: $(READY)  ## open the tracking UI on http://127.0.0.1:$(PORT)
 	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow ui --backend-store-uri "$${MLFLOW_TRACKING_URI:-sqlite:///$(CURDIR)/mlruns/mlflow.db}" --host 127.0.0.1 --port $(PORT)
 
 clean:  ## remove what runs made (models, records, caches), but neither parameters nor the environment
-	rm -rf data/processed data/demonstrations models predictions reports comparison checkpoints mlruns runs .dvc/cache .dvc/tmp .prefect
+	rm -rf data/processed data/demonstrations models predictions reports comparison evaluations checkpoints mlruns runs .dvc/cache .dvc/tmp .prefect
 
 .PHONY: help install demo test check ui clean

@@ -256,11 +256,12 @@ def test_both_trainings_run_in_two_processes(scratch):
     assert json.loads((scratch / "metrics" / "rank_grpo.json").read_text())["steps"] == 4
 
 
-def test_adapters_from_a_registered_version_with_both_rewards(scratch):
+def test_adapters_from_a_registered_version_with_both_rewards_and_constrained_rollouts(scratch):
     changes = {
         "start": f"models:/{MODEL_NAME}@{CHAMPION}",
         "lora": {"rank": 4, "alpha": 8, "dropout": 0.0},
         "rewards": {"grounded": 0.5},
+        "constrained": True,
         "num_steps": 2,
     }
     result = _stage(scratch, "rank_grpo", {"rank_grpo": changes})
@@ -268,7 +269,10 @@ def test_adapters_from_a_registered_version_with_both_rewards(scratch):
     folder = next((scratch / "checkpoints" / "rank_grpo").iterdir())
     assert (folder / "checkpoint-2" / "adapter_config.json").is_file()
     assert (scratch / "models" / "rank_grpo" / "model.safetensors").is_file()
-    assert any("lists/grounded" in line for line in (folder / "history.jsonl").read_text().splitlines())
+    history = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+    (first,) = (row for row in history if row["step"] == 1 and "lists/grounded" in row)
+    assert (first["lists/grounded"], first["lists/in_catalog"], first["lists/duplicates"]) == (6, 1, 0)
+    assert {row["validation/in_catalog"] for row in history if "validation/in_catalog" in row} == {1}
 
 
 def test_a_comparison_is_made_once(scratch, client):
