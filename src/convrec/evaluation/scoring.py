@@ -54,7 +54,7 @@ def read_list(text: str, catalog: Catalog, tolerance: int = YEAR_TOLERANCE) -> W
 def _quality(
     written: WrittenList, seen_titles: Sequence[str], seen: AbstractSet[int], catalog: Catalog, num_ranks: int
 ) -> Quality:
-    entries = [entry for entry in written.entries if entry]
+    entries = [entry for entry in written.entries if entry is not None]
     items = [entry.index for entry in entries]
     distinct, num_seen, size = len(set(items)), sum(map(seen.__contains__, items)), len(entries)
     num_items = size - items.count(None)
