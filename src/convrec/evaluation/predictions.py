@@ -19,7 +19,7 @@ from convrec.evaluation.scoring import RowScore, WrittenList, read_list, score_r
 from convrec.matching import Protocol, Truth
 from convrec.parsing import make_entry, parse_line
 
-SAMPLES, SEED = 1000, 17  # of the bootstrap; twice as many would take a fifth of the time of clean lists
+SAMPLES, SEED = 1000, 17  # of the bootstrap
 _SHOWN = 60  # characters of a value in a message
 
 
