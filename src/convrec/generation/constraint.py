@@ -52,9 +52,7 @@ class CatalogTrie:
     items: torch.Tensor  # (N,) the item of a leaf, C for other nodes
     columns: torch.Tensor  # (N,)
     item_columns: torch.Tensor  # (C + 1, D) the columns that an item counts in, filled up with C
-    order: torch.Tensor  # the items in trie order, in which each set of items is a range
-    low: torch.Tensor  # (sets,) the first of the range
-    high: torch.Tensor  # (sets,) behind the last
+    sizes: torch.Tensor  # (sets,) how many items a further column counts
     layers: torch.Tensor  # (6,) the dense layer of a root; -1 for DONE, and for all other nodes (the last)
     first_tokens: torch.Tensor  # (layers, C) the first token of an item
     first_columns: torch.Tensor  # (layers, C) and the column of the node behind it
@@ -181,9 +179,7 @@ def _build(lines: Sequence[LineTokens], eos: int, pad: int | None) -> CatalogTri
         "items": items,
         "columns": columns,
         "item_columns": sets.item_columns(),
-        "order": leaf_items[leaf_items < num_items],
-        "low": [low for low, _ in sets.ranges],
-        "high": [high for _, high in sets.ranges],
+        "sizes": [high - low for low, high in sets.ranges],
         "layers": layers,
         "first_tokens": [tokens for tokens, _ in firsts],
         "first_columns": [of_token for _, of_token in firsts],
@@ -273,9 +269,14 @@ class ConstraintState:
         self._rows = torch.arange(size, device=device)
         self._nodes = torch.full((size,), DONE, device=device)
         self._remaining = torch.zeros(size, dtype=torch.int64, device=device)
-        self._counts = torch.zeros(size, trie.num_items + 1 + len(trie.low), dtype=torch.int32, device=device)
+        self._all_counts = torch.cat(
+            [torch.ones_like(trie.lengths), trie.sizes.new_tensor([_ALWAYS]), trie.sizes]
+        ).int()
+        self._counts = self._all_counts.repeat(size, 1)
         # 0 for the first tokens of what is open, else -inf; to add is far quicker than to choose by booleans
-        self._bias = torch.full((size, len(trie.first_tokens), vocab_size), -torch.inf, device=device)
+        self._all_bias = torch.full((len(trie.first_tokens), vocab_size), -torch.inf, device=device)
+        self._all_bias.scatter_(1, trie.first_tokens, 0.0)
+        self._bias = self._all_bias.repeat(size, 1, 1)
         self.lost = torch.zeros(size, dtype=torch.bool, device=device)  # rows that were given a token not allowed
         self.put(self._rows[: len(requests)], requests)
 
@@ -289,13 +290,10 @@ class ConstraintState:
         trie = self._trie
         is_open = trie.open_items(requests).to(rows.device)
         length = torch.tensor([request.length for request in requests], dtype=torch.int64, device=rows.device)
-        sums = torch.nn.functional.pad(is_open[:, trie.order].cumsum(1, dtype=torch.int32), (1, 0))
-        always = torch.full((len(requests), 1), _ALWAYS, dtype=torch.int32, device=rows.device)
-        counts = torch.cat([is_open.int(), always, sums[:, trie.high] - sums[:, trie.low]], dim=1)
-        layers = torch.arange(len(trie.first_tokens), device=rows.device)[:, None]
-        is_open = counts[:, trie.first_columns] > 0
-        self._bias[rows[:, None, None], layers, trie.first_tokens] = torch.where(is_open, 0.0, -torch.inf)
-        self._counts[rows] = counts
+        self._counts[rows] = self._all_counts
+        self._bias[rows] = self._all_bias
+        row, items = (~is_open).nonzero(as_tuple=True)
+        self._close(rows[row], items)
         self._remaining[rows] = length
         self._nodes[rows] = trie.roots[0, length.clamp(max=2)]
         self.lost[rows] = False
@@ -340,18 +338,18 @@ class ConstraintState:
         known = (trie.keys[edges] == keys) & (self._counts[rows, trie.columns[nodes]] > 0)
         is_leaf = trie.pointers[nodes] == trie.pointers[nodes + 1]
         items = torch.where(known, trie.items[nodes], trie.num_items)
-        self._close(rows, items)
+        written = (items < trie.num_items).nonzero().squeeze(1)
+        self._remaining[rows[written]] -= 1
+        self._close(rows[written], items[written])
         nodes = torch.where(is_leaf, trie.roots[1, self._remaining[rows].clamp(max=2)], nodes)
         self._nodes[rows] = torch.where(known, nodes, DONE)
         self.lost[rows] |= ~known
 
     def _close(self, rows: torch.Tensor, items: torch.Tensor) -> None:
-        """Take each row's item (C for none) out of its list's open ones."""
+        """Take each item out of what is open to its row; a row may stand several times."""
         trie = self._trie
-        written = (items < trie.num_items).nonzero().squeeze(1)
-        rows, items = rows[written], items[written]
-        self._remaining[rows] -= 1
-        self._counts[rows[:, None], trie.item_columns[items]] -= 1
+        one = self._counts.new_tensor(-1)
+        self._counts.index_put_((rows[:, None], trie.item_columns[items]), one, accumulate=True)
         layers = torch.arange(len(trie.first_tokens), device=rows.device)[:, None]
         left = self._counts[rows, trie.first_columns[:, items]] > 0
         self._bias[rows, layers, trie.first_tokens[:, items]] = torch.where(left, 0.0, -torch.inf)
