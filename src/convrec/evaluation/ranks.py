@@ -8,7 +8,7 @@ import pandas as pd
 
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import truths
-from convrec.evaluation.comparison import mean_interval
+from convrec.evaluation.comparison import mean_intervals
 from convrec.matching import relevance
 
 
@@ -28,7 +28,7 @@ def rank_intervals(hits: np.ndarray, prompt_ids: Sequence[str], samples: int, se
     The bootstrap is over prompts. Shape of `hits`: (B, N).
     """
     frame = pd.DataFrame(hits, columns=[str(rank + 1) for rank in range(hits.shape[1])]).assign(prompt_id=prompt_ids)
-    found = {rank: mean_interval(frame, rank, samples, seed) for rank in frame.columns.drop("prompt_id")}
+    found = mean_intervals(frame, list(frame.columns.drop("prompt_id")), samples, seed)
     return pd.DataFrame(
         [{"rank": int(rank), "mean": i.mean, "low": i.low, "high": i.high} for rank, i in found.items()]
     )

@@ -10,6 +10,7 @@ from pandas.errors import EmptyDataError
 from convrec.config import Params
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import SPLITS, distinct_prompts, read_rows, truths
+from convrec.evaluation.beyond_accuracy import mentions
 from convrec.evaluation.data_figures import DATA_PLOTS
 from convrec.evaluation.examples import Example, faults, judge_lines, worst_rows
 from convrec.evaluation.metrics import ndcg
@@ -90,13 +91,6 @@ def _failures(
     return Failures(examples, int((hits["rank_grpo"].sum(axis=1) == 0).sum()), len(rows))
 
 
-def _liked(paths: Paths, catalog: Catalog) -> set[int]:
-    """Return the items that are ground truth of a training row."""
-    column = pd.read_parquet(paths.split("train"), columns=["groundtruth"], dtype_backend="pyarrow")["groundtruth"]
-    items = {catalog.find(item["title"], item["year"]) for entries in column.tolist() for item in entries}
-    return {item for item in items if item is not None}
-
-
 def _validated(paths: Paths, number: int) -> tuple[int, int]:
     """Return the rows and the prompts of the first validation prompts, which the checkpoints are measured on."""
     prompts = pd.read_parquet(paths.split("validation"), columns=["prompt_id"])["prompt_id"]
@@ -116,6 +110,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     data = read_json(paths.metrics("data"))
     quarantine = pd.read_parquet(paths.quarantine)
     rows, _ = read_test_rows(params, paths)
+    liked = set(mentions(read_rows(paths.split("train")), catalog).nonzero()[0].tolist())
     lists, samples, seed = _test_lists(paths), params.evaluate.bootstrap_samples, params.common.seed
     hits = {system: hits_by_rank(texts, rows, catalog, num_ranks) for system, texts in lists.items()}
     prompt_ids = [row["prompt_id"] for row in rows]
@@ -140,7 +135,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         ranks={system: rank_intervals(values, prompt_ids, samples, seed) for system, values in hits.items()},
         validated=_validated(paths, params.rank_grpo.validation_prompts),
         examples=_examples(rows, lists, params.report.num_examples, catalog, num_ranks),
-        failures=_failures(rows, lists, hits, _liked(paths, catalog), params.report.num_failures, catalog),
+        failures=_failures(rows, lists, hits, liked, params.report.num_failures, catalog),
         demonstration_examples=_demonstration_examples(paths, DEMONSTRATION_EXAMPLES, catalog, num_ranks),
         parameters=flatten(params.model_dump()),
         code=git_state(),
