@@ -310,7 +310,9 @@ class ConstraintState:
         layers = self._trie.layers[nodes.clamp(max=_NUM_ROOTS)]
         at_root = (layers >= 0).nonzero().squeeze(1)
         if len(at_root) == len(rows):
-            return (scores + self._bias[rows, layers]).to(scores.dtype)
+            whole = rows is self._rows and self._bias.shape[1] == 1  # the usual case: no copy
+            bias = self._bias[:, 0] if whole else self._bias[rows, layers]
+            return (scores + bias).to(scores.dtype)
         masked = torch.full_like(scores, -torch.inf)
         if len(at_root):
             masked[at_root] = (scores[at_root] + self._bias[rows[at_root], layers[at_root]]).to(scores.dtype)
