@@ -15,7 +15,15 @@ SHRUNK = {
     "data": {"synthetic": {"num_conversations": 240}},
     "demonstrations": {"adjust": {"epochs": 3}},
     "base_model": {
-        "embedded": {"hidden_size": 32, "intermediate_size": 48, "num_layers": 2, "vocab_size": 1024, "epochs": 1}
+        "embedded": {
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_layers": 2,
+            "num_heads": 1,
+            "num_key_value_heads": 1,
+            "vocab_size": 1024,
+            "epochs": 1,
+        }
     },
     "sft": {"num_epochs": 2, "logging_steps": 1, "save_steps": 2},
     "rank_grpo": {
