@@ -3,9 +3,10 @@ import os
 import shutil
 import site
 import subprocess
+import sys
 import tempfile
 import venv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import distributions
 from pathlib import Path
 
@@ -79,6 +80,26 @@ def gpu_python() -> str:
         if not (folder / "ready").exists():
             _install(folder)
     return str(folder / "bin" / "python")
+
+
+@pytest.fixture(scope="session")
+def run_module(gpu_python: str) -> Callable[..., None]:
+    """Runs a module with that Python: `run_module("tests.rl.tiny_vllm", "--steps", 4)`; it must succeed."""
+
+    def run(module: str, *options: object) -> None:
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # tools of this environment, too
+        done = subprocess.run(
+            [gpu_python, "-m", module, *map(str, options)],
+            cwd=ROOT,
+            env={**os.environ, "PATH": path},
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+
+    return run
 
 
 @pytest.fixture(scope="session")

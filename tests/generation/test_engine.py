@@ -1,8 +1,5 @@
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -69,19 +66,10 @@ def test_a_list_ends_before_the_end_token(model):
     assert engine.generate(prompts_of(2)) == [decode([8, 9, 10, 11]), decode([5, 6])]
 
 
-def test_vllm_writes_the_lists_of_transformers(gpu_python, model, tmp_path):
+def test_vllm_writes_the_lists_of_transformers(run_module, model, tmp_path):
     """Greedy lists in float32, free and from a catalog, with and without a penalty, which counts the prompt, too."""
     output = tmp_path / "lists.json"
-    done = subprocess.run(
-        [gpu_python, "-m", "tests.generation.random_model", "--model", str(model), "--output", str(output)],
-        cwd=ROOT,
-        env={**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    run_module("tests.generation.random_model", "--model", model, "--output", output)
     trie, expected = make_trie(load_tokenizer(model)), []
     for penalty in PENALTIES:
         expected.append(_engine(model, penalty).generate(prompts_of(11)))

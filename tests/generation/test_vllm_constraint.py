@@ -1,11 +1,7 @@
 """The catalog constraint in vLLM's engine, which runs in a process of its own, through vLLM's CPU build."""
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import asdict
-from pathlib import Path
 
 import torch
 
@@ -14,7 +10,6 @@ from convrec.generation.line_tokens import tokenize_lines
 from convrec.training.embedded import make_model
 from tests.generation.vocabularies import FILMS, TOKENIZERS, greedy_list
 
-ROOT = Path(__file__).parent.parent.parent
 SIZES = {"hidden_size": 64, "intermediate_size": 64, "num_layers": 1, "num_heads": 2, "num_key_value_heads": 2}
 LINES = [str(item) for item in FILMS]
 PROMPTS = ["", "Alien 3, please", "a film", "heat", "dogs and pigs", "one more", "300"]
@@ -29,7 +24,7 @@ REQUESTS = [
 ]
 
 
-def test_vllm_writes_the_lists_of_a_plain_loop(gpu_python, tmp_path):
+def test_vllm_writes_the_lists_of_a_plain_loop(run_module, tmp_path):
     """Seven requests, three at a time, one of them free: each list is what the model alone would write."""
     tokenizer = TOKENIZERS["byte_level"]()
     model = make_model(tokenizer, **SIZES, seed=0).eval()
@@ -48,17 +43,8 @@ def test_vllm_writes_the_lists_of_a_plain_loop(gpu_python, tmp_path):
     }
     (tmp_path / "task.json").write_text(json.dumps(task))
     files = {"model": "model", "trie": "trie.safetensors", "task": "task.json", "output": "lists.json"}
-    options = [part for name, file in files.items() for part in (f"--{name}", str(tmp_path / file))]
-    done = subprocess.run(
-        [gpu_python, "-m", "tests.generation.constrained_vllm", *options],
-        cwd=ROOT,
-        env={**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    options = [part for name, file in files.items() for part in (f"--{name}", tmp_path / file)]
+    run_module("tests.generation.constrained_vllm", *options)
     found = json.loads((tmp_path / "lists.json").read_text())
     assert found["compared"] > 300
     assert "min_tokens" in found["refusal"]

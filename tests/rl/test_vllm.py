@@ -1,40 +1,15 @@
 """Rollouts by vLLM, colocated with the trainer, through its CPU build."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
 
-
-def test_colocated_vllm_samples_from_the_weights_that_are_trained(gpu_python, tiny_model, tmp_path):
+def test_colocated_vllm_samples_from_the_weights_that_are_trained(run_module, tiny_model, tmp_path):
     """After large updates both engines agree on the log-probabilities, the repetition penalty included."""
     options = {"use_vllm": True, "vllm_max_model_length": 64, "learning_rate": 0.01, "repetition_penalty": 1.2}
-    command = [
-        gpu_python,
-        "-m",
-        "tests.rl.tiny_vllm",
-        "--model",
-        str(tiny_model),
-        "--output",
-        str(tmp_path),
-        "--steps",
-        "4",
-    ]
-    done = subprocess.run(
-        [*command, "--options", json.dumps(options)],
-        cwd=ROOT,
-        env={**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    where = ("--model", tiny_model, "--output", tmp_path)
+    run_module("tests.rl.tiny_vllm", *where, "--steps", 4, "--options", json.dumps(options))
     log = [row for row in json.loads((tmp_path / "history.json").read_text())["log"] if "loss" in row]
     assert len(log) == 4 and log[-1]["kl"] > 0.01, "the policy has moved"
     for row in log:
