@@ -21,10 +21,10 @@ CATALOG = Catalog(
 )
 
 
-def make_recommender(seed: int = 0) -> Recommender:
+def make_recommender(seed: int = 0, catalog: Catalog = CATALOG) -> Recommender:
     """Return a recommender whose model was never trained."""
-    tokenizer = train_tokenizer([WORDS] * 5, CATALOG.items, 300)
-    return Recommender(make_model(tokenizer, **SIZES, seed=seed), tokenizer, CATALOG, SETTINGS)
+    tokenizer = train_tokenizer([WORDS] * 5, catalog.items, 300)
+    return Recommender(make_model(tokenizer, **SIZES, seed=seed), tokenizer, catalog, SETTINGS)
 
 
 def save_model(folder: Path, seed: int = 0) -> Path:

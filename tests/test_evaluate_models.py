@@ -7,7 +7,7 @@ import mlflow
 import pandas as pd
 import pytest
 
-from convrec import registry, tracking
+from convrec import evaluate_checkpoints, registry, tracking
 from convrec.cli import main
 from convrec.config import load_params
 from convrec.data.conversations import write_rows
@@ -141,6 +141,9 @@ def test_a_registered_version_answers_under_its_own_settings(project, written, m
         (["--model", "models/base"], "models/base/chat_template.jinja", "its tokenizer has no chat template"),
         (["--model", "models/base", "--max-prompts", "0"], None, "max_prompts"),
         (["--split", "test"], None, "give one of these"),
+        (["--max-prompts", "0"], None, "give one of these"),
+        (["--every", "0"], None, "give one of these"),
+        (["--checkpoints", ""], None, "--checkpoints : give sft or rank_grpo"),
         (["--model", "models/base", "--every", "2"], None, "--every 2"),
         (["--model", "models:/convrec-recommender/7"], None, "models:/convrec-recommender/7: not in the registry"),
         (["--checkpoints", "base_model"], None, "--checkpoints base_model: give sft or rank_grpo"),
@@ -220,6 +223,19 @@ def test_a_checkpoint_is_evaluated_once(training, written, capsys):
     shutil.rmtree(training / "checkpoint-2")
     assert _evaluate(capsys) == [(2, False, False), (4, True, True), (5, True, False)]
     assert len(written) == 3
+
+
+def test_checkpoints_that_are_pruned_meanwhile_are_left_out(training, written, capsys, monkeypatch, caplog):
+    whole = evaluate_checkpoints._evaluate
+
+    def prune(stage, step, *rest):
+        whole(stage, step, *rest)
+        shutil.rmtree(training / f"checkpoint-{step}")
+        shutil.rmtree(training / "checkpoint-4", ignore_errors=True)
+
+    monkeypatch.setattr(evaluate_checkpoints, "_evaluate", prune)
+    assert _evaluate(capsys) == [(2, False, False), (5, False, False)]
+    assert "sft step 4 was pruned meanwhile" in caplog.text
 
 
 def test_without_any_checkpoint_that_can_be_loaded_there_is_a_message(training, written, capsys):

@@ -177,7 +177,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_evaluate_options(command: argparse.ArgumentParser) -> None:
     """Add what `convrec evaluate` does beside the stage: any model, or the checkpoints of a training."""
-    command.epilog = "Without --model and --checkpoints, the stage is run."
+    command.description = (
+        "Score any model, or the checkpoints of a training; without options, run the stage `evaluate`."
+    )
     what = command.add_mutually_exclusive_group()
     what.add_argument(
         "--model",
@@ -199,13 +201,14 @@ def _add_evaluate_options(command: argparse.ArgumentParser) -> None:
 def _is_ad_hoc(options: argparse.Namespace) -> bool:
     """Return whether `convrec evaluate` is to do anything but the stage."""
     names = ("model", "checkpoints", "every", "split", "max_prompts", "engine", "constrained", "json")
-    return any(getattr(options, name) for name in names)
+    values = [getattr(options, name) for name in names]
+    return any(value is not None and value is not False for value in values)  # 0 and "" are given, too
 
 
 def _run_evaluation(options: argparse.Namespace) -> None:
-    if not options.model and not options.checkpoints:
+    if not options.model and options.checkpoints is None:
         raise InputError("its options are of --model or --checkpoints: give one of these")
-    if options.every is not None and (options.every < 1 or not options.checkpoints):
+    if options.every is not None and (options.every < 1 or options.checkpoints is None):
         raise InputError(f"--every {options.every}: give 1 or more, and --checkpoints")
     if options.constrained and not options.model:
         raise InputError("--constrained: give --model, too; checkpoints are scored as training scores them")
@@ -240,21 +243,26 @@ def _add_score_options(command: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="JSON lines of {response or items, groundtruth, seen_titles?, prompt_id?}",
     )
-    command.add_argument("--catalog", type=Path, default=Paths().catalog, help="CSV, JSON lines, Parquet or pickle")
-    command.add_argument("--protocol", choices=("evaluation", "reward"), default="evaluation")
-    command.add_argument("--cutoffs", default="5,10,15,20", metavar="K,...", help="those of Recall@K and so on")
-    command.add_argument("--list-length", type=int, default=20, help="N, the ranks that count")
-    command.add_argument("--year-tolerance", type=int, default=2, help="years by which a title's year may be off")
+    catalog = "CSV, JSON lines, Parquet or pickle; the project's own, if not given"
+    command.add_argument("--catalog", type=Path, default=Paths().catalog, help=catalog)
+    protocols = "evaluation drops seen and unknown lines and closes the ranks, reward keeps every line at its rank"
+    command.add_argument("--protocol", choices=("evaluation", "reward"), default="evaluation", help=protocols)
+    command.add_argument("--cutoffs", metavar="K,...", help="those of Recall@K and so on: 5,10,15,20 up to N, or N")
+    command.add_argument("--list-length", type=int, default=20, metavar="N", help="the ranks that count: %(default)s")
+    tolerance = "years by which a title's year may be off: %(default)s"
+    command.add_argument("--year-tolerance", type=int, default=2, metavar="YEARS", help=tolerance)
     command.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def _run_score(options: argparse.Namespace) -> None:
-    try:
-        cutoffs = sorted({int(cutoff) for cutoff in options.cutoffs.split(",")})
-    except ValueError:
-        raise InputError(f"--cutoffs {options.cutoffs}: give whole numbers with commas between, as 5,10") from None
     if options.list_length < 1:
         raise InputError(f"--list-length {options.list_length}: give 1 or more")
+    try:
+        given = options.cutoffs.split(",") if options.cutoffs is not None else ()
+        cutoffs = sorted({int(cutoff) for cutoff in given})
+    except ValueError:
+        raise InputError(f"--cutoffs {options.cutoffs}: give whole numbers with commas between, as 5,10") from None
+    cutoffs = cutoffs or [k for k in (5, 10, 15, 20) if k <= options.list_length] or [options.list_length]
     if cutoffs[0] < 1 or cutoffs[-1] > options.list_length:
         raise InputError(
             f"--cutoffs {options.cutoffs}: give numbers from 1 to --list-length {options.list_length}, or raise that"
@@ -262,7 +270,7 @@ def _run_score(options: argparse.Namespace) -> None:
     if options.year_tolerance < 0:
         raise InputError(f"--year-tolerance {options.year_tolerance}: give 0 or more")
     if not options.predictions.is_file():
-        raise InputError(f"--predictions {options.predictions}: no such file; name a JSON-lines file")
+        raise InputError(f"--predictions {options.predictions}: no such file, or a folder; name a JSON-lines file")
     _set_up()
     from convrec.data.catalog_files import open_catalog
     from convrec.evaluation.predictions import Settings, print_scores, score_predictions
@@ -277,23 +285,29 @@ def _run_score(options: argparse.Namespace) -> None:
         print_scores(scores, settings)
 
 
+def _command(commands: Any, name: str, text: str) -> argparse.ArgumentParser:
+    return commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]} (docs/recommender.md).")
+
+
 def _add_recommender_commands(commands: Any) -> None:
     """Add the ways to ask a model: once, in a session, in a page."""
-    recommend = commands.add_parser("recommend", help="answer a conversation with a ranked list")
-    chat = commands.add_parser("chat", help="ask for recommendations in a session, turn by turn")
-    app = commands.add_parser("app", help="serve a page for conversations, champion and challenger side by side")
+    recommend = _command(commands, "recommend", "answer a conversation with a ranked list")
+    chat = _command(commands, "chat", "ask for recommendations in a session, turn by turn")
+    app = _command(commands, "app", "serve a page for conversations, champion and challenger side by side")
     recommend.add_argument(
         "conversation",
         metavar="CONVERSATION",
         help="a user's words, or `User: …` and `Assistant: …` lines; - for stdin",
     )
     for command in (recommend, chat):
-        command.add_argument("-n", type=int, default=20, help="items of a list")
+        command.add_argument("-n", type=int, default=20, help="items of a list: %(default)s")
         command.add_argument("--deny", action="append", default=[], metavar="TITLE", help="never this; repeatable")
         command.add_argument("--allow", action="append", metavar="TITLE", help="nothing but this; repeatable")
     recommend.add_argument("--json", action="store_true", help="print one JSON array")
     for command in (recommend, chat, app):
-        command.add_argument("--model", metavar="NAME", help=f"models:/NAME@ALIAS or a folder; {CHAMPION_URI}")
+        command.add_argument(
+            "--model", metavar="NAME", help=f"models:/NAME@ALIAS or a folder: {CHAMPION_URI}, if not given"
+        )
     app.add_argument("--challenger", metavar="NAME", help="the second model; `none` for one alone")
     app.add_argument("--host", default="127.0.0.1")
     app.add_argument("--port", type=int, default=7860)
@@ -320,7 +334,10 @@ def _run_recommender(options: argparse.Namespace) -> None:
     from convrec.session import HELP, Session
 
     try:
-        session = Session(open_recommender(options.model or CHAMPION_URI), options.n, options.deny, options.allow)
+        recommender = open_recommender(options.model or CHAMPION_URI)
+        for name in ("deny", "allow"):
+            recommender.check_titles(f"--{name}", getattr(options, name) or ())
+        session = Session(recommender, options.n, options.deny, options.allow)
         print(HELP)
         while not session.is_over:
             print(session.answer(input("> ")))

@@ -120,15 +120,22 @@ def evaluate_checkpoints(
     tags = {"split": split, "stages": ",".join(folders)}
     target = paths.evaluations / "checkpoints.json"
     result: dict[str, Any] = {"split": split, "n_rows": len(rows), "n_prompts": len(prompts)}
-    result |= {"kept": {stage: list(steps) for stage, steps in kept.items()}, "checkpoints": []}
+    result |= {"kept": {}, "checkpoints": []}
     with stage_run("evaluate checkpoints", values, tags, paths.evaluations / "checkpoints.run.json") as record:
         record_data(record, paths, split)
         for stage, folder in folders.items():
             for step in _wanted(folder, kept[stage], every):
-                _evaluate(stage, step, kept[stage][step], folder, rows, params, paths, context)
+                try:
+                    _evaluate(stage, step, kept[stage][step], folder, rows, params, paths, context)
+                except (OSError, InputError):
+                    if kept[stage][step].is_dir():
+                        raise
+                    logger.warning("%s step %d was pruned meanwhile, so it is left out", stage, step)
+            kept[stage] = {step: path for step, path in kept[stage].items() if path.is_dir()}
             for row in _evaluated(folder, kept[stage], context):
                 result["checkpoints"].append(row)
                 record.log_metrics(flat_metrics(row["metrics"], f"{split}/{stage}/"), row["step"])
+            result["kept"][stage] = list(kept[stage])
         write_json(target, result)
         write_plot(target.with_suffix(".csv"), _flat(result))
         for path in (target, target.with_suffix(".csv")):

@@ -60,6 +60,7 @@ def flat_metrics(metrics: dict[str, dict[str, float]], prefix: str = "") -> dict
         f"{prefix}{name}{'' if end == 'mean' else f'_{end}'}": value
         for name, interval in metrics.items()
         for end, value in interval.items()
+        if end != "n"
     }
 
 

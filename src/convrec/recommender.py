@@ -93,8 +93,8 @@ class Recommender:
         A conversation is a list of messages `{role, content}`, or text: `User: …` and `Assistant: …` lines, or a user's
         words alone. No item is one that the conversation names (see `data.mentions`; the title counts, whatever its
         year) or that `deny` does; with `allow` all are of those. Titles to deny or allow are `Title (Year)`, or
-        `Title` for all items of that title. Raises `InputError` for an unknown title, a conversation that cannot be
-        read, and an `n` that is not from 1 to the number of items left.
+        `Title` for all items of that title, unless it is one's whole line. Raises `InputError` for an unknown title, a
+        conversation that cannot be read, and an `n` that is not from 1 to the number of items left.
         """
         turns = [messages_from(value, place) for place, value in enumerate(conversations, start=1)]
         denied = self._resolve("deny", deny)
@@ -116,6 +116,10 @@ class Recommender:
                     logger.info("%d of %d conversations answered", first + len(rows), len(order))
         return lists
 
+    def knows(self, title: str) -> bool:
+        """Return whether a title to deny or allow is in the catalog."""
+        return bool(self._items_of(title))
+
     def check_titles(self, name: str, titles: Collection[str]) -> None:
         """Raise `InputError`, under this name, where one of the titles is not in the catalog."""
         self._resolve(name, titles)
@@ -136,7 +140,7 @@ class Recommender:
 
     def _items_of(self, written: str) -> list[int]:
         exact = self.catalog.index_of_line(written.strip())
-        if exact is not None and self.catalog.items[exact].year is not None:
+        if exact is not None:
             return [exact]
         title, year = title_and_year(written)
         if not year:

@@ -3,8 +3,9 @@ from fastapi.testclient import TestClient
 
 from convrec.app import server
 from convrec.app.server import load_models, make_app
+from convrec.data.catalog import Catalog
 from convrec.errors import InputError
-from tests.recommending import make_recommender
+from tests.recommending import CATALOG, make_recommender
 
 MODELS = {"champion": make_recommender(0), "challenger": make_recommender(1)}
 CLIENT = TestClient(make_app(MODELS))
@@ -28,6 +29,16 @@ def test_both_models_answer_as_their_recommenders_do():
     messages = [{"role": "user", "content": "I loved Heat"}]
     assert _ask(messages=messages, n=3, deny=["Up"]).json() == reply.json()
     assert reply.json()["models"][0]["recommendations"] != reply.json()["models"][1]["recommendations"]
+
+
+def test_a_title_that_one_of_the_catalogs_has_is_no_error():
+    smaller = make_recommender(1, Catalog(CATALOG.items[:8]))
+    client = TestClient(make_app({"champion": smaller, "challenger": MODELS["champion"]}))
+    reply = client.post("/api/recommend", json={"conversation": "a film", "n": 8, "deny": ["Network"]})
+    short, long = ([item["title"] for item in own["recommendations"]] for own in reply.json()["models"])
+    assert len(short) == len(long) == 8 and "Network" not in long
+    reply = client.post("/api/recommend", json={"conversation": "a film", "n": 1, "allow": ["Network"]})
+    assert reply.status_code == 400 and reply.json()["error"].startswith("champion: n = 1: 0 of the catalog's 8")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from convrec.data.catalog import Catalog, Item, build_catalog
 from convrec.data.catalog_files import load_catalog, read_rows
 from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import write_catalog
-from convrec.data.titles import normalise
+from convrec.data.titles import normalise, usable_title
 from convrec.errors import InputError
 
 
@@ -225,3 +225,9 @@ def test_a_title_that_ends_in_a_year_has_it():
     rows = [{"title": "Heat (1995)"}, {"title": "Up (2009)", "year": 2009}, {"title": "Odd (1999)", "year": 2001}]
     films, _ = build_catalog([*rows, {"title": "(1984)"}], (), Quarantine())
     assert films.items == (Item("Heat", 1995), Item("Up", 2009), Item("Odd (1999)", 2001), Item("(1984)", None))
+
+
+def test_titles_are_kept_and_compared_in_composed_unicode():
+    decomposed = "Ame\u0301lie"
+    assert usable_title(decomposed, 2001) == ("Am\u00e9lie", 2001)
+    assert Catalog([Item("Am\u00e9lie", 2001)]).find(decomposed, 2001) == 0

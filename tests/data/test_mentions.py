@@ -23,6 +23,9 @@ MENTIONS = Mentions(
             Item("Monsters, Inc.", 2001),
             Item("Schindler's List", 1993),
             Item("eXistenZ", 1999),
+            Item("Lilo & Stitch", 2002),
+            Item("Pride and Prejudice", 2005),
+            Item("Amélie", 2001),
             Item("Leon", 1994, aliases=("The Professional",)),
         ]
     )
@@ -50,11 +53,20 @@ MENTIONS = Mentions(
         ("existenz?", ["eXistenZ"]),
         ("I saw The Professional", ["The Professional"]),
         ("Toy\nStory", []),
+        ("Alien's mood, Heat’s ending, Schindler's List's score", ["Alien", "Heat", "Schindler's List"]),
+        ("Lilo and Stitch, Pride & Prejudice", ["Lilo & Stitch", "Pride and Prejudice"]),
+        ("Amelie, or Ame\u0301lie", ["Amélie"]),
+        ("her's, his", []),
         ("", []),
     ],
 )
 def test_titles_in_a_text(text, titles):
     assert MENTIONS.titles([text]) == titles
+
+
+def test_a_text_of_many_lines_takes_no_longer_than_it_is_long():
+    text = "\n" * 100_000 + "Her"
+    assert MENTIONS.titles([text * 3]) == []
 
 
 def test_titles_of_several_texts_stand_once():

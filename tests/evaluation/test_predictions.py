@@ -137,6 +137,26 @@ def test_a_bad_row_is_an_error_that_says_where_and_what(tmp_path, capsys, row, m
     assert re.search(message, told.err)
 
 
+def test_seen_titles_count_with_a_year_or_without(tmp_path, capsys):
+    for seen in ("Ronin (1998)", "Ronin", " ronin (2001)"):
+        _score(
+            tmp_path,
+            [{"response": "Ronin (1998)\nHeat (1995)", "groundtruth": [["Heat", 1995]], "seen_titles": [seen]}],
+            "--json",
+        )
+        found = json.loads(capsys.readouterr().out)
+        assert (found["recall@1"], found["seen"]) == (1, 0.5), seen
+
+
+@pytest.mark.parametrize(("length", "cutoffs"), [(20, [5, 10, 15, 20]), (12, [5, 10]), (3, [3])])
+def test_the_cutoffs_not_given_are_those_up_to_the_length(tmp_path, capsys, length, cutoffs):
+    path = _write(tmp_path, ROWS)
+    files = ["--predictions", str(path), "--catalog", str(tmp_path / "catalog.csv")]
+    main(["score", *files, "--list-length", str(length), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert [name for name in found if name.startswith("ndcg")] == [f"ndcg@{k}" for k in cutoffs]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -26,7 +26,7 @@ def test_the_table_has_n_intervals_and_p_within_80_columns(tmp_path, capsys, mon
     assert "1749 rows, 1175 prompts" in shown and "R@5 " not in shown
     assert shown.count(".240-1.000") == 2 * len(values)
     assert "Rank-GRPO, constrained over neighbours: +0.1893" in shown
-    assert "Rank-GRPO over neighbours: +0.1893 (+0.1796 to +0.1995, p = 0.0005)" in shown
+    assert "Rank-GRPO over neighbours: +0.1893 [+0.1796, +0.1995] p = 0.0005" in shown
 
 
 def test_there_must_be_an_evaluation(tmp_path):

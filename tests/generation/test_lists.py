@@ -16,7 +16,7 @@ from convrec.data.catalog import Catalog, Item
 from convrec.errors import InputError
 from convrec.generation.engine import TransformersEngine
 from convrec.generation.journal import ListJournal
-from convrec.generation.lists import EngineOptions, Settings, model_lists
+from convrec.generation.lists import EngineOptions, Settings, check_constraint, model_lists
 from convrec.generation.models import standalone
 from convrec.generation.tokenizer import load_tokenizer
 from tests.conftest import ROOT
@@ -152,6 +152,8 @@ def test_lists_from_the_catalog_alone(model, asked):
     smaller = Catalog(catalog.items[:4])
     with pytest.raises(InputError, match="3 items is asked for, and 2 of the catalog's 4"):
         model_lists(model, [{**ROWS[0], "seen_titles": ["Heat", "Up"]}], settings, OPTIONS, smaller)
+    with pytest.raises(InputError, match=r"evaluate\.constrained: a list of 3 items .*; or set it to false"):
+        check_constraint(model, [{"seen_titles": []}, {"seen_titles": ["Heat", "Up"]}], smaller, 3)
 
 
 ENTRIES = st.dictionaries(st.text(max_size=5), st.text(max_size=8), min_size=1, max_size=4)

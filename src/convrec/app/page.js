@@ -115,8 +115,14 @@ function setBusy(busy) {
   byId("status").textContent = busy ? "Asking…" : "";
 }
 
+function refuse(reason) {
+  byId("lists").replaceChildren();
+  show(reason);
+}
+
 async function ask() {
   if (asked) asked.abort();
+  asked = null;
   show("");
   if (!turns.length) {
     byId("lists").replaceChildren();
@@ -126,7 +132,7 @@ async function ask() {
   const length = Number(byId("n").value);
   if (!Number.isInteger(length) || length < 1) {
     setBusy(false);
-    show("Items: give a whole number from 1.");
+    refuse("Items: give a whole number from 1.");
     return;
   }
   const own = asked = new AbortController();
@@ -142,9 +148,9 @@ async function ask() {
     const reply = await response.json().catch(() => ({ error: `the server answered ${response.status}` }));
     if (own !== asked) return;
     if (response.ok) showLists(reply.models);
-    else show(reply.error || `the server answered ${response.status}`);
+    else refuse(reply.error || `the server answered ${response.status}`);
   } catch (error) {
-    if (error.name !== "AbortError") show("The server does not answer. Is `convrec app` still running?");
+    if (own === asked) refuse("The server does not answer. Is `convrec app` still running?");
   } finally {
     if (own === asked) setBusy(false);
   }

@@ -72,6 +72,7 @@ def make_app(models: Mapping[str, Recommender]) -> FastAPI:
         if (question.conversation is None) == (question.messages is None):
             raise InputError("conversation, messages: give one of the two")
         said: Any = question.messages if question.conversation is None else question.conversation
+        _check_titles(models, question)
         answers = [
             {"name": name, "recommendations": _answer(name, model, said, question)} for name, model in models.items()
         ]
@@ -82,9 +83,19 @@ def make_app(models: Mapping[str, Recommender]) -> FastAPI:
     return app
 
 
+def _check_titles(models: Mapping[str, Recommender], question: Question) -> None:
+    """Raise `InputError` for a title that no model's catalog has; each has its own."""
+    for field, titles in (("deny", question.deny), ("allow", question.allow or [])):
+        for title in titles:
+            if not any(model.knows(title) for model in models.values()):
+                next(iter(models.values())).check_titles(field, [title])
+
+
 def _answer(name: str, model: Recommender, said: Any, question: Question) -> list[dict[str, Any]]:
+    deny = list(filter(model.knows, question.deny))
+    allow = None if question.allow is None else list(filter(model.knows, question.allow))
     try:
-        (answer,) = model.recommend([said], question.n, question.deny, question.allow)
+        (answer,) = model.recommend([said], question.n, deny, allow)
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
     return [asdict(recommendation) for recommendation in answer]

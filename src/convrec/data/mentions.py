@@ -1,15 +1,18 @@
 """Which titles of the catalog a conversation names, as far as free text tells."""
 
 import re
+import unicodedata
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from convrec.data.catalog import Catalog
 
-_WORD = re.compile(r"[^\W_]+(?:['’`][^\W_]+)*")
+_WORD = re.compile(r"[^\W_]+(?:['’`][^\W_]+)*|&")
 _YEAR_BEHIND = re.compile(r"[\"”’'*_]*\s?[(\[]\d{4}[)\]]")
 _OPENING = {'"': '"', "“": "”", "‘": "’", "«": "»", "„": "“", "*": "*", "_": "_"}
-_SENTENCE_END = re.compile(r"(?:^|[.!?…:;\n])[\s\"“‘(*_]*$")
+_SENTENCE_END = ".!?…:;"
+_BEFORE_WORDS = ' \t\r\n"“‘(*_'
+_LOOK_BACK = 50  # characters before a title, in which its sentence's beginning is looked for
 _ARTICLES = {"the", "a", "an"}
 _PHRASE = 3  # words: a title of so many is hardly written by chance, so that its capitals do not matter
 # Titles, too: at the beginning of a sentence they are more often the word.
@@ -50,7 +53,9 @@ class Mentions:
             for title in (item.title, *item.aliases):
                 words = _WORD.findall(title)
                 if words:
-                    spelling = _Spelling(tuple(map(_plain, words)), tuple(word[0].isupper() for word in words), title)
+                    plain = tuple(map(_plain, words))
+                    capitals = (word[0].isupper() and own != "and" for word, own in zip(words, plain, strict=True))
+                    spelling = _Spelling(plain, tuple(capitals), title)
                     self._by_first_word.setdefault(spelling.words[0], []).append(spelling)
         for spellings in self._by_first_word.values():
             spellings.sort(key=lambda spelling: -len(spelling.words))
@@ -59,14 +64,20 @@ class Mentions:
         """Return the titles that the texts name, each once, in order."""
         return list(dict.fromkeys(title for text in texts for title in self._titles_of(text)))
 
+    def _spellings(self, word: str) -> list[_Spelling]:
+        """Return the spellings that begin with a word, or with it but for its possessive."""
+        own = self._by_first_word.get(word, [])
+        return own + self._by_first_word.get(word.removesuffix("'s"), []) if word.endswith("'s") else own
+
     def _titles_of(self, text: str) -> list[str]:
+        text = unicodedata.normalize("NFC", text)
         found = list(_WORD.finditer(text))
         words = [_plain(match.group()) for match in found]
         titles, at = [], 0
         while at < len(words):
-            for spelling in self._by_first_word.get(words[at], ()):
+            for spelling in self._spellings(words[at]):
                 end = at + len(spelling.words)
-                if tuple(words[at:end]) == spelling.words and _is_named(text, found[at:end], spelling):
+                if _are_words(words[at:end], spelling.words) and _is_named(text, found[at:end], spelling):
                     titles.append(spelling.title)
                     at = end
                     break
@@ -76,7 +87,14 @@ class Mentions:
 
 
 def _plain(word: str) -> str:
-    return word.replace("’", "'").replace("`", "'").casefold()
+    """Return a word as words are compared: without case, accents, kinds of apostrophes; `&` is "and"."""
+    letters = unicodedata.normalize("NFKD", word.replace("’", "'").replace("`", "'").replace("&", "and"))
+    return "".join(letter for letter in letters if not unicodedata.combining(letter)).casefold()
+
+
+def _are_words(words: list[str], title: tuple[str, ...]) -> bool:
+    """Return whether words are those of a title, the last one's possessive ("Inception's") aside."""
+    return tuple(words) == title or (*words[:-1], words[-1].removesuffix("'s")) == title
 
 
 def _is_named(text: str, matches: list[re.Match[str]], spelling: _Spelling) -> bool:
@@ -92,8 +110,13 @@ def _is_named(text: str, matches: list[re.Match[str]], spelling: _Spelling) -> b
         for place, (match, capital) in enumerate(zip(matches, spelling.capitals, strict=True))
     ):
         return False
-    begins_sentence = _SENTENCE_END.search(text, 0, start) is not None
-    return not (begins_sentence and len(matches) == 1 and spelling.words[0] in _COMMON)
+    return not (_begins_sentence(text, start) and len(matches) == 1 and spelling.words[0] in _COMMON)
+
+
+def _begins_sentence(text: str, start: int) -> bool:
+    before = text[max(0, start - _LOOK_BACK) : start]
+    head = before.rstrip(_BEFORE_WORDS)
+    return not head or head[-1] in _SENTENCE_END or "\n" in before[len(head) :]
 
 
 def _is_quoted(text: str, start: int, end: int) -> bool:

@@ -11,8 +11,8 @@ WRITTEN_YEARS = range(1870, 2101)  # the numbers of four digits in free text tha
 
 @lru_cache(maxsize=100_000)  # the same few titles come again and again
 def fold(title: str) -> str:
-    """Return the title with whitespace folded and case removed: the form in which titles are compared."""
-    return " ".join(title.split()).casefold()
+    """Return the title in composed Unicode, whitespace folded, case removed: the form in which titles are compared."""
+    return " ".join(unicodedata.normalize("NFC", title).split()).casefold()
 
 
 _ARTICLE_LAST = re.compile(r"^(.*), (the|an?)$")
@@ -109,7 +109,7 @@ def year_gap(one: int | None, other: int | None) -> int:
 
 
 def usable_title(title: object, year: object) -> tuple[str, int | None]:
-    """Return title and year as an item has them: whitespace folded, the year a number, None where it is missing.
+    """Return title and year as an item has them: composed Unicode (NFC), whitespace folded; a number as year, or None.
 
     A title that ends in a year in brackets has that year. Raises `ValueError` saying what is wrong with the two.
     """
@@ -119,7 +119,7 @@ def usable_title(title: object, year: object) -> tuple[str, int | None]:
         raise ValueError("title is no text")
     if not isinstance(title, str) and abs(title) > _LARGEST_TITLE:
         raise ValueError("title is no text")
-    text = " ".join(str(title).split())
+    text = " ".join(unicodedata.normalize("NFC", str(title)).split())
     if not text:
         raise ValueError("no title")
     if not is_clean(text):

@@ -75,12 +75,21 @@ def _truths(values: object) -> list[Truth]:
     return found
 
 
+@lru_cache(maxsize=100_000)
+def _seen_title(text: str) -> str:
+    """Return the title of a text `Title (Year)` or `Title`: a title counts as seen whatever its year."""
+    return usable_item(text)["title"]
+
+
 def _seen(values: object) -> list[str]:
     if values is None:
         return []
     if not isinstance(values, list) or not all(isinstance(title, str) for title in values):
         raise ValueError(f"field 'seen_titles' is {_shown(values)}; give a list of titles as texts")
-    return values
+    try:
+        return list(map(_seen_title, values))
+    except ValueError as problem:
+        raise ValueError(f"field 'seen_titles' is {_shown(values)}: {problem}; give titles as texts") from None
 
 
 def _list_of_items(values: object, catalog: Catalog, tolerance: int) -> WrittenList:

@@ -50,5 +50,5 @@ def print_results(paths: Paths) -> None:
             console.print(f"Paired differences in {label}, with 95 % intervals, over {metrics['n_rows']} rows:")
             for name, gain in gains.items():
                 one, other = (systems[system] for system in system_pair(name))
-                spread = f"{gain['low']:+.4f} to {gain['high']:+.4f}"
-                console.print(f"  {one} over {other}: {gain['mean']:+.4f} ({spread}, p = {gain['p']:.4f})")
+                spread = f"[{gain['low']:+.4f}, {gain['high']:+.4f}]"
+                console.print(f"  {one} over {other}: {gain['mean']:+.4f} {spread} p = {gain['p']:.4f}", soft_wrap=True)

@@ -116,14 +116,14 @@ class CatalogTrie:
         Raises `InputError` for a list of no items or of more than are open, and for an item that is not there.
         """
         rows = np.ones((len(requests), self.num_items), dtype=bool)
-        for row, (is_open, request) in enumerate(zip(rows, requests, strict=True)):
+        for is_open, request in zip(rows, requests, strict=True):
             if request.allowed is not None:
                 is_open[:] = False
                 is_open[self._indices(request.allowed, "allowed")] = True
             is_open[self._indices(request.banned, "banned")] = False
             if not 1 <= request.length <= is_open.sum():
                 raise InputError(
-                    f"request {row}: a list of {request.length} items is asked for, and {is_open.sum()} of the "
+                    f"a list of {request.length} items is asked for, and {is_open.sum()} of the "
                     f"catalog's {self.num_items} are left for it; ask for 1 to that many, or allow more"
                 )
         return torch.from_numpy(rows)

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 from convrec.config import Params
 from convrec.data.catalog import Catalog
 from convrec.device import pick_device
+from convrec.errors import InputError
 from convrec.fingerprint import fingerprint
 from convrec.generation.constraint import CatalogTrie, ListRequest
 from convrec.generation.engine import Engine, TransformersEngine, token_ids
@@ -113,6 +114,16 @@ def catalog_trie(catalog: Catalog, tokenizer: Any) -> CatalogTrie:
 def list_request(row: Mapping[str, Any], catalog: Catalog, length: int) -> ListRequest:
     """Return what a canonical row asks for: a list of so many items, none of them seen."""
     return ListRequest(length, catalog.indices_of_titles(row["seen_titles"]))
+
+
+def check_constraint(model: Path, rows: Sequence[Mapping[str, Any]], catalog: Catalog, length: int) -> None:
+    """Raise `InputError` where a model cannot write a catalog line, or a row has too few items left for its list."""
+    try:
+        trie = catalog_trie(catalog, load_tokenizer(model))
+        for row in rows:
+            trie.open_items([list_request(row, catalog, length)])
+    except InputError as error:
+        raise InputError(f"evaluate.constrained: {error}; or set it to false") from None
 
 
 def list_journal(model: Path, settings: Settings, options: EngineOptions, catalog: Catalog | None) -> ListJournal:

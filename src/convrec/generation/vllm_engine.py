@@ -71,9 +71,10 @@ class VllmEngine(Engine):
         config: Any = AutoConfig.from_pretrained(path)
         length, positions = max_prompt_length + max_completion_length, getattr(config, "max_position_embeddings", None)
         if positions is not None and length > positions:
+            field = "evaluate.max_completion_length" if trie is None else "common.list_length"
             raise InputError(
                 f"{path} has {positions} positions: no room for a prompt of {max_prompt_length} tokens and a list of "
-                f"evaluate.max_completion_length = {max_completion_length}; lower that, or common.max_prompt_length"
+                f"{max_completion_length}; lower {field}, or common.max_prompt_length"
             )
         with tempfile.TemporaryDirectory() as folder:  # the engine, in its own process, reads the trie at its start
             constraint = {}

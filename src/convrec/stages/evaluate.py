@@ -16,7 +16,7 @@ from convrec.evaluation.comparison import Interval, mean_intervals, paired_inter
 from convrec.evaluation.scoring import score_lists
 from convrec.evaluation.slices import slice_rows, slice_scores
 from convrec.evaluation.systems import CONSTRAINED
-from convrec.generation.lists import EngineOptions, Settings, model_lists
+from convrec.generation.lists import EngineOptions, Settings, check_constraint, model_lists
 from convrec.generation.prompts import TRUNCATED_SHARE
 from convrec.parsing import format_list
 from convrec.paths import TRAINED, Paths
@@ -121,6 +121,8 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     record.log_dataset(paths.split("test"), "test")
     record.log_dataset(paths.catalog, "catalog")
 
+    if config.constrained:
+        check_constraint(paths.model("sft"), prompts, catalog, common.list_length)
     held_out = _HeldOut(rows, prompts, catalog, mentions(train, catalog), common.list_length, common.cutoffs)
     headline = f"ndcg_at_{max(common.cutoffs)}"
     metrics: dict[str, Any] = {"n_rows": len(rows), "n_prompts": len(prompts)}

@@ -164,6 +164,11 @@ def align(params: Params, paths: Paths, start: Start, folder: Path, record: Run)
     record.log_metrics({TRUNCATED_SHARE: prompts.report("the training split")})
     history = HistoryCallback(folder / "history.jsonl", record.log_metrics)
     trie = catalog_trie(catalog, tokenizer) if config.constrained else None
+    if trie is not None and trie.longest(common.list_length) > config.max_completion_length:
+        raise InputError(
+            f"rank_grpo.max_completion_length = {config.max_completion_length}: {common.list_length} items of the "
+            f"catalog can take {trie.longest(common.list_length)} tokens; raise it to that"
+        )
     trainer = RankGRPOTrainer(
         start.model,
         rewards,
