@@ -4,8 +4,9 @@
     python -m benchmarks.constraint --bpe 32000      # byte-level BPE, in which `)\\n` is a token
     python -m benchmarks.constraint --catalog FILE   # a catalog of your own (csv, jsonl, parquet, pickle)
 
-Weights are random, titles drawn from made-up words as often as Zipf's law has it. The same model then writes as many
-tokens freely. Limits: 5 % of the time of generation, 5 s to build the trie.
+Weights are random, titles drawn from made-up words as often as Zipf's law has it; lists are greedy, with the embedded
+profile's repetition penalty. The same model then writes as many tokens freely. Limits: 5 % of the time of generation,
+5 s to build the trie.
 """
 
 import argparse
@@ -101,7 +102,8 @@ def main() -> None:
     else:
         items = [Item(title, int(rng.integers(1930, 2024))) for title in draw_titles(rng, words, NUM_ITEMS)]
     lines = [str(item) for item in items]
-    sizes = load_params(Path("params.yaml")).base_model.embedded
+    params = load_params(Path("params.yaml"))
+    sizes = params.base_model.embedded
     if options.bpe:
         tokenizer = byte_level_bpe(["\n".join(lines), *words], options.bpe)
     else:
@@ -132,6 +134,7 @@ def main() -> None:
             prompts,
             attention_mask=torch.ones_like(prompts),
             do_sample=False,
+            repetition_penalty=params.common.repetition_penalty,
             max_new_tokens=max_new_tokens,
             logits_processor=processors,
         )

@@ -35,7 +35,7 @@ def _decode(trie: CatalogTrie, requests: list[ListRequest], vocab_size: int, see
     columns: list[torch.Tensor] = []
     for step in range(trie.longest(max(request.length for request in requests)) + 2):
         scores = np.stack([_noise(seed + row, vocab_size)([0] * step) for row in range(len(requests))])
-        columns.append(state.mask(torch.from_numpy(scores)).argmax(dim=1))
+        columns.append(state.mask_(torch.from_numpy(scores)).argmax(dim=1))
         state.advance(columns[-1])
     assert not state.lost.any()
     return torch.stack(columns, dim=1)

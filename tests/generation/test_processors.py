@@ -100,10 +100,8 @@ def test_rows_that_changed_places_are_followed():
     world = _World("embedded", ["Heat (1995)", "Alien (1979)"])
     heat, alien, y1995, y1979 = world.tokenizer.convert_tokens_to_ids(["Heat", "Alien", " (1995)\n", " (1979)\n"])
     processor = CatalogConstraint(world.trie, [ListRequest(2)])
-    scores = torch.zeros(2, len(world.tokenizer))
-    processor(torch.tensor([[1], [1]]), scores)
-    processor(torch.tensor([[1, heat], [1, alien]]), scores)
-    masked = processor(torch.tensor([[1, alien, y1979], [1, heat, y1995]]), scores)
+    for ids in ([[1], [1]], [[1, heat], [1, alien]], [[1, alien, y1979], [1, heat, y1995]]):
+        masked = processor(torch.tensor(ids), torch.zeros(2, len(world.tokenizer)))
     assert masked.isfinite().nonzero().tolist() == [[0, heat], [1, alien]]
 
 
@@ -125,5 +123,5 @@ def test_what_it_cannot_do_is_refused():
             CatalogConstraint(world.trie, REQUESTS),
             logits_processor=[CatalogConstraint(world.trie, REQUESTS), _Forced()],
         )
-    with pytest.raises(InputError, match="request 1: a list of 30 items"):
+    with pytest.raises(InputError, match="a list of 30 items"):
         CatalogConstraint(world.trie, [ListRequest(2), ListRequest(30)])

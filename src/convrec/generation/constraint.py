@@ -263,9 +263,10 @@ class ConstraintState:
         """
         if vocab_size < trie.vocab_size:
             raise InputError(f"vocabulary of {vocab_size} tokens: the catalog needs {trie.vocab_size}; take its model")
-        device, size = trie.tokens.device, capacity or len(requests)
+        device, size, num_layers = trie.tokens.device, capacity or len(requests), len(trie.first_tokens)
         self.vocab_size = vocab_size
         self._trie = trie
+        self._degrees = trie.pointers.diff()  # 0 at a leaf
         self._rows = torch.arange(size, device=device)
         self._nodes = torch.full((size,), DONE, device=device)
         self._remaining = torch.zeros(size, dtype=torch.int64, device=device)
@@ -273,10 +274,17 @@ class ConstraintState:
             [torch.ones_like(trie.lengths), trie.sizes.new_tensor([_ALWAYS]), trie.sizes]
         ).int()
         self._counts = self._all_counts.repeat(size, 1)
-        # 0 for the first tokens of what is open, else -inf; to add is far quicker than to choose by booleans
-        self._all_bias = torch.full((len(trie.first_tokens), vocab_size), -torch.inf, device=device)
+        self._taken = self._counts.new_tensor(-1)
+        # 0 for the first tokens of what is open, else -inf: to add is far quicker than to choose by booleans. A row of
+        # these for each list and layer; the last one is that of lists which stand below a root.
+        self._all_bias = torch.full((num_layers, vocab_size), -torch.inf, device=device)
         self._all_bias.scatter_(1, trie.first_tokens, 0.0)
-        self._bias = self._all_bias.repeat(size, 1, 1)
+        self._below = size * num_layers
+        self._bias = self._all_bias.new_empty((self._below + 1, vocab_size))
+        self._bias[self._below] = -torch.inf
+        self._bias_rows = torch.arange(self._below, device=device).view(size, num_layers)
+        layers = trie.layers[torch.arange(len(self._degrees), device=device).clamp(max=_NUM_ROOTS)]
+        self._layers = torch.where(layers >= 0, layers, self._below)  # of a node
         self.lost = torch.zeros(size, dtype=torch.bool, device=device)  # rows that were given a token not allowed
         self.put(self._rows[: len(requests)], requests)
 
@@ -291,7 +299,7 @@ class ConstraintState:
         is_open = trie.open_items(requests).to(rows.device)
         length = torch.tensor([request.length for request in requests], dtype=torch.int64, device=rows.device)
         self._counts[rows] = self._all_counts
-        self._bias[rows] = self._all_bias
+        self._bias[self._bias_rows[rows]] = self._all_bias
         row, items = (~is_open).nonzero(as_tuple=True)
         self._close(rows[row], items)
         self._remaining[rows] = length
@@ -301,60 +309,67 @@ class ConstraintState:
     def allowed(self, rows: torch.Tensor | None = None) -> torch.Tensor:
         """Return which tokens may come next, as booleans (B, vocab_size); EOS and pad behind a list's end."""
         size = len(self._rows if rows is None else rows)
-        return self.mask(torch.zeros(size, self.vocab_size, device=self._rows.device), rows) == 0
+        return self.mask_(torch.zeros(size, self.vocab_size, device=self._rows.device), rows) == 0
 
-    def mask(self, scores: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the scores (B, vocab_size) with -inf at every token that may not come next."""
-        rows = self._rows if rows is None else rows
-        nodes = self._nodes[rows]
-        layers = self._trie.layers[nodes.clamp(max=_NUM_ROOTS)]
-        at_root = (layers >= 0).nonzero().squeeze(1)
-        if len(at_root) == len(rows):
-            whole = rows is self._rows and self._bias.shape[1] == 1  # the usual case: no copy
-            bias = self._bias[:, 0] if whole else self._bias[rows, layers]
-            return (scores + bias).to(scores.dtype)
-        masked = torch.full_like(scores, -torch.inf)
-        if len(at_root):
-            masked[at_root] = (scores[at_root] + self._bias[rows[at_root], layers[at_root]]).to(scores.dtype)
-        below = (layers < 0).nonzero().squeeze(1)
+    def mask_(self, scores: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
+        """Set the scores (B, vocab_size), in place, to -inf at every token that may not come next; return them."""
+        rows, nodes = (self._rows, self._nodes) if rows is None else (rows, self._nodes[rows])
+        layers = self._layers[nodes]
+        below = (layers == self._below).nonzero().squeeze(1)
         at, tokens = self._open_edges(rows[below], nodes[below])
-        masked[below[at], tokens] = scores[below[at], tokens]
-        return masked
+        at = below[at]
+        kept = scores[at, tokens]
+        if rows is self._rows and len(self._all_bias) == 1:  # the usual case: the bias need not be gathered
+            scores.add_(self._bias[: self._below])
+            scores[below] = -torch.inf
+        else:
+            scores.add_(self._bias[(self._bias_rows[:, 0][rows] + layers).clamp_(max=self._below)])
+        scores[at, tokens] = kept
+        return scores
 
     def _open_edges(self, rows: torch.Tensor, nodes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the tokens that lead on from the nodes to an open item: the index of the node, and the token."""
-        trie = self._trie
-        begin, end = trie.pointers[nodes], trie.pointers[nodes + 1]
-        nth = torch.arange(int((end - begin).max()), device=rows.device)
-        edges = (begin[:, None] + nth).clamp(max=len(trie.tokens) - 1)
-        is_open = self._counts[rows[:, None], trie.columns[_NUM_ROOTS + edges]] > 0
-        at, which = (is_open & (begin[:, None] + nth < end[:, None])).nonzero(as_tuple=True)
+        trie, degrees = self._trie, self._degrees[nodes]
+        nth = torch.arange(int(degrees.max()) if len(rows) else 0, device=rows.device)
+        edges = (trie.pointers[nodes][:, None] + nth).clamp_(max=len(trie.tokens) - 1)
+        is_open = self._counts[rows[:, None], trie.columns[_NUM_ROOTS:][edges]] > 0
+        at, which = (is_open & (nth < degrees[:, None])).nonzero(as_tuple=True)
         return at, trie.tokens[edges[at, which]]
 
     def advance(self, tokens: torch.Tensor, rows: torch.Tensor | None = None) -> None:
         """Move each row on by its token (B,); a token that was not allowed ends the list and marks the row as lost."""
-        trie, rows = self._trie, self._rows if rows is None else rows
-        keys = (self._nodes[rows] << 32) + tokens
-        edges = torch.searchsorted(trie.keys, keys).clamp(max=len(trie.keys) - 1)
+        if rows is None:  # the usual case, without a copy
+            self._nodes, lost = self._step(self._nodes, tokens, self._rows)
+            self.lost |= lost
+        else:
+            self._nodes[rows], lost = self._step(self._nodes[rows], tokens, rows)
+            self.lost[rows] |= lost
+
+    def _step(self, nodes: torch.Tensor, tokens: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the nodes behind the tokens, and which rows were given one that was not allowed."""
+        trie = self._trie
+        keys = (nodes << 32).add_(tokens)
+        edges = torch.searchsorted(trie.keys, keys).clamp_(max=len(trie.keys) - 1)
         nodes = edges + _NUM_ROOTS
-        known = (trie.keys[edges] == keys) & (self._counts[rows, trie.columns[nodes]] > 0)
-        is_leaf = trie.pointers[nodes] == trie.pointers[nodes + 1]
-        items = torch.where(known, trie.items[nodes], trie.num_items)
+        closed = self._counts[rows, trie.columns[nodes]] <= 0
+        lost = (trie.keys[edges] != keys).logical_or_(closed)
+        items = trie.items[nodes].masked_fill_(lost, trie.num_items)
         written = (items < trie.num_items).nonzero().squeeze(1)
-        self._remaining[rows[written]] -= 1
-        self._close(rows[written], items[written])
-        nodes = torch.where(is_leaf, trie.roots[1, self._remaining[rows].clamp(max=2)], nodes)
-        self._nodes[rows] = torch.where(known, nodes, DONE)
-        self.lost[rows] |= ~known
+        if len(written):
+            of_items = rows[written]
+            remaining = self._remaining[of_items] - 1
+            self._remaining[of_items] = remaining
+            self._close(of_items, items[written])
+            nodes[written] = trie.roots[1, remaining.clamp_(max=2)]
+        ends = self._degrees[nodes] == 0
+        return nodes.masked_fill_(lost.logical_or(ends), DONE), lost
 
     def _close(self, rows: torch.Tensor, items: torch.Tensor) -> None:
         """Take each item out of what is open to its row; a row may stand several times."""
         trie = self._trie
-        one = self._counts.new_tensor(-1)
-        self._counts.index_put_((rows[:, None], trie.item_columns[items]), one, accumulate=True)
-        layers = torch.arange(len(trie.first_tokens), device=rows.device)[:, None]
+        self._counts.index_put_((rows[:, None], trie.item_columns[items]), self._taken, accumulate=True)
         left = self._counts[rows, trie.first_columns[:, items]] > 0
-        self._bias[rows, layers, trie.first_tokens[:, items]] = torch.where(left, 0.0, -torch.inf)
+        self._bias[self._bias_rows[rows].T, trie.first_tokens[:, items]] = torch.where(left, 0.0, -torch.inf)
 
 
 def allowed_tokens(

@@ -25,7 +25,10 @@ class CatalogConstraint(LogitsProcessor):
         self._input_ids = torch.empty(0)
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        """Return the scores (rows, V) with -inf for what is not allowed; raises `ValueError` for any other batch."""
+        """Set the scores (rows, V) of what is not allowed to -inf, in place, and return them.
+
+        Raises `ValueError` for another batch than the one it began with.
+        """
         if self._state is None:
             self._trie = self._trie.to(scores.device)
             self._prompt_length = input_ids.shape[1]
@@ -33,7 +36,7 @@ class CatalogConstraint(LogitsProcessor):
         else:
             self._follow(self._state, input_ids, scores)
         self._input_ids = input_ids
-        return self._state.mask(scores)  # type: ignore[return-value]
+        return self._state.mask_(scores)  # type: ignore[return-value]
 
     @property
     def state_bytes(self) -> int:
@@ -54,11 +57,11 @@ class CatalogConstraint(LogitsProcessor):
     def _follow(self, state: ConstraintState, input_ids: torch.Tensor, scores: torch.Tensor) -> None:
         """Bring the state to the tokens written since the last step, or all of them where rows changed places."""
         prompt, length = self._prompt_length, self._input_ids.shape[1]
-        same_batch = len(input_ids) == len(self._input_ids) and input_ids.shape[1] > length
-        if not same_batch or not torch.equal(input_ids[:, :prompt], self._input_ids[:, :prompt]):
-            raise ValueError("CatalogConstraint: this is not the batch it began with; make a new one for each generate")
-        if torch.equal(input_ids[:, :length], self._input_ids):
+        longer = len(input_ids) == len(self._input_ids) and input_ids.shape[1] > length
+        if longer and torch.equal(input_ids[:, :length], self._input_ids):
             written = input_ids[:, length:]
+        elif not longer or not torch.equal(input_ids[:, :prompt], self._input_ids[:, :prompt]):
+            raise ValueError("CatalogConstraint: this is not the batch it began with; make a new one for each generate")
         else:
             written = input_ids[:, prompt:]
             state.put(torch.arange(len(input_ids), device=scores.device), self._requests)

@@ -101,7 +101,7 @@ class VllmCatalogConstraint(LogitsProcessor):
         self._read()
         places = self._tensor(list(self._lists))
         rows = self._tensor([own.row for own in self._lists.values()])
-        logits[places] = self._state.mask(logits[places], rows)
+        logits[places] = self._state.mask_(logits[places], rows)
         return logits
 
     def _remove(self, place: int) -> None:
