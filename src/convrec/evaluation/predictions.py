@@ -1,11 +1,14 @@
 """`convrec score`: the scores of a file of anybody's lists, outside the graph (docs/evaluation.md)."""
 
-import json
+import gc
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import orjson
+import pandas as pd
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -145,14 +148,12 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 if text.isspace():
                     continue
                 try:
-                    row = json.loads(text.decode("utf-8"))
+                    row = orjson.loads(text.decode("utf-8"))
                 except UnicodeDecodeError:
                     raise InputError(f"{path}: line {number}: not UTF-8; convert the file to UTF-8") from None
-                except json.JSONDecodeError as error:
+                except orjson.JSONDecodeError as error:
                     problem = f"{error.msg} at column {error.colno}"
                     raise InputError(f"{path}: line {number}: not JSON ({problem}); give one object a line") from None
-                except (ValueError, RecursionError) as error:  # numbers of thousands of digits, brackets without end
-                    raise InputError(f"{path}: line {number}: not readable JSON ({error}); mend the line") from None
                 if not isinstance(row, dict):
                     raise InputError(f"{path}: line {number}: {_shown(row)} is no object; give one object a line")
                 yield number, row
@@ -165,6 +166,26 @@ def score_predictions(path: Path, catalog: Catalog, settings: Settings) -> Score
 
     Raises `InputError` naming file, line, field and remedy on the first row that cannot be scored.
     """
+    with _uncollected():
+        table = _score_rows(path, catalog, settings)
+    intervals = mean_intervals(table, [name for name in table if name != "prompt_id"], SAMPLES, SEED)
+    named = {name.replace("_at_", "@"): interval for name, interval in intervals.items()}
+    return Scores(len(table), int(table["prompt_id"].nunique()), named)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Stop the cyclic garbage collector, which finds nothing in rows, but takes a seventh of the time to say so."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _score_rows(path: Path, catalog: Catalog, settings: Settings) -> pd.DataFrame:
     cutoffs, num_ranks, protocol, tolerance = settings
     prompts: list[str | int] = []
     scores: list[RowScore] = []
@@ -178,10 +199,7 @@ def score_predictions(path: Path, catalog: Catalog, settings: Settings) -> Score
         scores.append(score_row(written, truths, seen, catalog, num_ranks, protocol, tolerance))
     if not scores:
         raise InputError(f"{path}: it holds no row; give one object with a list and its ground truth a line")
-    table = score_table(prompts, scores, cutoffs)
-    intervals = mean_intervals(table, [name for name in table if name != "prompt_id"], SAMPLES, SEED)
-    named = {name.replace("_at_", "@"): interval for name, interval in intervals.items()}
-    return Scores(len(table), int(table["prompt_id"].nunique()), named)
+    return score_table(prompts, scores, cutoffs)
 
 
 def print_scores(scores: Scores, settings: Settings) -> None:
