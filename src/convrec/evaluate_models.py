@@ -147,7 +147,14 @@ def record_data(record: Run, paths: Paths, split: str) -> None:
 
 def heading(metric: str) -> str:
     """Return a metric's name as tables head it: `ndcg_at_5` is NDCG@5."""
-    return metric.replace("recall_at_", "Recall@").replace("ndcg_at_", "NDCG@").replace("_", " ")
+    for name, written in (
+        ("recall_at_", "Recall@"),
+        ("ndcg_at_", "NDCG@"),
+        ("hit_rate_at_", "hit rate@"),
+        ("mrr", "MRR"),
+    ):
+        metric = metric.replace(name, written)
+    return metric.replace("_", " ")
 
 
 def shown(interval: dict[str, float]) -> str:
