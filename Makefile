@@ -27,7 +27,7 @@ demo: $(READY)  ## run the whole pipeline; PROFILE=name and DATA=folder choose a
 	@python -m flows.train
 
 test: $(READY)  ## run the tests
-	python -m pytest --numprocesses 2 --dist loadfile --durations 15
+	python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
 
 check: $(READY)  ## lint, formatting, types
 	ruff check .
