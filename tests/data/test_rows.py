@@ -35,7 +35,7 @@ WEST = datetime.timezone(-datetime.timedelta(hours=5))
         ('Say "Uno!" | twice', 'Say "Uno!" | twice', None),
         ("(1984)", "(1984)", None),
         ("Go (2000) (2000)", "Go", 2000),
-        ("שח \u202e e\u0301", "שח \u202e e\u0301", None),
+        ("שח \u202e e\u0301", "שח \u202e \u00e9", None),
     ],
 )
 def test_an_item_has_three_forms(value, title, year):
