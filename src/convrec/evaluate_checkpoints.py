@@ -16,12 +16,12 @@ from convrec.errors import InputError
 from convrec.evaluate_models import (
     answers,
     flat_metrics,
-    heading,
     interval_metrics,
     record_data,
     require_data,
     shown,
 )
+from convrec.evaluation.page import metric_label
 from convrec.fingerprint import fingerprint
 from convrec.generation.lists import EngineOptions, Settings
 from convrec.generation.models import check_model, has_weights, model_files
@@ -188,7 +188,7 @@ def print_checkpoints(result: dict[str, Any]) -> None:
     )
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     metrics = [f"recall_at_{cutoff}", f"ndcg_at_{cutoff}", "in_catalog"]
-    for name in ("stage", "step", *map(heading, metrics), "checkpoint"):
+    for name in ("stage", "step", *map(metric_label, metrics), "checkpoint"):
         table.add_column(name, justify="left" if name in ("stage", "checkpoint") else "right")
     for row in rows:
         state = " ".join(["kept" if row["kept"] else "pruned", *(["chosen"] if row["chosen"] else [])])

@@ -16,6 +16,7 @@ from convrec.config import Params, parse_params
 from convrec.data.conversations import distinct_prompts, write_rows
 from convrec.errors import InputError
 from convrec.evaluation.comparison import mean_interval
+from convrec.evaluation.page import metric_label
 from convrec.evaluation.scoring import mean_scores, score_lists
 from convrec.generation.lists import EngineOptions, Settings, model_lists
 from convrec.generation.models import find_model
@@ -145,18 +146,6 @@ def record_data(record: Run, paths: Paths, split: str) -> None:
     record.log_dataset(paths.catalog, "catalog")
 
 
-def heading(metric: str) -> str:
-    """Return a metric's name as tables head it: `ndcg_at_5` is NDCG@5."""
-    for name, written in (
-        ("recall_at_", "Recall@"),
-        ("ndcg_at_", "NDCG@"),
-        ("hit_rate_at_", "hit rate@"),
-        ("mrr", "MRR"),
-    ):
-        metric = metric.replace(name, written)
-    return metric.replace("_", " ")
-
-
 def shown(interval: dict[str, float]) -> str:
     """Return a mean with its interval."""
     return f"{interval['mean']:.4f} [{interval['low']:.4f}, {interval['high']:.4f}]"
@@ -173,5 +162,5 @@ def print_evaluations(results: Sequence[dict[str, Any]]) -> None:
     for result in results:
         table.add_column(result["model"], justify="right", overflow="fold")
     for metric in first["metrics"]:
-        table.add_row(heading(metric), *(shown(result["metrics"][metric]) for result in results))
+        table.add_row(metric_label(metric), *(shown(result["metrics"][metric]) for result in results))
     Console(highlight=False, width=120).print(table)

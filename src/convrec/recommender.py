@@ -62,7 +62,7 @@ class Recommender:
     def __init__(self, model: Any, tokenizer: Any, catalog: Catalog, settings: Settings):
         """Raise `InputError` where the tokenizer cannot write an item of the catalog."""
         self.catalog = catalog
-        self._model, self._tokenizer, self._settings = model.eval(), tokenizer, settings
+        self._model, self._tokenizer = model.eval(), tokenizer
         self._prompts = settings.prompts(tokenizer)
         self._mentions = Mentions(catalog)
         self._trie = catalog_trie(catalog, tokenizer)

@@ -62,6 +62,8 @@ def render_page(template: str, **values: Any) -> str:
 
 def metric_label(metric: str) -> str:
     """Return a metric's name as it is printed: `ndcg_at_5` is NDCG@5."""
+    if metric == "mrr":
+        return "MRR"
     names = {"recall": "Recall@", "ndcg": "NDCG@", "hit_rate": "Hit rate@"}
     name, _, cutoff = metric.partition("_at_")
     return f"{names[name]}{cutoff}" if cutoff else metric.replace("_", " ").capitalize()
