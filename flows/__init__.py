@@ -1,9 +1,17 @@
 """Flows: the order, retries and gates of a run. Prefect reads these settings when it is first imported."""
 
 import os
+import sys
 from pathlib import Path
 
-_HOME = Path(__file__).parent.parent / ".prefect"
+_ROOT = Path(__file__).parent.parent
+_SOURCE, _HOME = str(_ROOT / "src"), _ROOT / ".prefect"
+
+# A flow runs the code of the folder it stands in, in this process and in those of its stages: the package that is
+# installed where a worker runs is of another clone.
+if _SOURCE not in sys.path:
+    sys.path.insert(0, _SOURCE)
+os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([_SOURCE, *filter(None, [os.environ.get("PYTHONPATH")])]))
 
 # Nothing is sent anywhere, Prefect's files stay in the project, and a slow laptop may take its time to start.
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")

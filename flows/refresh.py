@@ -7,17 +7,12 @@ import argparse
 
 from prefect import flow
 
-from convrec.config import load_params
-from flows.train import bring_up_to_date, tell
-from tasks.raw_data import fetch_raw_data, record_changes, set_test_month
+from flows.pipeline import Outcome, bring_up_to_date, run_name, tell
+from tasks.raw_data import record_changes, set_test_month, update_imports
 
 
-def _run_name() -> str:
-    return f"refresh-{load_params().common.profile}"
-
-
-@flow(name="refresh", flow_run_name=_run_name)
-def refresh(test_month: str | None = None, since: str = "HEAD") -> dict[str, str]:
+@flow(name="refresh", flow_run_name=run_name("refresh"))
+def refresh(test_month: str | None = None, since: str = "HEAD") -> Outcome:
     """Bring the pipeline up to date with the newest raw data, and compare the result with the champion.
 
     The raw data are what their .dvc files name: imports are updated first, and what the workspace lacks comes from the
@@ -25,10 +20,10 @@ def refresh(test_month: str | None = None, since: str = "HEAD") -> dict[str, str
     changed since the git revision `since` is logged and recorded. The champion answers the new test month, too, so that
     promotion compares both on the same rows.
     """
-    fetch_raw_data()
+    update_imports()
     if test_month is not None:
         set_test_month(test_month)
-    return bring_up_to_date("refresh", lambda parent_run: record_changes(since, parent_run))
+    return bring_up_to_date("refresh", after_data=lambda parent_run: record_changes(since, parent_run))
 
 
 def main() -> None:

@@ -1,10 +1,11 @@
 """One DVC stage as one Prefect task."""
 
 import os
-import signal
-import subprocess
+import re
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from typing import NamedTuple
 
 import networkx
 from dvc.repo import Repo
@@ -15,36 +16,78 @@ from prefect.client.schemas.objects import State
 from prefect.concurrency.sync import concurrency
 from prefect.exceptions import ObjectNotFound
 from prefect.logging import get_run_logger
+from prefect.settings import PREFECT_API_URL
 from prefect.tasks import exponential_backoff
 
+from convrec.errors import EXIT_BAD_INPUT, EXIT_UNAVAILABLE, InputError
 from convrec.tracking import PARENT_VARIABLE
+from tasks.artifacts import Progress
+from tasks.process import run_command
 
-_GPU_LIMIT = "gpu"  # a global concurrency limit of the Prefect server
+GPU_LIMIT = "gpu"  # a global concurrency limit of the Prefect server
+_STATUS = re.compile(r"failed to run: .*, exited with (-?\d+)")  # DVC's own status says only that a stage failed
+_TAIL = 4  # lines of a failed stage's output in the message
+
+
+class Stage(NamedTuple):
+    """A stage of dvc.yaml: whether `meta.gpu` marks it, and how long it may take (`meta.timeout_hours`)."""
+
+    name: str
+    gpu: bool
+    timeout_hours: float | None
 
 
 class StageFailed(RuntimeError):
-    """A stage ended with an error that trying again may cure."""
+    """A stage ended with an error."""
+
+    can_help = False  # whether another try can
 
 
-class BadInput(RuntimeError):
-    """A stage refused its parameters or data: trying again cannot help."""
+class BadInput(StageFailed):
+    """A stage refused its parameters or data."""
 
 
-def stage_order() -> list[tuple[str, bool]]:
-    """Return the stages of dvc.yaml in the order of its graph, and whether each is marked `meta.gpu`."""
+class StageInterrupted(StageFailed):
+    """A stage lost what it needs, a GPU or a server, or was killed: another try goes on from its last checkpoint."""
+
+    can_help = True
+
+
+def stages() -> list[Stage]:
+    """Return the stages of dvc.yaml in the order of its graph."""
     with Repo(".") as repo:
         graph = repo.index.graph  # edges point from a stage to what it depends on
         order = list(networkx.lexicographical_topological_sort(graph.reverse(), key=lambda stage: stage.addressing))
-        return [(stage.name, bool((stage.meta or {}).get("gpu"))) for stage in order if hasattr(stage, "name")]
+        return [
+            Stage(stage.name, bool((stage.meta or {}).get("gpu")), (stage.meta or {}).get("timeout_hours"))
+            for stage in order
+            if hasattr(stage, "name")
+        ]
+
+
+def choose_stages(names: list[str] | None, force: list[str] | None) -> list[Stage]:
+    """Return the stages of these names, all where none are given; raises `InputError` for a name of none."""
+    found = stages()
+    known = [stage.name for stage in found]
+    for parameter, given in (("stages", names), ("force", force)):
+        for name in given or ():
+            if name not in known:
+                raise InputError(f"{parameter}: {name!r} is no stage of dvc.yaml; choose among {', '.join(known)}")
+    return [stage for stage in found if names is None or stage.name in names]
+
+
+def has_server() -> bool:
+    """Return whether a Prefect server is used by several: without PREFECT_API_URL, each run has one of its own."""
+    return bool(PREFECT_API_URL.value())
 
 
 def ensure_gpu_limit() -> None:
     """Create the concurrency limit of GPU stages, one at a time, where the server has none yet."""
     with get_client(sync_client=True) as client:
         try:
-            client.read_global_concurrency_limit_by_name(_GPU_LIMIT)
+            client.read_global_concurrency_limit_by_name(GPU_LIMIT)
         except ObjectNotFound:
-            client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=_GPU_LIMIT, limit=1))
+            client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=GPU_LIMIT, limit=1))
 
 
 def needs_run(stage: str) -> bool:
@@ -53,70 +96,82 @@ def needs_run(stage: str) -> bool:
         return bool(repo.status(targets=[stage], with_deps=False))
 
 
-def _reproduce(stage: str, parent_run: str | None) -> None:
-    """Run `dvc repro` for one stage, its output going line by line to the task's log.
+def tool_environment() -> dict[str, str]:
+    """Return the environment for commands of this Python's environment, whether it is activated or not."""
+    return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 
-    The process group is ended with the task, because DVC leaves its child running when it is itself killed.
-    """
-    logger = get_run_logger()
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+
+def failure(what: str, status: int, tail: list[str]) -> StageFailed:
+    """Return the error that an exit status means."""
+    told = f"{what} ended with status {status}; its last words: {' | '.join(tail[-_TAIL:])}"
+    if status == EXIT_BAD_INPUT:
+        return BadInput(told)
+    killed = status < 0 or status > 128
+    return StageInterrupted(told) if status == EXIT_UNAVAILABLE or killed else StageFailed(told)
+
+
+def _reproduce(stage: Stage, force: bool, parent_run: str | None) -> None:
+    """Run `dvc repro` for one stage, its output going line by line to the task's log and its steps to an artifact."""
+    logger, progress = get_run_logger(), Progress(stage.name)
+    environment = tool_environment()
     if parent_run:
         environment[PARENT_VARIABLE] = parent_run
-    command = [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", "--quiet", "--single-item", stage]
-    process = subprocess.Popen(
-        command,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    tail: list[str] = []
-    bad_input = False
+    lines: list[str] = []
+    told_status: int | None = None
+
+    def on_line(line: str) -> None:
+        nonlocal told_status
+        logger.info(line)
+        progress.read(line)
+        found = _STATUS.search(line)
+        if found:
+            told_status = int(found.group(1))
+        else:
+            lines[:] = [*lines[-_TAIL:], line]
+
+    command = [sys.executable, "-m", "tasks.reproduce", stage.name, *(["--force"] if force else [])]
+    hours = stage.timeout_hours
     try:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.strip():
-                logger.info(line.rstrip())
-                tail = [*tail[-3:], line.rstrip()]
-                # The command line gives its name only to messages for bad input; DVC hides its exit status.
-                bad_input = bad_input or line.startswith(f"convrec {stage}: ")
-        status = process.wait()
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGTERM)
-            process.wait()
+        status = run_command(command, environment, on_line, hours * 3600 if hours else None)
+    except TimeoutError:
+        raise StageFailed(
+            f"stage {stage.name} took longer than its timeout_hours = {hours:g} in dvc.yaml; start again to go on from "
+            "its last checkpoint, or raise it"
+        ) from None
     if status:
-        kind = BadInput if bad_input else StageFailed
-        raise kind(f"stage {stage} failed; its last words: {' | '.join(tail)}")
+        raise failure(f"stage {stage.name}", status if told_status is None else told_status, lines)
+    progress.finish()
 
 
 def _can_help(_task: object, _run: object, state: State) -> bool:
-    """Return whether a retry can help: not with bad input."""
+    """Return whether a retry can help, as the exit status of the stage says."""
     try:
         state.result()
-    except BadInput:
+    except StageFailed as error:
+        return error.can_help
+    except Exception:
         return False
-    except Exception:  # any other end of the task may be cured by another try
-        return True
     return True
 
 
 @task(
-    task_run_name="{stage}",
+    task_run_name="{stage.name}",
     retries=2,
     retry_delay_seconds=exponential_backoff(backoff_factor=10),
     retry_condition_fn=_can_help,
 )
-def run_stage(stage: str, gpu: bool, parent_run: str | None) -> None:
-    """Bring one stage up to date; GPU stages wait for the limit `gpu`.
+def run_stage(stage: Stage, force: bool, parent_run: str | None) -> None:
+    """Bring one stage up to date; GPU stages wait for the server's limit `gpu`.
 
-    Raises `BadInput` (not retried) or `StageFailed` (retried).
+    Raises `StageFailed`; only `StageInterrupted` is tried again.
     """
-    if gpu:
-        with concurrency(_GPU_LIMIT, occupy=1):
-            _reproduce(stage, parent_run)
-    else:
-        _reproduce(stage, parent_run)
+    with gpu_slot(stage.gpu):
+        _reproduce(stage, force, parent_run)
+
+
+def gpu_slot(needed: bool = True):
+    """Hold a slot of the server's limit `gpu`, waiting for it; without a server there is nobody to wait for."""
+    if not (needed and has_server()):
+        return nullcontext()
+    ensure_gpu_limit()
+    return concurrency(GPU_LIMIT, occupy=1)

@@ -36,9 +36,9 @@ def _has_remote() -> bool:
         return bool(repo.config["core"].get("remote"))
 
 
-@task(task_run_name="fetch raw data")
-def fetch_raw_data() -> None:
-    """Update what was imported, and pull what the workspace lacks from the default remote.
+@task(task_run_name="update imported data")
+def update_imports() -> None:
+    """Look for new data at the source of what was imported (`dvc import`, `dvc import-url`).
 
     Raises `BadInput` where DVC cannot get it.
     """
@@ -49,12 +49,38 @@ def fetch_raw_data() -> None:
     for name in imports:
         logger.info("updating %s", name)
         _dvc("update", name)
-    missing = [name for name in others if not Path(name).with_suffix("").exists()]
+
+
+@task(task_run_name="pull raw data")
+def pull_raw_data() -> None:
+    """Bring the raw data that .dvc files name to the workspace, from the cache or the default remote.
+
+    Raises `BadInput` where it is in neither.
+    """
+    logger = get_run_logger()
+    imports, others = _tracked()
+    missing = [name for name in [*imports, *others] if not Path(name).with_suffix("").exists()]
     if _has_remote() and others:
         logger.info("pulling %s", ", ".join(others))
         _dvc("pull", *others)
     elif missing:
         _dvc("checkout", *missing)
+
+
+@task(task_run_name="push data and models")
+def push_outputs() -> None:
+    """Store what the run made in the default remote, if there is one, so that any clone can have it.
+
+    A remote that is away is told, and does not fail the run: `dvc push` does the same later.
+    """
+    logger = get_run_logger()
+    if not _has_remote():
+        logger.info("no default remote of DVC: what the run made stays in this workspace's cache")
+        return
+    try:
+        _dvc("push")
+    except BadInput as error:
+        logger.warning("%s; `dvc push` stores it later", error)
 
 
 @task(task_run_name="test month {month}")

@@ -9,7 +9,7 @@ import pytest
 
 from convrec.cli import STAGES
 from convrec.config import Params, read_yaml
-from tasks.dvc_stage import stage_order
+from tasks.dvc_stage import stages
 
 GRAPH = read_yaml(Path("dvc.yaml"))["stages"]
 
@@ -34,14 +34,14 @@ def test_source_deps_exist(stage):
 
 
 def test_the_flow_reads_its_order_from_the_graph():
-    order = [stage for stage, _ in stage_order()]
+    order = [stage.name for stage in stages()]
     assert sorted(order) == sorted(STAGES)
     made = {out: stage for stage in GRAPH for out in GRAPH[stage]["outs"]}
     for stage in order:
         for dep in GRAPH[stage]["deps"]:
             if dep in made:
                 assert order.index(made[dep]) < order.index(stage)
-    assert {stage for stage, gpu in stage_order() if gpu} == {"base_model", "sft", "rank_grpo", "evaluate"}
+    assert {stage.name for stage in stages() if stage.gpu} == {"base_model", "sft", "rank_grpo", "evaluate"}
 
 
 def test_an_edited_metric_retrains_nothing():

@@ -7,7 +7,7 @@ import pytest
 from prefect.logging import disable_run_logger
 
 from tasks.dvc_stage import BadInput
-from tasks.raw_data import fetch_raw_data, set_test_month
+from tasks.raw_data import pull_raw_data, set_test_month, update_imports
 from tests.project import ROOT, run_in
 
 
@@ -23,7 +23,8 @@ def project(tmp_path, monkeypatch) -> Path:
 
 def _fetch() -> None:
     with disable_run_logger():
-        fetch_raw_data.fn()
+        update_imports.fn()
+        pull_raw_data.fn()
 
 
 def test_an_import_is_updated_from_its_source(project):

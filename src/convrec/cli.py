@@ -5,19 +5,21 @@ import importlib
 import json
 import logging
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any, Literal
 
+from convrec.commands import workspace
 from convrec.config import Params, load_params
-from convrec.errors import InputError
+from convrec.errors import InputError, Stopped, exit_status, outside_cause
 from convrec.paths import Paths
 from convrec.profiles import apply_profile, profile_names
-from convrec.training.launch import end_processes, is_main_process, launch_command
+from convrec.training.launch import end_processes, end_with_parent, is_launched, is_main_process, launch
+from convrec.workspaces import hold_stage
 
 STAGES = ("data", "demonstrations", "base_model", "sft", "rank_grpo", "evaluate", "report")
 SPLITS = ("train", "validation", "test")
-EXIT_BAD_INPUT = 2
 CHAMPION_URI = "models:/convrec-recommender@champion"
 
 
@@ -35,11 +37,20 @@ def _set_up() -> None:
         os.environ.setdefault(name, value)
 
 
+def _stop(number: int, _frame: Any) -> None:
+    raise Stopped(f"stopped by {signal.Signals(number).name}; start again to go on")
+
+
 def _run_stage(stage: str, params: Params) -> None:
-    command = launch_command(stage, getattr(params, stage))
-    if command is not None:
-        os.execv(command[0], command)
+    if "DVC_STAGE" in os.environ:
+        end_with_parent()
     _set_up()
+    if "RANK" not in os.environ:
+        hold_stage(stage)
+    section = getattr(params, stage)
+    if is_launched(section):
+        sys.exit(launch(stage, section))
+    signal.signal(signal.SIGTERM, _stop)  # so that the record is closed; trainings write a checkpoint first
     if not is_main_process():
         from convrec.tracking import SilentRun
 
@@ -171,6 +182,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_fetch_options(model)
     _add_score_options(commands.add_parser("score", help="score a file of anybody's lists against their ground truth"))
     _add_recommender_commands(commands)
+    workspace.add(commands)
     commands.add_parser("results", help="print the results table of the last evaluation")
     return parser
 
@@ -411,6 +423,8 @@ def main(arguments: list[str] | None = None) -> None:
         elif options.command == "fetch-model":
             _set_up()
             _fetch("model", options)
+        elif options.command == "workspace":
+            workspace.run(options)
         elif options.command == "score":
             _run_score(options)
         elif options.command == "results":
@@ -419,9 +433,12 @@ def main(arguments: list[str] | None = None) -> None:
             print_results(Paths())
         else:
             _run_stage(options.command, load_params(Path("params.yaml")))
-    except InputError as error:
-        print(f"convrec {options.command}: {error}", file=sys.stderr)
-        sys.exit(EXIT_BAD_INPUT)
+    except Exception as error:
+        told = error if exit_status(error) else outside_cause(error)
+        if told is None:
+            raise
+        print(f"convrec {options.command}: {told}", file=sys.stderr)
+        sys.exit(exit_status(told))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,71 @@
-"""The one exception for mistakes that the user can mend."""
+"""The ends of a command that are not its success: each has an exit status, by which a scheduler knows what to do."""
+
+import errno
+import signal
+
+EXIT_BAD_INPUT = 2
+EXIT_NO_SPACE = 74  # EX_IOERR of sysexits.h
+EXIT_UNAVAILABLE = 75  # EX_TEMPFAIL
+EXIT_STOPPED = 128 + signal.SIGTERM
+
+# What CUDA says of a device that is gone, or that another start may find again: no error of the program.
+_LOST_GPU = (
+    "all CUDA-capable devices are busy or unavailable",
+    "CUDA driver initialization failed",
+    "CUDA unknown error",
+    "GPU has fallen off the bus",
+    "hardware error",
+    "no CUDA-capable device is detected",
+    "NCCL error: remote process exited",
+    "NCCL error: unhandled system error",
+    "uncorrectable ECC error",
+    "uncorrectable NVLink error",
+)
+_DISK_FULL = ("No space left on device", "Disk quota exceeded")
 
 
 class InputError(Exception):
     """Bad parameters, data or environment; the message names the field, its value and the remedy.
 
-    The command line prints the message alone (no traceback) and exits with status 2.
+    The command line prints the message alone (no traceback) and exits with status 2: another try cannot help.
     """
+
+
+class Unavailable(RuntimeError):
+    """A server or a GPU that is not to be had now, and may be later. Exit status 75: another try can help."""
+
+
+class NoSpace(RuntimeError):
+    """A full disk. Exit status 74: another try cannot help before somebody makes room."""
+
+
+class Stopped(RuntimeError):
+    """A signal ended the work at a checkpoint, from which the next start goes on. Exit status 143."""
+
+
+def exit_status(error: BaseException) -> int | None:
+    """Return the exit status of one of the errors above; None for any other, which is a defect of the program."""
+    statuses = {
+        InputError: EXIT_BAD_INPUT,
+        NoSpace: EXIT_NO_SPACE,
+        Unavailable: EXIT_UNAVAILABLE,
+        Stopped: EXIT_STOPPED,
+    }
+    return next((status for kind, status in statuses.items() if isinstance(error, kind)), None)
+
+
+def outside_cause(error: BaseException) -> NoSpace | Unavailable | None:
+    """Return what an error of a library says about the machine: its disk is full, or its GPU is lost; else None."""
+    causes: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in causes:
+        causes.append(cause)
+        cause = cause.__cause__ or cause.__context__
+    for one in causes:
+        text = str(one)
+        full = isinstance(one, OSError) and one.errno in (errno.ENOSPC, errno.EDQUOT)
+        if full or any(words in text for words in _DISK_FULL):
+            return NoSpace(f"the disk is full ({text[:200]}); make room and start again: what is finished is kept")
+        if isinstance(one, RuntimeError) and any(words.lower() in text.lower() for words in _LOST_GPU):
+            return Unavailable(f"the GPU is lost ({text.splitlines()[0][:200]}); start again once it is back")
+    return None

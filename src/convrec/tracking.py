@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import mlflow
 import pandas as pd
@@ -229,11 +230,14 @@ def start_pipeline_run(name: str, tags: dict[str, str]) -> str:
     return run.info.run_id
 
 
-def end_pipeline_run(run_id: str, paths: Paths, failed: bool) -> None:
-    """Close the parent run; it gets the versions at its end, the test metrics and the report of what it made."""
+def end_pipeline_run(run_id: str, paths: Paths, status: str) -> None:
+    """Close the parent run: FINISHED, FAILED or KILLED.
+
+    It gets the versions at its end; a finished one the test metrics and the report of what it made.
+    """
     client = mlflow.MlflowClient()
     record_versions(run_id, paths.root)
-    if not failed:
+    if status == "FINISHED" and paths.metrics("evaluate").is_file():
         run = Run(run_id)
         metrics = flatten(json.loads(paths.metrics("evaluate").read_text(encoding="utf-8")))
         run.log_metrics({f"test/{name.replace('.', '/')}": value for name, value in metrics.items()})
@@ -242,7 +246,17 @@ def end_pipeline_run(run_id: str, paths: Paths, failed: bool) -> None:
             run.log_dataset(path, name)
         run.log_artifact(paths.report)
         run.close()
-    client.set_terminated(run_id, "FAILED" if failed else "FINISHED")
+    client.set_terminated(run_id, status)
+
+
+def run_address(run_id: str) -> str | None:
+    """Return where a browser finds a run; None for a local store, which `make ui` shows."""
+    parts = urlsplit(tracking_uri())
+    if parts.scheme not in ("http", "https"):
+        return None
+    server = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
+    experiment = mlflow.MlflowClient().get_run(run_id).info.experiment_id
+    return f"{server}/#/experiments/{experiment}/runs/{run_id}"
 
 
 def log_text(run_id: str, content: str | dict[str, Any], path: str) -> None:

@@ -1,6 +1,6 @@
-"""The results table for the terminal."""
+"""The results table, for the terminal and as Markdown."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich import box
 from rich.console import Console
@@ -14,17 +14,18 @@ from convrec.stages.files import read_json
 MAX_CUTOFFS = 3  # the widest so many are shown: the table fits 80 columns
 
 
-def _cell(scores: dict[str, Any], name: str, with_interval: bool) -> str:
-    interval = scores["intervals"].get(name) if with_interval else None
-    beneath = f"\n{interval['low']:.3f}-{interval['high']:.3f}".replace("0.", ".") if interval else ""
-    return f"{scores[name]:.4f}{beneath}"
+class _Results(NamedTuple):
+    """What an evaluation says at a glance."""
+
+    title: str
+    systems: dict[str, str]  # names by key
+    headings: dict[str, str]  # of the shown metrics, by name
+    widest: int  # cutoff
+    metrics: dict[str, Any]
+    gains: list[str]  # one line a paired difference, the first of each metric a heading
 
 
-def print_results(paths: Paths) -> None:
-    """Print one row a system: Recall@K, NDCG@K and the in-catalog share on the test split.
-
-    Beneath the widest cutoff's stand the 95 % intervals. Raises `InputError` before the first evaluation.
-    """
+def _results(paths: Paths) -> _Results:
     path = paths.metrics("evaluate")
     if not path.is_file():
         raise InputError(f"{path}: no evaluation yet; run `dvc repro` first")
@@ -33,22 +34,60 @@ def print_results(paths: Paths) -> None:
     first = next(iter(systems))
     cutoffs = sorted(int(name.rsplit("_", 1)[1]) for name in metrics[first] if name.startswith("ndcg_at_"))
     shown = [f"{metric}_at_{k}" for metric in ("recall", "ndcg") for k in cutoffs[-MAX_CUTOFFS:]] + ["in_catalog"]
-    title = f"Test split: {metrics['n_rows']} rows, {metrics['n_prompts']} prompts"
-    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("system", no_wrap=True)
-    for name in shown:
-        heading = name.replace("recall_at_", "R@").replace("ndcg_at_", "N@").replace("in_catalog", "in cat.")
-        table.add_column(heading, justify="right", no_wrap=True)
-    for system, label in systems.items():
-        cells = (_cell(metrics[system], name, name.endswith(f"_at_{cutoffs[-1]}")) for name in shown)
-        table.add_row(label.replace(", ", ",\n"), *cells)
-    console = Console(highlight=False)
-    console.print(table)
+    headings = {
+        name: name.replace("recall_at_", "R@").replace("ndcg_at_", "N@").replace("in_catalog", "in cat.")
+        for name in shown
+    }
+    lines = []
     for key, gains in metrics.items():
         if key.startswith("paired_"):
             label = key.removeprefix("paired_").replace("ndcg_at_", "NDCG@")
-            console.print(f"Paired differences in {label}, with 95 % intervals, over {metrics['n_rows']} rows:")
+            lines.append(f"Paired differences in {label}, with 95 % intervals, over {metrics['n_rows']} rows:")
             for name, gain in gains.items():
                 one, other = (systems[system] for system in system_pair(name))
                 spread = f"[{gain['low']:+.4f}, {gain['high']:+.4f}]"
-                console.print(f"  {one} over {other}: {gain['mean']:+.4f} {spread} p = {gain['p']:.4f}", soft_wrap=True)
+                lines.append(f"  {one} over {other}: {gain['mean']:+.4f} {spread} p = {gain['p']:.4f}")
+    title = f"Test split: {metrics['n_rows']} rows, {metrics['n_prompts']} prompts"
+    return _Results(title, systems, headings, cutoffs[-1], metrics, lines)
+
+
+def _interval(scores: dict[str, Any], name: str, widest: int) -> str:
+    """Return the interval of a metric at the widest cutoff, empty for others."""
+    interval = scores["intervals"].get(name) if name.endswith(f"_at_{widest}") else None
+    return f"{interval['low']:.3f}-{interval['high']:.3f}".replace("0.", ".") if interval else ""
+
+
+def print_results(paths: Paths) -> None:
+    """Print one row a system: Recall@K, NDCG@K and the in-catalog share on the test split.
+
+    Beneath the widest cutoff's stand the 95 % intervals. Raises `InputError` before the first evaluation.
+    """
+    found = _results(paths)
+    table = Table(title=found.title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("system", no_wrap=True)
+    for heading in found.headings.values():
+        table.add_column(heading, justify="right", no_wrap=True)
+    for system, label in found.systems.items():
+        scores = found.metrics[system]
+        cells = (f"{scores[name]:.4f}\n{_interval(scores, name, found.widest)}".rstrip() for name in found.headings)
+        table.add_row(label.replace(", ", ",\n"), *cells)
+    console = Console(highlight=False)
+    console.print(table)
+    for line in found.gains:
+        console.print(line, soft_wrap=True, markup=False)
+
+
+def results_markdown(paths: Paths) -> str:
+    """Return the same table as Markdown. Raises `InputError` before the first evaluation."""
+    found = _results(paths)
+    rows = [
+        ["system", *found.headings.values()],
+        ["---", *("---:" for _ in found.headings)],
+    ]
+    for system, label in found.systems.items():
+        scores = found.metrics[system]
+        cells = (f"{scores[name]:.4f} {_interval(scores, name, found.widest)}".rstrip() for name in found.headings)
+        rows.append([label, *cells])
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    gains = "\n".join(f"- {line.strip()}" if line.startswith(" ") else f"\n{line}\n" for line in found.gains)
+    return f"{found.title}\n\n{table}\n{gains}\n"

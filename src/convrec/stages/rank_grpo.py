@@ -41,6 +41,7 @@ from convrec.training.checkpoints import (
 from convrec.training.export import export_model, lora_config
 from convrec.training.launch import is_main_process
 from convrec.training.start import Start, resolve_start
+from convrec.training.stopping import stoppable
 
 logger = logging.getLogger(__name__)
 
@@ -191,7 +192,8 @@ def align(params: Params, paths: Paths, start: Start, folder: Path, record: Run)
     own = last_checkpoint(folder)
     if own is None or not has_ended(own):
         checkpoint = own or start.checkpoint
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        with stoppable(trainer):
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     chosen = best_checkpoint(folder) if config.output_checkpoint == "best" else None
     chosen = chosen or last_checkpoint(folder)
     if chosen is None:

@@ -104,17 +104,6 @@ class ValidationCallback(TrainerCallback):
                 control.should_save = True
 
 
-class StopCallback(TrainerCallback):
-    """Stops a training at a step before the end of its schedule, and saves that step as the last one is."""
-
-    def __init__(self, step: int):
-        self._step = step
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.global_step >= self._step:
-            control.should_training_stop = control.should_save = True
-
-
 def read_history(path: Path) -> list[dict[str, float]]:
     """Return the rows of a history file, oldest first; none where it does not exist.
 

@@ -1,16 +1,24 @@
-"""Several processes: a stage starts itself again under Accelerate, one process a GPU."""
+"""Processes of a stage: several under Accelerate, one a GPU, and how they end."""
 
+import ctypes
 import os
-import sys
+import signal
 from pathlib import Path
 
 from convrec.config import Section, Training
-from convrec.errors import InputError
+from convrec.errors import EXIT_BAD_INPUT, EXIT_STOPPED, EXIT_UNAVAILABLE, InputError
+
+_PR_SET_PDEATHSIG = 1  # of Linux' prctl
 
 
 def is_main_process() -> bool:
     """Return whether this is the only process of a run, or the first of several."""
     return int(os.environ.get("RANK", "0")) == 0
+
+
+def end_with_parent() -> None:
+    """Have the kernel send SIGTERM to this process when its parent dies, so that no killed run leaves it behind."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def end_processes() -> None:
@@ -24,15 +32,32 @@ def end_processes() -> None:
         dist.destroy_process_group()
 
 
-def launch_command(stage: str, section: Section) -> list[str] | None:
-    """Return the command that runs the stage in several processes; None where this process is to run it itself.
+def is_launched(section: Section) -> bool:
+    """Return whether the stage of this section is to run in several processes, and this is none of them yet."""
+    return isinstance(section, Training) and section.launch is not None and "RANK" not in os.environ
+
+
+def launch(stage: str, section: Training) -> int:
+    """Run the stage in several processes; return the exit status that says most of theirs.
 
     Raises `InputError` where the launch file does not exist.
     """
-    if not isinstance(section, Training) or section.launch is None or "RANK" in os.environ:
-        return None
-    launch = section.launch
-    if not Path(launch).is_file():
-        raise InputError(f"{stage}.launch = {launch!r}: no such file; configs/accelerate/ holds those of the project")
-    options = ["--config_file", launch, "--num_processes", str(section.num_processes)]
-    return [sys.executable, "-m", "accelerate.commands.launch", *options, "-m", "convrec.cli", stage]
+    if not Path(str(section.launch)).is_file():
+        raise InputError(
+            f"{stage}.launch = {section.launch!r}: no such file; configs/accelerate/ holds those of the project"
+        )
+    from accelerate.commands.launch import launch_command, launch_command_parser  # noqa: PLC0415  (seconds)
+    from torch.distributed.elastic.multiprocessing.api import SignalException  # noqa: PLC0415
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415
+
+    options = ["--config_file", str(section.launch), "--num_processes", str(section.num_processes)]
+    try:
+        launch_command(launch_command_parser().parse_args([*options, "-m", "convrec.cli", stage]))
+    except ChildFailedError as error:
+        statuses = [failure.exitcode for failure in error.failures.values()]
+        told = [status for status in (EXIT_BAD_INPUT, EXIT_STOPPED, EXIT_UNAVAILABLE) if status in statuses]
+        first = error.get_first_failure()[1].exitcode
+        return told[0] if told else first if first > 0 else 128 - first
+    except SignalException:
+        return EXIT_STOPPED
+    return 0

@@ -9,8 +9,8 @@ from transformers import PrinterCallback, TrainerCallback
 from trl import SFTConfig, SFTTrainer
 
 from convrec.training.arguments import shared_arguments, unnumber_cpu
-from convrec.training.callbacks import StopCallback
 from convrec.training.checkpoints import CompletionCallback, clear_finished, has_ended, last_checkpoint
+from convrec.training.stopping import StopCallback, stoppable
 
 
 def train_sft(
@@ -33,7 +33,8 @@ def train_sft(
 
     `dataset` has `prompt` and `completion` (the loss is the completion's) or `text` (the loss is the whole text's).
     The schedule is that of `num_epochs`, which `checkpoint_step` may cut short. The training resumes from the newest
-    checkpoint in `folder`. `optimization` holds the fields of `config.Optimization`.
+    checkpoint in `folder`. `optimization` holds the fields of `config.Optimization`. Raises `Stopped` where a signal
+    ended it.
     """
     arguments = SFTConfig(
         num_train_epochs=num_epochs,
@@ -56,6 +57,7 @@ def train_sft(
     checkpoint = last_checkpoint(folder)
     if checkpoint is not None and has_ended(checkpoint, checkpoint_step):
         return checkpoint
-    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    with stoppable(trainer):
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     trainer.save_model(str(folder / "final"))  # by every process: the weights may be spread over them
     return folder / "final"

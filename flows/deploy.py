@@ -1,0 +1,87 @@
+"""`make deploy`: everything of prefect.yaml at the server of PREFECT_API_URL, with what its runs need there.
+
+Run again, it brings all of it up to date. Workers are started apart: `prefect worker start --pool cpu`, or `gpu`.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from datetime import timedelta
+
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.objects import StateType
+from prefect.events.actions import ChangeFlowRunState
+from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
+from prefect.exceptions import ObjectAlreadyExists
+from rich.console import Console
+
+from tasks.dvc_stage import ensure_gpu_limit, has_server, tool_environment
+
+POOLS = ("cpu", "gpu")
+POOL_VARIABLE = "CONVREC_TRAINING_POOL"  # named in prefect.yaml
+HEARTBEAT = "prefect.flow-run.heartbeat"
+_ENDS = {f"prefect.flow-run.{state}" for state in ("Completed", "Failed", "Cancelled", "Crashed")}
+# A flow run beats every 30 seconds (job_variables in prefect.yaml). One that a killed worker left behind would count as
+# running for ever, and with it its deployment's only place.
+LOST = AutomationCore(
+    name="convrec: a flow run that is gone has crashed",
+    description="Three heartbeats are missing: the worker was killed. The next run goes on from the last checkpoint.",
+    trigger=EventTrigger(
+        after={HEARTBEAT},
+        expect={HEARTBEAT, *_ENDS},
+        match={"prefect.resource.id": "prefect.flow-run.*"},
+        for_each={"prefect.resource.id"},
+        posture=Posture.Proactive,
+        threshold=1,
+        within=timedelta(seconds=90),
+    ),
+    actions=[ChangeFlowRunState(state=StateType.CRASHED, message="Its worker or its machine is gone.")],
+)
+
+
+def _make_pools(client: SyncPrefectClient) -> None:
+    for name in POOLS:
+        try:
+            client.create_work_pool(WorkPoolCreate(name=name, type="process"))
+        except ObjectAlreadyExists:
+            continue
+
+
+def _make_automation() -> None:
+    from anyio import run
+
+    async def replace() -> None:
+        async with get_client() as client:
+            for found in await client.read_automations_by_name(LOST.name):
+                await client.delete_automation(found.id)
+            await client.create_automation(LOST)
+
+    run(replace)
+
+
+def main() -> None:
+    """Make pools, limit and automation, then register the deployments."""
+    parser = argparse.ArgumentParser(prog="python -m flows.deploy", description=__doc__)
+    parser.add_argument(
+        "--training-pool", choices=POOLS, default="gpu", help="the work pool of training and evaluation: %(default)s"
+    )
+    options = parser.parse_args()
+    if not has_server():
+        Console(stderr=True, highlight=False).print(
+            "[red]PREFECT_API_URL is not set: name the server, as in `make stack-up`'s .stack/env[/red]"
+        )
+        sys.exit(2)
+    with get_client(sync_client=True) as client:
+        _make_pools(client)
+    ensure_gpu_limit()
+    _make_automation()
+    environment = {**tool_environment(), POOL_VARIABLE: options.training_pool}
+    command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
+    sys.exit(subprocess.run(command, env=environment, check=False).returncode)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
+    main()

@@ -1,0 +1,47 @@
+"""The nightly flow: champion and challenger answer the present test split, each night on the data of that day.
+
+Run it with `python -m flows.evaluate`.
+"""
+
+from typing import Any
+
+from prefect import flow
+
+from convrec.config import load_params
+from flows.pipeline import bring_up_to_date, ended_well, run_name
+from tasks.artifacts import show_table
+from tasks.evaluation import evaluate_versions
+
+_TIMEOUT_HOURS = 12.0
+
+
+def _table(results: list[dict[str, Any]], names: list[str], metrics: list[str]) -> str:
+    """Return a Markdown table, a row a version."""
+    first = results[0]
+    rows = [["version", *metrics], ["---", *("---:" for _ in metrics)]]
+    for result, name in zip(results, names, strict=True):
+        found = (result["metrics"][metric] for metric in metrics)
+        rows.append([name, *(f"{one['mean']:.4f} [{one['low']:.4f}, {one['high']:.4f}]" for one in found)])
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return f"Test split: {first['n_rows']} rows, {first['n_prompts']} prompts, constrained lists\n\n{table}\n"
+
+
+@flow(name="evaluate", flow_run_name=run_name("evaluate"))
+def evaluate() -> str:
+    """Score the champion, and the challenger beside it, on the present test split; return the table.
+
+    The data stage is brought up to date first; nothing is trained, and no alias moves.
+    """
+    from convrec.registry import compared_versions
+
+    bring_up_to_date("evaluate", stages=["data"])
+    versions = compared_versions()
+    widest = max(load_params().common.cutoffs)
+    results = evaluate_versions(list(versions.values()), _TIMEOUT_HOURS)
+    table = _table(results, list(versions), [f"ndcg_at_{widest}", f"recall_at_{widest}", "in_catalog", "seen"])
+    show_table("evaluation", table, "Champion and challenger on the present test split")
+    return table
+
+
+if __name__ == "__main__":
+    ended_well(evaluate)

@@ -1,0 +1,131 @@
+"""What the flows share: the stages in order, their record, what a run shows, and how it is told in a terminal."""
+
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from typing import TypeVar
+
+from prefect.logging import get_run_logger
+from rich.console import Console
+from rich.markup import escape
+
+from convrec.config import load_params
+from convrec.errors import InputError, Unavailable, exit_status
+from convrec.evaluation.table import print_results, results_markdown
+from convrec.paths import Paths
+from convrec.workspaces import exclusive
+from tasks.artifacts import show_link, show_table
+from tasks.dvc_stage import Stage, StageFailed, choose_stages, needs_run, run_stage
+from tasks.promotion import register_and_promote
+from tasks.raw_data import pull_raw_data, push_outputs
+
+Outcome = dict[str, str]
+T = TypeVar("T")
+
+
+def run_name(flow: str) -> Callable[[], str]:
+    """Return what names a run of a flow: the flow, the profile, the time."""
+    return lambda: f"{flow} {load_params().common.profile} {datetime.now():%Y-%m-%d %H:%M}"
+
+
+def bring_up_to_date(
+    name: str,
+    stages: list[str] | None = None,
+    force: list[str] | None = None,
+    after_data: Callable[[str], None] | None = None,
+) -> Outcome:
+    """Run the stages that are out of date in the graph's order, then register and promote; return what came of it.
+
+    `stages` are the only ones that may run, and nothing is registered then; those of `force` run although nothing has
+    changed. Cached stages start no task; where all are cached, nothing is recorded. `after_data` is called with the id
+    of the parent run once the stage `data` has run.
+    """
+    chosen = choose_stages(stages, force)
+    with exclusive():
+        pull_raw_data()
+        outcome = _run(name, chosen, stages is None, force or [], after_data)
+    return outcome
+
+
+def _run(
+    name: str, stages: list[Stage], whole: bool, force: list[str], after_data: Callable[[str], None] | None
+) -> Outcome:
+    logger, paths = get_run_logger(), Paths()
+    parent_run: str | None = None
+    ended = "KILLED"
+    try:
+        for stage in stages:
+            forced = stage.name in force
+            if not forced and not needs_run(stage.name):
+                logger.info("stage %s is up to date", stage.name)
+                continue
+            if parent_run is None:
+                parent_run = _open_record(name)
+            run_stage(stage, forced, parent_run)
+            if stage.name == "data" and after_data is not None:
+                after_data(parent_run)
+        outcome = {"run": parent_run or "", "version": "", "aliases": "", "decision": ""}
+        if whole:
+            version, aliases, reason = register_and_promote(parent_run)
+            outcome |= {"version": version, "aliases": ", ".join(aliases), "decision": reason}
+        ended = "FINISHED"
+    except Exception:
+        ended = "FAILED"
+        raise
+    finally:
+        if parent_run is not None:
+            _close_record(parent_run, ended, paths)
+    if whole:
+        _show(name, outcome, paths)
+        if parent_run is not None:
+            push_outputs()
+    return outcome
+
+
+def _open_record(name: str) -> str:
+    from convrec.tracking import start_pipeline_run
+
+    return start_pipeline_run(run_name(name)(), {"profile": load_params().common.profile, "flow": name})
+
+
+def _close_record(parent_run: str, ended: str, paths: Paths) -> None:
+    from convrec.tracking import end_pipeline_run
+
+    end_pipeline_run(parent_run, paths, ended)
+
+
+def _show(name: str, outcome: Outcome, paths: Paths) -> None:
+    from convrec.tracking import run_address
+
+    decision = f"Version {outcome['version']} ({outcome['aliases'] or 'no alias'}): {outcome['decision']}"
+    show_table(f"{name} results", f"{results_markdown(paths)}\n{decision}\n", "Test results and the decision")
+    address = run_address(outcome["run"]) if outcome["run"] else None
+    if address:
+        show_link(f"{name} run", address, "The run in MLflow")
+        show_link(f"{name} report", f"{address}/artifacts/{paths.report.name}", "The report, an artifact of the run")
+
+
+def ended_well(run: Callable[[], T]) -> T:
+    """Run a flow and return its outcome; mistakes of the user end with one message, and the status of its kind."""
+    try:
+        load_params()  # bad parameters are told before a flow run is made
+        return run()
+    except (StageFailed, InputError, Unavailable) as error:
+        Console(highlight=False, soft_wrap=True).print(f"[red]{escape(str(error))}[/red]")
+        sys.exit(exit_status(error) or 1)
+
+
+def tell(run: Callable[[], Outcome]) -> None:
+    """Run a flow and print what came of it (see `ended_well`)."""
+    outcome, console = ended_well(run), Console(highlight=False, soft_wrap=True)
+    if not outcome["run"]:
+        console.print("\nNothing to do: every stage is up to date.")
+    if outcome["version"]:
+        print_results(Paths())
+        console.print(f"Model: convrec-recommender version {outcome['version']} ({outcome['aliases'] or 'no alias'})")
+        console.print(f"Decision: {outcome['decision']}")
+    if outcome["run"]:
+        console.print(f"Run: {outcome['run']}")
+    if outcome["version"]:
+        console.print(f"Report: {Paths().report}")
+    console.print("Tracking UI: make ui")

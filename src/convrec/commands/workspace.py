@@ -1,0 +1,30 @@
+"""`convrec workspace`: a folder of its own for a run."""
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from convrec.errors import InputError
+from convrec.workspaces import BRANCH_VARIABLE, FOLDER_VARIABLE, REPOSITORY_VARIABLE, prepare_workspace
+
+
+def add(commands: Any) -> None:
+    """Add the command's options."""
+    text = "make or update a clone of the project for runs of its own, and print its path"
+    command = commands.add_parser("workspace", help=text, description=f"{text[0].upper()}{text[1:]}.")
+    command.add_argument("name", metavar="NAME")
+    command.add_argument("--folder", metavar="FOLDER", help=f"of all workspaces: {FOLDER_VARIABLE}, if not given")
+    command.add_argument("--repository", metavar="URL", help=f"of git, or a path: {REPOSITORY_VARIABLE}, if not given")
+    command.add_argument("--branch", help=f"{BRANCH_VARIABLE}, if not given, or the repository's own")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print the path of the workspace, and nothing else."""
+    given = {}
+    for name, variable in (("folder", FOLDER_VARIABLE), ("repository", REPOSITORY_VARIABLE)):
+        given[name] = getattr(options, name) or os.environ.get(variable)
+        if not given[name]:
+            raise InputError(f"--{name} is not given; give it, or set {variable}")
+    branch = options.branch or os.environ.get(BRANCH_VARIABLE)
+    print(prepare_workspace(options.name, Path(str(given["folder"])), str(given["repository"]), branch))

@@ -1,0 +1,69 @@
+"""Ending a training between two steps: at a step that was fixed before, or when a signal asks for it."""
+
+import logging
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from transformers import Trainer, TrainerCallback
+
+from convrec.errors import Stopped
+
+logger = logging.getLogger(__name__)
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class StopCallback(TrainerCallback):
+    """Stops a training at a step before the end of its schedule, and saves that step as the last one is."""
+
+    def __init__(self, step: int):
+        self._step = step
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step >= self._step:
+            control.should_training_stop = control.should_save = True
+
+
+class _SignalCallback(TrainerCallback):
+    """Stops a training, with a checkpoint, at the end of the step in which one of its processes got a signal."""
+
+    def __init__(self) -> None:
+        self.received: list[int] = []
+
+    def note(self, number: int, _frame: Any) -> None:
+        """Handle a signal; a second Ctrl-C ends the process at once, without a checkpoint."""
+        if number == signal.SIGINT and number in self.received:
+            raise KeyboardInterrupt
+        if not self.received:
+            logger.info("%s: the training ends with a checkpoint after this step", signal.Signals(number).name)
+        self.received.append(number)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if torch.distributed.is_initialized():  # the processes stop after the same step
+            newest = torch.tensor(max(self.received, default=0), device=args.device)
+            torch.distributed.all_reduce(newest, torch.distributed.ReduceOp.MAX)
+            self.received = self.received or [int(newest)] * bool(newest)
+        if self.received:
+            control.should_training_stop = control.should_save = True
+
+
+@contextmanager
+def stoppable(trainer: Trainer) -> Iterator[None]:
+    """Let SIGTERM or Ctrl-C end the trainer's training after its present step, with a checkpoint.
+
+    Raises `Stopped` at the end of the block where one of them came. Outside of the block they end the process as usual.
+    """
+    callback = _SignalCallback()
+    trainer.add_callback(callback)
+    before = {number: signal.signal(number, callback.note) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        trainer.remove_callback(callback)
+    if callback.received:
+        raise Stopped(f"stopped at step {trainer.state.global_step} of {trainer.state.max_steps}; start again to go on")

@@ -1,0 +1,112 @@
+"""Folders in which runs work beside each other: clones of the project that share DVC's cache."""
+
+import fcntl
+import logging
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from convrec.errors import InputError, Unavailable
+
+logger = logging.getLogger(__name__)
+
+FOLDER_VARIABLE, REPOSITORY_VARIABLE, BRANCH_VARIABLE = "CONVREC_WORKSPACES", "CONVREC_REPOSITORY", "CONVREC_BRANCH"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_IDENTITY = ("-c", "user.name=convrec", "-c", "user.email=convrec@localhost")  # of a stash, where git has none
+_CACHE = ".cache"  # of DVC, beside the workspaces: what one of them made, the others do not make again
+_LOCK = Path(".dvc") / "tmp" / "convrec.lock"
+
+
+@contextmanager
+def exclusive(root: Path = Path()) -> Iterator[None]:
+    """Hold the workspace for one flow run; the lock goes with the process.
+
+    Raises `Unavailable` while another run works there.
+    """
+    path = root / _LOCK
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise Unavailable(
+                f"another run works in this folder (process {file.read().strip() or 'unknown'}); wait for its end, or "
+                "run in a folder of its own: `convrec workspace NAME` makes one, `dvc exp run --temp` for an experiment"
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+def hold_stage(stage: str, root: Path = Path()) -> None:
+    """Wait until no other process runs this stage in this folder, then keep others from it until this one ends.
+
+    A stage whose run was killed may still write its last checkpoint.
+    """
+    path = root / ".dvc" / "tmp" / f"convrec.{stage}.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        logger.info("another process still runs %s in this folder: waiting for its end", stage)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+
+def _git(*arguments: str, cwd: Path | None = None) -> str:
+    """Run git; raises `Unavailable` with its words where it fails."""
+    quiet = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
+    done = subprocess.run(["git", *arguments], cwd=cwd, env=quiet, capture_output=True, text=True, check=False)
+    if done.returncode:
+        words = " ".join(done.stderr.split())[-400:]
+        raise Unavailable(f"git {arguments[0]} failed ({words}); see {REPOSITORY_VARIABLE} and {BRANCH_VARIABLE}")
+    return done.stdout.strip()
+
+
+def _clone(repository: str, branch: str | None, target: Path, cache: Path) -> None:
+    """Clone into the target: whole, or not at all."""
+    partial = target.with_name(f".{target.name}.partial")
+    subprocess.run(["rm", "-rf", str(partial)], check=True)
+    _git("clone", "--quiet", *(["--branch", branch] if branch else []), "--", repository, str(partial))
+    subprocess.run(
+        [sys.executable, "-m", "dvc", "cache", "dir", "--quiet", "--local", str(cache)], cwd=partial, check=True
+    )
+    partial.rename(target)
+
+
+def _update(target: Path, branch: str | None) -> None:
+    """Bring a clone to the newest commit; what runs have changed in tracked files is kept in git's stash."""
+    _git("fetch", "--quiet", "origin", *([branch] if branch else []), cwd=target)
+    newest = _git("rev-parse", "FETCH_HEAD", cwd=target)
+    if newest == _git("rev-parse", "HEAD", cwd=target):
+        return
+    if _git("status", "--porcelain", "--untracked-files=no", cwd=target):
+        _git(*_IDENTITY, "stash", "push", "--quiet", "--message", f"before {newest}", cwd=target)
+    _git("reset", "--quiet", "--hard", newest, cwd=target)
+
+
+def prepare_workspace(name: str, folder: Path, repository: str, branch: str | None) -> Path:
+    """Return the folder of a workspace: a clone of the repository, made if need be, at its newest commit.
+
+    Where that commit is new, what runs changed in tracked files (dvc.lock, metrics) goes to git's stash; DVC's cache,
+    checkpoints and records stay, so that stages which have not changed are not run again. Raises `InputError` for a
+    name that is no folder's, `Unavailable` where the repository cannot be reached.
+    """
+    if not _NAME.fullmatch(name):
+        raise InputError(f"workspace {name!r}: give letters, digits, dots, dashes and underscores")
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder.resolve() / name
+    with (folder / f".{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if target.is_dir():
+            with exclusive(target):
+                _update(target, branch)
+        else:
+            _clone(repository, branch, target, folder.resolve() / _CACHE)
+    return target

@@ -1,0 +1,72 @@
+"""A command that a task runs: its lines as they are printed, its time limit, and its end with the task."""
+
+import subprocess
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import psutil
+
+GRACE_SECONDS = 25  # for a checkpoint: a worker kills the flow run that it cancels after 30
+
+
+def end_tree(pid: int, grace_seconds: float = GRACE_SECONDS) -> None:
+    """End a process and all below it: by SIGTERM, and what is left after the grace by SIGKILL."""
+    try:
+        first = psutil.Process(pid)
+        tree = [first, *first.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return
+    for process in tree:
+        _tell(process.terminate)
+    _, left = psutil.wait_procs(tree, timeout=grace_seconds)
+    for process in left:
+        _tell(process.kill)
+
+
+def _tell(signal: Callable[[], None]) -> None:
+    with suppress(psutil.NoSuchProcess):  # it ended by itself
+        signal()
+
+
+def run_command(
+    command: Sequence[str], environment: dict[str, str], on_line: Callable[[str], None], timeout_seconds: float | None
+) -> int:
+    """Run a command in a session of its own; return its exit status, negative for a signal.
+
+    `on_line` gets each line of its output as it is printed. However this call is left, by cancelling, an error or
+    Ctrl-C, nothing of the command goes on. Raises `TimeoutError` where it took longer than it may.
+    """
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    overrun = threading.Event()
+
+    def end_late() -> None:
+        overrun.set()
+        end_tree(process.pid)
+
+    limit = threading.Timer(timeout_seconds, end_late) if timeout_seconds else None
+    try:
+        if limit:
+            limit.start()
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.strip():
+                on_line(line.rstrip())
+        status = process.wait()
+    finally:
+        if limit:
+            limit.cancel()
+        end_tree(process.pid)
+        process.wait()
+    if overrun.is_set():
+        raise TimeoutError
+    return status
