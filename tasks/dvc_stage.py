@@ -1,7 +1,6 @@
 """One DVC stage as one Prefect task."""
 
 import os
-import re
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -25,7 +24,6 @@ from tasks.artifacts import Progress
 from tasks.process import run_command
 
 GPU_LIMIT = "gpu"  # a global concurrency limit of the Prefect server
-_STATUS = re.compile(r"failed to run: .*, exited with (-?\d+)")  # DVC's own status says only that a stage failed
 _TAIL = 4  # lines of a failed stage's output in the message
 
 
@@ -40,8 +38,6 @@ class Stage(NamedTuple):
 class StageFailed(RuntimeError):
     """A stage ended with an error."""
 
-    can_help = False  # whether another try can
-
 
 class BadInput(StageFailed):
     """A stage refused its parameters or data."""
@@ -49,8 +45,6 @@ class BadInput(StageFailed):
 
 class StageInterrupted(StageFailed):
     """A stage lost what it needs, a GPU or a server, or was killed: another try goes on from its last checkpoint."""
-
-    can_help = True
 
 
 def stages() -> list[Stage]:
@@ -117,17 +111,11 @@ def _reproduce(stage: Stage, force: bool, parent_run: str | None) -> None:
     if parent_run:
         environment[PARENT_VARIABLE] = parent_run
     lines: list[str] = []
-    told_status: int | None = None
 
     def on_line(line: str) -> None:
-        nonlocal told_status
         logger.info(line)
         progress.read(line)
-        found = _STATUS.search(line)
-        if found:
-            told_status = int(found.group(1))
-        else:
-            lines[:] = [*lines[-_TAIL:], line]
+        lines[:] = [*lines[-_TAIL:], line]
 
     command = [sys.executable, "-m", "tasks.reproduce", stage.name, *(["--force"] if force else [])]
     hours = stage.timeout_hours
@@ -139,19 +127,13 @@ def _reproduce(stage: Stage, force: bool, parent_run: str | None) -> None:
             "its last checkpoint, or raise it"
         ) from None
     if status:
-        raise failure(f"stage {stage.name}", status if told_status is None else told_status, lines)
+        raise failure(f"stage {stage.name}", status, lines)
     progress.finish()
 
 
 def _can_help(_task: object, _run: object, state: State) -> bool:
     """Return whether a retry can help, as the exit status of the stage says."""
-    try:
-        state.result()
-    except StageFailed as error:
-        return error.can_help
-    except Exception:
-        return False
-    return True
+    return isinstance(state.result(raise_on_failure=False), StageInterrupted)
 
 
 @task(

@@ -1,11 +1,37 @@
-"""`python -m tasks.reproduce STAGE [--force]`: `dvc repro` of one stage, which ends when what started it has ended."""
+"""`python -m tasks.reproduce STAGE [--force]`: `dvc repro` of one stage, with the exit status of the stage's command.
 
+It ends when what started it has ended, and the stage with it.
+"""
+
+import logging
+import re
 import sys
 
-from dvc.cli import main
+from dvc.cli import parse_args
+from dvc.exceptions import DvcException
+from dvc.stage.exceptions import StageCmdFailedError
 
 from convrec.training.launch import end_with_parent
 
-if __name__ == "__main__":
+_STATUS = re.compile(r"exited with (-?\d+)$")  # DVC's own status says only that a stage failed
+
+
+def main() -> int:
+    """Return the exit status of the stage's command, 128 + N for signal N, or 1 where DVC itself fails."""
     end_with_parent()
-    sys.exit(main(["--wait-for-lock", "repro", "--quiet", "--single-item", *sys.argv[1:]]))
+    logging.getLogger("dvc").setLevel(logging.CRITICAL)  # what it would tell, the task tells itself
+    options = parse_args(["--wait-for-lock", "repro", "--single-item", *sys.argv[1:]])
+    try:
+        return options.func(options).do_run()
+    except DvcException as error:
+        cause = error.__cause__
+        found = _STATUS.search(str(cause)) if isinstance(cause, StageCmdFailedError) else None
+        if found is None:
+            sys.stderr.write(f"dvc repro: {error}{f': {cause}' if cause else ''}\n")
+            return 1
+        status = int(found.group(1))
+        return status if status >= 0 else 128 - status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -64,6 +64,24 @@ def test_a_training_killed_twice_ends_in_the_same_weights(tiny_model, tmp_path, 
     assert results[0] == results[1] != (tiny_model / "model.safetensors").read_bytes()
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_training_told_to_end_stops_at_a_checkpoint_and_goes_on_from_there(tiny_model, tmp_path, processes):
+    undisturbed = _start(tiny_model, tmp_path / "one", processes)
+    undisturbed.communicate(timeout=300)
+    process = _start(tiny_model, tmp_path / "two", processes)
+    for line in process.stdout:
+        if line.strip() == "step 4":
+            process.terminate()
+    assert process.wait() != 0
+    stopped = last_checkpoint(tmp_path / "two")
+    assert stopped.name in ("checkpoint-5", "checkpoint-6"), "at the end of the step that the signal came in"
+    last = _start(tiny_model, tmp_path / "two", processes)
+    steps = [line for line in last.communicate(timeout=300)[0].split("\n") if line.startswith("step")]
+    assert last.returncode == 0 and steps[0] == f"step {int(stopped.name[-1]) + 1}"
+    results = [(tmp_path / name / "final" / "model.safetensors").read_bytes() for name in ("one", "two")]
+    assert results[0] == results[1]
+
+
 @pytest.fixture
 def checkpoints(tmp_path) -> Path:
     for step, best in ((2, 2), (10, 2), (12, 12)):

@@ -20,6 +20,7 @@ from convrec.training.arguments import unnumber_cpu
 from convrec.training.checkpoints import CompletionCallback, last_checkpoint
 from convrec.training.embedded import END, make_model, train_tokenizer
 from convrec.training.launch import end_processes
+from convrec.training.stopping import stoppable
 
 NUM_RANKS = 2
 CATALOG = Catalog([Item(title, year) for title, year in (("Heat", 1995), ("Up", 2009), ("Dune", 2021), ("Her", 2013))])
@@ -160,7 +161,8 @@ def main() -> None:
     trainer.add_callback(CompletionCallback())
     trainer.add_callback(_Progress())
     checkpoint = last_checkpoint(args.output)
-    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    with stoppable(trainer):
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     trainer.save_model(str(args.output / "final"))
     if trainer.accelerator.is_main_process:
         history = {"processes": trainer.accelerator.num_processes, "log": trainer.state.log_history}

@@ -1,0 +1,94 @@
+"""Workspaces: real clones of a real repository."""
+
+import multiprocessing
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from convrec.errors import InputError, Unavailable
+from convrec.workspaces import exclusive, prepare_workspace
+from tests.project import commit, run_in
+
+GRAPH = """
+stages:
+  make:
+    cmd: echo made > out && echo ran >> ../ran
+    deps: [params.yaml]
+    outs: [out]
+"""
+
+
+@pytest.fixture
+def origin(tmp_path) -> Path:
+    folder = tmp_path / "origin"
+    folder.mkdir()
+    run_in(folder, "git", "init", "--quiet", "--initial-branch", "main")
+    run_in(folder, "git", "config", "user.name", "test")
+    run_in(folder, "git", "config", "user.email", "test@localhost")
+    run_in(folder, "dvc", "init", "--quiet")
+    (folder / "params.yaml").write_text("steps: 1\n")
+    commit(folder, "start")
+    return folder
+
+
+def test_a_workspace_is_a_clone_that_follows_its_repository(origin, tmp_path):
+    one = prepare_workspace("train", tmp_path / "all", str(origin), "main")
+    assert one == tmp_path / "all" / "train" and (one / "params.yaml").read_text() == "steps: 1\n"
+    (one / "params.yaml").write_text("steps: 7\n")  # as a flow may do
+    (one / "untracked").write_text("kept")
+    assert prepare_workspace("train", tmp_path / "all", str(origin), None) == one
+    assert (one / "params.yaml").read_text() == "steps: 7\n", "nothing is new: nothing changes"
+
+    (origin / "params.yaml").write_text("steps: 2\n")
+    commit(origin, "two")
+    prepare_workspace("train", tmp_path / "all", str(origin), "main")
+    assert (one / "params.yaml").read_text() == "steps: 2\n" and (one / "untracked").exists()
+    assert "steps: 7" in run_in(one, "git", "stash", "show", "--patch").stdout, "what was changed is kept"
+
+
+def test_workspaces_share_what_dvc_has_made(origin, tmp_path):
+    (origin / "dvc.yaml").write_text(GRAPH)
+    commit(origin, "graph")
+    folders = [prepare_workspace(name, tmp_path / "all", str(origin), None) for name in ("one", "two")]
+    for folder in folders:
+        run_in(folder, "dvc", "repro", "--quiet")
+        assert (folder / "out").read_text() == "made\n"
+    assert (tmp_path / "all" / "ran").read_text() == "ran\n"
+
+
+def _hold(folder: Path, held, done) -> None:
+    with exclusive(folder):
+        held.set()
+        done.wait(60)
+
+
+def test_one_run_at_a_time_works_in_a_folder(origin, tmp_path):
+    folder = prepare_workspace("train", tmp_path / "all", str(origin), None)
+    context = multiprocessing.get_context("spawn")
+    held, done = context.Event(), context.Event()
+    other = context.Process(target=_hold, args=(folder, held, done))
+    other.start()
+    assert held.wait(60)
+    with pytest.raises(Unavailable, match=f"another run works in this folder .process {other.pid}."), exclusive(folder):
+        pass
+    other.kill()  # a lock goes with its process, however that ends
+    other.join()
+    with exclusive(folder):
+        pass
+
+
+def test_what_cannot_be_is_told(origin, tmp_path):
+    for name in ("../x", "", ".hidden", "a/b", "-f"):
+        with pytest.raises(InputError, match="workspace"):
+            prepare_workspace(name, tmp_path / "all", str(origin), None)
+    with pytest.raises(Unavailable, match="git clone failed .*CONVREC_REPOSITORY"):
+        prepare_workspace("train", tmp_path / "all", str(tmp_path / "nowhere"), None)
+    assert not (tmp_path / "all" / "train").exists()
+    command = [sys.executable, "-m", "convrec.cli", "workspace", "train"]
+    result = run_in(tmp_path, *command, check=False)
+    assert result.returncode == 2 and "set CONVREC_WORKSPACES" in result.stderr
+    options = ["--folder", "all", "--repository", str(origin)]
+    told = subprocess.run([*command, *options], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert told.stdout == f"{tmp_path}/all/train\n"
