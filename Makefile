@@ -10,6 +10,7 @@ export PYTHONUNBUFFERED := 1
 PROFILE ?=
 DATA ?=
 PORT ?= 5000
+POOL ?=
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | column -t -s '|'
@@ -26,6 +27,9 @@ demo: $(READY)  ## run the whole pipeline; PROFILE=name and DATA=folder choose a
 	@if [ -n "$(PROFILE)" ]; then convrec profile $(PROFILE) $(if $(DATA),--set data.path=$(DATA)); fi
 	@python -m flows.train
 
+deploy: $(READY)  ## register prefect.yaml's deployments with the server of PREFECT_API_URL; POOL=cpu without a GPU
+	@python -m flows.deploy $(if $(POOL),--training-pool $(POOL))
+
 test: $(READY)  ## run the tests
 	python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
 
@@ -40,4 +44,4 @@ ui: $(READY)  ## open the tracking UI on http://127.0.0.1:$(PORT)
 clean:  ## remove what runs made (models, records, caches), but neither parameters nor the environment
 	rm -rf data/processed data/demonstrations models predictions reports comparison evaluations checkpoints mlruns runs .dvc/cache .dvc/tmp .prefect
 
-.PHONY: help install demo test check ui clean
+.PHONY: help install demo deploy test check ui clean

@@ -16,7 +16,7 @@ from convrec.paths import Paths
 from convrec.workspaces import exclusive
 from tasks.artifacts import show_link, show_table
 from tasks.dvc_stage import Stage, StageFailed, choose_stages, needs_run, run_stage
-from tasks.promotion import register_and_promote
+from tasks.promotion import decide_promotion, register_checkpoint
 from tasks.raw_data import pull_raw_data, push_outputs
 
 Outcome = dict[str, str]
@@ -66,8 +66,9 @@ def _run(
                 after_data(parent_run)
         outcome = {"run": parent_run or "", "version": "", "aliases": "", "decision": ""}
         if whole:
-            version, aliases, reason = register_and_promote(parent_run)
-            outcome |= {"version": version, "aliases": ", ".join(aliases), "decision": reason}
+            decision = decide_promotion(register_checkpoint(parent_run))
+            outcome |= {"version": decision["version"], "decision": decision["headline"]}
+            outcome |= {"aliases": ", ".join(decision["aliases"])}
         ended = "FINISHED"
     except Exception:
         ended = "FAILED"

@@ -1,20 +1,65 @@
-"""Registering the trained checkpoint, and promoting it if it beats the champion."""
+"""Registering the trained checkpoint, and moving the champion by promotion.yaml, or back."""
+
+from typing import Any
 
 from prefect import task
 from prefect.logging import get_run_logger
 
 from convrec.config import load_params
 from convrec.paths import Paths
+from tasks.artifacts import show_table
 
 
-@task(task_run_name="register and promote")
-def register_and_promote(parent_run: str | None) -> tuple[str, list[str], str]:
-    """Return the version of the present checkpoint, its aliases, and why it was promoted or not."""
+@task(task_run_name="register")
+def register_checkpoint(parent_run: str | None) -> str:
+    """Register the present checkpoint as the challenger, once; return its version."""
     from convrec import registry
 
-    params, paths = load_params(), Paths()
-    metric = f"ndcg_at_{max(params.common.cutoffs)}"
-    challenger = registry.register(params, paths, parent_run)
-    decision = registry.promote(challenger, metric, registry.champion_score(params, paths, metric))
-    get_run_logger().info("version %s: %s", challenger.version, decision.reason)
-    return str(challenger.version), registry.aliases_of(challenger.version), decision.reason
+    return str(registry.register(load_params(), Paths(), parent_run).version)
+
+
+@task(task_run_name="decide on {version}")
+def decide_promotion(version: str | None, again: bool = False, approved_by: str | None = None) -> dict[str, Any]:
+    """Carry out what promotion.yaml says of a version, and show it gate by gate.
+
+    Returns `version`, `aliases`, `headline`, `markdown`, and whether it is `awaiting` a person's word.
+    """
+    from convrec.promotion.gates import AWAITING, decision_markdown, headline
+    from convrec.promotion.promote import promote
+
+    from convrec.registry import aliases_of
+
+    decision = promote(load_params(), Paths(), version, again=again, approve=approved_by is not None, by=approved_by)
+    show_table("promotion", decision_markdown(decision), "The promotion's gates")
+    get_run_logger().info("%s", headline(decision))
+    return {
+        "version": decision.challenger,
+        "aliases": aliases_of(decision.challenger),
+        "headline": headline(decision),
+        "markdown": decision_markdown(decision),
+        "awaiting": decision.status == AWAITING,
+    }
+
+
+@task(task_run_name="refuse {version}")
+def reject_version(version: str, by: str, reason: str) -> str:
+    """Write down a person's refusal; return the decision in one line."""
+    from convrec.promotion.gates import decision_markdown, headline
+    from convrec.promotion.promote import reject
+
+    decision = reject(Paths(), version, by=by, reason=reason)
+    show_table("promotion", decision_markdown(decision), "The promotion's gates")
+    get_run_logger().info("%s", headline(decision))
+    return headline(decision)
+
+
+@task(task_run_name="roll back")
+def roll_back(to: str | None, by: str | None, reason: str) -> str:
+    """Move the champion back; return what was done."""
+    from convrec.promotion.promote import rollback
+
+    move = rollback(Paths(), to, by=by, reason=reason)
+    told = f"Version {move.to_version} is the champion again; version {move.from_version} was rolled back"
+    show_table("rollback", f"{told} by {move.by}. {move.reason}\n", "A move of the champion")
+    get_run_logger().info("%s", told)
+    return told

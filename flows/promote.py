@@ -1,0 +1,69 @@
+"""The promotion flow: a version beside the champion on the present test data, a person's word where that is required.
+
+Run it with `python -m flows.promote`, or `convrec promote` without Prefect.
+"""
+
+import argparse
+from typing import Any
+
+from prefect import flow
+from prefect.exceptions import FlowPauseTimeout
+from prefect.flow_runs import pause_flow_run
+from prefect.input import RunInput
+from prefect.logging import get_run_logger
+from pydantic import Field
+from rich.console import Console
+
+from flows.pipeline import bring_up_to_date, ended_well, run_name
+from tasks.dvc_stage import has_server
+from tasks.promotion import decide_promotion, reject_version
+
+
+class Approval(RunInput):
+    """What a person says in Prefect's UI when the run is resumed."""
+
+    approve: bool = Field(default=False, description="promote the version")
+    name: str = Field(min_length=1, description="whose word it is")
+    reason: str = Field(default="", description="kept with a refusal")
+
+
+@flow(name="promote", flow_run_name=run_name("promote"))
+def promote(version: str | None = None, again: bool = False, approval_hours: float = 48.0) -> str:
+    """Decide on a version, by default the challenger, by promotion.yaml; return the decision in one line.
+
+    The data stage is brought up to date first, so that both versions answer the present test split. Where the policy
+    wants a person's word, the run waits for it, paused, for so many hours; the version goes on waiting after that
+    (`convrec promote --approve`). `again` lets a version that was rolled back come back.
+    """
+    logger = get_run_logger()
+    bring_up_to_date("promote", stages=["data"])
+    decision = decide_promotion(version, again)
+    if not decision["awaiting"]:
+        return decision["headline"]
+    if not has_server():
+        logger.info("convrec promote --version %s --approve --by NAME gives the word", decision["version"])
+        return decision["headline"]
+    try:
+        said: Any = pause_flow_run(
+            wait_for_input=Approval.with_initial_data(description=decision["markdown"]),
+            timeout=int(approval_hours * 3600),
+        )
+    except FlowPauseTimeout:
+        logger.warning("nobody answered in %g hours: version %s goes on waiting", approval_hours, decision["version"])
+        return decision["headline"]
+    if said.approve:
+        return decide_promotion(decision["version"], again, approved_by=said.name)["headline"]
+    return reject_version(decision["version"], said.name, said.reason)
+
+
+def main() -> None:
+    """Run the flow from the command line."""
+    parser = argparse.ArgumentParser(prog="python -m flows.promote", description=promote.description)
+    parser.add_argument("--version", metavar="N", help="the challenger, if not given")
+    parser.add_argument("--again", action="store_true", help="even a version that was rolled back")
+    options = parser.parse_args()
+    Console(highlight=False, soft_wrap=True).print(ended_well(lambda: promote(options.version, options.again)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""The rollback flow: the previous champion is the champion again.
+
+Run it with `python -m flows.rollback`, or `convrec rollback` without Prefect.
+"""
+
+import argparse
+
+from prefect import flow
+from rich.console import Console
+
+from flows.pipeline import ended_well, run_name
+from tasks.promotion import roll_back
+
+
+@flow(name="rollback", flow_run_name=run_name("rollback"))
+def rollback(to: str | None = None, by: str | None = None, reason: str = "") -> str:
+    """Make the previous champion, or the earlier one `to`, the champion again; return what was done."""
+    return roll_back(to, by, reason)
+
+
+def main() -> None:
+    """Run the flow from the command line."""
+    parser = argparse.ArgumentParser(prog="python -m flows.rollback", description=rollback.description)
+    parser.add_argument("--to", metavar="N", help="an earlier champion; the previous one, if not given")
+    parser.add_argument("--by", metavar="NAME", help="the user's name, if not given")
+    parser.add_argument("--reason", default="", metavar="TEXT", help="kept in the log, and on the version")
+    options = parser.parse_args()
+    Console(highlight=False, soft_wrap=True).print(ended_well(lambda: rollback(options.to, options.by, options.reason)))
+
+
+if __name__ == "__main__":
+    main()
