@@ -1,7 +1,6 @@
 """`convrec ablate-demonstrations`: SFT on the lists after each step, to see what each step is worth."""
 
 import logging
-import os
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from convrec.generation.lists import EngineOptions
 from convrec.paths import Paths
 from convrec.stages.files import STEP_COLUMNS, read_catalog, write_json
 from convrec.stages.sft import learn
-from convrec.tracking import PARENT_VARIABLE, end_comparison, stage_run, start_pipeline_run
+from convrec.tracking import Run, group_run, run_tags, stage_run
 from convrec.training.checkpoints import training_folder
 from convrec.training.export import export_model
 
@@ -44,7 +43,7 @@ def _measured(paths: Paths, frame: Rows) -> dict[str, Rows]:
     return {group: rows for group, rows in measured.items() if rows}
 
 
-def _train(name: str, params: Params, paths: Paths, frame: Rows, measured: dict[str, Rows]) -> Path:
+def _train(name: str, params: Params, paths: Paths, frame: Rows, measured: dict[str, Rows], parent: Run) -> Path:
     """Train and score one variant; return its folder. What is done already is not done again."""
     column = STEP_COLUMNS[VARIANTS[name]]
     keys = {"seed", "instruction", "list_length", "max_prompt_length", "cutoffs", "repetition_penalty"}
@@ -65,8 +64,9 @@ def _train(name: str, params: Params, paths: Paths, frame: Rows, measured: dict[
         return folder
     logger.info("%s, seed %d: in %s", name, params.common.seed, folder)
     values = {"common": params.common.model_dump(), "sft": params.sft.model_dump()}
-    tags = {"demonstrations": name, "seed": str(params.common.seed)}
-    with stage_run(f"SFT on {name} seed {params.common.seed}", values, tags, folder / "run.json") as record:
+    tags = {**run_tags(params, paths), "demonstrations": name, "stage": "sft"}
+    run_name = f"SFT on {name} seed {params.common.seed}"
+    with stage_run(run_name, values, tags, folder / "run.json", parent.run_id) as record:
         rows = [row for row in frame if row["teacher"] and not row["held_out"]]  # the same prompts for all variants
         saved, tokenizer = learn(params, paths, rows, column, folder, record)
         model = folder / "model"
@@ -78,6 +78,16 @@ def _train(name: str, params: Params, paths: Paths, frame: Rows, measured: dict[
             tables.append(scores.assign(prompts=prompts))
     keep_scores(pd.concat(tables), folder)
     return folder
+
+
+def _train_seeds(
+    name: str, runs: list[Params], paths: Paths, frame: Rows, measured: dict[str, Rows], parent: Run
+) -> list[Path]:
+    """Train and score one variant with every seed, nested under a run of its own; return the folders by seed."""
+    tags = {key: value for key, value in run_tags(runs[0], paths).items() if key != "seed"}
+    tags |= {"demonstrations": name, "stage": "variant"}
+    with group_run(f"SFT on {name}", tags, {"sft": runs[0].sft.model_dump()}, parent.run_id) as record:
+        return [_train(name, run, paths, frame, measured, record) for run in runs]
 
 
 def _list_scores(name: str, params: Params, paths: Paths, measured: dict[str, Rows]) -> dict[str, pd.DataFrame]:
@@ -122,11 +132,9 @@ def ablate(params: Params, paths: Paths, num_seeds: int) -> Path:
     frame = read_rows(paths.demonstration("train"))
     measured = _measured(paths, frame)
     metric, samples = f"ndcg_at_{max(params.common.cutoffs)}", params.evaluate.bootstrap_samples
-    parent = start_pipeline_run("ablate-demonstrations", {"profile": params.common.profile})
-    os.environ[PARENT_VARIABLE] = parent
-    failed = True
-    try:
-        folders = {name: [_train(name, run, paths, frame, measured) for run in runs] for name in VARIANTS}
+    tags = {**run_tags(params, paths), "stage": "ablate-demonstrations"}
+    with group_run("ablate-demonstrations", tags, {"ablation": {"seeds": num_seeds}}) as record:
+        folders = {name: _train_seeds(name, runs, paths, frame, measured, record) for name in VARIANTS}
         groups = {group: {"rows": len(rows)} for group, rows in measured.items()}
         result: dict[str, Any] = {"metric": metric, "seeds": num_seeds, "groups": groups, "variants": {}}
         for name in VARIANTS:
@@ -145,9 +153,7 @@ def ablate(params: Params, paths: Paths, num_seeds: int) -> Path:
                     entry[f"sft_over_{BASELINE}"] = gain._asdict()
                 result["variants"][name][group] = entry
         write_json(paths.ablation, result)
-        failed = False
-    finally:
-        end_comparison(parent, [] if failed else [paths.ablation], failed)
+        record.log_artifact(paths.ablation)
     print_ablation(result)
     return paths.ablation
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any, Literal
 
-from convrec.commands import workspace
+from convrec.commands import tracking, workspace
 from convrec.config import Params, load_params
 from convrec.errors import InputError, Stopped, exit_status, outside_cause
 from convrec.paths import Paths
@@ -57,12 +57,12 @@ def _run_stage(stage: str, params: Params) -> None:
         importlib.import_module(f"convrec.stages.{stage}").run(params, Paths(), SilentRun())
         end_processes()
         return
-    from convrec.tracking import stage_run
+    from convrec.tracking import run_tags, stage_run
 
     own = getattr(params, stage).model_dump()
     paths = Paths()
-    tags = {"profile": params.common.profile, "base_model": params.base_model.name}
-    with stage_run(stage, {"common": params.common.model_dump(), stage: own}, tags, paths.run_id(stage)) as record:
+    values = {"common": params.common.model_dump(), stage: own}
+    with stage_run(stage, values, run_tags(params, paths), paths.run_id(stage)) as record:
         importlib.import_module(f"convrec.stages.{stage}").run(params, paths, record)
         end_processes()
 
@@ -184,6 +184,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_recommender_commands(commands)
     workspace.add(commands)
     commands.add_parser("results", help="print the results table of the last evaluation")
+    tracking.add(commands)
     return parser
 
 
@@ -392,7 +393,7 @@ def _run_responses(options: argparse.Namespace) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line; mistakes of the user end with one message and status 2."""
+    """Run the command line; mistakes of the user end with one message and status 2, what may be back later with 75."""
     options = _parser().parse_args(arguments)
     try:
         if options.command == "profile":
@@ -427,6 +428,9 @@ def main(arguments: list[str] | None = None) -> None:
             workspace.run(options)
         elif options.command == "score":
             _run_score(options)
+        elif options.command == "tracking":
+            _set_up()
+            sys.exit(tracking.run(options))
         elif options.command == "results":
             from convrec.evaluation.table import print_results
 

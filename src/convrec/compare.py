@@ -1,7 +1,6 @@
 """`convrec compare`: algorithms from the same SFT model, on the same data, for the same steps, over seeds."""
 
 import logging
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from convrec.generation.tokenizer import load_tokenizer
 from convrec.paths import Paths
 from convrec.stages.files import write_json
 from convrec.stages.rank_grpo import align
-from convrec.tracking import PARENT_VARIABLE, end_comparison, stage_run, start_pipeline_run
+from convrec.tracking import Run, group_run, run_tags, stage_run
 from convrec.training.callbacks import read_history
 from convrec.training.checkpoints import last_checkpoint, training_folder
 from convrec.training.export import export_model
@@ -79,7 +78,7 @@ def keep_scores(scores: pd.DataFrame, folder: Path) -> None:
     partial.rename(folder / SCORES)
 
 
-def _run(name: str, params: Params, paths: Paths) -> Path:
+def _run(name: str, params: Params, paths: Paths, parent: Run) -> Path:
     """Train and score one variant; return its folder. What is done already is not done again."""
     keys = {"seed", "instruction", "list_length", "max_prompt_length", "cutoffs", "repetition_penalty"}
     parameters = {
@@ -96,8 +95,11 @@ def _run(name: str, params: Params, paths: Paths) -> Path:
         return folder
     logger.info("%s, seed %d: in %s", name, params.common.seed, folder)
     values = {"common": params.common.model_dump(), "rank_grpo": params.rank_grpo.model_dump()}
-    tags = {"algorithm": name, "seed": str(params.common.seed)}
-    with stage_run(f"{name} seed {params.common.seed}", values, tags, folder / "run.json") as record:
+    tags, run_name = (
+        {**run_tags(params, paths), "algorithm": name, "stage": "rank_grpo"},
+        f"{name} seed {params.common.seed}",
+    )
+    with stage_run(run_name, values, tags, folder / "run.json", parent.run_id) as record:
         checkpoint = align(params, paths, Start(str(paths.model("sft"))), folder, record)
         tokenizer = load_tokenizer(paths.model("sft"))
         model = folder / "model"
@@ -106,6 +108,17 @@ def _run(name: str, params: Params, paths: Paths) -> Path:
         record.log_metrics({f"comparison/{key}": value for key, value in mean_scores(scores).items()})
     keep_scores(scores, folder)
     return folder
+
+
+def _run_seeds(name: str, runs: Sequence[Params], paths: Paths, parent: Run) -> list[Path]:
+    """Train and score one variant with every seed, nested under a run of its own; return the folders by seed."""
+    shared = {key: value for key, value in run_tags(runs[0], paths).items() if key != "seed"}
+    tags = {**shared, "algorithm": name, "stage": "algorithm"}
+    with group_run(name, tags, {"rank_grpo": runs[0].rank_grpo.model_dump()}, parent.run_id) as record:
+        folders = [_run(name, run, paths, record) for run in runs]
+        means = pd.DataFrame([mean_scores(pd.read_parquet(folder / SCORES)) for folder in folders]).mean()
+        record.log_metrics({f"comparison/{key}": value for key, value in means.items()})
+    return folders
 
 
 def _mean_of_seeds(folders: Iterable[Path], metric: str) -> pd.DataFrame:
@@ -155,11 +168,9 @@ def compare(params: Params, paths: Paths, names: Sequence[str], num_seeds: int, 
     if not paths.model("sft").is_dir():
         raise InputError(f"{paths.model('sft')}: no SFT model yet; run `dvc repro sft` first")
     EngineOptions.of(params)  # an engine that is not installed is to be known before the trainings
-    parent = start_pipeline_run("compare", {"profile": params.common.profile, "algorithms": ",".join(everything)})
-    os.environ[PARENT_VARIABLE] = parent
-    failed = True
-    try:
-        folders = {name: [_run(name, run, paths) for run in runs] for name, runs in everything.items()}
+    tags = {**run_tags(params, paths), "algorithm": ",".join(everything), "stage": "compare"}
+    with group_run("compare", tags, {"compare": {"seeds": num_seeds, "steps": num_steps}}) as record:
+        folders = {name: _run_seeds(name, runs, paths, record) for name, runs in everything.items()}
         metric = f"ndcg_at_{max(params.common.cutoffs)}"
         sft = model_scores(paths.model("sft"), read_rows(paths.split("validation")), params, paths)
         samples, seed = params.evaluate.bootstrap_samples, params.common.seed
@@ -185,10 +196,8 @@ def compare(params: Params, paths: Paths, names: Sequence[str], num_seeds: int, 
         write_json(target / "compare.json", result)
         page = target / "compare.html"
         page.write_text(comparison_page(result, curves), encoding="utf-8")
-        failed = False
-    finally:
-        files = [] if failed else [paths.comparison / name for name in ("compare.json", "compare.html")]
-        end_comparison(parent, files, failed)
+        for path in (target / "compare.json", page):
+            record.log_artifact(path)
     print_comparison(result)
     return page
 

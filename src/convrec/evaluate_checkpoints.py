@@ -27,7 +27,7 @@ from convrec.generation.lists import EngineOptions, Settings
 from convrec.generation.models import check_model, has_weights, model_files
 from convrec.paths import Paths
 from convrec.stages.files import read_split_rows, write_json, write_plot
-from convrec.tracking import stage_run
+from convrec.tracking import run_tags, stage_run
 from convrec.training.checkpoints import chosen_step, complete_checkpoints
 
 logger = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ def evaluate_checkpoints(
     kept = {stage: _kept(stage, folder, context) for stage, folder in folders.items()}
     rows, prompts = read_split_rows(params, paths, split)
     values = {"common": params.common.model_dump(), "evaluate": params.evaluate.model_dump(), "every": every}
-    tags = {"split": split, "stages": ",".join(folders)}
+    tags = {**run_tags(params, paths), "stage": "evaluate", "split": split, "stages": ",".join(folders)}
     target = paths.evaluations / "checkpoints.json"
     result: dict[str, Any] = {"split": split, "n_rows": len(rows), "n_prompts": len(prompts)}
     result |= {"kept": {}, "checkpoints": []}

@@ -22,7 +22,7 @@ from convrec.generation.lists import EngineOptions, Settings, model_lists
 from convrec.generation.models import find_model
 from convrec.paths import Paths
 from convrec.stages.files import read_catalog, read_split_rows, write_json
-from convrec.tracking import Run, file_md5, stage_run
+from convrec.tracking import Run, data_tags, file_md5, stage_run
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +113,15 @@ def _evaluate(
     target = paths.evaluations / evaluation_name(name, split, params.evaluate.max_prompts, constrained)
     values = {"common": params.common.model_dump(), "evaluate": params.evaluate.model_dump(), "model": asdict(settings)}
     digests = " ".join(file_md5(path) for path in sorted(folder.glob("*.safetensors")))
-    tags = {"model": name, "split": split, "constrained": str(constrained).lower(), "checkpoint.md5": digests}
+    common = {"profile": params.common.profile, "seed": str(params.common.seed), "stage": "evaluate"}
+    tags = {
+        **common,
+        **data_tags(paths),
+        "model": name,
+        "split": split,
+        "constrained": str(constrained).lower(),
+        "checkpoint.md5": digests,
+    }
     with stage_run(f"evaluate {name}", values, tags, target / "run.json") as record:
         record_data(record, paths, split)
         found = answers(folder, settings, rows, params, paths, constrained)

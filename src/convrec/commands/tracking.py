@@ -1,0 +1,35 @@
+"""`convrec tracking sync`: send what waits in the journals."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+EXIT_WAITING = 75  # EX_TEMPFAIL, as of what is unavailable: the same command may succeed later
+
+
+def add(commands: Any) -> None:
+    """Add the subcommands of `convrec tracking`."""
+    tracking = commands.add_parser("tracking", help="send what runs recorded while the tracking server was away")
+    subcommands = tracking.add_subparsers(dest="tracking_command", required=True, metavar="SUBCOMMAND")
+    text = "send the journals of runs whose process has ended, and end these runs"
+    subcommands.add_parser("sync", help=text, description=f"{text[0].upper()}{text[1:]} (docs/tracking.md).")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run `convrec tracking sync`: print a line a run, and return 0, or 75 where something still waits."""
+    from convrec.tracking.delivery import replay_left
+    from convrec.tracking.journal import FOLDER, REFUSED, left_journals
+    from convrec.tracking.store import connect
+
+    if not left_journals(FOLDER):
+        print("Nothing waits to be sent.")
+        return 0
+    connect()
+    waiting = refused = 0
+    for replayed in replay_left(Path()):
+        print(replayed, flush=True)
+        waiting += replayed.problem is not None
+        refused += replayed.sent.get("refused", 0)
+    if refused:
+        print(f"{refused} records were refused: {FOLDER / REFUSED} has them, with the reasons")
+    return EXIT_WAITING if waiting else 0

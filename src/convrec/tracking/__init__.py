@@ -1,0 +1,53 @@
+"""The record of runs. With `registry` and `pyfunc_model`, the only part of the library that imports mlflow."""
+
+from convrec.tracking.delivery import Replayed, replay_left
+from convrec.tracking.describe import (
+    COMMIT_TAG,
+    PARENT_TAG,
+    data_tags,
+    file_md5,
+    flatten,
+    git_state,
+    param_texts,
+    run_tags,
+)
+from convrec.tracking.recorded import RecordedVersions, recorded_versions
+from convrec.tracking.run import (
+    PARENT_VARIABLE,
+    Run,
+    SilentRun,
+    end_pipeline_run,
+    group_run,
+    log_text,
+    record_versions,
+    stage_run,
+    start_pipeline_run,
+)
+from convrec.tracking.store import connect, shown_uri, tracking_uri
+
+__all__ = [
+    "COMMIT_TAG",
+    "PARENT_TAG",
+    "PARENT_VARIABLE",
+    "RecordedVersions",
+    "Replayed",
+    "Run",
+    "SilentRun",
+    "connect",
+    "data_tags",
+    "end_pipeline_run",
+    "file_md5",
+    "flatten",
+    "git_state",
+    "group_run",
+    "log_text",
+    "param_texts",
+    "record_versions",
+    "recorded_versions",
+    "replay_left",
+    "run_tags",
+    "shown_uri",
+    "stage_run",
+    "start_pipeline_run",
+    "tracking_uri",
+]

@@ -1,0 +1,307 @@
+"""Sends journals to the tracking server: in the background while a run lives, and what others left."""
+
+import logging
+import os
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import mlflow
+import requests
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunStatus, RunTag
+from mlflow.exceptions import MlflowException
+
+from convrec.tracking import journal as journals
+from convrec.tracking.journal import Journal, Lane
+from convrec.tracking.store import client_uri, shown_uri, told
+
+logger = logging.getLogger(__name__)
+
+Records = list[dict[str, Any]]
+
+_MAX_METRICS, _MAX_TEXTS = 1000, 100  # MLflow's limits of one batch
+_MAX_RECORDS = 1000  # of one group
+_TRIES = 3  # of a group, by a server that answers and fails
+_REFUSALS = ("INVALID_PARAMETER_VALUE", "RESOURCE_ALREADY_EXISTS")
+_NOT_REFUSED = (401, 403, 404, 408, 429, 503, 504)  # the user, the run or the server may be mended
+_BAD_RECORD = (TypeError, ValueError, KeyError, AttributeError)
+
+_LINGER, _LONGEST_PAUSE = 2.0, 30.0  # seconds between sendings, when the server takes them and when it does not
+_FLUSH, _STALL = 30.0, 8.0  # seconds that a run waits at its end: in all, and without any progress
+
+
+class Undelivered(Exception):
+    """Some records wait for the server."""
+
+
+class Delivery:
+    """Sends the records of one journal in order, each kind in batches, artifacts in a lane of their own.
+
+    A record that the server refuses is set aside, with the reason. Sending a record twice changes nothing: MLflow takes
+    the same point of a metric once, and all else replaces itself.
+    """
+
+    def __init__(self, journal: Journal, uri: str):
+        self.journal = journal
+        self.sent: Counter[str] = Counter()  # by kind, in MLflow's entities
+        self.requests = 0
+        self._client = mlflow.MlflowClient(uri)
+        self._run_id = journal.about.run_id
+        self._failures: Counter[Lane] = Counter()
+
+    def send(self) -> None:
+        """Send all that waits. Raises `Undelivered` with the reason; artifacts that fail hold up no metrics."""
+        self._send_lane("records", self._groups(), self._send_records)
+        self._send_lane("artifacts", (([record], end) for record, end in self._unsent("artifacts")), self._send_file)
+
+    def end(self, status: str, at: int) -> None:
+        """Give the run its final status."""
+        self._client.set_terminated(self._run_id, status, at)
+
+    def is_running(self) -> bool:
+        """Return whether the server knows no end of the run."""
+        return self._client.get_run(self._run_id).info.status == RunStatus.to_string(RunStatus.RUNNING)
+
+    def _unsent(self, lane: Lane) -> Iterator[tuple[dict[str, Any], int]]:
+        return self.journal.unsent(lane)
+
+    def _groups(self) -> Iterator[tuple[Records, int]]:
+        """Yield successive records that go together, with the position after them: up to a batch of metrics."""
+        group: Records = []
+        metrics = end = 0
+        for record, position in self._unsent("records"):
+            count = len(record.get("metrics", ()))
+            if group and (metrics + count > _MAX_METRICS or len(group) == _MAX_RECORDS):
+                yield group, end
+                group, metrics = [], 0
+            group.append(record)
+            metrics, end = metrics + count, position
+        if group:
+            yield group, end
+
+    def _send_lane(
+        self,
+        lane: Lane,
+        groups: Iterable[tuple[Records, int]],
+        send: Callable[[Records], None],
+    ) -> None:
+        for records, end in groups:
+            try:
+                send(records)
+            except Exception as error:  # an object store's library has exceptions of its own
+                self._failures[lane] += 1
+                raise Undelivered(told(error)) from error
+            self._failures[lane] = 0
+            self.journal.mark_sent(lane, end)
+            if lane == "artifacts":
+                self.journal.file(records[0]).unlink(missing_ok=True)
+
+    def _send_records(self, records: Records) -> None:
+        """Send a group: what MLflow takes in batches, then data sets and the end of the run, in order."""
+        texts: dict[str, dict[str, Any]] = {"params": {}, "tags": {}}
+        metrics: Records = []
+        rest: Records = []
+        for record in records:
+            kind = record["kind"]
+            if kind == "metrics":
+                shared = {"kind": "metric", "step": record["step"], "at": record["at"]}
+                metrics += [{**shared, "key": key, "value": value} for key, value in record["metrics"].items()]
+            elif kind in texts:
+                for key, value in record[kind].items():
+                    texts[kind][key] = {"kind": kind, "key": key, "value": value}  # the last one of a name counts
+            else:
+                rest.append(record)
+        for kind, send in (("params", self._send_params), ("tags", self._send_tags)):
+            for batch in _batches(list(texts[kind].values()), _MAX_TEXTS):
+                self._offer("records", kind, batch, send)
+        for batch in _batches(metrics, _MAX_METRICS):
+            self._offer("records", "metrics", batch, self._send_metrics)
+        for record in rest:
+            self._offer("records", record["kind"], [record], self._send_other)
+
+    def _offer(self, lane: Lane, kind: str, items: Records, send: Callable[[Records], None]) -> None:
+        """Send items; of those that the server refuses, find the ones to be set aside by halves."""
+        try:
+            send(items)
+            self.sent[kind] += len(items)
+            self.requests += 1
+        except Exception as error:
+            if not self._is_refused(error, lane):
+                raise
+            if len(items) == 1:
+                self.journal.refuse(items[0], told(error))
+                self.sent["refused"] += 1
+                return
+            middle = len(items) // 2
+            for half in (items[:middle], items[middle:]):
+                self._offer(lane, kind, half, send)
+
+    def _is_refused(self, error: Exception, lane: Lane) -> bool:
+        """Return whether sending again is useless: the error says so, or it comes always from a server that answers."""
+        if isinstance(error, requests.RequestException):
+            status = getattr(error.response, "status_code", None)
+            return status in (400, 413, 422)
+        if isinstance(error, MlflowException):
+            self._require_run()
+            if error.error_code in _REFUSALS:
+                return True
+            return self._failures[lane] >= _TRIES and error.get_http_status_code() not in _NOT_REFUSED
+        return isinstance(error, _BAD_RECORD) and not isinstance(error, OSError)
+
+    def _require_run(self) -> None:
+        """Raise where the server does not answer, or has not the run: then nothing is refused."""
+        run = self._client.get_run(self._run_id)
+        if run.info.lifecycle_stage != "active":
+            raise Undelivered("the run was deleted; restore it in the tracking server")
+
+    def _send_metrics(self, items: Records) -> None:
+        points = [Metric(item["key"], float(item["value"]), item["at"], item["step"]) for item in items]
+        self._client.log_batch(self._run_id, metrics=points)
+
+    def _send_params(self, items: Records) -> None:
+        self._client.log_batch(self._run_id, params=[Param(item["key"], item["value"]) for item in items])
+
+    def _send_tags(self, items: Records) -> None:
+        self._client.log_batch(self._run_id, tags=[RunTag(item["key"], item["value"]) for item in items])
+
+    def _send_other(self, items: Records) -> None:
+        for record in items:
+            if record["kind"] == "dataset":
+                tag = InputTag("mlflow.data.context", record["context"])
+                self._client.log_inputs(self._run_id, [DatasetInput(Dataset(**record["dataset"]), [tag])])
+            elif record["kind"] == "status":
+                self.end(record["status"], record["at"])
+            else:
+                raise ValueError(f"no such kind of record: {record['kind']}")
+
+    def _send_file(self, records: Records) -> None:
+        self._offer("artifacts", "files", records, self._upload)
+
+    def _upload(self, records: Records) -> None:
+        for record in records:
+            if record["kind"] != "artifact":
+                raise ValueError("a record that was cut short")
+            path = PurePosixPath(record["path"])
+            copy = self.journal.file(record)
+            if not copy.is_file():
+                raise ValueError(f"no copy of {path} in {self.journal.path}")
+            with tempfile.TemporaryDirectory() as folder:
+                named = Path(folder, path.name)
+                os.symlink(copy, named)
+                parent = None if len(path.parts) == 1 else str(path.parent)
+                self._client.log_artifact(self._run_id, str(named), parent)
+
+
+def _batches(items: Records, size: int) -> Iterator[Records]:
+    rest = iter(items)
+    while batch := list(islice(rest, size)):
+        yield batch
+
+
+class Sender(threading.Thread):
+    """Sends a journal every two seconds while its run lives; a server that is lost is tried again, ever less often."""
+
+    def __init__(self, journal: Journal, uri: str):
+        super().__init__(name=f"convrec tracking {journal.about.run_id}", daemon=True)
+        self._journal, self._delivery = journal, Delivery(journal, uri)
+        self._closing = threading.Event()
+        self._is_lost = False
+        self.cpu_seconds = 0.0
+
+    def run(self) -> None:
+        """Send until the run is closed; then once more, and remove the journal if nothing is left in it."""
+        pause = _LINGER
+        while True:
+            last = self._closing.is_set()
+            delivered = self._try()
+            self.cpu_seconds = time.thread_time()
+            if last:
+                break
+            pause = _LINGER if delivered else min(2 * pause, _LONGEST_PAUSE)
+            self._closing.wait(pause)
+        if delivered:
+            self._journal.remove()
+        else:
+            self._journal.release()
+
+    def _try(self) -> bool:
+        try:
+            self._delivery.send()
+        except Undelivered as error:
+            if not self._is_lost:
+                logger.warning("not sent to the tracking server, kept in %s (%s)", self._journal.path, error)
+            self._is_lost = True
+            return False
+        if self._is_lost:
+            logger.info("the tracking server is back: what was kept is sent")
+        self._is_lost = False
+        return True
+
+    def finish(self) -> bool:
+        """Send the rest, and return whether all is sent; wait no longer than the server makes progress."""
+        self._closing.set()
+        end, stall, seen = time.monotonic() + _FLUSH, time.monotonic() + _STALL, self._delivery.requests
+        while self.is_alive() and time.monotonic() < min(end, stall):
+            self.join(0.05)
+            if self._delivery.requests != seen:
+                seen, stall = self._delivery.requests, time.monotonic() + _STALL
+        return not self.is_alive() and not self._is_lost
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What came of a journal that another process left."""
+
+    run_id: str
+    name: str
+    sent: dict[str, int]
+    status: str | None  # the run's final status, where it is known
+    problem: str | None  # why it waits still
+    is_alive: bool = False  # its run goes on, and sends it
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{number} {kind}" for kind, number in self.sent.items() if number)
+        ended = f"; ended as {self.status}" if self.status else ""
+        what = f"not sent: {self.problem}" if self.problem else f"sent {counts or 'nothing'}{ended}"
+        return f"{self.name} ({self.run_id}): {'its process records still' if self.is_alive else what}"
+
+
+def replay(path: Path, root: Path) -> Replayed | None:
+    """Send a journal that a process left, and end its run; None where it is gone meanwhile."""
+    try:
+        about = journals.read_about(path)
+        journal = Journal.adopt(path)
+    except FileNotFoundError:
+        return None
+    if journal is None:
+        return Replayed(about.run_id, about.name, {}, None, None, is_alive=True)
+    if about.tracking_uri != shown_uri(root):
+        journal.release()
+        problem = f"it is for MLFLOW_TRACKING_URI = {about.tracking_uri!r}; set that to send it"
+        return Replayed(about.run_id, about.name, {}, None, problem)
+    delivery = Delivery(journal, client_uri(root))
+    try:
+        delivery.send()
+        status, at = journal.last_status()
+        if status is None and about.owner and delivery.is_running():
+            status = RunStatus.to_string(RunStatus.KILLED)
+            delivery.end(status, at)
+    except (Undelivered, MlflowException) as error:
+        journal.release()
+        return Replayed(about.run_id, about.name, dict(delivery.sent), None, told(error))
+    journal.remove()
+    return Replayed(about.run_id, about.name, dict(delivery.sent), status, None)
+
+
+def replay_left(root: Path) -> Iterator[Replayed]:
+    """Yield what comes of every journal below the project, the oldest first."""
+    for path in journals.left_journals((root / journals.FOLDER).resolve()):
+        replayed = replay(path, root)
+        if replayed is not None:
+            yield replayed

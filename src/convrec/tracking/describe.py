@@ -1,0 +1,115 @@
+"""What tells runs apart: their tags and their parameters, as text."""
+
+import getpass
+import hashlib
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from convrec.config import Params
+from convrec.paths import Paths
+
+PARENT_TAG, COMMIT_TAG = "mlflow.parentRunId", "mlflow.source.git.commit"
+_MAX_PARAM, _MAX_TAG = 6000, 8000  # MLflow's limits, in characters
+DATA_TAGS = ("data_version", "catalog_version")
+_SPLITS = ("train", "validation", "test")
+_SHORT = 12  # characters of a digest
+
+
+def git_state() -> dict[str, str]:
+    """Return the commit and whether the work tree differs from it; nothing outside a git repository."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        dirty = bool(git("status", "--porcelain", "--untracked-files=no"))
+        return {COMMIT_TAG: git("rev-parse", "HEAD"), "git_dirty": str(dirty).lower()}
+    except (OSError, subprocess.CalledProcessError):
+        return {}
+
+
+def user_tag() -> dict[str, str]:
+    """Return the tag of who runs this, which MLflow shows; nothing where the system does not know."""
+    try:
+        return {"mlflow.user": getpass.getuser()}
+    except (OSError, KeyError):
+        return {}
+
+
+def file_md5(path: Path) -> str:
+    """Return the MD5 of a file: the hash under which DVC caches it."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "md5").hexdigest()
+
+
+def data_tags(paths: Paths) -> dict[str, str]:
+    """Return `data_version` of the three splits and `catalog_version`, short digests; only of what there is."""
+    tags = {}
+    splits = [paths.split(name) for name in _SPLITS]
+    if all(path.is_file() for path in splits):
+        digests = " ".join(map(file_md5, splits))
+        tags[DATA_TAGS[0]] = hashlib.md5(digests.encode(), usedforsecurity=False).hexdigest()[:_SHORT]
+    if paths.catalog.is_file():
+        tags[DATA_TAGS[1]] = file_md5(paths.catalog)[:_SHORT]
+    return tags
+
+
+def algorithm_name(params: Params) -> str:
+    """Return the alignment's algorithm as `convrec compare` names it: grpo, rank_grpo:exp_inf, rank_grpo:exp:2.0."""
+    section = params.rank_grpo
+    if section.algorithm != "rank_grpo":
+        return section.algorithm
+    gamma = f":{section.return_gamma}" if section.returns == "exp" else ""
+    return f"{section.algorithm}:{section.returns}{gamma}"
+
+
+def run_tags(params: Params, paths: Paths) -> dict[str, str]:
+    """Return the tags by which runs are compared: profile, algorithm, base model, seed, versions of data and catalog.
+
+    Those of the code and of the exact versions are added where a run is opened.
+    """
+    return {
+        "profile": params.common.profile,
+        "algorithm": algorithm_name(params),
+        "base_model": params.base_model.name,
+        "seed": str(params.common.seed),
+        **data_tags(paths),
+    }
+
+
+def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return a flat mapping: nested keys are joined with dots."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        flat.update(flatten(value, f"{name}.") if isinstance(value, dict) else {name: value})
+    return flat
+
+
+def param_texts(params: dict[str, Any]) -> dict[str, str]:
+    """Return parameters by dotted name as text: lists, numbers, true, false and null as compact JSON, text as it is.
+
+    A text over MLflow's limit is cut, and ends in a digest of the whole, so that different values stay different.
+    """
+    return {name: shortened(_text(value), _MAX_PARAM) for name, value in flatten(params).items()}
+
+
+def tag_texts(tags: dict[str, str]) -> dict[str, str]:
+    """Return tags with values within MLflow's limit, cut as those of parameters are."""
+    return {name: shortened(value, _MAX_TAG) for name, value in tags.items()}
+
+
+def shortened(text: str, limit: int) -> str:
+    """Return the text, cut to the limit with a digest of the whole at its end where it is longer."""
+    if len(text) <= limit:
+        return text
+    mark = f"... md5:{hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()}"
+    return text[: limit - len(mark)] + mark
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=str)

@@ -1,0 +1,230 @@
+"""What runs record, on disk before it is sent: one folder a run, held by a lock while its process lives.
+
+`records.jsonl` has a line for each record, in order; `files/` has copies of artifacts; `position.json` tells up to
+where each of the two lanes was sent. A process that is killed leaves a journal that another can send.
+"""
+
+import fcntl
+import logging
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+
+from convrec.tracking.redaction import redact_all, redactor
+
+logger = logging.getLogger(__name__)
+
+FOLDER = Path("runs", "journal")  # below the project's folder
+REFUSED = "refused.jsonl"
+_RECORDS, _POSITION, _ABOUT, _LOCK, _FILES = "records.jsonl", "position.json", "run.json", "lock", "files"
+_ARTIFACT = b'{"kind":"artifact"'
+TORN = "torn"
+_HALF_MADE = 60  # seconds after which a journal that has no name yet is nobody's
+
+Lane = Literal["records", "artifacts"]
+LANES: tuple[Lane, ...] = ("records", "artifacts")
+
+
+@dataclass(frozen=True)
+class About:
+    """Which run a journal is of."""
+
+    run_id: str
+    name: str
+    tracking_uri: str  # without credentials
+    owner: bool  # whether the end of this journal is the end of the run
+    started: int  # milliseconds since 1970
+
+
+def now() -> int:
+    """Return the milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def _locked(path: Path) -> int | None:
+    """Return the descriptor of a file that this process now holds alone; None where another one does, or none is."""
+    try:
+        descriptor = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(descriptor).st_nlink:  # not removed since it was opened
+            return descriptor
+    except BlockingIOError:
+        pass
+    os.close(descriptor)
+    return None
+
+
+class Journal:
+    """The journal of one run, opened by `create` or `adopt`, and locked until `release` or `remove`."""
+
+    def __init__(self, path: Path, about: About, lock: int):
+        self.path, self.about = path, about
+        self._lock: int | None = lock
+        self._mutex = threading.Lock()
+        self._redact = redactor()
+        self._stream: int | None = None
+        self._torn = False
+        self._files = 0
+        self._positions: dict[str, int] = dict.fromkeys(LANES, 0)
+        if (path / _POSITION).is_file():
+            self._positions |= orjson.loads((path / _POSITION).read_bytes())
+
+    @classmethod
+    def create(cls, folder: Path, about: About) -> "Journal":
+        """Return a new journal below the folder; it gets its name once it is whole and locked."""
+        folder.mkdir(parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=folder))
+        (fresh / _LOCK).touch()
+        lock = _locked(fresh / _LOCK)
+        assert lock is not None  # nobody else looks into it yet
+        (fresh / _FILES).mkdir()
+        (fresh / _RECORDS).touch()
+        (fresh / _ABOUT).write_bytes(orjson.dumps(asdict(about)))
+        path = folder / about.run_id
+        if path.exists():  # another process records into the same run
+            path = folder / f"{about.run_id}.{fresh.name.removeprefix('.new-')}"
+        return cls(fresh.rename(path), about, lock)
+
+    @classmethod
+    def adopt(cls, path: Path) -> "Journal | None":
+        """Return the journal that a process left; None where that process lives, or another one sends it."""
+        lock = _locked(path / _LOCK)
+        return None if lock is None else cls(path, read_about(path), lock)
+
+    def append(self, kind: str, at: int | None = None, **fields: Any) -> None:
+        """Write one record, redacted, by one call of the system; a full disk is told and stops nothing."""
+        record = {"kind": kind, "at": at or now(), **redact_all(fields, self._redact)}
+        line = orjson.dumps(record) + b"\n"
+        with self._mutex:
+            try:
+                if self._stream is None:
+                    self._stream = os.open(self.path / _RECORDS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+                # What a full disk cut short is ended first, so that it takes no other record with it.
+                line = b"\n" + line if self._torn else line
+                self._torn = os.write(self._stream, line) < len(line)
+                if self._torn:
+                    raise OSError("the disk is full")
+            except OSError as error:
+                logger.error("a record (%s) could not be written to %s (%s)", kind, self.path, error)
+
+    def append_file(self, source: Path | bytes, path: str) -> None:
+        """Copy a file, which may change afterwards, and record it as the artifact `path`."""
+        with self._mutex:
+            self._files += 1
+            name = f"{self._files:06d}"  # not its own name: DVC would read a copy of dvc.yaml
+        try:
+            if isinstance(source, bytes):
+                (self.path / _FILES / name).write_bytes(source)
+            else:
+                shutil.copyfile(source, self.path / _FILES / name)
+        except OSError as error:
+            logger.error("%s could not be copied to %s (%s); it is not recorded", source, self.path, error)
+            return
+        self.append("artifact", file=name, path=path)
+
+    def file(self, record: dict[str, Any]) -> Path:
+        """Return where the copy of an artifact is."""
+        return self.path / _FILES / Path(record["file"]).name
+
+    def unsent(self, lane: Lane) -> Iterator[tuple[dict[str, Any], int]]:
+        """Yield the records of a lane that were not sent yet, each with the position after it.
+
+        A last line that was cut short is none; one amid others has the kind `TORN`.
+        """
+        for line, position in self._lines(self._positions[lane]):
+            if line.startswith(_ARTIFACT) == (lane == "artifacts"):
+                try:
+                    record = orjson.loads(line)
+                except orjson.JSONDecodeError:
+                    record = {"kind": TORN, "line": line.decode(errors="replace")}
+                yield record, position
+
+    def _lines(self, position: int) -> Iterator[tuple[bytes, int]]:
+        with (self.path / _RECORDS).open("rb") as stream:
+            stream.seek(position)
+            for line in stream:
+                position += len(line)
+                if line.endswith(b"\n") and line != b"\n":
+                    yield line, position
+
+    def is_sent(self) -> bool:
+        """Return whether nothing waits in either lane."""
+        return not any(True for lane in LANES for _ in self.unsent(lane))
+
+    def last_status(self) -> tuple[str | None, int]:
+        """Return the recorded final status of the run, None without one, and the time of the last record."""
+        status, at = None, self.about.started
+        for line, _ in self._lines(0):
+            try:
+                record = orjson.loads(line)
+            except orjson.JSONDecodeError:
+                continue
+            status, at = record.get("status", status), record["at"]
+        return status, at
+
+    def mark_sent(self, lane: Lane, position: int) -> None:
+        """Remember, whole or not at all, that a lane was sent up to this position."""
+        self._positions[lane] = position
+        fresh = self.path / f"{_POSITION}.new"
+        fresh.write_bytes(orjson.dumps(self._positions))
+        fresh.replace(self.path / _POSITION)
+
+    def refuse(self, record: dict[str, Any], reason: str) -> None:
+        """Set a record aside that the server does not take, with the reason; an artifact keeps its copy."""
+        folder = self.path.parent
+        told = {"run_id": self.about.run_id, "reason": self._redact(reason), "record": record}
+        if record.get("kind") == "artifact" and self.file(record).is_file():
+            kept = folder / "refused" / self.path.name / record["file"]
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            self.file(record).replace(kept)
+            told["file"] = kept.relative_to(folder).as_posix()
+        with (folder / REFUSED).open("ab", buffering=0) as stream:
+            stream.write(orjson.dumps(told) + b"\n")
+        logger.warning("refused by the tracking server, and kept in %s: %s", folder / REFUSED, told["reason"])
+
+    def release(self) -> None:
+        """Give the journal up; another process may send it."""
+        with self._mutex:
+            for descriptor in (self._stream, self._lock):
+                if descriptor is not None:
+                    os.close(descriptor)
+            self._stream = self._lock = None
+
+    def remove(self) -> None:
+        """Remove a journal that was sent, in one step for those who look for journals."""
+        gone = self.path.rename(self.path.with_name(f".sent-{self.path.name}"))
+        shutil.rmtree(gone, ignore_errors=True)
+        self.release()
+
+
+def read_about(path: Path) -> About:
+    """Return which run a journal is of."""
+    return About(**orjson.loads((path / _ABOUT).read_bytes()))
+
+
+def left_journals(folder: Path) -> list[Path]:
+    """Return the journals below the folder, the oldest first, those of living processes too.
+
+    What is left of journals that were half made or half removed by a process that was killed goes away.
+    """
+    for path in folder.glob(".*-*"):
+        if path.name.startswith(".new-") and time.time() - path.stat().st_mtime < _HALF_MADE:
+            continue
+        lock = _locked(path / _LOCK)
+        if lock is not None or (path.name.startswith(".sent-") and not (path / _LOCK).exists()):
+            shutil.rmtree(path, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+    found = [path for path in folder.glob("*") if not path.name.startswith(".") and (path / _ABOUT).is_file()]
+    return sorted(found, key=lambda path: read_about(path).started)

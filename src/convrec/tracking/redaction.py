@@ -1,0 +1,42 @@
+"""Secrets, kept out of whatever is recorded: values of the environment's secret variables, credentials of URIs."""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+MASK = "***"
+_SECRET_NAMES = ("_KEY", "_TOKEN", "_PASSWORD", "_SECRET", "_AUTH_STRING")
+_SHORTEST = 6  # characters; a shorter value stands in too many words that are no secret
+_CREDENTIALS = re.compile(r"://[^/\s@'\"]+@")
+
+
+def redactor(environment: Mapping[str, str] = os.environ) -> Callable[[str], str]:
+    """Return a function that replaces the secrets of this environment, and credentials of URIs, by `***`."""
+    values = {
+        value for name, value in environment.items() if name.upper().endswith(_SECRET_NAMES) and len(value) >= _SHORTEST
+    }
+    longest_first = sorted(values, key=len, reverse=True)
+    secrets = re.compile("|".join(map(re.escape, longest_first))) if values else None
+
+    def redact_text(text: str) -> str:
+        text = _CREDENTIALS.sub(f"://{MASK}@", text)
+        return secrets.sub(MASK, text) if secrets else text
+
+    return redact_text
+
+
+def redact(text: str) -> str:
+    """Return the text without the secrets of the present environment."""
+    return redactor()(text)
+
+
+def redact_all(value: Any, redact_text: Callable[[str], str]) -> Any:
+    """Return the value with every string in it redacted, keys of mappings too."""
+    if isinstance(value, str):
+        return redact_text(value)
+    if isinstance(value, dict):
+        return {redact_text(key): redact_all(item, redact_text) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [redact_all(item, redact_text) for item in value]
+    return value

@@ -1,0 +1,291 @@
+"""Runs: what is recorded goes to a journal first, and from there to the tracking server in the background."""
+
+import logging
+import os
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import orjson
+import pandas as pd
+from mlflow.exceptions import MlflowException
+
+from convrec.paths import Paths
+from convrec.tracking import journal as journals
+from convrec.tracking.delivery import Sender, replay_left
+from convrec.tracking.describe import (
+    DATA_TAGS,
+    PARENT_TAG,
+    data_tags,
+    file_md5,
+    flatten,
+    git_state,
+    param_texts,
+    tag_texts,
+    user_tag,
+)
+from convrec.tracking.journal import About, Journal
+from convrec.tracking.redaction import redact, redact_all, redactor
+from convrec.tracking.store import client_uri, connect, not_opened, shown_uri
+from convrec.versions import record as versions
+
+logger = logging.getLogger(__name__)
+
+PARENT_VARIABLE = "CONVREC_PARENT_RUN_ID"  # set by the flow for the stages that it starts
+_DATE_COLUMNS = ("prompt_id", "date", "title", "year")
+
+
+class Run:
+    """One run that is open. Recording never waits for the tracking server; `close` waits a while for it."""
+
+    def __init__(self, about: About, root: Path = Path()):
+        self.run_id = about.run_id
+        self._journal = Journal.create((root / journals.FOLDER).resolve(), about)
+        self._sender = Sender(self._journal, client_uri(root))
+        self._sender.start()
+
+    def log_metrics(self, metrics: dict[str, float], step: int = 0) -> None:
+        """Record metrics at a step; `@` of a name, which MLflow does not take, becomes `_at_`."""
+        values = {name.replace("@", "_at_"): _number(value) for name, value in metrics.items()}
+        if values:
+            self._journal.append("metrics", step=int(step), metrics=values)
+
+    def log_params(self, params: dict[str, Any]) -> None:
+        """Record parameters, nested ones by dotted names."""
+        self._journal.append("params", params=param_texts(params))
+
+    def set_tags(self, tags: dict[str, str]) -> None:
+        """Record tags; a tag of a name that is there already is replaced."""
+        self._journal.append("tags", tags=tag_texts(tags))
+
+    def log_artifact(self, path: Path, folder: str | None = None) -> None:
+        """Record a file as it is now."""
+        self._journal.append_file(path, f"{folder}/{path.name}" if folder else path.name)
+
+    def log_text(self, content: str | dict[str, Any], path: str) -> None:
+        """Record a text, or a mapping as JSON, as an artifact."""
+        clean = redact_all(content, redactor())
+        if not isinstance(clean, str):
+            clean = orjson.dumps(clean, option=orjson.OPT_INDENT_2).decode()
+        self._journal.append_file(clean.encode(), path)
+
+    def log_versions(self, files: dict[str, bytes]) -> None:
+        """Record the files of `convrec.versions`."""
+        for name, content in files.items():
+            self._journal.append_file(content, f"{versions.FOLDER}/{name}")
+
+    def log_dataset(self, path: Path, name: str) -> None:
+        """Record a Parquet file as a dataset: its DVC hash, its number of rows, its dates."""
+        frame, digest = pd.read_parquet(path), file_md5(path)
+        scalars = frame[[column for column in frame.columns if column in _DATE_COLUMNS]]
+        with warnings.catch_warnings():  # of integer columns, and of how a path might be read: neither matters here
+            warnings.simplefilter("ignore")
+            source = mlflow.data.pandas_dataset.from_pandas(scalars, source=str(path), name=name, digest=digest)
+            entity = source._to_mlflow_entity()
+        fields = ("name", "digest", "source_type", "source", "schema", "profile")
+        self._journal.append("dataset", context=name, dataset={field: getattr(entity, field) for field in fields})
+        tags = {f"data.{name}.md5": digest, f"data.{name}.rows": str(len(frame))}
+        dates = frame["date"] if "date" in frame else pd.Series(dtype=str)
+        if dates.astype(bool).any():
+            tags[f"data.{name}.dates"] = f"{dates.min()} to {dates.max()}"
+        self.set_tags(tags)
+
+    def close(self, status: str | None = None) -> None:
+        """End the run with a status, if one is given, and wait until all is sent while the server takes it."""
+        if status is not None:
+            self._journal.append("status", status=status)
+        if not self._sender.finish():
+            logger.warning(
+                "the tracking server did not take all of run %s: the rest is kept in %s, and is sent when the next run "
+                "starts, or by `convrec tracking sync`",
+                self.run_id,
+                self._journal.path,
+            )
+
+
+class SilentRun(Run):
+    """The run of a process that is not the first of several: it records nothing."""
+
+    def __init__(self) -> None:
+        pass
+
+    def log_metrics(self, metrics: dict[str, float], step: int = 0) -> None: ...
+
+    def log_params(self, params: dict[str, Any]) -> None: ...
+
+    def set_tags(self, tags: dict[str, str]) -> None: ...
+
+    def log_artifact(self, path: Path, folder: str | None = None) -> None: ...
+
+    def log_text(self, content: str | dict[str, Any], path: str) -> None: ...
+
+    def log_versions(self, files: dict[str, bytes]) -> None: ...
+
+    def log_dataset(self, path: Path, name: str) -> None: ...
+
+    def close(self, status: str | None = None) -> None: ...
+
+
+_open: dict[str, Run] = {}  # pipelines' runs that this process has begun, by their ids
+
+
+def _number(value: float) -> float | str:
+    """Return a metric's value as JSON has it: NaN and the infinities as text."""
+    number = float(value)
+    return number if number - number == 0 else str(number)
+
+
+def _present_versions(root: Path = Path()) -> dict[str, bytes]:
+    try:
+        return versions.read_versions(root)
+    except OSError as error:
+        logger.warning("the versions of data and parameters are not recorded (%s)", error)
+        return {}
+
+
+def _replay_in_background(root: Path) -> None:
+    """Send what earlier processes left, beside the work."""
+
+    def send() -> None:
+        try:
+            for replayed in replay_left(root):
+                logger.info("left by an earlier process: %s", replayed)
+        except Exception as error:  # nothing of this may stop the work: the journals stay
+            logger.warning("journals of earlier processes could not be sent (%s)", redact(str(error)))
+
+    if journals.left_journals((root / journals.FOLDER).resolve()):
+        threading.Thread(target=send, name="convrec tracking replay", daemon=True).start()
+
+
+def _open_run(
+    name: str, tags: dict[str, str], params: dict[str, Any], parent: str | None = None, root: Path = Path()
+) -> Run:
+    """Open a run at the server: the only time that one waits for it. Raises as `connect` does."""
+    experiment = connect(root)
+    root = root.resolve()
+    _replay_in_background(root)
+    started = journals.now()
+    all_tags = tag_texts({**user_tag(), **git_state(), **tags, **({PARENT_TAG: parent} if parent else {})})
+    try:
+        client = mlflow.MlflowClient(client_uri(root))
+        created = client.create_run(experiment, started, redact_all(all_tags, redactor()), redact(name))
+    except MlflowException as error:
+        raise not_opened(error, root) from None
+    uri = shown_uri(root)
+    if uri.startswith("http"):
+        logger.info("recorded in %s/#/experiments/%s/runs/%s", uri.rstrip("/"), experiment, created.info.run_id)
+    run = Run(About(created.info.run_id, redact(name), uri, True, started), root)
+    if params:
+        run.log_params(params)
+    return run
+
+
+def _attach(run_id: str, root: Path = Path()) -> Run:
+    """Return a run that something else has opened, and ends."""
+    return Run(About(run_id, "", shown_uri(root), False, journals.now()), root.resolve())
+
+
+@contextmanager
+def _ended(run: Run) -> Iterator[Run]:
+    """Close the run with the work: finished, failed, or killed by the user."""
+    try:
+        yield run
+    except KeyboardInterrupt:
+        run.close("KILLED")
+        raise
+    except BaseException:
+        run.close("FAILED")
+        raise
+    run.close("FINISHED")
+
+
+@contextmanager
+def stage_run(
+    stage: str, params: dict[str, Any], tags: dict[str, str], run_file: Path, parent: str | None = None
+) -> Iterator[Run]:
+    """Open the run of one stage, nested under `parent`, or under the pipeline's run if a flow started the stage.
+
+    The run's id is written to `run_file`. The run holds the versions of data and parameters at its start, and fails
+    with the stage. Raises `Unavailable` or `InputError`, as `connect` does, before any work.
+    """
+    files = _present_versions()
+    all_tags = {**versions.version_tags(files, stage), "stage": stage, **tags}
+    if stage == versions.DATA_STAGE:  # it makes another version: what is there is of the run before
+        all_tags = {key: value for key, value in all_tags.items() if key not in DATA_TAGS}
+    run = _open_run(stage, all_tags, params, parent or os.environ.get(PARENT_VARIABLE))
+    run_file.parent.mkdir(parents=True, exist_ok=True)
+    run_file.write_bytes(orjson.dumps({"run_id": run.run_id, "tracking_uri": shown_uri()}))
+    with _ended(run):
+        run.log_versions(files)
+        yield run
+        if stage == versions.DATA_STAGE:
+            run.set_tags(data_tags(Paths()))
+
+
+@contextmanager
+def group_run(
+    name: str, tags: dict[str, str], params: dict[str, Any] | None = None, parent: str | None = None
+) -> Iterator[Run]:
+    """Open a run that others are nested under: a comparison, or one of its algorithms over seeds."""
+    files = _present_versions()
+    run = _open_run(name, {**versions.version_tags(files), **tags}, params or {}, parent)
+    with _ended(run):
+        run.log_versions(files)
+        yield run
+
+
+def start_pipeline_run(name: str, tags: dict[str, str], params: dict[str, Any] | None = None) -> str:
+    """Open the parent run of one pipeline run, named with the time, and return its id.
+
+    It is ended by `end_pipeline_run`, or as killed by whoever finds its journal after this process died.
+    """
+    run = _open_run(f"{name} {time.strftime('%Y-%m-%d %H:%M')}", tags, params or {})
+    _open[run.run_id] = run
+    return run.run_id
+
+
+def end_pipeline_run(run_id: str, paths: Paths, failed: bool) -> None:
+    """Close the parent run; it gets the versions at its end, the test metrics and the report of what it made."""
+    run = _open.pop(run_id, None) or _attach(run_id, paths.root)
+    try:
+        _log_versions_and_tags(run, paths.root)
+        run.set_tags(data_tags(paths))
+        if not failed:
+            metrics = flatten(orjson.loads(paths.metrics("evaluate").read_bytes()))
+            run.log_metrics({f"test/{name.replace('.', '/')}": value for name, value in metrics.items()})
+            for name in ("catalog", "train", "validation", "test"):
+                run.log_dataset(paths.catalog if name == "catalog" else paths.split(name), name)
+            run.log_artifact(paths.report)
+    except BaseException:
+        run.close("FAILED")
+        raise
+    run.close("FAILED" if failed else "FINISHED")
+
+
+def _log_versions_and_tags(run: Run, root: Path) -> None:
+    files = _present_versions(root)
+    run.log_versions(files)
+    run.set_tags(versions.version_tags(files))
+
+
+def record_versions(run_id: str, root: Path = Path()) -> None:
+    """Record the present versions of data and parameters in a run that is open already: files and tags."""
+    run = _attach(run_id, root)
+    _log_versions_and_tags(run, root)
+    run.close()
+
+
+def log_text(run_id: str, content: str | dict[str, Any], path: str) -> None:
+    """Record a text, or a mapping as JSON, as an artifact of a run that is open."""
+    run = _open.get(run_id)
+    if run is not None:
+        run.log_text(content, path)
+        return
+    attached = _attach(run_id)
+    attached.log_text(content, path)
+    attached.close()

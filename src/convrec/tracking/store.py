@@ -1,0 +1,101 @@
+"""Where runs are recorded: the tracking server, or the local store below the project."""
+
+import os
+from pathlib import Path
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+import mlflow
+from mlflow.exceptions import MlflowException
+
+from convrec.errors import InputError, Unavailable
+from convrec.tracking.redaction import redact
+
+LOCAL_FOLDER = Path("mlruns")
+EXPERIMENT = "convrec"
+URI_VARIABLE = "MLFLOW_TRACKING_URI"
+USER_VARIABLE, PASSWORD_VARIABLE = "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"
+_DEFAULTS = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # the log tells where a run is recorded
+}
+
+
+def tracking_uri(root: Path = Path()) -> str:
+    """Return MLFLOW_TRACKING_URI, or the SQLite store below the project's folder."""
+    default = f"sqlite:///{(root / LOCAL_FOLDER).resolve()}/mlflow.db"
+    return os.environ.get(URI_VARIABLE) or default
+
+
+def client_uri(root: Path = Path()) -> str:
+    """Return the tracking URI as MLflow's clients get it: an http URI without credentials."""
+    return _split_credentials(tracking_uri(root))[0]
+
+
+def shown_uri(root: Path = Path()) -> str:
+    """Return the tracking URI as it may be told and recorded: without credentials of any kind."""
+    return redact(client_uri(root))
+
+
+def connect(root: Path = Path()) -> str:
+    """Point MLflow at the store, and return the id of the experiment, made if need be.
+
+    Credentials in an http URI are moved to MLflow's variables, so that no message or record can hold them. Raises
+    `Unavailable` where the store does not answer, and `InputError` where it refuses this user or the URI is wrong.
+    """
+    for variable, value in _DEFAULTS.items():
+        os.environ.setdefault(variable, value)
+    uri, credentials = _split_credentials(tracking_uri(root))
+    os.environ.update(credentials)
+    local = uri.startswith("sqlite:")
+    if local:
+        (root / LOCAL_FOLDER).mkdir(exist_ok=True)
+    name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
+    try:
+        mlflow.set_tracking_uri(uri)
+        experiment = mlflow.get_experiment_by_name(name)
+        if experiment is not None:
+            return experiment.experiment_id
+        location = (root / LOCAL_FOLDER / "artifacts").resolve().as_uri() if local else None
+        return _create_experiment(name, location)
+    except MlflowException as error:
+        raise not_opened(error, root) from None
+
+
+def _create_experiment(name: str, location: str | None) -> str:
+    try:
+        return mlflow.create_experiment(name, artifact_location=location)
+    except MlflowException:
+        made = mlflow.get_experiment_by_name(name)  # by another process, meanwhile
+        if made is None:
+            raise
+        return made.experiment_id
+
+
+def _split_credentials(uri: str) -> tuple[str, dict[str, str]]:
+    """Return an http URI without its user and password, and these by the variables that MLflow reads."""
+    parts = urlsplit(uri)
+    if parts.scheme not in ("http", "https") or "@" not in parts.netloc:
+        return uri, {}
+    given, host = parts.netloc.rsplit("@", 1)
+    user, _, password = given.partition(":")
+    credentials = {USER_VARIABLE: unquote(user), PASSWORD_VARIABLE: unquote(password)}
+    return urlunsplit(parts._replace(netloc=host)), credentials
+
+
+def not_opened(error: MlflowException, root: Path = Path()) -> InputError | Unavailable:
+    """Return what is to be told of a store that does not open a run: who can mend it, and how."""
+    field, reason = f"{URI_VARIABLE} = {shown_uri(root)!r}", told(error)
+    status = error.get_http_status_code()
+    if status in (401, 403):
+        return InputError(f"{field} refuses this user ({reason}); set {USER_VARIABLE} and {PASSWORD_VARIABLE}")
+    if 400 <= status < 500 and status != 429:
+        return InputError(f"{field} cannot be used ({reason}); name an http(s) server, or unset the variable")
+    return Unavailable(
+        f"{field} cannot be reached ({reason}); start the server, or unset the variable to record into the local store"
+    )
+
+
+def told(error: BaseException) -> str:
+    """Return the first line of an error, short and without secrets."""
+    return redact((str(error).splitlines() or [type(error).__name__])[0])[:200]
