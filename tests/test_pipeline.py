@@ -352,5 +352,5 @@ def test_an_unreachable_tracking_server_is_an_error_at_once(project, trained):
     environment = {**os.environ, "MLFLOW_TRACKING_URI": "http://127.0.0.1:9", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
     command = [sys.executable, "-m", "convrec.cli", "report"]
     result = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
-    assert result.returncode == 2
-    assert "MLFLOW_TRACKING_URI = 'http://127.0.0.1:9'" in result.stderr
+    assert result.returncode == 75
+    assert "convrec report: unavailable: MLFLOW_TRACKING_URI = 'http://127.0.0.1:9'" in result.stderr

@@ -1,9 +1,7 @@
 import mlflow
 import pytest
-from mlflow.exceptions import MlflowException
 
 from convrec import registry, tracking
-from convrec.errors import InputError
 
 
 @pytest.fixture
@@ -36,26 +34,3 @@ def test_the_champion_is_who_scores_best_on_the_same_split(store):
     )
     assert registry.alias_version(registry.CHAMPION).version == better.version
     assert '"promoted": true' in store.get_model_version(registry.MODEL_NAME, better.version).tags["promotion"]
-
-
-def test_metrics_wait_for_a_lost_server_and_arrive_in_order(store, monkeypatch, tmp_path):
-    with tracking.stage_run("sft", {"sft": {"lr": 1, "deep": {"er": 2}}}, {}, tmp_path / "runs" / "sft.json") as run:
-        send = run._client.log_batch
-
-        def lost(*_, **__):
-            raise MlflowException("connection refused")
-
-        monkeypatch.setattr(run._client, "log_batch", lost)
-        run.log_metrics({"loss": 3.0}, 1)
-        run.log_metrics({"loss": 2.0}, 2)
-        monkeypatch.setattr(run._client, "log_batch", send)
-        run.log_metrics({"loss": 1.0}, 3)
-    history = store.get_metric_history(run.run_id, "loss")
-    assert [(metric.step, metric.value) for metric in history] == [(1, 3.0), (2, 2.0), (3, 1.0)]
-    assert store.get_run(run.run_id).data.params == {"sft.lr": "1", "sft.deep.er": "2"}
-
-
-def test_a_failed_stage_fails_its_run(store, tmp_path):
-    with pytest.raises(InputError), tracking.stage_run("data", {}, {}, tmp_path / "run.json") as run:
-        raise InputError("bad")
-    assert store.get_run(run.run_id).info.status == "FAILED"

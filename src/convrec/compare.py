@@ -95,10 +95,8 @@ def _run(name: str, params: Params, paths: Paths, parent: Run) -> Path:
         return folder
     logger.info("%s, seed %d: in %s", name, params.common.seed, folder)
     values = {"common": params.common.model_dump(), "rank_grpo": params.rank_grpo.model_dump()}
-    tags, run_name = (
-        {**run_tags(params, paths), "algorithm": name, "stage": "rank_grpo"},
-        f"{name} seed {params.common.seed}",
-    )
+    tags = {**run_tags(params, paths), "algorithm": name, "stage": "rank_grpo"}
+    run_name = f"{name} seed {params.common.seed}"
     with stage_run(run_name, values, tags, folder / "run.json", parent.run_id) as record:
         checkpoint = align(params, paths, Start(str(paths.model("sft"))), folder, record)
         tokenizer = load_tokenizer(paths.model("sft"))

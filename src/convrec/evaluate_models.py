@@ -113,9 +113,10 @@ def _evaluate(
     target = paths.evaluations / evaluation_name(name, split, params.evaluate.max_prompts, constrained)
     values = {"common": params.common.model_dump(), "evaluate": params.evaluate.model_dump(), "model": asdict(settings)}
     digests = " ".join(file_md5(path) for path in sorted(folder.glob("*.safetensors")))
-    common = {"profile": params.common.profile, "seed": str(params.common.seed), "stage": "evaluate"}
     tags = {
-        **common,
+        "profile": params.common.profile,
+        "seed": str(params.common.seed),
+        "stage": "evaluate",
         **data_tags(paths),
         "model": name,
         "split": split,

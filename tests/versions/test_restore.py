@@ -223,7 +223,7 @@ def test_a_store_that_loses_artifacts_stops_no_stage(bare, monkeypatch, caplog):
     def lost(*_, **__):
         raise RuntimeError("no such bucket")
 
-    monkeypatch.setattr(mlflow.MlflowClient, "log_artifacts", lost)
+    monkeypatch.setattr(mlflow.MlflowClient, "log_artifact", lost)
     with tracking.stage_run("data", {}, {}, Path("run.json")) as run:
         pass
     assert "no such bucket" in caplog.text
@@ -256,7 +256,7 @@ def test_the_first_run_comes_back_and_then_there_is_nothing_to_do(history):
 
 
 def test_the_run_of_a_stage_stands_for_its_pipeline(history):
-    assert f"Run {history.first} (train tiny)" in restore(history.first_stage)
+    assert f"Run {history.first} (train tiny 2" in restore(history.first_stage)
     assert _is_first()
 
 

@@ -6,6 +6,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 import mlflow
 from mlflow.exceptions import MlflowException
+from sqlalchemy.exc import SQLAlchemyError
 
 from convrec.errors import InputError, Unavailable
 from convrec.tracking.redaction import redact
@@ -60,6 +61,10 @@ def connect(root: Path = Path()) -> str:
         return _create_experiment(name, location)
     except MlflowException as error:
         raise not_opened(error, root) from None
+    except SQLAlchemyError as error:
+        raise Unavailable(f"{URI_VARIABLE} = {shown_uri(root)!r} cannot be reached ({told(error)})") from None
+    except ImportError as error:
+        raise InputError(f"{URI_VARIABLE} = {shown_uri(root)!r} needs a package: {told(error)}; install it") from None
 
 
 def _create_experiment(name: str, location: str | None) -> str:

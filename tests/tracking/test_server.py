@@ -1,0 +1,219 @@
+"""Against a real server: nothing that was recorded is lost, and nothing arrives twice."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from convrec import tracking
+from convrec.tracking import journal as journals
+from convrec.tracking.delivery import Delivery
+
+CHILD = """
+from pathlib import Path
+from convrec import tracking
+with tracking.stage_run("sft", {"sft": {"lr": 0.5}}, {"kind": "child"}, Path("runs/sft.json")) as run:
+    for step in range(40):
+        run.log_metrics({"loss": 1 / (step + 1)}, step)
+    run.log_text("kept", "notes/a.txt")
+    print(run.run_id, flush=True)
+    input()
+    for step in range(40, 80):
+        run.log_metrics({"loss": 1 / (step + 1)}, step)
+    print("done", flush=True)
+    input()
+"""
+
+
+def _points(client, run_id: str, name: str = "loss") -> list[tuple[int, float]]:
+    """The points of a metric in the order of their recording."""
+    history = client.get_metric_history(run_id, name)
+    return [(metric.step, metric.value) for metric in sorted(history, key=lambda m: (m.timestamp, m.step))]
+
+
+def _left(project: Path) -> list[str]:
+    return [path.name for path in journals.left_journals(project / journals.FOLDER)]
+
+
+def _sync(server) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "convrec.cli", "tracking", "sync"]
+    environment = {**os.environ, "MLFLOW_TRACKING_URI": server.uri}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_everything_is_recorded_in_order_and_the_journal_goes(client, project):
+    artifact = project / "table.csv"
+    artifact.write_text("first")
+    with tracking.stage_run("sft", {"sft": {"lr": 1, "deep": {"er": None}}}, {}, project / "runs" / "s.json") as run:
+        for step in range(3):
+            run.log_metrics({"loss": 3.0 - step, "recall@5": float("nan")}, step)
+        run.log_artifact(artifact, "tables")
+        artifact.write_text("rewritten in place")
+        run.set_tags({"colour": "red"})
+        run.set_tags({"colour": "blue"})
+        assert not run._sender._closing.is_set()
+    found = client.get_run(run.run_id)
+    assert found.info.status == "FINISHED" and found.data.tags["colour"] == "blue"
+    assert found.data.params == {"sft.lr": "1", "sft.deep.er": "null"}
+    assert _points(client, run.run_id) == [(0, 3.0), (1, 2.0), (2, 1.0)]
+    assert len(client.get_metric_history(run.run_id, "recall_at_5")) == 3
+    assert Path(client.download_artifacts(run.run_id, "tables/table.csv", str(project))).read_text() == "first"
+    assert not list((project / journals.FOLDER).iterdir())
+    assert json.loads((project / "runs" / "s.json").read_text())["run_id"] == run.run_id
+
+
+def test_a_failed_stage_fails_its_run_and_an_interrupted_one_is_killed(client, project):
+    for error, status in ((ValueError, "FAILED"), (KeyboardInterrupt, "KILLED")):
+        with pytest.raises(error), tracking.stage_run("data", {}, {}, project / "run.json") as run:
+            raise error
+        assert client.get_run(run.run_id).info.status == status
+
+
+def test_sending_again_after_a_crash_changes_nothing(client, project):
+    """The process ended after it sent, before it wrote down how far it was."""
+    experiment = tracking.connect()
+    run_id = client.create_run(experiment).info.run_id
+    about = journals.About(run_id, "sft", tracking.shown_uri(), True, journals.now())
+    journal = journals.Journal.create(project / journals.FOLDER, about)
+    for step in range(4):
+        journal.append("metrics", step=step, metrics={"loss": step / 3, "gap": "nan"})
+    journal.append("params", params={"lr": "1"})
+    journal.append("tags", tags={"colour": "red"})
+    fields = {"name": "d", "digest": "abc", "source_type": "local", "source": "{}", "schema": "{}", "profile": "{}"}
+    journal.append("dataset", context="train", dataset=fields)
+    journal.append_file(b"text", "a/b.txt")
+    copies = {path: path.read_bytes() for path in (journal.path / "files").iterdir()}
+    for _ in range(2):
+        Delivery(journal, tracking.tracking_uri()).send()
+        (journal.path / "position.json").unlink()
+        for path, content in copies.items():
+            path.write_bytes(content)
+        journal.release()
+        journal = journals.Journal.adopt(journal.path)
+    journal.release()
+    assert _points(client, run_id) == [(step, step / 3) for step in range(4)]
+    assert len(client.get_metric_history(run_id, "gap")) == 4
+    run = client.get_run(run_id)
+    assert run.data.params == {"lr": "1"} and run.data.tags["colour"] == "red"
+    assert [given.dataset.digest for given in run.inputs.dataset_inputs] == ["abc"]
+
+
+def test_a_refused_record_is_set_aside_and_holds_up_nothing(client, project, caplog):
+    with tracking.stage_run("sft", {}, {}, project / "run.json") as run:
+        run.log_metrics({"loss": 1.0, "no [such] name?": 2.0}, 0)
+        run.log_metrics({"loss": 0.5}, 1)
+        run.log_params({"lr": 1})
+        run.log_params({"lr": 2, "epochs": 3})
+    found = client.get_run(run.run_id)
+    assert _points(client, run.run_id) == [(0, 1.0), (1, 0.5)] and found.info.status == "FINISHED"
+    assert found.data.params["epochs"] == "3"
+    refused = [json.loads(line) for line in (project / journals.FOLDER / journals.REFUSED).read_text().splitlines()]
+    assert [(row["record"]["key"], row["run_id"]) for row in refused] == [("no [such] name?", run.run_id)] or [
+        row["record"]["key"] for row in refused
+    ] == ["lr", "no [such] name?"]
+    assert all(row["reason"] for row in refused) and "refused by the tracking server" in caplog.text
+    assert _left(project) == []
+
+
+def test_runs_of_pipelines_and_groups_are_nested(client, project):
+    pipeline = tracking.start_pipeline_run("train tiny", {"profile": "tiny"}, {"common": {"seed": 17, "k": [5, 10]}})
+    with (
+        tracking.group_run("compare", {}, parent=pipeline) as comparison,
+        tracking.group_run("grpo", {"algorithm": "grpo"}, parent=comparison.run_id) as algorithm,
+        tracking.stage_run("grpo seed 1", {}, {"stage": "rank_grpo"}, project / "r.json", algorithm.run_id) as seed,
+    ):
+        tracking.log_text(pipeline, {"changed": 1}, "changes/diff.json")
+    chain = [client.get_run(run.run_id).data.tags[tracking.PARENT_TAG] for run in (seed, algorithm, comparison)]
+    assert chain == [algorithm.run_id, comparison.run_id, pipeline]
+    assert client.get_run(seed.run_id).data.tags["stage"] == "rank_grpo"
+    tracking.end_pipeline_run(pipeline, tracking.run.Paths(), failed=True)
+    found = client.get_run(pipeline)
+    assert found.info.status == "FAILED" and found.info.run_name.startswith("train tiny 2")
+    assert found.data.params == {"common.seed": "17", "common.k": "[5,10]"}
+    assert [artifact.path for artifact in client.list_artifacts(pipeline)] == ["changes"]
+
+
+def test_no_secret_reaches_server_journal_or_files(server, client, project, monkeypatch, caplog):
+    secrets = {"OPENAI_API_KEY": 'sk-"quoted"-é1', "MY_SECRET": "c0nfidential", "HF_TOKEN": "hf_abcdefgh"}
+    for name, value in secrets.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri.replace("://", "://somebody:p4ss%2Fword@"))
+    params = {"teacher": {"key": secrets["OPENAI_API_KEY"], "url": "https://me:hidden-word@host/v1"}}
+    with tracking.stage_run("sft", params, {"note": f"a {secrets['MY_SECRET']} b"}, project / "runs" / "s.json") as run:
+        run.set_tags({"later": secrets["HF_TOKEN"]})
+        run.log_text({"key": secrets["HF_TOKEN"]}, "t.json")
+        written = b"".join(path.read_bytes() for path in (project / "runs").rglob("*") if path.is_file())
+        assert os.environ["MLFLOW_TRACKING_PASSWORD"] == "p4ss/word"
+    found = client.get_run(run.run_id)
+    assert found.data.params["teacher.url"] == "https://***@host/v1" and found.data.tags["note"] == "a *** b"
+    stored = b"".join(path.read_bytes() for path in server.folder.rglob("*") if path.is_file())
+    for text in (*secrets.values(), "p4ss", "somebody", "hidden-word", "quoted"):
+        assert text.encode() not in written + stored and text not in caplog.text
+
+
+def test_a_server_killed_in_mid_run_loses_nothing(server, client, project):
+    with tracking.stage_run("sft", {}, {}, project / "run.json") as run:
+        for step in range(300):
+            if step == 100:
+                server.kill()
+            run.log_metrics({"loss": float(step)}, step)
+        run.log_text("kept", "a.txt")
+        server.start()
+        run.log_metrics({"loss": 300.0}, 300)
+    assert _points(client, run.run_id) == [(step, float(step)) for step in range(301)]
+    assert client.get_run(run.run_id).info.status == "FINISHED" and _left(project) == []
+
+
+def test_what_waits_is_sent_by_the_command_and_the_dead_are_ended(server, client, project):
+    """Beside each other: a run that ended while the server was away, and one whose process was killed."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ
+    )
+    killed = child.stdout.readline().strip()
+    with tracking.stage_run("evaluate", {}, {}, project / "run.json") as run:
+        server.kill()
+        run.log_metrics({"loss": 1.0}, 1)
+        child.stdin.write("\n")
+        child.stdin.flush()
+        assert child.stdout.readline() == "done\n"
+    assert _left(project) == [killed, run.run_id]
+    lost = _sync(server)
+    assert lost.returncode == 75 and "convrec tracking: unavailable: MLFLOW_TRACKING_URI" in lost.stderr
+    server.start()
+    alive = _sync(server)
+    assert alive.returncode == 0, alive.stderr
+    assert f"sft ({killed}): its process records still" in alive.stdout
+    assert f"evaluate ({run.run_id}): sent 1 metrics, 1 status; ended as FINISHED" in alive.stdout
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+    with (project / journals.FOLDER / killed / "records.jsonl").open("ab") as stream:
+        stream.write(b'{"kind":"metrics","at":1,"metr')  # cut short by the kill
+    dead = _sync(server)
+    assert dead.returncode == 0 and f"sft ({killed}): sent" in dead.stdout and "ended as KILLED" in dead.stdout
+    assert _points(client, killed) == [(step, 1 / (step + 1)) for step in range(80)]
+    ended = client.get_run(killed).info
+    assert ended.status == "KILLED" and ended.start_time < ended.end_time
+    assert [artifact.path for artifact in client.list_artifacts(killed, "notes")] == ["notes/a.txt"]
+    assert _sync(server).stdout == "Nothing waits to be sent.\n" and _left(project) == []
+
+
+def test_a_new_run_sends_what_an_earlier_process_left(client, project):
+    experiment = tracking.connect()
+    run_id = client.create_run(experiment).info.run_id
+    about = journals.About(run_id, "sft", tracking.shown_uri(), True, journals.now())
+    journal = journals.Journal.create(project / journals.FOLDER, about)
+    journal.append("metrics", step=1, metrics={"loss": 0.5})
+    journal.release()
+    other = journals.Journal.create(project / journals.FOLDER, journals.About("x", "sft", "http://other", True, 1))
+    other.release()
+    with tracking.stage_run("sft", {}, {}, project / "run.json"):
+        for thread in tracking.run.threading.enumerate():
+            if thread.name == "convrec tracking replay":
+                thread.join(20)
+    assert _points(client, run_id) == [(1, 0.5)] and client.get_run(run_id).info.status == "KILLED"
+    assert _left(project) == ["x"]
+    assert next(tracking.replay_left(project)).problem.startswith("it is for MLFLOW_TRACKING_URI = 'http://other'")
