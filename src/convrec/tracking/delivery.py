@@ -104,7 +104,8 @@ class Delivery:
 
     def _send_records(self, records: Records) -> None:
         """Send a group: what MLflow takes in batches, then data sets and the end of the run, in order."""
-        texts: dict[str, dict[str, Any]] = {"params": {}, "tags": {}}
+        params: Records = []
+        tags: dict[str, dict[str, Any]] = {}  # the last one of a name counts
         metrics: Records = []
         rest: Records = []
         for record in records:
@@ -112,16 +113,19 @@ class Delivery:
             if kind == "metrics":
                 shared = {"kind": "metric", "step": record["step"], "at": record["at"]}
                 metrics += [{**shared, "key": key, "value": value} for key, value in record["metrics"].items()]
-            elif kind in texts:
-                for key, value in record[kind].items():
-                    texts[kind][key] = {"kind": kind, "key": key, "value": value}  # the last one of a name counts
+            elif kind == "params":
+                params += [{"kind": "param", "key": key, "value": value} for key, value in record["params"].items()]
+            elif kind == "tags":
+                tags |= {key: {"kind": "tag", "key": key, "value": value} for key, value in record["tags"].items()}
             else:
                 rest.append(record)
-        for kind, send in (("params", self._send_params), ("tags", self._send_tags)):
-            for batch in _batches(list(texts[kind].values()), _MAX_TEXTS):
+        for kind, items, size, send in (
+            ("params", params, _MAX_TEXTS, self._send_params),
+            ("tags", list(tags.values()), _MAX_TEXTS, self._send_tags),
+            ("metrics", metrics, _MAX_METRICS, self._send_metrics),
+        ):
+            for batch in _batches(items, size):
                 self._offer("records", kind, batch, send)
-        for batch in _batches(metrics, _MAX_METRICS):
-            self._offer("records", "metrics", batch, self._send_metrics)
         for record in rest:
             self._offer("records", record["kind"], [record], self._send_other)
 
@@ -266,7 +270,8 @@ class Replayed:
     is_alive: bool = False  # its run goes on, and sends it
 
     def __str__(self) -> str:
-        counts = ", ".join(f"{number} {kind}" for kind, number in self.sent.items() if number)
+        counts = ", ".join(f"{number} {kind}" for kind, number in self.sent.items() if number and kind != "refused")
+        counts += f"; {self.sent['refused']} refused" if self.sent.get("refused") else ""
         ended = f"; ended as {self.status}" if self.status else ""
         what = f"not sent: {self.problem}" if self.problem else f"sent {counts or 'nothing'}{ended}"
         return f"{self.name} ({self.run_id}): {'its process records still' if self.is_alive else what}"

@@ -1,0 +1,69 @@
+import hashlib
+import json
+
+from convrec import tracking
+from convrec.config import load_params
+from convrec.paths import Paths
+from convrec.tracking.describe import shortened
+from tests.project import ROOT
+
+
+def test_parameters_become_comparable_text():
+    nested = {
+        "sft": {"lr": 1e-06, "steps": 10, "start": None, "on": True, "name": "a b"},
+        "k": [5, "é", None],
+        "no": {},
+    }
+    assert tracking.param_texts(nested) == {
+        "sft.lr": "1e-06",
+        "sft.steps": "10",
+        "sft.start": "null",
+        "sft.on": "true",
+        "sft.name": "a b",
+        "k": '[5,"é",null]',
+    }
+
+
+def test_a_long_value_is_cut_and_stays_distinct():
+    long, other = "x" * 7000, "x" * 6999 + "y"
+    texts = tracking.param_texts({"a": long, "b": other, "c": "x" * 6000})
+    assert len(texts["a"]) == 6000 and texts["a"].endswith(f"... md5:{hashlib.md5(long.encode()).hexdigest()}")
+    assert texts["a"] != texts["b"] and texts["c"] == "x" * 6000
+    assert shortened("short", 10) == "short"
+
+
+def test_the_tags_of_a_run_tell_what_it_was_made_from(tmp_path):
+    params, paths = load_params(ROOT / "params.yaml"), Paths(tmp_path)
+    assert tracking.run_tags(params, paths) == {
+        "profile": params.common.profile,
+        "algorithm": f"rank_grpo:{params.rank_grpo.returns}",
+        "base_model": params.base_model.name,
+        "seed": str(params.common.seed),
+    }
+    paths.processed.mkdir(parents=True)
+    for name in ("train", "validation", "test"):
+        paths.split(name).write_text(name)
+    paths.catalog.write_text("catalog")
+    digests = " ".join(hashlib.md5(name.encode()).hexdigest() for name in ("train", "validation", "test"))
+    tags = tracking.run_tags(params, paths)
+    assert tags["data_version"] == hashlib.md5(digests.encode()).hexdigest()[:12]
+    assert tags["catalog_version"] == hashlib.md5(b"catalog").hexdigest()[:12]
+    paths.split("test").write_text("other")
+    assert tracking.data_tags(paths)["data_version"] != tags["data_version"]
+
+
+def test_the_algorithm_is_named_as_in_comparisons():
+    params = load_params(ROOT / "params.yaml")
+    for changes, name in (
+        ({"algorithm": "grpo"}, "grpo"),
+        ({"returns": "exp", "return_gamma": 2.0}, "rank_grpo:exp:2.0"),
+        ({"returns": "log"}, "rank_grpo:log"),
+    ):
+        section = params.rank_grpo.model_copy(update=changes)
+        assert tracking.run_tags(params.model_copy(update={"rank_grpo": section}), Paths())["algorithm"] == name
+
+
+def test_params_of_every_profile_fit_mlflow():
+    texts = tracking.param_texts(load_params(ROOT / "params.yaml").model_dump())
+    assert all(len(name) <= 250 and len(text) <= 6000 for name, text in texts.items())
+    assert json.loads(texts["common.cutoffs"]) and texts["common.profile"] == "embedded"

@@ -1,0 +1,114 @@
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from convrec.tracking import journal as journals
+from convrec.tracking.journal import About, Journal
+
+ABOUT = About("r1", "sft", "http://127.0.0.1:5000", True, 7)
+
+
+def _records(journal: Journal, lane: journals.Lane = "records") -> list[dict]:
+    return [record for record, _ in journal.unsent(lane)]
+
+
+def test_records_come_back_in_order_with_their_times(tmp_path):
+    journal = Journal.create(tmp_path, ABOUT)
+    journal.append("metrics", step=3, metrics={"loss": 0.5}, at=11)
+    journal.append("tags", tags={"a": "b"})
+    first, second = _records(journal)
+    assert first == {"kind": "metrics", "at": 11, "step": 3, "metrics": {"loss": 0.5}}
+    assert second["tags"] == {"a": "b"} and second["at"] > 1_700_000_000_000
+
+
+def test_each_lane_is_sent_by_itself_and_where_it_was_is_remembered(tmp_path):
+    journal = Journal.create(tmp_path, ABOUT)
+    journal.append("tags", tags={"n": "1"})
+    journal.append_file(b"text", "a/b.txt")
+    journal.append("tags", tags={"n": "2"})
+    ends = [end for _, end in journal.unsent("records")]
+    journal.mark_sent("records", ends[0])
+    journal.release()
+    again = Journal.adopt(journal.path)
+    assert [record["tags"]["n"] for record in _records(again)] == ["2"] and not again.is_sent()
+    (artifact,) = _records(again, "artifacts")
+    assert artifact["path"] == "a/b.txt" and again.file(artifact).read_bytes() == b"text"
+    again.mark_sent("records", ends[1])
+    again.mark_sent("artifacts", ends[1])
+    assert again.is_sent()
+
+
+@settings(max_examples=40)
+@given(st.lists(st.dictionaries(st.text(), st.text()), max_size=5), st.data())
+def test_a_journal_cut_anywhere_keeps_its_whole_records(tags, data):
+    with tempfile.TemporaryDirectory() as folder:
+        journal = Journal.create(Path(folder), ABOUT)
+        for each in tags:
+            journal.append("tags", tags=each)
+        content = (journal.path / "records.jsonl").read_bytes()
+        cut = data.draw(st.integers(0, len(content)))
+        (journal.path / "records.jsonl").write_bytes(content[:cut])
+        kept = [record["tags"] for record in _records(journal)]
+        assert kept == tags[: content[:cut].count(b"\n")]
+        journal.release()
+
+
+def test_a_record_that_a_full_disk_cut_takes_no_other_with_it(tmp_path, monkeypatch, caplog):
+    journal, write = Journal.create(tmp_path, ABOUT), os.write
+    journal.append("tags", tags={"n": "1"})
+    monkeypatch.setattr(os, "write", lambda descriptor, line: write(descriptor, line[:20]))
+    journal.append("tags", tags={"n": "2"})
+    monkeypatch.setattr(os, "write", write)
+    journal.append("tags", tags={"n": "3"})
+    kinds = [(record["kind"], record.get("tags")) for record in _records(journal)]
+    assert kinds == [("tags", {"n": "1"}), (journals.TORN, None), ("tags", {"n": "3"})]
+    assert "could not be written" in caplog.text
+    assert journal.last_status()[0] is None
+
+
+def test_a_file_that_cannot_be_copied_stops_nothing(tmp_path, caplog):
+    journal = Journal.create(tmp_path, ABOUT)
+    journal.append_file(tmp_path / "nowhere.csv", "nowhere.csv")
+    assert journal.is_sent() and "is not recorded" in caplog.text
+
+
+def test_a_living_process_keeps_its_journal(tmp_path):
+    journal = Journal.create(tmp_path, ABOUT)
+    assert Journal.adopt(journal.path) is None
+    journal.release()
+    adopted = Journal.adopt(journal.path)
+    assert adopted.about == ABOUT and Journal.adopt(journal.path) is None
+
+
+def test_a_second_journal_of_a_run_has_a_folder_of_its_own(tmp_path):
+    first, second = Journal.create(tmp_path, ABOUT), Journal.create(tmp_path, ABOUT)
+    assert first.path.name == "r1" and second.path.name.startswith("r1.")
+    assert set(journals.left_journals(tmp_path)) == {first.path, second.path}
+
+
+def test_what_a_kill_left_half_made_or_half_removed_goes_away(tmp_path):
+    journal = Journal.create(tmp_path, ABOUT)
+    half_made, fresh, half_removed = (tmp_path / name for name in (".new-a", ".new-b", ".sent-c"))
+    for path in (half_made, fresh, half_removed):
+        path.mkdir()
+        (path / "lock").touch()
+    os.utime(half_made, (0, 0))
+    assert journals.left_journals(tmp_path) == [journal.path]
+    assert {path.name for path in tmp_path.iterdir()} == {"r1", ".new-b"}
+    journal.remove()
+    assert journals.left_journals(tmp_path) == []
+
+
+def test_a_refused_artifact_keeps_its_copy(tmp_path):
+    journal = Journal.create(tmp_path, ABOUT)
+    journal.append_file(b"text", "a.txt")
+    (record,) = _records(journal, "artifacts")
+    journal.refuse(record, "too large")
+    journal.remove()
+    told = json.loads((tmp_path / journals.REFUSED).read_text())
+    assert (told["run_id"], told["reason"], told["record"]["path"]) == ("r1", "too large", "a.txt")
+    assert (tmp_path / told["file"]).read_bytes() == b"text"

@@ -1,0 +1,137 @@
+"""Servers that are away, that refuse, and that never answer."""
+
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from convrec import tracking
+from convrec.cli import main
+from convrec.errors import InputError, Unavailable
+from convrec.tracking import delivery
+from convrec.tracking import journal as journals
+from convrec.tracking.journal import About
+from tests.tracking.server import free_port
+
+
+@pytest.fixture
+def refusing(request):
+    """A server that answers every call with one status."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(request.param)
+
+        do_POST = do_GET
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    yield f"http://somebody:s3cret-word@127.0.0.1:{server.server_port}"
+    server.shutdown()
+
+
+@pytest.mark.parametrize("refusing", [401, 403], indirect=True)
+def test_a_server_that_refuses_the_user_is_bad_input(refusing, project, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", refusing)
+    with pytest.raises(InputError, match="refuses this user .*MLFLOW_TRACKING_USERNAME") as told:
+        tracking.connect()
+    assert "s3cret-word" not in str(told.value) and "somebody" not in str(told.value)
+
+
+@pytest.mark.parametrize("refusing", [500, 503], indirect=True)
+def test_a_server_in_trouble_is_unavailable(refusing, project, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", refusing)
+    with pytest.raises(Unavailable, match="cannot be reached"), tracking.stage_run("sft", {}, {}, project / "r.json"):
+        raise AssertionError("no work without a record")
+    assert not (project / "r.json").exists()
+
+
+def test_no_server_is_unavailable_and_an_unknown_scheme_is_bad_input(project, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(Unavailable, match="start the server, or unset the variable"):
+        tracking.connect()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "foo://x")
+    with pytest.raises(InputError, match="MLFLOW_TRACKING_URI = 'foo://x' cannot be used"):
+        tracking.connect()
+
+
+def test_the_command_line_tells_them_apart_by_exit_status(project, monkeypatch, capsys):
+    def left(error: Exception):
+        def answer(folder):
+            raise error
+
+        return answer
+
+    for error, status, words in (
+        (Unavailable("the server is away"), 75, "convrec tracking: unavailable: the server is away\n"),
+        (InputError("MLFLOW_TRACKING_URI = 1"), 2, "convrec tracking: MLFLOW_TRACKING_URI = 1\n"),
+    ):
+        monkeypatch.setattr(journals, "left_journals", left(error))
+        with pytest.raises(SystemExit) as ended:
+            main(["tracking", "sync"])
+        assert ended.value.code == status and capsys.readouterr().err == words
+
+
+def test_recording_does_not_wait_for_a_server_that_never_answers(project, monkeypatch, caplog):
+    monkeypatch.setattr(delivery, "_STALL", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        run = tracking.Run(About("r1", "sft", tracking.shown_uri(), True, journals.now()), project)
+        run.log_metrics({"loss": 1.0}, 0)
+        connection, _ = silent.accept()  # now the sender waits for an answer
+        for step in range(1, 200):
+            run.log_metrics({"loss": 1.0}, step)
+        run.log_text("kept", "a.txt")
+        run.close("FINISHED")
+        assert run._sender.is_alive() and "kept in" in caplog.text
+        lines = (project / journals.FOLDER / "r1" / "records.jsonl").read_text().splitlines()
+        assert len(lines) == 202
+        connection.close()
+    run._sender.join(20)
+    (left,) = journals.left_journals(project / journals.FOLDER)
+    assert journals.Journal.adopt(left).last_status()[0] == "FINISHED"
+
+
+def test_artifacts_that_fail_hold_up_no_metrics(project, monkeypatch):
+    sent = []
+
+    class Client:
+        def __init__(self, uri):
+            pass
+
+        def log_batch(self, run_id, metrics=(), params=(), tags=()):
+            sent.extend(metric.step for metric in metrics)
+
+        def log_artifact(self, run_id, path, folder):
+            raise OSError("no such bucket")
+
+        def set_terminated(self, run_id, status, at):
+            sent.append(status)
+
+    monkeypatch.setattr(delivery.mlflow, "MlflowClient", Client)
+    run = tracking.Run(About("r1", "sft", "x", True, 1), project)
+    run.log_text("kept", "a.txt")
+    run.log_metrics({"loss": 1.0}, 0)
+    run.log_metrics({"loss": 1.0}, 1)
+    run.close("FINISHED")
+    assert sent == [0, 1, "FINISHED"]
+    (left,) = journals.left_journals(project / journals.FOLDER)
+    journal = journals.Journal.adopt(left)
+    assert [record["path"] for record, _ in journal.unsent("artifacts")] == ["a.txt"]
+    assert list(journal.unsent("records")) == []
+
+
+def test_a_silent_run_records_nothing(project):
+    run = tracking.SilentRun()
+    run.log_metrics({"loss": 1.0})
+    run.log_params({"a": 1})
+    run.set_tags({"a": "b"})
+    run.log_text("a", "b")
+    run.log_artifact(project / "nowhere")
+    run.log_dataset(project / "nowhere", "train")
+    run.log_versions({"a": b""})
+    run.close("FINISHED")
+    assert list(project.iterdir()) == []
