@@ -3,8 +3,10 @@
 import socket
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
 
 import pytest
+from mlflow.exceptions import MlflowException
 
 from convrec import tracking
 from convrec.cli import main
@@ -122,6 +124,35 @@ def test_artifacts_that_fail_hold_up_no_metrics(project, monkeypatch):
     journal = journals.Journal.adopt(left)
     assert [record["path"] for record, _ in journal.unsent("artifacts")] == ["a.txt"]
     assert list(journal.unsent("records")) == []
+
+
+def test_what_always_breaks_a_server_that_answers_is_set_aside(project, monkeypatch):
+    sent, tries = [], []
+
+    class Client:
+        def __init__(self, uri):
+            pass
+
+        def get_run(self, run_id):
+            return SimpleNamespace(info=SimpleNamespace(lifecycle_stage="active"))
+
+        def log_batch(self, run_id, metrics=(), params=(), tags=()):
+            tries.append(len(metrics))
+            if any(metric.key == "bad" for metric in metrics):
+                raise MlflowException("no reason")
+            sent.extend(metric.key for metric in metrics)
+
+    monkeypatch.setattr(delivery.mlflow, "MlflowClient", Client)
+    journal = journals.Journal.create(project, About("r1", "sft", "x", True, 1))
+    journal.append("metrics", step=0, metrics={"a": 1.0, "bad": 2.0, "b": 3.0})
+    sending = delivery.Delivery(journal, "x")
+    for _ in range(3):
+        with pytest.raises(delivery.Undelivered, match="no reason"):
+            sending.send()
+    assert sent == [] and tries == [3, 3, 3]
+    sending.send()
+    assert sent == ["a", "b"] and journal.is_sent()
+    assert '"key":"bad"' in (project / journals.REFUSED).read_text()
 
 
 def test_a_silent_run_records_nothing(project):

@@ -95,7 +95,6 @@ class Delivery:
             try:
                 send(records)
             except Exception as error:  # an object store's library has exceptions of its own
-                self._failures[lane] += 1
                 raise Undelivered(told(error)) from error
             self._failures[lane] = 0
             self.journal.mark_sent(lane, end)
@@ -155,7 +154,10 @@ class Delivery:
             self._require_run()
             if error.error_code in _REFUSALS:
                 return True
-            return self._failures[lane] >= _TRIES and error.get_http_status_code() not in _NOT_REFUSED
+            if error.get_http_status_code() in _NOT_REFUSED:
+                return False
+            self._failures[lane] += 1
+            return self._failures[lane] > _TRIES
         return isinstance(error, _BAD_RECORD) and not isinstance(error, OSError)
 
     def _require_run(self) -> None:

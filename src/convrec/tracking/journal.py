@@ -142,13 +142,18 @@ class Journal:
 
         A last line that was cut short is none; one amid others has the kind `TORN`.
         """
+        is_first = True
         for line, position in self._lines(self._positions[lane]):
-            if line.startswith(_ARTIFACT) == (lane == "artifacts"):
-                try:
-                    record = orjson.loads(line)
-                except orjson.JSONDecodeError:
-                    record = {"kind": TORN, "line": line.decode(errors="replace")}
-                yield record, position
+            if line.startswith(_ARTIFACT) != (lane == "artifacts"):
+                if is_first:  # what is of the other lane alone is not read again
+                    self._positions[lane] = position
+                continue
+            is_first = False
+            try:
+                record = orjson.loads(line)
+            except orjson.JSONDecodeError:
+                record = {"kind": TORN, "line": line.decode(errors="replace")}
+            yield record, position
 
     def _lines(self, position: int) -> Iterator[tuple[bytes, int]]:
         with (self.path / _RECORDS).open("rb") as stream:
