@@ -225,8 +225,6 @@ def _run_evaluation(options: argparse.Namespace) -> None:
         raise InputError(f"--every {options.every}: give 1 or more, and --checkpoints")
     if options.constrained and not options.model:
         raise InputError("--constrained: give --model, too; checkpoints are scored as training scores them")
-    if options.json:
-        os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"  # nothing but JSON is to be read there
     _set_up()
     from convrec.evaluate_models import evaluate_models, print_evaluations, with_options
 

@@ -286,6 +286,8 @@ def replay(path: Path, root: Path) -> Replayed | None:
         journal = Journal.adopt(path)
     except FileNotFoundError:
         return None
+    if journal is None and not path.exists():  # sent meanwhile
+        return None
     if journal is None:
         return Replayed(about.run_id, about.name, {}, None, None, is_alive=True)
     if about.tracking_uri != shown_uri(root):

@@ -91,10 +91,11 @@ class Journal:
         (fresh / _FILES).mkdir()
         (fresh / _RECORDS).touch()
         (fresh / _ABOUT).write_bytes(orjson.dumps(asdict(about)))
-        path = folder / about.run_id
-        if path.exists():  # another process records into the same run
-            path = folder / f"{about.run_id}.{fresh.name.removeprefix('.new-')}"
-        return cls(fresh.rename(path), about, lock)
+        try:
+            path = fresh.rename(folder / about.run_id)
+        except OSError:  # there is one: another process records into the same run
+            path = fresh.rename(folder / f"{about.run_id}.{fresh.name.removeprefix('.new-')}")
+        return cls(path, about, lock)
 
     @classmethod
     def adopt(cls, path: Path) -> "Journal | None":
