@@ -77,6 +77,8 @@ def test_curves_are_recorded_for_every_rank(project, client):
     assert steps == [0, 2, 4]
     run = client.get_run(run_id)
     assert run.data.params["rank_grpo.num_steps"] == "4"
+    for tag in ("profile", "algorithm", "base_model", "seed", "data_version", "catalog_version", "git_dirty", "stage"):
+        assert run.data.tags[tag]
     assert run.data.tags["mlflow.source.git.commit"] and run.data.tags["data.train.md5"]
     assert run.data.tags["data.train.dates"].startswith("2022-01")
 
@@ -282,6 +284,12 @@ def test_a_comparison_is_made_once(scratch, client):
     result = json.loads((scratch / "comparison" / "compare.json").read_text())
     assert set(result["algorithms"]) == {"sft", "rank_grpo:exp_inf", "grpo"}
     assert "over_grpo" in result["algorithms"]["rank_grpo:exp_inf"]
+    store = mlflow.MlflowClient(f"sqlite:///{scratch}/mlruns/mlflow.db")
+    runs = store.search_runs([store.get_experiment_by_name("convrec").experiment_id], "tags.profile = 'embedded'")
+    names = {run.info.run_id: run.info.run_name for run in runs}
+    parents = {run.info.run_name: names.get(run.data.tags.get("mlflow.parentRunId")) for run in runs}
+    assert parents["grpo"] == parents["rank_grpo:exp_inf"] == "compare" and parents["compare"] is None
+    assert [name for name, parent in parents.items() if parent == "grpo" and name.startswith("grpo seed ")]
     curves = pd.read_csv(scratch / "comparison" / "curves.csv")
     assert len(curves) == 2 * 2 * 2 and set(curves["step"]) == {0, 2}
     again = run_in(scratch, sys.executable, "-m", "convrec.cli", *command)
