@@ -84,9 +84,12 @@ def _run(
 
 
 def _open_record(name: str) -> str:
-    from convrec.tracking import start_pipeline_run
+    from convrec.tracking import run_tags, start_pipeline_run
 
-    return start_pipeline_run(run_name(name)(), {"profile": load_params().common.profile, "flow": name})
+    params = load_params()
+    return start_pipeline_run(
+        f"{name} {params.common.profile}", {"flow": name, **run_tags(params, Paths())}, params.model_dump()
+    )
 
 
 def _close_record(parent_run: str, ended: str, paths: Paths) -> None:

@@ -361,4 +361,4 @@ def test_an_unreachable_tracking_server_is_an_error_at_once(project, trained):
     command = [sys.executable, "-m", "convrec.cli", "report"]
     result = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 75
-    assert "convrec report: unavailable: MLFLOW_TRACKING_URI = 'http://127.0.0.1:9'" in result.stderr
+    assert "convrec report: MLFLOW_TRACKING_URI = 'http://127.0.0.1:9'" in result.stderr

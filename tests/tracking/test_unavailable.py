@@ -68,7 +68,7 @@ def test_the_command_line_tells_them_apart_by_exit_status(project, monkeypatch, 
         return answer
 
     for error, status, words in (
-        (Unavailable("the server is away"), 75, "convrec tracking: unavailable: the server is away\n"),
+        (Unavailable("the server is away"), 75, "convrec tracking: the server is away\n"),
         (InputError("MLFLOW_TRACKING_URI = 1"), 2, "convrec tracking: MLFLOW_TRACKING_URI = 1\n"),
     ):
         monkeypatch.setattr(journals, "left_journals", left(error))

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-EXIT_WAITING = 75  # EX_TEMPFAIL, as of what is unavailable: the same command may succeed later
+from convrec.errors import EXIT_UNAVAILABLE
 
 
 def add(commands: Any) -> None:
@@ -32,4 +32,4 @@ def run(options: argparse.Namespace) -> int:
         refused += replayed.sent.get("refused", 0)
     if refused:
         print(f"{refused} records were refused: {FOLDER / REFUSED} has them, with the reasons")
-    return EXIT_WAITING if waiting else 0
+    return EXIT_UNAVAILABLE if waiting else 0

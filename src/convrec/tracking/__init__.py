@@ -20,6 +20,7 @@ from convrec.tracking.run import (
     group_run,
     log_text,
     record_versions,
+    run_address,
     stage_run,
     start_pipeline_run,
 )
@@ -45,6 +46,7 @@ __all__ = [
     "record_versions",
     "recorded_versions",
     "replay_left",
+    "run_address",
     "run_tags",
     "shown_uri",
     "stage_run",

@@ -15,6 +15,7 @@ import orjson
 import pandas as pd
 from mlflow.exceptions import MlflowException
 
+from convrec.errors import Stopped
 from convrec.paths import Paths
 from convrec.tracking import journal as journals
 from convrec.tracking.delivery import Sender, replay_left
@@ -195,7 +196,7 @@ def _ended(run: Run) -> Iterator[Run]:
     """Close the run with the work: finished, failed, or killed by the user."""
     try:
         yield run
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Stopped):
         run.close("KILLED")
         raise
     except BaseException:
@@ -249,13 +250,16 @@ def start_pipeline_run(name: str, tags: dict[str, str], params: dict[str, Any] |
     return run.run_id
 
 
-def end_pipeline_run(run_id: str, paths: Paths, failed: bool) -> None:
-    """Close the parent run; it gets the versions at its end, the test metrics and the report of what it made."""
+def end_pipeline_run(run_id: str, paths: Paths, status: str) -> None:
+    """Close the parent run: FINISHED, FAILED or KILLED.
+
+    It gets the versions at its end; a finished one the test metrics and the report of what it made, too.
+    """
     run = _open.pop(run_id, None) or _attach(run_id, paths.root)
     try:
         _log_versions_and_tags(run, paths.root)
         run.set_tags(data_tags(paths))
-        if not failed:
+        if status == "FINISHED" and paths.report.is_file():
             metrics = flatten(orjson.loads(paths.metrics("evaluate").read_bytes()))
             run.log_metrics({f"test/{name.replace('.', '/')}": value for name, value in metrics.items()})
             for name in ("catalog", "train", "validation", "test"):
@@ -264,7 +268,19 @@ def end_pipeline_run(run_id: str, paths: Paths, failed: bool) -> None:
     except BaseException:
         run.close("FAILED")
         raise
-    run.close("FAILED" if failed else "FINISHED")
+    run.close(status)
+
+
+def run_address(run_id: str) -> str | None:
+    """Return where a browser finds a run; None for a local store, which `make ui` shows, or a server that is away."""
+    uri = shown_uri()
+    if not uri.startswith("http"):
+        return None
+    try:
+        experiment = mlflow.MlflowClient(client_uri()).get_run(run_id).info.experiment_id
+    except MlflowException:
+        return None
+    return f"{uri.rstrip('/')}/#/experiments/{experiment}/runs/{run_id}"
 
 
 def _log_versions_and_tags(run: Run, root: Path) -> None:
