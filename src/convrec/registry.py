@@ -1,7 +1,7 @@
 """Registered models: versions of the trained checkpoint, and which of them is the champion."""
 
-import json
-import logging
+import io
+import tempfile
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -12,23 +12,19 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.models import Model, ModelSignature
 from mlflow.types.schema import ColSpec, DataType, ParamSchema, ParamSpec, Schema
+from ruamel.yaml import YAML
 
 from convrec.config import Params
 from convrec.errors import InputError
-from convrec.evaluate_models import answers
-from convrec.evaluation.scoring import mean_scores
 from convrec.generation.lists import Settings
+from convrec.model_card import CHECKPOINT_TAG, MAX_DESCRIPTION, checkpoint_digest, render_card, version_facts
 from convrec.paths import Paths
 from convrec.recommender import LIST_LENGTH
-from convrec.stages.files import read_json, read_test_rows
-from convrec.tracking import PARENT_TAG, connect, file_md5, git_state, record_versions
-
-logger = logging.getLogger(__name__)
+from convrec.tracking import PARENT_TAG, connect, git_state, record_versions
 
 MODEL_NAME = "convrec-recommender"
-CHALLENGER, CHAMPION = "challenger", "champion"
+CHALLENGER, CHAMPION, PREVIOUS = "challenger", "champion", "previous"
 _PACKAGE = Path(__file__).parent
-_CHECKPOINT, _CATALOG = Path("artifacts") / "rank_grpo", Path("artifacts") / "catalog.parquet"  # in a version
 
 
 @dataclass(frozen=True)
@@ -40,23 +36,8 @@ class RegisteredModel:
     settings: Settings
 
 
-@dataclass(frozen=True)
-class Decision:
-    """What promotion decided, and why."""
-
-    promoted: bool
-    reason: str
-
-
-def checkpoint_digest(model: Path) -> str:
-    """Return the MD5 of the checkpoint's weights, which tells whether it is registered already."""
-    return " ".join(file_md5(path) for path in sorted(model.glob("*.safetensors")))
-
-
 def _latest(client: mlflow.MlflowClient, digest: str) -> ModelVersion | None:
-    found = client.search_model_versions(f"name = '{MODEL_NAME}'")
-    same = [v for v in found if v.tags.get("checkpoint.md5") == digest]
-    return max(same, key=lambda v: int(v.version)) if same else None
+    return next((found for found in all_versions(client) if found.tags.get(CHECKPOINT_TAG) == digest), None)
 
 
 def alias_version(alias: str) -> ModelVersion | None:
@@ -68,10 +49,33 @@ def alias_version(alias: str) -> ModelVersion | None:
         return None
 
 
+def read_aliases(client: mlflow.MlflowClient) -> dict[str, str]:
+    """Return the number of the version that each alias stands for."""
+    return {alias: str(number) for alias, number in client.get_registered_model(MODEL_NAME).aliases.items()}
+
+
 def aliases_of(number: str) -> list[str]:
     """Return the aliases of a version, sorted."""
-    aliases = mlflow.MlflowClient().get_registered_model(MODEL_NAME).aliases
-    return sorted(alias for alias, holder in aliases.items() if str(holder) == str(number))
+    return sorted(alias for alias, holder in read_aliases(mlflow.MlflowClient()).items() if holder == str(number))
+
+
+def all_versions(client: mlflow.MlflowClient) -> list[ModelVersion]:
+    """Return the versions, the newest first."""
+    found = client.search_model_versions(f"name = '{MODEL_NAME}'")
+    return sorted(found, key=lambda one: -int(one.version))
+
+
+def find_version(client: mlflow.MlflowClient, number: str | None = None) -> ModelVersion:
+    """Return a version by its number, by default the challenger. Raises `InputError` where there is none."""
+    if number is None:
+        challenger = alias_version(CHALLENGER)
+        if challenger is None:
+            raise _not_registered(f"models:/{MODEL_NAME}@{CHALLENGER}", "no version is the challenger")
+        return challenger
+    try:
+        return client.get_model_version(MODEL_NAME, number)
+    except MlflowException as error:
+        raise _not_registered(f"models:/{MODEL_NAME}/{number}", str(error).splitlines()[0][:200]) from None
 
 
 def _signature() -> ModelSignature:
@@ -90,71 +94,61 @@ def _signature() -> ModelSignature:
     )
 
 
-def register(params: Params, paths: Paths, parent_run: str | None) -> ModelVersion:
-    """Register the Rank-GRPO checkpoint as a version with the alias `challenger`, once for the same weights.
+def register(params: Params, paths: Paths, parent_run: str | None, stage: str = "rank_grpo") -> ModelVersion:
+    """Register the checkpoint of a training stage as a version with the alias `challenger`, once for the same weights.
 
-    The version carries its test metrics, the data's hashes, and what `mlflow.pyfunc` needs to answer conversations.
+    The version carries what `mlflow.pyfunc` needs to answer conversations, the parameters and a model card; its tags
+    are the metrics with intervals, the data's and the parent's hashes, and the commit. Raises `InputError` where the
+    checkpoint or its evaluation is not there.
     """
     experiment = connect(paths.root)
     client = mlflow.MlflowClient()
-    model = paths.model("rank_grpo")
-    digest = checkpoint_digest(model)
-    known = _latest(client, digest)
+    model = paths.model(stage)
+    _require_files(paths, stage)
+    known = _latest(client, checkpoint_digest(model))
     if known is not None:
         return known
     tags = {PARENT_TAG: parent_run} if parent_run else {}
     packages = ("torch", "transformers", "pandas", "pydantic", "pyarrow", "ruamel.yaml")
-    with mlflow.start_run(experiment_id=experiment, run_name="register", tags={**git_state(), **tags}) as run:
+    facts = version_facts(params, paths, stage)
+    with (
+        mlflow.start_run(experiment_id=experiment, run_name="register", tags={**git_state(), **tags}) as run,
+        tempfile.TemporaryDirectory() as folder,
+    ):
         record_versions(run.info.run_id, paths.root)
+        card = render_card(facts)
+        card_file, params_file = Path(folder) / "model_card.md", Path(folder) / "params.yaml"
+        card_file.write_text(card, encoding="utf-8")
+        params_file.write_text(_yaml(params.model_dump()), encoding="utf-8")
+        files = {"model": model, "catalog": paths.catalog, "model_card": card_file, "params": params_file}
         info = mlflow.pyfunc.log_model(
             name="recommender",
             python_model=str(_PACKAGE / "pyfunc_model.py"),
-            artifacts={"model": str(model), "catalog": str(paths.catalog)},
+            artifacts={name: str(path) for name, path in files.items()},
             model_config=asdict(Settings.of(params)),
             code_paths=[str(_PACKAGE)],
             signature=_signature(),
             pip_requirements=[f"{name}=={version(name)}" for name in packages],
-            registered_model_name=MODEL_NAME,
             input_example=["something with heists, please"],
         )
-    number = str(info.registered_model_version)
-    metrics = read_json(paths.metrics("evaluate"))
-    version_tags: dict[str, Any] = {
-        "checkpoint.md5": digest,
-        "test.md5": file_md5(paths.split("test")),
-        "catalog.md5": file_md5(paths.catalog),
-        "n_rows": metrics["n_rows"],
-        **{f"test.{k}": v for k, v in metrics["rank_grpo"].items() if k.startswith(("ndcg", "recall", "in_cat"))},
-    }
-    for key, value in version_tags.items():
-        client.set_model_version_tag(MODEL_NAME, number, key, str(value))
-    client.set_registered_model_alias(MODEL_NAME, CHALLENGER, number)
-    return client.get_model_version(MODEL_NAME, number)
+        mlflow.log_artifact(str(card_file))
+        made = mlflow.register_model(info.model_uri, MODEL_NAME, tags=facts.tags())  # with its tags from the first
+    client.update_model_version(MODEL_NAME, made.version, description=card[:MAX_DESCRIPTION])
+    client.set_registered_model_alias(MODEL_NAME, CHALLENGER, made.version)
+    return client.get_model_version(MODEL_NAME, made.version)
 
 
-def promote(challenger: ModelVersion, metric: str, champion_score: float | None) -> Decision:
-    """Give the alias `champion` to the challenger if it beats the champion on the same test split.
+def _yaml(value: dict[str, Any]) -> str:
+    stream = io.StringIO()
+    YAML(typ="safe", pure=True).dump(value, stream)
+    return stream.getvalue()
 
-    `champion_score` is the champion's score on the challenger's test split; None where there is no champion.
-    The decision is written to the challenger's version.
-    """
-    client = mlflow.MlflowClient()
-    champion = alias_version(CHAMPION)
-    score, where = float(challenger.tags[f"test.{metric}"]), f"on the same {challenger.tags['n_rows']} test rows"
-    if champion is not None and champion.version == challenger.version:
-        return Decision(False, f"version {challenger.version} is the champion already")
-    if champion is None or champion_score is None:
-        decision = Decision(True, f"there was no champion; {metric} {score:.4f}")
-    elif score > champion_score:
-        reason = f"{metric} {score:.4f} beats {champion_score:.4f} of version {champion.version} {where}"
-        decision = Decision(True, reason)
-    else:
-        reason = f"{metric} {score:.4f} does not beat {champion_score:.4f} of version {champion.version} {where}"
-        decision = Decision(False, reason)
-    if decision.promoted:
-        client.set_registered_model_alias(MODEL_NAME, CHAMPION, challenger.version)
-    client.set_model_version_tag(MODEL_NAME, challenger.version, "promotion", json.dumps(vars(decision)))
-    return decision
+
+def _require_files(paths: Paths, stage: str) -> None:
+    needed = [paths.model(stage) / "config.json", paths.metrics("evaluate"), paths.catalog, paths.split("test")]
+    for path in needed:
+        if not path.is_file():
+            raise InputError(f"{path}: not made yet; run `dvc repro` first, then register")
 
 
 def _not_registered(uri: str, why: str) -> InputError:
@@ -173,11 +167,19 @@ def _download(uri: str) -> Path:
 
 def read_version(folder: Path, uri: str) -> RegisteredModel:
     """Return what the folder of a version holds; raises `InputError` for a model that is not this project's."""
-    checkpoint, catalog = folder / _CHECKPOINT, folder / _CATALOG
+    try:
+        flavor = Model.load(folder).flavors["python_function"]
+        checkpoint, catalog = (folder / flavor["artifacts"][name]["path"] for name in ("model", "catalog"))
+        settings = Settings(**flavor["config"])
+    except (MlflowException, OSError, KeyError, TypeError):
+        raise _not_ours(uri) from None
     if not (checkpoint.is_dir() and catalog.is_file()):
-        raise InputError(f"{uri}: this version holds no checkpoint at {_CHECKPOINT}; name one that this project made")
-    settings = Settings(**Model.load(folder).flavors["python_function"]["config"])
+        raise _not_ours(uri)
     return RegisteredModel(checkpoint, catalog, settings)
+
+
+def _not_ours(uri: str) -> InputError:
+    return InputError(f"{uri}: this version holds no checkpoint and catalog; name one that this project made")
 
 
 def download_version(uri: str) -> RegisteredModel:
@@ -203,29 +205,9 @@ def compared_versions() -> dict[str, str]:
     champion, challenger = alias_version(CHAMPION), alias_version(CHALLENGER)
     if champion is None:
         raise _not_registered(f"models:/{MODEL_NAME}@{CHAMPION}", "no version is the champion")
-    found = mlflow.MlflowClient().search_model_versions(f"name = '{MODEL_NAME}'")
-    latest = max(found, key=lambda version: int(version.version))
+    latest = all_versions(mlflow.MlflowClient())[0]
     named = {f"champion, version {champion.version}": champion}
     for other in (challenger, latest):
         if len(named) == 1 and other is not None and other.version != champion.version:
             named[f"challenger, version {other.version}"] = other
     return {name: f"models:/{MODEL_NAME}/{version.version}" for name, version in named.items()}
-
-
-def champion_score(params: Params, paths: Paths, metric: str) -> float | None:
-    """Return the champion's score on the present test split, None where there is no champion.
-
-    A champion that was tested on other data answers the present test split first: only scores on the same rows
-    can be compared.
-    """
-    champion = alias_version(CHAMPION)
-    if champion is None:
-        return None
-    rows, _ = read_test_rows(params, paths)
-    tags = champion.tags
-    same_rows = (tags.get("test.md5"), tags.get("n_rows")) == (file_md5(paths.split("test")), str(len(rows)))
-    if same_rows and f"test.{metric}" in tags:
-        return float(tags[f"test.{metric}"])
-    logger.info("the champion, version %s, was tested on other data: it is tested again", champion.version)
-    model = download_version(f"models:/{MODEL_NAME}/{champion.version}")
-    return mean_scores(answers(model.checkpoint, model.settings, rows, params, paths).scores)[metric]
