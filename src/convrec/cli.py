@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any, Literal
 
-from convrec.commands import tracking, workspace
+from convrec.commands import registry, tracking, workspace
 from convrec.config import Params, load_params
 from convrec.errors import InputError, Stopped, exit_status, outside_cause
 from convrec.paths import Paths
@@ -183,6 +183,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_score_options(commands.add_parser("score", help="score a file of anybody's lists against their ground truth"))
     _add_recommender_commands(commands)
     workspace.add(commands)
+    registry.add(commands)
     commands.add_parser("results", help="print the results table of the last evaluation")
     tracking.add(commands)
     return parser
@@ -429,6 +430,9 @@ def main(arguments: list[str] | None = None) -> None:
         elif options.command == "tracking":
             _set_up()
             sys.exit(tracking.run(options))
+        elif options.command in registry.COMMANDS:
+            _set_up()
+            sys.exit(registry.run(options))
         elif options.command == "results":
             from convrec.evaluation.table import print_results
 

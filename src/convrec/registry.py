@@ -182,6 +182,16 @@ def _not_ours(uri: str) -> InputError:
     return InputError(f"{uri}: this version holds no checkpoint and catalog; name one that this project made")
 
 
+def version_settings(uri: str) -> Settings:
+    """Return the settings of a registered version, without its weights. Raises as `download_version` does."""
+    try:
+        return Settings(**mlflow.models.get_model_info(uri).flavors["python_function"]["config"])
+    except MlflowException as error:
+        raise _not_registered(uri, str(error).splitlines()[0][:200]) from None
+    except (KeyError, TypeError):
+        raise _not_ours(uri) from None
+
+
 def download_version(uri: str) -> RegisteredModel:
     """Return the files of a registered version: `models:/NAME/VERSION` or `models:/NAME@ALIAS`.
 

@@ -1,11 +1,11 @@
 """Whether a challenger may become the champion: figures and limits in, a decision out. Pure functions."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from convrec.evaluation.comparison import Gain
-from convrec.promotion.policy import Policy, Slices, resolve_metric
+from convrec.promotion.policy import Policy, Slices
 
 PROMOTED, REFUSED, AWAITING = "promoted", "refused", "awaiting approval"
 ALREADY = "champion already"
@@ -308,8 +308,3 @@ def same_comparison(
     """Return whether a comparison was of these versions on this data, so that it need not be made again."""
     versions = (one.challenger.version, one.champion.version if one.champion else None)
     return versions == (challenger, champion) and (one.data, one.settings) == (dict(data), dict(settings))
-
-
-def compared_metrics(policy: Policy, cutoffs: Sequence[int]) -> dict[str, str]:
-    """Return the score table's column of each metric that the policy compares, by its name there."""
-    return {name: resolve_metric(name, cutoffs, name) for name in policy.metrics()}

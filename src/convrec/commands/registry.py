@@ -1,0 +1,179 @@
+"""`convrec promote`, `convrec rollback`, `convrec registry`: which registered version is the champion."""
+
+import argparse
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from convrec.errors import InputError
+
+COMMANDS = ("promote", "rollback", "registry")
+EXIT_NOT_PROMOTED = 3
+
+
+def add(commands: Any) -> None:
+    """Add the commands."""
+    promote = _command(commands, "promote", "compare a version with the champion, and promote it if it is better")
+    promote.epilog = "Exit status: 0 promoted (or champion already), 3 refused or awaiting approval, 2 bad input."
+    promote.add_argument("--version", metavar="N", help="the challenger, if not given")
+    promote.add_argument("--by", metavar="NAME", help="who decides; the user's name, if not given")
+    verdict = promote.add_mutually_exclusive_group()
+    verdict.add_argument("--approve", action="store_true", help="with --by: say yes, where promotion.yaml wants it")
+    verdict.add_argument("--reject", action="store_true", help="with --by: say no to a version that awaits approval")
+    verdict.add_argument("--unlock", action="store_true", help="remove the lock that a killed promotion has left")
+    promote.add_argument("--reason", default="", metavar="TEXT", help="of --reject")
+    promote.add_argument("--again", action="store_true", help="even a version that was rolled back")
+    promote.add_argument("--fresh", action="store_true", help="measure again what the last decision holds already")
+    promote.add_argument("--dry-run", action="store_true", help="decide, but write and move nothing")
+    rollback = _command(commands, "rollback", "make the previous champion the champion again")
+    rollback.add_argument("--to", metavar="N", help="an earlier champion; the previous one, if not given")
+    rollback.add_argument("--reason", default="", metavar="TEXT", help="kept in the log, and on the version")
+    rollback.add_argument("--by", metavar="NAME", help="the user's name, if not given")
+    registry = _command(commands, "registry", "list, register or prune the versions of the model")
+    parts = registry.add_subparsers(dest="registry_command", metavar="SUBCOMMAND", required=True)
+    listing = parts.add_parser("list", help="print a line a version, the newest first")
+    register = parts.add_parser("register", help="register a trained checkpoint of the workspace as the challenger")
+    register.add_argument("--stage", choices=("sft", "rank_grpo"), default="rank_grpo")
+    prune = parts.add_parser("prune", help="remove old versions; without --yes, say which these would be")
+    prune.add_argument("--keep", type=int, required=True, metavar="N", help="the newest so many stay")
+    prune.add_argument("--yes", action="store_true", help="remove them")
+    for command in (promote, rollback, listing, prune):
+        command.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _command(commands: Any, name: str, text: str) -> argparse.ArgumentParser:
+    return commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]} (docs/promotion.md).")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run one of the commands, and return the exit status."""
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+    if options.command == "promote":
+        return _promote(options)
+    if options.command == "rollback":
+        return _rollback(options)
+    if options.registry_command == "list":
+        return _list(options)
+    if options.registry_command == "register":
+        return _register(options)
+    return _prune(options)
+
+
+def _promote(options: argparse.Namespace) -> int:
+    _check_number("--version", options.version)
+    if (options.approve or options.reject) and not options.by:
+        raise InputError("--approve and --reject are a person's word: give --by NAME")
+    if options.reason and not options.reject:
+        raise InputError("--reason: give it with --reject")
+    from convrec.config import load_params
+    from convrec.paths import Paths
+    from convrec.promotion.gates import ALREADY
+    from convrec.promotion.promote import promote, reject, release_lock
+
+    if options.unlock:
+        print(release_lock(Paths()))
+        return 0
+    if options.reject:
+        decision = reject(Paths(), options.version, by=options.by, reason=options.reason)
+    else:
+        decision = promote(
+            load_params(),
+            Paths(),
+            options.version,
+            by=options.by,
+            approve=options.approve,
+            again=options.again,
+            fresh=options.fresh,
+            dry_run=options.dry_run,
+        )
+    if options.json:
+        print(json.dumps(decision.to_json()))
+    else:
+        _print_decision(decision)
+        if options.dry_run:
+            print("Dry run: nothing was written or moved.")
+    return 0 if decision.promoted or decision.status == ALREADY else EXIT_NOT_PROMOTED
+
+
+def _print_decision(decision: Any) -> None:
+    from convrec.promotion.gates import gate_rows, headline
+
+    if decision.gates:
+        _print_table(("gate", "figure", "limit", "outcome", "detail"), gate_rows(decision), right=(1,))
+    line = headline(decision)
+    print(f"{line[0].upper()}{line[1:]}")
+
+
+def _print_table(columns: tuple[str, ...], rows: Sequence[Sequence[str]], right: tuple[int, ...] = ()) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for place, name in enumerate(columns):
+        table.add_column(name, justify="right" if place in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    Console(highlight=False, markup=False, width=120).print(table)
+
+
+def _rollback(options: argparse.Namespace) -> int:
+    _check_number("--to", options.to)
+    from dataclasses import asdict
+
+    from convrec.paths import Paths
+    from convrec.promotion.promote import rollback
+
+    move = rollback(Paths(), options.to, by=options.by, reason=options.reason)
+    if options.json:
+        print(json.dumps(asdict(move)))
+    else:
+        print(f"Version {move.to_version} is the champion again; version {move.from_version} was rolled back")
+    return 0
+
+
+def _list(options: argparse.Namespace) -> int:
+    from convrec.promotion.listing import COLUMNS, list_versions
+
+    rows = list_versions()
+    if options.json:
+        print(json.dumps(rows, ensure_ascii=False))
+    elif rows:
+        _print_table(COLUMNS, [tuple(row[name] for name in COLUMNS) for row in rows])
+    else:
+        print("No version is registered yet: `python -m flows.train`, or `convrec registry register`")
+    return 0
+
+
+def _register(options: argparse.Namespace) -> int:
+    from convrec.config import load_params
+    from convrec.paths import Paths
+    from convrec.registry import MODEL_NAME, register
+
+    version = register(load_params(), Paths(), None, options.stage)
+    print(f"{MODEL_NAME} version {version.version}: {', '.join(version.aliases) or 'no alias'}")
+    return 0
+
+
+def _prune(options: argparse.Namespace) -> int:
+    if options.keep < 1:
+        raise InputError(f"--keep {options.keep}: give 1 or more")
+    from dataclasses import asdict
+
+    from convrec.retention import prune
+
+    fates = prune(options.keep, "convrec registry prune", options.yes)
+    if options.json:
+        print(json.dumps([asdict(fate) for fate in fates]))
+        return 0
+    gone = "removed" if options.yes else "would go"
+    _print_table(("version", "", "why"), [(f.version, "stays" if f.stays else gone, f.why) for f in fates])
+    if not options.yes:
+        print("Dry run: nothing was removed; add --yes.")
+    return 0
+
+
+def _check_number(name: str, value: str | None) -> None:
+    if value is not None and not (value.isdecimal() and int(value) > 0):
+        raise InputError(f"{name} {value}: give the number of a version, as `convrec registry list` shows it")
