@@ -101,7 +101,7 @@ def _release(lock: Lock) -> None:
         found = _find(lock.client)
         if found is not None and found.tags.get("token") == lock.token:
             lock.client.delete_registered_model(LOCK_NAME)
-    except MlflowException as error:  # what was done under the lock is done
+    except Exception as error:  # what was done under the lock is done
         logger.warning("%s could not be released (%s): `convrec promote --unlock`", LOCK_NAME, str(error)[:120])
 
 
