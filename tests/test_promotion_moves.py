@@ -257,11 +257,11 @@ def test_a_lock_that_was_left_is_told_and_removed(client, capsys):
 
 def test_who_lost_the_lock_moves_nothing_and_leaves_another_s(client, monkeypatch):
     _promote(client, "1")
-    real = read_state(client)
+    real, another = read_state(client), promotion_lock(client, "another")
 
     def taken_away(*_):
         client.delete_registered_model(LOCK_NAME)
-        promotion_lock(client, "another").__enter__()
+        another.__enter__()
         return real
 
     monkeypatch.setattr("convrec.promotion.moves._require", taken_away)

@@ -5,7 +5,7 @@ import tempfile
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mlflow
 from mlflow.entities.model_registry import ModelVersion
@@ -16,11 +16,12 @@ from ruamel.yaml import YAML
 
 from convrec.config import Params
 from convrec.errors import InputError
-from convrec.generation.lists import Settings
 from convrec.model_card import CHECKPOINT_TAG, MAX_DESCRIPTION, checkpoint_digest, render_card, version_facts
 from convrec.paths import Paths
-from convrec.recommender import LIST_LENGTH
 from convrec.tracking import PARENT_TAG, connect, git_state, record_versions
+
+if TYPE_CHECKING:
+    from convrec.generation.lists import Settings
 
 MODEL_NAME = "convrec-recommender"
 CHALLENGER, CHAMPION, PREVIOUS = "challenger", "champion", "previous"
@@ -33,7 +34,7 @@ class RegisteredModel:
 
     checkpoint: Path
     catalog: Path
-    settings: Settings
+    settings: "Settings"
 
 
 def _latest(client: mlflow.MlflowClient, digest: str) -> ModelVersion | None:
@@ -80,6 +81,8 @@ def find_version(client: mlflow.MlflowClient, number: str | None = None) -> Mode
 
 def _signature() -> ModelSignature:
     """Return what the pyfunc answers, and its parameters; MLflow has no schema for an input of several kinds."""
+    from convrec.recommender import LIST_LENGTH  # noqa: PLC0415  (imports torch)
+
     year = ColSpec(DataType.long, "year", required=False)
     columns = [(DataType.long, "query"), (DataType.long, "rank"), (DataType.string, "title")]
     return ModelSignature(
@@ -101,6 +104,8 @@ def register(params: Params, paths: Paths, parent_run: str | None, stage: str = 
     are the metrics with intervals, the data's and the parent's hashes, and the commit. Raises `InputError` where the
     checkpoint or its evaluation is not there.
     """
+    from convrec.generation.lists import Settings  # noqa: PLC0415  (imports torch)
+
     experiment = connect(paths.root)
     client = mlflow.MlflowClient()
     model = paths.model(stage)
@@ -170,7 +175,7 @@ def read_version(folder: Path, uri: str) -> RegisteredModel:
     try:
         flavor = Model.load(folder).flavors["python_function"]
         checkpoint, catalog = (folder / flavor["artifacts"][name]["path"] for name in ("model", "catalog"))
-        settings = Settings(**flavor["config"])
+        settings = _settings(flavor)
     except (MlflowException, OSError, KeyError, TypeError):
         raise _not_ours(uri) from None
     if not (checkpoint.is_dir() and catalog.is_file()):
@@ -178,14 +183,20 @@ def read_version(folder: Path, uri: str) -> RegisteredModel:
     return RegisteredModel(checkpoint, catalog, settings)
 
 
+def _settings(flavor: dict[str, Any]) -> "Settings":
+    from convrec.generation.lists import Settings  # noqa: PLC0415  (imports torch)
+
+    return Settings(**flavor["config"])
+
+
 def _not_ours(uri: str) -> InputError:
     return InputError(f"{uri}: this version holds no checkpoint and catalog; name one that this project made")
 
 
-def version_settings(uri: str) -> Settings:
+def version_settings(uri: str) -> "Settings":
     """Return the settings of a registered version, without its weights. Raises as `download_version` does."""
     try:
-        return Settings(**mlflow.models.get_model_info(uri).flavors["python_function"]["config"])
+        return _settings(mlflow.models.get_model_info(uri).flavors["python_function"])
     except MlflowException as error:
         raise _not_registered(uri, str(error).splitlines()[0][:200]) from None
     except (KeyError, TypeError):
