@@ -26,7 +26,6 @@ def decide_promotion(version: str | None, again: bool = False, approved_by: str 
     """
     from convrec.promotion.gates import AWAITING, decision_markdown, headline
     from convrec.promotion.promote import promote
-
     from convrec.registry import aliases_of
 
     decision = promote(load_params(), Paths(), version, again=again, approve=approved_by is not None, by=approved_by)

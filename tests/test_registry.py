@@ -1,7 +1,19 @@
+import json
+import re
+import shutil
+
 import mlflow
 import pytest
 
 from convrec import registry, tracking
+from convrec.config import load_params, parse_params, read_yaml
+from convrec.errors import InputError
+from convrec.model_card import MAX_DESCRIPTION, Facts, checkpoint_digest, render_card, with_decision
+from convrec.paths import Paths
+from convrec.stages.files import read_json
+from tests.project import ROOT
+from tests.recommending import save_model
+from tests.registered import make_workspace
 
 
 @pytest.fixture
@@ -13,24 +25,70 @@ def store(tmp_path, monkeypatch):
     return mlflow.MlflowClient()
 
 
-def _version(client, score: float):
-    if not client.search_registered_models():
-        client.create_registered_model(registry.MODEL_NAME)
-    tags = {"test.ndcg_at_20": str(score), "n_rows": "9"}
-    return client.create_model_version(registry.MODEL_NAME, source="somewhere", tags=tags)
+def _system(ndcg: float) -> dict:
+    names = ("ndcg_at_2", "ndcg_at_4", "recall_at_4", "in_catalog")
+    intervals = {name: {"low": ndcg - 0.1, "high": ndcg + 0.1, "n": 12} for name in names}
+    return {**dict.fromkeys(names, ndcg), "coverage": 0.5, "intervals": intervals}
 
 
-def test_the_champion_is_who_scores_best_on_the_same_split(store):
-    first = _version(store, 0.30)
-    assert registry.promote(first, "ndcg_at_20", None).promoted
-    assert registry.promote(first, "ndcg_at_20", 0.30).reason == "version 1 is the champion already"
-    worse, equal, better = (_version(store, score) for score in (0.29, 0.30, 0.31))
-    assert not registry.promote(worse, "ndcg_at_20", 0.30).promoted
-    assert not registry.promote(equal, "ndcg_at_20", 0.30).promoted
-    assert registry.alias_version(registry.CHAMPION).version == first.version
-    decision = registry.promote(better, "ndcg_at_20", 0.30)
-    assert (
-        decision.promoted and decision.reason == "ndcg_at_20 0.3100 beats 0.3000 of version 1 on the same 9 test rows"
+def test_a_version_tells_what_it_was_made_from(store, tmp_path):
+    make_workspace(tmp_path)
+    paths = Paths()
+    for seed, stage in enumerate(("sft", "rank_grpo")):
+        save_model(paths.model(stage), seed)
+    paths.run_id("sft").parent.mkdir()
+    paths.run_id("sft").write_text(json.dumps({"run_id": "abc"}))
+    metrics = {name: _system(ndcg) for name, ndcg in (("popularity", 0.2), ("sft", 0.4), ("rank_grpo", 0.5))}
+    metrics |= {"rank_grpo_constrained": _system(0.6), "n_rows": 12, "n_prompts": 12}
+    paths.metrics("evaluate").parent.mkdir()
+    paths.metrics("evaluate").write_text(json.dumps(metrics))
+
+    version = registry.register(load_params(), paths, None)
+    assert registry.register(load_params(), paths, None).version == version.version, "once for the same weights"
+    assert version.aliases == [registry.CHALLENGER]
+    tags = version.tags
+    assert tags["served_as"] == "rank_grpo_constrained" and tags["test.ndcg_at_4"] == "0.6"
+    assert json.loads(tags["metrics.rank_grpo_constrained"])["ndcg_at_4"] == [0.6, 0.5, 0.7]
+    assert json.loads(tags["metrics.rank_grpo"])["ndcg_at_4"][0] == 0.5
+    assert tags["parent.sft.md5"] == checkpoint_digest(paths.model("sft")) and tags["parent.sft.run_id"] == "abc"
+    assert tags["param.algorithm"] == "rank_grpo" and tags["checkpoint.md5"] == checkpoint_digest(
+        paths.model("rank_grpo")
     )
-    assert registry.alias_version(registry.CHAMPION).version == better.version
-    assert '"promoted": true' in store.get_model_version(registry.MODEL_NAME, better.version).tags["promotion"]
+    assert {f"{name}.md5" for name in ("train", "test", "catalog", "versions")} <= set(tags)
+    assert all(len(value) < 5000 for value in tags.values())
+
+    folder = tmp_path / "fetched"
+    mlflow.artifacts.download_artifacts(f"models:/{registry.MODEL_NAME}/{version.version}", dst_path=str(folder))
+    assert read_yaml(folder / "artifacts" / "params.yaml") == load_params().model_dump()
+    card = (folder / "artifacts" / "model_card.md").read_text()
+    assert card == version.description and "| **Rank-GRPO, constrained** | 0.6000 [0.5000, 0.7000] |" in card
+    assert "simulated" in card and "| popularity | 0.2000 [0.1000, 0.3000] |" in card
+    info = mlflow.models.get_model_info(f"models:/{registry.MODEL_NAME}/{version.version}")
+    assert info.signature.params is not None and (folder / "input_example.json").is_file()
+    (torch,) = re.findall(r"^torch==(.*)$", (folder / "requirements.txt").read_text(), re.M)
+    assert re.fullmatch(r"[\d.]+", torch), "an index has no +cpu"
+    assert "model_card.md" in {artifact.path for artifact in store.list_artifacts(version.run_id)}
+    model = registry.download_version(f"models:/{registry.MODEL_NAME}/{version.version}")
+    assert checkpoint_digest(model.checkpoint) == tags["checkpoint.md5"]
+    assert model.settings == registry.version_settings(f"models:/{registry.MODEL_NAME}/{version.version}")
+
+    sft = registry.register(load_params(), paths, None, "sft")
+    assert (sft.tags["served_as"], sft.tags["test.ndcg_at_4"], sft.tags["param.algorithm"]) == ("sft", "0.4", "sft")
+    shutil.rmtree(paths.model("sft"))
+    with pytest.raises(InputError, match="models/sft/config.json: not made yet"):
+        registry.register(load_params(), paths, None, "sft")
+
+
+def test_the_card_of_the_whole_evaluation_fits_the_registry():
+    params = parse_params(read_yaml(ROOT / "params.yaml"), "params.yaml")
+    data = {name: {"md5": "0" * 32, "rows": 18097, "dates": "2022-01-01 to 2022-12-31"} for name in ("train", "test")}
+    parent = {"start": "sft", "sft.md5": "0" * 32, "sft.run_id": "0" * 32}
+    evaluation = read_json(ROOT / "metrics" / "evaluate.json")
+    facts = Facts("rank_grpo", "0" * 32, params, evaluation, data, "0" * 32, parent, {})
+    card = render_card(facts)
+    assert len(card) < MAX_DESCRIPTION - 1000, "with room for decisions"
+    assert all(len(value) < 5000 for value in facts.tags().values())
+    for number in range(40):
+        card = with_decision(card, f"decision {number} {'x' * 100}")
+    assert len(card) <= MAX_DESCRIPTION and "decision 39" in card and "decision 0 " not in card
+    assert card.startswith(render_card(facts).rstrip())

@@ -133,7 +133,7 @@ def register(params: Params, paths: Paths, parent_run: str | None, stage: str = 
             model_config=asdict(Settings.of(params)),
             code_paths=[str(_PACKAGE)],
             signature=_signature(),
-            pip_requirements=[f"{name}=={version(name)}" for name in packages],
+            pip_requirements=[f"{name}=={version(name).split('+')[0]}" for name in packages],
             input_example=["something with heists, please"],
         )
         mlflow.log_artifact(str(card_file))
