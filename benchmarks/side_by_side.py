@@ -12,7 +12,7 @@ from benchmarks.timing import StepTimes
 from convrec.data.catalog import Catalog, build_catalog
 from convrec.data.quarantine import Quarantine
 from convrec.data.synthetic import embedded_rows
-from convrec.generation.tokenizer import load_tokenizer
+from convrec.pretrained import load_tokenizer
 from convrec.rl.arguments import RankGRPOConfig
 from convrec.rl.rewards import RankReward
 from convrec.rl.trainer import RankGRPOTrainer

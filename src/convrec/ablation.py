@@ -70,7 +70,8 @@ def _train(name: str, params: Params, paths: Paths, frame: Rows, measured: dict[
         rows = [row for row in frame if row["teacher"] and not row["held_out"]]  # the same prompts for all variants
         saved, tokenizer = learn(params, paths, rows, column, folder, record)
         model = folder / "model"
-        export_model(saved, paths.model("base"), tokenizer, model, params.common.repetition_penalty)
+        penalty, trust = params.common.repetition_penalty, params.base_model.trust_remote_code
+        export_model(saved, paths.model("base"), tokenizer, model, penalty, trust)
         tables = []
         for prompts, rows in measured.items():
             scores = model_scores(model, rows, params, paths)

@@ -18,8 +18,8 @@ from convrec.evaluation.comparison import paired_interval
 from convrec.evaluation.page import LINES, curve, figure, metric_label, render_page
 from convrec.evaluation.scoring import mean_scores
 from convrec.generation.lists import EngineOptions, Settings
-from convrec.generation.tokenizer import load_tokenizer
 from convrec.paths import Paths
+from convrec.pretrained import load_tokenizer
 from convrec.stages.files import write_json
 from convrec.stages.rank_grpo import align
 from convrec.tracking import Run, group_run, run_tags, stage_run
@@ -99,9 +99,10 @@ def _run(name: str, params: Params, paths: Paths, parent: Run) -> Path:
     run_name = f"{name} seed {params.common.seed}"
     with stage_run(run_name, values, tags, folder / "run.json", parent.run_id) as record:
         checkpoint = align(params, paths, Start(str(paths.model("sft"))), folder, record)
-        tokenizer = load_tokenizer(paths.model("sft"))
+        penalty, trust = params.common.repetition_penalty, params.base_model.trust_remote_code
+        tokenizer = load_tokenizer(paths.model("sft"), trust_remote_code=trust)
         model = folder / "model"
-        export_model(checkpoint, paths.model("sft"), tokenizer, model, params.common.repetition_penalty)
+        export_model(checkpoint, paths.model("sft"), tokenizer, model, penalty, trust)
         scores = model_scores(model, read_rows(paths.split("validation")), params, paths)
         record.log_metrics({f"comparison/{key}": value for key, value in mean_scores(scores).items()})
     keep_scores(scores, folder)

@@ -220,6 +220,10 @@ class BaseModelStage(Section):
 
     name: str = Field(description="'embedded', or a Hugging Face name or a path")
     revision: str | None = Field(description="commit of the Hugging Face model; pin it")
+    trust_remote_code: bool = Field(
+        description="run code that lies beside the weights of this model, or of any other that these parameters name "
+        "(rank_grpo.start, rewards.model, evaluate --model); read it first"
+    )
     dtype: Literal["float32", "bfloat16"]
     embedded: EmbeddedModel
 

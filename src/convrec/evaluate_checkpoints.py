@@ -55,7 +55,7 @@ def _training_folder(stage: str, params: Params, paths: Paths) -> Path:
     raise InputError(f"--checkpoints {stage}: give sft or rank_grpo, or both, separated by a comma")
 
 
-def _kept(stage: str, folder: Path, context: str) -> dict[int, Path]:
+def _kept(stage: str, folder: Path, context: str, trust_remote_code: bool) -> dict[int, Path]:
     """Return the complete checkpoints of a training that can be loaded, by their step."""
     kept = complete_checkpoints(folder)
     for step in [step for step, path in kept.items() if not has_weights(path)]:
@@ -66,7 +66,7 @@ def _kept(stage: str, folder: Path, context: str) -> dict[int, Path]:
             "first, with `--force -s` where its model came from a cache"
         )
     for step, path in kept.items():
-        check_model(path, f"{stage} step {step}")
+        check_model(path, f"{stage} step {step}", trust_remote_code)
     return kept
 
 
@@ -114,7 +114,8 @@ def evaluate_checkpoints(
     EngineOptions.of(params)
     folders = {stage: _training_folder(stage, params, paths) for stage in dict.fromkeys(stages)}
     context = _context(params, paths, split)
-    kept = {stage: _kept(stage, folder, context) for stage, folder in folders.items()}
+    trust = params.base_model.trust_remote_code
+    kept = {stage: _kept(stage, folder, context, trust) for stage, folder in folders.items()}
     rows, prompts = read_split_rows(params, paths, split)
     values = {"common": params.common.model_dump(), "evaluate": params.evaluate.model_dump(), "every": every}
     tags = {**run_tags(params, paths), "stage": "evaluate", "split": split, "stages": ",".join(folders)}

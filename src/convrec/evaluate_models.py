@@ -83,7 +83,7 @@ def with_options(params: Params, max_prompts: int | None, engine: str | None) ->
 def _locate(name: str, params: Params) -> tuple[Path, Settings]:
     """Return a model's folder and the settings it answers under: a registered version has its own."""
     if not name.startswith("models:/"):
-        return find_model(name, "--model"), Settings.of(params)
+        return find_model(name, "--model", params.base_model.trust_remote_code), Settings.of(params)
     from convrec.registry import download_version  # noqa: PLC0415  (imports this module)
 
     version = download_version(name)

@@ -21,7 +21,10 @@ class ListModel(PythonModel):
         from convrec.recommender import Recommender  # noqa: PLC0415
 
         settings = Settings(**context.model_config)
-        self._recommender = Recommender.load(context.artifacts["model"], context.artifacts["catalog"], settings)
+        # Whoever loads a version by MLflow runs this file, and so trusts what came with it already.
+        self._recommender = Recommender.load(
+            context.artifacts["model"], context.artifacts["catalog"], settings, trust_remote_code=True
+        )
 
     def predict(self, context: PythonModelContext, model_input, params: dict[str, Any] | None = None) -> pd.DataFrame:
         """Return `n` rows a conversation, best first: none of the items it names or that `deny` holds.

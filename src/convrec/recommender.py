@@ -24,8 +24,8 @@ from convrec.generation.engine import TransformersEngine, token_ids
 from convrec.generation.line_tokens import generation_prompt, tokenize_lines
 from convrec.generation.lists import Settings, catalog_trie
 from convrec.generation.models import check_model
-from convrec.generation.tokenizer import load_tokenizer
 from convrec.paths import Paths
+from convrec.pretrained import load_model, load_tokenizer
 from convrec.rl.segmentation import newline_counts, segment_ranks
 
 logger = logging.getLogger(__name__)
@@ -73,13 +73,19 @@ class Recommender:
         self._lock = threading.Lock()
 
     @classmethod
-    def load(cls, model: str | Path, catalog: str | Path, settings: Settings, device: str = "auto") -> "Recommender":
+    def load(
+        cls,
+        model: str | Path,
+        catalog: str | Path,
+        settings: Settings,
+        device: str = "auto",
+        trust_remote_code: bool = False,
+    ) -> "Recommender":
         """Return the recommender of a Hugging Face folder and a canonical catalog file (Parquet)."""
-        from transformers import AutoModelForCausalLM  # noqa: PLC0415  (10 s to import)
-
-        weights: Any = AutoModelForCausalLM.from_pretrained(model, dtype="auto")
+        weights = load_model(model, trust_remote_code=trust_remote_code, dtype="auto")
         weights.to(pick_device(device))
-        return cls(weights, load_tokenizer(model), Catalog.from_frame(pd.read_parquet(catalog)), settings)
+        tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code)
+        return cls(weights, tokenizer, Catalog.from_frame(pd.read_parquet(catalog)), settings)
 
     def recommend(
         self,
@@ -269,11 +275,12 @@ def open_recommender(name: str) -> Recommender:
         return Recommender.load(version.checkpoint, version.catalog, version.settings)
     if not (folder / "config.json").is_file():
         raise InputError(f"--model {name}: not a model's folder; give one with config.json, or models:/NAME@ALIAS")
-    check_model(folder, f"--model {name}")
     params, catalog = load_params(), Paths().catalog
+    check_model(folder, f"--model {name}", params.base_model.trust_remote_code)
     if not catalog.is_file():
         raise InputError(f"{catalog}: a model's folder needs the project's catalog; run `dvc repro data` first")
-    return Recommender.load(folder, catalog, Settings.of(params), params.common.device)
+    common, trust = params.common, params.base_model.trust_remote_code
+    return Recommender.load(folder, catalog, Settings.of(params), common.device, trust)
 
 
 def messages_from(value: Any, place: int = 1) -> Messages:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from convrec.generation.constraint import CatalogTrie, ListRequest
-from convrec.generation.tokenizer import load_tokenizer
+from convrec.pretrained import load_tokenizer
 from convrec.training.embedded import make_model, train_tokenizer
 
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_layers": 2, "num_heads": 1, "num_key_value_heads": 1}

@@ -18,7 +18,7 @@ from convrec.generation.engine import TransformersEngine
 from convrec.generation.journal import ListJournal
 from convrec.generation.lists import EngineOptions, Settings, check_constraint, model_lists
 from convrec.generation.models import standalone
-from convrec.generation.tokenizer import load_tokenizer
+from convrec.pretrained import load_tokenizer
 from tests.conftest import ROOT
 from tests.generation.random_model import make_random_model, prompts_of
 

@@ -13,7 +13,7 @@ from trl import GRPOTrainer
 from convrec.data.catalog import Catalog
 from convrec.errors import InputError
 from convrec.generation.lists import catalog_trie
-from convrec.generation.tokenizer import load_tokenizer
+from convrec.pretrained import load_tokenizer
 from convrec.rl import trainer as trainer_module
 from convrec.rl.advantages import rank_advantages
 from convrec.rl.arguments import PUBLISHED, RankGRPOConfig

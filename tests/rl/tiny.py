@@ -12,7 +12,7 @@ from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from convrec.data.catalog import Catalog, Item
-from convrec.generation.tokenizer import load_tokenizer
+from convrec.pretrained import load_tokenizer
 from convrec.rl.arguments import RankGRPOConfig
 from convrec.rl.rewards import RankReward
 from convrec.rl.trainer import RankGRPOTrainer

@@ -6,8 +6,8 @@ from convrec.config import load_params
 from convrec.data.catalog import Item, build_catalog
 from convrec.data.quarantine import Quarantine
 from convrec.data.synthetic import embedded_rows
-from convrec.generation.tokenizer import load_tokenizer
 from convrec.parsing import parse_list
+from convrec.pretrained import load_tokenizer
 from convrec.training.callbacks import read_history
 from convrec.training.checkpoints import clear_finished, last_checkpoint, mark_finished, training_folder
 from convrec.training.embedded import catalog_cards, catalog_pages, make_model, train_tokenizer

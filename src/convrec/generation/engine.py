@@ -124,14 +124,14 @@ class TransformersEngine(Engine):
         max_completion_length: int,
         repetition_penalty: float,
         trie: CatalogTrie | None = None,
+        *,
+        trust_remote_code: bool = False,
     ) -> "TransformersEngine":
         """Return the engine of a Hugging Face folder on this device, in the type that its weights are saved in."""
-        from transformers import AutoModelForCausalLM  # noqa: PLC0415  (10 s to import)
+        from convrec.pretrained import load_model, load_tokenizer  # noqa: PLC0415  (10 s to import)
 
-        from convrec.generation.tokenizer import load_tokenizer  # noqa: PLC0415
-
-        tokenizer = load_tokenizer(path)
-        model: Any = AutoModelForCausalLM.from_pretrained(path, dtype="auto")
+        tokenizer = load_tokenizer(path, trust_remote_code=trust_remote_code)
+        model = load_model(path, trust_remote_code=trust_remote_code, dtype="auto")
         model.to(device)
         return cls(model, tokenizer, batch_size, max_completion_length, repetition_penalty, trie)
 

@@ -18,9 +18,9 @@ from convrec.generation.engine import Engine, TransformersEngine, token_ids
 from convrec.generation.journal import ListJournal, request_digest
 from convrec.generation.models import model_files, standalone
 from convrec.generation.prompts import PromptBuilder
-from convrec.generation.tokenizer import load_tokenizer
 from convrec.generation.vllm_engine import VllmEngine, require_vllm
 from convrec.paths import CHECKPOINTS
+from convrec.pretrained import load_tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +71,7 @@ class EngineOptions:
     batch_size: int
     tensor_parallel_size: int
     gpu_memory_utilization: float
+    trust_remote_code: bool = False  # run what code lies beside a model's weights
 
     @classmethod
     def of(cls, params: Params) -> "EngineOptions":
@@ -84,6 +85,7 @@ class EngineOptions:
             config.batch_size,
             config.vllm_tensor_parallel_size,
             config.vllm_gpu_memory_utilization,
+            params.base_model.trust_remote_code,
         )
 
 
@@ -94,7 +96,8 @@ def load_engine(
     longest = settings.max_completion_length if trie is None else trie.longest(settings.list_length)
     lengths = (options.batch_size, longest, settings.repetition_penalty)
     if options.engine == "transformers":
-        return TransformersEngine.load(str(model), options.device, *lengths, trie)
+        trust = options.trust_remote_code
+        return TransformersEngine.load(str(model), options.device, *lengths, trie, trust_remote_code=trust)
     return VllmEngine.load(
         str(model),
         options.device,
@@ -103,6 +106,7 @@ def load_engine(
         max_prompt_length=max_prompt_length,
         tensor_parallel_size=options.tensor_parallel_size,
         gpu_memory_utilization=options.gpu_memory_utilization,
+        trust_remote_code=options.trust_remote_code,
     )
 
 
@@ -116,10 +120,12 @@ def list_request(row: Mapping[str, Any], catalog: Catalog, length: int) -> ListR
     return ListRequest(length, catalog.indices_of_titles(row["seen_titles"]))
 
 
-def check_constraint(model: Path, rows: Sequence[Mapping[str, Any]], catalog: Catalog, length: int) -> None:
+def check_constraint(
+    model: Path, rows: Sequence[Mapping[str, Any]], catalog: Catalog, length: int, trust_remote_code: bool = False
+) -> None:
     """Raise `InputError` where a model cannot write a catalog line, or a row has too few items left for its list."""
     try:
-        trie = catalog_trie(catalog, load_tokenizer(model))
+        trie = catalog_trie(catalog, load_tokenizer(model, trust_remote_code=trust_remote_code))
         for row in rows:
             trie.open_items([list_request(row, catalog, length)])
     except InputError as error:
@@ -161,7 +167,7 @@ def model_lists(
     distinct prompt is asked once. Lists are kept as they come (`list_journal`), and not asked for again: a generation
     that was killed goes on where it was.
     """
-    tokenizer = load_tokenizer(model)
+    tokenizer = load_tokenizer(model, trust_remote_code=options.trust_remote_code)
     builder = settings.prompts(tokenizer)
     prompts = token_ids(tokenizer, [builder(row["messages"]) for row in rows])
     share = builder.report(str(model))
@@ -178,7 +184,8 @@ def model_lists(
         logger.info("%s: %d of %d lists to generate, with %s", model, len(missing), len(set(digests)), how)
         longest = max(len(ids) for ids, _ in missing.values())
         trie = None if catalog is None else catalog_trie(catalog, tokenizer)
-        with standalone(model) as folder, closing(load_engine(folder, settings, options, longest, trie)) as engine:
+        whole = standalone(model, options.trust_remote_code)
+        with whole as folder, closing(load_engine(folder, settings, options, longest, trie)) as engine:
             wanted = list(missing)
             requested = [request for _, request in missing.values() if request is not None]
             for batch in engine.stream([ids for ids, _ in missing.values()], requested):

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from convrec.errors import InputError
-from convrec.generation.tokenizer import load_tokenizer
+from convrec.pretrained import load_config, load_tokenizer
 
 _ADAPTERS = "adapter_config.json"
 _TOKENIZER = ("tokenizer_config.json", "tokenizer.json")
@@ -20,17 +20,18 @@ _PATTERNS = (
     "merges.txt",
     "special_tokens_map.json",
     "*.jinja",
+    "*.py",  # of a model with code of its own, which runs where base_model.trust_remote_code allows it
 )
 
 
-def find_model(name: str, field: str) -> Path:
+def find_model(name: str, field: str, trust_remote_code: bool = False) -> Path:
     """Return the folder of a model: the folder named, or the hub's model NAME or NAME@REVISION in the hub's cache.
 
     `field` is what the name was given for. Raises `InputError` for a folder that is not there or cannot answer chat
     prompts, and where the hub does not give the model.
     """
     folder = _locate(name, f"{field} {name}")
-    check_model(folder, f"{field} {name}")
+    check_model(folder, f"{field} {name}", trust_remote_code)
     return folder
 
 
@@ -46,7 +47,7 @@ def _locate(name: str, what: str) -> Path:
     return folder
 
 
-def check_model(folder: Path, what: str) -> None:
+def check_model(folder: Path, what: str, trust_remote_code: bool = False) -> None:
     """Raise `InputError`, which names `what`, where a folder lacks what it takes to answer chat prompts."""
     needed = [(_ADAPTERS,)] if (folder / _ADAPTERS).is_file() else [("config.json",)]
     missing = [names[0] for names in (*needed, _TOKENIZER) if not any((folder / name).is_file() for name in names)]
@@ -57,7 +58,8 @@ def check_model(folder: Path, what: str) -> None:
     adapted = adapters_base(folder)
     if adapted is not None and not (adapted / "config.json").is_file():
         raise InputError(f"{what}: adapters on {adapted}, which is no model's folder; merge them where it is")
-    tokenizer = load_tokenizer(folder)
+    load_config(folder if adapted is None else adapted, trust_remote_code=trust_remote_code)
+    tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
     if tokenizer.chat_template is None:
         raise InputError(f"{what}: its tokenizer has no chat template; add chat_template.jinja to the folder")
     if tokenizer.eos_token_id is None:
@@ -86,7 +88,7 @@ def model_files(folder: Path) -> list[Path]:
 
 
 @contextmanager
-def standalone(folder: Path) -> Iterator[Path]:
+def standalone(folder: Path, trust_remote_code: bool = False) -> Iterator[Path]:
     """Give a folder that loads by itself: the same one, or the adapters merged, for as long as the context lasts."""
     base = adapters_base(folder)
     if base is None:
@@ -95,5 +97,6 @@ def standalone(folder: Path) -> Iterator[Path]:
     from convrec.training.export import export_model  # noqa: PLC0415  (adapters alone need PEFT)
 
     with tempfile.TemporaryDirectory() as merged:
-        export_model(folder, base, load_tokenizer(folder), Path(merged), 1.0)
+        tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
+        export_model(folder, base, tokenizer, Path(merged), 1.0, trust_remote_code)
         yield Path(merged)

@@ -57,18 +57,19 @@ class VllmEngine(Engine):
         max_prompt_length: int,
         tensor_parallel_size: int,
         gpu_memory_utilization: float,
+        trust_remote_code: bool = False,
     ) -> "VllmEngine":
         """Return the engine of a Hugging Face folder, in the type that its weights are saved in.
 
         `max_prompt_length` is that of the prompts to come, in tokens; on a CPU `gpu_memory_utilization` is the share
         of the machine's memory. Raises `InputError` where prompt and list are longer than the model's positions.
         """
-        from transformers import AutoConfig  # noqa: PLC0415  (slow)
         from vllm import LLM  # noqa: PLC0415  (not on every machine)
 
-        from convrec.generation.tokenizer import load_tokenizer  # noqa: PLC0415
+        from convrec.pretrained import load_config, load_tokenizer  # noqa: PLC0415  (slow)
 
-        config: Any = AutoConfig.from_pretrained(path)
+        tokenizer = load_tokenizer(path, trust_remote_code=trust_remote_code)
+        config = load_config(path, trust_remote_code=trust_remote_code)
         length, positions = max_prompt_length + max_completion_length, getattr(config, "max_position_embeddings", None)
         if positions is not None and length > positions:
             field = "evaluate.max_completion_length" if trie is None else "common.list_length"
@@ -87,6 +88,8 @@ class VllmEngine(Engine):
             llm = LLM(
                 path,
                 skip_tokenizer_init=True,
+                load_format="safetensors",
+                trust_remote_code=trust_remote_code,
                 dtype=str(config.dtype or torch.float32).removeprefix("torch."),  # vLLM's "auto" halves float32
                 max_model_len=length,
                 max_num_seqs=batch_size,
@@ -96,7 +99,7 @@ class VllmEngine(Engine):
                 generation_config="vllm",  # the folder's own sampling options are not the evaluation's
                 **constraint,
             )
-        return cls(llm, load_tokenizer(path), batch_size, max_completion_length, repetition_penalty, trie)
+        return cls(llm, tokenizer, batch_size, max_completion_length, repetition_penalty, trie)
 
     def close(self) -> None:
         self._llm.llm_engine.engine_core.shutdown()

@@ -1,6 +1,7 @@
 """Stage `base_model`: the model before any training on lists."""
 
 import logging
+from typing import Any
 
 import numpy as np
 from datasets import Dataset
@@ -8,6 +9,7 @@ from datasets import Dataset
 from convrec.config import BaseModelStage, Params
 from convrec.data.conversations import build_prompt, distinct_prompts, read_rows
 from convrec.paths import Paths
+from convrec.pretrained import load_model, load_tokenizer
 from convrec.stages.files import read_catalog, write_json, write_plot
 from convrec.tracking import Run
 from convrec.training.callbacks import HistoryCallback, read_history
@@ -80,12 +82,10 @@ def _make_embedded(params: Params, paths: Paths, record: Run) -> None:
 def _copy_pretrained(config: BaseModelStage, paths: Paths) -> None:
     """Take a Hugging Face model, by name (pinned by revision) or path, as it is."""
     import torch  # noqa: PLC0415
-    from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: PLC0415
 
-    tokenizer = AutoTokenizer.from_pretrained(config.name, revision=config.revision)
-    model = AutoModelForCausalLM.from_pretrained(
-        config.name, revision=config.revision, dtype=getattr(torch, config.dtype)
-    )
+    chosen: dict[str, Any] = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
+    tokenizer = load_tokenizer(config.name, **chosen)
+    model = load_model(config.name, dtype=getattr(torch, config.dtype), **chosen)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     model.save_pretrained(paths.model("base"))

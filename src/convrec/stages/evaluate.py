@@ -122,7 +122,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     record.log_dataset(paths.catalog, "catalog")
 
     if config.constrained:
-        check_constraint(paths.model("sft"), prompts, catalog, common.list_length)
+        check_constraint(paths.model("sft"), prompts, catalog, common.list_length, engine.trust_remote_code)
     held_out = _HeldOut(rows, prompts, catalog, mentions(train, catalog), common.list_length, common.cutoffs)
     headline = f"ndcg_at_{max(common.cutoffs)}"
     metrics: dict[str, Any] = {"n_rows": len(rows), "n_prompts": len(prompts)}

@@ -18,8 +18,8 @@ from convrec.generation.constraint import CatalogTrie
 from convrec.generation.engine import TransformersEngine
 from convrec.generation.lists import catalog_trie, list_request
 from convrec.generation.prompts import TRUNCATED_SHARE, PromptBuilder
-from convrec.generation.tokenizer import load_tokenizer
 from convrec.paths import Paths
+from convrec.pretrained import load_config, load_tokenizer
 from convrec.rl.arguments import RankGRPOConfig
 from convrec.rl.constrained import RolloutConstraint
 from convrec.rl.rewards import GroundedReward, RankReward
@@ -90,6 +90,8 @@ def _arguments(params: Params, folder: Path, reward_weights: list[float]) -> Ran
         scalar_rewards=config.rewards.model_spread,
         reward_weights=reward_weights,
         repetition_penalty=common.repetition_penalty,
+        model_init_kwargs={"use_safetensors": True},  # of the policy, the reference and a reward model
+        trust_remote_code=params.base_model.trust_remote_code,
         beam_groups=config.rollouts == "beam",
         use_vllm=config.rollouts.startswith("vllm"),
         vllm_mode=config.rollouts.removeprefix("vllm_") if config.rollouts.startswith("vllm") else "colocate",
@@ -152,7 +154,10 @@ def align(params: Params, paths: Paths, start: Start, folder: Path, record: Run)
     """
     config, common = params.rank_grpo, params.common
     catalog = read_catalog(paths.catalog)
-    tokenizer = load_tokenizer(start.model)
+    trust = params.base_model.trust_remote_code
+    for model in filter(None, (start.model, config.rewards.model)):
+        load_config(model, trust_remote_code=trust)
+    tokenizer = load_tokenizer(start.model, trust_remote_code=trust)
     if tokenizer.chat_template is None:
         raise InputError(f"rank_grpo.start = {config.start!r}: its tokenizer has no chat template; add one to it")
     rewards, weights = _rewards(config.rewards, catalog, common.list_length)
@@ -220,8 +225,9 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     if not is_main_process():
         return
     logger.info("the model is that of %s", checkpoint)
-    tokenizer = load_tokenizer(start.model)
-    export_model(checkpoint, start.model, tokenizer, paths.model("rank_grpo"), common.repetition_penalty)
+    trust = params.base_model.trust_remote_code
+    tokenizer = load_tokenizer(start.model, trust_remote_code=trust)
+    export_model(checkpoint, start.model, tokenizer, paths.model("rank_grpo"), common.repetition_penalty, trust)
     _write_curves(read_history(folder / "history.jsonl"), int(checkpoint.name.rsplit("-", 1)[1]), paths)
     mark_finished(folder, checkpoint)
 

@@ -4,14 +4,13 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
-from transformers import AutoModelForCausalLM
 
 from convrec.config import Optimization, Params
 from convrec.data.conversations import read_rows
 from convrec.errors import InputError
 from convrec.generation.prompts import TRUNCATED_SHARE, PromptBuilder
-from convrec.generation.tokenizer import load_tokenizer
 from convrec.paths import Paths
+from convrec.pretrained import load_model, load_tokenizer
 from convrec.stages.files import STEP_COLUMNS, write_json, write_plot
 from convrec.tracking import Run
 from convrec.training.callbacks import HistoryCallback, read_history
@@ -47,12 +46,13 @@ def learn(
 ) -> tuple[Path, Any]:
     """Train the base model on the lists of a column of demonstrations; return the last checkpoint and the tokenizer."""
     config, common = params.sft, params.common
-    tokenizer = load_tokenizer(paths.model("base"))
+    trust = params.base_model.trust_remote_code
+    tokenizer = load_tokenizer(paths.model("base"), trust_remote_code=trust)
     prompts = PromptBuilder(tokenizer, common.instruction, common.list_length, common.max_prompt_length)
     rows = training_rows(frame, column, prompts, config.max_length)
     record.log_metrics({TRUNCATED_SHARE: prompts.report("the demonstrations")})
     saved = train_sft(
-        AutoModelForCausalLM.from_pretrained(paths.model("base")),
+        load_model(paths.model("base"), trust_remote_code=trust),
         tokenizer,
         Dataset.from_list(rows),
         folder,
@@ -84,7 +84,8 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     saved, tokenizer = learn(params, paths, frame, STEP_COLUMNS["adjust"], folder, record)
     if not is_main_process():
         return
-    export_model(saved, paths.model("base"), tokenizer, paths.model("sft"), params.common.repetition_penalty)
+    penalty, trust = params.common.repetition_penalty, params.base_model.trust_remote_code
+    export_model(saved, paths.model("base"), tokenizer, paths.model("sft"), penalty, trust)
     curve = [row for row in read_history(folder / "history.jsonl") if "loss" in row]
     write_plot(paths.plot("sft"), ({"step": int(r["step"]), "loss": r["loss"]} for r in curve))
     write_json(paths.metrics("sft"), {"loss": curve[-1]["loss"], "steps": int(curve[-1]["step"])} if curve else {})

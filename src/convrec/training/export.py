@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from peft import LoraConfig, PeftModel
-from transformers import AutoModelForCausalLM
 
 from convrec.config import Lora
+from convrec.pretrained import load_model
 
 
 def lora_config(lora: Lora | None) -> LoraConfig | None:
@@ -22,14 +22,22 @@ def lora_config(lora: Lora | None) -> LoraConfig | None:
     )
 
 
-def export_model(saved: Path, base: str | Path, tokenizer: Any, folder: Path, repetition_penalty: float) -> None:
+def export_model(
+    saved: Path,
+    base: str | Path,
+    tokenizer: Any,
+    folder: Path,
+    repetition_penalty: float,
+    trust_remote_code: bool = False,
+) -> None:
     """Write the model that a trainer saved, adapters merged into `base`, with the penalty it is to be decoded with."""
     model: Any
     if (saved / "adapter_config.json").is_file():
-        adapted: Any = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), str(saved))
+        whole = load_model(base, trust_remote_code=trust_remote_code)
+        adapted: Any = PeftModel.from_pretrained(whole, str(saved))
         model = adapted.merge_and_unload()
     else:
-        model = AutoModelForCausalLM.from_pretrained(saved)
+        model = load_model(saved, trust_remote_code=trust_remote_code)
     model.generation_config.repetition_penalty = repetition_penalty
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
