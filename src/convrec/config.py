@@ -4,15 +4,33 @@ import difflib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from convrec.errors import InputError
+from convrec.paths import is_below
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
 Month = Annotated[str, Field(pattern=r"^\d{4}-(0[1-9]|1[0-2])$")]
+
+
+def _file_below(name: str) -> str:
+    if not is_below(name):
+        raise ValueError(f"{name!r} leads out of its folder; name a file there, without '..'")
+    return name
+
+
+def _without_secrets(url: str) -> str:
+    place, _, query = url.partition("?")
+    if query or "@" in place.split("//", 1)[-1].split("/", 1)[0]:
+        raise ValueError("holds a user, a password or a query, which would be recorded; keys belong in the environment")
+    return url
+
+
+FileBelow = Annotated[str, AfterValidator(_file_below)]
+Url = Annotated[str, AfterValidator(_without_secrets)]
 
 LEAST_PROMPT = 64  # tokens: below, chat template and instruction leave nothing for the conversation
 
@@ -74,7 +92,7 @@ class Data(Section):
 
     source: Literal["synthetic", "redial", "reddit", "reddit_movie", "files"]
     path: str = Field(description="folder of the source's files; a dep of the stage; synthetic reads nothing there")
-    catalog: str | None = Field(description="reddit, files: name of the catalog's file there")
+    catalog: FileBelow | None = Field(description="reddit, files: name of the catalog's file there")
     min_upvotes: int = Field(description="reddit_movie: an answer with fewer is no ground truth")
     max_quarantined: Share = Field(description="the stage fails when a larger share of any kind of rows is left out")
     validation_month: Month | None = Field(description="dated sources: validation rows are of this month")
@@ -119,7 +137,7 @@ class Teacher(Section):
     noise: float = Field(ge=0, description="simulated: spread of its errors of judgement, in units of utility")
     fault_rate: Share = Field(description="simulated: share of lines with a fault")
     model: str | None = Field(description="llm: the model's name at the endpoint")
-    base_url: str | None = Field(description="llm: an OpenAI-compatible endpoint; none for the default one")
+    base_url: Url | None = Field(description="llm: an OpenAI-compatible endpoint; none for the default one")
     temperature: float | None = Field(ge=0, le=2, description="none: the model's own, where it accepts no other")
     max_completion_tokens: int = Field(ge=16, description="of one answer, a reasoning model's thoughts included")
     max_concurrency: int = Field(ge=1, le=1024, description="calls in flight")
@@ -132,10 +150,6 @@ class Teacher(Section):
     def _llm_is_named(self) -> "Teacher":
         if self.kind == "llm" and not self.model:
             raise ValueError("model is empty; kind 'llm' needs the name of a chat model")
-        if self.base_url and "@" in self.base_url.split("//", 1)[-1].split("/", 1)[0]:
-            raise ValueError(
-                "base_url holds a user or password, which would be recorded; give the key in OPENAI_API_KEY"
-            )
         return self
 
 
@@ -258,8 +272,8 @@ class Training(Optimization):
     """What of the two stages is no argument of their trainers."""
 
     lora: Lora | None = Field(description="none trains every weight")
-    launch: str | None = Field(
-        description="launch file of Accelerate for several processes (configs/accelerate/); none for one"
+    launch: FileBelow | None = Field(
+        description="launch file of Accelerate for several processes, below configs/; none for one"
     )
     num_processes: int = Field(ge=1, description="processes of such a launch, usually one a GPU")
 
@@ -322,7 +336,7 @@ class RankGRPO(Training):
     rollouts: Literal["transformers", "beam", "vllm_colocate", "vllm_server"]
     constrained: bool = Field(description="rollouts hold nothing but catalog items, each once, none seen")
     vllm_gpu_memory_utilization: float = Field(gt=0, lt=1, description="vllm_colocate: its share of the GPU's memory")
-    vllm_server_url: str | None = Field(description="vllm_server: where it listens, e.g. http://127.0.0.1:8000")
+    vllm_server_url: Url | None = Field(description="vllm_server: where it listens, e.g. http://127.0.0.1:8000")
     sampler_cap: Positive = Field(description="vLLM: cap of the weights that correct for its log-probabilities")
     validation_steps: int = Field(ge=1, description="validation is measured every so many steps")
     validation_prompts: int = Field(ge=1, description="on so many validation prompts")

@@ -1,10 +1,27 @@
 """Where every stage's inputs and outputs are, relative to the project's folder: the same names as in dvc.yaml."""
 
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+
+from convrec.errors import InputError
 
 TRAINED = ("base", "sft", "rank_grpo")  # the models, in the order in which they are made
+CONFIGS = Path("configs")  # of launches; part of the code
 CHECKPOINTS = Path("checkpoints")  # kept when a stage runs again, by what it is made from (see `fingerprint`)
+
+
+def is_below(name: str) -> bool:
+    """Return whether a name, as it is written, means a file below a folder: neither absolute, nor with `..` in it."""
+    path = PurePosixPath(name.replace("\\", "/"))
+    return bool(path.parts) and not path.is_absolute() and ".." not in path.parts and "\0" not in name
+
+
+def inside(folder: Path, name: str, what: str) -> Path:
+    """Return the path of a name below a folder, links followed; `what` names it in the `InputError` if it leads out."""
+    path = folder / name
+    if is_below(name) and path.resolve().is_relative_to(folder.resolve()):
+        return path
+    raise InputError(f"{what} = {name!r} leads out of {folder.absolute()}; name a file below that folder")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from convrec.errors import InputError
 
 
 @contextmanager
-def _refusals(source: str | Path) -> Iterator[None]:
+def refusals(source: str | Path, parameter: str = "base_model.trust_remote_code") -> Iterator[None]:
     """Turn what transformers says of code that may not run, and of weights that are pickled, into an `InputError`."""
     try:
         yield
@@ -24,7 +24,7 @@ def _refusals(source: str | Path) -> Iterator[None]:
             raise
         raise InputError(
             f"{source}: it takes code of its own, which lies beside its weights and is not run; read that code, then "
-            "set base_model.trust_remote_code to true, or take another model"
+            f"set {parameter} to true, or take another model"
         ) from None
     except OSError as error:
         if "model.safetensors" not in str(error):
@@ -37,7 +37,7 @@ def _refusals(source: str | Path) -> Iterator[None]:
 
 def load_config(source: str | Path, *, trust_remote_code: bool = False, **options: Any) -> Any:
     """Return the configuration of a Hugging Face name or folder; raises `InputError` where it takes other code."""
-    with _refusals(source):
+    with refusals(source):
         return AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code, **options)
 
 
@@ -49,7 +49,7 @@ def load_model(source: str | Path, *, trust_remote_code: bool = False, **options
     from transformers import AutoModelForCausalLM  # noqa: PLC0415  (10 s to import)
 
     loader: Any = AutoModelForCausalLM
-    with _refusals(source):
+    with refusals(source):
         return loader.from_pretrained(source, use_safetensors=True, trust_remote_code=trust_remote_code, **options)
 
 
@@ -66,5 +66,5 @@ def load_tokenizer(source: str | Path, *, trust_remote_code: bool = False, **opt
         fast: Any = PreTrainedTokenizerFast
         return fast.from_pretrained(source, padding_side="left", **options)
     loader: Any = AutoTokenizer
-    with _refusals(source):
+    with refusals(source):
         return loader.from_pretrained(source, padding_side="left", trust_remote_code=trust_remote_code, **options)

@@ -2,10 +2,11 @@
 
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from importlib.resources import files
+from ipaddress import ip_address
 from typing import Any
 
 import uvicorn
@@ -24,6 +25,8 @@ _PAGE = {
     "/style.css": ("style.css", "text/css"),
     "/page.js": ("page.js", "text/javascript"),
 }
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_MAX_BODY = 1_000_000  # bytes of a question
 _POLICY = "default-src 'self'; img-src data:; frame-ancestors 'none'; form-action 'self'; base-uri 'none'"
 
 
@@ -39,11 +42,12 @@ class Question(BaseModel):
     allow: list[str] | None = None
 
 
-def make_app(models: Mapping[str, Recommender]) -> FastAPI:
+def make_app(models: Mapping[str, Recommender], hosts: Collection[str] | None = None) -> FastAPI:
     """Return the application for these models, which answer in their order under their names.
 
     `GET /api/models` tells the names; `POST /api/recommend` answers a `Question`. What `Recommender.recommend` does not
-    take is answered with status 400 and `{"error": …}`, a question of another form with 422 and the same.
+    take is answered with status 400 and `{"error": …}`, a question of another form with 422 and the same. With `hosts`,
+    requests that name another host get 421: a foreign page, whose name was made to mean this machine, sends such.
     """
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
 
@@ -58,7 +62,7 @@ def make_app(models: Mapping[str, Recommender]) -> FastAPI:
 
     @app.middleware("http")
     async def restrict(request: Request, call: Callable[[Request], Awaitable[Response]]) -> Response:
-        response = await call(request)
+        response = _refusal(request, hosts) or await call(request)
         response.headers["Content-Security-Policy"] = _POLICY
         response.headers["X-Content-Type-Options"] = "nosniff"
         return response
@@ -81,6 +85,19 @@ def make_app(models: Mapping[str, Recommender]) -> FastAPI:
     for path in _PAGE:
         app.get(path)(_file(path))
     return app
+
+
+def _refusal(request: Request, hosts: Collection[str] | None) -> Response | None:
+    """Return the answer to a request of a foreign host's name, or with a body beyond the limit or of unknown size."""
+    host = request.headers.get("host", "").lower()
+    host = host if host.endswith("]") else host.rpartition(":")[0] or host
+    if hosts is not None and host not in hosts:
+        return JSONResponse({"error": f"Host {host!r} is not served; ask for {', '.join(hosts)}"}, status_code=421)
+    if request.method == "POST" and "content-length" not in request.headers:
+        return JSONResponse({"error": "Content-Length: missing; send it"}, status_code=411)
+    if int(request.headers.get("content-length", 0)) > _MAX_BODY:
+        return JSONResponse({"error": f"a question has at most {_MAX_BODY:,} bytes; shorten it"}, status_code=413)
+    return None
 
 
 def _check_titles(models: Mapping[str, Recommender], question: Question) -> None:
@@ -138,7 +155,8 @@ def serve(model: str | None, challenger: str | None, host: str, port: int) -> No
             listener.bind((host, port))
         except (OSError, OverflowError) as error:
             raise InputError(f"--host {host} --port {port}: cannot be used ({error}); give another") from None
-        app = make_app(load_models(model, challenger))
+        local = ip_address(listener.getsockname()[0]).is_loopback
+        app = make_app(load_models(model, challenger), _LOOPBACK if local else None)
         where = f"[{host}]" if family == socket.AF_INET6 else host
         logger.info("serving http://%s:%d, end with Ctrl-C", where, listener.getsockname()[1])
         with suppress(KeyboardInterrupt):  # uvicorn raises it again when it has ended

@@ -13,6 +13,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from convrec.demonstrations.scores import Matrix
 from convrec.errors import InputError
+from convrec.pretrained import refusals
 
 logger = logging.getLogger(__name__)
 
@@ -71,9 +72,14 @@ class SentenceEmbedder:
                 f"demonstrations.embedder.name = {name!r} needs sentence-transformers: pip install -e '.[embedders]'"
             ) from None
         try:
-            self._model = SentenceTransformer(
-                name, device=device, revision=revision, trust_remote_code=trust_remote_code
-            )
+            with refusals(name, "demonstrations.embedder.trust_remote_code"):
+                self._model = SentenceTransformer(
+                    name,
+                    device=device,
+                    revision=revision,
+                    trust_remote_code=trust_remote_code,
+                    model_kwargs={"use_safetensors": True},
+                )
         except (OSError, ValueError) as error:
             raise InputError(f"demonstrations.embedder.name = {name!r}: {str(error)[:500]}") from None
         self._vectors = None if store is None else VectorStore(store, _identity(name, revision))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from convrec.config import Section, Training
 from convrec.errors import EXIT_BAD_INPUT, EXIT_STOPPED, EXIT_UNAVAILABLE, InputError
+from convrec.paths import CONFIGS
 
 _PR_SET_PDEATHSIG = 1  # of Linux' prctl
 
@@ -40,17 +41,18 @@ def is_launched(section: Section) -> bool:
 def launch(stage: str, section: Training) -> int:
     """Run the stage in several processes; return the exit status that says most of theirs.
 
-    Raises `InputError` where the launch file does not exist.
+    Raises `InputError` where the launch file does not exist, or lies outside configs/: such a file can name programs.
     """
-    if not Path(str(section.launch)).is_file():
-        raise InputError(
-            f"{stage}.launch = {section.launch!r}: no such file; configs/accelerate/ holds those of the project"
-        )
+    path = Path(str(section.launch))
+    if not path.resolve().is_relative_to(CONFIGS.resolve()):
+        raise InputError(f"{stage}.launch = {str(path)!r} leads out of {CONFIGS}/, which holds launch files; put it there")
+    if not path.is_file():
+        raise InputError(f"{stage}.launch = {str(path)!r}: no such file; configs/accelerate/ holds those of the project")
     from accelerate.commands.launch import launch_command, launch_command_parser  # noqa: PLC0415  (seconds)
     from torch.distributed.elastic.multiprocessing.api import SignalException  # noqa: PLC0415
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415
 
-    options = ["--config_file", str(section.launch), "--num_processes", str(section.num_processes)]
+    options = ["--config_file", str(path), "--num_processes", str(section.num_processes)]
     try:
         launch_command(launch_command_parser().parse_args([*options, "-m", "convrec.cli", stage]))
     except ChildFailedError as error:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from convrec.errors import InputError
+from convrec.paths import CHECKPOINTS
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +59,11 @@ def resolve_start(start: str, sft: Path, num_steps: int | None) -> Start:
 
 def _checkpoint(start: str, folder: Path, sft: Path, num_steps: int | None) -> Start:
     by_deepspeed = any(folder.glob("global_step*"))  # it keeps the optimiser in a folder of its own
+    if by_deepspeed and not folder.resolve().is_relative_to(CHECKPOINTS.resolve()):
+        raise InputError(
+            f"rank_grpo.start = {start!r}: DeepSpeed's checkpoints are pickles, which can run code, and are continued "
+            f"below {CHECKPOINTS}/ alone; start from its model instead, or, if this project wrote it, move it there"
+        )
     wanted = [pattern for pattern in _CONTINUED if pattern != "optimizer.pt" or not by_deepspeed]
     missing = [pattern for pattern in wanted if not any(folder.glob(pattern))]
     if missing:

@@ -15,10 +15,11 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Literal
 
 from convrec.errors import InputError
+from convrec.paths import is_below
 
 Kind = Literal["dataset", "model"]
 DEFAULT_REVISION = "main"
@@ -44,11 +45,10 @@ def lock_path(folder: Path) -> Path:
 def _read_lock(path: Path) -> Lock:
     try:
         lock = Lock(**json.loads(path.read_text(encoding="utf-8")))
-        names = [PurePosixPath(name) for name in lock.files]
         sound = all(isinstance(file["size"], int) and file["sha256"] for file in lock.files.values())
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f"{path}: no lock of `convrec fetch` ({error}); take it from git, or remove it") from None
-    if not sound or any(name.is_absolute() or ".." in name.parts for name in names):
+    if not sound or not all(map(is_below, lock.files)):
         raise InputError(f"{path}: a size, a hash or a path in it cannot be; take it from git, or remove it")
     return lock
 
@@ -146,6 +146,10 @@ def _pin(kind: Kind, name: str, folder: Path, revision: str, patterns: list[str]
     chosen = sorted(filter_repo_objects(listed, allow_patterns=patterns))
     if not chosen or not info.sha:
         raise InputError(f"--include {patterns}: none of the {len(listed)} files of {kind} {name} is of that name")
+    if leading := [path for path in chosen if not is_below(path)]:
+        raise InputError(
+            f"{kind} {name}: the hub lists {leading[0]!r}, which leads out of {folder}; take another source"
+        )
     partial = _partial(folder)
     _check_space(folder, sum(listed[path].size or 0 for path in chosen))
     _download(kind, name, info.sha, patterns, partial)

@@ -2,10 +2,12 @@
 
 import os
 import posixpath
+import re
 import subprocess
 from pathlib import Path
 
 from convrec.errors import InputError
+from convrec.paths import inside
 from convrec.tracking import RecordedVersions, file_md5, recorded_versions
 from convrec.versions import workspace
 from convrec.versions.record import (
@@ -19,13 +21,17 @@ from convrec.versions.record import (
     raw_hashes,
     read_versions,
 )
+from convrec.versions.terminal import plain
+from convrec.versions.trust import check_contents, check_names
 from convrec.versions.workspace import Out
 
+_COMMIT = re.compile("[0-9a-f]{40,64}")  # the record's: else no command is made of it
 
-def _git(*arguments: str) -> str | None:
+
+def _git(*arguments: str, stdin: bytes | None = None) -> str | None:
     """Return what git prints, None where it fails."""
     try:
-        result = subprocess.run(["git", *arguments], capture_output=True, check=True)
+        result = subprocess.run(["git", *arguments], input=stdin, capture_output=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
     return os.fsdecode(result.stdout).strip()
@@ -41,15 +47,16 @@ def _check_repositories() -> None:
         )
 
 
+def _is_committed(name: str, content: bytes) -> bool:
+    """Return whether a commit holds this content at this path."""
+    blob = _git("hash-object", "--stdin", f"--path={name}", stdin=content)
+    history = ("log", "--all", "--full-history", "--max-count=1", "--format=%H")
+    return blob is not None and bool(_git(*history, f"--find-object={blob}", "--", f":(literal){name}"))
+
+
 def _not_in_git(names: list[str]) -> list[str]:
     """Return those of the existing files whose content no commit holds."""
-    unsaved = []
-    for name in names:
-        blob = _git("hash-object", "--", name)
-        history = ("log", "--all", "--full-history", "--max-count=1", "--format=%H")
-        if blob is None or not _git(*history, f"--find-object={blob}", "--", name):
-            unsaved.append(name)
-    return unsaved
+    return [name for name in names if not _is_committed(name, Path(name).read_bytes())]
 
 
 def _changed(files: dict[str, bytes]) -> dict[str, bytes]:
@@ -127,7 +134,7 @@ def _keep(names: list[str]) -> Path:
 def _write(files: dict[str, bytes]) -> None:
     """Write the files, each whole or not at all."""
     for name, content in files.items():
-        path = Path(name)
+        path = inside(Path(), name, "a file of the record")
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_name(f".{path.name}.new")
         new.write_bytes(content)
@@ -154,7 +161,7 @@ def _code_lines(recorded: RecordedVersions, present: dict[str, bytes], up_to_dat
     if GRAPH in recorded.files and recorded.files[GRAPH] != present.get(GRAPH):
         lines.append(f"{GRAPH} is not the run's; it belongs to the code and is left")
     head = _git("rev-parse", "HEAD")
-    if recorded.commit and recorded.commit != head:
+    if _COMMIT.fullmatch(recorded.commit or "") and recorded.commit != head:
         lines.append(
             f"the code is not the run's: HEAD is {str(head)[:12]}; `git checkout {recorded.commit}` gets it "
             "(`git stash` first where git refuses, then restore again)"
@@ -204,13 +211,16 @@ def restore(run_id: str, *, force: bool = False) -> str:
     default remote before anything is written. With `force`, files that no commit holds are kept in `previous/`; data
     that DVC's cache does not hold is never replaced. The code, dvc.yaml included, is left.
 
-    Raises `InputError` where the run is not known or has no versions, where something would be lost, or where raw data
-    is neither in the cache nor in the remote; the workspace is then as it was.
+    Raises `InputError` where the run is not known or has no versions, where something would be lost, where raw data is
+    neither in the cache nor in the remote, and where files that no commit holds could do more than name data and
+    choose parameters (`versions.trust`). The workspace is then as it was.
     """
     _check_repositories()
     recorded = recorded_versions(run_id)
     present = read_versions()
+    check_names(list(recorded.files), run_id)
     wanted = {name: content for name, content in recorded.files.items() if name != GRAPH}
+    check_contents({name: text for name, text in wanted.items() if not _is_committed(name, text)}, present, run_id)
     files = _changed(wanted)
     unsaved = _not_in_git(_existing(files))
     if not force:
@@ -238,4 +248,4 @@ def restore(run_id: str, *, force: bool = False) -> str:
         *_code_lines(recorded, present, not changed),
         _status_line(changed, available),
     ]
-    return "\n".join([f"Run {recorded.run_id} ({recorded.name})", *(f"  {line}" for line in lines)])
+    return "\n".join([f"Run {recorded.run_id} ({plain(recorded.name)})", *(f"  {line}" for line in lines)])

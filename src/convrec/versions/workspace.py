@@ -10,7 +10,9 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from convrec.errors import InputError
+from convrec.paths import is_below
 from convrec.versions.record import write_versions
+from convrec.versions.trust import is_hash
 
 if TYPE_CHECKING:
     from dvc.output import Output
@@ -72,6 +74,23 @@ def _fetch(repo: "Repo") -> str:
     return "the remote does not hold it"
 
 
+def _check_listing(out: "Output") -> None:
+    """Raise where the listing of a folder leads out of it, or out of the cache: DVC would write there."""
+    if not (out.use_cache and out.hash_info.isdir):
+        return
+    try:
+        with _quiet():
+            listing = out.get_dir_cache()
+    except Exception:  # each kind of remote has exceptions of its own; what is not to be had is told afterwards
+        return
+    for parts, _, found in listing or ():
+        if not is_below("/".join(parts)) or "" in parts or not is_hash(found.value if found else None):
+            raise InputError(
+                f"{out.def_path}: its listing {out.hash_info.value} holds {'/'.join(parts)!r}, which leads out of that "
+                "folder, or is no hash; nothing is restored"
+            )
+
+
 def rehearse(files: dict[str, bytes], restored: set[str]) -> tuple[list[Out], str]:
     """Return the outs of the restored files among `files`, fetched to the cache, and why some are not available.
 
@@ -97,6 +116,8 @@ def rehearse(files: dict[str, bytes], restored: set[str]) -> tuple[list[Out], st
             ) from None
         owners = {out: inside(out.stage.path) for out in chosen}
         chosen = [out for out in chosen if (owners[out] if out.stage.is_data_source else "dvc.lock") in restored]
+        for out in chosen:
+            _check_listing(out)
         reason = _fetch(repo) if any(lacks(out) for out in chosen) else ""
         outs = [
             Out(inside(out.fs_path), str(out.hash_info.value), out.stage.is_data_source, out.use_cache, not lacks(out))

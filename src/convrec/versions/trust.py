@@ -1,0 +1,106 @@
+"""What a run's record may bring into the workspace: whoever can write to the tracking server may have chosen it."""
+
+import posixpath
+import re
+from typing import Any
+
+from convrec.errors import InputError
+from convrec.paths import is_below
+from convrec.versions.record import GRAPH, LOCK, PARAMS, parse_mapping
+
+_HASH = re.compile(r"[0-9a-f]{32}(\.dir)?")
+_DATA = "data"  # the folder that holds data and no code
+_STAGE_KEYS = {"outs", "md5", "meta", "desc", "frozen"}
+_OUT_KEYS = {"path", "md5", "hash", "size", "nfiles", "isexec", "desc", "type", "labels", "meta", "push", "remote"}
+_RUNS_CODE = {
+    "base_model.trust_remote_code": ("base_model.name", "base_model.revision", "rank_grpo.start")
+    + ("rank_grpo.rewards.model",),
+    "demonstrations.embedder.trust_remote_code": ("demonstrations.embedder.name", "demonstrations.embedder.revision"),
+}
+_SENDS = ("demonstrations.teacher.base_url", "rank_grpo.vllm_server_url")
+
+
+def is_hash(value: object) -> bool:
+    """Return whether a value is a hash of DVC, which names a file in its cache, and no path."""
+    return isinstance(value, str) and _HASH.fullmatch(value) is not None
+
+
+def check_names(names: list[str], run_id: str) -> None:
+    """Raise `InputError` where a record holds files that no run records, such as hooks, settings or code."""
+    for name in names:
+        visible = not any(part.startswith(".") for part in name.split("/"))
+        if name not in (PARAMS, GRAPH, LOCK) and not (name.endswith(".dvc") and visible and is_below(name)):
+            raise InputError(
+                f"--run {run_id}: its record holds {name!r}, which no run records: somebody else wrote there; nothing "
+                "is restored"
+            )
+
+
+def check_contents(files: dict[str, bytes], present: dict[str, bytes], run_id: str) -> None:
+    """Raise `InputError` where files of a record could do more than name data and choose parameters.
+
+    `files` are those that no commit holds, `present` those of the workspace.
+    """
+    where = f"--run {run_id}: no commit here holds its"
+    for name, content in files.items():
+        value = parse_mapping(content)
+        if name == PARAMS:
+            _check_parameters(value, parse_mapping(present.get(PARAMS, b"")), f"{where} {name}")
+        elif name == LOCK:
+            stages = value.get("stages")
+            for stage in stages.values() if isinstance(stages, dict) else ():
+                _check_hashes(stage, f"{where} {name}")
+        elif name.endswith(".dvc"):
+            _check_raw(name, value, parse_mapping(present.get(name, b"")), f"{where} {name}")
+
+
+def _outs(stage: Any) -> list[Any]:
+    outs = stage.get("outs") if isinstance(stage, dict) else None
+    return outs if isinstance(outs, list) else []
+
+
+def _check_hashes(stage: Any, what: str) -> None:
+    for out in _outs(stage):
+        if not isinstance(out, dict) or not is_hash(out.get("md5")) or "files" in out:
+            raise InputError(f"{what}, and what it says of {out!r:.200} is no hash of a file; nothing is restored")
+
+
+def _check_raw(name: str, value: dict[str, Any], present: dict[str, Any], what: str) -> None:
+    """Check a `*.dvc` file: data beside it, by hash, below data/ or where the workspace has it already."""
+    _check_hashes(value, what)
+    more = {key for key in value if key not in _STAGE_KEYS and value[key] != present.get(key)}
+    more |= {key for out in _outs(value) for key in out if key not in _OUT_KEYS}
+    if more:
+        raise InputError(f"{what}, which has {', '.join(sorted(map(str, more)))}: more than data of its own; {_REMEDY}")
+    paths = [out.get("path") for out in _outs(value)]
+    if paths == [out.get("path") for out in _outs(present) if isinstance(out, dict)]:
+        return
+    for path in paths:
+        whole = posixpath.normpath(posixpath.join(posixpath.dirname(name), str(path)))
+        visible = not any(part.startswith(".") for part in whole.split("/"))
+        if not (isinstance(path, str) and is_below(path) and visible and whole.startswith(f"{_DATA}/")):
+            raise InputError(f"{what}, whose data is to lie at {path!r}: new data lies below {_DATA}/; {_REMEDY}")
+
+
+def _check_parameters(recorded: dict[str, Any], present: dict[str, Any], what: str) -> None:
+    names = [name for name in _SENDS if _value(recorded, name) is not None]
+    for switch, models in _RUNS_CODE.items():
+        if _value(recorded, switch) not in (None, False):
+            names += [switch, *models]
+    for name in names:
+        value = _value(recorded, name)
+        if value != _value(present, name):
+            raise InputError(
+                f"{what}, which sets {name} = {value!r}: with it, foreign code could run, or data and keys go "
+                f"elsewhere; if you trust that, set it in {PARAMS} yourself, then restore again with --force"
+            )
+
+
+def _value(params: Any, name: str) -> Any:
+    """Return the parameter of a dotted name, None where there is none."""
+    for part in name.split("."):
+        params = params.get(part) if isinstance(params, dict) else None
+    return params
+
+
+_REMEDY = "check out the run's commit, which must hold it, then restore again"
