@@ -95,7 +95,8 @@ def _refusal(request: Request, hosts: Collection[str] | None) -> Response | None
         return JSONResponse({"error": f"Host {host!r} is not served; ask for {', '.join(hosts)}"}, status_code=421)
     if request.method == "POST" and "content-length" not in request.headers:
         return JSONResponse({"error": "Content-Length: missing; send it"}, status_code=411)
-    if int(request.headers.get("content-length", 0)) > _MAX_BODY:
+    length = request.headers.get("content-length", "0")
+    if not length.isdecimal() or int(length) > _MAX_BODY:
         return JSONResponse({"error": f"a question has at most {_MAX_BODY:,} bytes; shorten it"}, status_code=413)
     return None
 
@@ -155,9 +156,9 @@ def serve(model: str | None, challenger: str | None, host: str, port: int) -> No
             listener.bind((host, port))
         except (OSError, OverflowError) as error:
             raise InputError(f"--host {host} --port {port}: cannot be used ({error}); give another") from None
-        local = ip_address(listener.getsockname()[0]).is_loopback
-        app = make_app(load_models(model, challenger), _LOOPBACK if local else None)
         where = f"[{host}]" if family == socket.AF_INET6 else host
+        is_local = ip_address(listener.getsockname()[0]).is_loopback
+        app = make_app(load_models(model, challenger), (*_LOOPBACK, where.lower()) if is_local else None)
         logger.info("serving http://%s:%d, end with Ctrl-C", where, listener.getsockname()[1])
         with suppress(KeyboardInterrupt):  # uvicorn raises it again when it has ended
             uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])

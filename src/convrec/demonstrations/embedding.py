@@ -13,7 +13,6 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from convrec.demonstrations.scores import Matrix
 from convrec.errors import InputError
-from convrec.pretrained import refusals
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +66,8 @@ class SentenceEmbedder:
         try:
             # An optional extra: only those who name such a model need it installed.
             from sentence_transformers import SentenceTransformer  # noqa: PLC0415
+
+            from convrec.pretrained import refusals  # noqa: PLC0415  (imports transformers: slow)
         except ImportError:
             raise InputError(
                 f"demonstrations.embedder.name = {name!r} needs sentence-transformers: pip install -e '.[embedders]'"
