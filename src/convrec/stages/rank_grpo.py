@@ -2,6 +2,7 @@
 
 import logging
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 from accelerate.utils import gather_object
@@ -19,7 +20,7 @@ from convrec.generation.engine import TransformersEngine
 from convrec.generation.lists import catalog_trie, list_request
 from convrec.generation.prompts import TRUNCATED_SHARE, PromptBuilder
 from convrec.paths import Paths
-from convrec.pretrained import load_config, load_tokenizer
+from convrec.pretrained import load_config, load_tokenizer, refusals
 from convrec.rl.arguments import RankGRPOConfig
 from convrec.rl.constrained import RolloutConstraint
 from convrec.rl.rewards import GroundedReward, RankReward
@@ -175,16 +176,17 @@ def align(params: Params, paths: Paths, start: Start, folder: Path, record: Run)
             f"rank_grpo.max_completion_length = {config.max_completion_length}: {common.list_length} items of the "
             f"catalog can take {trie.longest(common.list_length)} tokens; raise it to that"
         )
-    trainer = RankGRPOTrainer(
-        start.model,
-        rewards,
-        arguments,
-        None if trie is None else RolloutConstraint(catalog, trie, common.list_length),
-        train_dataset=dataset,
-        processing_class=tokenizer,
-        callbacks=[history],
-        peft_config=lora_config(config.lora),
-    )
+    with refusals(config.rewards.model or start.model):
+        trainer = RankGRPOTrainer(
+            start.model,
+            rewards,
+            arguments,
+            None if trie is None else RolloutConstraint(catalog, trie, common.list_length),
+            train_dataset=dataset,
+            processing_class=tokenizer,
+            callbacks=[history],
+            peft_config=lora_config(config.lora),
+        )
     trainer.remove_callback(PrinterCallback)  # the history callback tells the progress
     measure = _measure(params, paths, catalog, trie, trainer, prompts)
     metric = f"ndcg_at_{max(common.cutoffs)}"
@@ -197,8 +199,14 @@ def align(params: Params, paths: Paths, start: Start, folder: Path, record: Run)
     own = last_checkpoint(folder)
     if own is None or not has_ended(own):
         checkpoint = own or start.checkpoint
-        with stoppable(trainer):
-            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        try:
+            with stoppable(trainer):
+                trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        except UnpicklingError as error:  # raised by torch before anything in the file runs
+            raise InputError(
+                f"{checkpoint}: a file of it holds more than tensors and numbers ({str(error).splitlines()[0][:200]}), so "
+                "it is not read; continue a checkpoint that this project wrote, or start from its model alone"
+            ) from None
     chosen = best_checkpoint(folder) if config.output_checkpoint == "best" else None
     chosen = chosen or last_checkpoint(folder)
     if chosen is None:

@@ -1,0 +1,159 @@
+"""Nothing that comes from elsewhere is unpickled beyond plain values and tensors."""
+
+import ast
+import io
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from convrec.data.catalog_files import read_rows
+from convrec.demonstrations.embedding import SentenceEmbedder
+from convrec.errors import InputError
+from convrec.generation.models import check_model
+from convrec.pretrained import load_model
+from convrec.training.start import resolve_start
+from tests.demonstrations.test_embedding import _make_model
+from tests.rl.tiny import make_tiny_model, tiny_trainer
+from tests.security.hostile import Mark, hostile_pickle, save_plain_model
+
+SOURCE = Path("src/convrec")
+
+
+@pytest.fixture
+def marker(tmp_path) -> Path:
+    return tmp_path / "unpickled"
+
+
+def _calls(path: Path) -> set[str]:
+    """Return the calls of a module as they are written: `a.b.c`, or `.c` of any other value."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            found.add(ast.unparse(node.func))
+            found |= {f"{ast.unparse(node.func)}({word.arg}=" for word in node.keywords if word.arg}
+    return found
+
+
+def test_nothing_in_the_library_unpickles_or_runs_text():
+    for path in sorted(SOURCE.rglob("*.py")):
+        name, calls = path.relative_to(SOURCE).as_posix(), _calls(path)
+        whole = {call for call in calls if not call.endswith("=")}
+        unsafe = {"eval", "exec", "os.system", "pickle.load", "pickle.loads", "torch.load", "np.load", "yaml.load"}
+        assert not whole & unsafe, (name, whole & unsafe)
+        assert not any(call.endswith("(shell=") or call.endswith("(allow_pickle=") for call in calls), name
+        assert not any(call.endswith(("read_pickle", "joblib.load")) for call in whole), name
+        if name not in ("pretrained.py", "training/export.py"):
+            assert not any(call.endswith(".from_pretrained") for call in whole), f"{name}: use convrec.pretrained"
+
+
+def test_the_mark_is_left_where_a_pickle_is_loaded(marker):
+    """Else the tests below could not fail."""
+    pickle.loads(hostile_pickle(marker))
+    assert marker.exists()
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_a_pickled_catalog_runs_nothing(tmp_path, marker, protocol):
+    path = tmp_path / "catalog.pkl"
+    path.write_bytes(pickle.dumps([(Mark(marker), 1995)], protocol))
+    with pytest.raises(InputError, match="asks for .*open; only plain lists"):
+        read_rows(path)
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.bin", "adapter_model.bin", "pytorch_model.pt"])
+def test_a_model_with_pickled_weights_alone_is_refused(tmp_path, marker, name):
+    folder = save_plain_model(tmp_path / "model")
+    (folder / "model.safetensors").unlink()
+    (folder / name).write_bytes(hostile_pickle(marker))
+    with pytest.raises(InputError, match=r"model: no \*.safetensors.*pickles, which can run code"):
+        load_model(folder)
+    with pytest.raises(InputError, match=r"lacks \*.safetensors"):
+        check_model(folder, "--model")
+    with pytest.raises(InputError, match=r"lacks \*.safetensors"):
+        resolve_start(str(folder), Path("models/sft"), 10)
+    assert not marker.exists()
+
+
+def test_safetensors_of_another_name_do_not_let_a_pickle_in(tmp_path, marker):
+    folder = save_plain_model(tmp_path / "model")
+    (folder / "model.safetensors").rename(folder / "other.safetensors")
+    (folder / "pytorch_model.bin").write_bytes(hostile_pickle(marker))
+    with pytest.raises(InputError, match="pickles"):
+        load_model(folder)
+    assert not marker.exists()
+
+
+def test_safetensors_are_preferred_to_a_pickle_beside_them(tmp_path, marker):
+    folder = save_plain_model(tmp_path / "model")
+    (folder / "pytorch_model.bin").write_bytes(hostile_pickle(marker))
+    assert load_model(folder).num_parameters() > 0
+    assert not marker.exists()
+
+
+def test_an_embedder_with_pickled_weights_is_refused(tmp_path, marker):
+    folder = Path(_make_model(tmp_path, 0))
+    SentenceEmbedder(str(folder))
+    for weights in folder.rglob("*.safetensors"):
+        weights.with_name("pytorch_model.bin").write_bytes(hostile_pickle(marker))
+        weights.unlink()
+    with pytest.raises(InputError, match="pickles"):
+        SentenceEmbedder(str(folder))
+    assert not marker.exists()
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory) -> tuple[Path, Path]:
+    """A tiny model, and the trainer's checkpoint of its first step."""
+    folder = tmp_path_factory.mktemp("trained")
+    model = make_tiny_model(folder / "model")
+    tiny_trainer(model, folder / "output", 1, save_strategy="steps", save_steps=1, num_generations=4).train()
+    return model, folder / "output" / "checkpoint-1"
+
+
+def _resume(model: Path, checkpoint: Path, output: Path) -> int:
+    trainer = tiny_trainer(model, output, 2, num_generations=4)
+    trainer.train(resume_from_checkpoint=str(checkpoint))
+    return trainer.state.global_step
+
+
+@pytest.mark.parametrize(
+    "name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin", "pytorch_model.bin", "scaler.pt"]
+)
+@pytest.mark.parametrize("form", ["pickle", "torch"])
+def test_a_foreign_checkpoint_runs_nothing(checkpoint, tmp_path, marker, name, form):
+    model, trained = checkpoint
+    foreign = shutil.copytree(trained, tmp_path / "checkpoint-1")
+    content = hostile_pickle(marker)
+    if form == "torch":
+        stream = io.BytesIO()
+        torch.save({"state": Mark(marker)}, stream)
+        content = stream.getvalue()
+    (foreign / name).write_bytes(content)
+    if name == "pytorch_model.bin":
+        (foreign / "model.safetensors").unlink()
+    try:
+        assert _resume(model, foreign, tmp_path / "out") == 2
+        assert name in ("training_args.bin", "scaler.pt"), "these are not read"
+    except pickle.UnpicklingError as error:
+        assert "Weights only load failed" in str(error)
+    assert not marker.exists()
+
+
+def test_a_checkpoint_of_deepspeed_is_continued_in_the_project_s_own_folder_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("elsewhere/checkpoint-2", "checkpoints/rank_grpo/x/checkpoint-2"):
+        (tmp_path / folder / "global_step2").mkdir(parents=True)
+        for name in ("model.safetensors", "scheduler.pt", "rng_state_0.pth"):
+            (tmp_path / folder / name).touch()
+        (tmp_path / folder / "trainer_state.json").write_text('{"global_step": 2}')
+    with pytest.raises(InputError, match="DeepSpeed's checkpoints are pickles"):
+        resolve_start("elsewhere/checkpoint-2", Path("models/sft"), 10)
+    (tmp_path / "checkpoints" / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match="DeepSpeed's checkpoints are pickles"):
+        resolve_start("checkpoints/link/checkpoint-2", Path("models/sft"), 10)
+    own = "checkpoints/rank_grpo/x/checkpoint-2"
+    assert resolve_start(own, Path("models/sft"), 10).checkpoint == Path(own)
