@@ -204,8 +204,8 @@ def align(params: Params, paths: Paths, start: Start, folder: Path, record: Run)
                 trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         except UnpicklingError as error:  # raised by torch before anything in the file runs
             raise InputError(
-                f"{checkpoint}: a file of it holds more than tensors and numbers ({str(error).splitlines()[0][:200]}), so "
-                "it is not read; continue a checkpoint that this project wrote, or start from its model alone"
+                f"{checkpoint}: a file of it holds more than tensors and numbers ({str(error).splitlines()[0][:200]}); "
+                "continue a checkpoint that this project wrote, or start from its model alone"
             ) from None
     chosen = best_checkpoint(folder) if config.output_checkpoint == "best" else None
     chosen = chosen or last_checkpoint(folder)

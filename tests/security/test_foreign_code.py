@@ -1,0 +1,130 @@
+"""Code that lies beside a model's weights runs where a parameter says so, and nowhere else."""
+
+import json
+import sys
+from pathlib import Path
+
+import mlflow
+import pytest
+from transformers import dynamic_module_utils
+
+from convrec.config import load_params
+from convrec.demonstrations.embedding import SentenceEmbedder
+from convrec.errors import InputError
+from convrec.generation.engine import TransformersEngine
+from convrec.generation.lists import EngineOptions
+from convrec.generation.models import find_model
+from convrec.paths import Paths
+from convrec.pretrained import load_config, load_model, load_tokenizer
+from convrec.recommender import Recommender, open_recommender
+from convrec.stages import base_model
+from tests.recommending import CATALOG, SETTINGS
+from tests.security.hostile import save_model_with_code, save_plain_model, save_tokenizer_with_code
+
+PARAMETER = "set base_model.trust_remote_code to true"
+
+
+@pytest.fixture
+def marker(tmp_path, monkeypatch) -> Path:
+    """The file that foreign code makes; transformers copies such code to a folder of this test's own."""
+    modules = tmp_path / "modules"
+    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(modules))
+    monkeypatch.syspath_prepend(str(modules))
+    yield tmp_path / "ran"
+    for name in [name for name in sys.modules if name.startswith("transformers_modules")]:
+        del sys.modules[name]
+
+
+def _ways(folder: Path, catalog: Path):
+    """Return what loads a model's folder, by name."""
+    return {
+        "model": lambda: load_model(folder),
+        "configuration": lambda: load_config(folder),
+        "--model": lambda: find_model(str(folder), "--model"),
+        "engine": lambda: TransformersEngine.load(str(folder), "cpu", 1, 8, 1.0),
+        "recommender": lambda: Recommender.load(folder, catalog, SETTINGS),
+    }
+
+
+@pytest.mark.parametrize("way", ["model", "configuration", "--model", "engine", "recommender"])
+def test_a_model_of_foreign_code_is_refused(tmp_path, marker, way):
+    folder = save_model_with_code(tmp_path / "model", marker, "foreign")
+    with pytest.raises(InputError, match=f"model: it takes code of its own.*{PARAMETER}"):
+        _ways(folder, tmp_path / "catalog.parquet")[way]()
+    assert not marker.exists()
+
+
+def test_a_tokenizer_loads_without_the_code_that_lies_beside_it(tmp_path, marker):
+    folder = save_tokenizer_with_code(tmp_path / "model", marker)
+    load_tokenizer(folder)
+    find_model(str(folder), "--model")
+    assert not marker.exists()
+    load_tokenizer(folder, trust_remote_code=True)
+    assert marker.exists()
+
+
+def test_a_known_model_loads_without_the_code_that_lies_beside_it(tmp_path, marker):
+    folder = save_model_with_code(tmp_path / "model", marker, "qwen2")
+    assert type(load_model(folder)).__module__.startswith("transformers.")
+    assert not marker.exists()
+
+
+def test_the_stage_takes_a_model_of_foreign_code_where_the_parameter_says_so(tmp_path, marker, monkeypatch):
+    folder = save_model_with_code(tmp_path / "model", marker, "foreign")
+    monkeypatch.chdir(tmp_path)
+    config = load_params(Path(__file__).parents[2] / "params.yaml").base_model.model_copy(update={"name": str(folder)})
+    assert not config.trust_remote_code
+    with pytest.raises(InputError, match=PARAMETER):
+        base_model._copy_pretrained(config, Paths())
+    assert not marker.exists() and not Path("models").exists()
+    trusting = config.model_copy(update={"trust_remote_code": True})
+    base_model._copy_pretrained(trusting, Paths())
+    assert marker.exists()
+    marker.unlink()
+    with pytest.raises(InputError, match=PARAMETER):
+        load_model(Paths().model("base"))
+    assert not marker.exists()
+    assert type(load_model(Paths().model("base"), trust_remote_code=True)).__name__ == "Model"
+
+
+def test_the_parameter_reaches_the_engines():
+    params = load_params(Path("params.yaml"))
+    trusting = params.model_copy(
+        update={"base_model": params.base_model.model_copy(update={"trust_remote_code": True})}
+    )
+    assert [EngineOptions.of(some).trust_remote_code for some in (params, trusting)] == [False, True]
+
+
+def test_an_embedder_of_foreign_code_is_refused(tmp_path, marker):
+    folder = save_plain_model(tmp_path / "embedder")
+    (folder / "code_of_its_own.py").write_text(f"import pathlib\npathlib.Path({str(marker)!r}).touch()\nThing = dict\n")
+    module = {"idx": 0, "name": "0", "path": "", "type": "code_of_its_own.Thing"}
+    (folder / "modules.json").write_text(json.dumps([module]))
+    with pytest.raises(InputError, match=r"set demonstrations\.embedder\.trust_remote_code to true"):
+        SentenceEmbedder(str(folder))
+    assert not marker.exists()
+
+
+def test_the_code_of_a_registered_version_runs_under_mlflow_alone(tmp_path, marker):
+    model, code, version = tmp_path / "rank_grpo", tmp_path / "code.py", tmp_path / "version"
+    save_plain_model(model)
+    CATALOG.to_frame().to_parquet(tmp_path / "catalog.parquet")
+    code.write_text(
+        f"import pathlib\nimport mlflow\npathlib.Path({str(marker)!r}).touch()\n"
+        "class Answer(mlflow.pyfunc.PythonModel):\n"
+        "    def predict(self, context, model_input, params=None):\n        return model_input\n"
+        "mlflow.models.set_model(Answer())\n"
+    )
+    mlflow.pyfunc.save_model(
+        version,
+        python_model=str(code),
+        artifacts={"model": str(model), "catalog": str(tmp_path / "catalog.parquet")},
+        model_config={"instruction": None, "list_length": 3, "max_completion_length": 64},
+        pip_requirements=[],
+    )
+    marker.unlink(missing_ok=True)
+    assert not list(version.rglob("*.pkl"))
+    answer = open_recommender(str(version)).recommend(["a film with heists"], n=3)
+    assert len(answer[0]) == 3 and not marker.exists()
+    mlflow.pyfunc.load_model(str(version))
+    assert marker.exists(), "MLflow runs a version's code: that is what a version is to it"

@@ -1,0 +1,104 @@
+"""Names from configurations, listings and command lines stay below their folders."""
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from convrec.config import load_params, parse_params, read_yaml
+from convrec.errors import InputError
+from convrec.evaluate_models import evaluation_name
+from convrec.paths import inside, is_below
+from convrec.training.launch import launch_command
+from convrec.versions.fetch import fetch
+
+HOSTILE = ["../x", "a/../../x", "/etc/passwd", "..", "..\\x", "", "a\0b"]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_that_lead_out_are_refused(tmp_path, name):
+    assert not is_below(name)
+    with pytest.raises(InputError, match="file = .* leads out of"):
+        inside(tmp_path, name, "file")
+
+
+@given(st.lists(st.sampled_from(["a", "..", ".", "b c", "…", "...", "/", "a..b"]), max_size=5).map("/".join))
+def test_what_is_below_is_never_elsewhere(name):
+    if is_below(name):
+        root = Path("/some/folder")
+        assert Path(os.path.normpath(root / name)).is_relative_to(root)
+
+
+def test_a_link_that_leads_out_is_refused(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "link").symlink_to(tmp_path)
+    (folder / "near").symlink_to(folder / "file")
+    with pytest.raises(InputError, match="leads out"):
+        inside(folder, "link/x", "file")
+    assert inside(folder, "near", "file") == folder / "near"
+
+
+@pytest.mark.parametrize("name", ["../catalog.csv", "/etc/passwd"])
+@pytest.mark.parametrize("field", ["data.catalog", "sft.launch", "rank_grpo.launch"])
+def test_parameters_that_lead_out_are_refused(field, name):
+    raw, (section, key) = read_yaml(Path("params.yaml")), field.split(".")
+    raw[section][key] = name
+    with pytest.raises(InputError, match=f"{field}: '{name}' leads out of its folder"):
+        parse_params(raw, "params.yaml")
+
+
+@pytest.mark.parametrize(
+    ("place", "url"),
+    [
+        (("demonstrations", "teacher", "base_url"), "https://user:secret@host/v1"),
+        (("demonstrations", "teacher", "base_url"), "https://host/v1?api-key=secret"),
+        (("rank_grpo", "vllm_server_url"), "http://:secret@host:8000"),
+    ],
+)
+def test_addresses_with_secrets_are_refused(place, url):
+    raw = read_yaml(Path("params.yaml"))
+    section = raw
+    for part in place[:-1]:
+        section = section[part]
+    section[place[-1]] = url
+    with pytest.raises(InputError, match=f"{'.'.join(place)}: holds a user, a password or a query") as refused:
+        parse_params(raw, "params.yaml")
+    assert "secret" not in str(refused.value)
+
+
+def test_a_launch_file_outside_configs_is_refused(tmp_path, monkeypatch):
+    section = load_params(Path("params.yaml")).sft
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RANK", raising=False)
+    for folder in ("configs", "data"):
+        (tmp_path / folder).mkdir()
+    for name in ("configs/own.yaml", "data/foreign.yaml"):
+        (tmp_path / name).touch()
+    (tmp_path / "configs" / "link.yaml").symlink_to(tmp_path / "data" / "foreign.yaml")
+    for name in ("data/foreign.yaml", "configs/link.yaml"):
+        with pytest.raises(InputError, match=f"sft.launch = '{name}' leads out of configs/"):
+            launch_command("sft", section.model_copy(update={"launch": name}))
+    command = launch_command("sft", section.model_copy(update={"launch": "configs/own.yaml"}))
+    assert command is not None and "configs/own.yaml" in command
+
+
+@pytest.mark.parametrize("name", ["../../x", "/etc", "models:/../../x", "..", "a\0b", "..."])
+def test_evaluations_stay_in_their_folder(name):
+    made = evaluation_name(name, "test", None)
+    assert is_below(made) and "/" not in made
+
+
+@pytest.mark.parametrize("name", ["../escaped", "/escaped", "a/../../escaped"])
+def test_a_hub_that_lists_names_that_lead_out_is_refused(tmp_path, monkeypatch, name):
+    class Hub:
+        def dataset_info(self, *_, **__):
+            return SimpleNamespace(sha="a" * 40, siblings=[SimpleNamespace(rfilename=name, size=1)])
+
+    monkeypatch.setattr("huggingface_hub.HfApi", Hub)
+    with pytest.raises(InputError, match="the hub lists '.*escaped', which leads out of"):
+        fetch("dataset", "owner/films", tmp_path / "films")
+    assert list(tmp_path.iterdir()) == []
