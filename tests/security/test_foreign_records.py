@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 from dvc.repo import Repo
-from ruamel.yaml import YAML
 
 from convrec import tracking
+from convrec.errors import InputError
 from convrec.versions import record as versions
 from convrec.versions.restore import restore
-from tests.versions.test_restore import RAW, _is_first, _refused, history, past  # noqa: F401  (two are fixtures)
+from convrec.versions.trust import check_contents, check_names
+from tests.versions.test_restore import RAW, _commit, _is_first, _refused, history, past  # noqa: F401  (two are fixtures)
 
 FILE = f"{RAW}.dvc"
 MD5 = "0" * 32
@@ -50,10 +51,16 @@ def _dvc_file(path: str, md5: str = MD5, **more) -> bytes:
         "sub/params.yaml",
     ],
 )
-def test_files_that_no_run_records_are_refused(history, name):  # noqa: F811
-    run_id = _forge({**_recorded(history.first), name: b"#!/bin/sh\ntouch owned\n"})
-    assert f"holds '{name}', which no run records" in _refused(run_id, force=True)
-    assert not Path(".git/hooks/post-checkout").exists() and "owned" not in Path(".dvc/config").read_text()
+def test_files_that_no_run_records_are_refused(name):
+    check_names(["params.yaml", "dvc.yaml", "dvc.lock", FILE], "abc")
+    with pytest.raises(InputError, match=f"--run abc: its record holds '{name}', which no run records"):
+        check_names(["params.yaml", name], "abc")
+
+
+def test_no_hook_is_written(history):  # noqa: F811
+    run_id = _forge({**_recorded(history.first), ".git/hooks/post-checkout": b"#!/bin/sh\ntouch owned\n"})
+    assert "which no run records" in _refused(run_id, force=True)
+    assert not Path(".git/hooks/post-checkout").exists()
 
 
 @pytest.mark.parametrize(
@@ -74,9 +81,16 @@ def test_files_that_no_run_records_are_refused(history, name):  # noqa: F811
         ("dvc.lock", b'{"stages": {"data": {"outs": [{"path": "data/processed", "md5": "../../x"}]}}}', "no hash"),
     ],
 )
-def test_records_that_do_more_than_name_data_are_refused(history, name, content, words):  # noqa: F811
-    message = _refused(_forge({**_recorded(history.first), name: content}), force=True)
-    assert words in message and name in message and "no commit here holds" in message
+def test_records_that_do_more_than_name_data_are_refused(name, content, words):
+    present = {FILE: _dvc_file("films")}
+    check_contents({FILE: _dvc_file("films", "1" * 32 + ".dir"), "data/x.dvc": _dvc_file("x")}, present, "abc")
+    with pytest.raises(InputError, match=f"--run abc: no commit here holds its {name}.*{words}"):
+        check_contents({name: content}, present, "abc")
+
+
+def test_no_data_is_brought_beside_the_code(history):  # noqa: F811
+    run_id = _forge({**_recorded(history.first), "torch.dvc": _dvc_file("torch", _put_in_cache(b"code"))})
+    assert "new data lies below data/" in _refused(run_id, force=True)
 
 
 @pytest.mark.parametrize(
@@ -88,26 +102,29 @@ def test_records_that_do_more_than_name_data_are_refused(history, name, content,
         {"rank_grpo": {"vllm_server_url": "http://evil.example"}},
     ],
 )
-def test_parameters_that_run_code_or_send_keys_elsewhere_are_refused(history, changes):  # noqa: F811
-    files = _recorded(history.first)
-    value = YAML(typ="safe").load(files["params.yaml"])
-    run_id = _forge({**files, "params.yaml": json.dumps({**value, **changes}).encode()})
-    message = _refused(run_id, force=True)
-    assert "foreign code could run, or data and keys go elsewhere" in message
-    Path("params.yaml").write_text(json.dumps({"seed": 9, "data": {"path": RAW}, **changes}))
-    assert "files written: params.yaml" in restore(run_id, force=True), "what is set here is trusted"
+def test_parameters_that_run_code_or_send_keys_elsewhere_are_refused(changes):
+    files = {"params.yaml": json.dumps({"seed": 1, **changes}).encode()}
+    with pytest.raises(InputError, match="foreign code could run, or data and keys go elsewhere"):
+        check_contents(files, {"params.yaml": b"seed: 2"}, "abc")
+    check_contents(files, {"params.yaml": json.dumps({"seed": 2, **changes}).encode()}, "abc")
 
 
-def test_a_trusted_model_is_not_exchanged(history):  # noqa: F811
-    files = _recorded(history.first)
-    value = YAML(typ="safe").load(files["params.yaml"])
-    trusting = {"name": "own/model", "revision": "abc", "trust_remote_code": True}
-    Path("params.yaml").write_text(json.dumps({"seed": 9, "data": {"path": RAW}, "base_model": trusting}))
-    for change in ({"name": "evil/model"}, {"revision": "def"}):
-        forged = json.dumps({**value, "base_model": {**trusting, **change}}).encode()
-        assert "base_model." in _refused(_forge({**files, "params.yaml": forged}), force=True)
-    start = json.dumps({**value, "base_model": trusting, "rank_grpo": {"start": "evil/model"}}).encode()
-    assert "rank_grpo.start = 'evil/model'" in _refused(_forge({**files, "params.yaml": start}), force=True)
+def test_a_key_is_not_sent_to_whom_a_record_names(history):  # noqa: F811
+    teacher = "demonstrations: {teacher: {base_url: http://evil.example/v1}}"
+    run_id = _forge({**_recorded(history.first), "params.yaml": f"seed: 1\n{teacher}\n".encode()})
+    assert "base_url = 'http://evil.example/v1'" in _refused(run_id, force=True)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"base_model": {"name": "evil"}}, {"base_model": {"revision": "b"}}, {"rank_grpo": {"start": "evil"}}]
+)
+def test_a_trusted_model_is_not_exchanged(changes):
+    trusting = {"base_model": {"name": "own", "revision": "a", "trust_remote_code": True}}
+    recorded = {**trusting, **changes, "base_model": {**trusting["base_model"], **changes.get("base_model", {})}}
+    with pytest.raises(InputError, match="which sets (base_model|rank_grpo)"):
+        check_contents(
+            {"params.yaml": json.dumps(recorded).encode()}, {"params.yaml": json.dumps(trusting).encode()}, "x"
+        )
 
 
 def _put_in_cache(content: bytes, suffix: str = "") -> str:
@@ -119,8 +136,8 @@ def _put_in_cache(content: bytes, suffix: str = "") -> str:
     return md5
 
 
-@pytest.mark.parametrize("relpath", ["../../../.git/hooks/post-commit", "/tmp/x", "a//b", ".."])
-def test_a_listing_that_leads_out_of_its_folder_is_refused(history, relpath):  # noqa: F811
+def test_a_listing_that_leads_out_of_its_folder_is_refused(history):  # noqa: F811
+    relpath = "../../../.git/hooks/post-commit"
     md5 = _put_in_cache(b"touch owned")
     listing = _put_in_cache(json.dumps([{"md5": md5, "relpath": relpath}]).encode(), ".dir")
     files = {**_recorded(history.first), FILE: _dvc_file("films", listing)}
@@ -158,13 +175,11 @@ def test_what_a_commit_holds_is_restored_as_it_is(history):  # noqa: F811
     Path("other.dvc").write_bytes(mine)
     with Repo() as repo:
         repo.checkout(["other.dvc"], force=True)
-    from tests.versions.test_restore import _commit  # noqa: PLC0415
-
     Path(".gitignore").write_text(Path(".gitignore").read_text() + "/other\n")
     _commit("data beside the code")
     assert "Run" in restore(_forge({**files, "other.dvc": mine}))
 
 
-@pytest.mark.parametrize("run_id", ["../../x", "/etc/passwd", "", "a' OR '1'='1"])
-def test_a_run_id_is_no_path(history, run_id):  # noqa: F811
-    assert "no such run" in _refused(run_id)
+def test_a_run_id_is_no_path(history):  # noqa: F811
+    for run_id in ("../../x", "/etc/passwd", "", "a' OR '1'='1"):
+        assert "no such run" in _refused(run_id)
