@@ -38,10 +38,19 @@ check: $(READY)  ## lint, formatting, types
 	ruff format --check .
 	mypy
 
+# pip-audit has an environment of its own, so that its packages are none of the project's.
+AUDIT := .cache/audit
+ACCEPTED := requirements/accepted-vulnerabilities.txt
+
+audit:  ## look the locked versions up among the known vulnerabilities; needs pypi.org
+	test -x $(AUDIT)/bin/pip-audit || ($(PYTHON) -m venv $(AUDIT) && $(AUDIT)/bin/pip install --quiet 'pip-audit==2.10.1')
+	$(AUDIT)/bin/pip-audit --strict --disable-pip --no-deps --progress-spinner off --requirement requirements/constraints.txt \
+		$$(sed -n 's/^\([A-Z][A-Za-z0-9-]*\) .*/--ignore-vuln \1/p' $(ACCEPTED))
+
 ui: $(READY)  ## open the tracking UI on http://127.0.0.1:$(PORT)
 	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow ui --backend-store-uri "$${MLFLOW_TRACKING_URI:-sqlite:///$(CURDIR)/mlruns/mlflow.db}" --host 127.0.0.1 --port $(PORT)
 
 clean:  ## remove what runs made (models, records, caches), but neither parameters nor the environment
 	rm -rf data/processed data/demonstrations models predictions reports comparison evaluations checkpoints mlruns runs .dvc/cache .dvc/tmp .prefect
 
-.PHONY: help install demo deploy test check ui clean
+.PHONY: help install demo deploy test check audit ui clean

@@ -45,9 +45,13 @@ def launch(stage: str, section: Training) -> int:
     """
     path = Path(str(section.launch))
     if not path.resolve().is_relative_to(CONFIGS.resolve()):
-        raise InputError(f"{stage}.launch = {str(path)!r} leads out of {CONFIGS}/, which holds launch files; put it there")
+        raise InputError(
+            f"{stage}.launch = {str(path)!r} leads out of {CONFIGS}/, which holds launch files; put it there"
+        )
     if not path.is_file():
-        raise InputError(f"{stage}.launch = {str(path)!r}: no such file; configs/accelerate/ holds those of the project")
+        raise InputError(
+            f"{stage}.launch = {str(path)!r}: no such file; configs/accelerate/ holds those of the project"
+        )
     from accelerate.commands.launch import launch_command, launch_command_parser  # noqa: PLC0415  (seconds)
     from torch.distributed.elastic.multiprocessing.api import SignalException  # noqa: PLC0415
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415

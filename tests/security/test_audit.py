@@ -1,0 +1,55 @@
+"""`make audit`: every locked version is looked up, and what is accepted is named with its reason."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ACCEPTED, LOCKED = Path("requirements/accepted-vulnerabilities.txt"), Path("requirements/constraints.txt")
+ENTRY = re.compile(r"(?:PYSEC|CVE|GHSA)-[A-Za-z0-9-]+ (?P<package>[a-z0-9._-]+) 20\d\d-\d\d-\d\d .{20,}")
+
+
+def _lines(path: Path) -> list[str]:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def _command(*settings: str) -> str:
+    command = ["make", "--dry-run", "--no-print-directory", "audit", *settings]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.replace("\\\n", " ")
+
+
+def test_every_locked_version_is_exact():
+    """Anything else, pip-audit would not look up."""
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9._!+-]+", line) for line in _lines(LOCKED))
+
+
+def test_each_accepted_vulnerability_has_a_locked_package_a_date_and_a_reason():
+    packages = {line.split("==")[0].lower() for line in _lines(LOCKED)}
+    for line in _lines(ACCEPTED):
+        entry = ENTRY.fullmatch(line)
+        assert entry is not None and entry["package"] in packages, line
+
+
+def test_a_package_that_cannot_be_looked_up_fails_the_audit():
+    command = _command()
+    assert " --strict " in command and str(LOCKED) in command
+
+
+@pytest.mark.parametrize(
+    ("content", "options"),
+    [
+        ("# GHSA-aaaa-bbbb-cccc films 2026-01-01 a comment\n\n", ""),
+        (
+            "GHSA-aaaa-bbbb-cccc films 2026-01-01 no fix\nCVE-2026-1 tapes 2026-01-02 not used\n",
+            "--ignore-vuln GHSA-aaaa-bbbb-cccc --ignore-vuln CVE-2026-1",
+        ),
+    ],
+)
+def test_what_is_accepted_is_passed_on(tmp_path, content, options):
+    (tmp_path / "accepted").write_text(content)
+    program = re.search(r"\$\((sed .*)\)", _command(f"ACCEPTED={tmp_path / 'accepted'}"))
+    assert program is not None
+    told = subprocess.run(["bash", "-c", program[1]], capture_output=True, text=True, check=True).stdout
+    assert " ".join(told.split()) == options
