@@ -28,6 +28,17 @@ from tests.project import ROOT, SHRUNK, commit, make_project, run_in, set_params
 
 pytestmark = pytest.mark.pipeline
 
+SECRETS = {
+    name: f"{name.lower()}-4f9c27d1"
+    for name in (
+        "AWS_SECRET_ACCESS_KEY",
+        "HF_TOKEN",
+        "MLFLOW_TRACKING_PASSWORD",
+        "OPENAI_API_KEY",
+        "PREFECT_API_AUTH_STRING",
+    )
+}
+
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory) -> Path:
@@ -40,8 +51,9 @@ def project(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(project) -> subprocess.CompletedProcess:
-    """The first run of the flow, without any server."""
-    return run_in(project, sys.executable, "-m", "flows.train")
+    """The first run of the flow, without any server, with secrets in its environment."""
+    secrets = [f"{name}={value}" for name, value in SECRETS.items()]
+    return run_in(project, "env", *secrets, sys.executable, "-m", "flows.train")
 
 
 @pytest.fixture
@@ -56,6 +68,15 @@ def test_the_flow_prints_the_table_the_model_and_the_report(project, trained):
     metrics = json.loads((project / "metrics" / "evaluate.json").read_text())
     assert metrics["oracle"]["ndcg_at_6"] > metrics["popularity"]["ndcg_at_6"] > 0
     assert (project / "reports" / "report.html").stat().st_size > 10_000
+
+
+def test_no_secret_is_written_or_told(project, trained):
+    """Not in logs, tables and their WAL, parameters, artifacts, caches or checkpoints."""
+    files = {str(path.relative_to(project)): path.read_bytes() for path in project.rglob("*") if path.is_file()}
+    assert {name.split("/")[0] for name in files} >= {"checkpoints", "mlruns", ".prefect", ".dvc", "models", "runs"}
+    files["output"] = (trained.stdout + trained.stderr).encode()
+    for secret in SECRETS.values():
+        assert not [name for name, content in files.items() if secret.encode() in content], secret
 
 
 def test_one_parent_run_with_a_child_for_each_stage(client):

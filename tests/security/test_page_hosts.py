@@ -1,0 +1,84 @@
+"""What the page's server does not answer, and titles that would be HTML."""
+
+import socket
+import threading
+
+import pytest
+import uvicorn
+from fastapi.testclient import TestClient
+
+from convrec.app import server
+from convrec.app.server import make_app
+from convrec.data.catalog import Catalog, Item
+from convrec.errors import InputError
+from tests.recommending import CATALOG, make_recommender
+
+TITLE = "<img src=x onerror=\"document.title='owned'\">"
+LOCAL = ("127.0.0.1", "localhost", "[::1]")
+MODELS = {f"<b>{TITLE}</b>": make_recommender(0, Catalog([Item(TITLE, 1999), *CATALOG.items]))}
+
+
+def _client(hosts=LOCAL) -> TestClient:
+    return TestClient(make_app(MODELS, hosts), base_url="http://127.0.0.1:8000")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8000", "localhost:8000", "LOCALHOST", "127.0.0.1", "[::1]:8000", "[::1]"])
+def test_the_machine_s_own_names_are_answered(host):
+    assert _client().get("/api/models", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example:8000", "evil.example", "127.0.0.1.evil.example", "localhost@evil.example:1", "", "[::2]:8000"],
+)
+@pytest.mark.parametrize("path", ["/", "/api/models"])
+def test_another_name_that_means_this_machine_is_refused(host, path):
+    reply = _client().get(path, headers={"Host": host})
+    assert reply.status_code == 421 and "is not served" in reply.json()["error"]
+
+
+def test_a_question_without_end_is_refused():
+    long = _client().post("/api/recommend", json={"conversation": "x" * 1_000_001})
+    assert long.status_code == 413 and "at most 1,000,000 bytes" in long.json()["error"]
+    endless = _client().post("/api/recommend", content=iter([b"{", b"}"]), headers={"Content-Type": "application/json"})
+    assert endless.status_code == 411
+    assert _client().post("/api/recommend", json={"conversation": "x", "n": 2}).status_code == 200
+
+
+@pytest.mark.parametrize(("host", "restricted"), [("127.0.0.1", True), ("localhost", True), ("0.0.0.0", False)])
+def test_names_are_checked_where_the_server_is_this_machine_s_alone(host, restricted, monkeypatch):
+    replies = []
+
+    def run(self, sockets):
+        port = sockets[0].getsockname()[1]
+        client = TestClient(self.config.app, base_url=f"http://{host}:{port}")
+        replies.append(client.get("/api/models").status_code)
+        replies.append(client.get("/api/models", headers={"Host": f"evil.example:{port}"}).status_code)
+
+    monkeypatch.setattr(server, "load_models", lambda *_: MODELS)
+    monkeypatch.setattr("uvicorn.Server.run", run)
+    try:
+        server.serve(None, None, host, 0)
+    except InputError:
+        pytest.skip(f"{host} cannot be bound here")
+    assert replies == [200, 421 if restricted else 200]
+
+
+def test_a_title_in_html_is_shown_as_text(browser):
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        running = uvicorn.Server(uvicorn.Config(make_app(MODELS, LOCAL), log_level="warning"))
+        thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        page = browser.new_page()
+        page.goto(f"http://127.0.0.1:{listener.getsockname()[1]}/")
+        page.fill("#n", "16")
+        page.fill("#words", TITLE.replace("img", "img class=said"))
+        page.click("#say button[type=submit]")
+        page.wait_for_selector("#lists td.item")
+        assert f"{TITLE} (1999)" in page.locator("#lists td.item").all_inner_texts()
+        assert page.locator("main img, main b").count() == 0 and page.title() == "convrec"
+        page.close()
+        running.should_exit = True
+        thread.join(10)
