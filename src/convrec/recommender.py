@@ -27,6 +27,7 @@ from convrec.generation.models import check_model
 from convrec.paths import Paths
 from convrec.pretrained import load_model, load_tokenizer
 from convrec.rl.segmentation import newline_counts, segment_ranks
+from convrec.versions.terminal import plain
 
 logger = logging.getLogger(__name__)
 
@@ -251,8 +252,9 @@ class Recommender:
 
 def as_table(answer: Sequence[Recommendation]) -> str:
     """Return a list as text: rank, item and score in columns."""
-    width = max([len("item"), *(len(str(r)) for r in answer)])
-    rows = [f"{r.rank:>4}  {r!s:<{width}}  {r.score:>7.3f}" for r in answer]
+    lines = [plain(str(r)) for r in answer]
+    width = max([len("item"), *map(len, lines)])
+    rows = [f"{r.rank:>4}  {line:<{width}}  {r.score:>7.3f}" for r, line in zip(answer, lines, strict=True)]
     return "\n".join([f"rank  {'item':<{width}}    score", *rows])
 
 

@@ -18,6 +18,7 @@ from convrec.demonstrations.replies import sendable
 from convrec.demonstrations.scores import top_items
 from convrec.errors import InputError
 from convrec.parsing import Entry, parse_line
+from convrec.versions.terminal import plain
 
 
 class Response(NamedTuple):
@@ -90,12 +91,12 @@ def parse_responses(
 def _lines(number: int, answer: Answer, places: list[dict[str, Any]]) -> Iterator[str]:
     yield f"Response {number}: {len(places)} items"
     for rank, place in enumerate(places, start=1):
-        written = line(place["title"], place["year"])
-        named = " or ".join(place["items"])
+        written = plain(line(place["title"], place["year"]))
+        named = plain(" or ".join(place["items"]))
         tail = "" if named in ("", written) else f" → {named}"
         yield f"{rank:4}  {written}  [{place['match'] or 'not in the catalog'}]{tail}"
     for dropped in answer.dropped:
-        yield f"      dropped line {dropped.line} ({dropped.reason}): {dropped.text}"
+        yield f"      dropped line {dropped.line} ({dropped.reason}): {plain(dropped.text)}"
 
 
 def print_parsed(

@@ -3,8 +3,6 @@
 import re
 from collections.abc import Sequence
 
-from rich.cells import cell_len, set_cell_size
-
 WIDTH = 100
 # Control characters, halves of surrogate pairs, and marks that turn the direction of what follows.
 _STEERING = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
@@ -17,6 +15,8 @@ def plain(text: str) -> str:
 
 def cut(text: str, width: int = WIDTH) -> str:
     """Return the text in at most `width` columns; what does not fit is an ellipsis."""
+    from rich.cells import cell_len, set_cell_size  # noqa: PLC0415  (a registered model needs `plain` without rich)
+
     return text if cell_len(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"
 
 

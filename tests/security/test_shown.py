@@ -1,4 +1,4 @@
-"""What the page's server does not answer, and titles that would be HTML."""
+"""What the page's server does not answer, and titles that would be HTML, or steer a terminal."""
 
 import socket
 import threading
@@ -10,7 +10,10 @@ from fastapi.testclient import TestClient
 from convrec.app import server
 from convrec.app.server import make_app
 from convrec.data.catalog import Catalog, Item
+from convrec.demonstrations.answers import Answer, Dropped
 from convrec.errors import InputError
+from convrec.recommender import Recommendation, as_table
+from convrec.responses import _lines
 from tests.recommending import CATALOG, make_recommender
 
 TITLE = "<img src=x onerror=\"document.title='owned'\">"
@@ -82,3 +85,14 @@ def test_a_title_in_html_is_shown_as_text(browser):
         page.close()
         running.should_exit = True
         thread.join(10)
+
+
+def test_a_title_does_not_steer_the_terminal():
+    steering = "\x1b]0;owned\x07\x1b[31mHeat\u202e"
+    for told in (as_table([Recommendation(1, steering, 1995, -1.0)]), "\n".join(_told(steering))):
+        assert "Heat" in told and not set(told) & set("\x1b\x07\u202e")
+
+
+def _told(title: str) -> list[str]:
+    place = {"title": title, "year": None, "items": [], "match": None}
+    return list(_lines(1, Answer([], [Dropped(2, title, "prose")]), [place]))
