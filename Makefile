@@ -50,7 +50,16 @@ audit:  ## look the locked versions up among the known vulnerabilities; needs py
 ui: $(READY)  ## open the tracking UI on http://127.0.0.1:$(PORT)
 	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow ui --backend-store-uri "$${MLFLOW_TRACKING_URI:-sqlite:///$(CURDIR)/mlruns/mlflow.db}" --host 127.0.0.1 --port $(PORT)
 
+stack-up: $(READY)  ## start the team's servers on this machine (docs/stack.md): PostgreSQL, S3, MLflow, Prefect, workers
+	@python -m stack up
+
+stack-down: $(READY)  ## stop them; their data stay in .stack
+	@python -m stack down
+
+stack-status: $(READY)  ## say what runs of them
+	@python -m stack status
+
 clean:  ## remove what runs made (models, records, caches), but neither parameters nor the environment
 	rm -rf data/processed data/demonstrations models predictions reports comparison evaluations checkpoints mlruns runs .dvc/cache .dvc/tmp .prefect
 
-.PHONY: help install demo deploy test check audit ui clean
+.PHONY: help install demo deploy test check audit ui stack-up stack-down stack-status clean

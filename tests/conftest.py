@@ -16,6 +16,8 @@ from packaging.requirements import Requirement
 from playwright.sync_api import Browser, sync_playwright
 
 from convrec.data.catalog import Catalog, Item
+from stack import Stack
+from stack.settings import PORTS
 
 ROOT = Path(__file__).parent.parent
 CONSTRAINTS = ROOT / "requirements" / "constraints.txt"
@@ -131,3 +133,17 @@ def browser(chromium: str) -> Iterator[Browser]:
         found = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu", *quiet])
         yield found
         found.close()
+
+
+@pytest.fixture(scope="session")
+def native_stack() -> Iterator[Stack]:
+    """The team's servers on free ports, in a folder that the user postgres can reach; who stops one starts it again."""
+    folder = Path(tempfile.mkdtemp(prefix="convrec-stack-"))
+    folder.chmod(0o711)
+    stack = Stack(folder / "stack", ports=dict.fromkeys(PORTS, 0))
+    try:
+        stack.up()
+        yield stack
+    finally:
+        stack.down()
+        shutil.rmtree(folder)

@@ -1,0 +1,126 @@
+"""The ports, secrets and background processes of a stack, without its servers."""
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from stack import Stack, StackError
+from stack.process import Process
+from stack.settings import HOST, PORTS, SECRETS, Settings, choose_ports, write_private
+
+ROOMY = {"postgres": 0, "s3": 0, "mlflow": 0, "prefect": 0}
+SLEEPER = [sys.executable, "-c", "import time; print('ready', flush=True); time.sleep(600)"]
+
+
+@pytest.fixture
+def taken():
+    """A port on which something listens."""
+    with socket.socket() as listener:
+        listener.bind((HOST, 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+def test_a_taken_port_is_replaced_by_a_free_one(taken):
+    chosen = choose_ports({**choose_ports(PORTS, ROOMY), "mlflow": taken}, {})
+    assert chosen["mlflow"] != taken
+    assert len(set(chosen.values())) == len(PORTS)
+
+
+def test_a_fixed_port_is_kept_or_refused(taken):
+    free = choose_ports(PORTS, ROOMY)["s3"]
+    assert choose_ports(PORTS, {**ROOMY, "s3": free})["s3"] == free
+    with pytest.raises(StackError, match=f"port {taken} for mlflow is taken"):
+        choose_ports(PORTS, {"mlflow": taken})
+    with pytest.raises(StackError, match="'minio'.*postgres, s3, mlflow, prefect"):
+        choose_ports(PORTS, {"minio": 9000})
+
+
+def test_secrets_are_made_once_and_differ(tmp_path):
+    settings = Settings.load(tmp_path)
+    settings.save()
+    assert Settings.load(tmp_path).secrets == settings.secrets
+    assert len({*settings.secrets.values()}) == len(SECRETS)
+    assert min(len(secret) for secret in settings.secrets.values()) >= 32
+    assert repr(settings).count(settings.secrets["S3_SECRET_KEY"]) == 0
+
+
+def test_private_files_are_private_even_where_an_open_one_was(tmp_path):
+    path = tmp_path / "env"
+    path.write_text("old")
+    path.chmod(0o644)
+    write_private(path, "new")
+    assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == ("new", 0o600)
+
+
+def test_the_environment_file_is_read_by_a_shell(tmp_path):
+    settings = Settings.load(tmp_path)
+    settings.save()
+    command = f"set -a; . {tmp_path}/env; {sys.executable} -c 'import json, os; print(json.dumps(dict(os.environ)))'"
+    told = json.loads(subprocess.check_output(["sh", "-c", command], text=True))
+    assert {name: told[name] for name in settings.clients()} == settings.clients()
+
+
+def test_a_process_is_known_again_and_stopped(tmp_path):
+    process = Process("sleeper", tmp_path)
+    process.start(SLEEPER, os.environ, tmp_path)
+    process.wait_until(lambda: "ready" in process.tail(), 30)
+    other = Process("sleeper", tmp_path)
+    assert other.pid() == process.pid() is not None
+    other.start(SLEEPER, os.environ, tmp_path)  # runs already
+    assert other.pid() == process.pid()
+    other.stop()
+    assert process.pid() is None
+
+
+def test_a_process_with_the_id_of_another_is_left_alone(tmp_path):
+    """After a restart of the machine, an id that was noted may be anybody's."""
+    stranger = subprocess.Popen(SLEEPER, stdout=subprocess.DEVNULL, start_new_session=True)
+    started = psutil.Process(stranger.pid).create_time()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "s3.json").write_text(json.dumps({"pid": stranger.pid, "started": started - 60}))
+    try:
+        assert Process("s3", tmp_path).pid() is None
+        Stack(tmp_path).stop("s3")
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_a_process_that_ends_shows_the_end_of_its_log(tmp_path):
+    process = Process("broken", tmp_path)
+    process.start([sys.executable, "-c", "raise SystemExit('no such bucket')"], os.environ, tmp_path)
+    with pytest.raises(StackError, match="broken has ended(.|\n)*no such bucket"):
+        process.wait_until(lambda: False, 30)
+
+
+@pytest.mark.parametrize(("sent", "survives"), [(signal.SIGTERM, False), (signal.SIGKILL, True)])
+def test_stopping_ends_what_was_started_in_other_sessions_but_a_crash_does_not(tmp_path, sent, survives):
+    code = (
+        "import subprocess, sys, time;"
+        f"child = subprocess.Popen({SLEEPER!r}, start_new_session=True);"
+        "open('child', 'w').write(str(child.pid)); print('started', flush=True); time.sleep(600)"
+    )
+    process = Process("parent", tmp_path)
+    process.start([sys.executable, "-c", code], os.environ, tmp_path)
+    process.wait_until(lambda: "started" in process.tail(), 30)
+    child = psutil.Process(int((tmp_path / "child").read_text()))
+    process.stop(sent)
+    assert process.pid() is None
+    assert (child.is_running() and child.status() != psutil.STATUS_ZOMBIE) == survives
+    if survives:
+        child.kill()
+
+
+def test_an_unknown_service_is_named(tmp_path):
+    with pytest.raises(StackError, match="'minio'.*worker-cpu"):
+        Stack(tmp_path).up(["minio"])
+    assert list(tmp_path.iterdir()) == []
