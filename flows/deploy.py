@@ -22,22 +22,28 @@ from tasks.dvc_stage import ensure_gpu_limit, has_server, tool_environment
 POOLS = ("cpu", "gpu")
 POOL_VARIABLE = "CONVREC_TRAINING_POOL"  # named in prefect.yaml
 HEARTBEAT = "prefect.flow-run.heartbeat"
-_ENDS = {f"prefect.flow-run.{state}" for state in ("Completed", "Failed", "Cancelled", "Crashed")}
+_ENDS = ("Completed", "Failed", "Cancelled", "Crashed", "Paused", "Suspended")
+_SILENT_SECONDS = 120
 # A flow run beats every 30 seconds (job_variables in prefect.yaml). One that a killed worker left behind would count as
 # running for ever, and with it its deployment's only place.
 LOST = AutomationCore(
     name="convrec: a flow run that is gone has crashed",
-    description="Three heartbeats are missing: the worker was killed. The next run goes on from the last checkpoint.",
+    description="No heartbeat: its worker was killed. The next run goes on from the last checkpoint.",
     trigger=EventTrigger(
         after={HEARTBEAT},
-        expect={HEARTBEAT, *_ENDS},
+        expect={HEARTBEAT, *(f"prefect.flow-run.{state}" for state in _ENDS)},
         match={"prefect.resource.id": "prefect.flow-run.*"},
         for_each={"prefect.resource.id"},
         posture=Posture.Proactive,
         threshold=1,
-        within=timedelta(seconds=90),
+        within=timedelta(seconds=_SILENT_SECONDS),
     ),
-    actions=[ChangeFlowRunState(state=StateType.CRASHED, message="Its worker or its machine is gone.")],
+    actions=[
+        ChangeFlowRunState(
+            state=StateType.CRASHED,
+            message=f"no sign of life for {_SILENT_SECONDS} s: its process or its machine is gone",
+        )
+    ],
 )
 
 

@@ -1,4 +1,4 @@
-"""What the servers need once: databases and their users, the bucket, the team's user, work pools, limits.
+"""What the servers need once: databases and their users, the bucket, the team's user.
 
 Each step may be repeated: what is there stays, passwords become those of the variables. `python -m stack.provision STEP
 ...` reads the environment; the containers and the native stack both do it this way.
@@ -8,7 +8,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import boto3
 import psycopg2
@@ -20,10 +19,7 @@ Variables = Mapping[str, str]
 
 # The role that owns each database.
 DATABASES = {"mlflow": "mlflow", "mlflow_auth": "mlflow", "prefect": "prefect"}
-POOLS = ("cpu", "gpu")
-GPU_LIMIT = "gpu"  # one stage at a time on the GPU, wherever its worker runs
 _TIMEOUT = 30
-_SILENT_SECONDS = 120  # of a flow run that sends a sign of life every 30
 
 
 def databases(variables: Variables) -> None:
@@ -84,52 +80,7 @@ def team(variables: Variables) -> None:
     answer.raise_for_status()
 
 
-def pools(variables: Variables) -> None:
-    """Create Prefect's work pools, the limit of the GPU, and the automation that ends flow runs whose process died."""
-    session = requests.Session()
-    session.auth = tuple(variables["PREFECT_API_AUTH_STRING"].split(":", 1))  # type: ignore[assignment]
-    api = variables["PREFECT_API_URL"]
-
-    def create(path: str, values: dict[str, Any]) -> None:
-        answer = session.post(f"{api}/{path}/", json=values, timeout=_TIMEOUT)
-        if answer.status_code != requests.codes.conflict:  # it is there already
-            answer.raise_for_status()
-
-    for pool in POOLS:
-        create("work_pools", {"name": pool, "type": "process"})
-    create("v2/concurrency_limits", {"name": GPU_LIMIT, "limit": 1})
-    wanted = {"automations": {"name": {"any_": [_CRASHED["name"]]}}}
-    found = session.post(f"{api}/automations/filter", json=wanted, timeout=_TIMEOUT)
-    found.raise_for_status()
-    if not found.json():
-        create("automations", _CRASHED)
-
-
-_ENDS = [
-    f"prefect.flow-run.{state}" for state in ("Completed", "Failed", "Cancelled", "Crashed", "Paused", "Suspended")
-]
-_CRASHED: dict[str, Any] = {
-    "name": "flow runs without a sign of life have crashed",
-    "trigger": {
-        "type": "event",
-        "posture": "Proactive",
-        "match": {"prefect.resource.id": "prefect.flow-run.*"},
-        "for_each": ["prefect.resource.id"],
-        "after": ["prefect.flow-run.heartbeat"],
-        "expect": ["prefect.flow-run.heartbeat", *_ENDS],
-        "threshold": 1,
-        "within": _SILENT_SECONDS,
-    },
-    "actions": [
-        {
-            "type": "change-flow-run-state",
-            "state": "CRASHED",
-            "message": f"no sign of life for {_SILENT_SECONDS} s: the process or its machine died",
-        }
-    ],
-}
-
-STEPS: dict[str, Callable[[Variables], None]] = {"databases": databases, "bucket": bucket, "team": team, "pools": pools}
+STEPS: dict[str, Callable[[Variables], None]] = {"databases": databases, "bucket": bucket, "team": team}
 
 
 def main() -> None:

@@ -13,7 +13,8 @@ import requests
 from stack import object_store, postgres
 from stack.settings import BUCKET, HOST, Settings
 
-_AUTH = Path(__file__).parent.parent / "mlflow" / "basic_auth.ini"
+_ROOT = Path(__file__).parent.parent
+_AUTH = _ROOT / "mlflow" / "basic_auth.ini"
 _FOREIGN = ("MLFLOW_", "_MLFLOW_", "PREFECT_", "AWS_", "PG", "RCLONE_")
 
 
@@ -127,7 +128,8 @@ def _worker(pool: str) -> Callable[[Settings], Launch]:
             **surroundings(),
             **settings.clients(),
             "PREFECT_HOME": str(home),
-            "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",  # see `provision.pools`
+            "CONVREC_WORKSPACES": str(work),
+            "CONVREC_REPOSITORY": os.environ.get("CONVREC_REPOSITORY", str(_ROOT)),
             "PREFECT_WORKER_QUERY_SECONDS": "5",
         }
         return Launch([*command, "--name", f"native-{pool}"], environment, work)
@@ -150,7 +152,7 @@ SERVICES = {
     "postgres": Service(_postgres, _has_database, ("databases",)),
     "s3": Service(_s3, lambda settings: _listens(settings.ports["s3"]), ("bucket",)),
     "mlflow": Service(_mlflow, lambda settings: _answers(f"{settings.address('mlflow')}/health"), ("team",)),
-    "prefect": Service(_prefect, lambda settings: _answers(f"{settings.address('prefect')}/api/health"), ("pools",)),
+    "prefect": Service(_prefect, lambda settings: _answers(f"{settings.address('prefect')}/api/health")),
     "worker-cpu": Service(_worker("cpu"), lambda settings: _is_online(settings, "cpu")),
     "worker-gpu": Service(_worker("gpu"), lambda settings: _is_online(settings, "gpu")),
 }

@@ -9,7 +9,18 @@ from pathlib import Path
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parent.parent
-FILES = ("dvc.yaml", "params.yaml", "profiles", "src", "flows", "tasks", "data/raw", ".dvcignore", ".gitignore")
+FILES = (
+    "dvc.yaml",
+    "params.yaml",
+    "promotion.yaml",
+    "profiles",
+    "src",
+    "flows",
+    "tasks",
+    "data/raw",
+    ".dvcignore",
+    ".gitignore",
+)
 SHRUNK = {
     "common": {"list_length": 6, "cutoffs": [2, 6]},
     "data": {"synthetic": {"num_conversations": 240}},
