@@ -9,18 +9,8 @@ from pathlib import Path
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parent.parent
-FILES = (
-    "dvc.yaml",
-    "params.yaml",
-    "promotion.yaml",
-    "profiles",
-    "src",
-    "flows",
-    "tasks",
-    "data/raw",
-    ".dvcignore",
-    ".gitignore",
-)
+FILES = ("dvc.yaml", "params.yaml", "promotion.yaml", ".dvcignore", ".gitignore")
+FILES += ("profiles", "src", "flows", "tasks", "data/raw")
 SHRUNK = {
     "common": {"list_length": 6, "cutoffs": [2, 6]},
     "data": {"synthetic": {"num_conversations": 240}},
