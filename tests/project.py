@@ -9,7 +9,7 @@ from pathlib import Path
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parent.parent
-FILES = ("dvc.yaml", "params.yaml", "promotion.yaml", ".dvcignore", ".gitignore")
+FILES = ("dvc.yaml", "params.yaml", "prefect.yaml", "promotion.yaml", ".dvcignore", ".gitignore")
 FILES += ("profiles", "src", "flows", "tasks", "data/raw")
 SHRUNK = {
     "common": {"list_length": 6, "cutoffs": [2, 6]},

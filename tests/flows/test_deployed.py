@@ -1,0 +1,123 @@
+"""The deployments on the real servers: a schedule that fires, a cancel, a killed worker, a lost tracking server.
+
+One story in one test, since each part goes on from what the part before has left; nothing is lost in any.
+"""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+from convrec.registry import CHAMPION, MODEL_NAME
+from stack import Stack
+from tests.flows.deployed import Deployed, wait_for
+from tests.project import SHRUNK, commit, make_project, set_params
+
+pytestmark = pytest.mark.pipeline
+
+LONGER = {"sft": {"num_epochs": 8, "save_steps": 5}, "rank_grpo": {"num_steps": 12, "save_steps": 4}}
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory, native_stack: Stack) -> Iterator[Deployed]:
+    """The small project with its deployments; `weekly` is due every minute."""
+    project = make_project(tmp_path_factory.mktemp("deployed") / "project")
+    set_params(project, SHRUNK)
+    set_params(project, LONGER)
+    file = project / "prefect.yaml"
+    file.write_text(file.read_text().replace('cron: "0 2 * * 0"', 'cron: "* * * * *"'))
+    commit(project, "start")
+    os.environ["CONVREC_REPOSITORY"] = str(project)
+    native_stack.stop("worker-cpu")
+    native_stack.start("worker-cpu")
+    found = Deployed(project, native_stack)
+    found.run("python", "-m", "flows.deploy", "--training-pool", "cpu")
+    yield found
+    del os.environ["CONVREC_REPOSITORY"]
+
+
+def _scheduled(deployed: Deployed) -> str:
+    """Return the run that the schedule began, and stop the schedule."""
+    weekly = deployed.api("deployments/name/train/weekly")
+
+    def begun() -> list[dict]:
+        wanted = {"deployment_id": {"any_": [weekly["id"]]}, "state": {"type": {"any_": ["RUNNING"]}}}
+        return deployed.api("flow_runs/filter", flow_runs=wanted)
+
+    (run,) = wait_for(begun, 120, "the scheduled run")
+    deployed.run("prefect", "deployment", "schedule", "pause", "train/weekly", weekly["schedules"][0]["id"])
+    assert run["auto_scheduled"]
+    return run["id"]
+
+
+def _checkpoints(workspace: Path, stage: str) -> list[int]:
+    found = (workspace / "checkpoints" / stage).glob("*/checkpoint-*/complete")
+    return sorted(int(path.parent.name.rsplit("-", 1)[1]) for path in found)
+
+
+def test_runs_are_scheduled_cancelled_killed_and_lose_nothing(deployed, monkeypatch):
+    workspace = deployed.workspaces / "train"
+
+    # A schedule fires. The run is cancelled in the middle of SFT: the training stops at a checkpoint, nothing goes on.
+    first = _scheduled(deployed)
+    second = deployed.start("train", "weekly")
+    deployed.wait_for_log(first, r"step 7/", 400)
+    deployed.cancel(first)
+    assert deployed.ended(first, 60)["state_type"] == "CANCELLED"
+    wait_for(lambda: not deployed.stages(), 30, "the end of what the cancelled run had started")
+    stopped = _checkpoints(workspace, "sft")[-1]
+    assert stopped >= 7 and stopped % 5, "at a step of its own, not only at those of save_steps"
+    assert deployed.ended(second, 10)["state_type"] == "CANCELLED", "no second run of a deployment beside the first"
+
+    # The next run goes on from there. Its tracking server dies, then its worker, both in the middle of Rank-GRPO.
+    third = deployed.start("train", "weekly")
+    deployed.wait_for_log(third, rf"resuming at step {stopped} of", 200)
+    deployed.wait_for_log(third, r"step 2/12", 300)
+    deployed.stack.stop("mlflow", signal.SIGKILL)
+    deployed.wait_for_log(third, r"step 6/12", 120)
+    deployed.kill_worker("cpu")
+    wait_for(lambda: not deployed.stages(), 60, "the end of the stage, whose flow run is gone")
+    crashed_at = _checkpoints(workspace, "rank_grpo")[-1]
+    assert crashed_at >= 6
+
+    # The servers are back; the run that is gone has crashed (the server's automation says so after two minutes).
+    deployed.stack.start("mlflow")
+    deployed.stack.start("worker-cpu")
+    deployed.api(f"flow_runs/{third}/set_state", state={"type": "CRASHED", "name": "Crashed"}, force=True)
+    last = deployed.start("train", "weekly")
+    assert deployed.ended(last, 600)["state_type"] == "COMPLETED", deployed.log(last)[-3000:]
+    told = deployed.log(last)
+    assert f"resuming at step {crashed_at} of 12" in told and "Finished in state Completed" in told
+    assert "stage sft is up to date" in told
+
+    # All of it is in PostgreSQL and the object store: the curves whole, the model registered and promoted.
+    for name, value in deployed.stack.environment().items():
+        monkeypatch.setenv(name, value)
+    client = MlflowClient()
+    champion = client.get_model_version_by_alias(MODEL_NAME, CHAMPION)
+    assert champion.version == "1" and (deployed.stack.folder / "s3").rglob("model.safetensors")
+    record = json.loads((workspace / "runs" / "rank_grpo.json").read_text())
+    steps = [point.step for point in client.get_metric_history(record["run_id"], "reward")]
+    assert steps == list(range(1, 13)), "every step once, those of the run that crashed among them"
+    assert client.get_run(record["run_id"]).info.status == "FINISHED"
+
+    # What a person sees: readable names, the table, the links, the progress.
+    assert deployed.flow_run(last)["name"].startswith("train embedded 20")
+    artifacts = {artifact["key"] for artifact in deployed.api("artifacts/filter", limit=100)}
+    expected = {"train-results", "promotion", "train-run", "train-report", "progress-sft", "progress-rank-grpo"}
+    assert expected <= artifacts
+
+
+def test_a_clone_by_hand_and_a_run_by_hand(deployed):
+    """`convrec tracking sync` has nothing left, and the champion answers whoever has the team's variables."""
+    workspace = deployed.workspaces / "train"
+    sync = deployed.run("python", "-m", "convrec.cli", "tracking", "sync", cwd=workspace)
+    assert "not sent" not in sync.stdout
+    answer = deployed.run(
+        "python", "-m", "convrec.cli", "recommend", "I loved Heat", "-n", "3", "--json", cwd=workspace
+    )
+    assert len(json.loads(answer.stdout)) == 3
