@@ -1,6 +1,7 @@
 """`make deploy`: everything of prefect.yaml at the server of PREFECT_API_URL, with what its runs need there.
 
-Run again, it brings all of it up to date. Workers are started apart: `prefect worker start --pool cpu`, or `gpu`.
+Run again, it brings all of it up to date. The work pools are made by their workers (`prefect worker start --pool cpu
+--type process`, or `gpu`), and by the stack.
 """
 
 import argparse
@@ -9,12 +10,10 @@ import subprocess
 import sys
 from datetime import timedelta
 
-from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import StateType
 from prefect.events.actions import ChangeFlowRunState
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
-from prefect.exceptions import ObjectAlreadyExists
 from rich.console import Console
 
 from tasks.dvc_stage import ensure_gpu_limit, has_server, tool_environment
@@ -47,14 +46,6 @@ LOST = AutomationCore(
 )
 
 
-def _make_pools(client: SyncPrefectClient) -> None:
-    for name in POOLS:
-        try:
-            client.create_work_pool(WorkPoolCreate(name=name, type="process"))
-        except ObjectAlreadyExists:
-            continue
-
-
 def _make_automation() -> None:
     from anyio import run
 
@@ -68,7 +59,7 @@ def _make_automation() -> None:
 
 
 def main() -> None:
-    """Make pools, limit and automation, then register the deployments."""
+    """Make limit and automation, then register the deployments."""
     parser = argparse.ArgumentParser(prog="python -m flows.deploy", description=__doc__)
     parser.add_argument(
         "--training-pool", choices=POOLS, default="gpu", help="the work pool of training and evaluation: %(default)s"
@@ -79,8 +70,6 @@ def main() -> None:
             "[red]PREFECT_API_URL is not set: name the server, as in `make stack-up`'s .stack/env[/red]"
         )
         sys.exit(2)
-    with get_client(sync_client=True) as client:
-        _make_pools(client)
     ensure_gpu_limit()
     _make_automation()
     environment = {**tool_environment(), POOL_VARIABLE: options.training_pool}

@@ -1,4 +1,4 @@
-"""What the servers need once: databases and their users, the bucket, the team's user.
+"""What the servers need once: databases and their users, the bucket, the team's user, the work pools.
 
 Each step may be repeated: what is there stays, passwords become those of the variables. `python -m stack.provision STEP
 ...` reads the environment; the containers and the native stack both do it this way.
@@ -19,6 +19,7 @@ Variables = Mapping[str, str]
 
 # The role that owns each database.
 DATABASES = {"mlflow": "mlflow", "mlflow_auth": "mlflow", "prefect": "prefect"}
+POOLS = ("cpu", "gpu")
 _TIMEOUT = 30
 
 
@@ -80,7 +81,18 @@ def team(variables: Variables) -> None:
     answer.raise_for_status()
 
 
-STEPS: dict[str, Callable[[Variables], None]] = {"databases": databases, "bucket": bucket, "team": team}
+def pools(variables: Variables) -> None:
+    """Create Prefect's work pools; `make deploy` adds all else that the flows need of the server."""
+    user, _, password = variables["PREFECT_API_AUTH_STRING"].partition(":")
+    for name in POOLS:
+        values = {"name": name, "type": "process"}
+        url = f"{variables['PREFECT_API_URL']}/work_pools/"
+        answer = requests.post(url, json=values, auth=(user, password), timeout=_TIMEOUT)
+        if answer.status_code != requests.codes.conflict:  # it is there already
+            answer.raise_for_status()
+
+
+STEPS: dict[str, Callable[[Variables], None]] = {"databases": databases, "bucket": bucket, "team": team, "pools": pools}
 
 
 def main() -> None:

@@ -152,7 +152,7 @@ SERVICES = {
     "postgres": Service(_postgres, _has_database, ("databases",)),
     "s3": Service(_s3, lambda settings: _listens(settings.ports["s3"]), ("bucket",)),
     "mlflow": Service(_mlflow, lambda settings: _answers(f"{settings.address('mlflow')}/health"), ("team",)),
-    "prefect": Service(_prefect, lambda settings: _answers(f"{settings.address('prefect')}/api/health")),
+    "prefect": Service(_prefect, lambda settings: _answers(f"{settings.address('prefect')}/api/health"), ("pools",)),
     "worker-cpu": Service(_worker("cpu"), lambda settings: _is_online(settings, "cpu")),
     "worker-gpu": Service(_worker("gpu"), lambda settings: _is_online(settings, "gpu")),
 }
