@@ -163,7 +163,7 @@ ROWS = (("postgres", "s3"), ("mlflow", "prefect"), ("worker-cpu", "worker-gpu"))
 def _is_online(settings: Settings, pool: str) -> bool:
     variables = settings.clients()
     user, _, password = variables["PREFECT_API_AUTH_STRING"].partition(":")
-    wanted = {"workers": {"name": {"any_": [f"native-{pool}"]}, "status": {"any_": ["ONLINE"]}}}
+    wanted = {"workers": {"status": {"any_": ["ONLINE"]}}}
     url = f"{variables['PREFECT_API_URL']}/work_pools/{pool}/workers/filter"
     try:
         answer = requests.post(url, json=wanted, auth=(user, password), timeout=5)
