@@ -34,17 +34,12 @@ class _ShingleSets(NamedTuple):
         return _ShingleSets(self.values[keep], owners, np.bincount(owners, minlength=len(self.sizes)))
 
 
-def shingles(text: str) -> set[int]:
-    """Return the hashes (64 bits) of a text's sequences of `SHINGLE_WORDS` words, without case and punctuation.
+def _shingle_sets(texts: Sequence[str]) -> _ShingleSets:
+    """Return the shingles of folded texts: the hashes (64 bits) of their sequences of `SHINGLE_WORDS` words.
 
     A shorter text is one shingle, all its words, so that it is like texts of the very same words only; a text without
     any word has none, and is like no other.
     """
-    return set(_shingle_sets([fold(text)]).values.tolist())
-
-
-def _shingle_sets(texts: Sequence[str]) -> _ShingleSets:
-    """Return the shingles of folded texts."""
     parts = [_shingles_of(texts[first : first + _SLICE], first) for first in range(0, len(texts), _SLICE)]
     schema = {"owner": pl.Int32, "value": pl.Int64}
     found = pl.concat([pl.DataFrame(schema=schema), *parts], rechunk=True).sort("value")
@@ -187,8 +182,9 @@ def find_leaks(
     """Return for each training row why it leaks a held-out split, or None. `held_out` maps the splits' names to rows.
 
     In this order, and within a reason in the order of the splits: the row has the `conversation_id` of a held-out row;
-    its transcript is the same without case and spacing; the Jaccard similarity of the two transcripts' shingles (see
-    `shingles`) is at least `similarity`, above 0 and at most 1. All pairs of distinct prompts are compared, exactly.
+    its transcript is the same without case and spacing; the Jaccard similarity of the two transcripts' shingles, their
+    sequences of 5 words, is at least `similarity`, above 0 and at most 1. All pairs of distinct prompts are compared,
+    exactly.
 
     Shingles that more than `template_share` of the distinct training prompts hold, an instruction before every request,
     are not counted as similarity; at 1.0 all are.
