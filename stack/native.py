@@ -64,7 +64,7 @@ class Stack:
 
     def _wait(self, name: str, settings: Settings) -> None:
         service, process = SERVICES[name], self._process(name)
-        process.wait_until(lambda: service.ready(settings), service.seconds)
+        process.wait_until(lambda: service.ready(settings, process.started()), service.seconds)
         for step in service.steps:
             provision.STEPS[step](settings.provisioning())
 

@@ -42,6 +42,11 @@ class Process:
             return None
         return process if same else None
 
+    def started(self) -> float:
+        """Return when the running process started, in seconds of the epoch; 0 where it has ended."""
+        process = self._find()
+        return process.create_time() if process else 0.0
+
     def start(self, command: list[str], environment: Mapping[str, str], cwd: Path) -> None:
         """Start the process, if it does not run yet, and note who it is."""
         if self._find():

@@ -5,6 +5,7 @@ import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psycopg2
@@ -34,7 +35,7 @@ def surroundings() -> dict[str, str]:
     return {**kept, "PATH": path, "PYTHONUNBUFFERED": "1", "DO_NOT_TRACK": "1", "MLFLOW_DISABLE_TELEMETRY": "true"}
 
 
-def _has_database(settings: Settings) -> bool:
+def _has_database(settings: Settings, _since: float) -> bool:
     """Return whether PostgreSQL accepts its own user: it listens before it has recovered from a crash."""
     words = settings.secrets["POSTGRES_PASSWORD"]
     try:
@@ -142,7 +143,7 @@ class Service:
     """One server: how it starts, when it is ready, and which steps of `stack.provision` follow."""
 
     launch: Callable[[Settings], Launch]
-    ready: Callable[[Settings], bool]
+    ready: Callable[[Settings, float], bool]  # given the time when its process started
     steps: tuple[str, ...] = ()
     seconds: float = 120  # to become ready
 
@@ -150,23 +151,24 @@ class Service:
 # In the order in which they start.
 SERVICES = {
     "postgres": Service(_postgres, _has_database, ("databases",)),
-    "s3": Service(_s3, lambda settings: _listens(settings.ports["s3"]), ("bucket",)),
-    "mlflow": Service(_mlflow, lambda settings: _answers(f"{settings.address('mlflow')}/health"), ("team",)),
-    "prefect": Service(_prefect, lambda settings: _answers(f"{settings.address('prefect')}/api/health"), ("pools",)),
-    "worker-cpu": Service(_worker("cpu"), lambda settings: _is_online(settings, "cpu")),
-    "worker-gpu": Service(_worker("gpu"), lambda settings: _is_online(settings, "gpu")),
+    "s3": Service(_s3, lambda settings, _: _listens(settings.ports["s3"]), ("bucket",)),
+    "mlflow": Service(_mlflow, lambda settings, _: _answers(f"{settings.address('mlflow')}/health"), ("team",)),
+    "prefect": Service(_prefect, lambda settings, _: _answers(f"{settings.address('prefect')}/api/health"), ("pools",)),
+    "worker-cpu": Service(_worker("cpu"), lambda settings, since: _is_online(settings, "cpu", since)),
+    "worker-gpu": Service(_worker("gpu"), lambda settings, since: _is_online(settings, "gpu", since)),
 }
 # Those of a row start together, once those before it are ready and provided.
 ROWS = (("postgres", "s3"), ("mlflow", "prefect"), ("worker-cpu", "worker-gpu"))
 
 
-def _is_online(settings: Settings, pool: str) -> bool:
+def _is_online(settings: Settings, pool: str, since: float) -> bool:
+    """Return whether the worker has told the server of itself since it was started, in seconds of the epoch."""
     variables = settings.clients()
     user, _, password = variables["PREFECT_API_AUTH_STRING"].partition(":")
-    wanted = {"workers": {"status": {"any_": ["ONLINE"]}}}
+    wanted = {"workers": {"last_heartbeat_time": {"after_": datetime.fromtimestamp(since, UTC).isoformat()}}}
     url = f"{variables['PREFECT_API_URL']}/work_pools/{pool}/workers/filter"
     try:
         answer = requests.post(url, json=wanted, auth=(user, password), timeout=5)
     except requests.RequestException:
         return False
-    return answer.ok and bool(answer.json())
+    return answer.ok and f"native-{pool}" in [worker["name"] for worker in answer.json()]
