@@ -1,0 +1,192 @@
+"""docker-compose.yml and .env.example: valid, pinned, for this machine only, without a secret of their own."""
+
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from stack import provision
+from stack.settings import SECRETS
+
+ROOT = Path(__file__).parent.parent.parent
+FILE = ROOT / "docker-compose.yml"
+SERVERS = {"postgres", "s3", "mlflow", "prefect"}
+ONCE = {"storage", "accounts"}
+WORKERS = {"worker", "worker-gpu"}
+REQUIRED = re.compile(r"\$\{([A-Z0-9_]+):\?")
+
+
+@pytest.fixture(scope="module")
+def described() -> dict:
+    return YAML(typ="safe").load(FILE)
+
+
+@pytest.fixture(scope="module")
+def compose() -> str:
+    """Docker Compose 2 of Debian 13, unpacked without being installed, as on any Debian with its keys."""
+    folder = ROOT / ".cache" / "compose"
+    program = folder / "usr" / "libexec" / "docker" / "cli-plugins" / "docker-compose"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        keys = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+        if not program.exists() and not (keys.exists() and shutil.which("apt-get")):
+            pytest.skip("Docker Compose is fetched from Debian, which needs apt-get and Debian's keys")
+        if not program.exists():
+            for name in ("lists/partial", "cache/archives/partial"):
+                (folder / name).mkdir(parents=True, exist_ok=True)
+            (folder / "status").touch()
+            (folder / "sources").write_text(f"deb [signed-by={keys}] http://deb.debian.org/debian trixie main\n")
+            options = {
+                "Dir::Etc::SourceList": folder / "sources",
+                "Dir::Etc::SourceParts": "/dev/null",
+                "Dir::State": folder,
+                "Dir::State::status": folder / "status",
+                "Dir::Cache": folder / "cache",
+                "APT::Sandbox::User": "root",
+            }
+            apt = ["apt-get", "-qq", *[word for item in options.items() for word in ("-o", "{}={}".format(*item))]]
+            for command in (["update"], ["download", "docker-compose"]):
+                done = subprocess.run([*apt, *command], cwd=folder, capture_output=True, text=True, timeout=300)
+                if done.returncode:
+                    pytest.skip(f"Docker Compose cannot be fetched from Debian: {done.stderr[-300:]}")
+            (package,) = folder.glob("docker-compose_*.deb")
+            subprocess.run(["dpkg-deb", "--extract", package, folder], check=True)
+            shutil.rmtree(folder / "lists")
+    return str(program)
+
+
+def config(compose: str, folder: Path, secrets: dict[str, str]) -> subprocess.CompletedProcess:
+    """Let Compose resolve the file with a .env of these secrets, all profiles on."""
+    (folder / "env").write_text("".join(f"{name}={value}\n" for name, value in secrets.items()))
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder)}
+    command = [compose, "--file", str(FILE), "--env-file", str(folder / "env"), "--profile", "gpu", "config"]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_file_fits_the_specification():
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(FILE)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_compose_resolves_the_file(compose, tmp_path):
+    done = config(compose, tmp_path, {name: f"secret-of-{name}" for name in SECRETS})
+    assert done.returncode == 0, done.stderr
+    services = YAML(typ="safe").load(done.stdout)["services"]
+    assert set(services) == SERVERS | ONCE | WORKERS
+    assert services["mlflow"]["environment"]["PGPASSWORD"] == "secret-of-MLFLOW_DB_PASSWORD"
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_compose_refuses_an_unset_secret_by_its_name(compose, tmp_path, name):
+    secrets = {other: "x" for other in SECRETS if other != name}
+    for given in (secrets, {**secrets, name: ""}):
+        done = config(compose, tmp_path, given)
+        assert done.returncode != 0
+        assert name in done.stderr
+
+
+def test_the_services_are_those_of_the_documentation(described):
+    assert set(described["services"]) == SERVERS | ONCE | WORKERS
+    assert described["services"]["worker-gpu"]["profiles"] == ["gpu"]
+    (device,) = described["services"]["worker-gpu"]["deploy"]["resources"]["reservations"]["devices"]
+    assert device["capabilities"] == ["gpu"]
+
+
+@pytest.mark.parametrize("name", sorted(SERVERS | ONCE | WORKERS))
+def test_every_service_is_confined(described, name):
+    service = described["services"][name]
+    assert service["read_only"] is True
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["cap_drop"] == ["ALL"]
+    assert "privileged" not in service
+    limits = service["deploy"]["resources"]["limits"]
+    assert set(limits) == {"cpus", "memory"}
+    assert service["restart"] == ("on-failure:5" if name in ONCE else "unless-stopped")
+    assert ("healthcheck" in service) == (name not in ONCE)
+    assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
+    _, _, tag = service["image"].partition("@")[0].rpartition(":")
+    assert re.match(r"v?\d+\.\d+", tag)
+    assert "build" in service or "@sha256:" in service["image"]
+
+
+@pytest.mark.parametrize("name", sorted(SERVERS | ONCE | WORKERS))
+def test_who_depends_on_whom_waits_for_it(described, name):
+    for other, how in described["services"][name].get("depends_on", {}).items():
+        wanted = "service_completed_successfully" if other in ONCE else "service_healthy"
+        assert how["condition"] == wanted
+
+
+def test_volumes_are_defined_and_used(described):
+    used = {
+        volume.partition(":")[0]
+        for service in described["services"].values()
+        for volume in service.get("volumes", [])
+        if not volume.startswith((".", "/"))
+    }
+    assert used == set(described["volumes"])
+
+
+def test_secrets_come_from_the_environment_only(described):
+    text = FILE.read_text()
+    assert set(REQUIRED.findall(text)) == set(SECRETS)
+    secret = re.compile(r"PASSWORD|SECRET|ACCESS_KEY|AUTH_STRING|TOKEN")
+    for service in described["services"].values():
+        for name, value in service.get("environment", {}).items():
+            assert bool(secret.search(name)) == bool(REQUIRED.search(str(value))), name
+
+
+def test_the_example_names_every_secret_and_gives_none():
+    lines = [line for line in (ROOT / ".env.example").read_text().splitlines() if line and not line.startswith("#")]
+    assert sorted(lines) == sorted(f"{name}=" for name in SECRETS)
+
+
+def test_the_recipe_of_the_example_makes_private_random_secrets(tmp_path):
+    text = (ROOT / ".env.example").read_text()
+    (tmp_path / ".env.example").write_text(text)
+    (recipe,) = [line.lstrip("# ") for line in text.splitlines() if "openssl" in line]
+    subprocess.run(["bash", "-c", recipe], cwd=tmp_path, check=True, timeout=60)
+    lines = [line for line in (tmp_path / ".env").read_text().splitlines() if line and not line.startswith("#")]
+    made = dict(line.split("=", 1) for line in lines)
+    assert set(made) == set(SECRETS)
+    assert len(set(made.values())) == len(SECRETS)
+    assert all(re.fullmatch("[0-9a-f]{40}", value) for value in made.values())
+    assert (tmp_path / ".env").stat().st_mode & 0o777 == 0o600
+
+
+def test_images_are_built_on_pinned_ones_with_the_locked_versions():
+    for name in ("Dockerfile", "mlflow/Dockerfile"):
+        text = (ROOT / name).read_text()
+        stages = re.findall(r"AS (\S+)", text)
+        bases = [base for base in re.findall(r"^FROM (\S+)", text, re.MULTILINE) if base not in stages]
+        assert bases, name
+        assert all(re.fullmatch(r"\S+:\d+\.\d+\.\d+-\S+@sha256:[0-9a-f]{64}", base) for base in bases)
+        installs = re.findall(r"pip install[^&\n]*", text)
+        assert installs, name
+        assert all("-c /tmp/constraints.txt" in line for line in installs)
+        assert re.findall(r"^USER (\S+)", text, re.MULTILINE)[-1] == "10001"
+
+
+def test_versions_in_the_names_of_images_are_the_locked_ones(described):
+    locked = dict(line.split("==") for line in (ROOT / "requirements/constraints.txt").read_text().splitlines()[1:])
+    assert described["services"]["mlflow"]["image"] == f"convrec/mlflow:{locked['mlflow']}"
+    assert described["services"]["prefect"]["image"] == f"convrec/prefect:{locked['prefect']}"
+
+
+def test_what_runs_once_takes_known_steps_with_their_variables(described):
+    """The containers take the steps that the native stack takes, and its tests see at work."""
+    taken = [described["services"][name]["command"][3:] for name in ("storage", "accounts")]
+    assert taken == [["databases", "bucket"], ["team", "pools"]]
+    assert [step for steps in taken for step in steps] == list(provision.STEPS)
+    source = (ROOT / "stack" / "provision.py").read_text()
+    read = {*re.findall(r'variables\["([A-Z0-9_]+)"\]', source), *re.findall(r"variables\['([A-Z0-9_]+)'\]", source)}
+    read |= {f"{role.upper()}_DB_PASSWORD" for role in provision.DATABASES.values()}
+    given = {name for service in ONCE for name in described["services"][service]["environment"]}
+    assert given == read
