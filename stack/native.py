@@ -14,7 +14,10 @@ from stack.settings import Settings, choose_ports
 
 
 class Stack:
-    """The servers whose data, logs and secrets are in `folder`; `ports` fixes some of them, 0 is any free one."""
+    """The servers whose data, logs and secrets are in `folder`.
+
+    `ports` fixes some at the next `up` (0: any free one).
+    """
 
     def __init__(self, folder: Path | str, ports: Mapping[str, int] | None = None):
         self.folder = Path(folder).absolute()
@@ -46,8 +49,7 @@ class Stack:
             self._process(name)
         with self._alone():
             settings = self._settings()
-            if not any(process.pid() for process in self._processes.values()):
-                settings.ports = choose_ports(settings.ports, self._fixed)
+            self._choose_ports(settings)
             settings.save()
             for row in ROWS:
                 names = [name for name in row if name in wanted]
@@ -55,6 +57,14 @@ class Stack:
                     self._launch(name, settings)
                 for name in names:
                     self._wait(name, settings)
+
+    def _choose_ports(self, settings: Settings) -> None:
+        """Give the settings their ports: what runs keeps them, what starts keeps those of its folder that are free."""
+        if not any(process.pid() for process in self._processes.values()):
+            settings.ports = choose_ports(settings.ports, self._fixed)
+        elif any(port and port != settings.ports.get(name) for name, port in self._fixed.items()):
+            raise StackError("ports cannot change while servers run: stop them first (python -m stack down)")
+        self._fixed = {}
 
     def _launch(self, name: str, settings: Settings) -> None:
         process = self._process(name)

@@ -43,6 +43,18 @@ def test_a_fixed_port_is_kept_or_refused(taken):
         choose_ports(PORTS, {"minio": 9000})
 
 
+def test_ports_that_were_any_stay_what_they_became(tmp_path):
+    stack = Stack(tmp_path, ROOMY)
+    stack.up([])
+    chosen = stack.environment()["PREFECT_API_URL"]
+    stack.up([])
+    assert stack.environment()["PREFECT_API_URL"] == chosen
+    again = Stack(tmp_path)
+    again.up([])
+    assert again.environment()["PREFECT_API_URL"] == chosen
+    assert chosen != f"http://127.0.0.1:{PORTS['prefect']}/api"
+
+
 def test_secrets_are_made_once_and_differ(tmp_path):
     settings = Settings.load(tmp_path)
     settings.save()
