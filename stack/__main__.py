@@ -43,7 +43,7 @@ def _tell(stack: Stack) -> bool:
     for name in SERVICES:
         pid = stack.pid(name)
         running = running and pid is not None
-        address = stack.address(name) if name in PORTS else ""
+        address = stack.address(name) if pid and name in PORTS else ""
         print(f"{name:<12} {f'pid {pid}' if pid else 'stopped':<12} {address}".rstrip())
     return running
 

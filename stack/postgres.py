@@ -61,12 +61,13 @@ def prepare(data: Path, password: str) -> None:
     Raises `StackError` where the server's user cannot reach the folder.
     """
     bin_folder = programs()
-    if (data / "PG_VERSION").exists():
+    if data.exists():
         return
-    shutil.rmtree(data, ignore_errors=True)  # what an interrupted start has left
-    data.mkdir(mode=0o700)
-    _give(data)
-    if subprocess.run(as_server(["test", "-w", str(data)]), check=False).returncode:
+    new = data.with_name("postgres.new")  # so that an interrupted initdb leaves nothing that looks whole
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(mode=0o700)
+    _give(new)
+    if subprocess.run(as_server(["test", "-w", str(new)]), check=False).returncode:
         raise StackError(
             f"the user postgres cannot reach {data}, and PostgreSQL refuses to be root: run as another user, "
             "name a folder with --folder that others may pass through, or chmod o+x the folders above it"
@@ -75,12 +76,12 @@ def prepare(data: Path, password: str) -> None:
     write_private(words, password)
     _give(words)
     options = ["--username=postgres", "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--data-checksums"]
-    command = [str(bin_folder / "initdb"), f"--pgdata={data}", f"--pwfile={words}", "--no-instructions", *options]
+    command = [str(bin_folder / "initdb"), f"--pgdata={new}", f"--pwfile={words}", "--no-instructions", *options]
     done = subprocess.run(as_server(command), cwd="/", capture_output=True, text=True, check=False)
     words.unlink()
     if done.returncode:
-        shutil.rmtree(data, ignore_errors=True)
         raise StackError(f"initdb failed: {done.stderr.strip()[-2000:]}")
+    new.rename(data)
 
 
 def command(data: Path, port: int) -> list[str]:

@@ -7,14 +7,17 @@ import socket
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
 
 from stack import Stack, StackError
 from stack.process import Process
+from stack.services import SERVICES
 from stack.settings import HOST, PORTS, SECRETS, Settings, choose_ports, write_private
 
+ROOT = Path(__file__).parent.parent.parent
 ROOMY = {"postgres": 0, "s3": 0, "mlflow": 0, "prefect": 0}
 SLEEPER = [sys.executable, "-c", "import time; print('ready', flush=True); time.sleep(600)"]
 
@@ -130,6 +133,35 @@ def test_stopping_ends_what_was_started_in_other_sessions_but_a_crash_does_not(t
     assert (child.is_running() and child.status() != psutil.STATUS_ZOMBIE) == survives
     if survives:
         child.kill()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts PostgreSQL as another user")
+def test_a_folder_that_postgres_cannot_reach_is_refused(tmp_path):
+    (tmp_path / "hidden").mkdir(mode=0o700)
+    stack = Stack(tmp_path / "hidden" / "stack", ROOMY)
+    with pytest.raises(StackError, match="user postgres cannot reach .*hidden.*chmod"):
+        stack.up(["postgres"])
+    assert stack.pid("postgres") is None
+
+
+def run_command(*arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "stack", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_command_says_what_does_not_run(tmp_path):
+    told = run_command("--folder", str(tmp_path / "none"), "status")
+    assert told.returncode == 1
+    assert [line.split() for line in told.stdout.splitlines()] == [[name, "stopped"] for name in SERVICES]
+    assert run_command("--folder", str(tmp_path / "none"), "down").returncode == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_refuses_what_it_cannot_do_in_one_line(tmp_path, taken):
+    told = run_command("--folder", str(tmp_path), "up", "--port", f"mlflow={taken}")
+    assert (told.returncode, told.stdout) == (1, "")
+    assert told.stderr == f"stack: port {taken} for mlflow is taken: stop what listens there, or name another\n"
+    assert "is not of the form mlflow=5001" in run_command("up", "--port", "5001").stderr
 
 
 def test_an_unknown_service_is_named(tmp_path):
