@@ -2,7 +2,7 @@
 
 import os
 import sys
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +24,7 @@ from tasks.artifacts import Progress
 from tasks.process import run_command
 
 GPU_LIMIT = "gpu"  # a global concurrency limit of the Prefect server
+_LEASE_SECONDS = 120.0  # renewed while the stage runs: the slot of a run that was killed is free after that
 _TAIL = 4  # lines of a failed stage's output in the message
 
 
@@ -151,9 +152,10 @@ def run_stage(stage: Stage, force: bool, parent_run: str | None) -> None:
         _reproduce(stage, force, parent_run)
 
 
-def gpu_slot(needed: bool = True):
+def gpu_slot(needed: bool = True) -> AbstractContextManager[None]:
     """Hold a slot of the server's limit `gpu`, waiting for it; without a server there is nobody to wait for."""
     if not (needed and has_server()):
         return nullcontext()
     ensure_gpu_limit()
-    return concurrency(GPU_LIMIT, occupy=1)
+    get_run_logger().info("waiting for a slot of the concurrency limit %r", GPU_LIMIT)
+    return concurrency(GPU_LIMIT, occupy=1, lease_duration=_LEASE_SECONDS)

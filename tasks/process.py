@@ -4,6 +4,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import TextIO
 
 import psutil
 
@@ -54,19 +55,26 @@ def run_command(
         end_tree(process.pid)
 
     limit = threading.Timer(timeout_seconds, end_late) if timeout_seconds else None
+    assert process.stdout is not None
     try:
         if limit:
             limit.start()
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.strip():
-                on_line(line.rstrip())
+        _read(process.stdout, on_line)
         status = process.wait()
     finally:
         if limit:
             limit.cancel()
-        end_tree(process.pid)
+        end = threading.Thread(target=end_tree, args=(process.pid,))
+        end.start()
+        _read(process.stdout, on_line)  # what it says at its end, of its checkpoint for instance
+        end.join()
         process.wait()
     if overrun.is_set():
         raise TimeoutError
     return status
+
+
+def _read(output: TextIO, on_line: Callable[[str], None]) -> None:
+    for line in output:
+        if line.strip():
+            on_line(line.rstrip())

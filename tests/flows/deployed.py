@@ -123,10 +123,13 @@ class Deployed:
             process.kill()
 
     def stages(self) -> list[psutil.Process]:
-        """Return the processes that work in one of the workspaces."""
-        found = []
-        for process in psutil.process_iter(["cwd", "status"]):
-            cwd = process.info["cwd"]
-            if cwd and cwd.startswith(str(self.workspaces) + "/") and process.info["status"] != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        return found
+        """Return the processes that work in one of the workspaces, the workers aside."""
+        workers = {self.stack.pid(name) for name in ("worker-cpu", "worker-gpu")}
+        folder = f"{self.workspaces}{os.sep}"
+        return [
+            process
+            for process in psutil.process_iter(["cwd", "status"])
+            if (process.info["cwd"] or "").startswith(folder)
+            and process.info["status"] != psutil.STATUS_ZOMBIE
+            and process.pid not in workers
+        ]

@@ -155,7 +155,8 @@ def _replay_in_background(root: Path) -> None:
     def send() -> None:
         try:
             for replayed in replay_left(root):
-                logger.info("left by an earlier process: %s", replayed)
+                if not replayed.is_alive:
+                    logger.info("left by an earlier process: %s", replayed)
         except Exception as error:  # nothing of this may stop the work: the journals stay
             logger.warning("journals of earlier processes could not be sent (%s)", redact(str(error)))
 
