@@ -19,7 +19,7 @@ from convrec.evaluation.comparison import mean_interval
 from convrec.evaluation.page import metric_label
 from convrec.evaluation.scoring import mean_scores, score_lists
 from convrec.generation.lists import EngineOptions, Settings, model_lists
-from convrec.generation.models import find_model
+from convrec.generation.models import check_model, find_model
 from convrec.paths import Paths
 from convrec.stages.files import read_catalog, read_split_rows, write_json
 from convrec.tracking import Run, data_tags, file_md5, stage_run
@@ -87,6 +87,7 @@ def _locate(name: str, params: Params) -> tuple[Path, Settings]:
     from convrec.registry import download_version  # noqa: PLC0415  (imports this module)
 
     version = download_version(name)
+    check_model(version.checkpoint, f"--model {name}", params.base_model.trust_remote_code)
     return version.checkpoint, version.settings
 
 

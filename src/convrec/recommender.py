@@ -274,6 +274,7 @@ def open_recommender(name: str) -> Recommender:
         from convrec.registry import download_version, read_version  # noqa: PLC0415  (imports mlflow)
 
         version = download_version(name) if name.startswith("models:/") else read_version(folder, name)
+        check_model(version.checkpoint, f"--model {name}")
         return Recommender.load(version.checkpoint, version.catalog, version.settings)
     if not (folder / "config.json").is_file():
         raise InputError(f"--model {name}: not a model's folder; give one with config.json, or models:/NAME@ALIAS")

@@ -2,6 +2,7 @@
 
 import ast
 import io
+import json
 import pickle
 import shutil
 from pathlib import Path
@@ -14,8 +15,10 @@ from convrec.demonstrations.embedding import SentenceEmbedder
 from convrec.errors import InputError
 from convrec.generation.models import check_model
 from convrec.pretrained import load_model
+from convrec.recommender import open_recommender
 from convrec.training.start import resolve_start
 from tests.demonstrations.test_embedding import _make_model
+from tests.recommending import CATALOG
 from tests.rl.tiny import make_tiny_model, tiny_trainer
 from tests.security.hostile import Mark, hostile_pickle, save_plain_model
 
@@ -109,6 +112,24 @@ def test_an_embedder_with_pickled_weights_is_refused(tmp_path, marker):
         weights.unlink()
     with pytest.raises(InputError, match="pickles"):
         SentenceEmbedder(str(folder))
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "adapter_model.bin"])
+def test_a_registered_version_with_pickled_weights_is_refused(tmp_path, marker, name):
+    model = save_plain_model(tmp_path / "version" / "artifacts" / "rank_grpo")
+    CATALOG.to_frame().to_parquet(tmp_path / "version" / "artifacts" / "catalog.parquet")
+    config = {"instruction": None, "list_length": 3, "max_completion_length": 64}
+    (tmp_path / "version" / "MLmodel").write_text(json.dumps({"flavors": {"python_function": {"config": config}}}))
+    assert open_recommender(str(tmp_path / "version")).recommend(["a film"], n=1)
+    (model / "model.safetensors").unlink()
+    (model / name).write_bytes(hostile_pickle(marker))
+    if name.startswith("adapter"):
+        base = save_plain_model(tmp_path / "base")
+        adapters = {"peft_type": "LORA", "r": 1, "target_modules": ["q_proj"], "base_model_name_or_path": str(base)}
+        (model / "adapter_config.json").write_text(json.dumps(adapters))
+    with pytest.raises(InputError, match=r"lacks \*.safetensors"):
+        open_recommender(str(tmp_path / "version"))
     assert not marker.exists()
 
 
