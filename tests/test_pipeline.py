@@ -25,6 +25,7 @@ from convrec.evaluate_models import evaluate_models
 from convrec.paths import Paths
 from convrec.registry import CHALLENGER, CHAMPION, MODEL_NAME, champion_score
 from tests.project import ROOT, SHRUNK, commit, make_project, run_in, set_params
+from tests.security.hostile import hostile_pickle
 
 pytestmark = pytest.mark.pipeline
 
@@ -266,6 +267,16 @@ def scratch(project, trained, tmp_path) -> Path:
     folder = tmp_path / "scratch"
     shutil.copytree(project, folder, ignore=shutil.ignore_patterns(".git", "checkpoints"), symlinks=True)
     return folder
+
+
+def test_a_foreign_checkpoint_is_refused_in_words(project, scratch, tmp_path):
+    foreign, marker = tmp_path / "checkpoint-2", tmp_path / "unpickled"
+    shutil.copytree(next((project / "checkpoints" / "rank_grpo").glob("*/checkpoint-2")), foreign)
+    (foreign / "optimizer.pt").write_bytes(hostile_pickle(marker))
+    set_params(scratch, {"rank_grpo": {"start": str(foreign)}})
+    result = run_in(scratch, sys.executable, "-m", "convrec.cli", "rank_grpo", check=False)
+    assert result.returncode == 2 and "holds more than tensors and numbers" in result.stderr
+    assert "Traceback" not in result.stderr and not marker.exists()
 
 
 def test_both_trainings_run_in_two_processes(scratch):
