@@ -66,7 +66,7 @@ def test_a_record_that_a_full_disk_cut_takes_no_other_with_it(tmp_path, monkeypa
     journal.append("tags", tags={"n": "3"})
     kinds = [(record["kind"], record.get("tags")) for record in _records(journal)]
     assert kinds == [("tags", {"n": "1"}), (journals.TORN, None), ("tags", {"n": "3"})]
-    assert "could not be written" in caplog.text
+    assert "cannot be written" in caplog.text
     assert journal.last_status()[0] is None
 
 

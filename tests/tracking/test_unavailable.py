@@ -155,6 +155,28 @@ def test_what_always_breaks_a_server_that_answers_is_set_aside(project, monkeypa
     assert '"key":"bad"' in (project / journals.REFUSED).read_text()
 
 
+def test_a_position_that_cannot_be_written_is_no_end(project, monkeypatch, caplog):
+    """What was sent is not taken for done: the journal stays, for others to send."""
+
+    class Client:
+        def __init__(self, uri):
+            pass
+
+        def log_batch(self, run_id, metrics=(), params=(), tags=()): ...
+
+    def full(self, lane, position):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(delivery.mlflow, "MlflowClient", Client)
+    monkeypatch.setattr(journals.Journal, "mark_sent", full)
+    run = tracking.Run(About("r1", "sft", "x", True, 1), project)
+    run.log_metrics({"loss": 1.0}, 0)
+    run.close()
+    assert "No space left" in caplog.text and "convrec tracking sync" in caplog.text
+    (left,) = journals.left_journals(project / journals.FOLDER)
+    assert not journals.Journal.adopt(left).is_sent()
+
+
 def test_a_silent_run_records_nothing(project):
     run = tracking.SilentRun()
     run.log_metrics({"loss": 1.0})

@@ -57,8 +57,14 @@ class Delivery:
 
     def send(self) -> None:
         """Send all that waits. Raises `Undelivered` with the reason; artifacts that fail hold up no metrics."""
-        self._send_lane("records", self._groups(), self._send_records)
-        self._send_lane("artifacts", (([record], end) for record, end in self._unsent("artifacts")), self._send_file)
+        files = (([record], end) for record, end in self._unsent("artifacts"))
+        try:
+            self._send_lane("records", self._groups(), self._send_records)
+            self._send_lane("artifacts", files, self._send_file)
+        except Undelivered:
+            raise
+        except Exception as error:  # an object store's library has exceptions of its own
+            raise Undelivered(told(error)) from error
 
     def end(self, status: str, at: int) -> None:
         """Give the run its final status."""
@@ -92,10 +98,7 @@ class Delivery:
         send: Callable[[Records], None],
     ) -> None:
         for records, end in groups:
-            try:
-                send(records)
-            except Exception as error:  # an object store's library has exceptions of its own
-                raise Undelivered(told(error)) from error
+            send(records)
             self._failures[lane] = 0
             self.journal.mark_sent(lane, end)
             if lane == "artifacts":
@@ -217,7 +220,7 @@ class Sender(threading.Thread):
         super().__init__(name=f"convrec tracking {journal.about.run_id}", daemon=True)
         self._journal, self._delivery = journal, Delivery(journal, uri)
         self._closing = threading.Event()
-        self._is_lost = False
+        self._is_lost = self._is_removed = False
         self.cpu_seconds = 0.0
 
     def run(self) -> None:
@@ -231,9 +234,11 @@ class Sender(threading.Thread):
                 break
             pause = _LINGER if delivered else min(2 * pause, _LONGEST_PAUSE)
             self._closing.wait(pause)
-        if delivered:
-            self._journal.remove()
-        else:
+        try:
+            if delivered:
+                self._journal.remove()
+                self._is_removed = True
+        finally:
             self._journal.release()
 
     def _try(self) -> bool:
@@ -257,7 +262,7 @@ class Sender(threading.Thread):
             self.join(0.05)
             if self._delivery.requests != seen:
                 seen, stall = self._delivery.requests, time.monotonic() + _STALL
-        return not self.is_alive() and not self._is_lost
+        return self._is_removed
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ class Journal:
         self._mutex = threading.Lock()
         self._redact = redactor()
         self._stream: int | None = None
-        self._torn = False
+        self._torn = self._is_full = False
         self._files = 0
         self._positions: dict[str, int] = dict.fromkeys(LANES, 0)
         if (path / _POSITION).is_file():
@@ -116,8 +116,11 @@ class Journal:
                 self._torn = os.write(self._stream, line) < len(line)
                 if self._torn:
                     raise OSError("the disk is full")
+                self._is_full = False
             except OSError as error:
-                logger.error("a record (%s) could not be written to %s (%s)", kind, self.path, error)
+                if not self._is_full:  # told once
+                    logger.error("records (%s) cannot be written to %s (%s)", kind, self.path, error)
+                self._is_full = True
 
     def append_file(self, source: Path | bytes, path: str) -> None:
         """Copy a file, which may change afterwards, and record it as the artifact `path`."""
