@@ -81,7 +81,8 @@ def test_two_months_and_back(project):
     set_params(project, TRAINED)
     told = _run(second_run, project)
     num_rows = len(pd.read_parquet(project / "data" / "processed" / "test.parquet"))
-    assert re.search(rf"Decision: ndcg_at_6 0\.\d+ beats 0\.\d+ of version 1 on the same {num_rows} test rows", told)
+    better = rf"Decision: version 2 was promoted: better than version 1 on the same {num_rows} test rows: ndcg \+0\.\d+"
+    assert re.search(better, told)
     assert "Catalog: 480 -> 480 items: 1 added, 1 removed, 1 renamed, 2 changed" in told
     assert _months(project) == {"2022-12"}
     december = _state(project)

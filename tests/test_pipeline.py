@@ -23,7 +23,9 @@ from convrec.config import load_params
 from convrec.evaluate_checkpoints import evaluate_checkpoints
 from convrec.evaluate_models import evaluate_models
 from convrec.paths import Paths
-from convrec.registry import CHALLENGER, CHAMPION, MODEL_NAME, champion_score
+from convrec.promotion.measure import Contestant, compare
+from convrec.promotion.policy import load_policy
+from convrec.registry import CHALLENGER, CHAMPION, MODEL_NAME, download_version
 from tests.project import ROOT, SHRUNK, commit, make_project, run_in, set_params
 from tests.security.hostile import hostile_pickle
 
@@ -187,13 +189,19 @@ def test_the_champion_is_asked_from_the_command_line(project, trained):
     assert [row["rank"] for row in rows] == [1, 2, 3] and "Heat" not in {row["title"] for row in rows}
 
 
-def test_a_champion_that_was_tested_on_other_rows_is_tested_again(project, client, monkeypatch):
+def test_promotion_measures_a_version_as_the_stage_does(project, client, monkeypatch):
     monkeypatch.chdir(project)
+    params, paths = load_params(), Paths()
     champion = client.get_model_version_by_alias(MODEL_NAME, CHAMPION)
-    client.set_model_version_tag(MODEL_NAME, champion.version, "n_rows", "1")
-    again = champion_score(load_params(), Paths(), "recall_at_6")
-    client.set_model_version_tag(MODEL_NAME, champion.version, "n_rows", champion.tags["n_rows"])
-    assert again == pytest.approx(float(champion.tags["test.recall_at_6"]))
+    model = download_version(f"models:/{MODEL_NAME}/{champion.version}")
+    one = Contestant("1", champion.tags["checkpoint.md5"], model)
+    found = compare(params, paths, load_policy(params.common.cutoffs), one, one)
+    stage = json.loads(paths.metrics("evaluate").read_text())["rank_grpo_constrained"]
+    for metric in ("ndcg_at_6", "in_catalog", "coverage"):
+        assert found.challenger.means[metric] == pytest.approx(stage[metric], abs=1e-6)
+    assert champion.tags["test.ndcg_at_6"] == f"{stage['ndcg_at_6']:.6g}"
+    assert found.gains["ndcg"][:3] == (0, 0, 0) and found.gains["ndcg"].p == 1
+    assert found.slices and all(change.drop == 0 for change in found.slices)
 
 
 def test_the_champion_is_evaluated_as_in_its_stage_and_the_checkpoints_by_step(project, trained, monkeypatch):
