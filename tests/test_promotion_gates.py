@@ -1,11 +1,13 @@
 """Policies and gates: what they let through, by hand-made figures."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ruamel.yaml import YAML
 
 from convrec.config import read_yaml
 from convrec.errors import InputError
@@ -181,6 +183,11 @@ def test_mistakes_in_a_policy_name_field_and_remedy(change, told):
     with pytest.raises(InputError) as error:
         _policy(**change)
     assert str(error.value).startswith("promotion.yaml: ") and told in str(error.value)
+
+
+def test_the_documented_policy_is_the_shipped_one():
+    (block,) = re.findall(r"^```yaml\n(.*?)^```$", (ROOT / "docs" / "promotion.md").read_text(), re.M | re.S)
+    assert YAML(typ="safe", pure=True).load(block) == RAW
 
 
 def test_a_policy_s_file_must_be_there(tmp_path):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import mlflow
 import pytest
+from mlflow.exceptions import MlflowException
 
 from convrec import tracking
 from convrec.cli import main
@@ -327,6 +328,17 @@ def test_what_prune_keeps():
         "is older than the newest 2, and has no alias",
         "is the blue and previous",
     ]
+
+
+def test_prune_removes_the_logged_model_of_what_goes(client):
+    models = [client.create_logged_model(tracking.connect(), name="recommender").model_id for _ in range(2)]
+    for model in models:
+        client.create_model_version(MODEL_NAME, source=f"models:/{model}")
+    add_version(client)
+    prune(2, "prune", remove=True)
+    with pytest.raises(MlflowException, match="not found"):
+        client.get_logged_model(models[0])
+    assert client.get_logged_model(models[1]).model_id == models[1]
 
 
 def test_prune_says_first_and_removes_then(client, capsys):

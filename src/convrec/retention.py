@@ -12,6 +12,8 @@ from convrec.promotion.promote import STATUS_TAG
 from convrec.registry import MODEL_NAME, all_versions, read_aliases
 from convrec.tracking import connect
 
+_LOGGED = "models:/m-"  # how the source of a version that was logged begins: the model's id follows
+
 
 @dataclass(frozen=True)
 class Fate:
@@ -59,10 +61,12 @@ def prune(keep: int, by: str, remove: bool, patience: float = PATIENCE) -> list[
     with promotion_lock(client, by, patience) as lock:
         versions = all_versions(client)
         fates = _fates(client, versions, keep)
+        kept = {version.source for version, fate in zip(versions, fates, strict=True) if fate.stays}
         for version, fate in zip(versions, fates, strict=True):
             if not fate.stays:
                 lock.check()
                 client.delete_model_version(MODEL_NAME, version.version)
-                if version.model_id:
-                    client.delete_logged_model(version.model_id)
+                source = version.source or ""
+                if source not in kept and source.startswith(_LOGGED):
+                    client.delete_logged_model(source.removeprefix("models:/"))
     return fates
