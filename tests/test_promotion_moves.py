@@ -161,6 +161,30 @@ def test_a_failure_anywhere_leaves_the_old_champion_or_the_new_one(client, monke
     assert _aliases(client) == {"champion": "2", "previous": "1"}
 
 
+@pytest.mark.parametrize(
+    ("name", "number", "moved"),
+    [
+        ("set_registered_model_alias", 1, False),  # previous
+        ("set_registered_model_alias", 2, False),  # champion
+        ("set_registered_model_tag", 1, True),  # the log
+        ("set_model_version_tag", 1, True),  # what the version tells
+    ],
+)
+def test_a_rollback_that_fails_changes_nothing_or_is_done(client, monkeypatch, name, number, moved):
+    _promote(client, "1", "2", "3")
+    with monkeypatch.context() as patch:
+        _break(client, patch, name, number)
+        if moved:
+            roll_back(client, "bob", "")
+        else:
+            with pytest.raises(ConnectionError):
+                roll_back(client, "bob", "")
+    after = {"champion": "2", "previous": "1"} if moved else {"champion": "3", "previous": "2"}
+    assert _aliases(client) == after and describe_holder(client) is None
+    tagged, logged = "rolled_back" in client.get_model_version(MODEL_NAME, "3").tags, len(moves_of(client)) == 4
+    assert (tagged or logged) == moved, "either is enough to keep the version from coming back by itself"
+
+
 def test_a_move_whose_answer_was_lost_is_a_move(client, monkeypatch):
     _promote(client, "1")
     real = client.set_registered_model_alias

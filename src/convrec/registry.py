@@ -112,7 +112,9 @@ def register(params: Params, paths: Paths, parent_run: str | None, stage: str = 
     _require_files(paths, stage)
     known = _latest(client, checkpoint_digest(model))
     if known is not None:
-        return known
+        if known.version == all_versions(client)[0].version:  # its registration may have ended before it got the alias
+            client.set_registered_model_alias(MODEL_NAME, CHALLENGER, known.version)
+        return client.get_model_version(MODEL_NAME, known.version)
     tags = {PARENT_TAG: parent_run} if parent_run else {}
     packages = ("torch", "transformers", "pandas", "pydantic", "pyarrow", "ruamel.yaml")
     facts = version_facts(params, paths, stage)
