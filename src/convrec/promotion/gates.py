@@ -79,8 +79,7 @@ class Gate:
     detail: str = ""
 
     def __str__(self) -> str:
-        figure = "" if self.figure is None else f" {self.figure:.4f}"
-        return f"{self.name}{figure} ({self.limit})"
+        return f"{self.name}: {self.detail}" if self.figure is None else f"{self.name} {self.figure:.4f} ({self.limit})"
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from convrec.paths import TRAINED, Paths
 from convrec.promotion.gates import (
     ALREADY,
     AWAITING,
+    PROMOTED,
     Comparison,
     Decision,
     Gate,
@@ -127,6 +128,7 @@ def rollback(paths: Paths, to: str | None = None, *, by: str | None = None, reas
     try:
         lost = find_version(client, move.from_version)
         client.set_model_version_tag(MODEL_NAME, lost.version, STATUS_TAG, "rolled back")
+        client.set_model_version_tag(MODEL_NAME, move.to_version, STATUS_TAG, PROMOTED)
         _tell_card(client, lost, f"{move.at} rolled back to version {move.to_version} by {move.by}: {move.reason}")
     except Exception as error:  # the champion has moved already: that is not to be undone by a note
         logger.error("the rollback is done, but version %s does not tell it (%s)", move.from_version, str(error)[:200])
