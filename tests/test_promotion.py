@@ -171,6 +171,16 @@ def test_a_broken_guard_rail_is_refused(client, ranks, how, policy, failed):
         assert gate.figure == pytest.approx(0.5) and "2022-01, 1 rows" in gate.detail
 
 
+def test_a_decision_that_cannot_be_read_is_made_again(client, ranks, monkeypatch):
+    ranks |= {"1": 1, "2": 3}
+    _promote("1")
+    assert _promote("2").number == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(mlflow.artifacts, "load_dict", lambda uri: {}[uri])
+        again = _promote("2")
+    assert again.number == 2 and again.status == REFUSED, "no number is given twice"
+
+
 def test_slow_answers_are_refused(client, ranks):
     ranks |= {"1": 3, "2": 1, "seconds": {"2": 0.21}}
     _promote("1")
@@ -300,7 +310,7 @@ def test_models_that_are_alike_are_told_apart_by_nobody(client, capsys):
         assert means["in_catalog"] == 1 and means["length"] == SIZE and 0 < means[LATENCY] < 60
     assert _main("promote", "--version", "1") == 0
     assert "Version 1 is the champion already" in capsys.readouterr().out
-    assert _main("promote", "--version", "2", "--dry-run") == 3
+    assert _main("promote", "--dry-run") == 3
     out = capsys.readouterr().out
     assert "FAILS" in out and "ndcg gain, lower end" in out and "nothing was written" in out
     assert _main("registry", "list") == 0

@@ -93,7 +93,7 @@ def promote(
         return decision
     if last is not None and kept and not decision.promoted and _is_same(decision, last):
         return last
-    return _carry_out(client, challenger, state, _signed(decision, last, who), patience)
+    return _carry_out(client, challenger, state, _signed(decision, challenger, who), patience)
 
 
 def reject(paths: Paths, version: str | None = None, *, by: str, reason: str = "") -> Decision:
@@ -111,7 +111,7 @@ def reject(paths: Paths, version: str | None = None, *, by: str, reason: str = "
     said = {"by": by, "at": now(), "refused": reason}
     told = f"refused by {by}{': ' if reason else ''}{reason}"
     refused = replace(refuse(last, Gate("approval", None, "required", False, told)), approval=said)
-    decision = _signed(refused, last, by)
+    decision = _signed(refused, challenger, by)
     _record(client, challenger, decision)
     return decision
 
@@ -143,7 +143,7 @@ def release_lock(paths: Paths) -> str:
 
 def last_decision(client: mlflow.MlflowClient, version: ModelVersion) -> Decision | None:
     """Return the last recorded decision on a version; None where there is none, or its artifact cannot be read."""
-    told = json.loads(version.tags.get(DECISION_TAG, "{}"))
+    told = _short(version)
     if not told.get("artifact") or not version.run_id:
         return None
     try:
@@ -151,6 +151,11 @@ def last_decision(client: mlflow.MlflowClient, version: ModelVersion) -> Decisio
     except Exception as error:  # an object store's library has exceptions of its own
         logger.warning("%s of version %s could not be read (%s)", told["artifact"], version.version, str(error)[:120])
         return None
+
+
+def _short(version: ModelVersion) -> dict[str, Any]:
+    """Return the last decision as the version's tag tells it, empty where there is none."""
+    return json.loads(version.tags.get(DECISION_TAG, "{}"))
 
 
 def _user() -> str:
@@ -175,10 +180,10 @@ def _lost_place(challenger: ModelVersion, move: Move | None) -> str | None:
     return f"rolled back: {challenger.tags[ROLLED_BACK]}" if ROLLED_BACK in challenger.tags else None
 
 
-def _signed(decision: Decision, last: Decision | None, by: str) -> Decision:
+def _signed(decision: Decision, version: ModelVersion, by: str) -> Decision:
     git = git_state()
     commit = git.get(COMMIT_TAG, "") + (", with changes" if git.get("git_dirty") == "true" else "")
-    return replace(decision, number=(last.number if last else 0) + 1, by=by, at=now(), commit=commit)
+    return replace(decision, number=_short(version).get("number", 0) + 1, by=by, at=now(), commit=commit)
 
 
 def _comparison(
