@@ -183,6 +183,7 @@ def test_a_rollback_that_fails_changes_nothing_or_is_done(client, monkeypatch, n
     assert _aliases(client) == after and describe_holder(client) is None
     tagged, logged = "rolled_back" in client.get_model_version(MODEL_NAME, "3").tags, len(moves_of(client)) == 4
     assert (tagged or logged) == moved, "either is enough to keep the version from coming back by itself"
+    assert roll_back(client, "bob", "").to_version == ("1" if moved else "2")
 
 
 def test_a_move_whose_answer_was_lost_is_a_move(client, monkeypatch):
@@ -321,6 +322,8 @@ TWO = [("promote", None, "1"), ("promote", "1", "2")]
             ["1", "2"],
         ),
         (TWO, "5", ["1", "2", "5"]),
+        ([*TWO, ("promote", "2", "3")], "2", ["1", "2"]),
+        ([*TWO, ("unlogged", "2", "4"), ("unlogged", "4", "2")], "2", ["1", "2"]),
     ],
 )
 def test_the_lineage_follows_the_log(moves, champion, expected):

@@ -70,22 +70,27 @@ def lineage(state: State) -> list[str]:
     """Return the versions that a rollback goes through, the champion last.
 
     A promotion adds one; a rollback takes away what came after its target, or, where the target is not among them, the
-    champion alone. A champion that the log does not know (its alias was set by hand, or before there was a log) is the
-    last.
+    champion alone. A champion that the log does not know (its alias was set by hand, or before there was a log, or the
+    log could not be written) went back, if it is among them, and else was promoted.
     """
     stack: list[str] = []
     for move in state.moves:
-        if move.kind != "rollback":
-            if move.from_version and not stack:
-                stack.append(move.from_version)
-            if stack[-1:] != [move.to_version]:
-                stack.append(move.to_version)
-        else:
-            places = [place for place, version in enumerate(stack[:-1]) if version == move.to_version]
-            stack[places[-1] if places else -1 :] = [move.to_version]
-    if state.champion is not None and stack[-1:] != [state.champion]:
-        stack.append(state.champion)
+        if move.from_version and not stack:
+            stack.append(move.from_version)
+        _follow(stack, move.kind, move.to_version)
+    if state.champion is not None:
+        _follow(stack, "unlogged", state.champion)
     return stack
+
+
+def _follow(stack: list[str], kind: str, to: str) -> None:
+    if stack[-1:] == [to]:
+        return
+    places = [place for place, version in enumerate(stack[:-1]) if version == to]
+    if kind == "promote" or (kind == "unlogged" and not places):
+        stack.append(to)
+    else:
+        stack[places[-1] if places else -1 :] = [to]
 
 
 def rolled_back(moves: Sequence[Move], version: str) -> Move | None:
@@ -166,10 +171,8 @@ def _target(client: mlflow.MlflowClient, state: State, to: str | None) -> str:
                 f"version {state.champion} is the first champion: no version is `{PREVIOUS}` to go back to"
             )
         return existing[-1]
-    earlier = {version for move in state.moves for version in (move.from_version, move.to_version) if version} | {
-        *known
-    }
-    earlier.discard(state.champion)
+    logged = {version for move in state.moves for version in (move.from_version, move.to_version) if version}
+    earlier = (logged | set(known)) - {state.champion}
     if to not in earlier:
         names = ", ".join(sorted(earlier, key=int)) or "none"
         raise InputError(f"--to {to}: not an earlier champion; those are: {names}")
@@ -201,9 +204,9 @@ def _commit(client: mlflow.MlflowClient, state: State, move: Move, previous: str
     Whatever fails before that step leaves the champion in place, and puts `previous` back; whatever fails after it is
     told, and mended by the next move.
     """
-    if previous != state.previous:
-        _set_previous(client, previous)
     try:
+        if previous != state.previous:
+            _set_previous(client, previous)
         client.set_registered_model_alias(MODEL_NAME, CHAMPION, move.to_version)
     except Exception:
         if not _has_moved(client, move):
