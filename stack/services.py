@@ -105,6 +105,7 @@ def _prefect(settings: Settings) -> Launch:
         **surroundings(),
         "PREFECT_HOME": str(home),
         "PREFECT_SERVER_MEMO_STORE_PATH": str(home / "memo_store.toml"),
+        "PREFECT_SERVER_UI_STATIC_DIRECTORY": str(home / "ui"),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
         "PREFECT_SERVER_DATABASE_CONNECTION_URL": (

@@ -2,7 +2,6 @@
 
 import os
 import stat
-import time
 from pathlib import Path
 from typing import Any
 
@@ -227,13 +226,11 @@ def test_a_restart_keeps_everything(native_stack, client, tmp_path):
     assert held.ok, held.text
     lease = held.json()["lease_id"]
     environment = native_stack.environment()
-    started = time.monotonic()
     native_stack.down()
     assert [name for name in SERVICES if native_stack.pid(name)] == []
     with pytest.raises(requests.ConnectionError):
         requests.get(native_stack.address("mlflow"), timeout=5)
     native_stack.up()
-    assert time.monotonic() - started < 180
     assert native_stack.environment() == environment
     assert client.get_run(run).data.metrics == {"loss": 0.5}
     assert Path(client.download_artifacts(run, "weights.bin", str(tmp_path))).read_bytes() == content
