@@ -6,7 +6,7 @@ COPY requirements/constraints.txt /tmp/constraints.txt
 # SQLAlchemy 2.1 silently stops Prefect's scheduler.
 RUN pip install -c /tmp/constraints.txt prefect asyncpg "sqlalchemy<2.1" \
     && useradd --system --uid 10001 --no-create-home server \
-    && install -d -o server -g server /data /work
+    && install -d -o server -g server /data /work /work/tmp
 USER 10001
 EXPOSE 4200
 

@@ -134,6 +134,17 @@ def test_volumes_are_defined_and_used(described):
     assert used == set(described["volumes"])
 
 
+def test_workers_see_nothing_of_the_folder_but_its_history(described):
+    """Beside the project's `.git` lies `.env`, with the secrets of all servers."""
+    bound = {
+        volume
+        for service in described["services"].values()
+        for volume in service.get("volumes", [])
+        if volume.startswith((".", "/"))
+    }
+    assert bound == {"./.git:/project/.git:ro"}
+
+
 def test_secrets_come_from_the_environment_only(described):
     text = FILE.read_text()
     assert set(REQUIRED.findall(text)) == set(SECRETS)
