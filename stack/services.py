@@ -16,7 +16,8 @@ from stack.settings import BUCKET, HOST, Settings
 
 _ROOT = Path(__file__).parent.parent
 _AUTH = _ROOT / "mlflow" / "basic_auth.ini"
-_FOREIGN = ("MLFLOW_", "_MLFLOW_", "PREFECT_", "AWS_", "PG", "RCLONE_")
+_CLIENTS = ("MLFLOW_", "_MLFLOW_", "PREFECT_")
+_FOREIGN = (*_CLIENTS, "AWS_", "PG", "RCLONE_")
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,9 @@ class Launch:
     cwd: Path
 
 
-def surroundings() -> dict[str, str]:
+def surroundings(foreign: tuple[str, ...] = _FOREIGN) -> dict[str, str]:
     """Return this process's environment without what would change the servers' ways; this Python leads PATH."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     return {**kept, "PATH": path, "PYTHONUNBUFFERED": "1", "DO_NOT_TRACK": "1", "MLFLOW_DISABLE_TELEMETRY": "true"}
 
@@ -128,7 +129,7 @@ def _worker(pool: str) -> Callable[[Settings], Launch]:
             folder.mkdir(mode=0o700, exist_ok=True)
         command = [sys.executable, "-m", "prefect", "worker", "start", "--type", "process", "--pool", pool]
         environment = {
-            **surroundings(),
+            **surroundings(_CLIENTS),  # a remote of DVC may need keys of its own
             **settings.clients(),
             "PREFECT_HOME": str(home),
             "CONVREC_WORKSPACES": str(work),
