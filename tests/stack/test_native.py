@@ -172,7 +172,7 @@ def test_a_scheduled_run_is_made_and_done(native_stack, tmp_path):
         entrypoint="greeting.py:greet",
         parameters={"name": "you"},
         pull_steps=[{"prefect.deployments.steps.set_working_directory": {"directory": str(tmp_path)}}],
-        schedules=[{"schedule": {"interval": 20}, "active": True}],
+        schedules=[{"schedule": {"interval": 10}, "active": True}],
     )
     assert made.ok, made.text
     deployment = made.json()["id"]
