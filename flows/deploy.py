@@ -78,5 +78,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
+    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "ERROR")
     main()

@@ -90,7 +90,7 @@ def ranks(made, monkeypatch) -> dict[str, object]:
 
 
 def _promote(version: str, **options) -> Decision:
-    return promote(load_params(), Paths(), version, by="ann", **options)
+    return promote(load_params(), Paths(), version, by="ops", **options)
 
 
 def _set_policy(**changes) -> None:
@@ -196,7 +196,7 @@ def test_the_decision_is_written_to_version_run_and_card(client, ranks):
     decision = _promote("2")
     version = client.get_model_version(MODEL_NAME, "2")
     short = json.loads(version.tags["promotion.decision"])
-    assert (short["status"], short["champion"], short["by"], short["number"]) == ("promoted", "1", "ann", 1)
+    assert (short["status"], short["champion"], short["by"], short["number"]) == ("promoted", "1", "ops", 1)
     whole = mlflow.artifacts.load_dict(f"runs:/{version.run_id}/{short['artifact']}")
     assert Decision.from_json(whole) == decision
     assert whole["comparison"]["n_rows"] == NUM_PROMPTS and set(whole["comparison"]["data"]) == {
@@ -225,7 +225,7 @@ def test_approval_is_awaited_refused_and_given(client, ranks):
         reject(Paths(), "2", by="bob")
     ranks["asked"].clear()
     given = _promote("2", approve=True)
-    assert given.status == PROMOTED and given.approval["by"] == "ann" and given.number == 3
+    assert given.status == PROMOTED and given.approval["by"] == "ops" and given.number == 3
     assert _champions(client) == ("2", "1") and ranks["asked"] == []
 
 
@@ -302,7 +302,7 @@ def test_models_that_are_alike_are_told_apart_by_nobody(client, capsys):
     _set_policy(guard_rails={"latency_p95_seconds": {"max": 60.0}, "in_catalog": {"min": 1.0}})
     assert _main("promote", "--version", "1") == 0
     assert "there was no champion" in capsys.readouterr().out
-    assert _main("promote", "--json", "--by", "ann") == 3
+    assert _main("promote", "--json", "--by", "ops") == 3
     decision = json.loads(capsys.readouterr().out)
     assert (decision["challenger"], decision["champion"], decision["status"]) == ("3", "1", "refused")
     for side in ("challenger", "champion"):
