@@ -218,11 +218,11 @@ def test_approval_is_awaited_refused_and_given(client, ranks):
     awaited = _promote("2")
     assert awaited.status == AWAITING and _champions(client) == ("1", None)
     assert _status(client, "2") == "awaiting approval" and _promote("2") == awaited
-    refused = reject(Paths(), "2", by="bob", reason="after the holidays")
-    assert refused.status == REFUSED and "bob: after the holidays" in refused.gates[-1].detail
+    refused = reject(Paths(), "2", by="lead", reason="after the holidays")
+    assert refused.status == REFUSED and "lead: after the holidays" in refused.gates[-1].detail
     assert _promote("2") == refused, "a person's no stands"
     with pytest.raises(InputError, match="version 2 does not await approval"):
-        reject(Paths(), "2", by="bob")
+        reject(Paths(), "2", by="lead")
     ranks["asked"].clear()
     given = _promote("2", approve=True)
     assert given.status == PROMOTED and given.approval["by"] == "ops" and given.number == 3
@@ -264,16 +264,16 @@ def test_rollback_and_the_word_again(client, ranks):
     ranks |= {"1": 4, "2": 3, "3": 1}
     for version in "123":
         _promote(version)
-    move = rollback(Paths(), by="bob", reason="complaints")
+    move = rollback(Paths(), by="lead", reason="complaints")
     assert (move.from_version, move.to_version) == ("3", "2") and _champions(client) == ("2", "1")
     assert _status(client, "3") == "rolled back"
-    assert "rolled back to version 2 by bob: complaints" in client.get_model_version(MODEL_NAME, "3").description
+    assert "rolled back to version 2 by lead: complaints" in client.get_model_version(MODEL_NAME, "3").description
     refused = _promote("3")
     assert _failed(refused) == ["rolled_back"] and "complaints" in refused.gates[-1].detail
     assert _promote("3", again=True).status == PROMOTED
     assert "rolled_back" not in client.get_model_version(MODEL_NAME, "3").tags
-    rollback(Paths(), by="bob")
-    rollback(Paths(), by="bob")
+    rollback(Paths(), by="lead")
+    rollback(Paths(), by="lead")
     assert _champions(client) == ("1", None)
 
 
@@ -331,7 +331,7 @@ def _main(*arguments: str) -> int:
         (["promote", "--version", "9"], "models:/convrec-recommender/9: not in the registry"),
         (["promote", "--version", "latest"], "--version latest: give the number of a version"),
         (["promote", "--approve"], "give --by NAME"),
-        (["promote", "--reject", "--by", "bob"], "does not await approval (no decision yet)"),
+        (["promote", "--reject", "--by", "lead"], "does not await approval (no decision yet)"),
         (["promote", "--reason", "x"], "--reason: give it with --reject"),
         (["rollback"], "no version is the champion"),
         (["registry", "register"], "models/rank_grpo/config.json: not made yet"),

@@ -124,7 +124,7 @@ def test_guard_rails_that_are_left_out_are_not_looked_at():
 
 
 def test_a_version_that_was_rolled_back_needs_the_word_again():
-    decision = decide(POLICY, COMPARISON, rolled_back="rolled back by ann: slow")
+    decision = decide(POLICY, COMPARISON, rolled_back="rolled back by ops: slow")
     assert _failed(decision) == ["rolled_back"] and "--again" in decision.gates[-1].detail
     assert decide(POLICY, COMPARISON, rolled_back="rolled back", again=True).status == PROMOTED
 
@@ -132,21 +132,21 @@ def test_a_version_that_was_rolled_back_needs_the_word_again():
 def test_approval_is_asked_for_what_the_gates_let_through_alone():
     policy = _policy(approval="required")
     assert decide(policy, COMPARISON).status == AWAITING
-    given = decide(policy, COMPARISON, approval={"by": "ann", "at": "today"})
-    assert given.status == PROMOTED and given.gates[-1].detail == "given by ann"
-    refused = decide(policy, _with(format=0.0), approval={"by": "ann", "at": "today"})
+    given = decide(policy, COMPARISON, approval={"by": "ops", "at": "today"})
+    assert given.status == PROMOTED and given.gates[-1].detail == "given by ops"
+    refused = decide(policy, _with(format=0.0), approval={"by": "ops", "at": "today"})
     assert refused.status == REFUSED and _failed(refused) == ["format"]
 
 
 def test_a_decision_survives_json_and_is_a_markdown_table():
-    decision = replace(decide(POLICY, _with(format=0.5)), number=2, by="ann", at="2026-11-22T13:00:00+00:00")
+    decision = replace(decide(POLICY, _with(format=0.5)), number=2, by="ops", at="2026-11-22T13:00:00+00:00")
     assert Decision.from_json(json.loads(json.dumps(decision.to_json()))) == decision
     text = decision_markdown(decision)
     assert text.startswith("## Promotion: version 4 was refused: format 0.5000 (at least 0.95)")
     table = [line for line in text.splitlines() if line.startswith("|")]
     assert len(table) == 2 + len(decision.gates) and all(line.count("|") == 6 for line in table)
     assert "| format | 0.5000 | at least 0.95 | FAILS |  |" in table
-    for fact in ("challenger: version 4", "champion: version 3", "90 test rows", "test MD5 t", "decided by ann"):
+    for fact in ("challenger: version 4", "champion: version 3", "90 test rows", "test MD5 t", "decided by ops"):
         assert fact in text
 
 

@@ -55,7 +55,7 @@ def client(made, tmp_path, monkeypatch) -> mlflow.MlflowClient:
 
 def _promote(client, *versions: str) -> None:
     for version in versions:
-        promote_version(client, read_state(client), version, "ann", f"version {version} is better")
+        promote_version(client, read_state(client), version, "ops", f"version {version} is better")
 
 
 def _aliases(client) -> dict[str, str]:
@@ -65,48 +65,48 @@ def _aliases(client) -> dict[str, str]:
 def test_a_promotion_moves_both_aliases_and_is_logged(client):
     _promote(client, "1")
     assert _aliases(client) == {"champion": "1"}
-    move = promote_version(client, read_state(client), "2", "ann", "better", "promotion/decision-1.json")
+    move = promote_version(client, read_state(client), "2", "ops", "better", "promotion/decision-1.json")
     assert _aliases(client) == {"champion": "2", "previous": "1"}
     first, second = moves_of(client)
     assert (first["from_version"], first["to_version"], first["kind"]) == (None, "1", "promote")
-    assert second == vars(move) and second["by"] == "ann" and second["decision"] == "promotion/decision-1.json"
+    assert second == vars(move) and second["by"] == "ops" and second["decision"] == "promotion/decision-1.json"
     assert describe_holder(client) is None
 
 
 def test_rollback_twice_and_no_further(client):
     _promote(client, "1", "2", "3")
-    move = roll_back(client, "bob", "slow answers")
+    move = roll_back(client, "lead", "slow answers")
     assert (move.kind, move.from_version, move.to_version) == ("rollback", "3", "2")
     assert _aliases(client) == {"champion": "2", "previous": "1"}
     told = json.loads(client.get_model_version(MODEL_NAME, "3").tags["rolled_back"])
-    assert (told["by"], told["reason"], told["to"]) == ("bob", "slow answers", "2")
-    roll_back(client, "bob", "")
+    assert (told["by"], told["reason"], told["to"]) == ("lead", "slow answers", "2")
+    roll_back(client, "lead", "")
     assert _aliases(client) == {"champion": "1"}
     with pytest.raises(InputError, match="version 1 is the first champion"):
-        roll_back(client, "bob", "")
+        roll_back(client, "lead", "")
     assert [move["kind"] for move in moves_of(client)] == ["promote"] * 3 + ["rollback"] * 2
 
 
 def test_rollback_to_an_earlier_champion(client):
     _promote(client, "1", "2", "3")
     with pytest.raises(InputError, match="--to 4: not an earlier champion; those are: 1, 2"):
-        roll_back(client, "bob", "", to="4")
-    roll_back(client, "bob", "", to="1")
+        roll_back(client, "lead", "", to="4")
+    roll_back(client, "lead", "", to="1")
     assert _aliases(client) == {"champion": "1"}
-    roll_back(client, "bob", "", to="2")
+    roll_back(client, "lead", "", to="2")
     assert _aliases(client) == {"champion": "2"}, "it took the place of 1"
 
 
 def test_nothing_to_roll_back(client):
     with pytest.raises(InputError, match="no version is the champion"):
-        roll_back(client, "bob", "")
+        roll_back(client, "lead", "")
 
 
 def test_a_champion_from_before_the_log_is_gone_back_to(client):
     client.set_registered_model_alias(MODEL_NAME, "champion", "1")
     _promote(client, "2")
     assert [move["kind"] for move in moves_of(client)] == ["unlogged", "promote"]
-    roll_back(client, "bob", "")
+    roll_back(client, "lead", "")
     assert _aliases(client) == {"champion": "1"}
 
 
@@ -114,8 +114,8 @@ def test_a_version_that_is_gone_is_passed_over(client):
     _promote(client, "1", "2", "3")
     client.delete_model_version(MODEL_NAME, "2")
     with pytest.raises(InputError, match="--to 2: this version was deleted"):
-        roll_back(client, "bob", "", to="2")
-    assert roll_back(client, "bob", "").to_version == "1"
+        roll_back(client, "lead", "", to="2")
+    assert roll_back(client, "lead", "").to_version == "1"
 
 
 CALLS = (
@@ -148,7 +148,7 @@ def test_a_failure_anywhere_leaves_the_old_champion_or_the_new_one(client, monke
     with monkeypatch.context() as patch:
         _break(client, patch, name, number)
         try:
-            promote_version(client, before, "3", "ann", "better", patience=0)
+            promote_version(client, before, "3", "ops", "better", patience=0)
             failed = False
         except ConnectionError:
             failed = True
@@ -157,7 +157,7 @@ def test_a_failure_anywhere_leaves_the_old_champion_or_the_new_one(client, monke
         assert _aliases(client) == {"champion": "2", "previous": "1"} and len(moves_of(client)) == 2
         _promote(client, "3")
     assert _aliases(client) == {"champion": "3", "previous": "2"}
-    assert roll_back(client, "bob", "").to_version == "2", "even where the log of the move was lost"
+    assert roll_back(client, "lead", "").to_version == "2", "even where the log of the move was lost"
     assert _aliases(client) == {"champion": "2", "previous": "1"}
 
 
@@ -175,15 +175,15 @@ def test_a_rollback_that_fails_changes_nothing_or_is_done(client, monkeypatch, n
     with monkeypatch.context() as patch:
         _break(client, patch, name, number)
         if moved:
-            roll_back(client, "bob", "")
+            roll_back(client, "lead", "")
         else:
             with pytest.raises(ConnectionError):
-                roll_back(client, "bob", "")
+                roll_back(client, "lead", "")
     after = {"champion": "2", "previous": "1"} if moved else {"champion": "3", "previous": "2"}
     assert _aliases(client) == after and describe_holder(client) is None
     tagged, logged = "rolled_back" in client.get_model_version(MODEL_NAME, "3").tags, len(moves_of(client)) == 4
     assert (tagged or logged) == moved, "either is enough to keep the version from coming back by itself"
-    assert roll_back(client, "bob", "").to_version == ("1" if moved else "2")
+    assert roll_back(client, "lead", "").to_version == ("1" if moved else "2")
 
 
 def test_a_move_whose_answer_was_lost_is_a_move(client, monkeypatch):
@@ -205,10 +205,10 @@ def test_a_promotion_that_was_overtaken_is_refused(client):
     compared = read_state(client)
     _promote(client, "2")
     with pytest.raises(Superseded, match="version 2 became the champion meanwhile; compare again"):
-        promote_version(client, compared, "3", "ann", "better than 1")
-    roll_back(client, "bob", "")
+        promote_version(client, compared, "3", "ops", "better than 1")
+    roll_back(client, "lead", "")
     with pytest.raises(Superseded, match="the champion moved meanwhile, and is version 1 again"):
-        promote_version(client, compared, "3", "ann", "better than 1")
+        promote_version(client, compared, "3", "ops", "better than 1")
     assert _aliases(client) == {"champion": "1"}
 
 
@@ -269,9 +269,9 @@ def test_a_lock_that_was_left_is_told_and_removed(client, capsys):
     left = promotion_lock(client, "a dead process")
     left.__enter__()
     with pytest.raises(InputError, match=r"is held by a dead process \(process \d+ on .*\), for \d+ s; .* --unlock"):
-        promote_version(client, read_state(client), "2", "ann", "better", patience=0)
+        promote_version(client, read_state(client), "2", "ops", "better", patience=0)
     with pytest.raises(InputError, match="is held by a dead process"):
-        roll_back(client, "ann", "", patience=0)
+        roll_back(client, "ops", "", patience=0)
     assert "Not a model" in client.get_registered_model(LOCK_NAME).description
     with pytest.raises(SystemExit):
         main(["promote", "--unlock"])
@@ -292,13 +292,13 @@ def test_who_lost_the_lock_moves_nothing_and_leaves_another_s(client, monkeypatc
 
     monkeypatch.setattr("convrec.promotion.moves._require", taken_away)
     with pytest.raises(InputError, match="the promotion lock was removed while it was held"):
-        promote_version(client, real, "2", "ann", "better")
+        promote_version(client, real, "2", "ops", "better")
     assert _aliases(client) == {"champion": "1"}
     assert describe_holder(client).startswith("another ")
 
 
 def _move(kind: str, from_version: str | None, to_version: str) -> Move:
-    return Move("today", kind, from_version, to_version, "ann", "")
+    return Move("today", kind, from_version, to_version, "ops", "")
 
 
 TWO = [("promote", None, "1"), ("promote", "1", "2")]

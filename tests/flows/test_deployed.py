@@ -117,12 +117,25 @@ def test_runs_are_scheduled_cancelled_killed_and_lose_nothing(deployed, monkeypa
     assert expected <= artifacts
 
 
-def test_a_clone_by_hand_and_a_run_by_hand(deployed):
-    """`convrec tracking sync` has nothing left, and the champion answers whoever has the team's variables."""
-    workspace = deployed.workspaces / "train"
-    sync = deployed.run("python", "-m", "convrec.cli", "tracking", "sync", cwd=workspace)
-    assert "not sent" not in sync.stdout
-    answer = deployed.run(
-        "python", "-m", "convrec.cli", "recommend", "I loved Heat", "-n", "3", "--json", cwd=workspace
+def test_the_other_deployments_take_what_the_first_has_made(deployed):
+    """Each in a clone of its own: the data come from the cache that they share, and nothing is trained."""
+    nightly, promote, rollback = (
+        deployed.start(*names) for names in (("evaluate", "nightly"), ("promote", "promote"), ("rollback", "rollback"))
     )
+    assert deployed.ended(nightly, 300)["state_type"] == "COMPLETED", deployed.log(nightly)[-3000:]
+    assert "step " not in deployed.log(nightly)
+    assert "evaluation" in {artifact["key"] for artifact in deployed.api("artifacts/filter", limit=100)}
+    assert deployed.ended(promote, 300)["state_type"] == "COMPLETED", deployed.log(promote)[-3000:]
+    assert "is the champion already" in deployed.log(promote)
+    refused = deployed.ended(rollback, 300)
+    assert refused["state_type"] == "FAILED" and "is the first champion" in refused["state"]["message"]
+    for name in ("evaluate", "promote"):
+        train, other = (deployed.workspaces / folder / "data" / "processed" for folder in ("train", name))
+        assert (other / "test.parquet").read_bytes() == (train / "test.parquet").read_bytes()
+
+
+def test_whoever_has_the_variables_of_the_team_uses_what_was_made(deployed):
+    workspace = deployed.workspaces / "train"
+    assert "not sent" not in deployed.run("convrec", "tracking", "sync", cwd=workspace).stdout
+    answer = deployed.run("convrec", "recommend", "I loved Heat", "-n", "3", "--json", cwd=workspace)
     assert len(json.loads(answer.stdout)) == 3
