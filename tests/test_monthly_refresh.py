@@ -41,12 +41,16 @@ TRAINED = {
     "sft": {"num_epochs": 3, "learning_rate": 0.005, "save_steps": 1000},
 }
 
+# Few rows and small models make no gain significant.
+POLICY = "lists: free\ngains: {ndcg: {min: -1.0, max_p: 1.0}}\nguard_rails: {}\napproval: none\n"
+
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("month")
     (folder / "shrink.py").write_text(SHRINK)
     project = make_project(folder / "project")
+    (project / "promotion.yaml").write_text(POLICY)
     commit(project, "start")
     return project
 
