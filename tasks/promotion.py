@@ -3,14 +3,24 @@
 from typing import Any
 
 from prefect import task
+from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
 
 from convrec.config import load_params
+from convrec.errors import InputError
 from convrec.paths import Paths
 from tasks.artifacts import show_table
 
 
-@task(task_run_name="register")
+def _may_help(_task: object, _run: object, state: State) -> bool:
+    """Return whether another try may help: with whatever a server or a store says, but not with bad input."""
+    return not isinstance(state.result(raise_on_failure=False), InputError)
+
+
+_PATIENT: dict[str, Any] = {"retries": 2, "retry_delay_seconds": 30, "retry_condition_fn": _may_help}
+
+
+@task(task_run_name="register", **_PATIENT)
 def register_checkpoint(parent_run: str | None) -> str:
     """Register the present checkpoint as the challenger, once; return its version."""
     from convrec import registry
@@ -18,7 +28,7 @@ def register_checkpoint(parent_run: str | None) -> str:
     return str(registry.register(load_params(), Paths(), parent_run).version)
 
 
-@task(task_run_name="decide on {version}")
+@task(task_run_name="decide on {version}", **_PATIENT)
 def decide_promotion(version: str | None, again: bool = False, approved_by: str | None = None) -> dict[str, Any]:
     """Carry out what promotion.yaml says of a version, and show it gate by gate.
 
