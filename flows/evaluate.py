@@ -1,4 +1,4 @@
-"""The nightly flow: champion and challenger answer the present test split, each night on the data of that day.
+"""The nightly flow: champion and challenger answer the present test split.
 
 Run it with `python -m flows.evaluate`.
 """
@@ -9,10 +9,8 @@ from prefect import flow
 
 from convrec.config import load_params
 from flows.pipeline import bring_up_to_date, ended_well, run_name
-from tasks.artifacts import show_table
-from tasks.evaluation import evaluate_versions
-
-_TIMEOUT_HOURS = 12.0
+from tasks.artifacts import show_link, show_table
+from tasks.promotion import evaluate_versions
 
 
 def _table(results: list[dict[str, Any]], names: list[str], metrics: list[str]) -> str:
@@ -33,15 +31,20 @@ def evaluate() -> str:
     The data stage is brought up to date first; nothing is trained, and no alias moves.
     """
     from convrec.registry import compared_versions
+    from convrec.tracking import run_address
 
     bring_up_to_date("evaluate", stages=["data"])
     versions = compared_versions()
     widest = max(load_params().common.cutoffs)
-    results = evaluate_versions(list(versions.values()), _TIMEOUT_HOURS)
+    results = evaluate_versions(list(versions.values()))
     table = _table(results, list(versions), [f"ndcg_at_{widest}", f"recall_at_{widest}", "in_catalog", "seen"])
     show_table("evaluation", table, "Champion and challenger on the present test split")
+    for name, result in zip(versions, results, strict=True):
+        address = run_address(result["run_id"])
+        if address:
+            show_link(f"evaluation {name.split(',')[0]}", address, f"The run of the {name} in MLflow")
     return table
 
 
 if __name__ == "__main__":
-    ended_well(evaluate)
+    ended_well("evaluate", evaluate)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import TypeVar
 
+from prefect import tags
 from prefect.logging import get_run_logger
 from rich.console import Console
 from rich.markup import escape
@@ -32,16 +33,18 @@ def bring_up_to_date(
     name: str,
     stages: list[str] | None = None,
     force: list[str] | None = None,
+    before: Callable[[], None] = lambda: None,
     after_data: Callable[[str], None] | None = None,
 ) -> Outcome:
     """Run the stages that are out of date in the graph's order, then register and promote; return what came of it.
 
     `stages` are the only ones that may run, and nothing is registered then; those of `force` run although nothing has
-    changed. Cached stages start no task; where all are cached, nothing is recorded. `after_data` is called with the id
-    of the parent run once the stage `data` has run.
+    changed. Cached stages start no task; where all are cached, nothing is recorded. `before` is called first, when the
+    folder is this run's; `after_data` with the id of the parent run once the stage `data` has run.
     """
     chosen = choose_stages(stages, force)
     with exclusive():
+        before()
         pull_raw_data()
         outcome = _run(name, chosen, stages is None, force or [], after_data)
     return outcome
@@ -75,7 +78,7 @@ def _run(
         raise
     finally:
         if parent_run is not None:
-            _close_record(parent_run, ended, paths)
+            _close_record(parent_run, ended, whole, paths)
     if whole:
         _show(name, outcome, paths)
         if parent_run is not None:
@@ -92,10 +95,10 @@ def _open_record(name: str) -> str:
     )
 
 
-def _close_record(parent_run: str, ended: str, paths: Paths) -> None:
+def _close_record(parent_run: str, ended: str, whole: bool, paths: Paths) -> None:
     from convrec.tracking import end_pipeline_run
 
-    end_pipeline_run(parent_run, paths, ended)
+    end_pipeline_run(parent_run, paths, ended, whole)
 
 
 def _show(name: str, outcome: Outcome, paths: Paths) -> None:
@@ -109,19 +112,20 @@ def _show(name: str, outcome: Outcome, paths: Paths) -> None:
         show_link(f"{name} report", f"{address}/artifacts/{paths.report.name}", "The report, an artifact of the run")
 
 
-def ended_well(run: Callable[[], T]) -> T:
-    """Run a flow and return its outcome; mistakes of the user end with one message, and the status of its kind."""
+def ended_well(name: str, run: Callable[[], T]) -> T:
+    """Run a flow and return its outcome; what fails is told in one message, and ends with the status of its kind."""
     try:
-        load_params()  # bad parameters are told before a flow run is made
-        return run()
+        profile = load_params().common.profile  # bad parameters are told before a flow run is made
+        with tags(name, profile):
+            return run()
     except (StageFailed, InputError, Unavailable) as error:
         Console(highlight=False, soft_wrap=True).print(f"[red]{escape(str(error))}[/red]")
-        sys.exit(exit_status(error) or 1)
+        sys.exit(error.status if isinstance(error, StageFailed) else exit_status(error))
 
 
-def tell(run: Callable[[], Outcome]) -> None:
+def tell(name: str, run: Callable[[], Outcome]) -> None:
     """Run a flow and print what came of it (see `ended_well`)."""
-    outcome, console = ended_well(run), Console(highlight=False, soft_wrap=True)
+    outcome, console = ended_well(name, run), Console(highlight=False, soft_wrap=True)
     if not outcome["run"]:
         console.print("\nNothing to do: every stage is up to date.")
     if outcome["version"]:

@@ -7,7 +7,6 @@ import argparse
 from typing import Any
 
 from prefect import flow
-from prefect.exceptions import FlowPauseTimeout
 from prefect.flow_runs import pause_flow_run
 from prefect.input import RunInput
 from prefect.logging import get_run_logger
@@ -32,8 +31,8 @@ def promote(version: str | None = None, again: bool = False, approval_hours: flo
     """Decide on a version, by default the challenger, by promotion.yaml; return the decision in one line.
 
     The data stage is brought up to date first, so that both versions answer the present test split. Where the policy
-    wants a person's word, the run waits for it, paused, for so many hours; the version goes on waiting after that
-    (`convrec promote --approve`). `again` lets a version that was rolled back come back.
+    wants a person's word, the run waits for it, paused, for so many hours. After that it has failed, but the version
+    goes on waiting (`convrec promote --approve`). `again` lets a version that was rolled back come back.
     """
     logger = get_run_logger()
     bring_up_to_date("promote", stages=["data"])
@@ -43,14 +42,10 @@ def promote(version: str | None = None, again: bool = False, approval_hours: flo
     if not has_server():
         logger.info("convrec promote --version %s --approve --by NAME gives the word", decision["version"])
         return decision["headline"]
-    try:
-        said: Any = pause_flow_run(
-            wait_for_input=Approval.with_initial_data(description=decision["markdown"]),
-            timeout=int(approval_hours * 3600),
-        )
-    except FlowPauseTimeout:
-        logger.warning("nobody answered in %g hours: version %s goes on waiting", approval_hours, decision["version"])
-        return decision["headline"]
+    said: Any = pause_flow_run(
+        wait_for_input=Approval.with_initial_data(description=decision["markdown"]),
+        timeout=int(approval_hours * 3600),
+    )
     if said.approve:
         return decide_promotion(decision["version"], again, approved_by=said.name)["headline"]
     return reject_version(decision["version"], said.name, said.reason)
@@ -62,7 +57,9 @@ def main() -> None:
     parser.add_argument("--version", metavar="N", help="the challenger, if not given")
     parser.add_argument("--again", action="store_true", help="even a version that was rolled back")
     options = parser.parse_args()
-    Console(highlight=False, soft_wrap=True).print(ended_well(lambda: promote(options.version, options.again)))
+    Console(highlight=False, soft_wrap=True).print(
+        ended_well("promote", lambda: promote(options.version, options.again))
+    )
 
 
 if __name__ == "__main__":

@@ -16,25 +16,31 @@ def refresh(test_month: str | None = None, since: str = "HEAD") -> Outcome:
     """Bring the pipeline up to date with the newest raw data, and compare the result with the champion.
 
     The raw data are what their .dvc files name: imports are updated first, and what the workspace lacks comes from the
-    default remote. With `test_month`, params.yaml is changed to test on it, and to validate on the month before. What
+    default remote. With `test_month` (`last` is the calendar's last one), params.yaml is changed to test on it, and to
+    validate on the month before. What
     changed since the git revision `since` is logged and recorded. The champion answers the new test month, too, so that
     promotion compares both on the same rows.
     """
-    update_imports()
-    if test_month is not None:
-        set_test_month(test_month)
-    return bring_up_to_date("refresh", after_data=lambda parent_run: record_changes(since, parent_run))
+
+    def take_in() -> None:
+        update_imports()
+        if test_month is not None:
+            set_test_month(test_month)
+
+    return bring_up_to_date("refresh", before=take_in, after_data=lambda parent_run: record_changes(since, parent_run))
 
 
 def main() -> None:
     """Run the flow from the command line."""
     parser = argparse.ArgumentParser(prog="python -m flows.refresh", description=refresh.description)
-    parser.add_argument("--test-month", metavar="YYYY-MM", help="the new month to test on; as it is, if not given")
+    parser.add_argument(
+        "--test-month", metavar="YYYY-MM", help="the new month to test on, or last; as it is, if not given"
+    )
     parser.add_argument(
         "--since", default="HEAD", metavar="REVISION", help="of the data that the new one is compared with"
     )
     options = parser.parse_args()
-    tell(lambda: refresh(test_month=options.test_month, since=options.since))
+    tell("refresh", lambda: refresh(test_month=options.test_month, since=options.since))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,9 @@ def main() -> None:
     parser.add_argument("--by", metavar="NAME", help="the user's name, if not given")
     parser.add_argument("--reason", default="", metavar="TEXT", help="kept in the log, and on the version")
     options = parser.parse_args()
-    Console(highlight=False, soft_wrap=True).print(ended_well(lambda: rollback(options.to, options.by, options.reason)))
+    Console(highlight=False, soft_wrap=True).print(
+        ended_well("rollback", lambda: rollback(options.to, options.by, options.reason))
+    )
 
 
 if __name__ == "__main__":

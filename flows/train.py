@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("--stages", nargs="+", metavar="STAGE", help="run no others, and register nothing")
     parser.add_argument("--force", nargs="+", metavar="STAGE", help="run these although nothing has changed")
     options = parser.parse_args()
-    tell(lambda: train(stages=options.stages, force=options.force))
+    tell("train", lambda: train(stages=options.stages, force=options.force))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import os
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import networkx
 from dvc.repo import Repo
@@ -18,8 +18,9 @@ from prefect.logging import get_run_logger
 from prefect.settings import PREFECT_API_URL
 from prefect.tasks import exponential_backoff
 
-from convrec.errors import EXIT_BAD_INPUT, EXIT_UNAVAILABLE, InputError
+from convrec.errors import EXIT_BAD_INPUT, EXIT_UNAVAILABLE, InputError, Unavailable, outside_cause
 from convrec.tracking import PARENT_VARIABLE
+from convrec.training.launch import SUPERVISED
 from tasks.artifacts import Progress
 from tasks.process import run_command
 
@@ -37,7 +38,11 @@ class Stage(NamedTuple):
 
 
 class StageFailed(RuntimeError):
-    """A stage ended with an error."""
+    """A command of a task ended with an error, and this exit status."""
+
+    def __init__(self, message: str, status: int = 1):
+        super().__init__(message)
+        self.status = status if status >= 0 else 128 - status
 
 
 class BadInput(StageFailed):
@@ -92,17 +97,17 @@ def needs_run(stage: str) -> bool:
 
 
 def tool_environment() -> dict[str, str]:
-    """Return the environment for commands of this Python's environment, whether it is activated or not."""
-    return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    """Return the environment for commands of this Python's environment, which end with the flow."""
+    return {**os.environ, SUPERVISED: "1", "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 
 
 def failure(what: str, status: int, tail: list[str]) -> StageFailed:
     """Return the error that an exit status means."""
     told = f"{what} ended with status {status}; its last words: {' | '.join(tail[-_TAIL:])}"
     if status == EXIT_BAD_INPUT:
-        return BadInput(told)
+        return BadInput(told, status)
     killed = status < 0 or status > 128
-    return StageInterrupted(told) if status == EXIT_UNAVAILABLE or killed else StageFailed(told)
+    return (StageInterrupted if status == EXIT_UNAVAILABLE or killed else StageFailed)(told, status)
 
 
 def _reproduce(stage: Stage, force: bool, parent_run: str | None) -> None:
@@ -132,17 +137,22 @@ def _reproduce(stage: Stage, force: bool, parent_run: str | None) -> None:
     progress.finish()
 
 
-def _can_help(_task: object, _run: object, state: State) -> bool:
-    """Return whether a retry can help, as the exit status of the stage says."""
-    return isinstance(state.result(raise_on_failure=False), StageInterrupted)
+def can_help(_task: object, _run: object, state: State) -> bool:
+    """Return whether another try can help: where a GPU or a server was away, or a command was killed."""
+    error = state.result(raise_on_failure=False)
+    if isinstance(error, (StageFailed, InputError)):
+        return isinstance(error, StageInterrupted)
+    return isinstance(error, Unavailable) or isinstance(outside_cause(error), Unavailable)
 
 
-@task(
-    task_run_name="{stage.name}",
-    retries=2,
-    retry_delay_seconds=exponential_backoff(backoff_factor=10),
-    retry_condition_fn=_can_help,
-)
+PATIENT: dict[str, Any] = {
+    "retries": 2,
+    "retry_delay_seconds": exponential_backoff(backoff_factor=10),
+    "retry_condition_fn": can_help,
+}
+
+
+@task(task_run_name="{stage.name}", **PATIENT)
 def run_stage(stage: Stage, force: bool, parent_run: str | None) -> None:
     """Bring one stage up to date; GPU stages wait for the server's limit `gpu`.
 

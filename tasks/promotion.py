@@ -1,26 +1,21 @@
-"""Registering the trained checkpoint, and moving the champion by promotion.yaml, or back."""
+"""Registering the trained checkpoint, comparing versions, and moving the champion by promotion.yaml, or back."""
 
 from typing import Any
 
 from prefect import task
-from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
 
+from convrec.commands.registry import EXIT_NOT_PROMOTED
 from convrec.config import load_params
-from convrec.errors import InputError
 from convrec.paths import Paths
-from tasks.artifacts import show_table
+from tasks.artifacts import show_link, show_table
+from tasks.command import ask_convrec
+from tasks.dvc_stage import PATIENT
+
+_TIMEOUT_HOURS = 12.0
 
 
-def _may_help(_task: object, _run: object, state: State) -> bool:
-    """Return whether another try may help: with whatever a server or a store says, but not with bad input."""
-    return not isinstance(state.result(raise_on_failure=False), InputError)
-
-
-_PATIENT: dict[str, Any] = {"retries": 2, "retry_delay_seconds": 30, "retry_condition_fn": _may_help}
-
-
-@task(task_run_name="register", **_PATIENT)
+@task(task_run_name="register", **PATIENT)
 def register_checkpoint(parent_run: str | None) -> str:
     """Register the present checkpoint as the challenger, once; return its version."""
     from convrec import registry
@@ -28,19 +23,38 @@ def register_checkpoint(parent_run: str | None) -> str:
     return str(registry.register(load_params(), Paths(), parent_run).version)
 
 
-@task(task_run_name="decide on {version}", **_PATIENT)
+@task(task_run_name="evaluate {names}", **PATIENT)
+def evaluate_versions(names: list[str]) -> list[dict[str, Any]]:
+    """Return what `convrec evaluate` finds out about these models, their lists taken from the catalog."""
+    chosen = [part for name in names for part in ("--model", name)]
+    return ask_convrec("evaluate", "--split", "test", "--constrained", *chosen, timeout_hours=_TIMEOUT_HOURS)
+
+
+@task(task_run_name="decide on {version}", **PATIENT)
 def decide_promotion(version: str | None, again: bool = False, approved_by: str | None = None) -> dict[str, Any]:
     """Carry out what promotion.yaml says of a version, and show it gate by gate.
 
     Returns `version`, `aliases`, `headline`, `markdown`, and whether it is `awaiting` a person's word.
     """
-    from convrec.promotion.gates import AWAITING, decision_markdown, headline
-    from convrec.promotion.promote import promote
-    from convrec.registry import aliases_of
+    options = ["--version", version] if version else []
+    options += ["--again"] if again else []
+    options += ["--approve", "--by", approved_by] if approved_by else []
+    (found,) = ask_convrec("promote", *options, timeout_hours=_TIMEOUT_HOURS, success=(0, EXIT_NOT_PROMOTED))
+    return _show(found)
 
-    decision = promote(load_params(), Paths(), version, again=again, approve=approved_by is not None, by=approved_by)
+
+def _show(found: dict[str, Any]) -> dict[str, Any]:
+    from convrec.promotion.gates import AWAITING, Decision, decision_markdown, headline
+    from convrec.registry import MODEL_NAME, aliases_of
+    from convrec.tracking import connect, shown_address
+
+    decision = Decision.from_json(found)
     show_table("promotion", decision_markdown(decision), "The promotion's gates")
+    address = shown_address(f"models/{MODEL_NAME}/versions/{decision.challenger}")
+    if address:
+        show_link("version", address, f"Version {decision.challenger} in MLflow")
     get_run_logger().info("%s", headline(decision))
+    connect()
     return {
         "version": decision.challenger,
         "aliases": aliases_of(decision.challenger),
@@ -50,16 +64,12 @@ def decide_promotion(version: str | None, again: bool = False, approved_by: str 
     }
 
 
-@task(task_run_name="refuse {version}")
+@task(task_run_name="refuse {version}", **PATIENT)
 def reject_version(version: str, by: str, reason: str) -> str:
     """Write down a person's refusal; return the decision in one line."""
-    from convrec.promotion.gates import decision_markdown, headline
     from convrec.promotion.promote import reject
 
-    decision = reject(Paths(), version, by=by, reason=reason)
-    show_table("promotion", decision_markdown(decision), "The promotion's gates")
-    get_run_logger().info("%s", headline(decision))
-    return headline(decision)
+    return _show(reject(Paths(), version, by=by, reason=reason).to_json())["headline"]
 
 
 @task(task_run_name="roll back")

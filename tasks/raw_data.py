@@ -9,17 +9,21 @@ from dvc.repo import Repo
 from prefect import task
 from prefect.logging import get_run_logger
 
-from convrec.errors import InputError
+from convrec.errors import EXIT_BAD_INPUT, EXIT_UNAVAILABLE, InputError, Unavailable, outside_cause
 from convrec.profiles import change_params
-from tasks.dvc_stage import BadInput
+from tasks.dvc_stage import PATIENT, BadInput, StageFailed, StageInterrupted
 
 
 def _dvc(*arguments: str) -> None:
-    """Run a DVC command; its last words are those of the error if it fails."""
+    """Run a DVC command.
+
+    Raises `StageInterrupted` with its last words where a remote is away, else `BadInput`.
+    """
     result = subprocess.run([sys.executable, "-m", "dvc", *arguments], capture_output=True, text=True, check=False)
     if result.returncode:
-        words = " ".join((result.stderr or result.stdout).split())[-600:]
-        raise BadInput(f"dvc {' '.join(arguments)} failed: {words}")
+        told = f"dvc {' '.join(arguments)} failed: {' '.join((result.stderr or result.stdout).split())[-600:]}"
+        is_away = isinstance(outside_cause(RuntimeError(told)), Unavailable)
+        raise StageInterrupted(told, EXIT_UNAVAILABLE) if is_away else BadInput(told, EXIT_BAD_INPUT)
 
 
 def _tracked() -> tuple[list[str], list[str]]:
@@ -36,7 +40,7 @@ def _has_remote() -> bool:
         return bool(repo.config["core"].get("remote"))
 
 
-@task(task_run_name="update imported data")
+@task(task_run_name="update imported data", **PATIENT)
 def update_imports() -> None:
     """Look for new data at the source of what was imported (`dvc import`, `dvc import-url`).
 
@@ -51,7 +55,7 @@ def update_imports() -> None:
         _dvc("update", name)
 
 
-@task(task_run_name="pull raw data")
+@task(task_run_name="pull raw data", **PATIENT)
 def pull_raw_data() -> None:
     """Bring the raw data that .dvc files name to the workspace, from the cache or the default remote.
 
@@ -79,21 +83,22 @@ def push_outputs() -> None:
         return
     try:
         _dvc("push")
-    except BadInput as error:
+    except StageFailed as error:
         logger.warning("%s; `dvc push` stores it later", error)
 
 
 @task(task_run_name="test month {month}")
 def set_test_month(month: str) -> None:
-    """Change params.yaml to test on a month and to validate on the one before.
+    """Change params.yaml to test on a month, `last` for the calendar's last one, and to validate on the one before.
 
     Raises `BadInput` on what is no month, or on parameters that do not allow it.
     """
     try:
+        month = str(pd.Period.now("M") - 1) if month == "last" else month
         before = str(pd.Period(month, freq="M") - 1)
         told = change_params([f"data.validation_month={before}", f"data.test_month={month}"])
     except (InputError, ValueError) as error:
-        raise BadInput(f"test month {month!r}: {error}; write YYYY-MM") from None
+        raise BadInput(f"test month {month!r}: {error}; write YYYY-MM, or last", EXIT_BAD_INPUT) from None
     get_run_logger().info(told)
 
 

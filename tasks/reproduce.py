@@ -7,10 +7,6 @@ import logging
 import re
 import sys
 
-from dvc.cli import parse_args
-from dvc.exceptions import DvcException
-from dvc.stage.exceptions import StageCmdFailedError
-
 from convrec.training.launch import end_with_parent
 
 _STATUS = re.compile(r"exited with (-?\d+)$")  # DVC's own status says only that a stage failed
@@ -19,6 +15,10 @@ _STATUS = re.compile(r"exited with (-?\d+)$")  # DVC's own status says only that
 def main() -> int:
     """Return the exit status of the stage's command, 128 + N for signal N, or 1 where DVC itself fails."""
     end_with_parent()
+    from dvc.cli import parse_args
+    from dvc.exceptions import DvcException
+    from dvc.stage.exceptions import StageCmdFailedError
+
     logging.getLogger("dvc").setLevel(logging.CRITICAL)  # what it would tell, the task tells itself
     options = parse_args(["--wait-for-lock", "repro", "--single-item", *sys.argv[1:]])
     try:

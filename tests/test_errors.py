@@ -26,6 +26,8 @@ def _caused(error: Exception, cause: Exception) -> Exception:
         (RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"), None),
         (RuntimeError("CUDA error: device-side assert triggered"), None),
         (KeyError("No CUDA-capable device is detected"), None),
+        (RuntimeError("API request to endpoint /api failed with error code 503 != 200"), Unavailable),
+        (OSError(errno.ECONNREFUSED, "Connection refused"), Unavailable),
         (OSError(errno.EACCES, "Permission denied"), None),
     ],
 )

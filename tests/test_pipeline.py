@@ -391,7 +391,7 @@ def test_a_flow_does_not_retry_bad_input(project, trained):
         result = run_in(project, sys.executable, "-m", "flows.train", check=False)
     finally:
         (project / "params.yaml").write_text(saved)
-    assert result.returncode == 1
+    assert result.returncode == 2
     assert "the test split is empty" in result.stdout
     assert "Retry" not in result.stdout + result.stderr
 

@@ -15,7 +15,7 @@ from convrec.config import Params, load_params
 from convrec.errors import InputError, Stopped, exit_status, outside_cause
 from convrec.paths import Paths
 from convrec.profiles import apply_profile, profile_names
-from convrec.training.launch import end_processes, end_with_parent, is_launched, is_main_process, launch
+from convrec.training.launch import end_processes, end_with_parent, is_launched, is_main_process, is_supervised, launch
 from convrec.workspaces import hold_stage
 
 STAGES = ("data", "demonstrations", "base_model", "sft", "rank_grpo", "evaluate", "report")
@@ -42,8 +42,6 @@ def _stop(number: int, _frame: Any) -> None:
 
 
 def _run_stage(stage: str, params: Params) -> None:
-    if "DVC_STAGE" in os.environ:
-        end_with_parent()
     _set_up()
     if "RANK" not in os.environ:
         hold_stage(stage)
@@ -394,6 +392,8 @@ def _run_responses(options: argparse.Namespace) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; mistakes of the user end with one message and status 2, what may be back later with 75."""
     options = _parser().parse_args(arguments)
+    if is_supervised():
+        end_with_parent()
     try:
         if options.command == "profile":
             print(apply_profile(options.name, options.set))

@@ -21,6 +21,21 @@ _LOST_GPU = (
     "uncorrectable ECC error",
     "uncorrectable NVLink error",
 )
+# What clients of servers and stores say of one that does not answer, or is in trouble.
+_AWAY = (
+    "Connection aborted",
+    "Connection refused",
+    "Connection reset",
+    "Could not connect to the endpoint",
+    "Max retries exceeded with url",
+    "Name or service not known",
+    "Read timed out",
+    "Temporary failure in name resolution",
+    "failed with error code 500",
+    "failed with error code 502",
+    "failed with error code 503",
+    "failed with error code 504",
+)
 _DISK_FULL = ("No space left on device", "Disk quota exceeded")
 
 
@@ -55,7 +70,10 @@ def exit_status(error: BaseException) -> int | None:
 
 
 def outside_cause(error: BaseException) -> NoSpace | Unavailable | None:
-    """Return what an error of a library says about the machine: its disk is full, or its GPU is lost; else None."""
+    """Return what an error of a library says about its surroundings, else None.
+
+    The disk is full, the GPU is lost, or a server is away.
+    """
     causes: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and cause not in causes:
@@ -68,4 +86,6 @@ def outside_cause(error: BaseException) -> NoSpace | Unavailable | None:
             return NoSpace(f"the disk is full ({text[:200]}); make room and start again: what is finished is kept")
         if isinstance(one, RuntimeError) and any(words.lower() in text.lower() for words in _LOST_GPU):
             return Unavailable(f"the GPU is lost ({text.splitlines()[0][:200]}); start again once it is back")
+        if any(words in text for words in _AWAY):
+            return Unavailable(f"a server is away ({text.splitlines()[0][:200]}); start again once it is back")
     return None

@@ -129,7 +129,7 @@ def _evaluate(
         found = answers(folder, settings, rows, params, paths, constrained)
         metrics = interval_metrics(found.scores, params)
         result: dict[str, Any] = {"model": name, "split": split, "engine": params.evaluate.engine}
-        result |= {"constrained": constrained}
+        result |= {"constrained": constrained, "run_id": record.run_id}
         result |= {"n_rows": len(rows), "n_prompts": len(prompts), "truncated_share": found.truncated_share}
         result |= {"metrics": metrics}
         frame = pd.DataFrame({"prompt_id": list(found.texts), "response": list(found.texts.values())})

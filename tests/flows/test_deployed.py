@@ -104,7 +104,7 @@ def test_runs_are_scheduled_cancelled_killed_and_lose_nothing(deployed, monkeypa
         monkeypatch.setenv(name, value)
     client = MlflowClient()
     champion = client.get_model_version_by_alias(MODEL_NAME, CHAMPION)
-    assert champion.version == "1" and (deployed.stack.folder / "s3").rglob("model.safetensors")
+    assert champion.version == "1" and any((deployed.stack.folder / "s3").rglob("model.safetensors"))
     record = json.loads((workspace / "runs" / "rank_grpo.json").read_text())
     steps = [point.step for point in client.get_metric_history(record["run_id"], "reward")]
     assert steps == list(range(1, 13)), "every step once, those of the run that crashed among them"

@@ -4,13 +4,13 @@ import pytest
 from prefect.logging import disable_run_logger
 from prefect.states import Failed
 
-from convrec.errors import InputError
+from convrec.errors import InputError, Unavailable
 from tasks.artifacts import Progress
 from tasks.dvc_stage import (
     BadInput,
     StageFailed,
     StageInterrupted,
-    _can_help,
+    can_help,
     choose_stages,
     failure,
     run_stage,
@@ -34,11 +34,14 @@ from tests.project import make_project
 def test_only_what_another_try_may_cure_is_tried_again(status, kind):
     error = failure("stage sft", status, ["one", "two"])
     assert type(error) is kind and "stage sft ended with status" in str(error) and "one | two" in str(error)
-    assert _can_help(None, None, Failed(data=error)) == (kind is StageInterrupted)
+    assert can_help(None, None, Failed(data=error)) == (kind is StageInterrupted)
 
 
 def test_an_error_of_the_flow_itself_is_not_tried_again():
-    assert not _can_help(None, None, Failed(data=ValueError("no")))
+    assert not can_help(None, None, Failed(data=ValueError("no")))
+    assert not can_help(None, None, Failed(data=InputError("Connection refused")))
+    assert can_help(None, None, Failed(data=Unavailable("away")))
+    assert can_help(None, None, Failed(data=OSError("HTTPConnectionPool: Max retries exceeded with url: /api")))
 
 
 def test_stages_are_chosen_by_name_and_keep_their_order():

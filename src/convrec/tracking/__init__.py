@@ -21,6 +21,7 @@ from convrec.tracking.run import (
     log_text,
     record_versions,
     run_address,
+    shown_address,
     stage_run,
     start_pipeline_run,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "replay_left",
     "run_address",
     "run_tags",
+    "shown_address",
     "shown_uri",
     "stage_run",
     "start_pipeline_run",

@@ -251,16 +251,16 @@ def start_pipeline_run(name: str, tags: dict[str, str], params: dict[str, Any] |
     return run.run_id
 
 
-def end_pipeline_run(run_id: str, paths: Paths, status: str) -> None:
+def end_pipeline_run(run_id: str, paths: Paths, status: str, whole: bool = True) -> None:
     """Close the parent run: FINISHED, FAILED or KILLED.
 
-    It gets the versions at its end; a finished one the test metrics and the report of what it made, too.
+    It gets the versions at its end; a finished run of the `whole` graph the test metrics and the report, too.
     """
     run = _open.pop(run_id, None) or _attach(run_id, paths.root)
     try:
         _log_versions_and_tags(run, paths.root)
         run.set_tags(data_tags(paths))
-        if status == "FINISHED" and paths.report.is_file():
+        if status == "FINISHED" and whole:
             metrics = flatten(orjson.loads(paths.metrics("evaluate").read_bytes()))
             run.log_metrics({f"test/{name.replace('.', '/')}": value for name, value in metrics.items()})
             for name in ("catalog", "train", "validation", "test"):
@@ -274,14 +274,17 @@ def end_pipeline_run(run_id: str, paths: Paths, status: str) -> None:
 
 def run_address(run_id: str) -> str | None:
     """Return where a browser finds a run; None for a local store, which `make ui` shows, or a server that is away."""
-    uri = shown_uri()
-    if not uri.startswith("http"):
-        return None
     try:
         experiment = mlflow.MlflowClient(client_uri()).get_run(run_id).info.experiment_id
     except MlflowException:
         return None
-    return f"{uri.rstrip('/')}/#/experiments/{experiment}/runs/{run_id}"
+    return shown_address(f"experiments/{experiment}/runs/{run_id}")
+
+
+def shown_address(page: str) -> str | None:
+    """Return the address of a page of the tracking server's UI; None for a local store."""
+    uri = shown_uri()
+    return f"{uri.rstrip('/')}/#/{page}" if uri.startswith("http") else None
 
 
 def _log_versions_and_tags(run: Run, root: Path) -> None:

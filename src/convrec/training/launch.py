@@ -6,9 +6,11 @@ import signal
 from pathlib import Path
 
 from convrec.config import Section, Training
-from convrec.errors import EXIT_BAD_INPUT, EXIT_STOPPED, EXIT_UNAVAILABLE, InputError
+from convrec.errors import EXIT_BAD_INPUT, EXIT_NO_SPACE, EXIT_STOPPED, EXIT_UNAVAILABLE, InputError
 from convrec.paths import CONFIGS
 
+SUPERVISED = "CONVREC_SUPERVISED"  # set by the flows for the commands that they start
+_PARENT = os.getppid()
 _PR_SET_PDEATHSIG = 1  # of Linux' prctl
 
 
@@ -20,6 +22,13 @@ def is_main_process() -> bool:
 def end_with_parent() -> None:
     """Have the kernel send SIGTERM to this process when its parent dies, so that no killed run leaves it behind."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != _PARENT:  # it died before
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def is_supervised() -> bool:
+    """Return whether DVC or a flow started this process, and not a person who may close the terminal."""
+    return "DVC_STAGE" in os.environ or SUPERVISED in os.environ
 
 
 def end_processes() -> None:
@@ -61,7 +70,8 @@ def launch(stage: str, section: Training) -> int:
         launch_command(launch_command_parser().parse_args([*options, "-m", "convrec.cli", stage]))
     except ChildFailedError as error:
         statuses = [failure.exitcode for failure in error.failures.values()]
-        told = [status for status in (EXIT_BAD_INPUT, EXIT_STOPPED, EXIT_UNAVAILABLE) if status in statuses]
+        # Those that the launcher ended itself count among the failures: as stopped, or killed.
+        told = [status for status in (EXIT_BAD_INPUT, EXIT_NO_SPACE, EXIT_UNAVAILABLE) if status in statuses]
         first = error.get_first_failure()[1].exitcode
         return told[0] if told else first if first > 0 else 128 - first
     except SignalException:
