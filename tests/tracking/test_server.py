@@ -14,7 +14,7 @@ from convrec import tracking
 from convrec.cli import main
 from convrec.paths import Paths
 from convrec.tracking import journal as journals
-from convrec.tracking.delivery import Delivery
+from convrec.tracking.delivery import Delivery, Undelivered
 
 CHILD = """
 from pathlib import Path
@@ -114,6 +114,34 @@ def test_a_refused_record_is_set_aside_and_holds_up_nothing(client, project, cap
     }
     assert all(row["reason"] for row in refused) and "refused by the tracking server" in caplog.text
     assert _left(project) == []
+
+
+def test_an_artifact_waits_until_the_store_behind_the_server_is_mended(server, client, project):
+    run_id = client.create_run(tracking.connect()).info.run_id
+    about = journals.About(run_id, "sft", tracking.shown_uri(), True, journals.now())
+    journal = journals.Journal.create(project / journals.FOLDER, about)
+    journal.append_file(b"text", "a/b.txt")
+    sending = Delivery(journal, tracking.tracking_uri())
+    store, aside = server.folder / "artifacts", server.folder / "aside"
+    store.mkdir(exist_ok=True)
+    store.rename(aside)
+    try:
+        store.write_text("no folder: each PUT is answered with 500")
+        failed = 0
+        for _ in range(30):  # after some of the 500s the server closes the connection: these tries reach no store
+            with pytest.raises(Undelivered) as told:
+                sending.send()
+            failed += "/mlflow-artifacts/" in str(told.value)
+            if failed == 5:
+                break
+        assert failed == 5
+    finally:
+        store.unlink()
+        aside.rename(store)
+    assert not (project / journals.FOLDER / journals.REFUSED).exists()
+    sending.send()
+    journal.remove()
+    assert Path(client.download_artifacts(run_id, "a/b.txt", str(project))).read_text() == "text"
 
 
 def test_runs_of_pipelines_and_groups_are_nested(client, project):

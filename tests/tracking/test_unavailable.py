@@ -3,6 +3,7 @@
 import socket
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -153,6 +154,35 @@ def test_what_always_breaks_a_server_that_answers_is_set_aside(project, monkeypa
     sending.send()
     assert sent == ["a", "b"] and journal.is_sent()
     assert '"key":"bad"' in (project / journals.REFUSED).read_text()
+
+
+def test_an_artifact_waits_for_a_store_that_fails_behind_a_server_that_answers(project, monkeypatch):
+    """MLflow's client tells a proxied store's 500 as it tells the server's own."""
+    is_away, stored = True, []
+
+    class Client:
+        def __init__(self, uri):
+            pass
+
+        def get_run(self, run_id):
+            return SimpleNamespace(info=SimpleNamespace(lifecycle_stage="active"))
+
+        def log_artifact(self, run_id, path, folder):
+            if is_away:
+                raise MlflowException("API request failed with error code 500 != 200")
+            stored.append(Path(path).read_text())
+
+    monkeypatch.setattr(delivery.mlflow, "MlflowClient", Client)
+    journal = journals.Journal.create(project, About("r1", "sft", "x", True, 1))
+    journal.append_file(b"kept", "a.txt")
+    sending = delivery.Delivery(journal, "x")
+    for _ in range(6):
+        with pytest.raises(delivery.Undelivered, match="error code 500"):
+            sending.send()
+    assert not journal.is_sent() and not (project / journals.REFUSED).exists()
+    is_away = False
+    sending.send()
+    assert stored == ["kept"] and journal.is_sent()
 
 
 def test_a_position_that_cannot_be_written_is_no_end(project, monkeypatch, caplog):

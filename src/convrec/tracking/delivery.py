@@ -27,7 +27,7 @@ Records = list[dict[str, Any]]
 
 _MAX_METRICS, _MAX_TEXTS = 1000, 100  # MLflow's limits of one batch
 _MAX_RECORDS = 1000  # of one group
-_TRIES = 3  # of a group, by a server that answers and fails
+_TRIES = 3  # of a group of records, by a server that answers and fails
 _REFUSALS = ("INVALID_PARAMETER_VALUE", "RESOURCE_ALREADY_EXISTS")
 _NOT_REFUSED = (401, 403, 404, 408, 429, 503, 504)  # the user, the run or the server may be mended
 _BAD_RECORD = (TypeError, ValueError, KeyError, AttributeError)
@@ -53,7 +53,7 @@ class Delivery:
         self.requests = 0
         self._client = mlflow.MlflowClient(uri)
         self._run_id = journal.about.run_id
-        self._failures: Counter[Lane] = Counter()
+        self._failures = 0
 
     def send(self) -> None:
         """Send all that waits. Raises `Undelivered` with the reason; artifacts that fail hold up no metrics."""
@@ -99,7 +99,7 @@ class Delivery:
     ) -> None:
         for records, end in groups:
             send(records)
-            self._failures[lane] = 0
+            self._failures = 0
             self.journal.mark_sent(lane, end)
             if lane == "artifacts":
                 self.journal.file(records[0]).unlink(missing_ok=True)
@@ -157,10 +157,11 @@ class Delivery:
             self._require_run()
             if error.error_code in _REFUSALS:
                 return True
-            if error.get_http_status_code() in _NOT_REFUSED:
+            # A server passes on the failures of the store behind it as its own.
+            if lane == "artifacts" or error.get_http_status_code() in _NOT_REFUSED:
                 return False
-            self._failures[lane] += 1
-            return self._failures[lane] > _TRIES
+            self._failures += 1
+            return self._failures > _TRIES
         return isinstance(error, _BAD_RECORD) and not isinstance(error, OSError)
 
     def _require_run(self) -> None:
