@@ -144,6 +144,24 @@ def test_an_artifact_waits_until_the_store_behind_the_server_is_mended(server, c
     assert Path(client.download_artifacts(run_id, "a/b.txt", str(project))).read_text() == "text"
 
 
+def test_a_journal_of_a_run_that_the_server_has_not_tells_how_to_give_it_up(client, project):
+    """Both where records wait, and where all was sent before the run went; the folder is told whole."""
+    project = project / ("deep" * 40)
+    project.mkdir()
+    tracking.connect()
+    for run_id, is_empty in (("0" * 32, False), ("1" * 32, True)):
+        about = journals.About(run_id, "sft", tracking.shown_uri(), True, journals.now())
+        journal = journals.Journal.create(project / journals.FOLDER, about)
+        if not is_empty:
+            journal.append("metrics", step=1, metrics={"loss": 0.5})
+        journal.release()
+    found = list(tracking.replay_left(project))
+    for replayed in found:
+        folder = project / journals.FOLDER / replayed.run_id
+        assert replayed.problem == f"the server has no such run; remove {folder} to give its records up"
+    assert len(found) == 2 and sorted(_left(project)) == ["0" * 32, "1" * 32]
+
+
 def test_runs_of_pipelines_and_groups_are_nested(client, project):
     pipeline = tracking.start_pipeline_run("train tiny", {"profile": "tiny"}, {"common": {"seed": 17, "k": [5, 10]}})
     with (

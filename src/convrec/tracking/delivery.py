@@ -14,7 +14,7 @@ from typing import Any
 
 import mlflow
 import requests
-from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunStatus, RunTag
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunInfo, RunStatus, RunTag
 from mlflow.exceptions import MlflowException
 
 from convrec.tracking import journal as journals
@@ -72,7 +72,7 @@ class Delivery:
 
     def is_running(self) -> bool:
         """Return whether the server knows no end of the run."""
-        return self._client.get_run(self._run_id).info.status == RunStatus.to_string(RunStatus.RUNNING)
+        return self._run_info().status == RunStatus.to_string(RunStatus.RUNNING)
 
     def _unsent(self, lane: Lane) -> Iterator[tuple[dict[str, Any], int]]:
         return self.journal.unsent(lane)
@@ -166,9 +166,17 @@ class Delivery:
 
     def _require_run(self) -> None:
         """Raise where the server does not answer, or has not the run: then nothing is refused."""
-        run = self._client.get_run(self._run_id)
-        if run.info.lifecycle_stage != "active":
+        if self._run_info().lifecycle_stage != "active":
             raise Undelivered("the run was deleted; restore it in the tracking server")
+
+    def _run_info(self) -> RunInfo:
+        try:
+            return self._client.get_run(self._run_id).info
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":  # a proxy's 404 has another code
+                raise
+            remedy = f"remove {self.journal.path} to give its records up"
+            raise Undelivered(f"the server has no such run; {remedy}") from error
 
     def _send_metrics(self, items: Records) -> None:
         points = [Metric(item["key"], float(item["value"]), item["at"], item["step"]) for item in items]
@@ -309,7 +317,8 @@ def replay(path: Path, root: Path) -> Replayed | None:
             delivery.end(status, at)
     except (Undelivered, MlflowException) as error:
         journal.release()
-        return Replayed(about.run_id, about.name, dict(delivery.sent), None, told(error))
+        problem = str(error) if isinstance(error, Undelivered) else told(error)  # no path is cut short
+        return Replayed(about.run_id, about.name, dict(delivery.sent), None, problem)
     journal.remove()
     return Replayed(about.run_id, about.name, dict(delivery.sent), status, None)
 
