@@ -1,8 +1,10 @@
 import json
 import os
 import tempfile
+import threading
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -101,6 +103,87 @@ def test_what_a_kill_left_half_made_or_half_removed_goes_away(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"r1", ".new-b"}
     journal.remove()
     assert journals.left_journals(tmp_path) == []
+
+
+def test_journals_that_others_name_and_remove_meanwhile_break_no_look(tmp_path):
+    """`read_about` and the times of half-made ones are of folders that may be gone."""
+    waiting = Journal.create(tmp_path, About("r0", "sft", "x", True, 1))
+    done = threading.Event()
+
+    def make_and_remove(number: int) -> None:
+        while not done.is_set():
+            Journal.create(tmp_path, About(f"w{number}", "sft", "x", True, 2)).remove()
+
+    workers = [threading.Thread(target=make_and_remove, args=(number,)) for number in range(2)]
+    for worker in workers:
+        worker.start()
+    try:
+        for _ in range(400):
+            assert journals.left_journals(tmp_path)[0] == waiting.path
+    finally:
+        done.set()
+        for worker in workers:
+            worker.join()
+
+
+def test_a_journal_that_goes_during_the_look_is_none_of_those_left(tmp_path, monkeypatch):
+    stays, goes = (Journal.create(tmp_path, About(name, "sft", "x", True, 1)) for name in ("r1", "r2"))
+    (tmp_path / ".new-named").mkdir()
+    read, stat = journals.read_about, Path.stat
+
+    def read_late(path: Path) -> About:
+        if path == goes.path and path.exists():
+            goes.remove()
+        return read(path)
+
+    def stat_late(path: Path, **options: bool) -> os.stat_result:
+        if path.name == ".new-named":
+            path.rmdir()
+        return stat(path, **options)
+
+    monkeypatch.setattr(journals, "read_about", read_late)
+    monkeypatch.setattr(Path, "stat", stat_late)
+    assert journals.left_journals(tmp_path) == [stays.path]
+
+
+def test_files_beside_the_journals_are_none(tmp_path):
+    (tmp_path / ".note-1").touch()
+    (tmp_path / journals.REFUSED).touch()
+    assert journals.left_journals(tmp_path) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"\0\0", b"[]", b'{"run_id": "r1"}'])
+def test_a_journal_that_does_not_tell_its_run_is_told_and_left(tmp_path, caplog, content):
+    """A power failure may leave a file without its content."""
+    torn, whole = (Journal.create(tmp_path, About(name, "sft", "x", True, 1)) for name in ("r1", "r2"))
+    (torn.path / "run.json").write_bytes(content)
+    assert journals.left_journals(tmp_path) == [whole.path]
+    assert str(torn.path / "run.json") in caplog.text and torn.path.exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"\0\0", b"null", b'"text"'])
+def test_a_journal_whose_position_cannot_be_read_is_sent_from_its_start(tmp_path, content):
+    journal = Journal.create(tmp_path, ABOUT)
+    journal.append("tags", tags={"n": "1"})
+    journal.mark_sent("records", [end for _, end in journal.unsent("records")][-1])
+    (journal.path / "position.json").write_bytes(content)
+    journal.release()
+    again = Journal.adopt(journal.path)
+    assert [record["tags"]["n"] for record in _records(again)] == ["1"]
+
+
+def test_a_journal_that_is_renamed_before_it_is_read_stays_free(tmp_path, monkeypatch):
+    journal = Journal.create(tmp_path, ABOUT)
+    journal.release()
+
+    def gone(path: Path) -> About:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(journals, "read_about", gone)
+    with pytest.raises(FileNotFoundError):
+        Journal.adopt(journal.path)
+    monkeypatch.undo()
+    assert Journal.adopt(journal.path) is not None
 
 
 def test_a_refused_artifact_keeps_its_copy(tmp_path):

@@ -14,6 +14,7 @@ from convrec.cli import main
 from convrec.errors import InputError, Unavailable
 from convrec.tracking import delivery
 from convrec.tracking import journal as journals
+from convrec.tracking import run as runs
 from convrec.tracking.journal import About
 from tests.tracking.server import free_port
 
@@ -183,6 +184,52 @@ def test_an_artifact_waits_for_a_store_that_fails_behind_a_server_that_answers(p
     is_away = False
     sending.send()
     assert stored == ["kept"] and journal.is_sent()
+
+
+def test_one_journal_with_torn_files_holds_up_no_other(project, monkeypatch, caplog):
+    """The first lost what it tells of its run, the second how far it was sent: up to its first artifact, which went."""
+    stored = []
+
+    class Client:
+        def __init__(self, uri):
+            pass
+
+        def get_run(self, run_id):
+            return SimpleNamespace(info=SimpleNamespace(lifecycle_stage="active", status="FINISHED"))
+
+        def log_artifact(self, run_id, path, folder):
+            stored.append((run_id, Path(path).name))
+
+    monkeypatch.setattr(delivery.mlflow, "MlflowClient", Client)
+    for started, run_id in enumerate(("r1", "r2", "r3")):
+        about = About(run_id, "sft", tracking.shown_uri(), True, started)
+        journal = journals.Journal.create(project / journals.FOLDER, about)
+        for name in ("a.txt", "b.txt"):
+            journal.append_file(b"kept", name)
+        if run_id == "r1":
+            (journal.path / "run.json").write_bytes(b"")
+        if run_id == "r2":
+            first = next(record for record, _ in journal.unsent("artifacts"))
+            journal.file(first).unlink()
+            (journal.path / "position.json").write_bytes(b"")
+        journal.release()
+    replayed = list(tracking.replay_left(project))
+    assert [(each.run_id, each.problem) for each in replayed] == [("r2", None), ("r3", None)]
+    assert stored == [("r2", "b.txt"), ("r3", "a.txt"), ("r3", "b.txt")]
+    assert not (project / journals.FOLDER / journals.REFUSED).exists()
+    assert "r1/run.json" in caplog.text and [path.name for path in (project / journals.FOLDER).iterdir()] == ["r1"]
+
+
+def test_journals_that_cannot_be_looked_for_stop_no_run(project, monkeypatch, caplog):
+    def look(folder: Path) -> list[Path]:
+        raise PermissionError("not yours")
+
+    monkeypatch.setattr(journals, "left_journals", look)
+    runs._replay_in_background(project)
+    for thread in threading.enumerate():
+        if thread.name == "convrec tracking replay":
+            thread.join(20)
+    assert "could not be sent (not yours)" in caplog.text
 
 
 def test_a_position_that_cannot_be_written_is_no_end(project, monkeypatch, caplog):

@@ -208,6 +208,8 @@ class Delivery:
             path = PurePosixPath(record["path"])
             copy = self.journal.file(record)
             if not copy.is_file():
+                if self.journal.is_position_lost:  # it was sent before: its copy went then
+                    continue
                 raise ValueError(f"no copy of {path} in {self.journal.path}")
             with tempfile.TemporaryDirectory() as folder:
                 named = Path(folder, path.name)
@@ -298,7 +300,7 @@ def replay(path: Path, root: Path) -> Replayed | None:
     try:
         about = journals.read_about(path)
         journal = Journal.adopt(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     if journal is None and not path.exists():  # sent meanwhile
         return None

@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -77,8 +78,13 @@ class Journal:
         self._torn = self._is_full = False
         self._files = 0
         self._positions: dict[str, int] = dict.fromkeys(LANES, 0)
-        if (path / _POSITION).is_file():
+        self.is_position_lost = False
+        try:
             self._positions |= orjson.loads((path / _POSITION).read_bytes())
+        except FileNotFoundError:
+            pass
+        except (TypeError, ValueError):  # a power failure may empty it; sending all again changes nothing
+            self.is_position_lost = True
 
     @classmethod
     def create(cls, folder: Path, about: About) -> "Journal":
@@ -101,7 +107,13 @@ class Journal:
     def adopt(cls, path: Path) -> "Journal | None":
         """Return the journal that a process left; None where that process lives, or another one sends it."""
         lock = _locked(path / _LOCK)
-        return None if lock is None else cls(path, read_about(path), lock)
+        if lock is None:
+            return None
+        try:
+            return cls(path, read_about(path), lock)
+        except BaseException:
+            os.close(lock)
+            raise
 
     def append(self, kind: str, at: int | None = None, **fields: Any) -> None:
         """Write one record, redacted, by one call of the system; a full disk is told and stops nothing."""
@@ -225,15 +237,29 @@ def read_about(path: Path) -> About:
 def left_journals(folder: Path) -> list[Path]:
     """Return the journals below the folder, the oldest first, those of living processes too.
 
-    What is left of journals that were half made or half removed by a process that was killed goes away.
+    One that does not tell its run is left out, with a warning. What is left of journals that were half made or half
+    removed by a process that was killed goes away.
     """
     for path in folder.glob(".*-*"):
-        if path.name.startswith(".new-") and time.time() - path.stat().st_mtime < _HALF_MADE:
+        with suppress(FileNotFoundError, NotADirectoryError):  # named or removed meanwhile; or no folder
+            _remove_remains(path)
+    found: dict[Path, int] = {}
+    for path in folder.glob("[!.]*"):
+        try:
+            found[path] = read_about(path).started
+        except (FileNotFoundError, NotADirectoryError):
             continue
-        lock = _locked(path / _LOCK)
-        if lock is not None or (path.name.startswith(".sent-") and not (path / _LOCK).exists()):
-            shutil.rmtree(path, ignore_errors=True)
-        if lock is not None:
-            os.close(lock)
-    found = [path for path in folder.glob("*") if not path.name.startswith(".") and (path / _ABOUT).is_file()]
-    return sorted(found, key=lambda path: read_about(path).started)
+        except (OSError, TypeError, ValueError) as error:
+            told = "%s cannot be read (%s), so its journal is not sent; remove the folder to give its records up"
+            logger.warning(told, path / _ABOUT, error)
+    return sorted(found, key=found.__getitem__)
+
+
+def _remove_remains(path: Path) -> None:
+    if path.name.startswith(".new-") and time.time() - path.stat().st_mtime < _HALF_MADE:
+        return
+    lock = _locked(path / _LOCK)
+    if lock is not None or (path.name.startswith(".sent-") and not (path / _LOCK).exists()):
+        shutil.rmtree(path, ignore_errors=True)
+    if lock is not None:
+        os.close(lock)

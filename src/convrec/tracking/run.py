@@ -160,8 +160,7 @@ def _replay_in_background(root: Path) -> None:
         except Exception as error:  # nothing of this may stop the work: the journals stay
             logger.warning("journals of earlier processes could not be sent (%s)", redact(str(error)))
 
-    if journals.left_journals((root / journals.FOLDER).resolve()):
-        threading.Thread(target=send, name="convrec tracking replay", daemon=True).start()
+    threading.Thread(target=send, name="convrec tracking replay", daemon=True).start()
 
 
 def _open_run(
