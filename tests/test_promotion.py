@@ -220,7 +220,11 @@ def test_approval_is_awaited_refused_and_given(client, ranks):
     assert _status(client, "2") == "awaiting approval" and _promote("2") == awaited
     refused = reject(Paths(), "2", by="lead", reason="after the holidays")
     assert refused.status == REFUSED and "lead: after the holidays" in refused.gates[-1].detail
-    assert _promote("2") == refused, "a person's no stands"
+    assert _promote("2") == refused == _promote("2", fresh=True), "a person's no stands"
+    text = mlflow.artifacts.load_text(
+        f"runs:/{client.get_model_version(MODEL_NAME, '2').run_id}/promotion/decision-2.md"
+    )
+    assert "refused by lead" in text and "approved by" not in text
     with pytest.raises(InputError, match="version 2 does not await approval"):
         reject(Paths(), "2", by="lead")
     ranks["asked"].clear()
@@ -245,19 +249,66 @@ def test_an_approval_after_the_data_changed_is_of_the_new_figures(client, ranks)
 def test_a_champion_that_changed_meanwhile_is_not_overwritten(client, ranks, monkeypatch):
     ranks |= {"1": 3, "2": 1, "3": 2}
     _promote("1")
-    compare = measure.compare
-
-    def overtaken(*arguments):
-        found = compare(*arguments)
-        monkeypatch.setattr(measure, "compare", compare)
-        assert _promote("3").status == PROMOTED
-        return found
-
-    monkeypatch.setattr(measure, "compare", overtaken)
+    _meanwhile(monkeypatch, lambda: _promote("3"))
     decision = _promote("2")
     assert decision.status == REFUSED and decision.reason == "version 3 became the champion meanwhile; compare again"
     assert _champions(client) == ("3", "1") and _status(client, "2") == "refused"
     assert _promote("2").status == PROMOTED and _champions(client) == ("2", "3")
+
+
+def _meanwhile(monkeypatch, happens) -> None:
+    """Let something happen after the next comparison, before its decision."""
+    compare = measure.compare
+
+    def compared(*arguments):
+        found = compare(*arguments)
+        monkeypatch.setattr(measure, "compare", compare)
+        happens()
+        return found
+
+    monkeypatch.setattr(measure, "compare", compared)
+
+
+def _recorded(client, version: str, number: int) -> str:
+    run = client.get_model_version(MODEL_NAME, version).run_id
+    return mlflow.artifacts.load_dict(f"runs:/{run}/promotion/decision-{number}.json")["status"]
+
+
+def test_a_version_that_another_promotes_meanwhile_is_the_champion_already(client, ranks, monkeypatch):
+    ranks |= {"1": 3, "2": 1}
+    _promote("1")
+    _meanwhile(monkeypatch, lambda: _promote("2"))
+    assert _promote("2").status == ALREADY
+    assert _status(client, "2") == "promoted" and _recorded(client, "2", 1) == PROMOTED
+
+
+def test_a_no_during_the_comparison_stands(client, ranks, monkeypatch):
+    ranks |= {"1": 3, "2": 1}
+    _promote("1")
+    _set_policy(approval="required")
+    assert _promote("2").status == AWAITING
+    _meanwhile(monkeypatch, lambda: reject(Paths(), "2", by="lead", reason="no"))
+    assert _promote("2", fresh=True).approval["refused"] == "no"
+    assert _status(client, "2") == "refused" and _recorded(client, "2", 2) == REFUSED
+    _meanwhile(monkeypatch, lambda: _promote("2", approve=True) and rollback(Paths(), by="lead"))
+    overtaken = _promote("2", approve=True, fresh=True)
+    assert overtaken.status == REFUSED and overtaken.number == 4, "each decision has its number"
+
+
+def test_figures_are_of_what_the_policy_asks_for(client, ranks):
+    """Those of a decision before are taken for limits that changed, not for figures that it has not."""
+    ranks |= {"1": 3, "2": 4}
+    rails = YAML(typ="safe").load(Path("promotion.yaml"))["guard_rails"]
+    _set_policy(guard_rails={"in_catalog": rails["in_catalog"]})
+    _promote("1")
+    assert _promote("2").comparison.slices == []
+    for metric in ("ndcg", "mrr"):
+        _set_policy(guard_rails={"slices": {"metric": metric, "max_drop": 0.0, "min_rows": 1}})
+        (gate,) = [gate for gate in _promote("2").gates if "slice" in gate.name]
+        fall = {"ndcg": 1 / 2 - 1 / np.log2(5), "mrr": 1 / 3 - 1 / 4}[metric]
+        assert gate.name.startswith(metric) and gate.figure == pytest.approx(fall)
+    _set_policy(gains={name: {"min": 0.0, "max_p": 0.05} for name in ("ndcg", "mrr")})
+    assert set(_promote("2").comparison.gains) == {"ndcg", "mrr"}
 
 
 def test_rollback_and_the_word_again(client, ranks):
@@ -333,6 +384,8 @@ def _main(*arguments: str) -> int:
         (["promote", "--approve"], "give --by NAME"),
         (["promote", "--reject", "--by", "lead"], "does not await approval (no decision yet)"),
         (["promote", "--reason", "x"], "--reason: give it with --reject"),
+        (["promote", "--reject", "--by", "lead", "--dry-run"], "--dry-run: not with --reject"),
+        (["promote", "--unlock", "--fresh"], "--fresh: not with --unlock"),
         (["rollback"], "no version is the champion"),
         (["registry", "register"], "models/rank_grpo/config.json: not made yet"),
     ],

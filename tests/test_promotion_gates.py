@@ -146,6 +146,9 @@ def test_a_decision_survives_json_and_is_a_markdown_table():
     table = [line for line in text.splitlines() if line.startswith("|")]
     assert len(table) == 2 + len(decision.gates) and all(line.count("|") == 6 for line in table)
     assert "| format | 0.5000 | at least 0.95 | FAILS |  |" in table
+    said = {"by": "lead", "at": "today"}
+    assert "- approved by lead at today" in decision_markdown(replace(decision, approval=said))
+    assert "- refused by lead at today" in decision_markdown(replace(decision, approval={**said, "refused": ""}))
     for fact in ("challenger: version 4", "champion: version 3", "90 test rows", "test MD5 t", "decided by ops"):
         assert fact in text
 

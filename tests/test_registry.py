@@ -4,16 +4,18 @@ import shutil
 
 import mlflow
 import pytest
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
 
 from convrec import registry, tracking
 from convrec.config import load_params, parse_params, read_yaml
-from convrec.errors import InputError
+from convrec.errors import InputError, Unavailable
 from convrec.model_card import MAX_DESCRIPTION, Facts, checkpoint_digest, render_card, with_decision
 from convrec.paths import Paths
 from convrec.stages.files import read_json
 from tests.project import ROOT
 from tests.recommending import save_model
-from tests.registered import make_workspace
+from tests.registered import create_name, make_workspace
 
 
 @pytest.fixture
@@ -31,7 +33,12 @@ def _system(ndcg: float) -> dict:
     return {**dict.fromkeys(names, ndcg), "coverage": 0.5, "intervals": intervals}
 
 
-def test_a_version_tells_what_it_was_made_from(store, tmp_path):
+def _gone(*_, **__):
+    raise ConnectionError("the server is gone")
+
+
+def test_a_version_tells_what_it_was_made_from(store, tmp_path, monkeypatch):
+    """Also where a second try finishes its registration."""
     make_workspace(tmp_path)
     paths = Paths()
     for seed, stage in enumerate(("sft", "rank_grpo")):
@@ -43,8 +50,11 @@ def test_a_version_tells_what_it_was_made_from(store, tmp_path):
     paths.metrics("evaluate").parent.mkdir()
     paths.metrics("evaluate").write_text(json.dumps(metrics))
 
+    with monkeypatch.context() as patch, pytest.raises(ConnectionError):
+        patch.setattr(mlflow.MlflowClient, "update_model_version", _gone)
+        registry.register(load_params(), paths, None)
     version = registry.register(load_params(), paths, None)
-    assert registry.register(load_params(), paths, None).version == version.version, "once for the same weights"
+    assert str(version.version) == "1", "once for the same weights"
     assert version.aliases == [registry.CHALLENGER]
     tags = version.tags
     assert tags["served_as"] == "rank_grpo_constrained" and tags["test.ndcg_at_4"] == "0.6"
@@ -77,6 +87,39 @@ def test_a_version_tells_what_it_was_made_from(store, tmp_path):
     shutil.rmtree(paths.model("sft"))
     with pytest.raises(InputError, match="models/sft/config.json: not made yet"):
         registry.register(load_params(), paths, None, "sft")
+
+
+AWAY = MlflowException("API request to /api/2.0/mlflow failed with error code 503 != 200. Response body: ''")
+
+
+@pytest.mark.parametrize(
+    ("call", "read"),
+    [
+        ("MlflowClient.get_model_version_by_alias", lambda: registry.alias_version("champion")),
+        ("MlflowClient.get_model_version", lambda: registry.find_version(mlflow.MlflowClient(), "1")),
+        ("MlflowClient.get_model_version_by_alias", lambda: registry.find_version(mlflow.MlflowClient())),
+        ("artifacts.download_artifacts", lambda: registry.download_version("models:/convrec-recommender/1")),
+        ("models.get_model_info", lambda: registry.version_settings("models:/convrec-recommender/1")),
+    ],
+)
+def test_a_registry_that_is_away_is_not_one_without_the_version(store, monkeypatch, call, read):
+    create_name(store)
+    if "alias_version" in read.__code__.co_names:
+        assert read() is None
+    else:
+        with pytest.raises(InputError, match="not in the registry"):
+            read()
+
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(f"mlflow.{call}", fail)
+    error = AWAY
+    with pytest.raises(Unavailable, match="cannot be reached .*error code 503"):
+        read()
+    error = MlflowException("API request failed with error code 403", PERMISSION_DENIED)
+    with pytest.raises(InputError, match="refuses this user"):
+        read()
 
 
 def test_the_card_of_the_whole_evaluation_fits_the_registry():

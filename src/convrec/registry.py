@@ -2,7 +2,10 @@
 
 import io
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from http import HTTPStatus
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,10 +18,11 @@ from mlflow.types.schema import ColSpec, DataType, ParamSchema, ParamSpec, Schem
 from ruamel.yaml import YAML
 
 from convrec.config import Params
-from convrec.errors import InputError
+from convrec.errors import InputError, Unavailable
 from convrec.model_card import CHECKPOINT_TAG, MAX_DESCRIPTION, checkpoint_digest, render_card, version_facts
 from convrec.paths import Paths
 from convrec.tracking import PARENT_TAG, connect, git_state, record_versions
+from convrec.tracking.store import not_opened, told
 
 if TYPE_CHECKING:
     from convrec.generation.lists import Settings
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
 MODEL_NAME = "convrec-recommender"
 CHALLENGER, CHAMPION, PREVIOUS = "challenger", "champion", "previous"
 _PACKAGE = Path(__file__).parent
+_ABSENT = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")  # the second: of an alias that no version holds
 
 
 @dataclass(frozen=True)
@@ -42,12 +47,14 @@ def _latest(client: mlflow.MlflowClient, digest: str) -> ModelVersion | None:
 
 
 def alias_version(alias: str) -> ModelVersion | None:
-    """Return the version that holds this alias, or None."""
+    """Return the version that holds this alias, or None. Raises as `find_version` where the registry is away."""
     client = mlflow.MlflowClient()
     try:
         return client.get_model_version_by_alias(MODEL_NAME, alias)
-    except MlflowException:
-        return None
+    except MlflowException as error:
+        if error.error_code in _ABSENT:
+            return None
+        raise not_opened(error) from None
 
 
 def read_aliases(client: mlflow.MlflowClient) -> dict[str, str]:
@@ -67,7 +74,10 @@ def all_versions(client: mlflow.MlflowClient) -> list[ModelVersion]:
 
 
 def find_version(client: mlflow.MlflowClient, number: str | None = None) -> ModelVersion:
-    """Return a version by its number, by default the challenger. Raises `InputError` where there is none."""
+    """Return a version by its number, by default the challenger.
+
+    Raises `InputError` where there is none, or the registry refuses this user, and `Unavailable` where it is away.
+    """
     if number is None:
         challenger = alias_version(CHALLENGER)
         if challenger is None:
@@ -76,7 +86,20 @@ def find_version(client: mlflow.MlflowClient, number: str | None = None) -> Mode
     try:
         return client.get_model_version(MODEL_NAME, number)
     except MlflowException as error:
-        raise _not_registered(f"models:/{MODEL_NAME}/{number}", str(error).splitlines()[0][:200]) from None
+        raise _unread(f"models:/{MODEL_NAME}/{number}", error) from None
+
+
+@contextmanager
+def told_if_not_owner(what: str) -> Iterator[None]:
+    """Raise `InputError`, with who can help, where the server does not let this user remove what another has made."""
+    try:
+        yield
+    except MlflowException as error:
+        if error.get_http_status_code() != HTTPStatus.FORBIDDEN:
+            raise
+        raise InputError(
+            f"{what} is not this user's to remove; the account that made the model, or admin, may do that"
+        ) from None
 
 
 def _signature() -> ModelSignature:
@@ -112,7 +135,11 @@ def register(params: Params, paths: Paths, parent_run: str | None, stage: str = 
     _require_files(paths, stage)
     known = _latest(client, checkpoint_digest(model))
     if known is not None:
-        if known.version == all_versions(client)[0].version:  # its registration may have ended before it got the alias
+        # Its registration may have ended before it got its card, or the alias.
+        if not known.description:
+            card = render_card(version_facts(params, paths, stage))
+            client.update_model_version(MODEL_NAME, known.version, description=card[:MAX_DESCRIPTION])
+        if known.version == all_versions(client)[0].version:
             client.set_registered_model_alias(MODEL_NAME, CHALLENGER, known.version)
         return client.get_model_version(MODEL_NAME, known.version)
     tags = {PARENT_TAG: parent_run} if parent_run else {}
@@ -165,11 +192,16 @@ def _not_registered(uri: str, why: str) -> InputError:
     )
 
 
+def _unread(uri: str, error: MlflowException) -> InputError | Unavailable:
+    """Return what is to be told of a version that could not be read: only the registry's own word makes it absent."""
+    return _not_registered(uri, told(error)) if error.error_code in _ABSENT else not_opened(error)
+
+
 def _download(uri: str) -> Path:
     try:
         return Path(mlflow.artifacts.download_artifacts(uri))
     except MlflowException as error:
-        raise _not_registered(uri, str(error).splitlines()[0][:200]) from None
+        raise _unread(uri, error) from None
 
 
 def read_version(folder: Path, uri: str) -> RegisteredModel:
@@ -200,7 +232,7 @@ def version_settings(uri: str) -> "Settings":
     try:
         return _settings(mlflow.models.get_model_info(uri).flavors["python_function"])
     except MlflowException as error:
-        raise _not_registered(uri, str(error).splitlines()[0][:200]) from None
+        raise _unread(uri, error) from None
     except (KeyError, TypeError):
         raise _not_ours(uri) from None
 
@@ -208,7 +240,8 @@ def version_settings(uri: str) -> "Settings":
 def download_version(uri: str) -> RegisteredModel:
     """Return the files of a registered version: `models:/NAME/VERSION` or `models:/NAME@ALIAS`.
 
-    Raises `InputError` where there is no such version, or it holds no checkpoint of this project.
+    Raises `InputError` where there is no such version, or it holds no checkpoint of this project, and `Unavailable`
+    where the registry is away.
     """
     connect()
     return read_version(_download(uri), uri)

@@ -9,7 +9,7 @@ from mlflow.entities.model_registry import ModelVersion
 from convrec.promotion.gates import AWAITING
 from convrec.promotion.lock import PATIENCE, promotion_lock
 from convrec.promotion.promote import STATUS_TAG
-from convrec.registry import MODEL_NAME, all_versions, read_aliases
+from convrec.registry import MODEL_NAME, all_versions, read_aliases, told_if_not_owner
 from convrec.tracking import connect
 
 _LOGGED = "models:/m-"  # how the source of a version that was logged begins: the model's id follows
@@ -52,7 +52,7 @@ def prune(keep: int, by: str, remove: bool, patience: float = PATIENCE) -> list[
     """Return what becomes of every version; with `remove`, those that do not stay are deleted, with their models.
 
     Their files go with `mlflow gc`. No promotion can happen meanwhile: this takes the promotion lock. Raises
-    `InputError` where another holds it.
+    `InputError` where another holds it, or this user may not remove them.
     """
     connect()
     client = mlflow.MlflowClient()
@@ -65,8 +65,9 @@ def prune(keep: int, by: str, remove: bool, patience: float = PATIENCE) -> list[
         for version, fate in zip(versions, fates, strict=True):
             if not fate.stays:
                 lock.check()
-                client.delete_model_version(MODEL_NAME, version.version)
                 source = version.source or ""
-                if source not in kept and source.startswith(_LOGGED):
-                    client.delete_logged_model(source.removeprefix("models:/"))
+                with told_if_not_owner(f"{MODEL_NAME}: version {version.version}"):
+                    client.delete_model_version(MODEL_NAME, version.version)
+                    if source not in kept and source.startswith(_LOGGED):
+                        client.delete_logged_model(source.removeprefix("models:/"))
     return fates

@@ -66,6 +66,9 @@ def _promote(options: argparse.Namespace) -> int:
         raise InputError("--approve and --reject are a person's word: give --by NAME")
     if options.reason and not options.reject:
         raise InputError("--reason: give it with --reject")
+    for name in ("dry_run", "again", "fresh"):
+        if (options.reject or options.unlock) and getattr(options, name):
+            raise InputError(f"--{name.replace('_', '-')}: not with {'--reject' if options.reject else '--unlock'}")
     from convrec.config import load_params
     from convrec.paths import Paths
     from convrec.promotion.gates import ALREADY

@@ -295,7 +295,8 @@ def decision_markdown(decision: Decision) -> str:
         facts.append(f"{found.n_rows} test rows, {found.n_prompts} prompts, {lists}")
         facts += [f"{name} MD5 {md5}" for name, md5 in found.data.items()]
     said = decision.approval
-    facts += [f"approved by {said['by']} at {said['at']}"] if said else []
+    if said:
+        facts.append(f"{'refused' if 'refused' in said else 'approved'} by {said['by']} at {said['at']}")
     facts += [f"decided by {decision.by} at {decision.at}"] if decision.by else []
     facts += [f"commit {decision.commit}"] if decision.commit else []
     return "\n".join([*lines, *(f"- {fact}" for fact in facts), ""])

@@ -15,7 +15,7 @@ from mlflow.entities.model_registry import RegisteredModel
 from mlflow.exceptions import MlflowException
 
 from convrec.errors import InputError
-from convrec.registry import MODEL_NAME
+from convrec.registry import MODEL_NAME, told_if_not_owner
 
 logger = logging.getLogger(__name__)
 
@@ -110,5 +110,6 @@ def unlock(client: mlflow.MlflowClient) -> str:
     held = describe_holder(client)
     if held is None:
         return "no promotion lock is held"
-    client.delete_registered_model(LOCK_NAME)
+    with told_if_not_owner(f"the promotion lock of {held}"):
+        client.delete_registered_model(LOCK_NAME)
     return f"removed the promotion lock of {held}"

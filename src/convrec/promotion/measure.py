@@ -54,9 +54,11 @@ def present_data(paths: Paths) -> dict[str, str]:
 
 def comparison_settings(params: Params, policy: Policy) -> dict[str, Any]:
     """Return what beside versions and data decides the figures of a comparison."""
-    common, config = params.common, params.evaluate
+    common, config, rail = params.common, params.evaluate, policy.guard_rails.slices
     return {
         "lists": policy.lists,
+        "gains": sorted(policy.gains),
+        "slices": resolve_metric(rail.metric, common.cutoffs, rail.metric) if rail else None,
         "metrics": {name: resolve_metric(name, common.cutoffs, name) for name in policy.metrics()},
         "latency": policy.guard_rails.latency_p95_seconds is not None,
         "list_length": common.list_length,

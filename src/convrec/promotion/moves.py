@@ -13,7 +13,7 @@ from mlflow.exceptions import MlflowException
 
 from convrec.errors import InputError
 from convrec.promotion.lock import PATIENCE, promotion_lock
-from convrec.registry import CHAMPION, MODEL_NAME, PREVIOUS, read_aliases
+from convrec.registry import CHAMPION, MODEL_NAME, PREVIOUS, read_aliases, told_if_not_owner
 
 logger = logging.getLogger(__name__)
 
@@ -123,7 +123,7 @@ def promote_version(
         move = Move(now(), "promote", state.champion, version, by, reason[:_MAX_REASON], decision)
         lock.check()
         _commit(client, state, move, state.champion)
-        _attempt("the tag of a rollback", lambda: client.delete_model_version_tag(MODEL_NAME, version, ROLLED_BACK))
+        _unmark(client, version)
     return move
 
 
@@ -133,7 +133,7 @@ def roll_back(
     """Make the version before the champion, or an earlier champion `to`, the champion again; return the move.
 
     `previous` is then the one before that, or no version. The version that loses its place is not promoted again by
-    itself. Raises `InputError` where there is nothing to go back to.
+    itself. Raises `InputError` where there is nothing to go back to, or this user may not do that.
     """
     with promotion_lock(client, by, patience) as lock:
         state = read_state(client)
@@ -143,12 +143,24 @@ def roll_back(
         before = [version for version in after[:-1] if _exists(client, version)]
         lock.check()
         _commit(client, state, move, before[-1] if before else None)
+        _unmark(client, target)
         told = json.dumps({"at": move.at, "by": by, "reason": move.reason, "to": target})
         _attempt(
             "the tag of the rollback",
             lambda: client.set_model_version_tag(MODEL_NAME, str(state.champion), ROLLED_BACK, told),
         )
     return move
+
+
+def _unmark(client: mlflow.MlflowClient, version: str) -> None:
+    """Remove what tells that the champion was rolled back once."""
+
+    def remove() -> None:
+        if ROLLED_BACK in client.get_model_version(MODEL_NAME, version).tags:
+            with told_if_not_owner(f"the tag {ROLLED_BACK} of version {version}"):
+                client.delete_model_version_tag(MODEL_NAME, version, ROLLED_BACK)
+
+    _attempt(f"the end of the tag {ROLLED_BACK} of version {version}", remove)
 
 
 def _require(client: mlflow.MlflowClient, expected: State) -> State:
@@ -193,7 +205,8 @@ def _exists(client: mlflow.MlflowClient, version: str) -> bool:
 
 def _set_previous(client: mlflow.MlflowClient, version: str | None) -> None:
     if version is None:
-        client.delete_registered_model_alias(MODEL_NAME, PREVIOUS)
+        with told_if_not_owner(f"{MODEL_NAME}: the alias {PREVIOUS}"):
+            client.delete_registered_model_alias(MODEL_NAME, PREVIOUS)
     else:
         client.set_registered_model_alias(MODEL_NAME, PREVIOUS, version)
 

@@ -64,9 +64,10 @@ def promote(
     """Return the decision on a version, by default the challenger; where every gate holds, it is the champion then.
 
     The figures of the version's last decision are taken again where versions, data and settings are the same, unless
-    `fresh`; `approve` is a person's word, `again` outweighs a rollback. The decision is written to the version, and to
-    its run as `promotion/decision-N.json` and `.md`. With `dry_run` nothing is written or moved. Raises `InputError`
-    where policy, data or version is missing or wrong, or another holds the promotion lock.
+    `fresh`; a person's no stands then, also with `fresh`. `approve` is a person's yes, `again` outweighs a rollback.
+    The decision is written to the version, and to its run as `promotion/decision-N.json` and `.md`. With `dry_run`
+    nothing is written or moved. Raises `InputError` where policy, data or version is missing or wrong, or another
+    holds the promotion lock.
     """
     policy = load_policy(params.common.cutoffs, paths.root / POLICY_FILE)
     connect(paths.root)
@@ -76,11 +77,15 @@ def promote(
     if state.champion == name:
         return Decision(ALREADY, "", name, name)
     who = by or _user()
-    last = last_decision(client, challenger)
-    comparison = _comparison(client, params, paths, policy, challenger, state, None if fresh else last)
-    kept = last is not None and last.comparison is comparison
-    if last is not None and kept and _is_rejected(last) and not approve:
+    last = _standing(params, paths, policy, name, state, last_decision(client, challenger))
+    if last is not None and _is_rejected(last) and not approve:
         return last
+    kept = None if fresh else last
+    comparison = _comparison(client, params, paths, policy, challenger, state, kept)
+    compared, challenger = challenger, client.get_model_version(MODEL_NAME, name)
+    no = _refused_since(client, compared, challenger)
+    if no is not None and not approve:
+        return no
     lost = rolled_back(state.moves, name)
     decision = decide(
         policy,
@@ -91,8 +96,8 @@ def promote(
     )
     if dry_run:
         return decision
-    if last is not None and kept and not decision.promoted and _is_same(decision, last):
-        return last
+    if kept is not None and not decision.promoted and _is_same(decision, kept):
+        return kept
     return _carry_out(client, challenger, state, _signed(decision, challenger, who), patience)
 
 
@@ -169,6 +174,14 @@ def _is_rejected(decision: Decision) -> bool:
     return decision.approval is not None and "refused" in decision.approval
 
 
+def _refused_since(client: mlflow.MlflowClient, before: ModelVersion, after: ModelVersion) -> Decision | None:
+    """Return a person's no to a version that was written down between two readings of it."""
+    if _short(before).get("number") == _short(after).get("number"):
+        return None
+    newest = last_decision(client, after)
+    return newest if newest is not None and _is_rejected(newest) else None
+
+
 def _is_same(one: Decision, other: Decision) -> bool:
     return (one.status, one.gates, one.policy) == (other.status, other.gates, other.policy)
 
@@ -186,6 +199,18 @@ def _signed(decision: Decision, version: ModelVersion, by: str) -> Decision:
     return replace(decision, number=_short(version).get("number", 0) + 1, by=by, at=now(), commit=commit)
 
 
+def _standing(
+    params: Params, paths: Paths, policy: Policy, version: str, state: State, last: Decision | None
+) -> Decision | None:
+    """Return the last decision, if a comparison with the present champion would be the one that it is of."""
+    from convrec.promotion import measure  # noqa: PLC0415  (imports torch)
+
+    data, settings = measure.present_data(paths), measure.comparison_settings(params, policy)
+    if last is None or last.comparison is None:
+        return None
+    return last if same_comparison(last.comparison, version, state.champion, data, settings) else None
+
+
 def _comparison(
     client: mlflow.MlflowClient,
     params: Params,
@@ -193,16 +218,13 @@ def _comparison(
     policy: Policy,
     challenger: ModelVersion,
     state: State,
-    last: Decision | None,
+    kept: Decision | None,
 ) -> Comparison:
-    """Return the comparison with the present champion: that of the last decision, if it would be the same."""
+    """Return the comparison with the present champion: that of the decision that is `kept`, if there is one."""
     from convrec.promotion import measure  # noqa: PLC0415  (imports torch)
 
-    data, settings = measure.present_data(paths), measure.comparison_settings(params, policy)
-    if last is not None and last.comparison is not None:
-        kept = last.comparison
-        if same_comparison(kept, str(challenger.version), state.champion, data, settings):
-            return kept
+    if kept is not None and kept.comparison is not None:
+        return kept.comparison
     both = [challenger] if state.champion is None else [challenger, find_version(client, state.champion)]
     sides = [_contestant(version, paths) for version in both]
     return measure.compare(params, paths, policy, sides[0], sides[1] if len(sides) > 1 else None)
@@ -236,9 +258,12 @@ def _carry_out(
         told = f"{_artifact(decision)}.json"
         promote_version(client, state, decision.challenger, decision.by, decision.reason, told, patience)
     except Superseded as error:
+        if read_state(client).champion == decision.challenger:  # by another process, which writes that down itself
+            return Decision(ALREADY, "", decision.challenger, decision.challenger)
         gate = Gate("champion", None, "unchanged since the comparison", False, str(error))
-        decision = replace(refuse(decision, gate), reason=str(error))
-        _record(client, challenger, decision)
+        present = client.get_model_version(MODEL_NAME, decision.challenger)  # which may have had decisions meanwhile
+        decision = _signed(replace(refuse(decision, gate), reason=str(error)), present, decision.by)
+        _record(client, present, decision)
         return decision
     try:
         _record(client, challenger, decision)
