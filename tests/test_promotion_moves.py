@@ -10,6 +10,7 @@ from pathlib import Path
 import mlflow
 import pytest
 from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
 
 from convrec import tracking
 from convrec.cli import main
@@ -95,6 +96,9 @@ def test_rollback_to_an_earlier_champion(client):
     assert _aliases(client) == {"champion": "1"}
     roll_back(client, "lead", "", to="2")
     assert _aliases(client) == {"champion": "2"}, "it took the place of 1"
+    roll_back(client, "lead", "", to="3")
+    tagged = ["rolled_back" in client.get_model_version(MODEL_NAME, version).tags for version in "123"]
+    assert tagged == [True, True, False], "the champion is not among them"
 
 
 def test_nothing_to_roll_back(client):
@@ -295,6 +299,34 @@ def test_who_lost_the_lock_moves_nothing_and_leaves_another_s(client, monkeypatc
         promote_version(client, real, "2", "ops", "better")
     assert _aliases(client) == {"champion": "1"}
     assert describe_holder(client).startswith("another ")
+
+
+def _forbid(client, monkeypatch, *names: str) -> None:
+    """Let calls fail as those of a user who did not make the model."""
+
+    def forbidden(*_, **__):
+        raise MlflowException("API request failed with error code 403 != 200", PERMISSION_DENIED)
+
+    for name in names:
+        monkeypatch.setattr(client, name, forbidden)
+
+
+def test_who_did_not_make_the_model_promotes_and_is_told_what_else_he_may_not(client, monkeypatch, caplog):
+    calls = ("delete_model_version_tag", "delete_registered_model_alias", "delete_model_version")
+    _forbid(client, monkeypatch, *calls)
+    _promote(client, "1", "2")
+    assert not caplog.records, "there was nothing to remove"
+    with pytest.raises(InputError, match="alias previous is not this user's .* or admin, may do that"):
+        roll_back(client, "lead", "")
+    assert _aliases(client) == {"champion": "2", "previous": "1"} and len(moves_of(client)) == 2
+    monkeypatch.setattr("mlflow.MlflowClient.delete_model_version", client.delete_model_version)
+    with pytest.raises(InputError, match="version 3 is not this user's"):
+        prune(1, "prune", remove=True)
+    left = promotion_lock(client, "another")
+    left.__enter__()
+    _forbid(client, monkeypatch, "delete_registered_model")
+    with pytest.raises(InputError, match="the promotion lock of another .* is not this user's"):
+        unlock(client)
 
 
 def _move(kind: str, from_version: str | None, to_version: str) -> Move:
