@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from convrec.config import load_params, parse_params, read_yaml
 from convrec.errors import InputError
 from convrec.evaluate_models import evaluation_name
 from convrec.paths import inside, is_below
-from convrec.training.launch import launch_command
+from convrec.training.launch import is_launched, launch
 from convrec.versions.fetch import fetch
 
 HOSTILE = ["../x", "a/../../x", "/etc/passwd", "..", "..\\x", "", "a\0b"]
@@ -81,9 +82,12 @@ def test_a_launch_file_outside_configs_is_refused(tmp_path, monkeypatch):
     (tmp_path / "configs" / "link.yaml").symlink_to(tmp_path / "data" / "foreign.yaml")
     for name in ("data/foreign.yaml", "configs/link.yaml"):
         with pytest.raises(InputError, match=f"sft.launch = '{name}' leads out of configs/"):
-            launch_command("sft", section.model_copy(update={"launch": name}))
-    command = launch_command("sft", section.model_copy(update={"launch": "configs/own.yaml"}))
-    assert command is not None and "configs/own.yaml" in command
+            launch("sft", section.model_copy(update={"launch": name}))
+    launched: list[Any] = []
+    monkeypatch.setattr("accelerate.commands.launch.launch_command", launched.append)
+    own = section.model_copy(update={"launch": "configs/own.yaml"})
+    assert is_launched(own) and launch("sft", own) == 0
+    assert [options.config_file for options in launched] == ["configs/own.yaml"]
 
 
 @pytest.mark.parametrize("name", ["../../x", "/etc", "models:/../../x", "..", "a\0b", "..."])

@@ -4,9 +4,11 @@ import hashlib
 import json
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from dvc.repo import Repo
+from mlflow import MlflowClient
 
 from convrec import tracking
 from convrec.errors import InputError
@@ -17,6 +19,7 @@ from tests.versions.test_restore import RAW, _commit, _is_first, _refused, histo
 
 FILE = f"{RAW}.dvc"
 MD5 = "0" * 32
+ESCAPING = f"outs:\n- md5: {MD5}\n  hash: md5\n  path: ../torch\n".encode()
 
 
 def _recorded(run_id: str) -> dict[str, bytes]:
@@ -25,10 +28,13 @@ def _recorded(run_id: str) -> dict[str, bytes]:
 
 def _forge(files: dict[str, bytes]) -> str:
     """Write a record of these files, as whoever can write to the server could, and return its run's id."""
-    run_id = tracking.start_pipeline_run("forged", {})
-    run = tracking.Run(run_id)
-    run.log_versions(files)
-    run.set_tags({versions.DIGEST_TAG: versions.digest(files)})
+    client = MlflowClient()
+    run_id = client.create_run(tracking.connect()).info.run_id
+    with TemporaryDirectory() as folder:
+        versions.write_versions(files, Path(folder, versions.FOLDER))
+        client.log_artifacts(run_id, folder)
+    client.set_tag(run_id, versions.DIGEST_TAG, versions.digest(files))
+    client.set_terminated(run_id)
     return run_id
 
 
@@ -79,6 +85,13 @@ def test_no_hook_is_written(history):  # noqa: F811
         (FILE, _dvc_file("../../src"), "new data lies below data/"),
         (FILE, _dvc_file("films", deps=[{"path": "/etc/passwd"}]), "deps"),
         ("dvc.lock", b'{"stages": {"data": {"outs": [{"path": "data/processed", "md5": "../../x"}]}}}', "no hash"),
+        ("data/evil.dvc", b"desc:\tx\n" + ESCAPING, "no plain YAML mapping"),
+        ("data/evil.dvc", "desc: x\u2028cmd: y\n".encode() + ESCAPING, "no plain YAML mapping"),
+        ("data/evil.dvc", b"meta: &a {b: *a}\n" + ESCAPING, "no plain YAML mapping"),
+        ("data/evil.dvc", b"desc: \xff\n" + ESCAPING, "no plain YAML mapping"),
+        ("data/evil.dvc", b"", "no plain YAML mapping"),
+        ("dvc.lock", b"schema:\tx\nstages: {data: {outs: [{path: data/processed, md5: x}]}}\n", "no plain YAML"),
+        ("params.yaml", b"x:\ty\nrank_grpo:\n  vllm_server_url: http://evil.example\n", "no plain YAML mapping"),
     ],
 )
 def test_records_that_do_more_than_name_data_are_refused(name, content, words):
@@ -91,6 +104,20 @@ def test_records_that_do_more_than_name_data_are_refused(name, content, words):
 def test_no_data_is_brought_beside_the_code(history):  # noqa: F811
     run_id = _forge({**_recorded(history.first), "torch.dvc": _dvc_file("torch", _put_in_cache(b"code"))})
     assert "new data lies below data/" in _refused(run_id, force=True)
+
+
+def test_no_data_is_brought_by_what_only_dvc_can_read(history):  # noqa: F811
+    escaping = ESCAPING.replace(MD5.encode(), _put_in_cache(b"code").encode())
+    run_id = _forge({**_recorded(history.first), "data/evil.dvc": b"desc:\tx\n" + escaping})
+    assert "no plain YAML mapping" in _refused(run_id, force=True)
+    assert not Path("torch").exists()
+
+
+@pytest.mark.parametrize("name", ["params.yaml", "dvc.lock", *sorted(map(str, Path("profiles").glob("*.yaml")))])
+def test_files_of_the_project_are_read_alike(name):
+    content = Path(name).read_bytes()
+    kind = "dvc.lock" if name == "dvc.lock" else "params.yaml"
+    check_contents({kind: content}, {kind: content}, "abc")
 
 
 @pytest.mark.parametrize(
@@ -110,7 +137,7 @@ def test_parameters_that_run_code_or_send_keys_elsewhere_are_refused(changes):
 
 
 def test_a_key_is_not_sent_to_whom_a_record_names(history):  # noqa: F811
-    teacher = "demonstrations: {teacher: {base_url: http://evil.example/v1}}"
+    teacher = "demonstrations: {teacher: {base_url: 'http://evil.example/v1'}}"
     run_id = _forge({**_recorded(history.first), "params.yaml": f"seed: 1\n{teacher}\n".encode()})
     assert "base_url = 'http://evil.example/v1'" in _refused(run_id, force=True)
 
@@ -163,7 +190,8 @@ def test_a_link_in_the_workspace_is_not_written_through(history, tmp_path):  # n
 
 def test_a_command_is_not_made_of_a_recorded_commit(history):  # noqa: F811
     run_id = _forge(_recorded(history.first))
-    tracking.Run(run_id).set_tags({tracking.COMMIT_TAG: "x; touch owned", "mlflow.runName": "red\x1b[31m"})
+    for key, value in {tracking.COMMIT_TAG: "x; touch owned", "mlflow.runName": "red\x1b[31m"}.items():
+        MlflowClient().set_tag(run_id, key, value)
     told = restore(run_id, force=True)
     assert "touch owned" not in told and "\x1b" not in told and _is_first()
 

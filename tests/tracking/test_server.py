@@ -173,7 +173,7 @@ def test_runs_of_pipelines_and_groups_are_nested(client, project):
     chain = [client.get_run(run.run_id).data.tags[tracking.PARENT_TAG] for run in (seed, algorithm, comparison)]
     assert chain == [algorithm.run_id, comparison.run_id, pipeline]
     assert client.get_run(seed.run_id).data.tags["stage"] == "rank_grpo"
-    tracking.end_pipeline_run(pipeline, Paths(), status="FAILED")
+    tracking.end_pipeline_run(pipeline, Paths(), "FAILED")
     found = client.get_run(pipeline)
     assert found.info.status == "FAILED" and found.info.run_name.startswith("train tiny 2")
     assert found.data.params == {"common.seed": "17", "common.k": "[5,10]"}

@@ -78,7 +78,7 @@ def _pipeline(monkeypatch) -> tuple[str, str]:
     with tracking.stage_run("data", {}, {}, Paths().run_id("data")) as run, Repo() as repo:
         repo.reproduce()
     monkeypatch.delenv(tracking.PARENT_VARIABLE)
-    tracking.end_pipeline_run(parent, Paths(), status="FINISHED")
+    tracking.end_pipeline_run(parent, Paths(), "FINISHED")
     return parent, run.run_id
 
 

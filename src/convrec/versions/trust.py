@@ -1,8 +1,12 @@
 """What a run's record may bring into the workspace: whoever can write to the tracking server may have chosen it."""
 
+import io
 import posixpath
 import re
 from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
 from convrec.errors import InputError
 from convrec.paths import is_below
@@ -43,7 +47,7 @@ def check_contents(files: dict[str, bytes], present: dict[str, bytes], run_id: s
     """
     where = f"--run {run_id}: no commit here holds its"
     for name, content in files.items():
-        value = parse_mapping(content)
+        value = _plain_mapping(content, f"{where} {name}")
         if name == PARAMS:
             _check_parameters(value, parse_mapping(present.get(PARAMS, b"")), f"{where} {name}")
         elif name == LOCK:
@@ -52,6 +56,18 @@ def check_contents(files: dict[str, bytes], present: dict[str, bytes], run_id: s
                 _check_hashes(stage, f"{where} {name}")
         elif name.endswith(".dvc"):
             _check_raw(name, value, parse_mapping(present.get(name, b"")), f"{where} {name}")
+
+
+def _plain_mapping(content: bytes, what: str) -> dict[str, Any]:
+    """Return a file's mapping; raises `InputError` where DVC, which reads with libyaml, could see another one."""
+    try:
+        value = parse_mapping(content)
+        text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8").read()
+        if value and value == YAML(typ="safe").load(text):
+            return value
+    except (YAMLError, ValueError, RecursionError):  # no UTF-8, no such date, no end
+        pass
+    raise InputError(f"{what}, which is no plain YAML mapping; nothing is restored")
 
 
 def _outs(stage: Any) -> list[Any]:
