@@ -10,11 +10,13 @@ from stack.process import StackError
 from stack.services import SERVICES
 from stack.settings import PORTS
 
+_MAX_PORT = 65535
+
 
 def _port(text: str) -> tuple[str, int]:
     name, _, number = text.partition("=")
-    if not number.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form mlflow=5001")
+    if not number.isdecimal() or int(number) > _MAX_PORT:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form mlflow=5001, with a port from 0 to {_MAX_PORT}")
     return name, int(number)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from stack import provision
 from stack.process import Process, StackError
 from stack.services import ROWS, SERVICES
-from stack.settings import Settings, choose_ports
+from stack.settings import Settings, choose_ports, is_free
 
 
 class Stack:
@@ -69,6 +69,11 @@ class Stack:
     def _launch(self, name: str, settings: Settings) -> None:
         process = self._process(name)
         if process.pid() is None:
+            if name in settings.ports and not is_free(settings.ports[name]):
+                raise StackError(
+                    f"port {settings.ports[name]} of {name} is taken: stop what listens there, or stop all servers "
+                    "(python -m stack down) and start them again, which chooses another"
+                )
             launch = SERVICES[name].launch(settings)
             process.start(launch.command, launch.environment, launch.cwd)
 
@@ -76,7 +81,15 @@ class Stack:
         service, process = SERVICES[name], self._process(name)
         process.wait_until(lambda: service.ready(settings, process.started()), service.seconds)
         for step in service.steps:
-            provision.STEPS[step](settings.provisioning())
+            try:
+                provision.STEPS[step](settings.provisioning())
+            except provision.FAILURES as error:
+                # Further lines may repeat the statement, and a password in it.
+                reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+                raise StackError(
+                    f"{name} runs, but giving it its {step} failed: {reason}; see {process.log}. Passwords that are "
+                    f"refused: put back the {self.folder / 'servers.json'} that its data were made with. Then try again"
+                ) from error
 
     def down(self, remove: bool = False) -> None:
         """Stop what this folder's records name, last started first; the data stay unless they are to be removed."""

@@ -9,6 +9,7 @@ from stack.process import StackError
 from stack.settings import HOST, write_private
 
 _DEBIAN = Path("/usr/lib/postgresql")
+_MISSING = "PostgreSQL is missing: install it (Debian: apt-get install postgresql), so that initdb is found"
 _APT = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300"]
 
 
@@ -28,18 +29,25 @@ def _find() -> Path | None:
     return Path(on_path).resolve().parent if on_path else None
 
 
+def _run_apt(command: list[str], environment: dict[str, str]) -> None:
+    try:
+        done = subprocess.run(command, env=environment, check=False, timeout=900, capture_output=True, text=True)
+    except subprocess.TimeoutExpired as error:
+        raise StackError(f"{_MISSING} ({' '.join(command)} took more than {error.timeout:.0f} s)") from None
+    if done.returncode:
+        raise StackError(f"{_MISSING} ({' '.join(command)} failed: {' '.join(done.stderr.split())[-500:]})")
+
+
 def programs() -> Path:
     """Return the folder of PostgreSQL's programs; as root on Debian the package is installed where it is missing."""
     found = _find()
     if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
         quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         for command in ([*_APT, "update"], [*_APT, "install", "--yes", "--no-install-recommends", "postgresql"]):
-            subprocess.run(command, env=quiet, check=True, timeout=900, stdout=subprocess.DEVNULL)
+            _run_apt(command, quiet)
         found = _find()
     if found is None:
-        raise StackError(
-            "PostgreSQL is missing: install it (Debian: apt-get install postgresql), so that initdb is found"
-        )
+        raise StackError(_MISSING)
     return found
 
 

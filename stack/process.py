@@ -7,14 +7,25 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 _POLL_SECONDS = 0.1
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class StackError(RuntimeError):
     """A server that cannot be started or reached; the message says what its log says, and what to do."""
+
+
+def identity(process: psutil.Process) -> dict[str, Any]:
+    """Return what no other process has: its id, the boot, and its start in seconds since then.
+
+    Seconds of the epoch would not do: they change when the system's clock is set.
+    """
+    started = round(process.create_time() - psutil.boot_time(), 2)  # the kernel counts hundredths
+    return {"pid": process.pid, "boot": _BOOT.read_text().strip(), "started": started}
 
 
 class Process:
@@ -37,7 +48,7 @@ class Process:
         try:
             record = json.loads(self._record.read_text())
             process = psutil.Process(record["pid"])
-            same = abs(process.create_time() - record["started"]) < 0.5 and process.status() != psutil.STATUS_ZOMBIE
+            same = identity(process) == record and process.status() != psutil.STATUS_ZOMBIE
         except (FileNotFoundError, psutil.NoSuchProcess):
             return None
         return process if same else None
@@ -63,15 +74,16 @@ class Process:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        started = psutil.Process(self._child.pid).create_time()
-        self._record.write_text(json.dumps({"pid": self._child.pid, "started": started}))
+        self._record.write_text(json.dumps(identity(psutil.Process(self._child.pid))))
 
     def wait_until(self, ready: Callable[[], bool], seconds: float) -> None:
         """Wait until the process is ready; raises `StackError` with the end of its log if it ends or takes too long."""
         deadline = time.monotonic() + seconds
-        while not ready():
-            if self._find() is None:
+        while True:
+            if self._find() is None:  # asked first: what answers in its place may be a stranger
                 raise StackError(f"{self.name} has ended; the end of {self.log}:\n{self.tail()}")
+            if ready():
+                return
             if time.monotonic() > deadline:
                 raise StackError(
                     f"{self.name} is not ready after {seconds:.0f} s; the end of {self.log}:\n{self.tail()}"

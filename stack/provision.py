@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import boto3
 import psycopg2
 import requests
-from botocore.exceptions import ClientError, EndpointConnectionError
+from botocore.exceptions import BotoCoreError, ClientError, EndpointConnectionError
 from psycopg2 import sql
 
 Variables = Mapping[str, str]
@@ -21,6 +21,8 @@ Variables = Mapping[str, str]
 DATABASES = {"mlflow": "mlflow", "mlflow_auth": "mlflow", "prefect": "prefect"}
 POOLS = ("cpu", "gpu")
 _TIMEOUT = 30
+# What a step can fail with, by no fault of its own.
+FAILURES = (requests.RequestException, psycopg2.Error, BotoCoreError, ClientError)
 
 
 def databases(variables: Variables) -> None:

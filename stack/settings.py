@@ -27,7 +27,8 @@ SECRETS = (
 )
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
+    """Return whether nothing listens on this port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -54,13 +55,13 @@ def choose_ports(wanted: Mapping[str, int], fixed: Mapping[str, int]) -> dict[st
     for name, port in fixed.items():
         if name not in PORTS:
             raise StackError(f"port of {name!r}: there is no such server; name one of {', '.join(PORTS)}")
-        if port and not _is_free(port):
+        if port and not is_free(port):
             raise StackError(f"port {port} for {name} is taken: stop what listens there, or name another")
     chosen = {name: port for name, port in fixed.items() if port}
     for name in PORTS:
         if name not in chosen:
             port, taken = wanted[name], set(chosen.values())
-            free = port not in taken and _is_free(port) and fixed.get(name) != 0
+            free = port not in taken and is_free(port) and fixed.get(name) != 0
             chosen[name] = port if free else _any_port(taken)
     return {name: chosen[name] for name in PORTS}
 

@@ -194,13 +194,9 @@ def test_a_scheduled_run_is_made_and_done(native_stack, tmp_path):
     assert run["state_type"] == "COMPLETED"
 
 
-def test_pools_the_limit_and_the_automation_are_there_once(native_stack):
+def test_pools_are_there_once(native_stack):
     pools = prefect(native_stack, "work_pools/filter").json()
-    limits = prefect(native_stack, "v2/concurrency_limits/filter").json()
-    automations = prefect(native_stack, "automations/filter").json()
     assert sorted((pool["name"], pool["type"]) for pool in pools) == [("cpu", "process"), ("gpu", "process")]
-    assert [(limit["name"], limit["limit"]) for limit in limits if limit["name"] == "gpu"] == [("gpu", 1)]
-    assert [automation["enabled"] for automation in automations] == [True]
 
 
 def test_secrets_are_in_private_files_only(native_stack):
@@ -218,10 +214,12 @@ def test_secrets_are_in_private_files_only(native_stack):
 
 
 def test_a_restart_keeps_everything(native_stack, client, tmp_path):
-    """Runs, artifacts, accounts, addresses, and who holds the GPU."""
+    """Runs, artifacts, accounts, addresses, and who holds a limit."""
     run, content = record(client, "restart", tmp_path)
+    limit = prefect(native_stack, "v2/concurrency_limits/", name="restart", limit=1)
+    assert limit.ok, limit.text
     held = prefect(
-        native_stack, "v2/concurrency_limits/increment-with-lease", names=["gpu"], slots=1, lease_duration=300
+        native_stack, "v2/concurrency_limits/increment-with-lease", names=["restart"], slots=1, lease_duration=300
     )
     assert held.ok, held.text
     lease = held.json()["lease_id"]
@@ -235,7 +233,7 @@ def test_a_restart_keeps_everything(native_stack, client, tmp_path):
     assert client.get_run(run).data.metrics == {"loss": 0.5}
     assert Path(client.download_artifacts(run, "weights.bin", str(tmp_path))).read_bytes() == content
     taken = prefect(
-        native_stack, "v2/concurrency_limits/increment-with-lease", names=["gpu"], slots=1, lease_duration=60
+        native_stack, "v2/concurrency_limits/increment-with-lease", names=["restart"], slots=1, lease_duration=60
     )
     assert taken.status_code == 423
     renewed = prefect(native_stack, f"v2/concurrency_limits/leases/{lease}/renew", lease_duration=60)

@@ -10,11 +10,14 @@ import sys
 from pathlib import Path
 
 import psutil
+import psycopg2
 import pytest
+import requests
+from botocore.exceptions import ClientError, EndpointConnectionError
 
-from stack import Stack, StackError
-from stack.process import Process
-from stack.services import SERVICES
+from stack import Stack, StackError, postgres, provision
+from stack.process import Process, identity
+from stack.services import SERVICES, Launch, Service
 from stack.settings import HOST, PORTS, SECRETS, Settings, choose_ports, write_private
 
 ROOT = Path(__file__).parent.parent.parent
@@ -95,12 +98,13 @@ def test_a_process_is_known_again_and_stopped(tmp_path):
     assert process.pid() is None
 
 
-def test_a_process_with_the_id_of_another_is_left_alone(tmp_path):
+@pytest.mark.parametrize("other", [{"started": 0.01}, {"boot": "another"}])
+def test_a_process_with_the_id_of_another_is_left_alone(tmp_path, other):
     """After a restart of the machine, an id that was noted may be anybody's."""
     stranger = subprocess.Popen(SLEEPER, stdout=subprocess.DEVNULL, start_new_session=True)
-    started = psutil.Process(stranger.pid).create_time()
+    known = identity(psutil.Process(stranger.pid))
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "s3.json").write_text(json.dumps({"pid": stranger.pid, "started": started - 60}))
+    (tmp_path / "run" / "s3.json").write_text(json.dumps({**known, **other}))
     try:
         assert Process("s3", tmp_path).pid() is None
         Stack(tmp_path).stop("s3")
@@ -108,6 +112,70 @@ def test_a_process_with_the_id_of_another_is_left_alone(tmp_path):
     finally:
         stranger.kill()
         stranger.wait()
+
+
+def test_a_process_is_known_again_when_the_clock_is_set(tmp_path, monkeypatch):
+    process = Process("sleeper", tmp_path)
+    process.start(SLEEPER, os.environ, tmp_path)
+    pid, booted = process.pid(), psutil.boot_time()
+    monkeypatch.setattr("psutil._pslinux.boot_time", lambda: booted + 3600.0)
+    assert psutil.boot_time() == booted + 3600.0
+    assert Process("sleeper", tmp_path).pid() == pid is not None
+    process.stop()
+    assert not psutil.pid_exists(pid)
+
+
+def test_who_answers_in_place_of_a_process_that_ended_is_not_asked(tmp_path):
+    process = Process("broken", tmp_path)
+    process.start([sys.executable, "-c", ""], os.environ, tmp_path)
+    psutil.wait_procs([psutil.Process(process.pid())] if process.pid() else [])
+    with pytest.raises(StackError, match="broken has ended"):
+        process.wait_until(lambda: pytest.fail("asked"), 30)
+
+
+def test_a_server_whose_port_a_stranger_took_is_not_started(tmp_path, taken):
+    settings = Settings.load(tmp_path)
+    settings.ports["mlflow"] = taken
+    settings.save()
+    with pytest.raises(StackError, match=f"port {taken} of mlflow is taken"):
+        Stack(tmp_path).start("mlflow")
+    assert Stack(tmp_path).pid("mlflow") is None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        requests.HTTPError("401 Client Error"),
+        psycopg2.OperationalError("401 Client Error\nLINE 1: PASSWORD 'secret'"),
+        EndpointConnectionError(endpoint_url="401 Client Error"),
+        ClientError({"Error": {"Code": "401 Client Error"}}, "HeadBucket"),
+    ],
+)
+def test_a_step_that_fails_is_told_with_what_to_do(tmp_path, monkeypatch, error):
+    def fail(_):
+        raise error
+
+    sleeper = Service(lambda _: Launch(SLEEPER, dict(os.environ), tmp_path), lambda *_: True, ("bucket",))
+    monkeypatch.setitem(SERVICES, "s3", sleeper)
+    monkeypatch.setitem(provision.STEPS, "bucket", fail)
+    stack = Stack(tmp_path, ROOMY)
+    try:
+        with pytest.raises(StackError, match="s3 runs, but .* bucket failed: .*401 Client Error.*servers.json") as told:
+            stack.up(["s3"])
+    finally:
+        stack.down()
+    assert "secret" not in str(told.value)
+
+
+def test_an_apt_that_fails_is_told_with_what_to_do(tmp_path, monkeypatch):
+    apt = tmp_path / "apt-get"
+    apt.write_text("#!/bin/sh\necho no network >&2\nexit 100\n")
+    apt.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(postgres, "_DEBIAN", tmp_path)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(StackError, match="PostgreSQL is missing: install it .*apt-get .*update failed: no network"):
+        postgres.programs()
 
 
 def test_a_process_that_ends_shows_the_end_of_its_log(tmp_path):
@@ -161,7 +229,9 @@ def test_the_command_refuses_what_it_cannot_do_in_one_line(tmp_path, taken):
     told = run_command("--folder", str(tmp_path), "up", "--port", f"mlflow={taken}")
     assert (told.returncode, told.stdout) == (1, "")
     assert told.stderr == f"stack: port {taken} for mlflow is taken: stop what listens there, or name another\n"
-    assert "is not of the form mlflow=5001" in run_command("up", "--port", "5001").stderr
+    for wrong in ("5001", "mlflow=99999", "mlflow=-1"):
+        refused = run_command("--folder", str(tmp_path), "up", "--port", wrong).stderr
+        assert f"{wrong!r} is not of the form mlflow=5001, with a port from 0 to 65535" in refused
 
 
 def test_an_unknown_service_is_named(tmp_path):
