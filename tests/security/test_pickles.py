@@ -5,10 +5,12 @@ import io
 import json
 import pickle
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import torch
+from mlflow.models import Model
 
 from convrec.data.catalog_files import read_rows
 from convrec.demonstrations.embedding import SentenceEmbedder
@@ -19,6 +21,7 @@ from convrec.recommender import open_recommender
 from convrec.training.start import resolve_start
 from tests.demonstrations.test_embedding import _make_model
 from tests.recommending import CATALOG
+from tests.registered import SETTINGS
 from tests.rl.tiny import make_tiny_model, tiny_trainer
 from tests.security.hostile import Mark, hostile_pickle, save_plain_model
 
@@ -119,8 +122,10 @@ def test_an_embedder_with_pickled_weights_is_refused(tmp_path, marker):
 def test_a_registered_version_with_pickled_weights_is_refused(tmp_path, marker, name):
     model = save_plain_model(tmp_path / "version" / "artifacts" / "rank_grpo")
     CATALOG.to_frame().to_parquet(tmp_path / "version" / "artifacts" / "catalog.parquet")
-    config = {"instruction": None, "list_length": 3, "max_completion_length": 64}
-    (tmp_path / "version" / "MLmodel").write_text(json.dumps({"flavors": {"python_function": {"config": config}}}))
+    artifacts = {"model": {"path": "artifacts/rank_grpo"}, "catalog": {"path": "artifacts/catalog.parquet"}}
+    description = Model()
+    description.add_flavor("python_function", loader_module="none", artifacts=artifacts, config=asdict(SETTINGS))
+    description.save(tmp_path / "version" / "MLmodel")
     assert open_recommender(str(tmp_path / "version")).recommend(["a film"], n=1)
     (model / "model.safetensors").unlink()
     (model / name).write_bytes(hostile_pickle(marker))
