@@ -20,7 +20,7 @@ from ruamel.yaml import YAML
 from convrec.config import Params
 from convrec.errors import InputError, Unavailable
 from convrec.model_card import CHECKPOINT_TAG, MAX_DESCRIPTION, checkpoint_digest, render_card, version_facts
-from convrec.paths import Paths
+from convrec.paths import Paths, inside
 from convrec.tracking import PARENT_TAG, connect, git_state, record_versions
 from convrec.tracking.store import not_opened, told
 
@@ -208,7 +208,10 @@ def read_version(folder: Path, uri: str) -> RegisteredModel:
     """Return what the folder of a version holds; raises `InputError` for a model that is not this project's."""
     try:
         flavor = Model.load(folder).flavors["python_function"]
-        checkpoint, catalog = (folder / flavor["artifacts"][name]["path"] for name in ("model", "catalog"))
+        checkpoint, catalog = (
+            inside(folder, flavor["artifacts"][name]["path"], f"{uri}: the path of its {name}")
+            for name in ("model", "catalog")
+        )
         settings = _settings(flavor)
     except (MlflowException, OSError, KeyError, TypeError):
         raise _not_ours(uri) from None

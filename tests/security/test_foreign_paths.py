@@ -1,5 +1,6 @@
 """Names from configurations, listings and command lines stay below their folders."""
 
+import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from convrec.config import load_params, parse_params, read_yaml
 from convrec.errors import InputError
 from convrec.evaluate_models import evaluation_name
 from convrec.paths import inside, is_below
+from convrec.registry import read_version
 from convrec.training.launch import is_launched, launch
 from convrec.versions.fetch import fetch
 
@@ -106,3 +108,14 @@ def test_a_hub_that_lists_names_that_lead_out_is_refused(tmp_path, monkeypatch, 
     with pytest.raises(InputError, match="the hub lists '.*escaped', which leads out of"):
         fetch("dataset", "owner/films", tmp_path / "films")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_registered_version_whose_files_lie_elsewhere_is_refused(tmp_path):
+    folder = tmp_path / "version"
+    for name in (folder, tmp_path / "secret"):
+        name.mkdir()
+    for path in ("../secret", str(tmp_path / "secret")):
+        flavor = {"loader_module": "x", "config": {}, "artifacts": {"model": {"path": path}, "catalog": {"path": "c"}}}
+        (folder / "MLmodel").write_text(json.dumps({"flavors": {"python_function": flavor}}))
+        with pytest.raises(InputError, match="leads out of"):
+            read_version(folder, "models:/foreign/1")
