@@ -7,6 +7,7 @@ from prefect.logging import get_run_logger
 
 from convrec.commands.registry import EXIT_NOT_PROMOTED
 from convrec.config import load_params
+from convrec.errors import outside_cause
 from convrec.paths import Paths
 from tasks.artifacts import show_link, show_table
 from tasks.command import ask_convrec
@@ -17,10 +18,19 @@ _TIMEOUT_HOURS = 12.0
 
 @task(task_run_name="register", **PATIENT)
 def register_checkpoint(parent_run: str | None) -> str:
-    """Register the present checkpoint as the challenger, once; return its version."""
+    """Register the present checkpoint as the challenger, once; return its version.
+
+    Raises `Unavailable` where the registry or its store is away.
+    """
     from convrec import registry
 
-    return str(registry.register(load_params(), Paths(), parent_run).version)
+    try:
+        return str(registry.register(load_params(), Paths(), parent_run).version)
+    except Exception as error:
+        away = outside_cause(error)
+        if away is not None:
+            raise away from error
+        raise
 
 
 @task(task_run_name="evaluate {names}", **PATIENT)

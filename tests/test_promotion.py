@@ -8,11 +8,12 @@ import mlflow
 import numpy as np
 import pandas as pd
 import pytest
+from mlflow.exceptions import MlflowException
 from ruamel.yaml import YAML
 
 from convrec.cli import main
 from convrec.config import load_params
-from convrec.errors import InputError
+from convrec.errors import InputError, Unavailable
 from convrec.evaluation.comparison import paired_interval
 from convrec.generation import lists
 from convrec.model_card import checkpoint_digest
@@ -178,7 +179,14 @@ def test_a_decision_that_cannot_be_read_is_made_again(client, ranks, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(mlflow.artifacts, "load_dict", lambda uri: {}[uri])
         again = _promote("2")
-    assert again.number == 2 and again.status == REFUSED, "no number is given twice"
+        assert again.number == 2 and again.status == REFUSED, "no number is given twice"
+
+        def away(uri: str) -> None:
+            raise MlflowException("API request to /api failed with error code 503 != 200")
+
+        patch.setattr(mlflow.artifacts, "load_dict", away)
+        with pytest.raises(Unavailable, match="a server is away"):
+            _promote("2")
 
 
 def test_slow_answers_are_refused(client, ranks):

@@ -10,7 +10,7 @@ import mlflow
 from mlflow.entities.model_registry import ModelVersion
 
 from convrec.config import Params
-from convrec.errors import InputError
+from convrec.errors import InputError, outside_cause
 from convrec.model_card import CHECKPOINT_TAG, checkpoint_digest, with_decision
 from convrec.paths import TRAINED, Paths
 from convrec.promotion.gates import (
@@ -147,13 +147,19 @@ def release_lock(paths: Paths) -> str:
 
 
 def last_decision(client: mlflow.MlflowClient, version: ModelVersion) -> Decision | None:
-    """Return the last recorded decision on a version; None where there is none, or its artifact cannot be read."""
+    """Return the last recorded decision on a version; None where there is none, or its artifact cannot be read.
+
+    Raises `Unavailable` where the store of the artifacts is away: the decision may be a person's no.
+    """
     told = _short(version)
     if not told.get("artifact") or not version.run_id:
         return None
     try:
         return Decision.from_json(mlflow.artifacts.load_dict(f"runs:/{version.run_id}/{told['artifact']}"))
     except Exception as error:  # an object store's library has exceptions of its own
+        away = outside_cause(error)
+        if away is not None:
+            raise away from None
         logger.warning("%s of version %s could not be read (%s)", told["artifact"], version.version, str(error)[:120])
         return None
 

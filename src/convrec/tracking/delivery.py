@@ -292,7 +292,7 @@ class Replayed:
         counts += f"; {self.sent['refused']} refused" if self.sent.get("refused") else ""
         ended = f"; ended as {self.status}" if self.status else ""
         what = f"not sent: {self.problem}" if self.problem else f"sent {counts or 'nothing'}{ended}"
-        return f"{self.name} ({self.run_id}): {'its process records still' if self.is_alive else what}"
+        return f"{self.name or 'a run'} ({self.run_id}): {'its process records still' if self.is_alive else what}"
 
 
 def replay(path: Path, root: Path) -> Replayed | None:
