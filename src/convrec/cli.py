@@ -27,6 +27,7 @@ def _set_up() -> None:
     """Set logging, and quiet the libraries: the only place where global state is set. Seeds are passed on."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
     logging.getLogger("convrec").setLevel(logging.INFO)
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # of every try at a server that is away; the outcome is told
     for name, value in {
         "TOKENIZERS_PARALLELISM": "false",
         "TRANSFORMERS_VERBOSITY": "error",
