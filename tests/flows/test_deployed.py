@@ -103,7 +103,7 @@ def test_runs_are_scheduled_cancelled_killed_and_lose_nothing(deployed, monkeypa
     # All of it is in PostgreSQL and the object store: the curves whole, the model registered and promoted.
     for name, value in deployed.stack.environment().items():
         monkeypatch.setenv(name, value)
-    client = MlflowClient()
+    client = MlflowClient(deployed.stack.environment()["MLFLOW_TRACKING_URI"])
     champion = client.get_model_version_by_alias(MODEL_NAME, CHAMPION)
     assert champion.version == "1" and any((deployed.stack.folder / "s3").rglob("model.safetensors"))
     record = json.loads((workspace / "runs" / "rank_grpo.json").read_text())
