@@ -47,7 +47,8 @@ audit:  ## look the locked versions up among the known vulnerabilities; needs py
 	$(AUDIT)/bin/pip-audit --strict --disable-pip --no-deps --progress-spinner off --requirement requirements/constraints.txt \
 		$$(sed -n 's/^\([A-Z][A-Za-z0-9-]*\) .*/--ignore-vuln \1/p' $(ACCEPTED))
 
-ui: $(READY)  ## open the tracking UI on http://127.0.0.1:$(PORT)
+ui: $(READY)  ## open the tracking UI of the local store, on port PORT (5000)
+	@case "$${MLFLOW_TRACKING_URI:-}" in http*) echo "The tracking server's own UI: $$MLFLOW_TRACKING_URI"; exit 1;; esac
 	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow ui --backend-store-uri "$${MLFLOW_TRACKING_URI:-sqlite:///$(CURDIR)/mlruns/mlflow.db}" --host 127.0.0.1 --port $(PORT)
 
 stack-up: $(READY)  ## start the team's servers on this machine (docs/stack.md): PostgreSQL, S3, MLflow, Prefect, workers

@@ -1,22 +1,26 @@
 """`make deploy`: everything of prefect.yaml at the server of PREFECT_API_URL, with what its runs need there.
 
-Run again, it brings all of it up to date. The work pools are made by their workers (`prefect worker start --pool cpu
---type process`, or `gpu`), and by the stack.
+Run again, it brings all of it up to date. Workers are started apart: `prefect worker start --pool cpu`, or `gpu`.
 """
 
 import argparse
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import timedelta
 
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.objects import StateType
 from prefect.events.actions import ChangeFlowRunState
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
+from prefect.exceptions import ObjectAlreadyExists
 from rich.console import Console
+from rich.markup import escape
 
-from tasks.dvc_stage import ensure_gpu_limit, has_server, tool_environment
+from convrec.errors import InputError, Unavailable, exit_status
+from tasks.dvc_stage import check_server, ensure_gpu_limit, has_server, tool_environment
 
 POOLS = ("cpu", "gpu")
 POOL_VARIABLE = "CONVREC_TRAINING_POOL"  # named in prefect.yaml
@@ -46,6 +50,13 @@ LOST = AutomationCore(
 )
 
 
+def _make_pools() -> None:
+    with get_client(sync_client=True) as client:
+        for name in POOLS:
+            with suppress(ObjectAlreadyExists):
+                client.create_work_pool(WorkPoolCreate(name=name, type="process"))
+
+
 def _make_automation() -> None:
     from anyio import run
 
@@ -59,17 +70,20 @@ def _make_automation() -> None:
 
 
 def main() -> None:
-    """Make limit and automation, then register the deployments."""
+    """Make work pools, limit and automation, then register the deployments."""
     parser = argparse.ArgumentParser(prog="python -m flows.deploy", description=__doc__)
     parser.add_argument(
         "--training-pool", choices=POOLS, default="gpu", help="the work pool of training and evaluation: %(default)s"
     )
     options = parser.parse_args()
-    if not has_server():
-        Console(stderr=True, highlight=False).print(
-            "[red]PREFECT_API_URL is not set: name the server, as in `make stack-up`'s .stack/env[/red]"
-        )
-        sys.exit(2)
+    try:
+        if not has_server():
+            raise InputError("PREFECT_API_URL is not set; name the server, as `make stack-up`'s .stack/env does")
+        check_server()
+    except (InputError, Unavailable) as error:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]{escape(str(error))}[/red]")
+        sys.exit(exit_status(error))
+    _make_pools()
     ensure_gpu_limit()
     _make_automation()
     environment = {**tool_environment(), POOL_VARIABLE: options.training_pool}

@@ -16,7 +16,7 @@ from convrec.evaluation.table import print_results, results_markdown
 from convrec.paths import Paths
 from convrec.workspaces import exclusive
 from tasks.artifacts import show_link, show_table
-from tasks.dvc_stage import Stage, StageFailed, choose_stages, needs_run, run_stage
+from tasks.dvc_stage import Stage, StageFailed, check_server, choose_stages, needs_run, run_stage
 from tasks.promotion import decide_promotion, register_checkpoint
 from tasks.raw_data import pull_raw_data, push_outputs
 
@@ -116,6 +116,7 @@ def ended_well(name: str, run: Callable[[], T]) -> T:
     """Run a flow and return its outcome; what fails is told in one message, and ends with the status of its kind."""
     try:
         profile = load_params().common.profile  # bad parameters are told before a flow run is made
+        check_server()
         with tags(name, profile):
             return run()
     except (StageFailed, InputError, Unavailable) as error:
@@ -136,4 +137,10 @@ def tell(name: str, run: Callable[[], Outcome]) -> None:
         console.print(f"Run: {outcome['run']}")
     if outcome["version"]:
         console.print(f"Report: {Paths().report}")
-    console.print("Tracking UI: make ui")
+    console.print(f"Tracking UI: {_tracking_ui()}")
+
+
+def _tracking_ui() -> str:
+    from convrec.tracking import shown_address
+
+    return shown_address("") or "make ui"

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import httpx
 import networkx
 from dvc.repo import Repo
 from prefect import task
@@ -79,6 +80,29 @@ def choose_stages(names: list[str] | None, force: list[str] | None) -> list[Stag
 def has_server() -> bool:
     """Return whether a Prefect server is used by several: without PREFECT_API_URL, each run has one of its own."""
     return bool(PREFECT_API_URL.value())
+
+
+def check_server() -> None:
+    """Ask the Prefect server whether it is there; without PREFECT_API_URL there is none to ask.
+
+    Raises `Unavailable` where it does not answer, and `InputError` where it refuses this user or is no such server.
+    """
+    if not has_server():
+        return
+    address = f"PREFECT_API_URL = {PREFECT_API_URL.value()!r}"
+    try:
+        with get_client(sync_client=True) as client:
+            client.api_version()
+    except httpx.HTTPStatusError as error:
+        if error.response.status_code in (401, 403):
+            raise InputError(f"{address} refuses this user; set PREFECT_API_AUTH_STRING to USER:PASSWORD") from None
+        raise Unavailable(f"{address} is in trouble (status {error.response.status_code})") from None
+    except (ValueError, httpx.InvalidURL, httpx.UnsupportedProtocol):
+        raise InputError(f"{address} is no Prefect server; such an address ends in /api") from None
+    except httpx.TransportError as error:
+        raise Unavailable(
+            f"{address} cannot be reached ({str(error)[:120]}); start it, or unset the variable"
+        ) from None
 
 
 def ensure_gpu_limit() -> None:

@@ -48,6 +48,35 @@ def test_a_workspace_is_a_clone_that_follows_its_repository(origin, tmp_path):
     assert "steps: 7" in run_in(one, "git", "stash", "show", "--patch").stdout, "what was changed is kept"
 
 
+def test_a_folder_that_is_no_clone_is_left_alone(origin, tmp_path):
+    """It may lie in a repository of somebody's, as .stack/work lies in the project."""
+    (origin / "work" / "train").mkdir(parents=True)
+    before = run_in(origin, "git", "rev-parse", "HEAD").stdout
+    (origin / "params.yaml").write_text("steps: 9\n")
+    with pytest.raises(InputError, match="train is no clone; remove it"):
+        prepare_workspace("train", origin / "work", str(tmp_path / "other"), None)
+    assert run_in(origin, "git", "rev-parse", "HEAD").stdout == before
+    assert (origin / "params.yaml").read_text() == "steps: 9\n"
+
+
+def test_a_workspace_follows_the_repository_that_is_named_now(origin, tmp_path):
+    folder = prepare_workspace("train", tmp_path / "all", str(origin), None)
+    run_in(tmp_path, "git", "clone", "--quiet", str(origin), "moved")
+    (tmp_path / "moved" / "params.yaml").write_text("steps: 3\n")
+    run_in(
+        tmp_path / "moved", "git", "-c", "user.name=test", "-c", "user.email=test@localhost", "commit", "-qam", "three"
+    )
+    prepare_workspace("train", tmp_path / "all", str(tmp_path / "moved"), None)
+    assert (folder / "params.yaml").read_text() == "steps: 3\n"
+    plain = tmp_path / "plain"
+    run_in(tmp_path, "git", "init", "--quiet", "plain")
+    run_in(
+        plain, "git", "-c", "user.name=test", "-c", "user.email=t@localhost", "commit", "-q", "--allow-empty", "-m", "x"
+    )
+    with pytest.raises(InputError, match="holds no .dvc folder"):
+        prepare_workspace("other", tmp_path / "all", str(plain), None)
+
+
 def test_workspaces_share_what_dvc_has_made(origin, tmp_path):
     (origin / "dvc.yaml").write_text(GRAPH)
     commit(origin, "graph")
@@ -83,8 +112,12 @@ def test_what_cannot_be_is_told(origin, tmp_path):
     for name in ("../x", "", ".hidden", "a/b", "-f"):
         with pytest.raises(InputError, match="workspace"):
             prepare_workspace(name, tmp_path / "all", str(origin), None)
-    with pytest.raises(Unavailable, match="git clone failed .*CONVREC_REPOSITORY"):
+    with pytest.raises(InputError, match="git clone failed .*CONVREC_REPOSITORY"):
         prepare_workspace("train", tmp_path / "all", str(tmp_path / "nowhere"), None)
+    with pytest.raises(InputError, match="git clone failed .*nosuch.* not found"):
+        prepare_workspace("train", tmp_path / "all", str(origin), "nosuch")
+    with pytest.raises(Unavailable, match="git clone failed"):
+        prepare_workspace("train", tmp_path / "all", "http://127.0.0.1:9/r.git", None)
     assert not (tmp_path / "all" / "train").exists()
     command = [sys.executable, "-m", "convrec.cli", "workspace", "train"]
     result = run_in(tmp_path, *command, check=False)

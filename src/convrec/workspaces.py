@@ -17,6 +17,12 @@ logger = logging.getLogger(__name__)
 FOLDER_VARIABLE, REPOSITORY_VARIABLE, BRANCH_VARIABLE = "CONVREC_WORKSPACES", "CONVREC_REPOSITORY", "CONVREC_BRANCH"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _IDENTITY = ("-c", "user.name=convrec", "-c", "user.email=convrec@localhost")  # of a stash, where git has none
+_ABSENT = (
+    "does not exist",
+    "does not appear to be a git repository",
+    "not found in upstream",
+    "couldn't find remote ref",
+)
 _CACHE = ".cache"  # of DVC, beside the workspaces: what one of them made, the others do not make again
 _LOCK = Path(".dvc") / "tmp" / "convrec.lock"
 
@@ -60,12 +66,18 @@ def hold_stage(stage: str, root: Path = Path()) -> None:
 
 
 def _git(*arguments: str, cwd: Path | None = None) -> str:
-    """Run git; raises `Unavailable` with its words where it fails."""
-    quiet = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
-    done = subprocess.run(["git", *arguments], cwd=cwd, env=quiet, capture_output=True, text=True, check=False)
+    """Run git, in `cwd` and in no repository above it.
+
+    Raises `InputError` with its words for a repository or branch that is not there, else `Unavailable`.
+    """
+    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+    if cwd is not None:
+        environment["GIT_CEILING_DIRECTORIES"] = str(cwd.parent)
+    done = subprocess.run(["git", *arguments], cwd=cwd, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         words = " ".join(done.stderr.split())[-400:]
-        raise Unavailable(f"git {arguments[0]} failed ({words}); see {REPOSITORY_VARIABLE} and {BRANCH_VARIABLE}")
+        kind = InputError if any(told in words for told in _ABSENT) else Unavailable
+        raise kind(f"git {arguments[0]} failed ({words}); see {REPOSITORY_VARIABLE} and {BRANCH_VARIABLE}")
     return done.stdout.strip()
 
 
@@ -74,14 +86,19 @@ def _clone(repository: str, branch: str | None, target: Path, cache: Path) -> No
     partial = target.with_name(f".{target.name}.partial")
     subprocess.run(["rm", "-rf", str(partial)], check=True)
     _git("clone", "--quiet", *(["--branch", branch] if branch else []), "--", repository, str(partial))
+    if not (partial / ".dvc").is_dir():
+        raise InputError(
+            f"{REPOSITORY_VARIABLE} = {repository!r} holds no .dvc folder; name a repository of this project"
+        )
     subprocess.run(
         [sys.executable, "-m", "dvc", "cache", "dir", "--quiet", "--local", str(cache)], cwd=partial, check=True
     )
     partial.rename(target)
 
 
-def _update(target: Path, branch: str | None) -> None:
+def _update(target: Path, repository: str, branch: str | None) -> None:
     """Bring a clone to the newest commit; what runs have changed in tracked files is kept in git's stash."""
+    _git("remote", "set-url", "origin", repository, cwd=target)
     _git("fetch", "--quiet", "origin", *([branch] if branch else []), cwd=target)
     newest = _git("rev-parse", "FETCH_HEAD", cwd=target)
     if newest == _git("rev-parse", "HEAD", cwd=target):
@@ -104,9 +121,11 @@ def prepare_workspace(name: str, folder: Path, repository: str, branch: str | No
     target = folder.resolve() / name
     with (folder / f".{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if target.is_dir():
+        if target.exists() and not (target / ".git").is_dir():
+            raise InputError(f"{target} is no clone; remove it, or name another workspace")
+        if target.exists():
             with exclusive(target):
-                _update(target, branch)
+                _update(target, repository, branch)
         else:
             _clone(repository, branch, target, folder.resolve() / _CACHE)
     return target
