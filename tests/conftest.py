@@ -135,7 +135,7 @@ def browser(chromium: str) -> Iterator[Browser]:
         found.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # its servers work all the time: they stop before other files are tested
 def native_stack() -> Iterator[Stack]:
     """The team's servers on free ports, in a folder that the user postgres can reach; who stops one starts it again."""
     folder = Path(tempfile.mkdtemp(prefix="convrec-stack-"))

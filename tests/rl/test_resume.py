@@ -73,7 +73,7 @@ def test_a_training_told_to_end_stops_at_a_checkpoint_and_goes_on_from_there(tin
             process.terminate()
     assert process.wait() != 0
     stopped = last_checkpoint(tmp_path / "two")
-    assert stopped.name in ("checkpoint-4", "checkpoint-5", "checkpoint-6"), "at the end of the step it was told in"
+    assert stopped.name in ("checkpoint-4", "checkpoint-6"), "with the last step of the rollout it was told in"
     last = _start(tiny_model, tmp_path / "two", processes)
     steps = [line for line in last.communicate(timeout=300)[0].split("\n") if line.startswith("step")]
     assert last.returncode == 0 and steps[0] == f"step {int(stopped.name[-1]) + 1}", "all processes stopped alike"

@@ -161,7 +161,7 @@ def main() -> None:
     trainer.add_callback(CompletionCallback())
     trainer.add_callback(_Progress())
     checkpoint = last_checkpoint(args.output)
-    with stoppable(trainer):
+    with stoppable(trainer, every=trainer.num_iterations):
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     trainer.save_model(str(args.output / "final"))
     if trainer.accelerator.is_main_process:

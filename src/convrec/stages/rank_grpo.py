@@ -200,7 +200,7 @@ def align(params: Params, paths: Paths, start: Start, folder: Path, record: Run)
     if own is None or not has_ended(own):
         checkpoint = own or start.checkpoint
         try:
-            with stoppable(trainer):
+            with stoppable(trainer, every=config.num_iterations):
                 trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         except UnpicklingError as error:  # raised by torch before anything in the file runs
             raise InputError(

@@ -28,9 +28,10 @@ class StopCallback(TrainerCallback):
 
 
 class _SignalCallback(TrainerCallback):
-    """Stops a training, with a checkpoint, at the end of the step in which one of its processes got a signal."""
+    """Stops a training, with a checkpoint, after a step divisible by `every`, once a process got a signal."""
 
-    def __init__(self) -> None:
+    def __init__(self, every: int) -> None:
+        self._every = every
         self.received: list[int] = []
 
     def note(self, number: int, _frame: Any) -> None:
@@ -38,7 +39,7 @@ class _SignalCallback(TrainerCallback):
         if number == signal.SIGINT and number in self.received:
             raise KeyboardInterrupt
         if not self.received:
-            logger.info("%s: the training ends with a checkpoint after this step", signal.Signals(number).name)
+            logger.info("%s: the training ends with a checkpoint", signal.Signals(number).name)
         self.received.append(number)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -46,17 +47,18 @@ class _SignalCallback(TrainerCallback):
             newest = torch.tensor(max(self.received, default=0), device=args.device)
             torch.distributed.all_reduce(newest, torch.distributed.ReduceOp.MAX)
             self.received = self.received or [int(newest)] * bool(newest)
-        if self.received:
+        if self.received and state.global_step % self._every == 0:
             control.should_training_stop = control.should_save = True
 
 
 @contextmanager
-def stoppable(trainer: Trainer) -> Iterator[None]:
+def stoppable(trainer: Trainer, every: int = 1) -> Iterator[None]:
     """Let SIGTERM or Ctrl-C end the trainer's training after its present step, with a checkpoint.
 
+    Where a rollout serves several steps, it ends with the last of these (`every`): a checkpoint holds no rollouts.
     Raises `Stopped` at the end of the block where one of them came. Outside of the block they end the process as usual.
     """
-    callback = _SignalCallback()
+    callback = _SignalCallback(every)
     trainer.add_callback(callback)
     before = {number: signal.signal(number, callback.note) for number in _SIGNALS}
     try:
