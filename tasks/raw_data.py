@@ -64,9 +64,10 @@ def pull_raw_data() -> None:
     logger = get_run_logger()
     imports, others = _tracked()
     missing = [name for name in [*imports, *others] if not Path(name).with_suffix("").exists()]
-    if _has_remote() and others:
-        logger.info("pulling %s", ", ".join(others))
-        _dvc("pull", *others)
+    wanted = sorted({*missing, *others})
+    if _has_remote() and wanted:
+        logger.info("pulling %s", ", ".join(wanted))
+        _dvc("pull", *wanted)
     elif missing:
         _dvc("checkout", *missing)
 

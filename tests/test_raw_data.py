@@ -36,6 +36,20 @@ def test_an_import_is_updated_from_its_source(project):
     assert (project / "data" / "dump.jsonl").read_text() == "one\ntwo\n"
 
 
+def test_an_import_that_a_clone_lacks_comes_from_the_remote_as_it_was(project):
+    source = project.parent / "dump.jsonl"
+    source.write_text("one\n")
+    run_in(project, "dvc", "import-url", str(source), "data/dump.jsonl")
+    run_in(project, "dvc", "remote", "add", "--default", "storage", str(project.parent / "storage"))
+    run_in(project, "dvc", "push")
+    source.write_text("one\ntwo\n")
+    (project / "data" / "dump.jsonl").unlink()
+    shutil.rmtree(project / ".dvc" / "cache")
+    with disable_run_logger():
+        pull_raw_data.fn()
+    assert (project / "data" / "dump.jsonl").read_text() == "one\n"
+
+
 def test_what_is_missing_comes_from_the_default_remote(project):
     (project / "data" / "dump.jsonl").write_text("one\n")
     run_in(project, "dvc", "add", "data/dump.jsonl")

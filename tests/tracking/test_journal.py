@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from convrec.tracking import journal as journals
 from convrec.tracking.journal import About, Journal
+from tests.tracking.unsent import waiting
 
 ABOUT = About("r1", "sft", "http://127.0.0.1:5000", True, 7)
 
@@ -36,12 +37,12 @@ def test_each_lane_is_sent_by_itself_and_where_it_was_is_remembered(tmp_path):
     journal.mark_sent("records", ends[0])
     journal.release()
     again = Journal.adopt(journal.path)
-    assert [record["tags"]["n"] for record in _records(again)] == ["2"] and not again.is_sent()
+    assert [record["tags"]["n"] for record in _records(again)] == ["2"] and waiting(again)
     (artifact,) = _records(again, "artifacts")
     assert artifact["path"] == "a/b.txt" and again.file(artifact).read_bytes() == b"text"
     again.mark_sent("records", ends[1])
     again.mark_sent("artifacts", ends[1])
-    assert again.is_sent()
+    assert not waiting(again)
 
 
 @settings(max_examples=40)
@@ -75,7 +76,7 @@ def test_a_record_that_a_full_disk_cut_takes_no_other_with_it(tmp_path, monkeypa
 def test_a_file_that_cannot_be_copied_stops_nothing(tmp_path, caplog):
     journal = Journal.create(tmp_path, ABOUT)
     journal.append_file(tmp_path / "nowhere.csv", "nowhere.csv")
-    assert journal.is_sent() and "is not recorded" in caplog.text
+    assert not waiting(journal) and "is not recorded" in caplog.text
 
 
 def test_a_living_process_keeps_its_journal(tmp_path):

@@ -17,6 +17,7 @@ from convrec.tracking import journal as journals
 from convrec.tracking import run as runs
 from convrec.tracking.journal import About
 from tests.tracking.server import free_port
+from tests.tracking.unsent import waiting
 
 
 @pytest.fixture
@@ -153,7 +154,7 @@ def test_what_always_breaks_a_server_that_answers_is_set_aside(project, monkeypa
             sending.send()
     assert sent == [] and tries == [3, 3, 3]
     sending.send()
-    assert sent == ["a", "b"] and journal.is_sent()
+    assert sent == ["a", "b"] and not waiting(journal)
     assert '"key":"bad"' in (project / journals.REFUSED).read_text()
 
 
@@ -180,10 +181,10 @@ def test_an_artifact_waits_for_a_store_that_fails_behind_a_server_that_answers(p
     for _ in range(6):
         with pytest.raises(delivery.Undelivered, match="error code 500"):
             sending.send()
-    assert not journal.is_sent() and not (project / journals.REFUSED).exists()
+    assert waiting(journal) and not (project / journals.REFUSED).exists()
     is_away = False
     sending.send()
-    assert stored == ["kept"] and journal.is_sent()
+    assert stored == ["kept"] and not waiting(journal)
 
 
 def test_one_journal_with_torn_files_holds_up_no_other(project, monkeypatch, caplog):
@@ -251,7 +252,7 @@ def test_a_position_that_cannot_be_written_is_no_end(project, monkeypatch, caplo
     run.close()
     assert "No space left" in caplog.text and "convrec tracking sync" in caplog.text
     (left,) = journals.left_journals(project / journals.FOLDER)
-    assert not journals.Journal.adopt(left).is_sent()
+    assert waiting(journals.Journal.adopt(left))
 
 
 def test_a_silent_run_records_nothing(project):

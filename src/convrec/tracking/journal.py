@@ -179,10 +179,6 @@ class Journal:
                 if line.endswith(b"\n") and line != b"\n":
                     yield line, position
 
-    def is_sent(self) -> bool:
-        """Return whether nothing waits in either lane."""
-        return not any(True for lane in LANES for _ in self.unsent(lane))
-
     def last_status(self) -> tuple[str | None, int]:
         """Return the recorded final status of the run, None without one, and the time of the last record."""
         status, at = None, self.about.started
