@@ -1,7 +1,9 @@
 """A command that a task runs: its lines as they are printed, its time limit, and its end with the task."""
 
+import os
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TextIO
@@ -9,25 +11,40 @@ from typing import TextIO
 import psutil
 
 GRACE_SECONDS = 25  # for a checkpoint: a worker kills the flow run that it cancels after 30
+_POLL_SECONDS = 0.1
 
 
-def end_tree(pid: int, grace_seconds: float = GRACE_SECONDS) -> None:
-    """End a process and all below it: by SIGTERM, and what is left after the grace by SIGKILL."""
-    try:
-        first = psutil.Process(pid)
-        tree = [first, *first.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return
-    for process in tree:
-        _tell(process.terminate)
-    _, left = psutil.wait_procs(tree, timeout=grace_seconds)
-    for process in left:
-        _tell(process.kill)
+def end_session(leader: int, grace_seconds: float = GRACE_SECONDS) -> None:
+    """End a session and all that its leader has below it: by SIGTERM, and what is left after the grace by SIGKILL.
+
+    What is started while the session ends is told once what started it is gone.
+    """
+    deadline = time.monotonic() + grace_seconds
+    told: set[psutil.Process] = set()
+    while members := _members(leader) | {process for process in told if _runs(process)}:
+        late = time.monotonic() > deadline
+        if late or told.isdisjoint(members):
+            for process in members:
+                with suppress(psutil.NoSuchProcess):  # it ended by itself
+                    process.kill() if late else process.terminate()
+            told |= members
+        time.sleep(_POLL_SECONDS)
 
 
-def _tell(signal: Callable[[], None]) -> None:
-    with suppress(psutil.NoSuchProcess):  # it ended by itself
-        signal()
+def _members(leader: int) -> set[psutil.Process]:
+    found: set[psutil.Process] = set()
+    for pid in psutil.pids():
+        with suppress(ProcessLookupError, psutil.NoSuchProcess):
+            if os.getsid(pid) == leader:
+                process = psutil.Process(pid)
+                found |= {process, *process.children(recursive=True)}
+    return {process for process in found if _runs(process)}
+
+
+def _runs(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def run_command(
@@ -52,7 +69,7 @@ def run_command(
 
     def end_late() -> None:
         overrun.set()
-        end_tree(process.pid)
+        end_session(process.pid)
 
     limit = threading.Timer(timeout_seconds, end_late) if timeout_seconds else None
     assert process.stdout is not None
@@ -64,7 +81,7 @@ def run_command(
     finally:
         if limit:
             limit.cancel()
-        end = threading.Thread(target=end_tree, args=(process.pid,))
+        end = threading.Thread(target=end_session, args=(process.pid,))
         end.start()
         _read(process.stdout, on_line)  # what it says at its end, of its checkpoint for instance
         end.join()
