@@ -23,6 +23,7 @@ SHRUNK = {
             "num_heads": 1,
             "num_key_value_heads": 1,
             "vocab_size": 1024,
+            "catalog_pages": 300,
             "epochs": 1,
         }
     },

@@ -22,10 +22,10 @@ from tests.project import SHRUNK, commit, make_project, set_params
 pytestmark = pytest.mark.pipeline
 
 # Long enough that a busy machine still finds each training running when it is to be hit.
-SFT_STEPS, RL_STEPS = 320, 300
+SFT_STEPS, RL_STEPS = 240, 200
 SIZES = {
     "base_model": {"embedded": {"epochs": 0}},
-    "sft": {"num_epochs": 40, "save_steps": 1000},
+    "sft": {"num_epochs": 30, "save_steps": 1000},
     "rank_grpo": {"num_steps": RL_STEPS, "save_steps": 1000, "validation_steps": 1000},
 }
 
