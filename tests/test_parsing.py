@@ -97,6 +97,8 @@ REAL_TITLES = [f"{row['title']} ({row['year']})" for row in embedded_rows()] + [
         ("[Heat](https://example.org/heat) (1995)", "Heat", 1995, True),
         ("Heat,", "Heat", None, True),
         ("3. Up", "Up", None, True),
+        ("3. ***Up*** (2009) - you will cry", "Up", 2009, True),
+        ("**2. *batteries not included (1987)**", "*batteries not included", 1987, False),
         ("Up - you will cry", "Up", None, True),
         ("Up — an old man, a boy, a house", "Up", None, True),
         ("Heat: a crime film with a robbery", "Heat", None, True),

@@ -17,7 +17,7 @@ NUMBER = re.compile(
     re.IGNORECASE,
 )
 _BULLET = re.compile(r"^(?:[-*+•‣●○▪·–—→>]\s+|[•‣●○▪→]\s*)+(?=\S)")
-_EMPHASIS = re.compile(r"(?<!\w)(\*\*|__|[*`])(?=\S)([^*`]+?)(?<=\S)\1(?!\w)")
+_EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3}|__|`)(?=\S)([^*`]+?)(?<=\S)\1(?![\w*])")
 _LINK = re.compile(r"\[([^\[\]]+)\]\([^()]*\)")  # markdown: [text](address)
 _TAG = re.compile(r"<\s*/?\s*[a-zA-Z]{1,10}\s*/?\s*>")
 YEAR = re.compile(r"\s*[(\[](?:[^()\[\]\d]{0,30}[\s,])?(\d{4})(?:\s?[-–—/]\s?\d{0,4})?(?:[\s,;][^()\[\]]{0,60})?[)\]]")
@@ -143,7 +143,9 @@ def unmarked(line: str, catalog: Catalog) -> tuple[str, str]:
     text = _EMPHASIS.sub(r"\2", _LINK.sub(r"\1", " ".join(_TAG.sub(" ", line).split())))
     if catalog.index_of_line(text) is not None:  # "1. FC (2010)" is an item
         return text, ""
-    plain = text.lstrip("*_ ")  # **1. Title, its emphasis closed elsewhere
+    plain = text.lstrip("*_ ")
+    marks = text[: len(text) - len(plain)].strip()
+    plain = plain.removesuffix(marks)  # **1. Title**; the emphasis of **1. Title may be closed elsewhere
     bullet, number = _BULLET.match(text), NUMBER.match(plain)
     known = catalog.readings(bare(text), None) or catalog.index_of_line(plain) is not None
     if number and not known:  # not a title that begins like a number, as 3:10 to Yuma
