@@ -8,7 +8,7 @@ from typing import Any
 from prefect import flow
 
 from convrec.config import load_params
-from flows.pipeline import bring_up_to_date, ended_well, run_name
+from flows.pipeline import bring_up_to_date, check_folder, ended_well, run_name
 from tasks.artifacts import show_link, show_table
 from tasks.promotion import evaluate_versions
 
@@ -33,6 +33,7 @@ def evaluate() -> str:
     from convrec.registry import compared_versions
     from convrec.tracking import run_address
 
+    _check()
     bring_up_to_date("evaluate", stages=["data"])
     versions = compared_versions()
     widest = max(load_params().common.cutoffs)
@@ -46,5 +47,12 @@ def evaluate() -> str:
     return table
 
 
+def _check() -> None:
+    from convrec.registry import compared_versions
+
+    compared_versions()
+    check_folder()
+
+
 if __name__ == "__main__":
-    ended_well("evaluate", evaluate)
+    ended_well("evaluate", evaluate, _check)

@@ -1,5 +1,6 @@
 """What the flows share: the stages in order, their record, what a run shows, and how it is told in a terminal."""
 
+import logging
 import sys
 from collections.abc import Callable
 from datetime import datetime
@@ -22,6 +23,7 @@ from tasks.raw_data import pull_raw_data, push_outputs
 
 Outcome = dict[str, str]
 T = TypeVar("T")
+_TOLD = (StageFailed, InputError, Unavailable)  # in one message, without a traceback
 
 
 def run_name(flow: str) -> Callable[[], str]:
@@ -112,21 +114,38 @@ def _show(name: str, outcome: Outcome, paths: Paths) -> None:
         show_link(f"{name} report", f"{address}/artifacts/{paths.report.name}", "The report, an artifact of the run")
 
 
-def ended_well(name: str, run: Callable[[], T]) -> T:
-    """Run a flow and return its outcome; what fails is told in one message, and ends with the status of its kind."""
+def check_folder() -> None:
+    """Raise `Unavailable` while another run works in this folder."""
+    with exclusive():
+        pass
+
+
+def _without_traceback(record: logging.LogRecord) -> bool:
+    if record.exc_info and isinstance(record.exc_info[1], _TOLD):
+        record.exc_info = None
+    return True
+
+
+def ended_well(name: str, run: Callable[[], T], check: Callable[[], object]) -> T:
+    """Run a flow and return its outcome; what fails is told in one message, and ends with the status of its kind.
+
+    What `check` raises is told before a flow run is made, as are bad parameters and a server that is away.
+    """
+    logging.getLogger("prefect.flow_runs").addFilter(_without_traceback)
     try:
-        profile = load_params().common.profile  # bad parameters are told before a flow run is made
+        profile = load_params().common.profile
+        check()
         check_server()
         with tags(name, profile):
             return run()
-    except (StageFailed, InputError, Unavailable) as error:
-        Console(highlight=False, soft_wrap=True).print(f"[red]{escape(str(error))}[/red]")
+    except _TOLD as error:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]{escape(str(error))}[/red]")
         sys.exit(error.status if isinstance(error, StageFailed) else exit_status(error))
 
 
-def tell(name: str, run: Callable[[], Outcome]) -> None:
+def tell(name: str, run: Callable[[], Outcome], check: Callable[[], object]) -> None:
     """Run a flow and print what came of it (see `ended_well`)."""
-    outcome, console = ended_well(name, run), Console(highlight=False, soft_wrap=True)
+    outcome, console = ended_well(name, run, check), Console(highlight=False, soft_wrap=True)
     if not outcome["run"]:
         console.print("\nNothing to do: every stage is up to date.")
     if outcome["version"]:

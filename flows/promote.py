@@ -13,7 +13,9 @@ from prefect.logging import get_run_logger
 from pydantic import Field
 from rich.console import Console
 
-from flows.pipeline import bring_up_to_date, ended_well, run_name
+from convrec.config import load_params
+from convrec.paths import Paths
+from flows.pipeline import bring_up_to_date, check_folder, ended_well, run_name
 from tasks.dvc_stage import has_server
 from tasks.promotion import decide_promotion, reject_version
 
@@ -35,6 +37,7 @@ def promote(version: str | None = None, again: bool = False, approval_hours: flo
     goes on waiting (`convrec promote --approve`). `again` lets a version that was rolled back come back.
     """
     logger = get_run_logger()
+    _check(version)
     bring_up_to_date("promote", stages=["data"])
     decision = decide_promotion(version, again)
     if not decision["awaiting"]:
@@ -51,15 +54,21 @@ def promote(version: str | None = None, again: bool = False, approval_hours: flo
     return reject_version(decision["version"], said.name, said.reason)
 
 
+def _check(version: str | None) -> None:
+    from convrec.promotion.promote import check_promotion
+
+    check_promotion(load_params(), Paths(), version)
+    check_folder()
+
+
 def main() -> None:
     """Run the flow from the command line."""
     parser = argparse.ArgumentParser(prog="python -m flows.promote", description=promote.description)
     parser.add_argument("--version", metavar="N", help="the challenger, if not given")
     parser.add_argument("--again", action="store_true", help="even a version that was rolled back")
     options = parser.parse_args()
-    Console(highlight=False, soft_wrap=True).print(
-        ended_well("promote", lambda: promote(options.version, options.again))
-    )
+    told = ended_well("promote", lambda: promote(options.version, options.again), lambda: _check(options.version))
+    Console(highlight=False, soft_wrap=True).print(told)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ import argparse
 
 from prefect import flow
 
-from flows.pipeline import Outcome, bring_up_to_date, run_name, tell
-from tasks.raw_data import record_changes, set_test_month, update_imports
+from flows.pipeline import Outcome, bring_up_to_date, check_folder, run_name, tell
+from tasks.raw_data import months, record_changes, set_test_month, update_imports
 
 
 @flow(name="refresh", flow_run_name=run_name("refresh"))
@@ -22,12 +22,20 @@ def refresh(test_month: str | None = None, since: str = "HEAD") -> Outcome:
     promotion compares both on the same rows.
     """
 
+    _check(test_month)
+
     def take_in() -> None:
         update_imports()
         if test_month is not None:
             set_test_month(test_month)
 
     return bring_up_to_date("refresh", before=take_in, after_data=lambda parent_run: record_changes(since, parent_run))
+
+
+def _check(test_month: str | None) -> None:
+    if test_month is not None:
+        months(test_month)
+    check_folder()
 
 
 def main() -> None:
@@ -40,7 +48,7 @@ def main() -> None:
         "--since", default="HEAD", metavar="REVISION", help="of the data that the new one is compared with"
     )
     options = parser.parse_args()
-    tell("refresh", lambda: refresh(test_month=options.test_month, since=options.since))
+    tell("refresh", lambda: refresh(options.test_month, options.since), lambda: _check(options.test_month))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import argparse
 from prefect import flow
 from rich.console import Console
 
+from convrec.paths import Paths
 from flows.pipeline import ended_well, run_name
 from tasks.promotion import roll_back
 
@@ -18,6 +19,12 @@ def rollback(to: str | None = None, by: str | None = None, reason: str = "") -> 
     return roll_back(to, by, reason)
 
 
+def _check(to: str | None) -> None:
+    from convrec.promotion.promote import check_rollback
+
+    check_rollback(Paths(), to)
+
+
 def main() -> None:
     """Run the flow from the command line."""
     parser = argparse.ArgumentParser(prog="python -m flows.rollback", description=rollback.description)
@@ -25,9 +32,9 @@ def main() -> None:
     parser.add_argument("--by", metavar="NAME", help="the user's name, if not given")
     parser.add_argument("--reason", default="", metavar="TEXT", help="kept in the log, and on the version")
     options = parser.parse_args()
-    Console(highlight=False, soft_wrap=True).print(
-        ended_well("rollback", lambda: rollback(options.to, options.by, options.reason))
-    )
+    given = options.to, options.by, options.reason
+    told = ended_well("rollback", lambda: rollback(*given), lambda: _check(options.to))
+    Console(highlight=False, soft_wrap=True).print(told)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The raw data of a run: brought up to date, split anew, and compared with what was there before."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -88,19 +89,28 @@ def push_outputs() -> None:
         logger.warning("%s; `dvc push` stores it later", error)
 
 
+def months(test_month: str) -> tuple[str, str]:
+    """Return the months to validate and to test on, of YYYY-MM or `last`, the calendar's last one.
+
+    Raises `InputError` on what is no month.
+    """
+    if test_month == "last":
+        month = pd.Period.now("M") - 1
+    elif re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", test_month):
+        month = pd.Period(test_month, freq="M")
+    else:
+        raise InputError(f"test month {test_month!r}: no month; write YYYY-MM, or last")
+    return str(month - 1), str(month)
+
+
 @task(task_run_name="test month {month}")
 def set_test_month(month: str) -> None:
-    """Change params.yaml to test on a month, `last` for the calendar's last one, and to validate on the one before.
+    """Change params.yaml to test on a month (see `months`), and to validate on the one before.
 
-    Raises `BadInput` on what is no month, or on parameters that do not allow it.
+    Raises `InputError` on what is no month, or on parameters that do not allow it.
     """
-    try:
-        month = str(pd.Period.now("M") - 1) if month == "last" else month
-        before = str(pd.Period(month, freq="M") - 1)
-        told = change_params([f"data.validation_month={before}", f"data.test_month={month}"])
-    except (InputError, ValueError) as error:
-        raise BadInput(f"test month {month!r}: {error}; write YYYY-MM, or last", EXIT_BAD_INPUT) from None
-    get_run_logger().info(told)
+    before, tested = months(month)
+    get_run_logger().info(change_params([f"data.validation_month={before}", f"data.test_month={tested}"]))
 
 
 @task(task_run_name="changes since {since}")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from prefect.logging import disable_run_logger
 
+from convrec.errors import InputError
 from tasks.dvc_stage import BadInput
 from tasks.raw_data import pull_raw_data, set_test_month, update_imports
 from tests.project import ROOT, run_in
@@ -82,6 +83,6 @@ def test_the_test_month_moves_and_comments_stay(project):
         assert "validation_month: 2022-12 " in text and "  test_month: 2023-01\n" in text
         assert text.count("#") == (ROOT / "params.yaml").read_text().count("#")
         for wrong in ("2023-13", "January"):
-            with pytest.raises(BadInput, match=f"test month '{wrong}'"):
+            with pytest.raises(InputError, match=f"test month '{wrong}'"):
                 set_test_month.fn(wrong)
     assert Path("params.yaml").read_text() == text

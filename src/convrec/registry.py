@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 MODEL_NAME = "convrec-recommender"
 CHALLENGER, CHAMPION, PREVIOUS = "challenger", "champion", "previous"
 _PACKAGE = Path(__file__).parent
+_TRAIN = "`python -m flows.train` trains and registers a model"
 _ABSENT = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")  # the second: of an alias that no version holds
 
 
@@ -81,12 +82,17 @@ def find_version(client: mlflow.MlflowClient, number: str | None = None) -> Mode
     if number is None:
         challenger = alias_version(CHALLENGER)
         if challenger is None:
-            raise _not_registered(f"models:/{MODEL_NAME}@{CHALLENGER}", "no version is the challenger")
+            raise _not_registered(
+                f"models:/{MODEL_NAME}@{CHALLENGER}",
+                "no version is the challenger",
+                f"{_TRAIN}; `convrec registry register` registers one that is trained",
+            )
         return challenger
     try:
         return client.get_model_version(MODEL_NAME, number)
     except MlflowException as error:
-        raise _unread(f"models:/{MODEL_NAME}/{number}", error) from None
+        listed = "`convrec registry list` shows what is there"
+        raise _unread(f"models:/{MODEL_NAME}/{number}", error, listed) from None
 
 
 @contextmanager
@@ -185,16 +191,13 @@ def _require_files(paths: Paths, stage: str) -> None:
             raise InputError(f"{path}: not made yet; run `dvc repro` first, then register")
 
 
-def _not_registered(uri: str, why: str) -> InputError:
-    return InputError(
-        f"{uri}: not in the registry ({why}); `python -m flows.train` trains and registers a model; else name a "
-        "model's folder"
-    )
+def _not_registered(uri: str, why: str, remedy: str = f"{_TRAIN}; else name a model's folder") -> InputError:
+    return InputError(f"{uri}: not in the registry ({why}); {remedy}")
 
 
-def _unread(uri: str, error: MlflowException) -> InputError | Unavailable:
+def _unread(uri: str, error: MlflowException, *remedy: str) -> InputError | Unavailable:
     """Return what is to be told of a version that could not be read: only the registry's own word makes it absent."""
-    return _not_registered(uri, told(error)) if error.error_code in _ABSENT else not_opened(error)
+    return _not_registered(uri, told(error), *remedy) if error.error_code in _ABSENT else not_opened(error)
 
 
 def _download(uri: str) -> Path:
@@ -263,7 +266,11 @@ def compared_versions() -> dict[str, str]:
     connect()
     champion, challenger = alias_version(CHAMPION), alias_version(CHALLENGER)
     if champion is None:
-        raise _not_registered(f"models:/{MODEL_NAME}@{CHAMPION}", "no version is the champion")
+        raise _not_registered(
+            f"models:/{MODEL_NAME}@{CHAMPION}",
+            "no version is the champion",
+            f"{_TRAIN}; `convrec app` and `convrec evaluate` take a model's folder, too (--model)",
+        )
     latest = all_versions(mlflow.MlflowClient())[0]
     named = {f"champion, version {champion.version}": champion}
     for other in (challenger, latest):

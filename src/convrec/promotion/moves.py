@@ -137,7 +137,7 @@ def roll_back(
     """
     with promotion_lock(client, by, patience) as lock:
         state = read_state(client)
-        target = _target(client, state, to)
+        target = rollback_target(client, state, to)
         move = Move(now(), "rollback", state.champion, target, by, reason[:_MAX_REASON])
         after = lineage(State(target, None, (*_with_unlogged(state), move)))
         before = [version for version in after[:-1] if _exists(client, version)]
@@ -172,7 +172,8 @@ def _require(client: mlflow.MlflowClient, expected: State) -> State:
     return state
 
 
-def _target(client: mlflow.MlflowClient, state: State, to: str | None) -> str:
+def rollback_target(client: mlflow.MlflowClient, state: State, to: str | None) -> str:
+    """Return the version that a rollback makes the champion; raises `InputError` where there is none."""
     if state.champion is None:
         raise InputError(f"{MODEL_NAME}: no version is the champion, so there is nothing to roll back")
     known = lineage(state)

@@ -36,6 +36,7 @@ from convrec.promotion.moves import (
     promote_version,
     read_state,
     roll_back,
+    rollback_target,
     rolled_back,
 )
 from convrec.promotion.policy import POLICY_FILE, Policy, load_policy
@@ -69,10 +70,7 @@ def promote(
     nothing is written or moved. Raises `InputError` where policy, data or version is missing or wrong, or another
     holds the promotion lock.
     """
-    policy = load_policy(params.common.cutoffs, paths.root / POLICY_FILE)
-    connect(paths.root)
-    client = mlflow.MlflowClient()
-    challenger = find_version(client, version)
+    policy, client, challenger = _open(params, paths, version)
     name, state = str(challenger.version), read_state(client)
     if state.champion == name:
         return Decision(ALREADY, "", name, name)
@@ -99,6 +97,18 @@ def promote(
     if kept is not None and not decision.promoted and _is_same(decision, kept):
         return kept
     return _carry_out(client, challenger, state, _signed(decision, challenger, who), patience)
+
+
+def check_promotion(params: Params, paths: Paths, version: str | None = None) -> None:
+    """Raise what `promote` raises of policy and version, before anything is measured."""
+    _open(params, paths, version)
+
+
+def _open(params: Params, paths: Paths, version: str | None) -> tuple[Policy, mlflow.MlflowClient, ModelVersion]:
+    policy = load_policy(params.common.cutoffs, paths.root / POLICY_FILE)
+    connect(paths.root)
+    client = mlflow.MlflowClient()
+    return policy, client, find_version(client, version)
 
 
 def reject(paths: Paths, version: str | None = None, *, by: str, reason: str = "") -> Decision:
@@ -138,6 +148,13 @@ def rollback(paths: Paths, to: str | None = None, *, by: str | None = None, reas
     except Exception as error:  # the champion has moved already: that is not to be undone by a note
         logger.error("the rollback is done, but version %s does not tell it (%s)", move.from_version, str(error)[:200])
     return move
+
+
+def check_rollback(paths: Paths, to: str | None = None) -> None:
+    """Raise `InputError` where `rollback` finds nothing to go back to."""
+    connect(paths.root)
+    client = mlflow.MlflowClient()
+    rollback_target(client, read_state(client), to)
 
 
 def release_lock(paths: Paths) -> str:

@@ -1,0 +1,83 @@
+"""What a flow refuses before it begins: told in one line on a terminal, and before any stage on a worker."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+from prefect.logging import disable_run_logger
+
+from convrec.errors import InputError
+from convrec.tracking import connect
+from convrec.workspaces import exclusive
+from flows.evaluate import evaluate
+from flows.promote import promote
+from flows.refresh import refresh
+from tests.project import make_project
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """A project that has run nothing, with an empty store."""
+    project = make_project(tmp_path_factory.mktemp("refused") / "project")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        connect(project)
+    return project
+
+
+@pytest.fixture
+def project(made, monkeypatch) -> Path:
+    """The same, entered."""
+    for name in ("MLFLOW_TRACKING_URI", "PREFECT_API_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(made)
+    return made
+
+
+@pytest.fixture
+def refused(project, monkeypatch, capsys):
+    """Run a flow from the command line; return its status and all that it printed, on stderr alone."""
+
+    def run(*words: str) -> tuple[object, str]:
+        monkeypatch.setattr(sys, "argv", list(words))
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_module(f"flows.{words[0]}", run_name="__main__")
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        return ended.value.code, printed.err
+
+    return run
+
+
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "--stages", "data", "stf"], "stages: 'stf' is no stage of dvc.yaml; choose among data, "),
+        (["train", "--force", "stf"], "force: 'stf' is no stage of dvc.yaml; choose among data, "),
+        (["refresh", "--test-month", "2022-13"], "test month '2022-13': no month; write YYYY-MM, or last"),
+        (["evaluate"], "models:/convrec-recommender@champion: not in the registry (no version is the champion); "),
+        (["promote"], "models:/convrec-recommender@challenger: not in the registry (no version is the challenger); "),
+        (["promote", "--version", "7"], "models:/convrec-recommender/7: not in the registry ("),
+        (["rollback"], "convrec-recommender: no version is the champion, so there is nothing to roll back"),
+    ],
+)
+def test_bad_input_is_told_in_one_line_before_a_run_begins(refused, words, message):
+    status, told = refused(*words)
+    assert status == 2 and told.startswith(message) and told.count("\n") == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
+@pytest.mark.parametrize("flow", ["train", "refresh"])
+def test_a_folder_in_which_another_run_works_is_told_before_a_run_begins(refused, flow):
+    with exclusive():
+        status, told = refused(flow)
+    assert status == 75 and told.startswith("another run works in this folder (process ") and told.count("\n") == 1
+
+
+@pytest.mark.parametrize(("flow", "given"), [(evaluate, ()), (promote, ()), (refresh, ("2022-13",))])
+def test_a_deployed_run_is_refused_before_any_stage(project, flow, given):
+    with disable_run_logger(), pytest.raises(InputError, match="no version is the|no month"):
+        flow.fn(*given)
+    assert not (project / "data" / "processed").exists() and not (project / "runs").exists()
