@@ -15,8 +15,10 @@ _MAX_PORT = 65535
 
 def _port(text: str) -> tuple[str, int]:
     name, _, number = text.partition("=")
-    if not number.isdecimal() or int(number) > _MAX_PORT:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form mlflow=5001, with a port from 0 to {_MAX_PORT}")
+    if name not in PORTS or not number.isdecimal() or int(number) > _MAX_PORT:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not of the form mlflow=5001: one of {', '.join(PORTS)}, and a port from 0 to {_MAX_PORT}"
+        )
     return name, int(number)
 
 

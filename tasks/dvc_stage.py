@@ -1,6 +1,7 @@
 """One DVC stage as one Prefect task."""
 
 import os
+import re
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -27,6 +28,7 @@ from tasks.process import run_command
 
 GPU_LIMIT = "gpu"  # a global concurrency limit of the Prefect server
 _LEASE_SECONDS = 120.0  # renewed while the stage runs: the slot of a run that was killed is free after that
+_PREFIX = re.compile(r"^convrec [\w-]+: ")  # of a command's message: the task's has its name already
 _TAIL = 4  # lines of a failed stage's output in the message
 
 
@@ -127,7 +129,8 @@ def tool_environment() -> dict[str, str]:
 
 def failure(what: str, status: int, tail: list[str]) -> StageFailed:
     """Return the error that an exit status means."""
-    told = f"{what} ended with status {status}; its last words: {' | '.join(tail[-_TAIL:])}"
+    words = " | ".join(_PREFIX.sub("", line) for line in tail[-_TAIL:])
+    told = f"{what} ended with status {status}; its last words: {words}"
     if status == EXIT_BAD_INPUT:
         return BadInput(told, status)
     killed = status < 0 or status > 128

@@ -4,16 +4,21 @@ It ends when what started it has ended, and the stage with it.
 """
 
 import logging
+import os
 import re
 import sys
 
+from convrec.errors import EXIT_BAD_INPUT
 from convrec.training.launch import end_with_parent
 
 _STATUS = re.compile(r"exited with (-?\d+)$")  # DVC's own status says only that a stage failed
 
 
 def main() -> int:
-    """Return the exit status of the stage's command, 128 + N for signal N, or 1 where DVC itself fails."""
+    """Return the exit status of the stage's command, 128 + N for signal N, 2 where what it reads is not there.
+
+    Where DVC itself fails, it is 1.
+    """
     end_with_parent()
     from dvc.cli import parse_args
     from dvc.exceptions import DvcException
@@ -25,6 +30,13 @@ def main() -> int:
         return options.func(options).do_run()
     except DvcException as error:
         cause = error.__cause__
+        if isinstance(cause, FileNotFoundError):
+            missing = os.path.relpath(cause.filename)
+            sys.stderr.write(
+                f"{missing}: no such file or folder, and the stage reads it; run the stage that makes it, or put it "
+                "there, or correct its name in params.yaml\n"
+            )
+            return EXIT_BAD_INPUT
         found = _STATUS.search(str(cause)) if isinstance(cause, StageCmdFailedError) else None
         if found is None:
             sys.stderr.write(f"dvc repro: {error}{f': {cause}' if cause else ''}\n")

@@ -20,6 +20,13 @@ def _changed(tmp_path: Path, old: str, new: str) -> Path:
     return path
 
 
+def test_a_profile_that_is_not_there_is_told(tmp_path):
+    with pytest.raises(InputError, match="no profile 'nosuch'; there are embedded, "):
+        compose("nosuch", [])
+    with pytest.raises(InputError, match="run from the project's folder"):
+        compose("embedded", [], tmp_path / "profiles")
+
+
 @pytest.mark.parametrize("name", profile_names())
 def test_every_profile_is_valid(name, tmp_path):
     path = tmp_path / "params.yaml"

@@ -417,3 +417,12 @@ def test_prune_says_first_and_removes_then(client, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["registry", "prune", "--keep", "0"])
     assert ended.value.code == 2
+
+
+def test_an_empty_registry_is_told_as_such(client, capsys):
+    client.delete_registered_model(MODEL_NAME)
+    for words in (["prune", "--keep", "1"], ["prune", "--keep", "1", "--yes"], ["list"]):
+        with pytest.raises(SystemExit) as ended:
+            main(["registry", *words])
+        told = capsys.readouterr().out
+        assert ended.value.code == 0 and told.startswith("No version is registered") and told.count("\n") == 1

@@ -140,7 +140,7 @@ def _parser() -> argparse.ArgumentParser:
         elif stage == "evaluate":
             _add_evaluate_options(command)
     profile = commands.add_parser("profile", help="make params.yaml from a profile")
-    profile.add_argument("name", choices=profile_names(), help="a file of profiles/, without .yaml")
+    profile.add_argument("name", choices=profile_names() or None, help="a file of profiles/, without .yaml")
     profile.add_argument(
         "--set",
         action="append",

@@ -33,8 +33,11 @@ def compose(name: str, settings: list[str], folder: Path = FOLDER) -> Any:
 
     Raises `InputError` on an unknown profile, key, or a value that the parameters do not allow.
     """
-    if name not in profile_names(folder):
-        raise InputError(f"no profile {name!r}; there are {', '.join(profile_names(folder))}")
+    known = profile_names(folder)
+    if not known:
+        raise InputError(f"{folder}: no such folder, or none of profiles; run from the project's folder")
+    if name not in known:
+        raise InputError(f"no profile {name!r}; there are {', '.join(known)}")
     yaml = YAML()
     params = yaml.load(folder / f"{BASE}.yaml")
     if name != BASE:

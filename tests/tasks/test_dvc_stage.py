@@ -16,7 +16,7 @@ from tasks.dvc_stage import (
     run_stage,
     stages,
 )
-from tests.project import make_project
+from tests.project import make_project, set_params
 
 
 @pytest.mark.parametrize(
@@ -35,6 +35,12 @@ def test_only_what_another_try_may_cure_is_tried_again(status, kind):
     error = failure("stage sft", status, ["one", "two"])
     assert type(error) is kind and "stage sft ended with status" in str(error) and "one | two" in str(error)
     assert can_help(None, None, Failed(data=error)) == (kind is StageInterrupted)
+
+
+def test_a_command_is_named_once_in_its_last_words():
+    lines = ["10:00:00 step 3/80", "convrec promote: no version is the challenger"]
+    told = "convrec promote ended with status 2; its last words: 10:00:00 step 3/80 | no version is the challenger"
+    assert str(failure("convrec promote", 2, lines)) == told
 
 
 def test_an_error_of_the_flow_itself_is_not_tried_again():
@@ -76,6 +82,15 @@ def test_a_failed_stage_is_told_by_the_status_of_its_command(tmp_path, monkeypat
     hours = 4 / 3600 if script.startswith("sleep") else 1
     with disable_run_logger(), pytest.raises(kind, match=message):
         run_stage.fn(stage._replace(timeout_hours=hours), False, None)
+
+
+def test_a_stage_whose_input_is_missing_is_bad_input(tmp_path, monkeypatch):
+    project = make_project(tmp_path / "project")
+    set_params(project, {"data": {"source": "redial", "path": "no/such"}})
+    monkeypatch.chdir(project)
+    for stage, missing in zip(choose_stages(["data", "sft"], None), ("no/such", "data/demonstrations"), strict=True):
+        with disable_run_logger(), pytest.raises(BadInput, match=f"last words: {missing}: no such file or folder"):
+            run_stage.fn(stage, False, None)
 
 
 def test_progress_is_read_from_the_steps_that_a_stage_logs(monkeypatch):

@@ -145,7 +145,9 @@ def _list(options: argparse.Namespace) -> int:
     elif rows:
         _print_table(COLUMNS, [tuple(row[name] for name in COLUMNS) for row in rows])
     else:
-        print("No version is registered yet: `python -m flows.train`, or `convrec registry register`")
+        from convrec.tracking import shown_uri
+
+        print(f"No version is registered yet at {shown_uri()}: `python -m flows.train`, or `convrec registry register`")
     return 0
 
 
@@ -169,6 +171,9 @@ def _prune(options: argparse.Namespace) -> int:
     fates = prune(options.keep, "convrec registry prune", options.yes)
     if options.json:
         print(json.dumps([asdict(fate) for fate in fates]))
+        return 0
+    if not fates:
+        print("No version is registered: there is nothing to prune.")
         return 0
     gone = "removed" if options.yes else "would go"
     _print_table(("version", "", "why"), [(f.version, "stays" if f.stays else gone, f.why) for f in fates])
