@@ -4,6 +4,7 @@ import argparse
 import sys
 import time
 from pathlib import Path
+from shlex import quote
 
 from stack.native import Stack
 from stack.process import StackError
@@ -11,20 +12,19 @@ from stack.services import SERVICES
 from stack.settings import PORTS
 
 _MAX_PORT = 65535
+_FOLDER = Path(".stack")
 
 
 def _port(text: str) -> tuple[str, int]:
     name, _, number = text.partition("=")
-    if name not in PORTS or not number.isdecimal() or int(number) > _MAX_PORT:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not of the form mlflow=5001: one of {', '.join(PORTS)}, and a port from 0 to {_MAX_PORT}"
-        )
+    if not number.isdecimal() or int(number) > _MAX_PORT:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form mlflow=5001, with a port from 0 to {_MAX_PORT}")
     return name, int(number)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m stack", description="Run the team's servers on this machine.")
-    parser.add_argument("--folder", type=Path, default=Path(".stack"), help="data, logs and secrets (default: .stack)")
+    parser.add_argument("--folder", type=Path, default=_FOLDER, help="data, logs and secrets (default: %(default)s)")
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="start what does not run yet")
     up.add_argument(
@@ -41,6 +41,24 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _fixed(ports: list[tuple[str, int]]) -> dict[str, int]:
+    names = [name for name, _ in ports]
+    for name in names:
+        if names.count(name) > 1:
+            raise StackError(f"--port: {name} is given twice; give it once")
+    return dict(ports)
+
+
+def _hints(folder: Path) -> str:
+    """Return how to use the servers of a folder, and how to stop them."""
+    down = "make stack-down" if folder == _FOLDER else f"python -m stack --folder {quote(str(folder))} down"
+    return (
+        f"To use it in a shell: set -a; . {quote(str(folder / 'env'))}; set +a\n"
+        "MLflow's page asks for MLFLOW_TRACKING_USERNAME and _PASSWORD of that file, Prefect's for its\n"
+        f"PREFECT_API_AUTH_STRING. Stop it with: {down}"
+    )
+
+
 def _tell(stack: Stack) -> bool:
     """Print a line for each service; return whether all run."""
     running = True
@@ -55,17 +73,13 @@ def _tell(stack: Stack) -> bool:
 def main() -> None:
     """Run the command line."""
     options = _parser().parse_args()
-    stack = Stack(options.folder, dict(options.port) if options.command == "up" else None)
     try:
+        stack = Stack(options.folder, _fixed(options.port) if options.command == "up" else None)
         if options.command == "up":
             started = time.monotonic()
             stack.up()
             _tell(stack)
-            print(
-                f"Ready after {time.monotonic() - started:.0f} s. To use it in a shell: set -a; . {options.folder}/env"
-            )
-            print("MLflow's page asks for MLFLOW_TRACKING_USERNAME and _PASSWORD of that file, Prefect's for its")
-            print("PREFECT_API_AUTH_STRING. Stop it with: make stack-down")
+            print(f"Ready after {time.monotonic() - started:.0f} s. {_hints(options.folder)}")
         elif options.command == "down":
             stack.down(options.remove)
         elif not _tell(stack):

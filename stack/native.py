@@ -10,18 +10,19 @@ from pathlib import Path
 from stack import provision
 from stack.process import Process, StackError
 from stack.services import ROWS, SERVICES
-from stack.settings import Settings, choose_ports, is_free
+from stack.settings import Settings, check_ports, choose_ports, is_free
 
 
 class Stack:
     """The servers whose data, logs and secrets are in `folder`.
 
-    `ports` fixes some at the next `up` (0: any free one).
+    `ports` fixes some at the next `up` (0: any free one). Raises `StackError` for those that cannot be.
     """
 
     def __init__(self, folder: Path | str, ports: Mapping[str, int] | None = None):
         self.folder = Path(folder).absolute()
         self._fixed = dict(ports or {})
+        check_ports(self._fixed)
         self._processes = {name: Process(name, self.folder) for name in SERVICES}
 
     @contextmanager

@@ -47,14 +47,22 @@ def _any_port(taken: set[int]) -> int:
             return port
 
 
+def check_ports(fixed: Mapping[str, int]) -> None:
+    """Raise `StackError` for a port of a server that there is none of, or of two servers."""
+    given = [port for port in fixed.values() if port]
+    for name, port in fixed.items():
+        if name not in PORTS:
+            raise StackError(f"port of {name!r}: there is no such server; name one of {', '.join(PORTS)}")
+        if given.count(port) > 1:
+            raise StackError(f"port {port} is given to {name} and to another server; give each its own")
+
+
 def choose_ports(wanted: Mapping[str, int], fixed: Mapping[str, int]) -> dict[str, int]:
     """Return a free port for each server: the fixed ones as they are, the wanted ones where they are free.
 
     Raises `StackError` where a fixed port is taken.
     """
     for name, port in fixed.items():
-        if name not in PORTS:
-            raise StackError(f"port of {name!r}: there is no such server; name one of {', '.join(PORTS)}")
         if port and not is_free(port):
             raise StackError(f"port {port} for {name} is taken: stop what listens there, or name another")
     chosen = {name: port for name, port in fixed.items() if port}

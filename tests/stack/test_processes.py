@@ -16,6 +16,7 @@ import requests
 from botocore.exceptions import ClientError, EndpointConnectionError
 
 from stack import Stack, StackError, postgres, provision
+from stack.__main__ import main
 from stack.process import Process, identity
 from stack.services import SERVICES, Launch, Service
 from stack.settings import HOST, PORTS, SECRETS, Settings, choose_ports, write_private
@@ -45,8 +46,36 @@ def test_a_fixed_port_is_kept_or_refused(taken):
     assert choose_ports(PORTS, {**ROOMY, "s3": free})["s3"] == free
     with pytest.raises(StackError, match=f"port {taken} for mlflow is taken"):
         choose_ports(PORTS, {"mlflow": taken})
-    with pytest.raises(StackError, match="'minio'.*postgres, s3, mlflow, prefect"):
-        choose_ports(PORTS, {"minio": 9000})
+
+
+@pytest.mark.parametrize(
+    ("ports", "told"),
+    [
+        (["mlfow=5001"], "port of 'mlfow': there is no such server; name one of postgres, s3, mlflow, prefect"),
+        (["mlflow=5001", "prefect=5001"], "port 5001 is given to mlflow and to another server"),
+        (["mlflow=5001", "mlflow=5002"], "mlflow is given twice"),
+    ],
+)
+def test_ports_that_cannot_be_are_told_before_anything_starts(tmp_path, monkeypatch, capsys, ports, told):
+    words = [word for port in ports for word in ("--port", port)]
+    monkeypatch.setattr(sys, "argv", ["stack", "--folder", str(tmp_path / "stack"), "up", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1 and told in capsys.readouterr().err
+    assert not (tmp_path / "stack").exists()
+
+
+def test_what_is_printed_at_the_end_is_of_the_folder_that_was_started(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(Stack, "up", lambda self: None)
+    monkeypatch.chdir(tmp_path)
+    for options, env, down in (
+        ([], ".stack/env", "make stack-down"),
+        (["--folder", "my team"], "'my team/env'", "python -m stack --folder 'my team' down"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["stack", *options, "up"])
+        main()
+        told = capsys.readouterr().out
+        assert f"set -a; . {env}; set +a\n" in told and told.endswith(f"Stop it with: {down}\n")
 
 
 def test_ports_that_were_any_stay_what_they_became(tmp_path):
