@@ -24,6 +24,7 @@ $(READY): pyproject.toml requirements/constraints.txt
 install: $(READY)  ## make the virtual environment with the locked versions
 
 demo: $(READY)  ## run the whole pipeline; PROFILE=name and DATA=folder choose another profile and its data
+	@if [ -n "$(DATA)" ] && [ -z "$(PROFILE)" ]; then echo "DATA=$(DATA): name its PROFILE, too" >&2; exit 2; fi
 	@if [ -n "$(PROFILE)" ]; then convrec profile $(PROFILE) $(if $(DATA),--set data.path=$(DATA)); fi
 	@python -m flows.train
 

@@ -27,8 +27,12 @@ class Stack:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        self.folder.mkdir(mode=0o711, parents=True, exist_ok=True)
-        with (self.folder / "lock").open("w") as lock:
+        try:
+            self.folder.mkdir(mode=0o711, parents=True, exist_ok=True)
+            lock = (self.folder / "lock").open("w")
+        except OSError as error:
+            raise StackError(f"{self.folder} cannot be used ({error.strerror}): name another with --folder") from None
+        with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 

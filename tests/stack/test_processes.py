@@ -261,6 +261,8 @@ def test_the_command_refuses_what_it_cannot_do_in_one_line(tmp_path, taken):
     for wrong in ("5001", "mlflow=99999", "mlflow=-1"):
         refused = run_command("--folder", str(tmp_path), "up", "--port", wrong).stderr
         assert f"{wrong!r} is not of the form mlflow=5001, with a port from 0 to 65535" in refused
+    told = run_command("--folder", f"{__file__}/stack", "up")
+    assert told.stderr == f"stack: {__file__}/stack cannot be used (Not a directory): name another with --folder\n"
 
 
 def test_an_unknown_service_is_named(tmp_path):

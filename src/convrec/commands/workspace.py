@@ -21,10 +21,11 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print the path of the workspace, and nothing else."""
-    given = {}
-    for name, variable in (("folder", FOLDER_VARIABLE), ("repository", REPOSITORY_VARIABLE)):
-        given[name] = getattr(options, name) or os.environ.get(variable)
-        if not given[name]:
-            raise InputError(f"--{name} is not given; give it, or set {variable}")
+    folder = options.folder or os.environ.get(FOLDER_VARIABLE, "")
+    repository = options.repository or os.environ.get(REPOSITORY_VARIABLE, "")
+    named = (("folder", FOLDER_VARIABLE, folder), ("repository", REPOSITORY_VARIABLE, repository))
+    missing = [f"--{name}, or set {variable}" for name, variable, value in named if not value]
+    if missing:
+        raise InputError(f"give {'; and '.join(missing)} (where a worker runs this: in the worker's environment)")
     branch = options.branch or os.environ.get(BRANCH_VARIABLE)
-    print(prepare_workspace(options.name, Path(str(given["folder"])), str(given["repository"]), branch))
+    print(prepare_workspace(options.name, Path(folder), repository, branch))
