@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from convrec.errors import InputError, Unavailable, exit_status
+from convrec.workspaces import FOLDER_VARIABLE, REPOSITORY_VARIABLE
 from tasks.dvc_stage import check_server, ensure_gpu_limit, has_server, tool_environment
 
 POOLS = ("cpu", "gpu")
@@ -75,20 +76,23 @@ def main() -> None:
     parser.add_argument(
         "--training-pool", choices=POOLS, default="gpu", help="the work pool of training and evaluation: %(default)s"
     )
-    options = parser.parse_args()
+    options, console = parser.parse_args(), Console(stderr=True, highlight=False, soft_wrap=True)
     try:
         if not has_server():
             raise InputError("PREFECT_API_URL is not set; name the server, as `make stack-up`'s .stack/env does")
         check_server()
     except (InputError, Unavailable) as error:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]{escape(str(error))}[/red]")
+        console.print(f"[red]{escape(str(error))}[/red]")
         sys.exit(exit_status(error))
     _make_pools()
     ensure_gpu_limit()
     _make_automation()
     environment = {**tool_environment(), POOL_VARIABLE: options.training_pool}
     command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
-    sys.exit(subprocess.run(command, env=environment, check=False).returncode)
+    status = subprocess.run(command, env=environment, check=False).returncode
+    if status == 0:
+        console.print(f"Workers of your own need {REPOSITORY_VARIABLE} and {FOLDER_VARIABLE} (docs/operations.md).")
+    sys.exit(status)
 
 
 if __name__ == "__main__":

@@ -131,10 +131,14 @@ def ended_well(name: str, run: Callable[[], T], check: Callable[[], object]) -> 
 
     What `check` raises is told before a flow run is made, as are bad parameters and a server that is away.
     """
+    from convrec.tracking import connect
+
     logging.getLogger("prefect.flow_runs").addFilter(_without_traceback)
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # of every try at a server that is away; the outcome is told
     try:
         profile = load_params().common.profile
         check()
+        connect()
         check_server()
         with tags(name, profile):
             return run()

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from convrec.cli import STAGES
+from convrec.cli import STAGES, main
 from convrec.config import Params, read_yaml
 from tasks.dvc_stage import stages
+from tests.project import make_project
 
 GRAPH = read_yaml(Path("dvc.yaml"))["stages"]
 
@@ -47,6 +48,19 @@ def test_the_flow_reads_its_order_from_the_graph():
 def test_an_edited_metric_retrains_nothing():
     for stage in ("data", "demonstrations", "base_model", "sft", "rank_grpo"):
         assert not any(dep.startswith("src/convrec/evaluation") for dep in GRAPH[stage]["deps"])
+
+
+@pytest.mark.parametrize(
+    ("stage", "missing"),
+    [("sft", "data/demonstrations, models/base"), ("report", "data/processed, data/demonstrations, predictions")],
+)
+def test_a_stage_whose_inputs_are_not_made_says_what_makes_them(tmp_path, monkeypatch, capsys, stage, missing):
+    monkeypatch.chdir(make_project(tmp_path / "project"))
+    with pytest.raises(SystemExit) as ended:
+        main([stage])
+    told = f"convrec {stage}: {missing}: not made yet; run `dvc repro {stage}`, which first makes what the stage reads"
+    assert ended.value.code == 2 and capsys.readouterr().err == f"{told}\n"
+    assert not Path("mlruns").exists()
 
 
 def test_the_command_line_explains_itself():

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from convrec.commands import registry, tracking, workspace
-from convrec.config import Params, load_params
+from convrec.config import Params, load_params, read_yaml
 from convrec.errors import InputError, Stopped, exit_status, outside_cause
 from convrec.paths import Paths
 from convrec.profiles import apply_profile, profile_names
@@ -42,9 +42,20 @@ def _stop(number: int, _frame: Any) -> None:
     raise Stopped(f"stopped by {signal.Signals(number).name}; start again to go on")
 
 
+def _check_inputs(stage: str, graph: Path = Path("dvc.yaml")) -> None:
+    """Raise `InputError` where files that other stages make for this one are not there."""
+    stages = read_yaml(graph).get("stages", {}) if graph.is_file() else {}
+    deps = stages.get(stage, {}).get("deps", [])
+    missing = [name for name in deps if "${" not in name and not Path(name).exists()]
+    if missing:
+        told = f"run `dvc repro {stage}`, which first makes what the stage reads"
+        raise InputError(f"{', '.join(missing)}: not made yet; {told}")
+
+
 def _run_stage(stage: str, params: Params) -> None:
     _set_up()
     if "RANK" not in os.environ:
+        _check_inputs(stage)
         hold_stage(stage)
     section = getattr(params, stage)
     if is_launched(section):

@@ -76,6 +76,15 @@ def test_a_folder_in_which_another_run_works_is_told_before_a_run_begins(refused
     assert status == 75 and told.startswith("another run works in this folder (process ") and told.count("\n") == 1
 
 
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
+def test_a_tracking_server_that_is_away_is_told_before_a_run_begins(refused, monkeypatch):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    status, told = refused("train", "--stages", "data")
+    assert status == 75 and told.startswith("MLFLOW_TRACKING_URI = 'http://127.0.0.1:9' cannot be reached (")
+    assert told.count("\n") == 1
+
+
 @pytest.mark.parametrize(("flow", "given"), [(evaluate, ()), (promote, ()), (refresh, ("2022-13",))])
 def test_a_deployed_run_is_refused_before_any_stage(project, flow, given):
     with disable_run_logger(), pytest.raises(InputError, match="no version is the|no month"):
