@@ -114,8 +114,12 @@ def _show(name: str, outcome: Outcome, paths: Paths) -> None:
         show_link(f"{name} report", f"{address}/artifacts/{paths.report.name}", "The report, an artifact of the run")
 
 
-def check_folder() -> None:
-    """Raise `Unavailable` while another run works in this folder."""
+def check_folder(stages: list[str] | None = None, force: list[str] | None = None) -> None:
+    """Raise what keeps a run of these stages from this folder.
+
+    That is `InputError` where it lacks one of them, git or DVC, and `Unavailable` while another run works there.
+    """
+    choose_stages(stages, force)
     with exclusive():
         pass
 

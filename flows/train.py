@@ -8,7 +8,6 @@ import argparse
 from prefect import flow
 
 from flows.pipeline import Outcome, bring_up_to_date, check_folder, run_name, tell
-from tasks.dvc_stage import choose_stages
 
 
 @flow(name="train", flow_run_name=run_name("train"))
@@ -20,11 +19,6 @@ def train(stages: list[str] | None = None, force: list[str] | None = None) -> Ou
     return bring_up_to_date("train", stages, force)
 
 
-def _check(stages: list[str] | None, force: list[str] | None) -> None:
-    choose_stages(stages, force)
-    check_folder()
-
-
 def main() -> None:
     """Run the flow from the command line."""
     parser = argparse.ArgumentParser(prog="python -m flows.train", description=train.description)
@@ -32,7 +26,7 @@ def main() -> None:
     parser.add_argument("--force", nargs="+", metavar="STAGE", help="run these although nothing has changed")
     options = parser.parse_args()
     given = options.stages, options.force
-    tell("train", lambda: train(*given), lambda: _check(*given))
+    tell("train", lambda: train(*given), lambda: check_folder(*given))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 import httpx
 import networkx
+from dvc.exceptions import NotDvcRepoError
 from dvc.repo import Repo
+from dvc.scm import SCMError
 from prefect import task
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
@@ -57,8 +59,13 @@ class StageInterrupted(StageFailed):
 
 
 def stages() -> list[Stage]:
-    """Return the stages of dvc.yaml in the order of its graph."""
-    with Repo(".") as repo:
+    """Return the stages of dvc.yaml in the order of its graph; raises `InputError` where there is no git or DVC."""
+    try:
+        opened = Repo(".")
+    except (NotDvcRepoError, SCMError) as error:
+        told = "run in a clone of the project (where it came as an archive: `git init` makes a repository of it)"
+        raise InputError(f"{str(error).partition(chr(10))[0]}; {told}") from None
+    with opened as repo:
         graph = repo.index.graph  # edges point from a stage to what it depends on
         order = list(networkx.lexicographical_topological_sort(graph.reverse(), key=lambda stage: stage.addressing))
         return [

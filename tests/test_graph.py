@@ -52,7 +52,7 @@ def test_an_edited_metric_retrains_nothing():
 
 @pytest.mark.parametrize(
     ("stage", "missing"),
-    [("sft", "data/demonstrations, models/base"), ("report", "data/processed, data/demonstrations, predictions")],
+    [("sft", "data/demonstrations, models/base"), ("demonstrations", "data/processed")],
 )
 def test_a_stage_whose_inputs_are_not_made_says_what_makes_them(tmp_path, monkeypatch, capsys, stage, missing):
     monkeypatch.chdir(make_project(tmp_path / "project"))

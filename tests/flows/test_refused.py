@@ -1,6 +1,7 @@
 """What a flow refuses before it begins: told in one line on a terminal, and before any stage on a worker."""
 
 import runpy
+import shutil
 import sys
 from pathlib import Path
 
@@ -83,6 +84,15 @@ def test_a_tracking_server_that_is_away_is_told_before_a_run_begins(refused, mon
     status, told = refused("train", "--stages", "data")
     assert status == 75 and told.startswith("MLFLOW_TRACKING_URI = 'http://127.0.0.1:9' cannot be reached (")
     assert told.count("\n") == 1
+
+
+def test_an_archive_of_the_project_is_told_what_it_lacks(refused, tmp_path, monkeypatch):
+    project = make_project(tmp_path / "project")
+    monkeypatch.chdir(project)
+    for name in (".git", ".dvc"):
+        shutil.rmtree(project / name)
+        status, told = refused("train")
+        assert status == 2 and "; run in a clone of the project (" in told and told.count("\n") == 1
 
 
 @pytest.mark.parametrize(("flow", "given"), [(evaluate, ()), (promote, ()), (refresh, ("2022-13",))])
