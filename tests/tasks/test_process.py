@@ -38,7 +38,7 @@ def test_a_signal_is_a_negative_status():
 def test_a_command_that_takes_too_long_is_ended_with_its_children():
     lines = []
     with pytest.raises(TimeoutError):
-        _run(PARENT, lines.append, timeout=1.0)
+        _run(PARENT, lines.append, timeout=3.0)
     assert _gone(int(lines[0]))
 
 
