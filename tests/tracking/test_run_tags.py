@@ -1,11 +1,12 @@
 import hashlib
 import json
+import subprocess
 
 from convrec import tracking
 from convrec.config import load_params
 from convrec.paths import Paths
 from convrec.tracking.describe import shortened
-from tests.project import ROOT
+from tests.project import ROOT, commit
 
 
 def test_parameters_become_comparable_text():
@@ -30,6 +31,24 @@ def test_a_long_value_is_cut_and_stays_distinct():
     assert len(texts["a"]) == 6000 and texts["a"].endswith(f"... md5:{hashlib.md5(long.encode()).hexdigest()}")
     assert texts["a"] != texts["b"] and texts["c"] == "x" * 6000
     assert shortened("short", 10) == "short"
+
+
+def test_what_runs_write_makes_no_work_tree_dirty(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert tracking.git_state() == {}
+    files = [tmp_path / name for name in ("dvc.lock", "metrics/sft.json", "plots/sft.csv", "params.yaml")]
+    for file in files:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("before")
+    subprocess.run(["git", "init", "-q"], check=True)
+    commit(tmp_path, "start")
+    files[0].write_text("after")
+    files[1].unlink()
+    files[2].write_text("after")
+    (tmp_path / "untracked").touch()
+    assert tracking.git_state()["git_dirty"] == "false"
+    files[3].write_text("after")
+    assert tracking.git_state()["git_dirty"] == "true"
 
 
 def test_the_tags_of_a_run_tell_what_it_was_made_from(tmp_path):

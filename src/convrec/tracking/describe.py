@@ -15,16 +15,18 @@ _MAX_PARAM, _MAX_TAG = 6000, 8000  # MLflow's limits, in characters
 DATA_TAGS = ("data_version", "catalog_version")
 _SPLITS = ("train", "validation", "test")
 _SHORT = 12  # characters of a digest
+_WRITTEN_BY_RUNS = ("dvc.lock", "metrics", "plots")  # and by nobody else, though git tracks them
 
 
 def git_state() -> dict[str, str]:
-    """Return the commit and whether the work tree differs from it; nothing outside a git repository."""
+    """Return the commit and whether the work tree differs from it, but in what runs write; nothing without git."""
 
     def git(*arguments: str) -> str:
         return subprocess.run(["git", *arguments], capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        dirty = bool(git("status", "--porcelain", "--untracked-files=no"))
+        excluded = [f":(exclude){path}" for path in _WRITTEN_BY_RUNS]
+        dirty = bool(git("status", "--porcelain", "--untracked-files=no", "--", ".", *excluded))
         return {COMMIT_TAG: git("rev-parse", "HEAD"), "git_dirty": str(dirty).lower()}
     except (OSError, subprocess.CalledProcessError):
         return {}
