@@ -10,19 +10,20 @@ from prefect import flow
 from flows.pipeline import Outcome, bring_up_to_date, check_folder, run_name, tell
 from tasks.raw_data import months, record_changes, set_test_month, update_imports
 
+HEAD = "HEAD"
+
 
 @flow(name="refresh", flow_run_name=run_name("refresh"))
-def refresh(test_month: str | None = None, since: str = "HEAD") -> Outcome:
+def refresh(test_month: str | None = None, since: str = HEAD) -> Outcome:
     """Bring the pipeline up to date with the newest raw data, and compare the result with the champion.
 
     The raw data are what their .dvc files name: imports are updated first, and what the workspace lacks comes from the
     default remote. With `test_month` (`last` is the calendar's last one), params.yaml is changed to test on it, and to
-    validate on the month before. What
-    changed since the git revision `since` is logged and recorded. The champion answers the new test month, too, so that
-    promotion compares both on the same rows.
+    validate on the month before. What changed since the git revision `since` is logged and recorded. The champion
+    answers the new test month, too, so that promotion compares both on the same rows.
     """
 
-    _check(test_month)
+    _check(test_month, since)
 
     def take_in() -> None:
         update_imports()
@@ -32,9 +33,13 @@ def refresh(test_month: str | None = None, since: str = "HEAD") -> Outcome:
     return bring_up_to_date("refresh", before=take_in, after_data=lambda parent_run: record_changes(since, parent_run))
 
 
-def _check(test_month: str | None) -> None:
+def _check(test_month: str | None, since: str) -> None:
+    from convrec.versions.load import find_commit
+
     if test_month is not None:
         months(test_month)
+    if since != HEAD:  # which a repository without commits lacks; then there is nothing to compare
+        find_commit(since)
     check_folder()
 
 
@@ -45,10 +50,11 @@ def main() -> None:
         "--test-month", metavar="YYYY-MM", help="the new month to test on, or last; as it is, if not given"
     )
     parser.add_argument(
-        "--since", default="HEAD", metavar="REVISION", help="of the data that the new one is compared with"
+        "--since", default=HEAD, metavar="REVISION", help="of the data that the new one is compared with"
     )
     options = parser.parse_args()
-    tell("refresh", lambda: refresh(options.test_month, options.since), lambda: _check(options.test_month))
+    given = options.test_month, options.since
+    tell("refresh", lambda: refresh(*given), lambda: _check(*given))
 
 
 if __name__ == "__main__":

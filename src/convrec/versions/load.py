@@ -126,7 +126,7 @@ def _require(needed: Iterable[str], found: Iterable[str], label: str, what: str)
 
 
 def _of_revision(name: str) -> Version:
-    commit, project = _commit(name)
+    commit, project = find_commit(name)
     processed = f"{project}{Paths().processed.as_posix()}"
     with tempfile.TemporaryDirectory() as folder:
         _fetch(name, commit, processed, Path(folder))
@@ -138,8 +138,11 @@ def _of_revision(name: str) -> Version:
         return _of_folder(Path(folder), name)
 
 
-def _commit(name: str) -> tuple[str, str]:
-    """Return the commit that a name means, and where the project is in its repository ("" or a path that ends in /)."""
+def find_commit(name: str) -> tuple[str, str]:
+    """Return the commit that a name means, and where the project is in its repository ("" or a path that ends in /).
+
+    Raises `InputError` where git knows no such revision.
+    """
     try:
         prefix = _git("rev-parse", "--show-prefix")
         commit = _git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
