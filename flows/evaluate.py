@@ -8,7 +8,7 @@ from typing import Any
 from prefect import flow
 
 from convrec.config import load_params
-from flows.pipeline import bring_up_to_date, check_folder, ended_well, run_name
+from flows.pipeline import bring_up_to_date, check_folder, ended_well, refuse_early, run_name
 from tasks.artifacts import show_link, show_table
 from tasks.promotion import evaluate_versions
 
@@ -33,7 +33,7 @@ def evaluate() -> str:
     from convrec.registry import compared_versions
     from convrec.tracking import run_address
 
-    _check()
+    refuse_early(_check)
     bring_up_to_date("evaluate", stages=["data"])
     versions = compared_versions()
     widest = max(load_params().common.cutoffs)

@@ -3,6 +3,7 @@
 import logging
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from typing import TypeVar
 
@@ -122,6 +123,12 @@ def check_folder(stages: list[str] | None = None, force: list[str] | None = None
     choose_stages(stages, force)
     with exclusive():
         pass
+
+
+def refuse_early(check: Callable[[], object]) -> None:
+    """Raise, before any stage, what no later try can mend; a server that is away may be back when it is needed."""
+    with suppress(Unavailable):
+        check()
 
 
 def _without_traceback(record: logging.LogRecord) -> bool:

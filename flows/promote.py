@@ -15,7 +15,7 @@ from rich.console import Console
 
 from convrec.config import load_params
 from convrec.paths import Paths
-from flows.pipeline import bring_up_to_date, check_folder, ended_well, run_name
+from flows.pipeline import bring_up_to_date, check_folder, ended_well, refuse_early, run_name
 from tasks.dvc_stage import has_server
 from tasks.promotion import decide_promotion, reject_version
 
@@ -37,7 +37,7 @@ def promote(version: str | None = None, again: bool = False, approval_hours: flo
     goes on waiting (`convrec promote --approve`). `again` lets a version that was rolled back come back.
     """
     logger = get_run_logger()
-    _check(version)
+    refuse_early(lambda: _check(version))
     bring_up_to_date("promote", stages=["data"])
     decision = decide_promotion(version, again)
     if not decision["awaiting"]:

@@ -7,7 +7,7 @@ import argparse
 
 from prefect import flow
 
-from flows.pipeline import Outcome, bring_up_to_date, check_folder, run_name, tell
+from flows.pipeline import Outcome, bring_up_to_date, check_folder, refuse_early, run_name, tell
 from tasks.raw_data import months, record_changes, set_test_month, update_imports
 
 HEAD = "HEAD"
@@ -23,7 +23,7 @@ def refresh(test_month: str | None = None, since: str = HEAD) -> Outcome:
     answers the new test month, too, so that promotion compares both on the same rows.
     """
 
-    _check(test_month, since)
+    refuse_early(lambda: _check(test_month, since))
 
     def take_in() -> None:
         update_imports()

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from prefect.logging import disable_run_logger
 
-from convrec.errors import InputError
+from convrec.errors import InputError, Unavailable
 from convrec.tracking import connect
 from convrec.workspaces import exclusive
 from flows.evaluate import evaluate
+from flows.pipeline import refuse_early
 from flows.promote import promote
 from flows.refresh import refresh
 from tests.project import make_project
@@ -101,3 +102,10 @@ def test_a_deployed_run_is_refused_before_any_stage(project, flow, given):
     with disable_run_logger(), pytest.raises(InputError, match="no version is the|no month"):
         flow.fn(*given)
     assert not (project / "data" / "processed").exists() and not (project / "runs").exists()
+
+
+def test_a_server_that_is_away_leaves_a_deployed_run_its_retries():
+    def check() -> None:
+        raise Unavailable("the server is away")
+
+    refuse_early(check)
