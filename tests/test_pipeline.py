@@ -398,7 +398,7 @@ def test_a_flow_does_not_retry_bad_input(project, trained):
 
 def test_an_unreachable_tracking_server_is_an_error_at_once(project, trained):
     environment = {**os.environ, "MLFLOW_TRACKING_URI": "http://127.0.0.1:9", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
-    command = [sys.executable, "-m", "convrec.cli", "report"]
+    command = [sys.executable, "-m", "convrec.cli", "data"]
     result = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 75
-    assert "convrec report: MLFLOW_TRACKING_URI = 'http://127.0.0.1:9'" in result.stderr
+    assert "convrec data: MLFLOW_TRACKING_URI = 'http://127.0.0.1:9'" in result.stderr

@@ -43,10 +43,11 @@ def _stop(number: int, _frame: Any) -> None:
 
 
 def _check_inputs(stage: str, graph: Path = Path("dvc.yaml")) -> None:
-    """Raise `InputError` where files that other stages make for this one are not there."""
+    """Raise `InputError` where an out of another stage that this one reads is not there."""
     stages = read_yaml(graph).get("stages", {}) if graph.is_file() else {}
-    deps = stages.get(stage, {}).get("deps", [])
-    missing = [name for name in deps if "${" not in name and not Path(name).exists()]
+    entries = [entry for other in stages.values() for entry in other.get("outs", [])]
+    outs = {name for entry in entries for name in ([entry] if isinstance(entry, str) else entry)}
+    missing = [name for name in stages.get(stage, {}).get("deps", []) if name in outs and not Path(name).exists()]
     if missing:
         told = f"run `dvc repro {stage}`, which first makes what the stage reads"
         raise InputError(f"{', '.join(missing)}: not made yet; {told}")
