@@ -98,7 +98,7 @@ def test_runs_are_scheduled_cancelled_killed_and_lose_nothing(deployed, monkeypa
     third = deployed.start("train", "weekly")
     deployed.wait_for_log(third, rf"resuming at step {stopped} of", 200)
     _wait_for_step(workspace, "rank_grpo", 2)
-    deployed.stack.stop("mlflow", signal.SIGKILL)
+    os.killpg(deployed.stack.pid("mlflow"), signal.SIGKILL)  # without waiting: the steps go on
     _wait_for_step(workspace, "rank_grpo", 6)
     deployed.kill_worker("cpu")
     wait_for(lambda: not deployed.stages(), 60, "the end of the stage, whose flow run is gone")
