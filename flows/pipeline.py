@@ -144,7 +144,8 @@ def ended_well(name: str, run: Callable[[], T], check: Callable[[], object]) -> 
     """
     from convrec.tracking import connect
 
-    logging.getLogger("prefect.flow_runs").addFilter(_without_traceback)
+    for kind in ("flow_runs", "task_runs"):
+        logging.getLogger(f"prefect.{kind}").addFilter(_without_traceback)
     logging.getLogger("urllib3").setLevel(logging.ERROR)  # of every try at a server that is away; the outcome is told
     try:
         profile = load_params().common.profile

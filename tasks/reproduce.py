@@ -30,7 +30,7 @@ def main() -> int:
         return options.func(options).do_run()
     except DvcException as error:
         cause = error.__cause__
-        if isinstance(cause, FileNotFoundError):
+        if isinstance(cause, FileNotFoundError) and cause.filename:
             missing = os.path.relpath(cause.filename)
             sys.stderr.write(
                 f"{missing}: no such file or folder, and the stage reads it; run the stage that makes it, or put it "
