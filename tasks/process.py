@@ -17,11 +17,15 @@ _POLL_SECONDS = 0.1
 def end_session(leader: int, grace_seconds: float = GRACE_SECONDS) -> None:
     """End a session and all that its leader has below it: by SIGTERM, and what is left after the grace by SIGKILL.
 
-    What is started while the session ends is told once what started it is gone.
+    What is started while the session ends is told once what started it is gone. One look can miss what is started
+    while it looks, by a process that ends before the look comes to it: the session has ended after two that found none.
     """
     deadline = time.monotonic() + grace_seconds
     told: set[psutil.Process] = set()
-    while members := _members(leader) | {process for process in told if _runs(process)}:
+    empty = 0
+    while empty < 2:
+        members = _members(leader) | {process for process in told if _runs(process)}
+        empty = 0 if members else empty + 1
         late = time.monotonic() > deadline
         if late or told.isdisjoint(members):
             for process in members:

@@ -24,7 +24,7 @@ def test_names_agree():
     )
     for stage in STAGES:
         assert importlib.util.find_spec(f"convrec.stages.{stage}")
-        assert GRAPH[stage]["cmd"] == f"convrec {stage}"
+        assert GRAPH[stage]["cmd"] == f"exec convrec {stage}"
 
 
 @pytest.mark.parametrize("stage", STAGES)

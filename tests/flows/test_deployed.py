@@ -39,14 +39,15 @@ def deployed(tmp_path_factory, native_stack: Stack) -> Iterator[Deployed]:
     file = project / "prefect.yaml"
     file.write_text(file.read_text().replace('cron: "0 2 * * 0"', 'cron: "* * * * *"'))
     commit(project, "start")
-    os.environ["CONVREC_REPOSITORY"] = str(project)
-    native_stack.stop("worker-cpu")
-    native_stack.start("worker-cpu")
-    found = Deployed(project, native_stack)
-    found.run("python", "-m", "flows.deploy", "--training-pool", "cpu")
-    found.run("prefect", "gcl", "update", "gpu", "--limit", "2")  # a killed run keeps its slot for two minutes
-    yield found
-    del os.environ["CONVREC_REPOSITORY"]
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("CONVREC_REPOSITORY", str(project))
+        environment.delenv("SHELL", raising=False)  # as for a service: DVC's commands then run in /bin/sh
+        native_stack.stop("worker-cpu")
+        native_stack.start("worker-cpu")
+        found = Deployed(project, native_stack)
+        found.run("python", "-m", "flows.deploy", "--training-pool", "cpu")
+        found.run("prefect", "gcl", "update", "gpu", "--limit", "2")  # a killed run keeps its slot for two minutes
+        yield found
 
 
 def _scheduled(deployed: Deployed) -> str:
