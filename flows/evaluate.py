@@ -13,11 +13,11 @@ from tasks.artifacts import show_link, show_table
 from tasks.promotion import evaluate_versions
 
 
-def _table(results: list[dict[str, Any]], names: list[str], metrics: list[str]) -> str:
+def _table(results: dict[str, dict[str, Any]], metrics: list[str]) -> str:
     """Return a Markdown table, a row a version."""
-    first = results[0]
+    first = next(iter(results.values()))
     rows = [["version", *metrics], ["---", *("---:" for _ in metrics)]]
-    for result, name in zip(results, names, strict=True):
+    for name, result in results.items():
         found = (result["metrics"][metric] for metric in metrics)
         rows.append([name, *(f"{one['mean']:.4f} [{one['low']:.4f}, {one['high']:.4f}]" for one in found)])
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
@@ -30,17 +30,15 @@ def evaluate() -> str:
 
     The data stage is brought up to date first; nothing is trained, and no alias moves.
     """
-    from convrec.registry import compared_versions
     from convrec.tracking import run_address
 
     refuse_early(_check)
     bring_up_to_date("evaluate", stages=["data"])
-    versions = compared_versions()
     widest = max(load_params().common.cutoffs)
-    results = evaluate_versions(list(versions.values()))
-    table = _table(results, list(versions), [f"ndcg_at_{widest}", f"recall_at_{widest}", "in_catalog", "seen"])
+    results = evaluate_versions()
+    table = _table(results, [f"ndcg_at_{widest}", f"recall_at_{widest}", "in_catalog", "seen"])
     show_table("evaluation", table, "Champion and challenger on the present test split")
-    for name, result in zip(versions, results, strict=True):
+    for name, result in results.items():
         address = run_address(result["run_id"])
         if address:
             show_link(f"evaluation {name.split(',')[0]}", address, f"The run of the {name} in MLflow")

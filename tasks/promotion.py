@@ -33,11 +33,18 @@ def register_checkpoint(parent_run: str | None) -> str:
         raise
 
 
-@task(task_run_name="evaluate {names}", **PATIENT)
-def evaluate_versions(names: list[str]) -> list[dict[str, Any]]:
-    """Return what `convrec evaluate` finds out about these models, their lists taken from the catalog."""
-    chosen = [part for name in names for part in ("--model", name)]
-    return ask_convrec("evaluate", "--split", "test", "--constrained", *chosen, timeout_hours=_TIMEOUT_HOURS)
+@task(task_run_name="evaluate champion and challenger", **PATIENT)
+def evaluate_versions() -> dict[str, dict[str, Any]]:
+    """Return what `convrec evaluate` finds out about the champion and what may replace it, by name.
+
+    Their lists are taken from the catalog. Raises `InputError` where there is no champion.
+    """
+    from convrec.registry import compared_versions
+
+    versions = compared_versions()
+    chosen = [part for uri in versions.values() for part in ("--model", uri)]
+    results = ask_convrec("evaluate", "--split", "test", "--constrained", *chosen, timeout_hours=_TIMEOUT_HOURS)
+    return dict(zip(versions, results, strict=True))
 
 
 @task(task_run_name="decide on {version}", **PATIENT)

@@ -1,9 +1,11 @@
 """Exit statuses, and what the errors of libraries say about the machine."""
 
 import errno
+from pathlib import Path
 
 import pytest
 
+from convrec.cli import main
 from convrec.errors import InputError, NoSpace, Stopped, Unavailable, exit_status, outside_cause
 
 
@@ -29,9 +31,11 @@ def _caused(error: Exception, cause: Exception) -> Exception:
         (RuntimeError("API request to endpoint /api failed with error code 503 != 200"), Unavailable),
         (OSError(errno.ECONNREFUSED, "Connection refused"), Unavailable),
         (OSError(errno.EACCES, "Permission denied"), None),
+        (OSError(errno.EACCES, "Permission denied", "reports"), InputError),
+        (OSError(errno.ENOENT, "No such file or directory", "reports/x"), None),
     ],
 )
-def test_a_full_disk_and_a_lost_gpu_are_told_from_defects(error, kind):
+def test_what_the_surroundings_do_is_told_from_defects(error, kind):
     found = outside_cause(error)
     assert type(found) is (kind or type(None))
 
@@ -40,3 +44,12 @@ def test_each_kind_has_a_status_of_its_own():
     kinds = (InputError, NoSpace, Unavailable, Stopped)
     assert [exit_status(kind("x")) for kind in kinds] == [2, 74, 75, 143]
     assert exit_status(ValueError("x")) is None
+
+
+def test_a_place_that_cannot_be_used_is_told_in_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("")
+    with pytest.raises(SystemExit, match="2"):
+        main(["data", "sample", "file/folder"])
+    told = "file/folder: Not a directory; name another place, or change what is there or who may use it"
+    assert capsys.readouterr().err == f"convrec data: {told}\n"

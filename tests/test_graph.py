@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from convrec.cli import STAGES, main
+from convrec.cli import main
+from convrec.commands.stage import STAGES
 from convrec.config import Params, read_yaml
 from tasks.dvc_stage import stages
 from tests.project import make_project

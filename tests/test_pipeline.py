@@ -18,7 +18,7 @@ from mlflow.exceptions import MlflowException
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
-from convrec.cli import STAGES
+from convrec.commands.stage import STAGES
 from convrec.config import load_params
 from convrec.evaluate_checkpoints import evaluate_checkpoints
 from convrec.evaluate_models import evaluate_models

@@ -37,6 +37,7 @@ _AWAY = (
     "failed with error code 504",
 )
 _DISK_FULL = ("No space left on device", "Disk quota exceeded")
+_UNUSABLE_PATH = (errno.EACCES, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EPERM, errno.EROFS)
 
 
 class InputError(Exception):
@@ -69,10 +70,11 @@ def exit_status(error: BaseException) -> int | None:
     return next((status for kind, status in statuses.items() if isinstance(error, kind)), None)
 
 
-def outside_cause(error: BaseException) -> NoSpace | Unavailable | None:
+def outside_cause(error: BaseException) -> NoSpace | Unavailable | InputError | None:
     """Return what an error of a library says about its surroundings, else None.
 
-    The disk is full, the GPU is lost, or a server is away.
+    The disk is full, the GPU is lost, or a server is away; or a file or folder cannot be used as it was to
+    be.
     """
     causes: list[BaseException] = []
     cause: BaseException | None = error
@@ -88,4 +90,8 @@ def outside_cause(error: BaseException) -> NoSpace | Unavailable | None:
             return Unavailable(f"the GPU is lost ({text.splitlines()[0][:200]}); start again once it is back")
         if any(words in text for words in _AWAY):
             return Unavailable(f"a server is away ({text.splitlines()[0][:200]}); start again once it is back")
+    if isinstance(error, OSError) and error.errno in _UNUSABLE_PATH and error.filename is not None:
+        return InputError(
+            f"{error.filename}: {error.strerror}; name another place, or change what is there or who may use it"
+        )
     return None

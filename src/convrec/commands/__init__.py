@@ -1,0 +1,25 @@
+"""The commands of `convrec`, a module a group: its options by `add`, and what its commands do.
+
+What a command needs is imported when it runs, so that `convrec --help` and a mistake are answered at once.
+"""
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+Run = Callable[[argparse.Namespace], int | None]
+
+
+def add_command(
+    commands: Any, name: str, run: Run | None, text: str, page: str | None = None
+) -> argparse.ArgumentParser:
+    """Add a command that does `run`, or None where its subcommands do; return its parser.
+
+    `text` says what it does, and begins with a small letter; `page` is that of docs/ which tells more. What `run`
+    returns is the exit status, where the command has more of them than success and an error.
+    """
+    more = f" ({page})" if page else ""
+    command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}{more}.")
+    if run is not None:
+        command.set_defaults(run=run)
+    return command

@@ -2,19 +2,20 @@
 
 import argparse
 import json
-import os
 from collections.abc import Sequence
 from typing import Any
 
+from convrec.commands import add_command
 from convrec.errors import InputError
 
-COMMANDS = ("promote", "rollback", "registry")
 EXIT_NOT_PROMOTED = 3
+_PAGE = "docs/promotion.md"
 
 
 def add(commands: Any) -> None:
     """Add the commands."""
-    promote = _command(commands, "promote", "compare a version with the champion, and promote it if it is better")
+    text = "compare a version with the champion, and promote it if it is better"
+    promote = add_command(commands, "promote", _promote, text, _PAGE)
     promote.epilog = "Exit status: 0 promoted (or champion already), 3 refused or awaiting approval, 2 bad input."
     promote.add_argument("--version", metavar="N", help="the challenger, if not given")
     promote.add_argument("--by", metavar="NAME", help="who decides; the user's name, if not given")
@@ -26,38 +27,23 @@ def add(commands: Any) -> None:
     promote.add_argument("--again", action="store_true", help="even a version that was rolled back")
     promote.add_argument("--fresh", action="store_true", help="measure again what the last decision holds already")
     promote.add_argument("--dry-run", action="store_true", help="decide, but write and move nothing")
-    rollback = _command(commands, "rollback", "make the previous champion the champion again")
+    rollback = add_command(commands, "rollback", _rollback, "make the previous champion the champion again", _PAGE)
     rollback.add_argument("--to", metavar="N", help="an earlier champion; the previous one, if not given")
     rollback.add_argument("--reason", default="", metavar="TEXT", help="kept in the log, and on the version")
     rollback.add_argument("--by", metavar="NAME", help="the user's name, if not given")
-    registry = _command(commands, "registry", "list, register or prune the versions of the model")
+    text = "list, register or prune the versions of the model"
+    registry = add_command(commands, "registry", None, text, _PAGE)
     parts = registry.add_subparsers(dest="registry_command", metavar="SUBCOMMAND", required=True)
-    listing = parts.add_parser("list", help="print a line a version, the newest first")
-    register = parts.add_parser("register", help="register a trained checkpoint of the workspace as the challenger")
+    listing = add_command(parts, "list", _list, "print a line a version, the newest first")
+    text = "register a trained checkpoint of the workspace as the challenger"
+    register = add_command(parts, "register", _register, text)
     register.add_argument("--stage", choices=("sft", "rank_grpo"), default="rank_grpo")
-    prune = parts.add_parser("prune", help="remove old versions; without --yes, say which these would be")
+    text = "remove old versions; without --yes, say which these would be"
+    prune = add_command(parts, "prune", _prune, text)
     prune.add_argument("--keep", type=int, required=True, metavar="N", help="the newest so many stay")
     prune.add_argument("--yes", action="store_true", help="remove them")
     for command in (promote, rollback, listing, prune):
         command.add_argument("--json", action="store_true", help="print JSON")
-
-
-def _command(commands: Any, name: str, text: str) -> argparse.ArgumentParser:
-    return commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]} (docs/promotion.md).")
-
-
-def run(options: argparse.Namespace) -> int:
-    """Run one of the commands, and return the exit status."""
-    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-    if options.command == "promote":
-        return _promote(options)
-    if options.command == "rollback":
-        return _rollback(options)
-    if options.registry_command == "list":
-        return _list(options)
-    if options.registry_command == "register":
-        return _register(options)
-    return _prune(options)
 
 
 def _promote(options: argparse.Namespace) -> int:

@@ -4,19 +4,21 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from convrec.commands import add_command
 from convrec.errors import EXIT_UNAVAILABLE
 
 
 def add(commands: Any) -> None:
     """Add the subcommands of `convrec tracking`."""
-    tracking = commands.add_parser("tracking", help="send what runs recorded while the tracking server was away")
+    text = "send what runs recorded while the tracking server was away"
+    tracking = add_command(commands, "tracking", None, text, "docs/tracking.md")
     subcommands = tracking.add_subparsers(dest="tracking_command", required=True, metavar="SUBCOMMAND")
     text = "send the journals of runs whose process has ended, and end these runs"
-    subcommands.add_parser("sync", help=text, description=f"{text[0].upper()}{text[1:]} (docs/tracking.md).")
+    add_command(subcommands, "sync", _sync, text, "docs/tracking.md")
 
 
-def run(options: argparse.Namespace) -> int:
-    """Run `convrec tracking sync`: print a line a run, and return 0, or 75 where something still waits."""
+def _sync(_options: argparse.Namespace) -> int:
+    """Print a line a run, and return 0, or 75 where something still waits."""
     from convrec.tracking.delivery import replay_left
     from convrec.tracking.journal import FOLDER, REFUSED, left_journals
     from convrec.tracking.store import connect

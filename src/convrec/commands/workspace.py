@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from convrec.commands import add_command
 from convrec.errors import InputError
 from convrec.workspaces import BRANCH_VARIABLE, FOLDER_VARIABLE, REPOSITORY_VARIABLE, prepare_workspace
 
@@ -12,14 +13,14 @@ from convrec.workspaces import BRANCH_VARIABLE, FOLDER_VARIABLE, REPOSITORY_VARI
 def add(commands: Any) -> None:
     """Add the command's options."""
     text = "make or update a clone of the project for runs of its own, and print its path"
-    command = commands.add_parser("workspace", help=text, description=f"{text[0].upper()}{text[1:]}.")
+    command = add_command(commands, "workspace", _workspace, text)
     command.add_argument("name", metavar="NAME")
     command.add_argument("--folder", metavar="FOLDER", help=f"of all workspaces: {FOLDER_VARIABLE}, if not given")
     command.add_argument("--repository", metavar="URL", help=f"of git, or a path: {REPOSITORY_VARIABLE}, if not given")
     command.add_argument("--branch", help=f"{BRANCH_VARIABLE}, if not given, or the repository's own")
 
 
-def run(options: argparse.Namespace) -> None:
+def _workspace(options: argparse.Namespace) -> None:
     """Print the path of the workspace, and nothing else."""
     folder = options.folder or os.environ.get(FOLDER_VARIABLE, "")
     repository = options.repository or os.environ.get(REPOSITORY_VARIABLE, "")

@@ -166,7 +166,8 @@ def release_lock(paths: Paths) -> str:
 def last_decision(client: mlflow.MlflowClient, version: ModelVersion) -> Decision | None:
     """Return the last recorded decision on a version; None where there is none, or its artifact cannot be read.
 
-    Raises `Unavailable` where the store of the artifacts is away: the decision may be a person's no.
+    Raises `Unavailable` where the store of the artifacts is away, `InputError` where this user may not read it: the
+    decision may be a person's no.
     """
     told = _short(version)
     if not told.get("artifact") or not version.run_id:

@@ -1,0 +1,78 @@
+"""`convrec data SUBCOMMAND` and `convrec fetch-model`: versions and samples of the data, what a hub holds."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from convrec.commands import add_command
+from convrec.errors import InputError
+
+
+def extend(data: argparse.ArgumentParser) -> None:
+    """Add what `convrec data` does beside the stage: versions of the data, and samples of it."""
+    data.epilog = "Without a subcommand, the stage is run."
+    commands = data.add_subparsers(dest="data_command", metavar="SUBCOMMAND")
+    difference = add_command(commands, "diff", _diff, "show what changed from one version of the data to another")
+    version = "a git revision, a folder as data/processed, a catalog file, or `workspace`"
+    difference.add_argument("old", metavar="OLD", help=version)
+    difference.add_argument(
+        "new", metavar="NEW", nargs="?", default="workspace", help="the same; the workspace if none"
+    )
+    difference.add_argument("--json", type=Path, metavar="FILE", help="write the whole of it as JSON, too")
+    difference.add_argument("--limit", type=int, default=20, help="names shown of each kind of change")
+    restore = add_command(commands, "restore", _restore, "bring back the data and the parameters of a past run")
+    restore.add_argument("--run", dest="run_id", required=True, metavar="RUN_ID", help="of a pipeline's or a stage's")
+    restore.add_argument("--force", action="store_true", help="even over changes that git does not hold; they are kept")
+    text = "write the embedded world as monthly files in the project's schema"
+    sample = add_command(commands, "sample", _sample, text)
+    sample.add_argument("folder", type=Path, metavar="FOLDER")
+    sample.add_argument("--until", default="2022-12", metavar="MONTH", help="the last month, of 2022")
+    sample.add_argument("--conversations", type=int, default=14_400, help="of the whole year")
+    sample.add_argument("--seed", type=int, default=17)
+    text = "download a public dataset from the Hugging Face hub, pinned and checked"
+    _add_fetch_options(add_command(commands, "fetch", lambda options: _fetch("dataset", options), text))
+
+
+def add_fetch_model(commands: Any) -> None:
+    """Add `convrec fetch-model`."""
+    text = "download a model from the Hugging Face hub, pinned and checked"
+    _add_fetch_options(add_command(commands, "fetch-model", lambda options: _fetch("model", options), text))
+
+
+def _add_fetch_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("name", metavar="NAME", help="of the repository, e.g. ZhankuiHe/reddit_movie_large_v1")
+    command.add_argument("--to", type=Path, required=True, metavar="FOLDER")
+    command.add_argument("--revision", help="commit, tag or branch; that of FOLDER.lock.json, or main, if not given")
+    command.add_argument("--include", action="append", metavar="PATTERN", help="only files of this pattern")
+
+
+def _diff(options: argparse.Namespace) -> None:
+    from convrec.versions.diff import diff
+
+    found = diff(options.old, options.new)
+    if options.json is not None:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(found.to_json(), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    print(found.to_text(options.limit))
+
+
+def _restore(options: argparse.Namespace) -> None:
+    from convrec.versions.restore import restore
+
+    print(restore(options.run_id, force=options.force))
+
+
+def _sample(options: argparse.Namespace) -> None:
+    if options.conversations < 1:
+        raise InputError(f"--conversations {options.conversations}: give 1 or more")
+    from convrec.data.sample import write_sample
+
+    written = write_sample(options.folder, options.until, options.conversations, options.seed)
+    print(f"{options.folder}: {len(written)} new files: {', '.join(path.name for path in written) or 'none'}")
+
+
+def _fetch(kind: Literal["dataset", "model"], options: argparse.Namespace) -> None:
+    from convrec.versions.fetch import fetch
+
+    print(fetch(kind, options.name, options.to, revision=options.revision, patterns=options.include))

@@ -1,0 +1,135 @@
+"""`convrec evaluate --model | --checkpoints`, `convrec score`, `convrec results`: figures of lists."""
+
+import argparse
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+from convrec.commands import add_command
+from convrec.config import load_params
+from convrec.errors import InputError
+from convrec.paths import Paths
+
+SPLITS = ("train", "validation", "test")
+
+
+def extend(command: argparse.ArgumentParser) -> None:
+    """Add what `convrec evaluate` does beside the stage: any model, or the checkpoints of a training."""
+    command.description = (
+        "Score any model, or the checkpoints of a training; without options, run the stage `evaluate`."
+    )
+    stage = command.get_default("run")
+    command.set_defaults(run=lambda options: _evaluate(options) if _is_ad_hoc(options) else stage(options))
+    what = command.add_mutually_exclusive_group()
+    what.add_argument(
+        "--model",
+        action="append",
+        metavar="MODEL",
+        help="score a Hugging Face folder or name, or a registry version (models:/NAME@ALIAS); may be repeated",
+    )
+    what.add_argument("--checkpoints", metavar="STAGES", help="score the kept checkpoints of sft, rank_grpo, or both")
+    command.add_argument("--every", type=int, metavar="STEPS", help="of checkpoints: those of every so many steps")
+    command.add_argument(
+        "--split", choices=SPLITS, help="test for --model and validation for --checkpoints, if not given"
+    )
+    command.add_argument("--max-prompts", type=int, metavar="N", help="the first N prompts, for evaluate.max_prompts")
+    command.add_argument("--engine", choices=("transformers", "vllm"), help="for evaluate.engine")
+    command.add_argument("--constrained", action="store_true", help="of --model: lists from the catalog alone")
+    command.add_argument("--json", action="store_true", help="print one JSON object a model, or one of all checkpoints")
+
+
+def add_results(commands: Any) -> None:
+    """Add `convrec results`."""
+    add_command(commands, "results", _results, "print the results table of the last evaluation")
+
+
+def add_score(commands: Any) -> None:
+    """Add `convrec score`."""
+    text = "score a file of anybody's lists against their ground truth"
+    command = add_command(commands, "score", _score, text, "docs/evaluation.md")
+    command.add_argument(
+        "--predictions",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="JSON lines of {response or items, groundtruth, seen_titles?, prompt_id?}",
+    )
+    catalog = "CSV, JSON lines, Parquet or pickle; the project's own, if not given"
+    command.add_argument("--catalog", type=Path, default=Paths().catalog, help=catalog)
+    protocols = "evaluation drops seen and unknown lines and closes the ranks, reward keeps every line at its rank"
+    command.add_argument("--protocol", choices=("evaluation", "reward"), default="evaluation", help=protocols)
+    command.add_argument("--cutoffs", metavar="K,...", help="those of Recall@K and so on: 5,10,15,20 up to N, or N")
+    command.add_argument("--list-length", type=int, default=20, metavar="N", help="the ranks that count: %(default)s")
+    tolerance = "years by which a title's year may be off: %(default)s"
+    command.add_argument("--year-tolerance", type=int, default=2, metavar="YEARS", help=tolerance)
+    command.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _is_ad_hoc(options: argparse.Namespace) -> bool:
+    """Return whether `convrec evaluate` is to do anything but the stage."""
+    names = ("model", "checkpoints", "every", "split", "max_prompts", "engine", "constrained", "json")
+    values = [getattr(options, name) for name in names]
+    return any(value is not None and value is not False for value in values)  # 0 and "" are given, too
+
+
+def _evaluate(options: argparse.Namespace) -> None:
+    if not options.model and options.checkpoints is None:
+        raise InputError("its options are of --model or --checkpoints: give one of these")
+    if options.every is not None and (options.every < 1 or options.checkpoints is None):
+        raise InputError(f"--every {options.every}: give 1 or more, and --checkpoints")
+    if options.constrained and not options.model:
+        raise InputError("--constrained: give --model, too; checkpoints are scored as training scores them")
+    from convrec.evaluate_models import evaluate_models, print_evaluations, with_options
+
+    params = with_options(load_params(), options.max_prompts, options.engine)
+    if options.model:
+        results = evaluate_models(params, Paths(), options.model, options.split or "test", options.constrained)
+        if not options.json:
+            print_evaluations(results)
+    else:
+        from convrec.evaluate_checkpoints import evaluate_checkpoints, print_checkpoints
+
+        stages = options.checkpoints.split(",")
+        split = options.split or "validation"
+        results = [evaluate_checkpoints(params, Paths(), stages, options.every, split)]
+        if not options.json:
+            print_checkpoints(results[0])
+    for result in results if options.json else ():
+        print(json.dumps(result, ensure_ascii=False))
+
+
+def _results(_options: argparse.Namespace) -> None:
+    from convrec.evaluation.table import print_results
+
+    print_results(Paths())
+
+
+def _score(options: argparse.Namespace) -> None:
+    if options.list_length < 1:
+        raise InputError(f"--list-length {options.list_length}: give 1 or more")
+    try:
+        given = options.cutoffs.split(",") if options.cutoffs is not None else ()
+        cutoffs = sorted({int(cutoff) for cutoff in given})
+    except ValueError:
+        raise InputError(f"--cutoffs {options.cutoffs}: give whole numbers with commas between, as 5,10") from None
+    cutoffs = cutoffs or [k for k in (5, 10, 15, 20) if k <= options.list_length] or [options.list_length]
+    if cutoffs[0] < 1 or cutoffs[-1] > options.list_length:
+        raise InputError(
+            f"--cutoffs {options.cutoffs}: give numbers from 1 to --list-length {options.list_length}, or raise that"
+        )
+    if options.year_tolerance < 0:
+        raise InputError(f"--year-tolerance {options.year_tolerance}: give 0 or more")
+    if not options.predictions.is_file():
+        raise InputError(f"--predictions {options.predictions}: no such file, or a folder; name a JSON-lines file")
+    from convrec.data.catalog_files import open_catalog
+    from convrec.evaluation.predictions import Settings, print_scores, score_predictions
+
+    settings = Settings(cutoffs, options.list_length, options.protocol, options.year_tolerance)
+    catalog, told = open_catalog(options.catalog)
+    logging.getLogger("convrec.score").info("%s", told)
+    scores = score_predictions(options.predictions, catalog, settings)
+    if options.json:
+        print(json.dumps(scores.to_json()))
+    else:
+        print_scores(scores, settings)

@@ -1,0 +1,59 @@
+"""`convrec profile`, `convrec compare`, `convrec ablate-demonstrations`: other parameters, and trainings compared."""
+
+import argparse
+from typing import Any
+
+from convrec.commands import add_command
+from convrec.config import load_params
+from convrec.errors import InputError
+from convrec.paths import Paths
+from convrec.profiles import apply_profile, profile_names
+
+
+def add(commands: Any) -> None:
+    """Add the commands."""
+    profile = add_command(commands, "profile", _profile, "make params.yaml from a profile")
+    profile.add_argument("name", choices=profile_names() or None, help="a file of profiles/, without .yaml")
+    profile.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change a parameter, e.g. data.path=../redial",
+    )
+    comparison = add_command(commands, "compare", _compare, "train algorithms from the same SFT model, over seeds")
+    comparison.add_argument(
+        "--algorithms",
+        default="rank_grpo:exp_inf,rank_grpo:log,grpo,gspo",
+        metavar="NAMES",
+        help="separated by commas: rank_grpo:RETURNS (exp_inf, log, exp:GAMMA), grpo, gspo, dr_grpo, dapo",
+    )
+    comparison.add_argument("--seeds", type=int, default=3, help="runs of each, from common.seed on")
+    comparison.add_argument("--steps", type=int, help="steps of each run; rank_grpo.num_steps where it is not given")
+    text = "train SFT on the lists after each step, and compare"
+    ablation = add_command(commands, "ablate-demonstrations", _ablate, text)
+    ablation.add_argument("--seeds", type=int, default=1, help="runs of each, from common.seed on")
+
+
+def _profile(options: argparse.Namespace) -> None:
+    print(apply_profile(options.name, options.set))
+
+
+def _compare(options: argparse.Namespace) -> None:
+    _check_seeds(options.seeds)
+    from convrec.compare import compare
+
+    page = compare(load_params(), Paths(), options.algorithms.split(","), options.seeds, options.steps)
+    print(f"Curves: {page}")
+
+
+def _ablate(options: argparse.Namespace) -> None:
+    _check_seeds(options.seeds)
+    from convrec.ablation import ablate
+
+    print(f"As JSON: {ablate(load_params(), Paths(), options.seeds)}")
+
+
+def _check_seeds(seeds: int) -> None:
+    if seeds < 1:
+        raise InputError(f"--seeds {seeds}: give 1 or more")

@@ -1,0 +1,66 @@
+"""`convrec recommend`, `convrec chat`, `convrec app`: ask a model once, in a session, in a page."""
+
+import argparse
+import sys
+from typing import Any
+
+from convrec.commands import add_command
+
+CHAMPION_URI = "models:/convrec-recommender@champion"
+_PAGE = "docs/recommender.md"
+
+
+def add(commands: Any) -> None:
+    """Add the commands."""
+    recommend = add_command(commands, "recommend", _recommend, "answer a conversation with a ranked list", _PAGE)
+    chat = add_command(commands, "chat", _chat, "ask for recommendations in a session, turn by turn", _PAGE)
+    text = "serve a page for conversations, champion and challenger side by side"
+    app = add_command(commands, "app", _app, text, _PAGE)
+    recommend.add_argument(
+        "conversation",
+        metavar="CONVERSATION",
+        help="a user's words, or `User: …` and `Assistant: …` lines; - for stdin",
+    )
+    for command in (recommend, chat):
+        command.add_argument("-n", type=int, default=20, help="items of a list: %(default)s")
+        command.add_argument("--deny", action="append", default=[], metavar="TITLE", help="never this; repeatable")
+        command.add_argument("--allow", action="append", metavar="TITLE", help="nothing but this; repeatable")
+    recommend.add_argument("--json", action="store_true", help="print one JSON array")
+    for command in (recommend, chat, app):
+        command.add_argument(
+            "--model", metavar="NAME", help=f"models:/NAME@ALIAS or a folder: {CHAMPION_URI}, if not given"
+        )
+    app.add_argument("--challenger", metavar="NAME", help="the second model; `none` for one alone")
+    app.add_argument("--host", default="127.0.0.1")
+    app.add_argument("--port", type=int, default=7860)
+
+
+def _recommend(options: argparse.Namespace) -> None:
+    from convrec.recommender import as_json, as_table, open_recommender
+
+    said = sys.stdin.read() if options.conversation == "-" else options.conversation
+    recommender = open_recommender(options.model or CHAMPION_URI)
+    answer = recommender.recommend([said], options.n, options.deny, options.allow)[0]
+    print(as_json(answer) if options.json else as_table(answer))
+
+
+def _chat(options: argparse.Namespace) -> None:
+    from convrec.recommender import open_recommender
+    from convrec.session import HELP, Session
+
+    try:
+        recommender = open_recommender(options.model or CHAMPION_URI)
+        for name in ("deny", "allow"):
+            recommender.check_titles(f"--{name}", getattr(options, name) or ())
+        session = Session(recommender, options.n, options.deny, options.allow)
+        print(HELP)
+        while not session.is_over:
+            print(session.answer(input("> ")))
+    except (EOFError, KeyboardInterrupt):
+        print()
+
+
+def _app(options: argparse.Namespace) -> None:
+    from convrec.app.server import serve
+
+    serve(options.model, options.challenger, options.host, options.port)

@@ -1,0 +1,70 @@
+"""`convrec STAGE`: one stage of the pipeline, with its section of params.yaml."""
+
+import argparse
+import importlib
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from convrec.commands import add_command, data, evaluate
+from convrec.config import load_params, read_yaml
+from convrec.errors import InputError, Stopped
+from convrec.paths import Paths
+from convrec.training.launch import end_processes, is_launched, is_main_process, launch
+from convrec.workspaces import hold_stage
+
+STAGES = ("data", "demonstrations", "base_model", "sft", "rank_grpo", "evaluate", "report")
+
+
+def add(commands: Any) -> None:
+    """Add a command a stage; `data` and `evaluate` do more, when they are asked to."""
+    for stage in STAGES:
+        text = f"run the stage `{stage}` with params.yaml (usually through `dvc repro`)"
+        command = add_command(commands, stage, run, text)
+        if stage == "data":
+            data.extend(command)
+        elif stage == "evaluate":
+            evaluate.extend(command)
+
+
+def run(options: argparse.Namespace) -> int | None:
+    """Run the stage, in several processes where its section says so; its record is closed however it ends."""
+    stage: str = options.command
+    params = load_params()
+    if "RANK" not in os.environ:
+        _check_inputs(stage)
+        hold_stage(stage)
+    section = getattr(params, stage)
+    if is_launched(section):
+        return launch(stage, section)
+    signal.signal(signal.SIGTERM, _stop)  # so that the record is closed; trainings write a checkpoint first
+    work, paths = importlib.import_module(f"convrec.stages.{stage}").run, Paths()
+    if not is_main_process():
+        from convrec.tracking import SilentRun
+
+        work(params, paths, SilentRun())
+        end_processes()
+        return None
+    from convrec.tracking import run_tags, stage_run
+
+    values = {"common": params.common.model_dump(), stage: section.model_dump()}
+    with stage_run(stage, values, run_tags(params, paths), paths.run_id(stage)) as record:
+        work(params, paths, record)
+        end_processes()
+    return None
+
+
+def _stop(number: int, _frame: Any) -> None:
+    raise Stopped(f"stopped by {signal.Signals(number).name}; start again to go on")
+
+
+def _check_inputs(stage: str, graph: Path = Path("dvc.yaml")) -> None:
+    """Raise `InputError` where an out of another stage that this one reads is not there."""
+    stages = read_yaml(graph).get("stages", {}) if graph.is_file() else {}
+    entries = [entry for other in stages.values() for entry in other.get("outs", [])]
+    outs = {name for entry in entries for name in ([entry] if isinstance(entry, str) else entry)}
+    missing = [name for name in stages.get(stage, {}).get("deps", []) if name in outs and not Path(name).exists()]
+    if missing:
+        told = f"run `dvc repro {stage}`, which first makes what the stage reads"
+        raise InputError(f"{', '.join(missing)}: not made yet; {told}")
