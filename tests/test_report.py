@@ -160,6 +160,7 @@ def test_constrained_systems_stand_beside_the_free_ones_and_slices_have_their_n(
     assert [shown.index(name) for name in names] == sorted(shown.index(name) for name in names)
     assert "Rank-GRPO, constrained, against free, paired over the same 1,234 rows, in NDCG@20: +0.0300" in shown
     assert "3 or more: 997 rows of 897 prompts." in text and 'id="plot-slice_new_items"' in synthetic[1]
+    assert 'id="plot-slice_month"' not in synthetic[1] and "Month2022-121,000900" in text, "one slice: no plot"
     assert "mentions3 or more" not in text and "3 or more9978970.17000.1500–0.20000.27000.2500–0.3000" in text
 
 

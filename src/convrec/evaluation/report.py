@@ -76,7 +76,8 @@ def system_figures(
     if pairs := constrained_pairs(systems):
         figures["constrained"] = constrained_figure(evaluation, pairs, systems, headline)
     for kind, slices in evaluation.get("slices", {}).items():
-        figures[f"slice_{kind}"] = slice_figure(kind, slices, compared, headline)
+        if len(slices) > 1:
+            figures[f"slice_{kind}"] = slice_figure(kind, slices, compared, headline)
     return figures
 
 
