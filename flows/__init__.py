@@ -20,3 +20,7 @@ os.environ.setdefault("PREFECT_HOME", str(_HOME))
 os.environ.setdefault("PREFECT_SERVER_MEMO_STORE_PATH", str(_HOME / "memo_store.toml"))
 os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "120")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+
+# What is logged is no terminal in which a bar could move.
+os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+os.environ.setdefault("TQDM_DISABLE", "1")
