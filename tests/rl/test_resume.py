@@ -26,11 +26,14 @@ OPTIONS = {
 }
 
 
-def _start(model: Path, output: Path, processes: int, save_steps: int = 2) -> subprocess.Popen:
+def _start(
+    model: Path, output: Path, processes: int, save_steps: int = 2, seconds_between_steps: float = 0.0
+) -> subprocess.Popen:
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
     command = [sys.executable, *(launch if processes > 1 else []), "-m", "tests.rl.tiny", "--model", str(model)]
     options = {**OPTIONS, "per_device_train_batch_size": 16 // processes, "save_steps": save_steps}
     command += ["--output", str(output), "--steps", str(STEPS), "--options", json.dumps(options)]
+    command += ["--seconds-between-steps", str(seconds_between_steps)]
     return subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -67,16 +70,16 @@ def test_a_training_killed_twice_ends_in_the_same_weights(tiny_model, tmp_path, 
 def test_a_training_told_to_end_stops_at_a_checkpoint_and_goes_on_from_there(tiny_model, tmp_path, processes):
     undisturbed = _start(tiny_model, tmp_path / "one", processes)
     undisturbed.communicate(timeout=300)
-    process = _start(tiny_model, tmp_path / "two", processes, save_steps=100)
+    process = _start(tiny_model, tmp_path / "two", processes, save_steps=100, seconds_between_steps=0.5)
     for line in process.stdout:
         if line.strip() == "step 4":
             process.terminate()
     assert process.wait() != 0
-    stopped = last_checkpoint(tmp_path / "two")
-    assert stopped.name in ("checkpoint-4", "checkpoint-6"), "with the last step of the rollout it was told in"
+    stopped = int(last_checkpoint(tmp_path / "two").name.removeprefix("checkpoint-"))
+    assert 4 <= stopped < STEPS and stopped % 2 == 0, "with the last step of the rollout it was told in"
     last = _start(tiny_model, tmp_path / "two", processes)
     steps = [line for line in last.communicate(timeout=300)[0].split("\n") if line.startswith("step")]
-    assert last.returncode == 0 and steps[0] == f"step {int(stopped.name[-1]) + 1}", "all processes stopped alike"
+    assert last.returncode == 0 and steps[0] == f"step {stopped + 1}", "all processes stopped alike"
     results = [(tmp_path / name / "final" / "model.safetensors").read_bytes() for name in ("one", "two")]
     assert results[0] == results[1]
 

@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -137,10 +138,16 @@ def given_rollouts(prompts: list, trainer: GRPOTrainer) -> dict[str, list]:
 
 
 class _Progress(TrainerCallback):
+    """Prints each step, and waits, so that what reads it can act before the next."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
     def on_step_end(self, args, state, control, **_) -> None:
         if state.is_world_process_zero:
             sys.stdout.write(f"step {state.global_step}\n")
             sys.stdout.flush()
+            time.sleep(self._seconds)
 
 
 def main() -> None:
@@ -150,6 +157,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--options", type=json.loads, default={})
+    parser.add_argument("--seconds-between-steps", type=float, default=0.0)
     parser.add_argument("--given-rollouts", action="store_true")
     args = parser.parse_args()
     if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
@@ -159,7 +167,7 @@ def main() -> None:
     trl = {"rollout_func": given_rollouts} if args.given_rollouts else {}
     trainer = tiny_trainer(args.model, args.output, args.steps, rows=varied_rows(), trl=trl, **args.options)
     trainer.add_callback(CompletionCallback())
-    trainer.add_callback(_Progress())
+    trainer.add_callback(_Progress(args.seconds_between_steps))
     checkpoint = last_checkpoint(args.output)
     with stoppable(trainer, every=trainer.num_iterations):
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)

@@ -33,6 +33,7 @@ class _SignalCallback(TrainerCallback):
     def __init__(self, every: int) -> None:
         self._every = every
         self.received: list[int] = []
+        self.has_stopped = False
 
     def note(self, number: int, _frame: Any) -> None:
         """Handle a signal; a second Ctrl-C ends the process at once, without a checkpoint."""
@@ -43,12 +44,14 @@ class _SignalCallback(TrainerCallback):
         self.received.append(number)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if torch.distributed.is_initialized():  # the processes stop after the same step
-            newest = torch.tensor(max(self.received, default=0), device=args.device)
-            torch.distributed.all_reduce(newest, torch.distributed.ReduceOp.MAX)
-            self.received = self.received or [int(newest)] * bool(newest)
-        if self.received and state.global_step % self._every == 0:
-            control.should_training_stop = control.should_save = True
+        told = bool(self.received)
+        if torch.distributed.is_initialized():
+            # The processes stop after the same step: by what they tell each other here, whatever comes meanwhile.
+            by_any = torch.tensor(int(told), device=args.device)
+            torch.distributed.all_reduce(by_any, torch.distributed.ReduceOp.MAX)
+            told = bool(by_any)
+        if told and state.global_step % self._every == 0:
+            control.should_training_stop = control.should_save = self.has_stopped = True
 
 
 @contextmanager
@@ -67,5 +70,5 @@ def stoppable(trainer: Trainer, every: int = 1) -> Iterator[None]:
         for number, handler in before.items():
             signal.signal(number, handler)
         trainer.remove_callback(callback)
-    if callback.received:
+    if callback.received or callback.has_stopped:
         raise Stopped(f"stopped at step {trainer.state.global_step} of {trainer.state.max_steps}; start again to go on")
