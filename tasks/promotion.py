@@ -20,7 +20,7 @@ _TIMEOUT_HOURS = 12.0
 def register_checkpoint(parent_run: str | None) -> str:
     """Register the present checkpoint as the challenger, once; return its version.
 
-    Raises `Unavailable` where the registry or its store is away.
+    Raises `Unavailable` where the registry or its store is away, `NoSpace` or `InputError` where it cannot write.
     """
     from convrec import registry
 

@@ -73,8 +73,7 @@ def exit_status(error: BaseException) -> int | None:
 def outside_cause(error: BaseException) -> NoSpace | Unavailable | InputError | None:
     """Return what an error of a library says about its surroundings, else None.
 
-    The disk is full, the GPU is lost, or a server is away; or a file or folder cannot be used as it was to
-    be.
+    The disk is full, the GPU is lost, a server is away, or a file or folder cannot be used as it was to be.
     """
     causes: list[BaseException] = []
     cause: BaseException | None = error
