@@ -112,16 +112,16 @@ REAL_TITLES = [f"{row['title']} ({row['year']})" for row in embedded_rows()] + [
         ("Sure, here is a list", "Sure, here is a list", None, False),
     ],
 )
-def test_one_line(line, title, year, known):
-    entry = parse_line(line, CATALOG)
+def test_one_line_of_a_teacher(line, title, year, known):
+    entry = parse_line(line, CATALOG, reading="lenient")
     assert entry is not None
     assert (entry.title, entry.year, entry.index is not None) == (title, year, known)
 
 
-@pytest.mark.parametrize("line", ["", "   ", "---", "1.", "***", "\t•\t", "```"])
-def test_a_line_without_words_names_nothing(line):
-    entry = parse_line(line, CATALOG)
-    assert entry is None or entry.title == "1."
+@pytest.mark.parametrize("line", ["", "   ", "---", "1.", "12)", "- 9.", "**9.**", "***", "\t•\t", "```"])
+@pytest.mark.parametrize("reading", ["strict", "lenient"])
+def test_a_line_without_a_title_names_nothing(line, reading):
+    assert parse_line(line, Catalog([*CATALOG.items, Item("9", 2009), Item("1", 2013)]), reading=reading) is None
 
 
 def test_blank_lines_keep_their_rank_and_a_final_newline_opens_none():
@@ -203,6 +203,7 @@ def test_the_list_within_an_answer(text, titles):
 @example("\ud800 (1999)\x00\u2028, \u0661\u0669\u0669\u0669")
 def test_no_string_raises(text):
     parse_list(text, CATALOG)
+    parse_list(text, CATALOG, reading="lenient")
     parse_answer(text, CATALOG)
 
 
@@ -288,7 +289,7 @@ GAMES = Catalog(
     ],
 )
 def test_one_line_of_a_catalog_without_years(line, title, year, known):
-    entry = parse_line(line, GAMES)
+    entry = parse_line(line, GAMES, reading="lenient")
     assert entry is not None and (entry.title, entry.year) == (title, year)
     assert (None if entry.index is None else GAMES.items[entry.index].title) == known
 

@@ -1,26 +1,37 @@
 """The parser of recommendation lists: what one written line names, and which line is which rank.
 
-Where a line can be read in several ways, the first reading that the catalog knows counts. Free answers, in which the
-list has to be found first, are read with the same rules by `convrec.demonstrations.answers`.
+The reading of a line is `strict` for the lists of a policy and for lists that are scored: only list marks (number,
+bullet, emphasis, quotes) and what follows the closing year are taken off, and the rest names an item only if it is
+the item's whole title. It is `lenient` for a teacher's prose: subtitles, prefixes and remarks are also taken off, and
+the first reading that the catalog knows counts. Free answers, in which the list has to be found first, are read
+leniently by `convrec.demonstrations.answers`.
 """
 
 import re
 from collections.abc import Iterator
+from typing import Literal
 
 from convrec.data.catalog import YEAR_TOLERANCE, Catalog, Entry
-from convrec.data.titles import WRITTEN_YEARS
+from convrec.data.titles import WRITTEN_YEARS, YEARS
 
-_LABEL = r"(?:movie|film|title|name|option|pick|no|nr|number|recommendation)\.?"
+Reading = Literal["strict", "lenient"]
+
 NUMBER = re.compile(
-    rf"^(?:{_LABEL}\s*#?\d{{0,3}}\s*[:.]|#?(?:\(\d{{1,2}}\)|\d{{1,3}}\\?(?:[.)\]]+(?!\d))|\d{{1,2}}(?:[:/]|\s+[-–—])(?=\s)"
-    rf"|\d\ufe0f?\u20e3|[ivx]{{1,5}}[.)](?=\s)|[a-z]\)(?=\s)))\s*(?=\S)",
+    r"^#?(?:\(\d{1,2}\)|\d{1,3}\\?(?:[.)\]]+(?!\d))|\d{1,2}(?:[:/]|\s+[-–—])(?=\s)"
+    r"|\d\ufe0f?\u20e3|[ivx]{1,5}[.)](?=\s)|[a-z]\)(?=\s))\s*(?=\S)",
+    re.IGNORECASE,
+)
+_NUMBER_ALONE = re.compile(r"\W*\d{1,3}\W*[.):\]]\W*")
+_LABEL = re.compile(
+    r"^(?:movie|film|title|name|option|pick|no|nr|number|recommendation)\.?\s*#?\d{0,3}\s*[:.]\s*(?=\S)",
     re.IGNORECASE,
 )
 _BULLET = re.compile(r"^(?:[-*+•‣●○▪·–—→>]\s+|[•‣●○▪→]\s*)+(?=\S)")
 _EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3}|__|`)(?=\S)([^*`]+?)(?<=\S)\1(?![\w*])")
 _LINK = re.compile(r"\[([^\[\]]+)\]\([^()]*\)")  # markdown: [text](address)
-_TAG = re.compile(r"<\s*/?\s*[a-zA-Z]{1,10}\s*/?\s*>")
+_TAG = re.compile(r"<\s*/?\s*(?:b|i|em|strong|u|mark|code|span|p|li|ol|ul|br|td|tr|h[1-6])\s*/?\s*>", re.IGNORECASE)
 YEAR = re.compile(r"\s*[(\[](?:[^()\[\]\d]{0,30}[\s,])?(\d{4})(?:\s?[-–—/]\s?\d{0,4})?(?:[\s,;][^()\[\]]{0,60})?[)\]]")
+_CLOSING_YEAR = re.compile(r"\s*[(\[]\s*(\d{4})(?:\s?[-–—/]\s?\d{0,4})?(?:[\s,;][^()\[\]]{0,60})?[)\]]")
 _BARE_YEAR = re.compile(r"(?:\s*,\s*|\s+[-–—]\s+|\s*—\s*|:\s+)(\d{4})[.\s]*$")
 _LAST_WORD_YEAR = re.compile(r"\s+(\d{4})$")
 _FIRST_YEAR = re.compile(r"^(\d{4})(?::|\s+[-–—])\s+")
@@ -37,6 +48,11 @@ _SMALL = {
 }  # fmt: skip
 MAX_TITLE = 200  # characters; a longer title is prose
 MAX_LINE = 5_000  # characters; a longer line is not read
+
+
+def _is_blank(text: str) -> bool:
+    """Tell whether a text names nothing: signs alone, or the number of a line that was left empty ("9.")."""
+    return not any(character.isalnum() for character in text) or _NUMBER_ALONE.fullmatch(text) is not None
 
 
 def bare(text: str) -> str:
@@ -146,35 +162,85 @@ def unmarked(line: str, catalog: Catalog) -> tuple[str, str]:
     plain = text.lstrip("*_ ")
     marks = text[: len(text) - len(plain)].strip()
     plain = plain.removesuffix(marks)  # **1. Title**; the emphasis of **1. Title may be closed elsewhere
-    bullet, number = _BULLET.match(text), NUMBER.match(plain)
+    bullet, number = _BULLET.match(text), NUMBER.match(plain) or _LABEL.match(plain)
     known = catalog.readings(bare(text), None) or catalog.index_of_line(plain) is not None
     if number and not known:  # not a title that begins like a number, as 3:10 to Yuma
         rest = plain[number.end() :].strip()
-        again = NUMBER.match(rest)  # "1. Title: Heat", but not "1. No. 5" where "No. 5" is an item
-        labelled = again is not None and again.group()[0].isalpha() and catalog.index_of_line(rest) is None
-        return (rest[again.end() :].strip() if again and labelled else rest), "number"
+        label = _LABEL.match(rest)  # "1. Title: Heat", but not "1. No. 5" where "No. 5" is an item
+        return (rest[label.end() :].strip() if label and catalog.index_of_line(rest) is None else rest), "number"
     if bullet:
         rest, inner = unmarked(text[bullet.end() :], catalog)
         return rest, inner or "bullet"
     return text, ""
 
 
-def parse_line(line: str, catalog: Catalog, tolerance: int = YEAR_TOLERANCE) -> Entry | None:
-    """Return what one line names, or None for a line that names nothing (blank, or signs alone)."""
-    known = catalog.entry_of_line(line.strip())
-    if known is not None:
-        return known
-    if len(line) > MAX_LINE:
-        return make_entry(line[:MAX_TITLE], None, catalog, tolerance)
+def _without_marks(line: str) -> Iterator[str]:
+    """Yield a line as it is, then with more and more of its list marks taken off."""
+    text = " ".join(line.split())
+    for form in dict.fromkeys((text, _EMPHASIS.sub(r"\2", " ".join(_TAG.sub(" ", text).split())))):
+        yield form
+        form = form.rstrip(",; ")
+        for mark in (_BULLET, NUMBER):
+            match = mark.match(form)
+            form = bare(form[match.end() :] if match else form)
+            yield form
+
+
+def _closed_by_years(text: str) -> Iterator[tuple[str, int]]:
+    """Yield what stands before each year in brackets, and the year; what follows the brackets is left out."""
+    for match in _CLOSING_YEAR.finditer(text):
+        title, rest = text[: match.start()], text[match.end() :]
+        while title and rest and _PAIRS.get(title[0]) == rest[0]:  # “Heat (1995)” - a classic
+            title, rest = title[1:], rest[1:]
+        if int(match.group(1)) in YEARS and bare(title):
+            yield bare(title), int(match.group(1))
+
+
+def _parse_strictly(line: str, catalog: Catalog, tolerance: int) -> Entry | None:
+    """Return the item whose whole title stands on a line; else the title as written, without a catalog index."""
+    written: tuple[str, int | None] = line, None
+    for text in _without_marks(line):
+        closed = list(_closed_by_years(text))
+        for title, year in [(text, None), *closed]:
+            index = catalog.find(title, year, tolerance)
+            if index is not None:
+                return Entry(title, year, index)
+        written = closed[0] if closed else (text, None)
+    return None if _is_blank(written[0]) else Entry(*written, None)
+
+
+def _parse_leniently(line: str, catalog: Catalog, tolerance: int) -> Entry | None:
+    """Return the first reading of a line that the catalog knows, else its likeliest reading."""
     text = bare(unmarked(line, catalog)[0].rstrip(",; "))
     known = catalog.entry_of_line(text)
-    if known is not None or not any(character.isalnum() for character in text):
+    if known is not None or _is_blank(text):
         return known
     return make_entry(*title_and_year(text, catalog, tolerance), catalog, tolerance)
 
 
-def parse_list(text: str, catalog: Catalog, tolerance: int = YEAR_TOLERANCE) -> list[Entry | None]:
-    """Return one entry for each line of the text, in place; None for a blank line.
+def parse_line(
+    line: str, catalog: Catalog, tolerance: int = YEAR_TOLERANCE, reading: Reading = "strict"
+) -> Entry | None:
+    """Return what one line names, or None for a line that names nothing: blank, signs alone, a number without title.
+
+    `strict`: list marks (number, bullet, emphasis, quotes) and what follows the closing year are taken off; the rest is
+    an item if it is its whole title or alias (case and spacing aside) and the year fits. `lenient`: subtitles, prefixes
+    and remarks are also taken off where the catalog then knows the rest.
+    """
+    known = catalog.entry_of_line(line.strip())
+    if known is not None:
+        return known
+    if len(line) > MAX_LINE:
+        title = " ".join(line[:MAX_TITLE].split())
+        return Entry(title, None, None) if title else None
+    parse = _parse_strictly if reading == "strict" else _parse_leniently
+    return parse(line, catalog, tolerance)
+
+
+def parse_list(
+    text: str, catalog: Catalog, tolerance: int = YEAR_TOLERANCE, reading: Reading = "strict"
+) -> list[Entry | None]:
+    """Return one entry for each line of the text, in place; None for a line that names nothing (see `parse_line`).
 
     Line j (from 0) of the text is rank j, as in `rl.segmentation`. A final newline opens no rank. Years that differ
     by at most `tolerance` name the same item.
@@ -183,7 +249,7 @@ def parse_list(text: str, catalog: Catalog, tolerance: int = YEAR_TOLERANCE) -> 
     if not lines[-1].strip():
         lines.pop()
     known = catalog.entries_of_lines(lines)  # a clean line costs one look-up
-    return [entry or parse_line(line, catalog, tolerance) for line, entry in zip(lines, known, strict=True)]
+    return [entry or parse_line(line, catalog, tolerance, reading) for line, entry in zip(lines, known, strict=True)]
 
 
 def format_list(lines: list[str]) -> str:

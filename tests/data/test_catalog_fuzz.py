@@ -140,11 +140,12 @@ NAMES += [
 
 @pytest.mark.parametrize("form", ["{}", "{}  ", "{n}. {}", "{n}) {}", "- {}", "* **{}**", "{n}. “{}”", "**{n}. {}**"])
 @pytest.mark.parametrize("year", [None, 2010])
-def test_items_with_odd_titles_are_parsed_from_their_line_in_every_form(form, year):
+@pytest.mark.parametrize("reading", ["strict", "lenient"])
+def test_items_with_odd_titles_are_parsed_from_their_line_in_every_form(form, year, reading):
     catalog = Catalog([Item(name, year) for name in NAMES])
     wrong = []
     for index, item in enumerate(catalog.items):
-        entry = parse_line(form.format(item, n=index + 1), catalog)
+        entry = parse_line(form.format(item, n=index + 1), catalog, reading=reading)
         if entry is None or entry.index != index:
             wrong.append((str(item), str(entry)))
     assert not wrong

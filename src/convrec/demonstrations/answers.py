@@ -120,7 +120,7 @@ def _by_years(line: str, catalog: Catalog) -> list[Entry]:
     for position, (start, match) in enumerate(zip(starts, years, strict=True)):
         piece = re.sub(r"^(?:[\s,;|/&+.\"'”*_\]]+|\[(?=[\"'])|\d{1,2}[.)]\s)+", "", line[start : match.end()])
         piece = _without_intro(piece, catalog)[0] if position == 0 else _FILLER.sub("", piece)
-        entry = parse_line(piece, catalog)
+        entry = parse_line(piece, catalog, reading="lenient")
         if position and entry and entry.index is None and lower_words(entry.title)[0]:  # ", like Collateral (2004)"
             break
         if entry:
@@ -136,7 +136,7 @@ def _several(line: str, catalog: Catalog) -> list[Entry]:
     """
     numbered = _NEXT_NUMBER.split(line)
     if len(numbered) > 1 and len(numbered) == 1 + sum(f"{n}." in line or f"{n})" in line for n in range(2, 30)):
-        return [entry for part in numbered if (entry := parse_line(part, catalog))]
+        return [entry for part in numbered if (entry := parse_line(part, catalog, reading="lenient"))]
     if by_years := _by_years(line, catalog):
         return by_years
     parts, introduced = _fragments(line, catalog)
@@ -148,7 +148,7 @@ def _several(line: str, catalog: Catalog) -> list[Entry]:
 
 def _quoted(line: str, catalog: Catalog) -> list[Entry]:
     """Return the known titles that stand in quotes or bold within a sentence."""
-    found = [parse_line(quoted or bold, catalog) for quoted, bold in _QUOTED.findall(line)]
+    found = [parse_line(quoted or bold, catalog, reading="lenient") for quoted, bold in _QUOTED.findall(line)]
     return [entry for entry in found if entry and catalog.readings(entry.title, entry.year)]
 
 
@@ -186,7 +186,11 @@ def _parse_json(text: str, catalog: Catalog) -> list[Entry]:
     begins, ends = [at for at in map(text.find, "[{") if at >= 0], max(text.rfind("]"), text.rfind("}"))
     if not begins or len(text) > 100 * MAX_LINE:
         return []
-    return [entry for item in _json_items(_json(text[min(begins) : ends + 1])) if (entry := parse_line(item, catalog))]
+    return [
+        entry
+        for item in _json_items(_json(text[min(begins) : ends + 1]))
+        if (entry := parse_line(item, catalog, reading="lenient"))
+    ]
 
 
 def _row_text(line: str) -> str | None:
@@ -265,7 +269,7 @@ def parse_answer(text: str, catalog: Catalog) -> Answer:
         entry = known
         if known is None and reason is None and line.strip():
             rest, kind = unmarked(line, catalog)
-            entry = parse_line(line, catalog)
+            entry = parse_line(line, catalog, reading="lenient")
         read.append((known, entry, rest, kind))
         if kind and entry and reason is None:
             counts[kind][0] += bool(known or catalog.readings(entry.title, entry.year))
