@@ -46,6 +46,11 @@ def test_every_profile_is_valid(name, tmp_path):
         ("seed: 17", "seed: -1", "common.seed = -1: input should be greater than or equal to 0"),
         ("  num_generations: 8 ", "  num_generations: 7 ", "no multiple of num_generations = 7"),
         ("returns: exp_inf", "returns: exp", "return_gamma = None"),
+        (
+            "  lora: null\n",
+            "  lora: {rank: 4, alpha: 8, dropout: 0.05}\n",
+            "rank_grpo: lora.dropout = 0.05: lists are sampled and scored without dropout",
+        ),
         ("list_length: 20", "list_length: 10", "cutoffs reach 20"),
         ("max_prompt_length: 448", "max_prompt_length: 63", "common.max_prompt_length = 63: input should be greater"),
         ("  max_length: 512", "  max_length: 103", "yaml: sft.max_length = 103 has no room for a prompt (64 tokens"),

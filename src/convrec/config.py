@@ -359,6 +359,11 @@ class RankGRPO(Training):
             )
         if self.rollouts == "vllm_server" and not self.vllm_server_url:
             raise ValueError("vllm_server_url is empty; rollouts 'vllm_server' needs it")
+        if self.lora is not None and self.lora.dropout:
+            raise ValueError(
+                f"lora.dropout = {self.lora.dropout}: lists are sampled and scored without dropout, so that both are "
+                "of one distribution; set it to 0.0"
+            )
         if self.constrained and self.rollouts.startswith("vllm"):
             raise ValueError(f"constrained = true: not with rollouts {self.rollouts!r}; use transformers or beam")
         for name in ("save_steps", "validation_steps"):

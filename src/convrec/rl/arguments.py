@@ -48,6 +48,8 @@ _FIXED_OPTIONS: dict[str, tuple[Any, str]] = {
     "top_k": (0, "the loss needs the log-probabilities of the distribution that is sampled"),
     "cache_implementation": (None, "the prompts' cache is made once for a group"),
     "min_p": (None, "the loss needs the log-probabilities of the distribution that is sampled"),
+    "disable_dropout": (True, "rollouts and all log-probabilities must be of one distribution"),
+    "neftune_noise_alpha": (None, "rollouts and all log-probabilities must be of one distribution"),
     "generation_kwargs": (None, "the loss needs the log-probabilities of the distribution that is sampled"),
 }
 
@@ -83,6 +85,7 @@ class RankGRPOConfig(GRPOConfig):
     scale_rewards: str | None = field(default=None)  # type: ignore[assignment]
     beta: float = field(default=1e-3, metadata={"help": "weight of the KL penalty, the plain k3 estimator"})
     use_bias_correction_kl: bool = field(default=False)
+    disable_dropout: bool = field(default=True)
     vllm_importance_sampling_mode: str = field(default="token_truncate")
 
     def __post_init__(self) -> None:
@@ -121,6 +124,11 @@ class RankGRPOConfig(GRPOConfig):
             raise ValueError(f"level = 'rank' needs algorithm 'rank_grpo', not {self.algorithm!r}")
         if self.beam_groups and (self.use_vllm or self.use_transformers_continuous_batching):
             raise ValueError("beam_groups = True needs the plain rollouts of transformers; set use_vllm to False")
+        if self.use_transformers_continuous_batching and self.repetition_penalty != 1:
+            raise ValueError(
+                f"repetition_penalty = {self.repetition_penalty} needs the plain rollouts of transformers, or vLLM; "
+                "continuous batching leaves it out: set use_transformers_continuous_batching to False"
+            )
         window = math.lcm(self.gradient_accumulation_steps, (self.steps_per_generation or 1) * self.num_iterations)
         steps = window // self.gradient_accumulation_steps
         if self.save_strategy == "steps" and self.save_steps % steps:

@@ -1,5 +1,6 @@
 """TRL's GRPO trainer, with the rank as the unit of reward, advantage and importance ratio."""
 
+import logging
 import math
 import time
 from collections import defaultdict
@@ -15,6 +16,7 @@ from trl.models.utils import unwrap_model_for_generation
 from convrec.rl.advantages import rank_advantages
 from convrec.rl.arguments import RankGRPOConfig
 from convrec.rl.constrained import RolloutConstraint
+from convrec.rl.dropout import disable_dropout
 from convrec.rl.logprobs import add_sampled_head
 from convrec.rl.loop import EpochSampler, StepClock
 from convrec.rl.loss import rank_grpo_loss
@@ -22,12 +24,15 @@ from convrec.rl.rewards import rank_returns
 from convrec.rl.rollouts import beam_config, generate_groups
 from convrec.rl.segmentation import attach_eos, newline_counts, segment_ranks
 
+logger = logging.getLogger(__name__)
+
 
 class RankGRPOTrainer(GRPOTrainer):
     """GRPOTrainer by ranks: at least one of `reward_funcs` is a rank reward (`RankReward`), others are as in TRL.
 
     The weighted relevance of the rank rewards gives the returns; `args.scalar_rewards` says how scalar rewards and
     reward models enter. The algorithms other than `rank_grpo` see each list as one unit with TRL's own advantages.
+    The policy is trained without dropout: rollouts and all log-probabilities are of one distribution.
     With a `constraint`, rollouts hold catalog items alone, and the policy is the constrained distribution; the rows
     then have `seen_titles`.
 
@@ -72,6 +77,10 @@ class RankGRPOTrainer(GRPOTrainer):
             raise ValueError("a mixture of experts with a router loss is not honoured; the loss has no term for it")
         if self._is_vlm:
             raise ValueError("a model that sees images is not honoured; a completion is one list of text")
+        disabled = disable_dropout(self.model)
+        if disabled:
+            rates = ", ".join(f"{name} = {rate}" for name, rate in sorted(disabled.items()))
+            logger.info("dropout is disabled in reinforcement learning: %s", rates)
         counts = newline_counts(self._tokenizer)
         unnamed = self.model.config.get_text_config().vocab_size - len(counts)  # ids that no token has can be sampled
         self._newline_counts = torch.nn.functional.pad(counts, (0, max(0, unnamed)))

@@ -1,0 +1,48 @@
+"""Dropout, which would draw rollouts and score them under different distributions."""
+
+import copy
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from transformers import PreTrainedConfig
+
+_RATE = re.compile("drop|jitter")  # attention_dropout, resid_pdrop, layerdrop, lora_dropout, router_jitter_noise
+
+
+def disable_dropout(model: torch.nn.Module) -> dict[str, float]:
+    """Set every rate of dropout and router noise in a model and its configurations to 0; return those that were not.
+
+    TRL's `disable_dropout` covers modules of the class `Dropout` alone; most attention layers hold a plain number.
+    """
+    found: dict[str, float] = {}
+    for holder in _holders(model):
+        _clear(vars(holder), found)
+        if "Dropout" in type(holder).__name__ and getattr(holder, "p", 0):
+            found["dropout"] = max(found.get("dropout", 0.0), holder.p)
+            holder.p = 0.0
+    return found
+
+
+def _holders(model: Any) -> Iterator[Any]:
+    """Yield what holds rates: the modules, and the configurations, which some modules read in every forward pass."""
+    adapters = getattr(model, "peft_config", {})
+    for name in adapters:
+        adapters[name] = copy.copy(adapters[name])  # the caller may use the one it gave again
+        yield adapters[name]
+    for module in model.modules():
+        if isinstance(config := getattr(module, "config", None), PreTrainedConfig):
+            yield config
+        yield module
+
+
+def _clear(values: dict[str, Any], found: dict[str, float], name: str = "") -> None:
+    """Set the rates among the values to 0 in place; those of a dictionary, one an adapter, go by its name."""
+    for key, value in values.items():
+        if name or _RATE.search(key):
+            if isinstance(value, dict):
+                _clear(value, found, name or key)
+            elif isinstance(value, float) and value:
+                values[key] = 0.0
+                found[name or key] = max(found.get(name or key, 0.0), value)
