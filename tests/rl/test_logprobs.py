@@ -31,6 +31,20 @@ def test_it_is_the_distribution_that_transformers_samples(seed, penalty, tempera
         torch.testing.assert_close(entropy[:, column], plain, rtol=1e-4, atol=1e-5)
 
 
+def test_padding_is_not_held():
+    """Rows of different padding are penalized as each row alone."""
+    generator = torch.Generator().manual_seed(0)
+    ids, logits = torch.randint(0, 6, (2, 8), generator=generator), torch.randn(2, 4, 6, generator=generator)
+    ids[0, :3] = ids[1, :2] = ids[1, -2:] = 5
+    mask = torch.ones_like(ids)
+    mask[0, :3] = mask[1, :2] = mask[1, -2:] = 0
+    found = torch.stack(sampled_log_probs(logits, ids, 1.7, attention_mask=mask))
+    one = torch.stack(sampled_log_probs(logits[:1], ids[:1, 3:], 1.7))
+    two = torch.stack(sampled_log_probs(logits[1:, :2], ids[1:, 2:-2], 1.7))
+    torch.testing.assert_close(found[:, :1], one)
+    torch.testing.assert_close(found[:, 1:, :2], two)
+
+
 def _model() -> Qwen2ForCausalLM:
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}

@@ -32,6 +32,34 @@ def test_shared_prefill_gives_what_each_row_alone_gives(model):
     assert together == [completion for completion in alone for _ in range(3)]
 
 
+@pytest.mark.parametrize("beams", [1, 2])
+def test_a_completion_does_not_depend_on_the_other_prompts_of_its_batch(model, beams):
+    """With EOS as the pad token, a repetition penalty would find EOS in the padding of short prompts."""
+    config = _config(do_sample=False, pad_token_id=EOS, repetition_penalty=1.8)
+    config = beam_config(config, beams) if beams > 1 else config
+    prompts = [[5, 6, 7, 8, 9, 10, 11, 2], [9], [4, 3]]
+    together = generate_groups(model, [prompt for prompt in prompts for _ in range(2)], config)
+    assert together == [c for prompt in prompts for c in generate_groups(model, [prompt] * 2, config)]
+
+
+def test_the_first_token_s_distribution_is_that_of_the_prompt_alone(model):
+    scores = []
+
+    class Recorder(torch.nn.Module):
+        def forward(self, input_ids, values):
+            scores.append(values.softmax(1))
+            return values
+
+    class Recording:
+        def processor(self, prompts):
+            return Recorder()
+
+    config = _config(pad_token_id=EOS, repetition_penalty=1.8, max_new_tokens=1)
+    for prompts in ([[4, 3]] * 2, [[4, 3]] * 2 + [[5, 6, 7, 8]] * 2):
+        generate_groups(model, prompts, config, Recording())
+    torch.testing.assert_close(scores[0][:2], scores[1][:2], rtol=1e-5, atol=1e-6)
+
+
 def test_samples_of_a_group_differ_and_end_at_their_eos(model):
     torch.manual_seed(0)
     completions = generate_groups(model, [PROMPTS[0]] * 16, _config())

@@ -142,6 +142,36 @@ def test_a_repetition_penalty_is_part_of_the_policy(make):
     assert (scored - plain)[real].abs().max() > 0.1
 
 
+@pytest.mark.parametrize("multiple", [None, 32])
+def test_what_is_trained_is_what_was_sampled_whatever_the_padding(make, monkeypatch, multiple):
+    """The sampled log-probabilities are those of `generate` itself; EOS is the pad token."""
+    trainer = make(rows=varied_rows(), repetition_penalty=1.5, pad_to_multiple_of=multiple, beta=0.0)
+    trainer._tokenizer.pad_token = trainer._tokenizer.eos_token
+    trainer.generation_config.pad_token_id = trainer._tokenizer.pad_token_id
+    trainer.generation_config.output_logits = trainer.generation_config.output_scores = True
+    trainer.generation_config.return_dict_in_generate = True
+    sampled = []
+    generate = trainer.model.generate
+
+    def recorded(**options):
+        output = generate(**options)
+        ids = output.sequences[:, -len(output.scores) :, None]
+        scores = torch.stack(output.scores, dim=1).log_softmax(2)
+        sampled.append(scores.gather(2, ids).squeeze(2))
+        return output.sequences
+
+    monkeypatch.setattr(trainer.model, "generate", recorded)
+    chosen = [trainer.train_dataset[i] for i in (0, 1, 2, 4) for _ in range(8)]
+    batch = trainer._generate_and_score_completions(chosen)
+    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+    mask, kept = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1), batch["completion_ids"].shape[1]
+    scored, _, _ = trainer._get_per_token_logps_and_entropies(trainer.model, ids, mask, kept)
+    real = batch["completion_mask"].bool()
+    width = sampled[0].shape[1]
+    assert not real[:, width:].any()
+    torch.testing.assert_close(scored[:, :width][real[:, :width]], sampled[0][real[:, :width]], rtol=1e-3, atol=1e-4)
+
+
 def _constraint(model, num_ranks=NUM_RANKS) -> RolloutConstraint:
     return RolloutConstraint(CATALOG, catalog_trie(CATALOG, load_tokenizer(model)), num_ranks)
 
@@ -250,6 +280,8 @@ def test_a_gradient_that_is_not_finite_stops_before_the_update(make):
         ("top_p", 0.9),
         ("scale_rewards", "batch"),
         ("algorithm", "ppo"),
+        ("disable_dropout", False),
+        ("neftune_noise_alpha", 5.0),
     ],
 )
 def test_base_options_without_effect_are_refused(tmp_path, option, value):
@@ -269,6 +301,7 @@ def test_ranks_that_disagree_are_refused(make):
         {"decay_step": 3, "decayed_learning_rate": 1e-7, "lr_scheduler_type": "linear"},
         {"returns": "exp"},
         {"cache_implementation": "static"},
+        {"repetition_penalty": 1.2, "use_transformers_continuous_batching": True},
     ],
 )
 def test_half_set_options_are_refused(tmp_path, options):

@@ -16,22 +16,26 @@ def sampled_log_probs(
     penalty: float,
     temperature: float = 1.0,
     allowed: torch.Tensor | None = None,
+    attention_mask: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return each next token's log-probability, and the entropy there, in the distribution that rollouts sample.
 
     As in transformers' sampling, the logit of every token that the row holds before the position is divided by the
     penalty where positive, multiplied where negative (Keskar et al., arXiv 1909.05858); then by the temperature; and
-    tokens that are not `allowed` have no probability.
+    tokens that are not `allowed` have no probability. What `attention_mask` leaves out is padding, not held.
 
     Shape: logits (B, K, vocab), which predict the last K tokens of input_ids (B, L), L > K; allowed as the logits;
-    returns two (B, K).
+    attention_mask as input_ids; returns two (B, K).
     """
     length, kept = input_ids.shape[1], logits.shape[1]
     scores = logits
     if penalty != 1:
         positions = torch.arange(length, device=input_ids.device)
+        places = positions.expand_as(input_ids)
+        if attention_mask is not None:
+            places = places.masked_fill(attention_mask == 0, length)
         first = torch.full((logits.shape[0], logits.shape[2]), length, device=input_ids.device)
-        first = first.scatter_reduce(1, input_ids, positions.expand_as(input_ids), "amin")
+        first = first.scatter_reduce(1, input_ids, places, "amin")
         seen = first[:, None, :] < positions[None, -kept:, None]
         scores = torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
     scores = scores / temperature
@@ -62,7 +66,7 @@ def add_sampled_head(model: Any, penalty: float, temperature: float, constraint:
         allowed = None
         if constraint is not None and len(columns):
             allowed = constraint.allowed(input_ids, kwargs["attention_mask"], kept, logits.shape[2])
-        values = sampled_log_probs(logits, input_ids, penalty, temperature, allowed)
+        values = sampled_log_probs(logits, input_ids, penalty, temperature, allowed, kwargs.get("attention_mask"))
         log_probs, entropy = (value.masked_fill(~scored[:, -kept:], 0) for value in values)
         return FusedCausalLMOutput(log_probs=log_probs, entropy=entropy)
 

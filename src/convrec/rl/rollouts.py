@@ -53,12 +53,9 @@ def generate_groups(
                 "completions of a process must be a multiple of num_generations"
             )
     width, device = max(map(len, distinct)), model.device
-    ids = torch.full((len(distinct), width), config.pad_token_id)
-    mask = torch.zeros_like(ids)
-    for row, prompt in enumerate(distinct):
-        ids[row, width - len(prompt) :] = torch.tensor(prompt)
-        mask[row, width - len(prompt) :] = 1
-    ids, mask = ids.to(device), mask.to(device)
+    # Padded with their own first tokens: a repetition penalty reads the padding, too, and must find nothing new there.
+    ids = torch.tensor([prompt[:1] * (width - len(prompt)) + prompt for prompt in distinct], device=device)
+    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in distinct], device=device)
     asked = distinct if beams > 1 else prompts
     decoding = {"generation_config": config, "logits_processor": [constraint.processor(asked)] if constraint else []}
     if beams > 1:
