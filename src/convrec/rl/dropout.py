@@ -19,8 +19,9 @@ def disable_dropout(model: torch.nn.Module) -> dict[str, float]:
     found: dict[str, float] = {}
     for holder in _holders(model):
         _clear(vars(holder), found)
-        if "Dropout" in type(holder).__name__ and getattr(holder, "p", 0):
-            found["dropout"] = max(found.get("dropout", 0.0), holder.p)
+        rate = getattr(holder, "p", None) if "Dropout" in type(holder).__name__ else None
+        if rate:
+            found["dropout"] = max(found.get("dropout", 0.0), rate)
             holder.p = 0.0
     return found
 
