@@ -97,7 +97,7 @@ class Data(Section):
     max_quarantined: Share = Field(description="the stage fails when a larger share of any kind of rows is left out")
     validation_month: Month | None = Field(description="dated sources: validation rows are of this month")
     test_month: Month | None = Field(description="dated sources: test rows are of this month")
-    validation_share: Share = Field(description="undated sources: split by conversation")
+    validation_share: Share = Field(description="split by conversation: without months, or where no row has a date")
     test_share: Share
     checks: Checks
     synthetic: Synthetic

@@ -15,7 +15,7 @@ def test_prompts_are_chosen_up_to_a_month_and_by_share_in_their_order():
 
 
 @pytest.mark.parametrize(
-    ("dates", "message"), [(["2022-04-01"], "'2022-03': no training prompt is as early"), ([""], "carries no dates")]
+    ("dates", "message"), [(["2022-04-01"], "'2022-03': no training prompt is as early"), ([""], "has no date")]
 )
 def test_a_month_that_leaves_nothing_is_told(dates, message):
     with pytest.raises(InputError, match=message):

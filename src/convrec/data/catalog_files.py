@@ -119,11 +119,10 @@ def read_rows(path: Path) -> list[dict]:
     A row without `title` that has a `name`, "Title" or "Title (Year)", gets title and year from it.
     """
     if not path.is_file():
-        raise InputError(f"{path}: no such catalog file; set data.path to where it is")
-    readers = {".csv": _read_csv, ".jsonl": read_json_lines, ".pkl": _read_pickle, ".parquet": _read_parquet}
-    reader = readers.get(path.suffix.lower())
+        raise InputError(f"{path}: no such catalog file; {_elsewhere(path)}")
+    reader = _READERS.get(path.suffix.lower())
     if reader is None:
-        raise InputError(f"{path}: catalogs are read from {', '.join(readers)}, not {path.suffix or 'this'}")
+        raise InputError(f"{path}: catalogs are read from {', '.join(_READERS)}, not {path.suffix or 'this'}")
     try:
         rows = reader(path)
     except UnicodeDecodeError as error:
@@ -141,6 +140,20 @@ def read_rows(path: Path) -> list[dict]:
             else:
                 row["title"] = name
     return rows
+
+
+_READERS = {".csv": _read_csv, ".jsonl": read_json_lines, ".pkl": _read_pickle, ".parquet": _read_parquet}
+
+
+def _elsewhere(path: Path) -> str:
+    """Return what to do about a catalog that is not there: its folder may have it with another suffix."""
+    others = sorted(other for other in path.parent.glob("*") if other.stem == path.stem and other.is_file())
+    readable = [other.name for other in others if other.suffix.lower() in _READERS]
+    if readable:
+        return f"its folder has {', '.join(readable)}: set data.catalog to that name, or save it as {path.name}"
+    if others:
+        return f"its folder has {others[0].name}, which is not read: save it as {path.name}"
+    return "set data.path to where it is"
 
 
 RESERVED = ("title", "year", "name", "aliases", "id")  # columns that are no metadata, and those that end in _id

@@ -19,6 +19,7 @@ from convrec.data.redial import read_redial
 from convrec.data.schemas import conform, write_catalog, write_conversations
 from convrec.data.statistics import describe
 from convrec.data.synthetic import embedded_rows, simulate
+from convrec.errors import InputError
 from convrec.paths import Paths
 from convrec.stages.files import write_json, write_plot
 from convrec.tracking import Run, flatten
@@ -65,13 +66,31 @@ def _load(params: Params, quarantine: Quarantine) -> Source:
     return Source(*read_files(folder, config.catalog or "", quarantine))
 
 
-def _split(rows: pd.DataFrame, own: pd.Series | None, params: Params) -> dict[str, pd.DataFrame]:
-    """Return the splits: the source's own, or by month where months are given, or by conversation."""
+def _is_by_month(rows: pd.DataFrame, own: pd.Series | None, params: Params) -> bool:
+    """Tell whether rows are split by month: where months are given, and the source has dates and no splits."""
     config = params.data
+    if own is not None or config.validation_month is None:
+        return False
+    if (rows["date"] == "").all():
+        logger.warning(
+            "no row has a date: rows are split by conversation (data.validation_share = %s, data.test_share = %s), and "
+            "data.validation_month and data.test_month are ignored",
+            config.validation_share,
+            config.test_share,
+        )
+        return False
+    return True
+
+
+def _split(rows: pd.DataFrame, own: pd.Series | None, by_month: bool, params: Params) -> dict[str, pd.DataFrame]:
+    """Return the splits: the source's own, or by month, or by conversation. Raises `InputError` on an empty one."""
+    config = params.data
+    if rows.empty:
+        raise InputError("no row is left; data/processed/quarantine.parquet has the reasons: look at data.checks")
     if own is not None:
         labels = own.reindex(rows.index)
         return require_filled({name: rows[labels == name] for name in SPLITS}, "check the folder of data.path")
-    if config.validation_month and config.test_month:
+    if by_month and config.validation_month and config.test_month:
         splits = split_by_month(rows, config.validation_month, config.test_month)
         unused = len(rows) - sum(map(len, splits.values()))
         if unused:
@@ -88,16 +107,17 @@ def prepare(params: Params, quarantine: Quarantine) -> tuple[Source, dict[str, p
     """
     config = params.data
     source = _load(params, quarantine)
-    rows = source.rows.reset_index(drop=True)
+    rows = conform(source.rows.reset_index(drop=True))
     own = None if source.splits is None else source.splits.reset_index(drop=True)
+    by_month = _is_by_month(rows, own, params)
     rows, problems = check_rows(
-        conform(rows),
+        rows,
         source.catalog,
         quarantine,
-        dated=own is None and config.validation_month is not None,
+        dated=by_month,
         **config.checks.model_dump(include={"outside_catalog", "seen_truth", "duplicate_rows"}),
     )
-    splits = _split(rows, own, params)
+    splits = _split(rows, own, by_month, params)
     held_out = {name: splits[name] for name in ("validation", "test")}
     leaks = find_leaks(splits["train"], held_out, config.checks.similarity, TEMPLATE_SHARE)
     problems["leaks"] = sum(leak is not None for leak in leaks)

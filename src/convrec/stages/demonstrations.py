@@ -96,7 +96,7 @@ def _make_teacher(
 def choose_prompts(prompts: list[Row], until: str | None, share: float, seed: int) -> list[Row]:
     """Return this share of the prompts up to the end of month `until`, in their order."""
     if until is not None and not all(row["date"] for row in prompts):
-        raise InputError(f"demonstrations.until = {until!r}: this source carries no dates; give null")
+        raise InputError(f"demonstrations.until = {until!r}: a training row has no date; give null")
     early = [row for row in prompts if until is None or str(row["date"])[:7] <= until]
     if not early:
         raise InputError(

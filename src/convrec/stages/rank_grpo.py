@@ -50,6 +50,8 @@ logger = logging.getLogger(__name__)
 def _dataset(params: Params, paths: Paths, prompts: PromptBuilder) -> Dataset:
     since = params.rank_grpo.since
     rows = read_rows(paths.split("train"))
+    if since is not None and not any(row["date"] for row in rows):
+        raise InputError(f"rank_grpo.since = {since!r}: no training row has a date; give null")
     kept = [row for row in rows if since is None or row["date"][:7] >= since]
     if not kept:
         dates = [row["date"][:7] for row in rows]
