@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parent.parent
 FILES = ("dvc.yaml", "params.yaml", "prefect.yaml", "promotion.yaml", ".dvcignore", ".gitignore")
-FILES += ("profiles", "src", "flows", "tasks", "data/raw")
+FILES += ("profiles", "prompts", "src", "flows", "tasks", "data/raw")
 SHRUNK = {
     "common": {"list_length": 6, "cutoffs": [2, 6]},
     "data": {"synthetic": {"num_conversations": 240}},

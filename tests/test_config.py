@@ -55,6 +55,18 @@ def test_every_profile_is_valid(name, tmp_path):
         ("max_prompt_length: 448", "max_prompt_length: 63", "common.max_prompt_length = 63: input should be greater"),
         ("  max_length: 512", "  max_length: 103", "yaml: sft.max_length = 103 has no room for a prompt (64 tokens"),
         ("source: synthetic", "source: reddit", "catalog is empty"),
+        (
+            "{list_length} {items}.",
+            "{n} {items}.",
+            "common.instruction: 'Recommend {n} {items}.' has braces beside",
+        ),
+        (
+            "{list_length} {items}.",
+            "{list_length.x} {items}.",
+            "common.instruction: 'Recommend {list_length.x} {items}",
+        ),
+        ("    item: movie", "    item: '{movie}'", "common.domain.item = '{movie}': string should match pattern"),
+        ("    items: movies", "    items: ''", "common.domain.items = ''"),
         ("  reflect:\n", "  reflekt:\n", "demonstrations.reflekt: unknown parameter; did you mean 'reflect'?"),
     ],
 )
@@ -79,3 +91,14 @@ def test_missing_file_and_broken_yaml(tmp_path):
 def test_config_imports_no_torch():
     code = "import sys, convrec.config, convrec.cli; sys.exit(any(m in sys.modules for m in ('torch', 'mlflow')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_instruction_is_in_the_domain_s_words(tmp_path):
+    common = load_params(_changed(tmp_path, "    items: movies", "    items: board games")).common
+    assert common.prompt_instruction == "Recommend {list_length} board games."
+    assert common.prompt_parameters()["instruction"] == common.prompt_instruction
+    assert load_params().common.prompt_instruction == "Recommend {list_length} movies."
+    assert (
+        load_params(_changed(tmp_path, "instruction: Recommend", "instruction: null #")).common.prompt_instruction
+        is None
+    )

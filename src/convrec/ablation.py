@@ -46,11 +46,11 @@ def _measured(paths: Paths, frame: Rows) -> dict[str, Rows]:
 def _train(name: str, params: Params, paths: Paths, frame: Rows, measured: dict[str, Rows], parent: Run) -> Path:
     """Train and score one variant; return its folder. What is done already is not done again."""
     column = STEP_COLUMNS[VARIANTS[name]]
-    keys = {"seed", "instruction", "list_length", "max_prompt_length", "cutoffs", "repetition_penalty"}
     parameters = {
         "column": column,
         **params.sft.model_dump(),
-        **params.common.model_dump(include=keys),
+        **params.common.prompt_parameters(),
+        **params.common.model_dump(include={"cutoffs", "repetition_penalty"}),
         "dtype": params.base_model.dtype,
         "scored_length": params.evaluate.max_completion_length,
     }

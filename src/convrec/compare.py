@@ -80,10 +80,10 @@ def keep_scores(scores: pd.DataFrame, folder: Path) -> None:
 
 def _run(name: str, params: Params, paths: Paths, parent: Run) -> Path:
     """Train and score one variant; return its folder. What is done already is not done again."""
-    keys = {"seed", "instruction", "list_length", "max_prompt_length", "cutoffs", "repetition_penalty"}
     parameters = {
         **params.rank_grpo.model_dump(),
-        **params.common.model_dump(include=keys),
+        **params.common.prompt_parameters(),
+        **params.common.model_dump(include={"cutoffs", "repetition_penalty"}),
         "dtype": params.base_model.dtype,
         "scored_length": params.evaluate.max_completion_length,
     }

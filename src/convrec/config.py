@@ -1,6 +1,7 @@
 """params.yaml, read once, as frozen models: one section, one model, one stage. Imports no torch."""
 
 import difflib
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -41,6 +42,29 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
 
 
+def _instruction(text: str) -> str:
+    if re.search(r"[{}]", re.sub(r"\{(?:list_length|items?)\}", "", text)):
+        raise ValueError(f"{text!r} has braces beside {{list_length}}, {{item}} and {{items}}; remove them")
+    return text
+
+
+# What stands in prompts without being a template itself, and in one line.
+Words = Annotated[str, Field(min_length=1, pattern=r"^[^{}\r\n]+$")]
+
+
+class Domain(Section):
+    """What is recommended, in the words of the prompts, the app and the model card."""
+
+    item: Words = Field(description="one item: movie, book, board game")
+    items: Words = Field(description="several of them")
+    release: Words = Field(description="how an item comes out, as in 'original release title and year': publication")
+    people: Words = Field(description="who makes an item, as the teacher is asked to name them: the author")
+
+    def fill(self, instruction: str | None) -> str | None:
+        """Return an instruction with `{item}` and `{items}` replaced; `{list_length}` stays."""
+        return instruction and instruction.replace("{item}", self.item).replace("{items}", self.items)
+
+
 class Common(Section):
     """What several stages share."""
 
@@ -48,8 +72,10 @@ class Common(Section):
     seed: int = Field(ge=0, lt=2**31)
     list_length: int = Field(ge=1, le=100, description="N, the ranks of a list")
     cutoffs: list[Annotated[int, Field(ge=1)]] = Field(min_length=1, description="K of Recall@K and NDCG@K")
-    instruction: str | None = Field(
-        description="the prompt's first line, {list_length} replaced; none where the source's messages hold it"
+    domain: Domain
+    instruction: Annotated[str, AfterValidator(_instruction)] | None = Field(
+        description="the prompt's first line, {list_length}, {item} and {items} replaced (see `prompt_instruction`); "
+        "none where the source's messages hold it"
     )
     max_prompt_length: int = Field(
         ge=LEAST_PROMPT, description="tokens of a prompt, its chat template included; beyond, the oldest turns go"
@@ -58,6 +84,16 @@ class Common(Section):
         ge=1, le=10, description="of decoding, in rollouts too: what the text holds already scores lower; 1 is none"
     )
     device: Literal["auto", "cpu", "cuda"]
+
+    @property
+    def prompt_instruction(self) -> str | None:
+        """The instruction in the domain's words, as prompts and registered versions hold it; `{list_length}` stays."""
+        return self.domain.fill(self.instruction)
+
+    def prompt_parameters(self) -> dict[str, Any]:
+        """Return the seed and what decides the prompts: trainings that differ in these share no checkpoints."""
+        shared = self.model_dump(include={"seed", "list_length", "max_prompt_length"})
+        return {**shared, "instruction": self.prompt_instruction}
 
     @model_validator(mode="after")
     def _cutoffs_within_list(self) -> "Common":
@@ -197,6 +233,7 @@ class Demonstrations(Section):
 
     until: Month | None = Field(description="training prompts up to this month get a demonstration; none for all")
     train_share: float = Field(gt=0, le=1, description="the share of them that does")
+    prompts: str = Field(description="folder of the LLM teacher's prompts; a dep of the stage")
     teacher: Teacher
     embedder: Embedder
     remap: Remap

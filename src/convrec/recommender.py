@@ -57,12 +57,12 @@ class Recommender:
     """Answers conversations with lists that hold nothing but catalog items, each once, none that was named.
 
     The lists are greedy, under the catalog constraint and the settings that the model was tested with; it is safe to
-    call from several threads, which wait for each other.
+    call from several threads, which wait for each other. `noun` is what its domain calls the items: movies, books.
     """
 
     def __init__(self, model: Any, tokenizer: Any, catalog: Catalog, settings: Settings):
         """Raise `InputError` where the tokenizer cannot write an item of the catalog."""
-        self.catalog = catalog
+        self.catalog, self.noun = catalog, settings.items
         self._model, self._tokenizer = model.eval(), tokenizer
         self._prompts = settings.prompts(tokenizer)
         self._mentions = Mentions(catalog)
@@ -133,7 +133,7 @@ class Recommender:
 
     def _resolve(self, name: str, titles: Collection[str]) -> set[int]:
         if isinstance(titles, str) or not all(isinstance(title, str) for title in titles):
-            raise InputError(f"{name}: {titles!r} is no list of titles; give texts as 'Heat (1995)' or 'Heat'")
+            raise InputError(f"{name}: {titles!r} is no list of titles; give texts as {str(self.catalog.items[0])!r}")
         found: set[int] = set()
         for written in titles:
             indices = self._items_of(written)

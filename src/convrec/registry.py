@@ -169,7 +169,7 @@ def register(params: Params, paths: Paths, parent_run: str | None, stage: str = 
             code_paths=[str(_PACKAGE)],
             signature=_signature(),
             pip_requirements=[f"{name}=={version(name).split('+')[0]}" for name in packages],
-            input_example=["something with heists, please"],
+            input_example=[f"Which {params.common.domain.items} would you recommend?"],
         )
         mlflow.log_artifact(str(card_file))
         made = mlflow.register_model(info.model_uri, MODEL_NAME, tags=facts.tags())  # with its tags from the first

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from convrec.errors import InputError
 from convrec.recommender import Recommendation, Recommender, as_table
 
-HELP = """Say what you would like to watch; each line is your next turn.
+_HELP = """Say what {items} you would like; each line is your next turn.
 /more  further items    /deny TITLE  never this    /n N  items of a list    /reset  start again    /quit"""
 
 
@@ -19,12 +19,13 @@ class Session:
         self._denied: list[str] = []
         self._shown: list[Recommendation] = []
         self.is_over = False
+        self.help = _HELP.format(items=recommender.noun)
 
     def answer(self, entry: str) -> str:
         """Return what is shown for a line: the list, a notice, or what was wrong with it."""
         command, _, argument = entry.strip().partition(" ")
         if not command:
-            return HELP
+            return self.help
         try:
             if not command.startswith("/"):
                 return self._say(entry.strip())
@@ -45,13 +46,13 @@ class Session:
             self._n = int(argument)
         elif command == "/deny":
             if not argument:
-                raise InputError("/deny: name a title, as `/deny Heat (1995)`")
+                raise InputError(f"/deny: name a title, as `/deny {self._recommender.catalog.items[0]}`")
             self._recommender.check_titles("/deny", [argument])
             self._denied.append(argument)
         elif command == "/more":
             return self._show(more=True)
         else:
-            return f"{command} is no command\n{HELP}"
+            return f"{command} is no command\n{self.help}"
         return self._show() if self._messages else "noted"
 
     def _say(self, words: str) -> str:
@@ -64,7 +65,7 @@ class Session:
 
     def _show(self, more: bool = False) -> str:
         if not self._messages:
-            raise InputError("nothing is said yet; begin with what you would like to watch")
+            raise InputError("nothing is said yet; begin with what you would like")
         shown = self._shown if more else []
         deny = [*self._always_denied, *self._denied, *map(str, shown)]
         answer = self._recommender.recommend([self._messages], self._n, deny, self._allow)[0]

@@ -1,5 +1,6 @@
 """The page in headless Chromium, with two random models."""
 
+import re
 import socket
 import threading
 
@@ -59,6 +60,7 @@ def test_a_conversation_gives_two_lists(browser, address, width, scheme):
     rows, lists = page.locator("tbody tr"), page.locator("#lists")
     page.goto(address)
     expect(page.locator("#status")).to_contain_text("champion, version 1: 15 items")
+    expect(page.locator("#words")).to_have_attribute("placeholder", re.compile("^What films would you like"))
 
     page.get_by_label("Items").fill("4")
     page.get_by_label("Your turn").fill("I loved Heat")

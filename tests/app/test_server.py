@@ -16,7 +16,7 @@ def _ask(**question):
 
 
 def test_models_are_told_in_order():
-    expected = [{"name": "champion", "items": 15}, {"name": "challenger", "items": 15}]
+    expected = [{"name": name, "items": 15, "noun": "films"} for name in ("champion", "challenger")]
     assert CLIENT.get("/api/models").json() == {"models": expected}
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from convrec.demonstrations.calls import CallStore
 from convrec.demonstrations.chat import Budget, ChatClient
+from convrec.demonstrations.teacher_prompts import Prompts
 
 PROMPT_TOKENS, COMPLETION_TOKENS = 7, 5  # the usage that it reports for every call
 PATIENCE = 60.0  # seconds after which a test that waits for the server has failed
@@ -99,6 +100,10 @@ HTML = Reply(b"<html><body>Welcome to the proxy</body></html>", content_type="te
 BROKEN_JSON = Reply(b'{"id": "x", "choices": [{"mess')
 NO_CHOICES = sent(completion("", choices=[]))
 NULL_CONTENT = sent(completion(None, reported()))
+
+
+MOVIES = {"item": "movie", "items": "movies", "release": "release", "people": "the director"}
+PROMPTS = Prompts(Path(__file__).parents[2] / "prompts", MOVIES)
 
 
 def client_of(server: "ChatServer", folder: Path, **changes: Any) -> ChatClient:

@@ -1,5 +1,5 @@
 from convrec.demonstrations.describe import PASSAGE_LENGTH, PASSAGES, Describer, find_passages, metadata_text
-from tests.demonstrations.chat_server import ChatServer, client_of, completion, reported, sent
+from tests.demonstrations.chat_server import PROMPTS, ChatServer, client_of, completion, reported, sent
 
 
 def test_the_labelled_lines_of_a_description_become_one_text():
@@ -21,7 +21,7 @@ def test_passages_are_found_in_any_spelling_and_stand_around_the_title():
 
 
 def _describer(tmp_path, server):
-    return Describer(client_of(server, tmp_path), ["User: that primer movie with the time box was confusing"])
+    return Describer(client_of(server, tmp_path), PROMPTS, ["User: that primer movie with the time box was confusing"])
 
 
 def test_an_item_is_asked_for_once_and_an_unknown_one_with_what_people_wrote(tmp_path):

@@ -42,6 +42,7 @@ def project(tmp_path):
     """A small embedded world whose demonstrations an LLM is to write."""
     for name in ("params.yaml", "dvc.yaml"):
         (tmp_path / name).write_text((ROOT / name).read_text())
+    (tmp_path / "prompts").symlink_to(ROOT / "prompts")
     set_params(tmp_path, {**SHRUNK, "data": {"synthetic": {"num_conversations": 90}}})
     run_in(tmp_path, sys.executable, "-m", "convrec.cli", "data")
     return tmp_path

@@ -8,7 +8,7 @@ from convrec.demonstrations.answers import parse_answer
 from convrec.demonstrations.embedding import TfidfEmbedder
 from convrec.demonstrations.grounding import Grounder
 from convrec.demonstrations.teacher import LLMTeacher, SimilarityTeacher, SimulatedTeacher
-from tests.demonstrations.chat_server import ChatServer, client_of, completion, error, reported, sent
+from tests.demonstrations.chat_server import PROMPTS, ChatServer, client_of, completion, error, reported, sent
 
 MONTHS = ["2022-01", "2022-02", "2022-03"]
 
@@ -59,7 +59,7 @@ def test_the_similarity_teacher_names_what_reads_alike_and_not_what_was_seen(cat
 
 def _llm(tmp_path, server, catalog, max_failed=0.0):
     chat = client_of(server, tmp_path, max_failed=max_failed)
-    return LLMTeacher(chat, catalog, candidates_per_call=2), chat
+    return LLMTeacher(chat, PROMPTS, catalog, candidates_per_call=2), chat
 
 
 def _row(words):

@@ -194,5 +194,8 @@ for (const form of document.querySelectorAll("form[data-titles]")) {
 }
 fetch("api/models")
   .then((response) => response.json())
-  .then(({ models }) => { byId("status").textContent = models.map((model) => `${model.name}: ${model.items} items`).join(" · "); })
+  .then(({ models }) => {
+    byId("status").textContent = models.map((model) => `${model.name}: ${model.items} items`).join(" · ");
+    byId("words").placeholder = `What ${models[0].noun} would you like? Name some that you loved…`;
+  })
   .catch(() => show("The server does not answer. Is `convrec app` still running?"));

@@ -45,9 +45,10 @@ class Question(BaseModel):
 def make_app(models: Mapping[str, Recommender], hosts: Collection[str] | None = None) -> FastAPI:
     """Return the application for these models, which answer in their order under their names.
 
-    `GET /api/models` tells the names; `POST /api/recommend` answers a `Question`. What `Recommender.recommend` does not
-    take is answered with status 400 and `{"error": …}`, a question of another form with 422 and the same. With `hosts`,
-    requests that name another host get 421: a foreign page, whose name was made to mean this machine, sends such.
+    `GET /api/models` tells the names, the number of items and what they are; `POST /api/recommend` answers a
+    `Question`. What `Recommender.recommend` does not take is answered with status 400 and `{"error": …}`, a question of
+    another form with 422 and the same. With `hosts`, requests that name another host get 421: a foreign page, whose
+    name was made to mean this machine, sends such.
     """
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
 
@@ -69,7 +70,8 @@ def make_app(models: Mapping[str, Recommender], hosts: Collection[str] | None = 
 
     @app.get("/api/models")
     def names() -> dict[str, Any]:
-        return {"models": [{"name": name, "items": len(model.catalog)} for name, model in models.items()]}
+        known = [{"name": name, "items": len(model.catalog), "noun": model.noun} for name, model in models.items()]
+        return {"models": known}
 
     @app.post("/api/recommend")
     def recommend(question: Question) -> dict[str, Any]:

@@ -46,14 +46,14 @@ def _recommend(options: argparse.Namespace) -> None:
 
 def _chat(options: argparse.Namespace) -> None:
     from convrec.recommender import open_recommender
-    from convrec.session import HELP, Session
+    from convrec.session import Session
 
     try:
         recommender = open_recommender(options.model or CHAMPION_URI)
         for name in ("deny", "allow"):
             recommender.check_titles(f"--{name}", getattr(options, name) or ())
         session = Session(recommender, options.n, options.deny, options.allow)
-        print(HELP)
+        print(session.help)
         while not session.is_over:
             print(session.answer(input("> ")))
     except (EOFError, KeyboardInterrupt):

@@ -2,20 +2,15 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from importlib.resources import files
 
 from convrec.data.titles import normalise
 from convrec.demonstrations.chat import ChatClient
+from convrec.demonstrations.teacher_prompts import Prompts
 
 PASSAGES, PASSAGE_LENGTH = 3, 300  # of what people wrote about an item: how many, and their characters
 _MAX_LENGTH = 1000
 _UNKNOWN = re.compile(r"\bunknown\b", re.IGNORECASE)
 _LABEL = re.compile(r"^\W*(genres|keywords|people|plot)\W*:\W*", re.IGNORECASE)
-
-
-def read_prompt(name: str) -> str:
-    """Return the text of a prompt file, whose fields stand in braces."""
-    return (files("convrec.demonstrations") / "prompts" / f"{name}.txt").read_text(encoding="utf-8")
 
 
 def metadata_text(answer: str) -> str:
@@ -70,19 +65,20 @@ class Describer:
     Every answer is kept by the client, so an item of a later catalog version that was described is not asked again.
     """
 
-    def __init__(self, chat: ChatClient, conversations: Sequence[str]):
-        self._chat, self._conversations = chat, conversations
-        self._known, self._unknown = read_prompt("describe"), read_prompt("describe_unknown")
+    def __init__(self, chat: ChatClient, prompts: Prompts, conversations: Sequence[str]):
+        self._chat, self._prompts, self._conversations = chat, prompts, conversations
 
     def describe(self, names: Sequence[str], titles: Sequence[str]) -> list[str]:
         """Return a text for each item: its name ("Title (Year)", or the title alone), and what it is like if told."""
-        answers = self._chat.ask([self._known.format(title=name) for name in names], "describe")
+        answers = self._chat.ask([self._prompts.fill("describe", title=name) for name in names], "describe")
         texts = [metadata_text(answer or "") for answer in answers]
         open_rows = [row for row, text in enumerate(texts) if not text and answers[row] is not None]
         if open_rows:
             passages = find_passages([titles[row] for row in open_rows], self._conversations)
             prompts = [
-                self._unknown.format(title=names[row], passages=_quoted(passages.get(titles[row], [])))
+                self._prompts.fill(
+                    "describe_unknown", title=names[row], passages=_quoted(passages.get(titles[row], []))
+                )
                 for row in open_rows
             ]
             for row, answer in zip(open_rows, self._chat.ask(prompts, "describe_unknown"), strict=True):

@@ -12,10 +12,10 @@ from convrec.data.dialogue import add_typos
 from convrec.data.synthetic import Taste, World
 from convrec.data.titles import line
 from convrec.demonstrations.chat import ChatClient
-from convrec.demonstrations.describe import read_prompt
 from convrec.demonstrations.embedding import Embedder
 from convrec.demonstrations.reflect import parse_ratings
 from convrec.demonstrations.scores import Matrix
+from convrec.demonstrations.teacher_prompts import Prompts
 
 logger = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ class SimilarityTeacher:
         self._vectors = embedder.embed_items([item.text() for item in catalog.items])
 
     def _similarity(self, row: Row) -> np.ndarray:
-        """Return the mean cosine with the films mentioned, plus that with the words. Shape: (C,)."""
+        """Return the mean cosine with the items mentioned, plus that with the words. Shape: (C,)."""
         words = self._cosines(self._embedder.embed_conversations([transcript(row["messages"])]))[0]
         mentioned = [i for title in row["seen_titles"] for i in self._catalog.indices_of_title(title)]
         return words + self._cosines(self._vectors[mentioned]).mean(axis=0) if mentioned else words
@@ -149,13 +149,14 @@ class SimilarityTeacher:
 class LLMTeacher:
     """Any chat model, asked through a `ChatClient`; `candidates_per_call` are judged at once."""
 
-    def __init__(self, chat: ChatClient, catalog: Catalog, candidates_per_call: int):
-        self._chat, self._catalog, self._candidates_per_call = chat, catalog, candidates_per_call
-        self._recommend, self._judge = read_prompt("recommend"), read_prompt("judge")
+    def __init__(self, chat: ChatClient, prompts: Prompts, catalog: Catalog, candidates_per_call: int):
+        self._chat, self._prompts, self._catalog = chat, prompts, catalog
+        self._candidates_per_call = candidates_per_call
 
     def recommend(self, rows: Sequence[Row], list_length: int) -> list[str]:
         prompts = [
-            self._recommend.format(list_length=list_length, conversation=transcript(row["messages"])) for row in rows
+            self._prompts.fill("recommend", list_length=str(list_length), conversation=transcript(row["messages"]))
+            for row in rows
         ]
         return [answer or "" for answer in self._chat.ask(prompts, "recommend")]
 
@@ -169,7 +170,7 @@ class LLMTeacher:
                 for first in range(0, len(real), self._candidates_per_call):
                     part = real[first : first + self._candidates_per_call]
                     numbered = "\n".join(f"{n}. {self._catalog.items[i]}" for n, i in enumerate(part, start=1))
-                    prompts.append(self._judge.format(conversation=conversation, candidates=numbered))
+                    prompts.append(self._prompts.fill("judge", conversation=conversation, candidates=numbered))
                     places.append((row, slice(first, first + len(part))))
             if len(rows) > ROWS_AT_ONCE:
                 logger.info("judge: conversations %d to %d of %d", start + 1, row + 1, len(rows))

@@ -37,17 +37,19 @@ class Settings:
     max_completion_length: int
     repetition_penalty: float = 1.0
     max_prompt_length: int | None = None
+    items: str = "items"  # what is recommended, for those who ask: movies, books
 
     @classmethod
     def of(cls, params: Params) -> "Settings":
         """Return the settings that the parameters give."""
         common = params.common
         return cls(
-            common.instruction,
+            common.prompt_instruction,
             common.list_length,
             params.evaluate.max_completion_length,
             common.repetition_penalty,
             common.max_prompt_length,
+            common.domain.items,
         )
 
     def prompts(self, tokenizer: Any) -> PromptBuilder:

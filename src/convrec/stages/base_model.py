@@ -25,7 +25,7 @@ def _make_embedded(params: Params, paths: Paths, record: Run) -> None:
     """Train tokenizer and model on the training split's conversations and the catalog, nothing else."""
     config, common = params.base_model.embedded, params.common
     prompts = [
-        build_prompt(row["messages"], common.instruction, common.list_length)
+        build_prompt(row["messages"], common.prompt_instruction, common.list_length)
         for row in distinct_prompts(read_rows(paths.split("train")))
     ]
     catalog = read_catalog(paths.catalog)
@@ -40,7 +40,8 @@ def _make_embedded(params: Params, paths: Paths, record: Run) -> None:
     order = np.random.default_rng(common.seed).permutation(len(prompts))[: config.conversations]
     talks = [tokenizer.apply_chat_template(prompts[i], tokenize=False) for i in order]
     texts = talks + [text + END for text in cards + pages]
-    parameters = {**config.model_dump(), **common.model_dump(include={"seed", "instruction", "list_length"})}
+    shared = {"instruction": common.prompt_instruction, **common.model_dump(include={"seed", "list_length"})}
+    parameters = {**config.model_dump(), **shared}
     folder = training_folder("base_model", parameters, [paths.catalog, paths.split("train")])
     history = HistoryCallback(folder / "history.jsonl", record.log_metrics)
     if config.epochs:

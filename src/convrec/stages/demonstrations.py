@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ from convrec.demonstrations.reflect import Reflected, reflect
 from convrec.demonstrations.remap import SOURCES, Remapped, remap, titles_alone
 from convrec.demonstrations.scores import top_items
 from convrec.demonstrations.teacher import LLMTeacher, SimilarityTeacher, SimulatedTeacher, Teacher
+from convrec.demonstrations.teacher_prompts import Prompts
 from convrec.device import pick_device
 from convrec.errors import InputError
 from convrec.evaluation.comparison import mean_interval
@@ -77,12 +79,9 @@ def _make_embedder(params: Params, paths: Paths, texts: Sequence[str]) -> Embedd
     return SentenceEmbedder(**config.model_dump(), device=pick_device(params.common.device), store=paths.vectors)
 
 
-def _make_teacher(
-    params: Params, paths: Paths, catalog: Catalog, embedder: Embedder, chat: ChatClient | None
-) -> Teacher:
+def _make_teacher(params: Params, paths: Paths, catalog: Catalog, embedder: Embedder) -> Teacher:
+    """Return a teacher that is no language model."""
     config = params.demonstrations.teacher
-    if chat is not None:
-        return LLMTeacher(chat, catalog, params.demonstrations.reflect.candidates_per_call)
     if config.kind == "similarity":
         return SimilarityTeacher(catalog, embedder)
     if not paths.world.is_file():
@@ -132,12 +131,19 @@ class Demonstrator:
     def __init__(self, params: Params, paths: Paths, catalog: Catalog, conversations: Sequence[str]):
         self.params, self.catalog = params, catalog
         self.config = params.demonstrations
-        self.chat = _chat_client(params, paths) if self.config.teacher.kind == "llm" else None
-        self._describer = None if self.chat is None else Describer(self.chat, conversations)
+        self.chat: ChatClient | None = None
+        self._describer: Describer | None = None
+        if self.config.teacher.kind == "llm":
+            prompts = Prompts(Path(self.config.prompts), params.common.domain.model_dump())
+            self.chat = _chat_client(params, paths)
+            self._describer = Describer(self.chat, prompts, conversations)
         texts = self._item_texts()
         self._embedder = _make_embedder(params, paths, texts)
         self._texts = texts
-        self._teacher = _make_teacher(params, paths, catalog, self._embedder, self.chat)
+        if self.chat is None:
+            self._teacher = _make_teacher(params, paths, catalog, self._embedder)
+        else:
+            self._teacher = LLMTeacher(self.chat, prompts, catalog, self.config.reflect.candidates_per_call)
         self._grounder = Grounder(catalog, self.config.remap.min_ratio, self.config.remap.min_ratio_without_year)
 
     def _item_texts(self) -> list[str]:

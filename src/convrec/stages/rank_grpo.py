@@ -168,7 +168,7 @@ def align(params: Params, paths: Paths, start: Start, folder: Path, record: Run)
     unnumber_cpu(arguments)
     with arguments.main_process_first(local=False):
         clear_finished(folder)
-    prompts = PromptBuilder(tokenizer, common.instruction, common.list_length, common.max_prompt_length)
+    prompts = PromptBuilder(tokenizer, common.prompt_instruction, common.list_length, common.max_prompt_length)
     dataset = _dataset(params, paths, prompts)
     record.log_metrics({TRUNCATED_SHARE: prompts.report("the training split")})
     history = HistoryCallback(folder / "history.jsonl", record.log_metrics)
@@ -219,8 +219,8 @@ def align(params: Params, paths: Paths, start: Start, folder: Path, record: Run)
 def checkpoint_folder(params: Params, paths: Paths, start: Start) -> Path:
     """Return where a training with these parameters, start and the present inputs keeps its checkpoints."""
     given = [path for path in (Path(start.model), start.checkpoint) if path is not None and path.is_dir()]
-    shared = {"seed", "instruction", "list_length", "max_prompt_length", "repetition_penalty"}
-    parameters = {**params.rank_grpo.model_dump(), **params.common.model_dump(include=shared)}
+    shared = {**params.common.prompt_parameters(), "repetition_penalty": params.common.repetition_penalty}
+    parameters = {**params.rank_grpo.model_dump(), **shared}
     return training_folder("rank_grpo", parameters, [*given, paths.split("train"), paths.catalog])
 
 

@@ -48,7 +48,7 @@ def learn(
     config, common = params.sft, params.common
     trust = params.base_model.trust_remote_code
     tokenizer = load_tokenizer(paths.model("base"), trust_remote_code=trust)
-    prompts = PromptBuilder(tokenizer, common.instruction, common.list_length, common.max_prompt_length)
+    prompts = PromptBuilder(tokenizer, common.prompt_instruction, common.list_length, common.max_prompt_length)
     rows = training_rows(frame, column, prompts, config.max_length)
     record.log_metrics({TRUNCATED_SHARE: prompts.report("the demonstrations")})
     saved = train_sft(
@@ -71,8 +71,7 @@ def learn(
 
 def checkpoint_folder(params: Params, paths: Paths) -> Path:
     """Return where a training with these parameters and the present inputs keeps its checkpoints."""
-    shared = {"seed", "instruction", "list_length", "max_prompt_length"}
-    parameters = {**params.sft.model_dump(), **params.common.model_dump(include=shared)}
+    parameters = {**params.sft.model_dump(), **params.common.prompt_parameters()}
     return training_folder("sft", parameters, [paths.model("base"), paths.demonstration("train")])
 
 
