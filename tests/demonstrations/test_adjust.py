@@ -86,7 +86,8 @@ def test_without_epochs_or_positives_the_scores_stay_as_they_are(epochs):
     assert (fit.weight == 1).all() and (fit.bias == 0).all() and not fit.losses
 
 
-def test_the_closed_form_is_the_gradient_of_the_likelihood():
+@pytest.mark.parametrize("duplicates", [False, True])
+def test_the_closed_form_is_the_gradient_of_the_likelihood(duplicates):
     generator = torch.Generator().manual_seed(1)
     scores = torch.rand(5, 4, generator=generator, dtype=torch.float64)
     counts = torch.tensor([[1, 0, 0, 2], [0, 1, 0, 0], [0, 0, 0, 0], [3, 1, 1, 1], [0, 0, 1, 0]], dtype=torch.float64)
@@ -96,6 +97,9 @@ def test_the_closed_form_is_the_gradient_of_the_likelihood():
     expected.backward()
     with torch.no_grad():
         positives = sparse.csr_array(counts.numpy())
+        if duplicates:  # each entry in two halves
+            halves = (np.repeat(positives.data / 2, 2), np.repeat(positives.indices, 2), 2 * positives.indptr)
+            positives = sparse.csr_array(halves, shape=positives.shape)
         loss, weight_gradient, bias_gradient = likelihood_gradient(weight, bias, scores, positives)
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(weight_gradient, weight.grad)

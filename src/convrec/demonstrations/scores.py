@@ -68,7 +68,13 @@ class Scores:
 
 
 def flat_entries(matrix: sparse.csr_array) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return where the entries of a sparse matrix stand in its flattened form, and their values as float32."""
+    """Return where the entries of a sparse matrix stand in its flattened form, each place once, and their values.
+
+    Entries of one place are summed, so that either may index a dense matrix. Shape: two (entries,); values float32.
+    """
+    if not matrix.has_canonical_format:
+        matrix = matrix.copy()
+        matrix.sum_duplicates()
     rows = np.repeat(np.arange(matrix.shape[0], dtype=np.int64), np.diff(matrix.indptr))
     positions = rows * matrix.shape[1] + matrix.indices
     return torch.from_numpy(positions), torch.from_numpy(matrix.data.astype(np.float32))
