@@ -2,7 +2,7 @@ import pandas as pd
 import pytest
 
 from convrec.compare import comparison_page, run_params, variant
-from convrec.config import load_params
+from convrec.config import load_params, parse_params
 from convrec.errors import InputError
 
 
@@ -11,6 +11,16 @@ def test_a_name_stands_for_parameters_as_published():
     assert (params.rank_grpo.returns, params.rank_grpo.return_gamma, params.rank_grpo.num_steps) == ("exp", 2.0, 7)
     assert params.common.seed == 5 and params.rank_grpo.epsilon_low is None
     assert variant("grpo")["algorithm"] == "grpo"
+
+
+def test_one_process_trains_on_the_effective_batch_of_several():
+    """Here a group of 8 is whole only across the 4 processes."""
+    raw = load_params().model_dump()
+    launch = {"launch": "configs/accelerate/ddp.yaml", "num_processes": 4}
+    raw["rank_grpo"] |= {**launch, "per_device_batch_size": 2, "gradient_accumulation_steps": 3}
+    section = run_params(parse_params(raw, "test"), "grpo", 5, 7).rank_grpo
+    assert (section.launch, section.num_processes) == (None, 1)
+    assert (section.per_device_batch_size, section.gradient_accumulation_steps) == (2, 12)
 
 
 @pytest.mark.parametrize("name", ["grpo:log", "rank_grpo:exp:two", "rank_grpo:exp:2:3"])

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from convrec.config import load_params
+from convrec.config import load_params, parse_params
 from convrec.errors import InputError
 from convrec.profiles import compose, profile_names
 
@@ -74,6 +74,27 @@ def test_mistakes_name_field_value_and_remedy(tmp_path, old, new, message):
     with pytest.raises(InputError) as error:
         load_params(_changed(tmp_path, old, new))
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "factors"),
+    [
+        ({}, None),
+        ({"num_processes": 2}, " * num_processes = 4 is"),
+        ({"launch": None}, " = 2 is"),  # one process, whatever num_processes says
+        ({"rollouts": "beam"}, " = 2 is"),
+    ],
+)
+def test_groups_are_whole_over_the_processes(changes, factors):
+    raw = load_params().model_dump()
+    launch = {"launch": "configs/accelerate/ddp.yaml", "num_processes": 4}
+    raw["rank_grpo"] |= {**launch, "per_device_batch_size": 2, "num_generations": 8, **changes}
+    if factors is None:
+        assert parse_params(raw, "test").rank_grpo.per_device_batch_size == 2
+        return
+    with pytest.raises(InputError, match="no multiple of num_generations = 8") as error:
+        parse_params(raw, "test")
+    assert f"per_device_batch_size * gradient_accumulation_steps{factors}" in str(error.value)
 
 
 def test_numbers_are_read_as_dvc_reads_them(tmp_path):

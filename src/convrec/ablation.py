@@ -125,7 +125,7 @@ def ablate(params: Params, paths: Paths, num_seeds: int) -> Path:
             raise InputError(f"{path}: not made yet; run `dvc repro {stage}` first")
     EngineOptions.of(params)  # an engine that is not installed is to be known before the trainings
     raw = params.model_dump()
-    raw["sft"] |= {"launch": None, "num_processes": 1}
+    raw["sft"] |= params.sft.in_one_process()
     runs = []
     for seed in range(params.common.seed, params.common.seed + num_seeds):
         raw["common"]["seed"] = seed

@@ -52,15 +52,14 @@ def variant(name: str) -> dict[str, Any]:
         except ValueError:
             raise InputError(f"--algorithms: {name!r}; {rest[1]!r} is no number for Gamma") from None
     published = {"epsilon_low": None, "epsilon_high": None, "aggregation": None, "delta": None}
-    alone = {"launch": None, "num_processes": 1}
-    return {**changes, **published, **alone, "start": START, "output_checkpoint": "last"}
+    return {**changes, **published, "start": START, "output_checkpoint": "last"}
 
 
 def run_params(params: Params, name: str, seed: int, num_steps: int | None) -> Params:
-    """Return the parameters of one run of the comparison."""
+    """Return the parameters of one run of the comparison, which one process trains on the stage's effective batch."""
     raw = params.model_dump()
     raw["common"]["seed"] = seed
-    raw["rank_grpo"] |= variant(name)
+    raw["rank_grpo"] |= variant(name) | params.rank_grpo.in_one_process()
     if num_steps is not None:
         raw["rank_grpo"]["num_steps"] = num_steps
     return parse_params(raw, f"--algorithms {name}")

@@ -314,6 +314,12 @@ class Training(Optimization):
     )
     num_processes: int = Field(ge=1, description="processes of such a launch, usually one a GPU")
 
+    def in_one_process(self) -> dict[str, Any]:
+        """Return the changes with which one process trains on the same effective batch."""
+        factor = 1 if self.launch is None else self.num_processes
+        accumulation = factor * self.gradient_accumulation_steps
+        return {"launch": None, "num_processes": 1, "gradient_accumulation_steps": accumulation}
+
 
 class SFT(Training):
     """Stage `sft`: the negative log-likelihood of the demonstrations."""
@@ -409,10 +415,12 @@ class RankGRPO(Training):
                     f"{name} = {getattr(self, name)} is no multiple of num_iterations = {self.num_iterations}; "
                     "a checkpoint amid the updates of one batch of rollouts could not be resumed exactly"
                 )
-        completions = self.per_device_batch_size * self.gradient_accumulation_steps
+        completions, factors = self.per_device_batch_size * self.gradient_accumulation_steps, ""
+        if self.launch is not None and self.rollouts != "beam":  # a beam group is one search in one process
+            completions, factors = completions * self.num_processes, " * num_processes"
         if completions % self.num_generations:
             raise ValueError(
-                f"per_device_batch_size * gradient_accumulation_steps = {completions} is no multiple of "
+                f"per_device_batch_size * gradient_accumulation_steps{factors} = {completions} is no multiple of "
                 f"num_generations = {self.num_generations}; every group must be whole"
             )
         return self
