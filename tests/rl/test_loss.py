@@ -67,8 +67,8 @@ def _oracle(batch, level, aggregation, *, delta=None, beta=0.0, reference=None, 
         return sum(sum(v) / len(v) for terms in per_list for v in terms.values()) / (rows * NUM_RANKS)
     if aggregation == "grpo":
         return sum(sum(x) / max(1, len(x)) for x in flat) / rows
-    divisor = {"dr_grpo": rows * MAX_LENGTH, "dapo": NUM_ITEMS}.get(aggregation, max(1, sum(map(len, flat))))
-    return sum(map(sum, flat)) / divisor
+    given = {"dr_grpo": rows * MAX_LENGTH, "dapo": NUM_ITEMS, "token": NUM_ITEMS}
+    return sum(map(sum, flat)) / given.get(aggregation, max(1, sum(map(len, flat))))
 
 
 def _loss(batch, level="rank", aggregation="rank", **options):
@@ -198,6 +198,35 @@ def test_padding_changes_nothing():
         for aggregation in AGGREGATIONS:
             padded = _loss({**pad, "advantages": batch["advantages"]}, level, aggregation).loss
             torch.testing.assert_close(padded, _loss(batch, level, aggregation).loss)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+def test_what_stands_on_padding_may_overflow(level, aggregation):
+    batch = {**_batch(4), "ref_logps": _batch(5)["logps"], "sampler_logps": _batch(6)["logps"]}
+    losses, grads = [], []
+    for fill in (0.0, 1e30, math.nan):
+        filled = {n: v.masked_fill(batch["mask"] == 0, fill) if "logps" in n else v for n, v in batch.items()}
+        filled["logps"] = (-filled["logps"] if fill else filled["logps"]).abs().neg().requires_grad_()
+        output = _loss(filled, level, aggregation, beta=0.1)
+        output.loss.backward()
+        losses.append(output.loss)
+        grads.append(filled["logps"].grad)
+        assert all(math.isfinite(value) for value in output.metrics.values())
+    for loss, grad in zip(losses, grads, strict=True):
+        torch.testing.assert_close(loss, losses[0])
+        torch.testing.assert_close(grad, grads[0])
+
+
+def test_token_aggregation_is_the_mean_over_the_tokens_of_all_processes():
+    """Each process has its share of the rows, of ragged lengths, and the number of all tokens."""
+    batch = _batch(7)
+    tokens = batch["mask"].sum()
+    whole = rank_grpo_loss(**batch, **CLIP, aggregation="token").loss
+    parts = [{name: value[rows] for name, value in batch.items()} for rows in (slice(0, 1), slice(1, 4))]
+    losses = [rank_grpo_loss(**part, **CLIP, aggregation="token", num_items=tokens / 2).loss for part in parts]
+    torch.testing.assert_close(sum(losses) / 2, whole)
+    assert parts[0]["mask"].sum() != tokens / 4
 
 
 def test_rank_aggregation_ignores_how_many_tokens_a_title_has_and_token_aggregation_does_not():

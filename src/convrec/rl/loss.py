@@ -52,9 +52,10 @@ def rank_grpo_loss(
 
     `aggregation` says what the tokens' terms are divided by:
     `rank`: the mean over the tokens of a rank, summed, over B N, so that every rank weighs the same (the paper).
-    `token`, `bnpo`: the mean over all tokens of this batch (the public reference; BNPO is the same formula).
+    `token`, `dapo`: the mean over all tokens of the optimiser step: the sum over `num_items`, their number in all
+    processes over the number of processes and micro-batches (default: the tokens of this batch).
+    `bnpo`: the mean over all tokens of this batch, a micro-batch of one process.
     `grpo`: the mean over the tokens of a list, then over the lists. `dr_grpo`: the sum over B `max_completion_length`.
-    `dapo`: the sum over `num_items`, the tokens of the whole optimiser step (default: of this batch).
 
     Tokens past rank N form one more rank with advantage `overflow_advantage`; where `early_eos` is true, the token
     is a rank of its own with advantage `early_eos_advantage`. With the defaults neither changes J.
@@ -65,7 +66,12 @@ def rank_grpo_loss(
     Shape: logps, old_logps, ref_logps, sampler_logps, ranks (-1 on padding), mask, early_eos (B, T); advantages (B, N).
     Raises `ValueError` for an unknown level or aggregation, or `dr_grpo` without `max_completion_length`.
     """
-    mask = mask.to(logps.dtype)
+    padding, mask = mask == 0, mask.to(logps.dtype)
+    # What stands on padding may overflow, and 0 times infinity is no 0.
+    logps, old_logps = logps.masked_fill(padding, 0), old_logps.masked_fill(padding, 0)
+    ref_logps, sampler_logps = (
+        None if values is None else values.masked_fill(padding, 0) for values in (ref_logps, sampler_logps)
+    )
     batch_size = logps.shape[0]
     segments = ranks.clamp(max=num_ranks)
     constants = advantages.new_tensor([overflow_advantage, early_eos_advantage]).expand(batch_size, 2)
@@ -116,7 +122,7 @@ def rank_grpo_loss(
         points = units.float().quantile(units.new_tensor(list(_QUANTILES.values())).float())
         metrics |= {f"ratio/{name}": point for name, point in zip(_QUANTILES, points.unbind(), strict=True)}
         if sampler_logps is not None:
-            difference = torch.nan_to_num(old_logps - sampler_logps, nan=0.0) * mask
+            difference = torch.nan_to_num(old_logps - sampler_logps, nan=0.0)
             mismatch = unit_mean(difference).exp()
             correction = mismatch.clamp(max=sampler_cap)
             metrics["sampler/weight_mean"] = (correction * present).sum() / num_units
@@ -133,11 +139,11 @@ def rank_grpo_loss(
 
     if aggregation == "rank":
         loss = _segment_mean(per_token, index, mask, counts).sum() / (batch_size * num_ranks)
-    elif aggregation in ("token", "bnpo"):
+    elif aggregation == "bnpo":
         loss = (per_token * mask).sum() / num_tokens
     elif aggregation == "grpo":
         loss = ((per_token * mask).sum(1) / mask.sum(1).clamp(min=1)).mean()
-    elif aggregation == "dapo":
+    elif aggregation in ("token", "dapo"):
         loss = (per_token * mask).sum() / (num_tokens if num_items is None else num_items)
     elif aggregation == "dr_grpo":
         if max_completion_length is None:
