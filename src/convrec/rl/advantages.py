@@ -8,28 +8,39 @@ Normalization = Literal["group", "within_list"]
 
 
 def rank_advantages(
-    returns: torch.Tensor, num_generations: int, normalization: Normalization = "group", scale: bool = True
+    returns: torch.Tensor,
+    num_generations: int,
+    normalization: Normalization = "group",
+    scale: bool = True,
+    kept: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return A_ik = (r_ik - mean) / (std + 1e-4), each rank over the G lists of its prompt (method, stage 2).
 
     `within_list` takes mean and standard deviation over the ranks of one list instead. Without `scale` the mean is
-    only subtracted. A group without spread gives zeros. Rows of one prompt are consecutive.
+    only subtracted. A group without spread gives zeros. Rows of one prompt are consecutive. Rows that are not `kept`
+    count in no mean or deviation, and get zeros.
 
-    Shape: (B, N), as `returns`. Raises `ValueError` where G does not divide B, or on an unknown normalization.
+    Shape: (B, N), as `returns`; kept (B,). Raises `ValueError` where G does not divide B, or on an unknown
+    normalization.
     """
     if returns.shape[0] % num_generations:
         raise ValueError(f"{returns.shape[0]} rows are no multiple of num_generations = {num_generations}")
+    kept = torch.ones_like(returns[:, 0], dtype=torch.bool) if kept is None else kept.bool()
+    counted = kept[:, None].expand_as(returns)
     if normalization == "group":
-        grouped, dim = returns.view(-1, num_generations, returns.shape[1]), 1
+        grouped, counted = (values.reshape(-1, num_generations, returns.shape[1]) for values in (returns, counted))
     elif normalization == "within_list":
-        grouped, dim = returns, 1
+        grouped = returns
     else:
         raise ValueError(f"normalization = {normalization!r}; use 'group' or 'within_list'")
-    centred = grouped - grouped.mean(dim=dim, keepdim=True)
+    size = counted.sum(dim=1, keepdim=True)
+    mean = (grouped * counted).sum(dim=1, keepdim=True) / size.clamp(min=1)
+    centred = (grouped - mean) * counted
     if scale:
-        if grouped.shape[dim] > 1:
-            centred = centred / (grouped.std(dim=dim, keepdim=True) + 1e-4)
+        deviation = (centred.square().sum(dim=1, keepdim=True) / (size - 1).clamp(min=1)).sqrt()
         # Means of equal floats can differ from them by rounding, which the 1e-4 would not hide in float32.
-        spread = grouped.amax(dim=dim, keepdim=True) - grouped.amin(dim=dim, keepdim=True)
-        centred = centred * (spread > 0)
+        spread = grouped.where(counted, -torch.inf).amax(dim=1, keepdim=True) > grouped.where(counted, torch.inf).amin(
+            dim=1, keepdim=True
+        )
+        centred = centred / (deviation + 1e-4) * spread
     return centred.reshape(returns.shape)
