@@ -1,4 +1,5 @@
 import inspect
+import textwrap
 from contextlib import nullcontext
 from itertools import count, permutations
 from pathlib import Path
@@ -8,7 +9,7 @@ import torch
 from peft import LoraConfig
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForSequenceClassification
-from trl import GRPOTrainer
+from trl import GRPOConfig, GRPOTrainer
 
 from convrec.data.catalog import Catalog
 from convrec.errors import InputError
@@ -22,7 +23,19 @@ from convrec.rl.logprobs import sampled_log_probs
 from convrec.rl.rewards import GroundedReward, RankReward, rank_returns
 from convrec.rl.trainer import RankGRPOTrainer
 from convrec.training.embedded import END
-from tests.rl.tiny import CATALOG, LINES, NUM_RANKS, series, tiny_trainer, varied_rows, weights
+from tests.rl.tiny import (
+    CATALOG,
+    LINES,
+    NUM_RANKS,
+    given_rollouts,
+    same_rows,
+    series,
+    tiny_trainer,
+    varied_rows,
+    weights,
+)
+
+ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture
@@ -42,6 +55,33 @@ def test_rank_grpo_on_policy_with_kl_learns(make, returns):
     assert sum(hits[-5:]) / 5 > 1.5 > 1.2 > sum(hits[:2]) / 2
     assert series(trainer, "kl")[0] < 1e-3 < series(trainer, "kl")[-1]
     assert series(trainer, "lists/in_catalog")[0] > 0.9
+
+
+@pytest.mark.parametrize("algorithm", ["rank_grpo", "grpo"])
+def test_masked_truncated_lists_leave_the_group_s_mean(make, algorithm):
+    trainer = make(algorithm=algorithm, mask_truncated_completions=True, max_completion_length=5, trl={
+        "rollout_func": _truncating})  # fmt: skip
+    chosen = [trainer.train_dataset[0]] * 16  # of the second group every list is truncated
+    batch = trainer._generate_and_score_completions(chosen)
+    kept = torch.tensor([True, True, False, True, True, False, True, True] + [False] * 8)
+    assert (batch["completion_mask"].any(1) == kept).all()
+    if algorithm == "rank_grpo":
+        expected = rank_advantages(trainer.reward_funcs[0].last_relevance[kept], 6)
+    else:
+        dcg = rank_returns(trainer.reward_funcs[0].last_relevance[kept], "log")[:, :1]
+        expected = rank_advantages(dcg, 6)
+    assert expected.any()
+    torch.testing.assert_close(batch["advantages"][kept], expected)
+    assert not batch["advantages"][~kept].any()
+
+
+def _truncating(prompts, trainer):
+    """Lists of Up and Dune, which are liked, and Heat and Her, some without their end."""
+    lines = ["Up (2009)\nDune (2021)", "Heat (1995)\nDune (2021)", "Up (2009)\nDune (2021)", "Up (2009)\nHer (2013)"]
+    texts = [lines[i % 4] + (END if i < 8 and i not in (2, 5) else "") for i in range(len(prompts))]
+    asked = [trainer._tokenizer.apply_chat_template(p, tokenize=False, add_generation_prompt=True) for p in prompts]
+    encode = trainer._tokenizer
+    return {"prompt_ids": encode(asked).input_ids, "completion_ids": encode(texts).input_ids, "logprobs": None}
 
 
 def test_every_step_logs_what_the_readme_promises(make):
@@ -274,8 +314,9 @@ def test_a_gradient_that_is_not_finite_stops_before_the_update(make):
         ("top_entropy_quantile", 0.5),
         ("use_bias_correction_kl", True),
         ("entropy_coef", 0.1),
-        ("loss_type", "grpo"),
-        ("importance_sampling_level", "sequence"),
+        ("loss_type", "dapo"),
+        ("importance_sampling_level", "token"),
+        ("remove_unused_columns", True),
         ("vllm_importance_sampling_mode", "sequence_mask"),
         ("top_p", 0.9),
         ("scale_rewards", "batch"),
@@ -287,6 +328,52 @@ def test_a_gradient_that_is_not_finite_stops_before_the_update(make):
 def test_base_options_without_effect_are_refused(tmp_path, option, value):
     with pytest.raises(ValueError, match=option):
         RankGRPOConfig(str(tmp_path), use_cpu=True, bf16=False, **{option: value})
+
+
+def test_the_example_of_the_documentation_trains_on_a_cpu(tiny_model, tmp_path, monkeypatch):
+    text = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    section = text.split("## In code\n")[1].split("\n## ")[0]
+    code = "\n".join(line for line in section.split("\n") if line.startswith("    "))
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "sft").symlink_to(tiny_model)
+    monkeypatch.chdir(tmp_path)
+    names = {"dataset": same_rows().select(range(1))}
+    exec(textwrap.dedent(code), names)
+    assert len(series(names["trainer"], "train_loss")) == 1
+
+
+def test_without_arguments_the_defaults_hold(tiny_model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    trainer = RankGRPOTrainer(str(tiny_model), RankReward(CATALOG, 20), train_dataset=same_rows())
+    assert trainer.args.output_dir == "model-Rank-GRPO" and trainer.args.num_ranks == 20
+
+
+def test_the_arguments_of_trl_are_refused(tiny_model, tmp_path):
+    with pytest.raises(TypeError, match="args is a GRPOConfig; give a convrec.rl.arguments.RankGRPOConfig"):
+        RankGRPOTrainer(str(tiny_model), RankReward(CATALOG, 20), GRPOConfig(str(tmp_path), use_cpu=True))
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        (["groundtruth"], "train_dataset has no groundtruth, which reward 'dcg' reads; it has prompt, seen_titles"),
+        (["groundtruth", "seen_titles"], "train_dataset has no groundtruth and no seen_titles"),
+        (["prompt"], "train_dataset has no prompt, which the trainer reads"),
+    ],
+)
+def test_a_dataset_without_a_column_is_refused(make, missing, message):
+    with pytest.raises(ValueError, match=message):
+        make(rows=same_rows().remove_columns(missing))
+
+
+def test_a_column_that_a_reward_names_is_needed_and_an_optional_one_is_not(make):
+    def mood(completions, mood, tone=None, **_):
+        return [0.0] * len(completions)
+
+    rewards = [RankReward(CATALOG, NUM_RANKS), mood]
+    with pytest.raises(ValueError, match="train_dataset has no mood, which reward 'mood' reads"):
+        make(rewards=rewards)
+    make(rewards=rewards, rows=same_rows().add_column("mood", ["sad"] * 64))
 
 
 def test_ranks_that_disagree_are_refused(make):
@@ -307,6 +394,27 @@ def test_ranks_that_disagree_are_refused(make):
 def test_half_set_options_are_refused(tmp_path, options):
     with pytest.raises(ValueError, match=next(iter(options)).replace("returns", "return_gamma")):
         RankGRPOConfig(str(tmp_path), use_cpu=True, bf16=False, **options)
+
+
+def test_a_beam_group_spread_over_processes_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(RankGRPOConfig, "world_size", 2)
+    options = {"use_cpu": True, "num_generations": 8, "per_device_train_batch_size": 4}
+    RankGRPOConfig(str(tmp_path), **options)
+    with pytest.raises(ValueError, match="beam_groups = True, but the 4 completions of a process are no multiple"):
+        RankGRPOConfig(str(tmp_path), beam_groups=True, **options)
+
+
+def test_token_aggregation_is_the_mean_over_the_tokens_of_a_step_however_it_is_split(make):
+    """The micro-batches hold completions of different lengths."""
+    results = []
+    for size in (16, 8):
+        options = {"per_device_train_batch_size": size, "gradient_accumulation_steps": 16 // size, "optim": "sgd"}
+        options |= {"aggregation": "token", "learning_rate": 0.1, "rows": varied_rows()}
+        trainer = make(**options, trl={"rollout_func": given_rollouts})
+        trainer.train()
+        results.append(weights(trainer))
+    for name, value in results[0].items():
+        torch.testing.assert_close(results[1][name], value, rtol=1e-4, atol=1e-6, msg=name)
 
 
 def test_the_newline_counts_reach_as_far_as_the_model_s_vocabulary(tiny_model, make, tmp_path):

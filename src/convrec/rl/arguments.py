@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from transformers.utils import is_torch_bf16_gpu_available
 from trl import GRPOConfig
 
 from convrec.rl.advantages import Normalization
@@ -33,13 +34,14 @@ PUBLISHED: dict[str, Published] = {
 
 # Base options that change what this trainer replaces: the one value that it takes, and what to do instead.
 _FIXED_OPTIONS: dict[str, tuple[Any, str]] = {
-    "loss_type": (GRPOConfig.loss_type, "choose the loss with `algorithm`, or with `aggregation`"),
-    "importance_sampling_level": ("token", "choose the unit of the ratio with `algorithm`, or with `level`"),
+    "loss_type": (None, "choose the loss with `algorithm`, or with `aggregation`"),
+    "importance_sampling_level": (None, "choose the unit of the ratio with `algorithm`, or with `level`"),
     "top_entropy_quantile": (1.0, "the loss covers every token of a rank"),
     "entropy_coef": (0.0, "the objective has no entropy bonus"),
     "use_adaptive_entropy": (False, "the objective has no entropy bonus"),
     "off_policy_mask_threshold": (None, "the clipped ratio bounds what is off-policy"),
     "use_bias_correction_kl": (False, "the KL penalty is the plain k3 estimator"),
+    "remove_unused_columns": (False, "the rewards read the other columns of the dataset"),
     "use_liger_kernel": (False, "its fused loss replaces the log-probabilities that the ranks need"),
     "router_aux_loss_coef": (None, "the loss has no term for a router"),
     "vllm_importance_sampling_mode": ("token_truncate", "weights are truncated per rank (token, list) by themselves"),
@@ -57,6 +59,8 @@ _FIXED_OPTIONS: dict[str, tuple[Any, str]] = {
 @dataclass
 class RankGRPOConfig(GRPOConfig):
     """GRPOConfig, with the method's own options; what is left None is as published for the algorithm.
+
+    `bf16` is on by default where the GPU supports it.
 
     Raises `ValueError` for options of the base that the trainer does not honour.
     """
@@ -86,6 +90,8 @@ class RankGRPOConfig(GRPOConfig):
     beta: float = field(default=1e-3, metadata={"help": "weight of the KL penalty, the plain k3 estimator"})
     use_bias_correction_kl: bool = field(default=False)
     disable_dropout: bool = field(default=True)
+    loss_type: str | None = field(default=None)  # type: ignore[assignment]
+    importance_sampling_level: str | None = field(default=None)  # type: ignore[assignment]
     vllm_importance_sampling_mode: str = field(default="token_truncate")
 
     def __post_init__(self) -> None:
@@ -96,6 +102,8 @@ class RankGRPOConfig(GRPOConfig):
         self.epsilon = published.epsilon_low if self.epsilon is None else self.epsilon
         self.epsilon_high = published.epsilon_high if self.epsilon_high is None else self.epsilon_high
         self.scale_rewards = published.scale_rewards if self.scale_rewards is None else self.scale_rewards
+        if self.bf16 is None:
+            self.bf16 = is_torch_bf16_gpu_available() and not self.fp16 and not self.use_cpu
         super().__post_init__()
         for name, (only, reason) in _FIXED_OPTIONS.items():
             if getattr(self, name) != only:
@@ -124,6 +132,12 @@ class RankGRPOConfig(GRPOConfig):
             raise ValueError(f"level = 'rank' needs algorithm 'rank_grpo', not {self.algorithm!r}")
         if self.beam_groups and (self.use_vllm or self.use_transformers_continuous_batching):
             raise ValueError("beam_groups = True needs the plain rollouts of transformers; set use_vllm to False")
+        completions = self.per_device_train_batch_size * (self.steps_per_generation or 1)
+        if self.beam_groups and completions % (self.num_generations or 1):
+            raise ValueError(
+                f"beam_groups = True, but the {completions} completions of a process are no multiple of "
+                f"num_generations = {self.num_generations}; a beam group cannot be spread over processes"
+            )
         if self.use_transformers_continuous_batching and self.repetition_penalty != 1:
             raise ValueError(
                 f"repetition_penalty = {self.repetition_penalty} needs the plain rollouts of transformers, or vLLM; "

@@ -1,5 +1,6 @@
 """Rank returns, and the reward that knows the catalog."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ _LIST_METRICS = {
     "lists/duplicates": "duplicates",
     "lists/seen": "seen",
 }
+_GIVEN_BY_TRL = {"prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric"}
 
 
 def rank_returns(relevance: torch.Tensor, kind: Returns, gamma: float | None = None) -> torch.Tensor:
@@ -127,6 +129,15 @@ class GroundedReward(RankReward):
     def describe(self, completions: Sequence[Any], seen_titles: Sequence[Sequence[str]]) -> dict[str, float]:
         """Return the mean number of grounded ranks."""
         return {"lists/grounded": float(self.last_relevance.sum(dim=1).mean())}
+
+
+def required_columns(reward: Any) -> set[str]:
+    """Return the columns of the dataset without which a reward function cannot be called; none for a reward model."""
+    if not callable(reward) or isinstance(reward, torch.nn.Module):
+        return set()
+    parameters = inspect.signature(reward).parameters.values()
+    named = {p.name for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    return named - _GIVEN_BY_TRL
 
 
 def completion_text(completion: Any) -> str:

@@ -6,6 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from trl.models.utils import unwrap_model_for_generation
 
 from convrec.rl.advantages import rank_advantages
 from convrec.rl.arguments import RankGRPOConfig
+from convrec.rl.checks import check_inputs
 from convrec.rl.constrained import RolloutConstraint
 from convrec.rl.dropout import disable_dropout
 from convrec.rl.logprobs import add_sampled_head
@@ -36,8 +38,8 @@ class RankGRPOTrainer(GRPOTrainer):
     With a `constraint`, rollouts hold catalog items alone, and the policy is the constrained distribution; the rows
     then have `seen_titles`.
 
-    Raises `ValueError` at construction for rewards and arguments that it does not honour, and `FloatingPointError`
-    in training when the loss or its gradient is not finite.
+    Raises `ValueError` or `TypeError` at construction for what it does not honour (`check_inputs`), and
+    `FloatingPointError` in training when the loss or its gradient is not finite.
     """
 
     args: Any  # RankGRPOConfig, whose fields the base declares as optional
@@ -49,25 +51,16 @@ class RankGRPOTrainer(GRPOTrainer):
         self,
         model: Any,
         reward_funcs: Any,
-        args: RankGRPOConfig,
+        args: RankGRPOConfig | None = None,
         constraint: RolloutConstraint | None = None,
         **kwargs: Any,
     ):
+        if args is None:
+            name = model if isinstance(model, str) else model.config.name_or_path
+            args = RankGRPOConfig(f"{Path(name).name}-Rank-GRPO")
         rewards = list(reward_funcs) if isinstance(reward_funcs, (list, tuple)) else [reward_funcs]
+        check_inputs(rewards, args, constraint, kwargs)
         self._rank_rewards = [i for i, reward in enumerate(rewards) if hasattr(reward, "last_relevance")]
-        if args.algorithm == "rank_grpo" and not self._rank_rewards:
-            raise ValueError(f"reward_funcs = {reward_funcs!r}; at least one must be a rank reward, as RankReward is")
-        for name in ("tools", "environment_factory"):
-            if kwargs.get(name) is not None:
-                raise ValueError(f"{name} is not honoured; a completion is one list, written in one turn")
-        for i in self._rank_rewards:
-            num_ranks = rewards[i].last_relevance.shape[1]
-            if num_ranks != args.num_ranks:
-                raise ValueError(
-                    f"num_ranks = {args.num_ranks}, but reward {i} is of {num_ranks} ranks; make them agree"
-                )
-        if constraint is not None:
-            _check_constraint(constraint, args, kwargs)
         self._constraint = constraint
         self.seconds: dict[str, float] = defaultdict(float)
         self.tokens = 0
@@ -151,6 +144,11 @@ class RankGRPOTrainer(GRPOTrainer):
         """Keep the weighted relevance of every rank of all processes, (B, N), beside TRL's scalars (B, functions)."""
         with self._timed("reward"):
             rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+            if self.args.mask_truncated_completions:  # TRL leaves rows without any reward out of the group's mean
+                ends = {*self.eos_token_ids, self._tokenizer.pad_token_id}
+                truncated = [ids[-1] not in ends for ids in completion_ids_list]
+                rewards[gather(torch.tensor(truncated, device=rewards.device))] = torch.nan
+            self._kept = ~rewards.isnan().all(dim=1)
             self._last_rollouts = (inputs, completions)
             weighted = [self.reward_funcs[i].last_relevance * self.reward_weights[i] for i in self._rank_rewards]
             if weighted:
@@ -172,9 +170,9 @@ class RankGRPOTrainer(GRPOTrainer):
             returns = returns + self._scalars / args.num_ranks
         flat = returns.view(-1, num_generations, returns.shape[1])
         self.note({"frac_rank_zero_std": (flat.amax(1) == flat.amin(1)).float().mean()})
-        advantages = rank_advantages(returns, num_generations, args.normalization, scale)
+        advantages = rank_advantages(returns, num_generations, args.normalization, scale, self._kept)
         if args.scalar_rewards == "sequence":
-            advantages = advantages + rank_advantages(self._scalars, num_generations, scale=scale)
+            advantages = advantages + rank_advantages(self._scalars, num_generations, scale=scale, kept=self._kept)
         return advantages
 
     def _generate_and_score_completions(self, inputs: list[dict]) -> dict[str, Any]:
@@ -258,17 +256,3 @@ class RankGRPOTrainer(GRPOTrainer):
                 f"is saved; the checkpoints in {self.args.output_dir} are good. Lower learning_rate "
                 f"({self.args.learning_rate}) or max_grad_norm ({self.args.max_grad_norm}), or use bf16 or fp32"
             )
-
-
-def _check_constraint(constraint: RolloutConstraint, args: RankGRPOConfig, options: dict[str, Any]) -> None:
-    """Raise `ValueError` where rollouts cannot be constrained, or have no room for a list."""
-    if args.use_vllm or args.use_transformers_continuous_batching or options.get("rollout_func") is not None:
-        raise ValueError("a constraint needs the plain rollouts of transformers; set use_vllm to False")
-    if constraint.num_ranks != args.num_ranks:
-        raise ValueError(f"num_ranks = {args.num_ranks}, the constraint's is {constraint.num_ranks}; make them agree")
-    longest = constraint.trie.longest(args.num_ranks)
-    if longest > (args.max_completion_length or 0):
-        raise ValueError(
-            f"max_completion_length = {args.max_completion_length}: {args.num_ranks} items of the catalog can take "
-            f"{longest} tokens; raise it to that"
-        )
