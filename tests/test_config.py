@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from convrec.config import load_params, parse_params
+from convrec.config import Params, load_params, parse_params
 from convrec.errors import InputError
 from convrec.profiles import compose, profile_names
 
@@ -51,6 +51,8 @@ def test_every_profile_is_valid(name, tmp_path):
             "  lora: {rank: 4, alpha: 8, dropout: 0.05}\n",
             "rank_grpo: lora.dropout = 0.05: lists are sampled and scored without dropout",
         ),
+        ("cutoffs: [5, 10, 20]", f"cutoffs: {[5] * 20000}", "list should have at most 100 items"),
+        ("num_conversations: 14400", "num_conversations: 1000000000000", "should be less than or equal to 1000000"),
         ("list_length: 20", "list_length: 10", "cutoffs reach 20"),
         ("max_prompt_length: 448", "max_prompt_length: 63", "common.max_prompt_length = 63: input should be greater"),
         ("  max_length: 512", "  max_length: 103", "yaml: sft.max_length = 103 has no room for a prompt (64 tokens"),
@@ -67,6 +69,11 @@ def test_every_profile_is_valid(name, tmp_path):
         ),
         ("    item: movie", "    item: '{movie}'", "common.domain.item = '{movie}': string should match pattern"),
         ("    items: movies", "    items: ''", "common.domain.items = ''"),
+        (
+            "  lora: null ",
+            "  lora: {rnk: 8, alpha: 16, dropout: 0.0} ",
+            "sft.lora.rnk: unknown parameter; did",
+        ),
         ("  reflect:\n", "  reflekt:\n", "demonstrations.reflekt: unknown parameter; did you mean 'reflect'?"),
     ],
 )
@@ -107,6 +114,22 @@ def test_missing_file_and_broken_yaml(tmp_path):
     (tmp_path / "params.yaml").write_text("common: [", encoding="utf-8")
     with pytest.raises(InputError, match="not YAML"):
         load_params(tmp_path / "params.yaml")
+
+
+def test_every_whole_number_has_bounds():
+    unbounded = []
+
+    def visit(schema, place):
+        if isinstance(schema, dict):
+            least, most = {"minimum", "exclusiveMinimum"}, {"maximum", "exclusiveMaximum"}
+            if schema.get("type") == "integer" and not (least & schema.keys() and most & schema.keys()):
+                unbounded.append(place)
+        parts = schema.items() if isinstance(schema, dict) else enumerate(schema) if isinstance(schema, list) else ()
+        for name, part in parts:
+            visit(part, f"{place}.{name}")
+
+    visit(Params.model_json_schema(), "")
+    assert not unbounded
 
 
 def test_config_imports_no_torch():

@@ -9,7 +9,8 @@ import pytest
 
 from convrec.cli import main
 from convrec.commands.stage import STAGES
-from convrec.config import Params, read_yaml
+from convrec.config import Params
+from convrec.yaml_files import read_yaml
 from tasks.dvc_stage import stages
 from tests.project import make_project
 

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from convrec.config import read_yaml
 from convrec.errors import InputError
 from convrec.evaluation.comparison import Gain
 from convrec.promotion.gates import (
@@ -25,6 +24,7 @@ from convrec.promotion.gates import (
     decision_markdown,
 )
 from convrec.promotion.policy import load_policy, parse_policy
+from convrec.yaml_files import read_yaml
 from tests.project import ROOT
 
 RAW = read_yaml(ROOT / "promotion.yaml")

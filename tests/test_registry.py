@@ -8,11 +8,12 @@ from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
 
 from convrec import registry, tracking
-from convrec.config import load_params, parse_params, read_yaml
+from convrec.config import load_params, parse_params
 from convrec.errors import InputError, Unavailable
 from convrec.model_card import MAX_DESCRIPTION, Facts, checkpoint_digest, render_card, with_decision
 from convrec.paths import Paths
 from convrec.stages.files import read_json
+from convrec.yaml_files import read_yaml
 from tests.project import ROOT
 from tests.recommending import save_model
 from tests.registered import create_name, make_workspace

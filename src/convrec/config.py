@@ -3,15 +3,16 @@
 import difflib
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
 from convrec.errors import InputError
 from convrec.paths import is_below
+from convrec.yaml_files import read_yaml
 
+LARGEST = 10**9  # of whole numbers whose size costs time alone, not memory
+Whole = Annotated[int, Field(le=LARGEST)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
 Month = Annotated[str, Field(pattern=r"^\d{4}-(0[1-9]|1[0-2])$")]
@@ -71,14 +72,18 @@ class Common(Section):
     profile: str = Field(description="the profile that these parameters came from; only a label")
     seed: int = Field(ge=0, lt=2**31)
     list_length: int = Field(ge=1, le=100, description="N, the ranks of a list")
-    cutoffs: list[Annotated[int, Field(ge=1)]] = Field(min_length=1, description="K of Recall@K and NDCG@K")
+    cutoffs: list[Annotated[int, Field(ge=1, le=100)]] = Field(
+        min_length=1, max_length=100, description="K of Recall@K and NDCG@K"
+    )
     domain: Domain
     instruction: Annotated[str, AfterValidator(_instruction)] | None = Field(
         description="the prompt's first line, {list_length}, {item} and {items} replaced (see `prompt_instruction`); "
         "none where the source's messages hold it"
     )
     max_prompt_length: int = Field(
-        ge=LEAST_PROMPT, description="tokens of a prompt, its chat template included; beyond, the oldest turns go"
+        ge=LEAST_PROMPT,
+        le=1_000_000,
+        description="tokens of a prompt, its chat template included; beyond, the oldest turns go",
     )
     repetition_penalty: float = Field(
         ge=1, le=10, description="of decoding, in rollouts too: what the text holds already scores lower; 1 is none"
@@ -105,7 +110,7 @@ class Common(Section):
 class Synthetic(Section):
     """The embedded world's size and period."""
 
-    num_conversations: int = Field(ge=30)
+    num_conversations: int = Field(ge=30, le=1_000_000)
     first_month: Month
     num_months: int = Field(ge=3, le=120)
 
@@ -129,7 +134,7 @@ class Data(Section):
     source: Literal["synthetic", "redial", "reddit", "reddit_movie", "files"]
     path: str = Field(description="folder of the source's files; a dep of the stage; synthetic reads nothing there")
     catalog: FileBelow | None = Field(description="reddit, files: name of the catalog's file there")
-    min_upvotes: int = Field(description="reddit_movie: an answer with fewer is no ground truth")
+    min_upvotes: Whole = Field(ge=-LARGEST, description="reddit_movie: an answer with fewer is no ground truth")
     max_quarantined: Share = Field(description="the stage fails when a larger share of any kind of rows is left out")
     validation_month: Month | None = Field(description="dated sources: validation rows are of this month")
     test_month: Month | None = Field(description="dated sources: test rows are of this month")
@@ -154,7 +159,7 @@ class Data(Section):
 class Budget(Section):
     """What the teacher may spend, over all calls that the project's cache holds."""
 
-    max_tokens: int | None = Field(ge=1, description="none for no limit")
+    max_tokens: int | None = Field(ge=1, le=10**12, description="none for no limit")
     max_cost: float | None = Field(gt=0, description="none for no limit; in the currency of the prices")
     prompt_price: float = Field(ge=0, description="of a million prompt tokens")
     completion_price: float = Field(ge=0, description="of a million completion tokens")
@@ -175,10 +180,12 @@ class Teacher(Section):
     model: str | None = Field(description="llm: the model's name at the endpoint")
     base_url: Url | None = Field(description="llm: an OpenAI-compatible endpoint; none for the default one")
     temperature: float | None = Field(ge=0, le=2, description="none: the model's own, where it accepts no other")
-    max_completion_tokens: int = Field(ge=16, description="of one answer, a reasoning model's thoughts included")
+    max_completion_tokens: int = Field(
+        ge=16, le=1_000_000, description="of one answer, a reasoning model's thoughts included"
+    )
     max_concurrency: int = Field(ge=1, le=1024, description="calls in flight")
     timeout_seconds: Positive
-    max_retries: int = Field(ge=0, description="of one call, after rate limits, server errors, broken answers")
+    max_retries: int = Field(ge=0, le=100, description="of one call, after rate limits, server errors, broken answers")
     max_failed: Share = Field(description="share of the prompts asked at a time that may stay without an answer")
     budget: Budget
 
@@ -211,19 +218,19 @@ class Remap(Section):
 class Reflect(Section):
     """Reflect: the judge's ratings (-2..2) of the best candidates."""
 
-    top: int = Field(ge=1, description="N_r, candidates that are rated")
+    top: int = Field(ge=1, le=100_000, description="N_r, candidates that are rated")
     gamma: float = Field(ge=0, description="weight of a rating")
-    candidates_per_call: int = Field(ge=1, description="llm: candidates rated in one call")
+    candidates_per_call: int = Field(ge=1, le=100_000, description="llm: candidates rated in one call")
 
 
 class Adjust(Section):
     """Adjust: the popularity correction s = w * s + b."""
 
-    epochs: int = Field(ge=0, description="at most; 0 leaves Adjust out")
-    patience: int = Field(ge=1, description="stop after so many epochs without a better likelihood on held_out")
+    epochs: Whole = Field(ge=0, description="at most; 0 leaves Adjust out")
+    patience: Whole = Field(ge=1, description="stop after so many epochs without a better likelihood on held_out")
     held_out: float = Field(ge=0, lt=1, description="share of the training prompts that it is not fitted on")
     learning_rate: Positive
-    batch_size: int = Field(ge=1)
+    batch_size: Whole = Field(ge=1)
     weight_penalty: float = Field(ge=0)
     bias_penalty: float = Field(ge=0)
 
@@ -244,17 +251,17 @@ class Demonstrations(Section):
 class EmbeddedModel(Section):
     """The small Qwen2 that `name: embedded` makes."""
 
-    vocab_size: int = Field(ge=300)
-    hidden_size: int = Field(ge=16)
-    intermediate_size: int = Field(ge=16)
-    num_layers: int = Field(ge=1)
-    num_heads: int = Field(ge=1)
-    num_key_value_heads: int = Field(ge=1)
-    conversations: int = Field(ge=1, description="training conversations among the texts it is trained on, at most")
-    catalog_pages: int = Field(ge=0, description="pages of an index to the catalog among the texts it is trained on")
-    epochs: int = Field(ge=0)
+    vocab_size: int = Field(ge=300, le=1_000_000)
+    hidden_size: int = Field(ge=16, le=65_536)
+    intermediate_size: int = Field(ge=16, le=1_000_000)
+    num_layers: int = Field(ge=1, le=1000)
+    num_heads: int = Field(ge=1, le=1024)
+    num_key_value_heads: int = Field(ge=1, le=1024)
+    conversations: Whole = Field(ge=1, description="training conversations among the texts it is trained on, at most")
+    catalog_pages: Whole = Field(ge=0, description="pages of an index to the catalog among the texts it is trained on")
+    epochs: Whole = Field(ge=0)
     learning_rate: Positive
-    batch_size: int = Field(ge=1)
+    batch_size: Whole = Field(ge=1)
 
     @model_validator(mode="after")
     def _heads_divide(self) -> "EmbeddedModel":
@@ -282,8 +289,8 @@ class BaseModelStage(Section):
 class Lora(Section):
     """Low-rank adapters on every linear layer; they are merged into the model that the stage writes."""
 
-    rank: int = Field(ge=1)
-    alpha: int = Field(ge=1)
+    rank: int = Field(ge=1, le=65_536)
+    alpha: Whole = Field(ge=1)
     dropout: float = Field(ge=0, lt=1)
 
 
@@ -297,11 +304,11 @@ class Optimization(Section):
     adam_beta2: Share
     weight_decay: float = Field(ge=0)
     max_grad_norm: Positive
-    per_device_batch_size: int = Field(ge=1)
-    gradient_accumulation_steps: int = Field(ge=1)
-    logging_steps: int = Field(ge=1)
-    save_steps: int = Field(ge=1)
-    keep_checkpoints: int = Field(ge=1, description="the newest so many, and the best")
+    per_device_batch_size: int = Field(ge=1, le=65_536)
+    gradient_accumulation_steps: Whole = Field(ge=1)
+    logging_steps: Whole = Field(ge=1)
+    save_steps: Whole = Field(ge=1)
+    keep_checkpoints: Whole = Field(ge=1, description="the newest so many, and the best")
     gradient_checkpointing: bool
 
 
@@ -312,7 +319,7 @@ class Training(Optimization):
     launch: FileBelow | None = Field(
         description="launch file of Accelerate for several processes, below configs/; none for one"
     )
-    num_processes: int = Field(ge=1, description="processes of such a launch, usually one a GPU")
+    num_processes: int = Field(ge=1, le=1024, description="processes of such a launch, usually one a GPU")
 
     def in_one_process(self) -> dict[str, Any]:
         """Return the changes with which one process trains on the same effective batch."""
@@ -325,8 +332,10 @@ class SFT(Training):
     """Stage `sft`: the negative log-likelihood of the demonstrations."""
 
     num_epochs: float = Field(gt=0, description="the length of the schedule")
-    checkpoint_step: int | None = Field(ge=1, description="stop at this step of the schedule; none for its end")
-    max_length: int = Field(ge=16, description="tokens of prompt and completion; the prompt is cut to what it leaves")
+    checkpoint_step: Whole | None = Field(ge=1, description="stop at this step of the schedule; none for its end")
+    max_length: int = Field(
+        ge=16, le=1_000_000, description="tokens of prompt and completion; the prompt is cut to what it leaves"
+    )
 
 
 class Rewards(Section):
@@ -350,9 +359,9 @@ class Rewards(Section):
 class RankGRPO(Training):
     """Stage `rank_grpo`. The optimiser steps once on `batch * accumulation` completions (times processes)."""
 
-    num_steps: int | None = Field(ge=1, description="optimiser steps; none to go by num_epochs")
+    num_steps: Whole | None = Field(ge=1, description="optimiser steps; none to go by num_epochs")
     num_epochs: float = Field(gt=0, description="passes over the training rows, where num_steps is none")
-    decay_step: int | None = Field(ge=1, description="from this step on the rate is decayed_learning_rate")
+    decay_step: Whole | None = Field(ge=1, description="from this step on the rate is decayed_learning_rate")
     decayed_learning_rate: float | None = Field(gt=0)
     algorithm: Literal["rank_grpo", "grpo", "gspo", "dr_grpo", "dapo"]
     start: str = Field(
@@ -364,8 +373,8 @@ class RankGRPO(Training):
     rewards: Rewards
     returns: Literal["exp_inf", "exp", "log"]
     return_gamma: float | None = Field(description="Gamma > 1 of `exp` returns")
-    num_generations: int = Field(ge=2, description="G")
-    num_iterations: int = Field(ge=1, description="mu; 1 is on-policy")
+    num_generations: int = Field(ge=2, le=1024, description="G")
+    num_iterations: Whole = Field(ge=1, description="mu; 1 is on-policy")
     beta: float = Field(ge=0, description="weight of the KL penalty to the policy that training starts from")
     epsilon_low: Share | None = Field(description="none for the algorithm's published one; so too below")
     epsilon_high: float | None = Field(ge=0)
@@ -375,15 +384,15 @@ class RankGRPO(Training):
     aggregation: Literal["rank", "token", "grpo", "bnpo", "dr_grpo", "dapo"] | None
     normalization: Literal["group", "within_list"]
     temperature: Positive
-    max_completion_length: int = Field(ge=8)
+    max_completion_length: int = Field(ge=8, le=1_000_000)
     rollouts: Literal["transformers", "beam", "vllm_colocate", "vllm_server"]
     constrained: bool = Field(description="rollouts hold nothing but catalog items, each once, none seen")
     vllm_gpu_memory_utilization: float = Field(gt=0, lt=1, description="vllm_colocate: its share of the GPU's memory")
     vllm_server_url: Url | None = Field(description="vllm_server: where it listens, e.g. http://127.0.0.1:8000")
     sampler_cap: Positive = Field(description="vLLM: cap of the weights that correct for its log-probabilities")
-    validation_steps: int = Field(ge=1, description="validation is measured every so many steps")
-    validation_prompts: int = Field(ge=1, description="on so many validation prompts")
-    sample_steps: int = Field(ge=1, description="some lists of a group are recorded every so many steps")
+    validation_steps: Whole = Field(ge=1, description="validation is measured every so many steps")
+    validation_prompts: Whole = Field(ge=1, description="on so many validation prompts")
+    sample_steps: Whole = Field(ge=1, description="some lists of a group are recorded every so many steps")
     output_checkpoint: Literal["best", "last"] = Field(description="best: by validation NDCG")
 
     @model_validator(mode="after")
@@ -430,14 +439,14 @@ class Evaluate(Section):
     """Stage `evaluate`: greedy lists on the test split."""
 
     engine: Literal["transformers", "vllm"]
-    batch_size: int = Field(ge=1, description="lists that are written at the same time")
-    vllm_tensor_parallel_size: int = Field(ge=1, description="GPUs over which vLLM spreads the model")
+    batch_size: Whole = Field(ge=1, description="lists that are written at the same time")
+    vllm_tensor_parallel_size: int = Field(ge=1, le=1024, description="GPUs over which vLLM spreads the model")
     vllm_gpu_memory_utilization: float = Field(gt=0, lt=1, description="vLLM's share of the GPU's memory")
-    max_completion_length: int = Field(ge=8)
-    bootstrap_samples: int = Field(ge=100)
+    max_completion_length: int = Field(ge=8, le=1_000_000)
+    bootstrap_samples: int = Field(ge=100, le=100_000)
     constrained: bool = Field(description="SFT and Rank-GRPO write lists from the catalog alone, too")
-    neighbours: int = Field(ge=1, description="training conversations that vote in the baseline of that name")
-    max_prompts: int | None = Field(ge=1, description="evaluate on this many test prompts; none for all")
+    neighbours: Whole = Field(ge=1, description="training conversations that vote in the baseline of that name")
+    max_prompts: Whole | None = Field(ge=1, description="evaluate on this many test prompts; none for all")
 
 
 class Report(Section):
@@ -470,24 +479,12 @@ class Params(Section):
         return self
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Return a YAML 1.2 mapping, as DVC reads it (under YAML 1.1, `1e-4` would be a string)."""
-    try:
-        value = YAML(typ="safe", pure=True).load(path)
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file; run from the project's folder") from None
-    except YAMLError as error:
-        raise InputError(f"{path}: not YAML: {error}") from None
-    if not isinstance(value, dict):
-        raise InputError(f"{path}: a mapping of sections is needed, not {type(value).__name__}")
-    return value
-
-
 def _known_fields(location: tuple[int | str, ...]) -> list[str]:
     """Return the field names of the section that holds `location`."""
     model: Any = Params
     for part in location[:-1]:
-        model = model.model_fields[part].annotation
+        annotation = model.model_fields[part].annotation  # a section, or one that may be null
+        model = next(kind for kind in (*get_args(annotation), annotation) if hasattr(kind, "model_fields"))
     return list(model.model_fields)
 
 

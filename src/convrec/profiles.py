@@ -5,8 +5,9 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from convrec.config import parse_params, read_yaml
+from convrec.config import parse_params
 from convrec.errors import InputError
+from convrec.yaml_files import parse_yaml, read_commented_yaml, read_yaml
 
 FOLDER, BASE, TARGET = Path("profiles"), "embedded", Path("params.yaml")
 PREVIOUS = Path("params.previous.yaml")
@@ -38,8 +39,7 @@ def compose(name: str, settings: list[str], folder: Path = FOLDER) -> Any:
         raise InputError(f"{folder}: no such folder, or none of profiles; run from the project's folder")
     if name not in known:
         raise InputError(f"no profile {name!r}; there are {', '.join(known)}")
-    yaml = YAML()
-    params = yaml.load(folder / f"{BASE}.yaml")
+    params = read_commented_yaml(folder / f"{BASE}.yaml")
     if name != BASE:
         _merge(params, read_yaml(folder / f"{name}.yaml"), f"profiles/{name}.yaml")
     params["common"]["profile"] = name
@@ -53,7 +53,7 @@ def _set(params: Any, settings: list[str]) -> None:
         key, equals, value = setting.partition("=")
         if not equals:
             raise InputError(f"--set {setting}: write KEY=VALUE, for instance data.path=../redial")
-        changes: Any = YAML().load(value)
+        changes = parse_yaml(value, f"--set {setting}", keep_comments=True)
         for part in reversed(key.split(".")):
             changes = {part: changes}
         _merge(params, changes, f"--set {setting}")
@@ -71,8 +71,7 @@ def change_params(settings: list[str]) -> str:
 
     Raises `InputError` on an unknown key and on a value that the parameters do not allow; the file then stays.
     """
-    read_yaml(TARGET)
-    params = YAML().load(TARGET)
+    params = read_commented_yaml(TARGET)
     _set(params, settings)
     if not _write(params, "params.yaml"):
         return f"params.yaml has {', '.join(settings)} already"

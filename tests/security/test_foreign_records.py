@@ -15,6 +15,7 @@ from convrec.errors import InputError
 from convrec.versions import record as versions
 from convrec.versions.restore import restore
 from convrec.versions.trust import check_contents, check_names
+from tests.test_yaml_files import BOMB
 from tests.versions.test_restore import RAW, _commit, _is_first, _refused, history, past  # noqa: F401  (two are fixtures)
 
 FILE = f"{RAW}.dvc"
@@ -99,6 +100,18 @@ def test_records_that_do_more_than_name_data_are_refused(name, content, words):
     check_contents({FILE: _dvc_file("films", "1" * 32 + ".dir"), "data/x.dvc": _dvc_file("x")}, present, "abc")
     with pytest.raises(InputError, match=f"--run abc: no commit here holds its {name}.*{words}"):
         check_contents({name: content}, present, "abc")
+
+
+@pytest.mark.parametrize("name", ["params.yaml", "data/evil.dvc", "dvc.lock"])
+def test_aliases_that_stand_for_more_than_a_computer_holds_are_refused(history, name):  # noqa: F811
+    told = _refused(_forge({**_recorded(history.first), name: BOMB.encode()}), force=True)
+    assert f"its {name}, which is no plain YAML mapping: not usable as YAML (more than 100,000 values" in told
+
+
+def test_such_aliases_in_a_local_file_are_refused_too(history):  # noqa: F811
+    run_id = _forge(_recorded(history.first))
+    Path("local.dvc").write_text(BOMB)
+    assert "local.dvc: not usable as YAML (more than 100,000 values" in _refused(run_id, force=True)
 
 
 def test_no_data_is_brought_beside_the_code(history):  # noqa: F811

@@ -57,7 +57,7 @@ def test_nothing_in_the_library_unpickles_or_runs_text():
         name, calls = path.relative_to(SOURCE).as_posix(), _calls(path)
         assert not calls & unsafe, name
         assert not any(call.endswith(endings) for call in calls), name
-        assert "import yaml" not in path.read_text(encoding="utf-8"), f"{name}: use convrec.config.read_yaml"
+        assert "import yaml" not in path.read_text(encoding="utf-8"), f"{name}: use convrec.yaml_files.read_yaml"
         if name not in ("pretrained.py", "training/export.py"):
             assert not any(call.endswith(".from_pretrained") for call in calls), f"{name}: use convrec.pretrained"
 

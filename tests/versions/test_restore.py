@@ -16,11 +16,11 @@ from dvc.rwlock import rwlock
 from mlflow.utils.validation import _validate_tag
 
 from convrec import tracking
-from convrec.config import read_yaml
 from convrec.errors import InputError
 from convrec.paths import Paths
 from convrec.versions import record as versions
 from convrec.versions.restore import restore
+from convrec.yaml_files import read_yaml
 
 GRAPH = f"""stages:
   data:

@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from convrec.config import Section, Share, read_yaml
+from convrec.config import Section, Share
 from convrec.errors import InputError
+from convrec.yaml_files import read_yaml
 
 POLICY_FILE = Path("promotion.yaml")
 _RANKED = ("ndcg", "recall", "hit_rate")  # metrics that take a cutoff
@@ -93,7 +94,7 @@ def resolve_metric(name: str, cutoffs: Sequence[int], field: str) -> str:
     """
     if name in _RANKED:
         return f"{name}_at_{max(cutoffs)}"
-    match = re.fullmatch(rf"({'|'.join(_RANKED)})_at_(\d+)", name)
+    match = re.fullmatch(rf"({'|'.join(_RANKED)})_at_(\d{{1,9}})", name)
     if name == "mrr" or (match and int(match[2]) in cutoffs):
         return name
     if match:

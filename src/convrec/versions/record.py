@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
+from convrec.errors import InputError
+from convrec.yaml_files import parse_yaml
 
 FOLDER = "versions"  # among a run's artifacts
 DIGEST_TAG = "versions.md5"
@@ -82,8 +82,8 @@ def digest(files: dict[str, bytes]) -> str:
 def parse_mapping(content: bytes) -> dict[str, Any]:
     """Return a YAML 1.2 mapping as DVC reads it; an empty one for what is no such thing."""
     try:
-        value = YAML(typ="safe", pure=True).load(content)
-    except YAMLError:
+        value = parse_yaml(content, "a file of the versions")
+    except InputError:
         return {}
     return value if isinstance(value, dict) else {}
 

@@ -24,6 +24,7 @@ from convrec.versions.record import (
 from convrec.versions.terminal import plain
 from convrec.versions.trust import check_contents, check_names
 from convrec.versions.workspace import Out
+from convrec.yaml_files import parse_yaml
 
 _COMMIT = re.compile("[0-9a-f]{40,64}")  # the record's: else no command is made of it
 
@@ -221,6 +222,8 @@ def restore(run_id: str, *, force: bool = False) -> str:
     check_names(list(recorded.files), run_id)
     wanted = {name: content for name, content in recorded.files.items() if name != GRAPH}
     check_contents({name: text for name, text in wanted.items() if not _is_committed(name, text)}, present, run_id)
+    for name, content in {**present, **wanted}.items():  # DVC, which reads them all, has no bounds
+        parse_yaml(content, f"--run {run_id}: its {name}" if name in wanted else name, remedy="nothing is restored")
     files = _changed(wanted)
     unsaved = _not_in_git(_existing(files))
     if not force:

@@ -11,6 +11,7 @@ from ruamel.yaml.error import YAMLError
 from convrec.errors import InputError
 from convrec.paths import is_below
 from convrec.versions.record import GRAPH, LOCK, PARAMS, parse_mapping
+from convrec.yaml_files import parse_yaml
 
 _HASH = re.compile(r"[0-9a-f]{32}(\.dir)?")
 _DATA = "data"  # the folder that holds data and no code
@@ -60,14 +61,15 @@ def check_contents(files: dict[str, bytes], present: dict[str, bytes], run_id: s
 
 def _plain_mapping(content: bytes, what: str) -> dict[str, Any]:
     """Return a file's mapping; raises `InputError` where DVC, which reads with libyaml, could see another one."""
+    what, remedy = f"{what}, which is no plain YAML mapping", "nothing is restored"
+    value = parse_yaml(content, what, remedy=remedy)
     try:
-        value = parse_mapping(content)
         text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8").read()
-        if value and value == YAML(typ="safe").load(text):
+        if isinstance(value, dict) and value and value == YAML(typ="safe").load(text):
             return value
-    except (YAMLError, ValueError, RecursionError):  # no UTF-8, no such date, no end
+    except (YAMLError, ValueError, RecursionError):  # what libyaml does not take
         pass
-    raise InputError(f"{what}, which is no plain YAML mapping; nothing is restored")
+    raise InputError(f"{what}; {remedy}")
 
 
 def _outs(stage: Any) -> list[Any]:
