@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
 
 from convrec.config import load_params
 from convrec.data.catalog import Catalog, Item
 from convrec.data.conversations import messages_of
 from convrec.data.mentions import Mentions
+from convrec.data.parquet import MAX_ITEMS, parquet_frame
 from convrec.data.titles import line, title_and_year
 from convrec.device import pick_device
 from convrec.errors import InputError
@@ -86,7 +86,7 @@ class Recommender:
         weights = load_model(model, trust_remote_code=trust_remote_code, dtype="auto")
         weights.to(pick_device(device))
         tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code)
-        return cls(weights, tokenizer, Catalog.from_frame(pd.read_parquet(catalog)), settings)
+        return cls(weights, tokenizer, Catalog.from_frame(parquet_frame(Path(catalog), max_rows=MAX_ITEMS)), settings)
 
     def recommend(
         self,

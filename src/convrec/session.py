@@ -1,5 +1,6 @@
 """A session of `convrec chat`: what each line does."""
 
+import re
 from collections.abc import Sequence
 
 from convrec.errors import InputError
@@ -41,8 +42,8 @@ class Session:
             self._reset()
             return "a new conversation"
         if command == "/n":
-            if not argument.isdecimal() or int(argument) < 1:
-                raise InputError(f"/n {argument}: give a number of items, from 1")
+            if not re.fullmatch("[1-9][0-9]{0,8}", argument):
+                raise InputError(f"/n {argument:.40}: give a number of items, from 1")
             self._n = int(argument)
         elif command == "/deny":
             if not argument:

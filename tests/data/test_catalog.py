@@ -73,6 +73,7 @@ def test_csv_json_lines_and_pickle_read_alike(tmp_path):
         ("c.csv", b"title,year\nGood, Bad,1995\n", "row 2: more fields"),
         ("c.csv", b"title,year\n\xff\xfe,1\n", "is not UTF-8"),
         ("c.jsonl", b'{"title": "Heat"}\n{"title"\n', "row 2: not JSON"),
+        ("c.jsonl", b'{"title": "Heat", "title": "Up"}\n', "row 1: field 'title' stands twice"),
         ("c.jsonl", b"[1]\n", "row 1: a JSON object is needed"),
         ("c.pkl", b"no pickle", "not a readable pickle"),
         ("c.pkl", pickle.dumps({"Heat": 1995}), "no plain list"),

@@ -106,7 +106,7 @@ def test_dates_of_parquet_beyond_those_of_python_are_told(tmp_path, type_, value
     folder = _folder(tmp_path)
     table = pa.Table.from_pylist([GOOD]).append_column("date", pa.array([value], pa.int64()).view(type_))
     pq.write_table(table, folder / "conversations.parquet")
-    with pytest.raises(InputError, match=r"conversations.parquet: not readable as Parquet|date is no day"):
+    with pytest.raises(InputError, match=r"conversations.parquet: not a readable Parquet file|date is no day"):
         _read(folder)
 
 
@@ -132,6 +132,7 @@ DEEP = '{"messages": ' + "[" * 100_000
         (_lines(GOOD, end="") + _lines(GOOD, end=""), "not JSON"),
         (_lines(GOOD, end="").replace('"', "'"), "not JSON"),
         (DEEP, "not JSON"),
+        (_lines(GOOD, end="").replace("}", ', "date": "", "date": "2022-01-01"}', 1), "a field stands twice"),
         ('{"date": ' + "9" * 5000 + "}", "not JSON"),
         ("[]", "no JSON object"),
         ("null", "no JSON object"),
@@ -200,9 +201,12 @@ def test_a_line_of_100_mb_is_kept_aside_without_filling_the_memory(tmp_path, fil
         (lambda f: (f / "conversations.jsonl").write_text(""), r"none of its rows can be used \(there is none\)"),
         (lambda f: (f / "conversations.jsonl").write_text("\n \r\n"), r"none of its rows can be used \(there is none"),
         (lambda f: (f / "conversations-2.jsonl").mkdir(), "conversations-2.jsonl: no file"),
-        (lambda f: (f / "conversations-2.parquet").mkdir(), "conversations-2.parquet: not readable as Parquet"),
-        (lambda f: (f / "conversations-2.parquet").write_bytes(b""), "conversations-2.parquet: not readable"),
-        (lambda f: (f / "conversations-2.parquet").write_bytes(b"PAR1" * 9), "conversations-2.parquet: not readable"),
+        (lambda f: (f / "conversations-2.parquet").mkdir(), "conversations-2.parquet: not a readable Parquet file"),
+        (lambda f: (f / "conversations-2.parquet").write_bytes(b""), "conversations-2.parquet: not a readable Parquet"),
+        (
+            lambda f: (f / "conversations-2.parquet").write_bytes(b"PAR1" * 9),
+            "conversations-2.parquet: not a readable Parquet",
+        ),
         (lambda f: (f / "catalog.csv").unlink(), "catalog.csv: no such catalog file; set data.path to where it is"),
         (lambda f: (f / "catalog.csv").rename(f / "catalog.jsonl"), "has catalog.jsonl: set data.catalog to that name"),
         (lambda f: (f / "catalog.csv").rename(f / "catalog.tsv"), "has catalog.tsv, which is not read: save it as cat"),
@@ -266,7 +270,7 @@ def test_a_parquet_file_that_was_cut_is_told(tmp_path):
     whole = (folder / "conversations.parquet").read_bytes()
     for share in (0.1, 0.5, 0.99):
         (folder / "conversations.parquet").write_bytes(whole[: int(len(whole) * share)])
-        with pytest.raises(InputError, match=r"conversations.parquet: not readable as Parquet .*write the file again"):
+        with pytest.raises(InputError, match=r"conversations.parquet: not a readable Parquet file .*write it again"):
             _read(folder)
 
 
@@ -278,7 +282,7 @@ def test_parquet_strings_that_are_no_utf_8_are_told(tmp_path):
     truth = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), item)
     table = pa.Table.from_pylist([GOOD]).drop_columns("groundtruth").append_column("groundtruth", truth)
     pq.write_table(table, folder / "conversations.parquet")
-    with pytest.raises(InputError, match=r"conversations.parquet: not readable as Parquet .*utf-8"):
+    with pytest.raises(InputError, match=r"conversations.parquet: not a readable Parquet file .*utf-8"):
         _read(folder)
 
 

@@ -109,6 +109,7 @@ def test_a_file_is_scored_as_the_library_scores_lists(tmp_path_factory, lines):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
+        ('{"items": [], "items": ["Heat (1995)"]}', "line 2: field 'items' stands twice; remove one"),
         ("{", r"line 2: not JSON \(.*\); give one object a line"),
         ("[1]", r"line 2: \[1\] is no object"),
         ('{"response": ' + "[" * 5000, "line 2: not "),
@@ -163,8 +164,11 @@ def test_the_cutoffs_not_given_are_those_up_to_the_length(tmp_path, capsys, leng
         (["--cutoffs", "5,x"], "--cutoffs 5,x: give whole numbers"),
         (["--cutoffs", "0,2"], "--cutoffs 0,2: give numbers from 1 to --list-length 3"),
         (["--cutoffs", "4"], "--cutoffs 4: give numbers from 1 to --list-length 3"),
-        (["--list-length", "0"], "--list-length 0: give 1 or more"),
-        (["--year-tolerance", "-1"], "--year-tolerance -1: give 0 or more"),
+        (["--list-length", "0"], "--list-length: 0: give a whole number, 1 to 1,000"),
+        (["--year-tolerance", "-1"], "--year-tolerance: -1: give a whole number, 0 to 1,000"),
+        (["--list-length", "1000000000"], "--list-length: 1000000000: give a whole number, 1 to 1,000"),
+        (["--list-length", "1000", "--cutoffs", ",".join(map(str, range(1, 102)))], "101 numbers; give 100 at most"),
+        (["--cutoffs", "9" * 5000], "99: give whole numbers with commas between"),
         (["--predictions", "nowhere.jsonl"], "--predictions nowhere.jsonl: no such file"),
         (["--catalog", "nowhere.csv"], "--catalog nowhere.csv: no such file"),
     ],

@@ -4,9 +4,12 @@ What a command needs is imported when it runs, so that `convrec --help` and a mi
 """
 
 import argparse
+import re
 from collections.abc import Callable
 from typing import Any
 
+LARGEST = 10**9  # of numbers that nothing else bounds
+_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 Run = Callable[[argparse.Namespace], int | None]
 
 
@@ -23,3 +26,15 @@ def add_command(
     if run is not None:
         command.set_defaults(run=run)
     return command
+
+
+def whole_number(least: int, most: int = LARGEST) -> Callable[[str], int]:
+    """Return the `type` of an option that is a whole number within bounds; its help names them by `%(type)s`."""
+
+    def read(text: str) -> int:
+        if not _WHOLE.fullmatch(text) or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text:.40}: give a whole number, {read.__name__}")
+        return int(text)
+
+    read.__name__ = f"{least} to {most:,}"
+    return read

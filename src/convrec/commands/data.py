@@ -5,8 +5,7 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from convrec.commands import add_command
-from convrec.errors import InputError
+from convrec.commands import add_command, whole_number
 
 
 def extend(data: argparse.ArgumentParser) -> None:
@@ -20,7 +19,9 @@ def extend(data: argparse.ArgumentParser) -> None:
         "new", metavar="NEW", nargs="?", default="workspace", help="the same; the workspace if none"
     )
     difference.add_argument("--json", type=Path, metavar="FILE", help="write the whole of it as JSON, too")
-    difference.add_argument("--limit", type=int, default=20, help="names shown of each kind of change")
+    difference.add_argument(
+        "--limit", type=whole_number(0), default=20, help="names shown of each kind of change, %(type)s"
+    )
     restore = add_command(commands, "restore", _restore, "bring back the data and the parameters of a past run")
     restore.add_argument("--run", dest="run_id", required=True, metavar="RUN_ID", help="of a pipeline's or a stage's")
     restore.add_argument("--force", action="store_true", help="even over changes that git does not hold; they are kept")
@@ -28,8 +29,10 @@ def extend(data: argparse.ArgumentParser) -> None:
     sample = add_command(commands, "sample", _sample, text)
     sample.add_argument("folder", type=Path, metavar="FOLDER")
     sample.add_argument("--until", default="2022-12", metavar="MONTH", help="the last month, of 2022")
-    sample.add_argument("--conversations", type=int, default=14_400, help="of the whole year")
-    sample.add_argument("--seed", type=int, default=17)
+    sample.add_argument(
+        "--conversations", type=whole_number(1, 1_000_000), default=14_400, help="of the whole year, %(type)s"
+    )
+    sample.add_argument("--seed", type=whole_number(0, 2**31 - 1), default=17, help="%(type)s: %(default)s")
     text = "download a public dataset from the Hugging Face hub, pinned and checked"
     _add_fetch_options(add_command(commands, "fetch", lambda options: _fetch("dataset", options), text))
 
@@ -64,8 +67,6 @@ def _restore(options: argparse.Namespace) -> None:
 
 
 def _sample(options: argparse.Namespace) -> None:
-    if options.conversations < 1:
-        raise InputError(f"--conversations {options.conversations}: give 1 or more")
     from convrec.data.sample import write_sample
 
     written = write_sample(options.folder, options.until, options.conversations, options.seed)

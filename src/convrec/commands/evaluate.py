@@ -3,15 +3,17 @@
 import argparse
 import json
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
-from convrec.commands import add_command
+from convrec.commands import add_command, whole_number
 from convrec.config import load_params
 from convrec.errors import InputError
 from convrec.paths import Paths
 
 SPLITS = ("train", "validation", "test")
+MAX_RANKS, MAX_CUTOFFS = 1000, 100
 
 
 def extend(command: argparse.ArgumentParser) -> None:
@@ -29,11 +31,15 @@ def extend(command: argparse.ArgumentParser) -> None:
         help="score a Hugging Face folder or name, or a registry version (models:/NAME@ALIAS); may be repeated",
     )
     what.add_argument("--checkpoints", metavar="STAGES", help="score the kept checkpoints of sft, rank_grpo, or both")
-    command.add_argument("--every", type=int, metavar="STEPS", help="of checkpoints: those of every so many steps")
+    command.add_argument(
+        "--every", type=whole_number(0), metavar="STEPS", help="of checkpoints: those of every so many steps"
+    )
     command.add_argument(
         "--split", choices=SPLITS, help="test for --model and validation for --checkpoints, if not given"
     )
-    command.add_argument("--max-prompts", type=int, metavar="N", help="the first N prompts, for evaluate.max_prompts")
+    command.add_argument(
+        "--max-prompts", type=whole_number(0), metavar="N", help="the first N prompts, for evaluate.max_prompts"
+    )
     command.add_argument("--engine", choices=("transformers", "vllm"), help="for evaluate.engine")
     command.add_argument("--constrained", action="store_true", help="of --model: lists from the catalog alone")
     command.add_argument("--json", action="store_true", help="print one JSON object a model, or one of all checkpoints")
@@ -60,9 +66,10 @@ def add_score(commands: Any) -> None:
     protocols = "evaluation drops seen and unknown lines and closes the ranks, reward keeps every line at its rank"
     command.add_argument("--protocol", choices=("evaluation", "reward"), default="evaluation", help=protocols)
     command.add_argument("--cutoffs", metavar="K,...", help="those of Recall@K and so on: 5,10,15,20 up to N, or N")
-    command.add_argument("--list-length", type=int, default=20, metavar="N", help="the ranks that count: %(default)s")
-    tolerance = "years by which a title's year may be off: %(default)s"
-    command.add_argument("--year-tolerance", type=int, default=2, metavar="YEARS", help=tolerance)
+    ranks = "the ranks that count, %(type)s: %(default)s"
+    command.add_argument("--list-length", type=whole_number(1, MAX_RANKS), default=20, metavar="N", help=ranks)
+    tolerance = "years by which a title's year may be off, %(type)s: %(default)s"
+    command.add_argument("--year-tolerance", type=whole_number(0, 1000), default=2, metavar="YEARS", help=tolerance)
     command.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -106,20 +113,17 @@ def _results(_options: argparse.Namespace) -> None:
 
 
 def _score(options: argparse.Namespace) -> None:
-    if options.list_length < 1:
-        raise InputError(f"--list-length {options.list_length}: give 1 or more")
-    try:
-        given = options.cutoffs.split(",") if options.cutoffs is not None else ()
-        cutoffs = sorted({int(cutoff) for cutoff in given})
-    except ValueError:
-        raise InputError(f"--cutoffs {options.cutoffs}: give whole numbers with commas between, as 5,10") from None
+    given = options.cutoffs.split(",") if options.cutoffs is not None else []
+    if not all(re.fullmatch("[0-9]{1,9}", cutoff) for cutoff in given):
+        raise InputError(f"--cutoffs {options.cutoffs:.40}: give whole numbers with commas between, as 5,10")
+    cutoffs = sorted({int(cutoff) for cutoff in given})
+    if len(cutoffs) > MAX_CUTOFFS:
+        raise InputError(f"--cutoffs: {len(cutoffs):,} numbers; give {MAX_CUTOFFS} at most")
     cutoffs = cutoffs or [k for k in (5, 10, 15, 20) if k <= options.list_length] or [options.list_length]
     if cutoffs[0] < 1 or cutoffs[-1] > options.list_length:
         raise InputError(
-            f"--cutoffs {options.cutoffs}: give numbers from 1 to --list-length {options.list_length}, or raise that"
+            f"--cutoffs {','.join(given):.40}: give numbers from 1 to --list-length {options.list_length}, or raise it"
         )
-    if options.year_tolerance < 0:
-        raise InputError(f"--year-tolerance {options.year_tolerance}: give 0 or more")
     if not options.predictions.is_file():
         raise InputError(f"--predictions {options.predictions}: no such file, or a folder; name a JSON-lines file")
     from convrec.data.catalog_files import open_catalog

@@ -3,9 +3,8 @@
 import argparse
 from typing import Any
 
-from convrec.commands import add_command
+from convrec.commands import add_command, whole_number
 from convrec.config import load_params
-from convrec.errors import InputError
 from convrec.paths import Paths
 from convrec.profiles import apply_profile, profile_names
 
@@ -28,11 +27,13 @@ def add(commands: Any) -> None:
         metavar="NAMES",
         help="separated by commas: rank_grpo:RETURNS (exp_inf, log, exp:GAMMA), grpo, gspo, dr_grpo, dapo",
     )
-    comparison.add_argument("--seeds", type=int, default=3, help="runs of each, from common.seed on")
-    comparison.add_argument("--steps", type=int, help="steps of each run; rank_grpo.num_steps where it is not given")
+    runs = "runs of each, %(type)s, from common.seed on: %(default)s"
+    steps = "steps of each run, %(type)s; rank_grpo.num_steps where it is not given"
+    comparison.add_argument("--seeds", type=whole_number(1, 1000), default=3, help=runs)
+    comparison.add_argument("--steps", type=whole_number(1), help=steps)
     text = "train SFT on the lists after each step, and compare"
     ablation = add_command(commands, "ablate-demonstrations", _ablate, text)
-    ablation.add_argument("--seeds", type=int, default=1, help="runs of each, from common.seed on")
+    ablation.add_argument("--seeds", type=whole_number(1, 1000), default=1, help=runs)
 
 
 def _profile(options: argparse.Namespace) -> None:
@@ -40,7 +41,6 @@ def _profile(options: argparse.Namespace) -> None:
 
 
 def _compare(options: argparse.Namespace) -> None:
-    _check_seeds(options.seeds)
     from convrec.compare import compare
 
     page = compare(load_params(), Paths(), options.algorithms.split(","), options.seeds, options.steps)
@@ -48,12 +48,6 @@ def _compare(options: argparse.Namespace) -> None:
 
 
 def _ablate(options: argparse.Namespace) -> None:
-    _check_seeds(options.seeds)
     from convrec.ablation import ablate
 
     print(f"As JSON: {ablate(load_params(), Paths(), options.seeds)}")
-
-
-def _check_seeds(seeds: int) -> None:
-    if seeds < 1:
-        raise InputError(f"--seeds {seeds}: give 1 or more")

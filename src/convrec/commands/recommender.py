@@ -4,10 +4,12 @@ import argparse
 import sys
 from typing import Any
 
-from convrec.commands import add_command
+from convrec.commands import add_command, whole_number
+from convrec.errors import InputError
 
 CHAMPION_URI = "models:/convrec-recommender@champion"
 _PAGE = "docs/recommender.md"
+_NOT_UTF8 = InputError("stdin: not UTF-8; convert what you write there to UTF-8")
 
 
 def add(commands: Any) -> None:
@@ -22,26 +24,38 @@ def add(commands: Any) -> None:
         help="a user's words, or `User: …` and `Assistant: …` lines; - for stdin",
     )
     for command in (recommend, chat):
-        command.add_argument("-n", type=int, default=20, help="items of a list: %(default)s")
+        command.add_argument("-n", type=whole_number(1), default=20, help="items of a list: %(default)s")
         command.add_argument("--deny", action="append", default=[], metavar="TITLE", help="never this; repeatable")
         command.add_argument("--allow", action="append", metavar="TITLE", help="nothing but this; repeatable")
     recommend.add_argument("--json", action="store_true", help="print one JSON array")
     for command in (recommend, chat, app):
         command.add_argument(
-            "--model", metavar="NAME", help=f"models:/NAME@ALIAS or a folder: {CHAMPION_URI}, if not given"
+            "--model",
+            metavar="NAME",
+            default=None if command is app else CHAMPION_URI,
+            help=f"models:/NAME@ALIAS or a folder: {CHAMPION_URI}, if not given",
         )
     app.add_argument("--challenger", metavar="NAME", help="the second model; `none` for one alone")
     app.add_argument("--host", default="127.0.0.1")
-    app.add_argument("--port", type=int, default=7860)
+    app.add_argument(
+        "--port", type=whole_number(0, 65_535), default=7860, help="%(type)s, 0 for a free one: %(default)s"
+    )
 
 
 def _recommend(options: argparse.Namespace) -> None:
     from convrec.recommender import as_json, as_table, open_recommender
 
-    said = sys.stdin.read() if options.conversation == "-" else options.conversation
-    recommender = open_recommender(options.model or CHAMPION_URI)
+    said = _read_stdin() if options.conversation == "-" else options.conversation
+    recommender = open_recommender(options.model)
     answer = recommender.recommend([said], options.n, options.deny, options.allow)[0]
     print(as_json(answer) if options.json else as_table(answer))
+
+
+def _read_stdin() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError:
+        raise _NOT_UTF8 from None
 
 
 def _chat(options: argparse.Namespace) -> None:
@@ -49,15 +63,17 @@ def _chat(options: argparse.Namespace) -> None:
     from convrec.session import Session
 
     try:
-        recommender = open_recommender(options.model or CHAMPION_URI)
+        recommender = open_recommender(options.model)
         for name in ("deny", "allow"):
             recommender.check_titles(f"--{name}", getattr(options, name) or ())
         session = Session(recommender, options.n, options.deny, options.allow)
         print(session.help)
         while not session.is_over:
             print(session.answer(input("> ")))
-    except (EOFError, KeyboardInterrupt):
+    except EOFError:
         print()
+    except UnicodeDecodeError:
+        raise _NOT_UTF8 from None
 
 
 def _app(options: argparse.Namespace) -> None:

@@ -2,10 +2,11 @@
 
 import argparse
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
-from convrec.commands import add_command
+from convrec.commands import add_command, whole_number
 from convrec.errors import InputError
 
 EXIT_NOT_PROMOTED = 3
@@ -40,7 +41,7 @@ def add(commands: Any) -> None:
     register.add_argument("--stage", choices=("sft", "rank_grpo"), default="rank_grpo")
     text = "remove old versions; without --yes, say which these would be"
     prune = add_command(parts, "prune", _prune, text)
-    prune.add_argument("--keep", type=int, required=True, metavar="N", help="the newest so many stay")
+    prune.add_argument("--keep", type=whole_number(1), required=True, metavar="N", help="the newest so many stay")
     prune.add_argument("--yes", action="store_true", help="remove them")
     for command in (promote, rollback, listing, prune):
         command.add_argument("--json", action="store_true", help="print JSON")
@@ -148,8 +149,6 @@ def _register(options: argparse.Namespace) -> int:
 
 
 def _prune(options: argparse.Namespace) -> int:
-    if options.keep < 1:
-        raise InputError(f"--keep {options.keep}: give 1 or more")
     from dataclasses import asdict
 
     from convrec.retention import prune
@@ -169,5 +168,5 @@ def _prune(options: argparse.Namespace) -> int:
 
 
 def _check_number(name: str, value: str | None) -> None:
-    if value is not None and not (value.isdecimal() and int(value) > 0):
-        raise InputError(f"{name} {value}: give the number of a version, as `convrec registry list` shows it")
+    if value is not None and not re.fullmatch("[1-9][0-9]{0,8}", value):
+        raise InputError(f"{name} {value:.40}: give the number of a version, as `convrec registry list` shows it")

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from convrec.commands import add_command
+from convrec.commands import add_command, whole_number
 from convrec.errors import InputError
 from convrec.paths import Paths
 
@@ -28,7 +28,7 @@ def add(commands: Any) -> None:
     remap.add_argument(
         "--out", type=Path, required=True, help="the same rows with `items`: rank, title, year, score, source"
     )
-    remap.add_argument("--top", type=int, default=20, help="items a list")
+    remap.add_argument("--top", type=whole_number(1, 100_000), default=20, help="items a list, %(type)s: %(default)s")
     remap.add_argument("--embedder", default="tfidf", help="tfidf, or a sentence-transformers model")
     remap.add_argument("--conversation-weight", type=float, default=1.0, help="lambda")
 
@@ -56,8 +56,6 @@ def _parse(options: argparse.Namespace) -> None:
 
 def _remap(options: argparse.Namespace) -> None:
     grounding = _grounding(options)
-    if options.top < 1:
-        raise InputError(f"--top {options.top}: give 1 or more")
     if not 0 <= options.conversation_weight < float("inf"):
         raise InputError(f"--conversation-weight {options.conversation_weight}: give a number from 0")
     from convrec.responses import remap_responses

@@ -6,16 +6,12 @@ import json
 import pickle
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from convrec.data.catalog import Catalog, build_catalog
+from convrec.data.json_keys import repeated_key
+from convrec.data.parquet import MAX_ITEMS, parquet_rows
 from convrec.data.quarantine import Quarantine
 from convrec.data.titles import is_clean, title_and_year
 from convrec.errors import InputError
-
-# What reading Parquet raises: beside Arrow's own errors, days outside Python's years, and unknown time zones.
-UNREADABLE_PARQUET = (pa.ArrowException, OSError, ValueError, OverflowError, KeyError)
 
 
 class _PlainUnpickler(pickle._Unpickler):  # the other one, in C, takes as much memory as a damaged byte asks for
@@ -66,14 +62,7 @@ def _read_csv(path: Path) -> list[dict[str, object]]:
 
 
 def _read_parquet(path: Path) -> list[dict[str, object]]:
-    try:
-        table = pq.read_table(path)
-        rows = table.to_pylist()
-    except UNREADABLE_PARQUET as error:
-        raise InputError(f"{path}: not a readable Parquet file ({str(error)[:200]}); write it again") from None
-    if len(set(table.column_names)) < len(table.column_names):
-        raise InputError(f"{path}: a column stands twice (found {', '.join(table.column_names)[:300]}); remove one")
-    return [_with_metadata(path, number, row) for number, row in enumerate(rows, start=1)]
+    return [_with_metadata(path, number, row) for number, row in enumerate(parquet_rows(path, MAX_ITEMS), start=1)]
 
 
 def _with_metadata(path: Path, number: int, row: dict[str, object]) -> dict[str, object]:
@@ -81,8 +70,11 @@ def _with_metadata(path: Path, number: int, row: dict[str, object]) -> dict[str,
     text = row.pop("metadata", None) or "{}"
     try:
         metadata = json.loads(text) if isinstance(text, str) else None
+        repeated = repeated_key(str(text).encode(), metadata)
     except (ValueError, RecursionError):
-        metadata = None
+        metadata = repeated = None
+    if repeated is not None:
+        raise InputError(f"{path}: row {number}: metadata's field {repeated!r:.60} stands twice; remove one of the two")
     if not isinstance(metadata, dict):
         raise InputError(f"{path}: row {number}: field 'metadata' is not a JSON object; mend it, or leave it out")
     return {**metadata, **row}
@@ -100,6 +92,7 @@ def read_json_lines(path: Path) -> list[dict]:
             continue
         try:
             row = json.loads(line.decode("utf-8"))
+            repeated = repeated_key(line, row)
         except UnicodeDecodeError:
             raise InputError(f"{path}: row {number}: not UTF-8; convert the file to UTF-8") from None
         except json.JSONDecodeError as error:
@@ -107,6 +100,8 @@ def read_json_lines(path: Path) -> list[dict]:
             raise InputError(f"{path}: row {number}: not JSON ({problem}); mend the row or remove it") from None
         except (ValueError, RecursionError) as error:  # numbers of thousands of digits, brackets without end
             raise InputError(f"{path}: row {number}: not readable JSON ({error}); mend it or remove it") from None
+        if repeated is not None:
+            raise InputError(f"{path}: row {number}: field {repeated!r:.60} stands twice; remove one of the two")
         if not isinstance(row, dict):
             raise InputError(f"{path}: row {number}: a JSON object is needed, not {type(row).__name__}")
         rows.append(row)

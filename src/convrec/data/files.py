@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow.parquet as pq
 
 from convrec.data.catalog import Catalog
-from convrec.data.catalog_files import UNREADABLE_PARQUET, load_catalog
+from convrec.data.catalog_files import load_catalog
+from convrec.data.json_keys import repeated_key
+from convrec.data.parquet import parquet_columns, parquet_rows
 from convrec.data.quarantine import Quarantine
 from convrec.data.rows import usable_rows
 from convrec.errors import InputError
@@ -17,7 +18,6 @@ from convrec.errors import InputError
 PATTERN = "conversations*"
 _REQUIRED = ("messages", "groundtruth")
 _LONGEST_LINE = 10_000_000  # bytes of one row of JSON
-_BATCH = 10_000  # rows of a Parquet file that are in memory at once
 
 
 def read_files(folder: Path, catalog_name: str, quarantine: Quarantine) -> tuple[Catalog, pd.DataFrame]:
@@ -80,32 +80,28 @@ def _object_of(line: bytes) -> dict[str, Any]:
         raise ValueError(f"a line of more than {_LONGEST_LINE // 1_000_000} MB")
     try:
         value = json.loads(line.decode("utf-8"))
+        repeated = repeated_key(line, value)
     except UnicodeDecodeError:
         raise ValueError("not UTF-8") from None
     except (ValueError, RecursionError):
         raise ValueError("not JSON") from None
+    if repeated is not None:
+        raise ValueError("a field stands twice")
     if not isinstance(value, dict):
         raise ValueError("no JSON object")
     return value
 
 
 def _read_parquet(path: Path, _: Quarantine) -> Iterator[tuple[str, dict[str, Any]]]:
-    number = 0  # of the last row that was read
-    try:
-        file = pq.ParquetFile(path)
-        missing = [name for name in _REQUIRED if name not in file.schema_arrow.names]
-        if missing:
-            raise InputError(
-                f"{path}: column {missing[0]!r} is missing (found {', '.join(file.schema_arrow.names)[:300]}); "
-                "docs/data.md shows what a row holds"
-            )
-        for batch in file.iter_batches(_BATCH):
-            for row in batch.to_pylist():
-                number += 1
-                yield f"{path.name}:{number}", row
-    except UNREADABLE_PARQUET as error:
-        where = f"after row {number}: " if number else ""
-        raise InputError(f"{path}: {where}not readable as Parquet ({str(error)[:200]}); write the file again") from None
+    found = parquet_columns(path)
+    missing = [name for name in _REQUIRED if name not in found]
+    if missing:
+        raise InputError(
+            f"{path}: column {missing[0]!r} is missing (found {', '.join(found)[:300]}); "
+            "docs/data.md shows what a row holds"
+        )
+    for number, row in enumerate(parquet_rows(path), start=1):
+        yield f"{path.name}:{number}", row
 
 
 _READERS: dict[str, Any] = {".jsonl": _read_json_lines, ".parquet": _read_parquet}

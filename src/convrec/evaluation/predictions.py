@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from convrec.data.catalog import Catalog
+from convrec.data.json_keys import repeated_key
 from convrec.data.rows import usable_item
 from convrec.data.titles import line
 from convrec.errors import InputError
@@ -149,11 +150,16 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                     continue
                 try:
                     row = orjson.loads(text.decode("utf-8"))
+                    repeated = repeated_key(text, row)
                 except UnicodeDecodeError:
                     raise InputError(f"{path}: line {number}: not UTF-8; convert the file to UTF-8") from None
                 except orjson.JSONDecodeError as error:
                     problem = f"{error.msg} at column {error.colno}"
                     raise InputError(f"{path}: line {number}: not JSON ({problem}); give one object a line") from None
+                except (ValueError, RecursionError) as error:  # what orjson reads, and Python's own reader does not
+                    raise InputError(f"{path}: line {number}: not readable JSON ({error}); simplify it") from None
+                if repeated is not None:
+                    raise InputError(f"{path}: line {number}: field {_shown(repeated)} stands twice; remove one")
                 if not isinstance(row, dict):
                     raise InputError(f"{path}: line {number}: {_shown(row)} is no object; give one object a line")
                 yield number, row

@@ -2,17 +2,16 @@
 
 import subprocess
 import tempfile
-from collections.abc import Iterable
-from contextlib import ExitStack, closing
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from convrec.data.catalog_files import load_catalog
 from convrec.data.conversations import SPLITS
+from convrec.data.parquet import parquet_columns, parquet_frame
 from convrec.data.quarantine import Quarantine
 from convrec.errors import InputError
 from convrec.paths import Paths
@@ -79,18 +78,22 @@ def _files() -> list[str]:
 
 
 def _columns(path: Path, label: str) -> list[str]:
-    try:
-        return pq.read_schema(path).names
-    except (OSError, pa.ArrowException) as error:
-        raise InputError(f"{label}: not a readable Parquet file ({error}); write it again") from None
+    with _labelled(path, label):
+        return parquet_columns(path)
 
 
 def _frame(path: Path, label: str, columns: Iterable[str]) -> pd.DataFrame:
-    try:  # Arrow's own types take a fraction of the memory of Python's objects
-        table = pq.read_table(path, columns=list(columns), partitioning=None)
-        return table.to_pandas(types_mapper=pd.ArrowDtype, ignore_metadata=True)
-    except (OSError, pa.ArrowException) as error:
-        raise InputError(f"{label}: not a readable Parquet file ({error}); write it again") from None
+    with _labelled(path, label):  # Arrow's own types take a fraction of the memory of Python's objects
+        return parquet_frame(path, list(columns), types_mapper=pd.ArrowDtype, ignore_metadata=True)
+
+
+@contextmanager
+def _labelled(path: Path, label: str) -> Iterator[None]:
+    """Name what was asked for in the place of a path, which may be a temporary one."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{label}: {str(error).removeprefix(f'{path}: ')}") from None
 
 
 def _rows(path: Path, label: str) -> pd.DataFrame:
@@ -107,10 +110,8 @@ def _catalog(path: Path, label: str) -> pd.DataFrame:
             return _frame(path, label, CATALOG_COLUMNS)
         if not {"title", "name"} & set(columns):
             _require(CATALOG_COLUMNS, columns, label, "it holds neither conversations nor a catalog, which needs")
-    try:
+    with _labelled(path, label):
         frame = load_catalog(path, Quarantine()).to_frame()
-    except InputError as error:
-        raise InputError(f"{label}: {str(error).removeprefix(f'{path}: ')}") from None
     _require(CATALOG_COLUMNS, frame.columns, label, "a canonical catalog needs")
     return frame
 
