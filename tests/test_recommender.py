@@ -203,14 +203,17 @@ def test_chat_ends_with_its_input(project, monkeypatch, capsys):
 
 def test_chat_ends_with_an_interrupt(project, monkeypatch, capsys):
     monkeypatch.chdir(project)
+    monkeypatch.setattr("os._exit", sys.exit)
 
     def interrupted(_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("builtins.input", interrupted)
-    main(["chat", "--model", "model"])
-    shown = capsys.readouterr().out
-    assert shown.startswith("Say what movies you would like") and shown.endswith("/quit\n\n")
+    with pytest.raises(SystemExit, match="130"):
+        main(["chat", "--model", "model"])
+    shown = capsys.readouterr()
+    assert shown.out.startswith("Say what movies you would like") and shown.out.endswith("/quit\n")
+    assert shown.err.endswith("convrec chat: interrupted\n")
 
 
 def _items(table):

@@ -2,12 +2,16 @@
 
 import argparse
 import logging
+import multiprocessing
 import os
+import signal
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NoReturn
 
-from convrec.commands import data, evaluate, experiments, recommender, registry, responses, stage, tracking, workspace
-from convrec.errors import exit_status, outside_cause
-from convrec.training.launch import end_with_parent, is_supervised
+from convrec.data.titles import is_clean
+from convrec.errors import EXIT_BAD_INPUT, EXIT_INTERRUPTED, InputError, causes, exit_status, outside_cause
 
 
 def _set_up() -> None:
@@ -27,8 +31,28 @@ def _set_up() -> None:
         os.environ.setdefault(name, value)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Tells a mistake in one line, without the usage before it."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(EXIT_BAD_INPUT, f"{self.prog}: {message}; `{self.prog} --help` shows what can be given\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="convrec", description="Train and test LLM conversational recommenders.")
+    # Imported once `main` can tell in one line that Ctrl-C came: it takes half a second.
+    from convrec.commands import (  # noqa: PLC0415
+        data,
+        evaluate,
+        experiments,
+        recommender,
+        registry,
+        responses,
+        stage,
+        tracking,
+        workspace,
+    )
+
+    parser = _Parser(prog="convrec", description="Train and test LLM conversational recommenders.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for add in (
         stage.add,
@@ -46,19 +70,55 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _check_texts(arguments: Sequence[str]) -> None:
+    for place, argument in enumerate(arguments, start=1):
+        if not is_clean(argument):
+            raise InputError(f"argument {place}, {ascii(argument):.99}: not UTF-8, or with a NUL; write it in UTF-8")
+
+
+def _leave(name: str) -> NoReturn:
+    """End after Ctrl-C: with one line, and at once.
+
+    An orderly end of Python would find threads of libraries (torch, tokenizers, Arrow) amid their start or their work,
+    whose C++ destructors then abort the process ("terminate called without an active exception", status 134). What a
+    command has open, it has closed by now, in its `finally` and `with`.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for child in multiprocessing.active_children():  # as an orderly end does
+        child.terminate()
+    print(f"{name}: interrupted", file=sys.stderr)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # nobody reads it any more, or it is closed
+            stream.flush()
+    os._exit(EXIT_INTERRUPTED)
+
+
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line; mistakes of the user end with one message and status 2, what may be back later with 75."""
-    options = _parser().parse_args(arguments)
-    if is_supervised():
-        end_with_parent()
-    _set_up()
+    """Run the command line.
+
+    Mistakes of the user end with one line and status 2, what may be back later with 75, Ctrl-C with 130.
+    """
+    given = sys.argv[1:] if arguments is None else arguments
+    name = "convrec"
     try:
+        _check_texts(given)
+        options = _parser().parse_args(given)
+        name = f"convrec {options.command}"
+        from convrec.training.launch import end_with_parent, is_supervised  # noqa: PLC0415  (as the commands)
+
+        if is_supervised():
+            end_with_parent()
+        _set_up()
         status = options.run(options)
+    except KeyboardInterrupt:
+        _leave(name)
     except Exception as error:
+        if any(isinstance(cause, KeyboardInterrupt) for cause in causes(error)):  # a library made another error of it
+            _leave(name)
         told = error if exit_status(error) else outside_cause(error)
         if told is None:
             raise
-        print(f"convrec {options.command}: {told}", file=sys.stderr)
+        print(f"{name}: {told}", file=sys.stderr)
         sys.exit(exit_status(told))
     if status is not None:
         sys.exit(status)

@@ -6,6 +6,7 @@ import signal
 EXIT_BAD_INPUT = 2
 EXIT_NO_SPACE = 74  # EX_IOERR of sysexits.h
 EXIT_UNAVAILABLE = 75  # EX_TEMPFAIL
+EXIT_INTERRUPTED = 128 + signal.SIGINT  # as a shell tells of a command that Ctrl-C ended
 EXIT_STOPPED = 128 + signal.SIGTERM
 
 # What CUDA says of a device that is gone, or that another start may find again: no error of the program.
@@ -56,18 +57,29 @@ class NoSpace(RuntimeError):
 
 
 class Stopped(RuntimeError):
-    """A signal ended the work at a checkpoint, from which the next start goes on. Exit status 143."""
+    """A signal ended the work at a checkpoint, from which the next start goes on. Exit status 143, of Ctrl-C 130."""
+
+    def __init__(self, message: str, number: int = signal.SIGTERM):
+        super().__init__(message)
+        self.status = 128 + number
 
 
 def exit_status(error: BaseException) -> int | None:
     """Return the exit status of one of the errors above; None for any other, which is a defect of the program."""
-    statuses = {
-        InputError: EXIT_BAD_INPUT,
-        NoSpace: EXIT_NO_SPACE,
-        Unavailable: EXIT_UNAVAILABLE,
-        Stopped: EXIT_STOPPED,
-    }
+    if isinstance(error, Stopped):
+        return error.status
+    statuses = {InputError: EXIT_BAD_INPUT, NoSpace: EXIT_NO_SPACE, Unavailable: EXIT_UNAVAILABLE}
     return next((status for kind, status in statuses.items() if isinstance(error, kind)), None)
+
+
+def causes(error: BaseException) -> list[BaseException]:
+    """Return an error, and those that it came of, the last one first."""
+    found: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in found:
+        found.append(cause)
+        cause = cause.__cause__ or cause.__context__
+    return found
 
 
 def outside_cause(error: BaseException) -> NoSpace | Unavailable | InputError | None:
@@ -75,12 +87,7 @@ def outside_cause(error: BaseException) -> NoSpace | Unavailable | InputError | 
 
     The disk is full, the GPU is lost, a server is away, or a file or folder cannot be used as it was to be.
     """
-    causes: list[BaseException] = []
-    cause: BaseException | None = error
-    while cause is not None and cause not in causes:
-        causes.append(cause)
-        cause = cause.__cause__ or cause.__context__
-    for one in causes:
+    for one in causes(error):
         text = str(one)
         full = isinstance(one, OSError) and one.errno in (errno.ENOSPC, errno.EDQUOT)
         if full or any(words in text for words in _DISK_FULL):

@@ -3,7 +3,6 @@
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from contextlib import suppress
 from dataclasses import asdict
 from importlib.resources import files
 from ipaddress import ip_address
@@ -162,5 +161,4 @@ def serve(model: str | None, challenger: str | None, host: str, port: int) -> No
         is_local = ip_address(listener.getsockname()[0]).is_loopback
         app = make_app(load_models(model, challenger), (*_LOOPBACK, where.lower()) if is_local else None)
         logger.info("serving http://%s:%d, end with Ctrl-C", where, listener.getsockname()[1])
-        with suppress(KeyboardInterrupt):  # uvicorn raises it again when it has ended
-            uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
+        uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])  # ends in order, then raises

@@ -6,7 +6,14 @@ import signal
 from pathlib import Path
 
 from convrec.config import Section, Training
-from convrec.errors import EXIT_BAD_INPUT, EXIT_NO_SPACE, EXIT_STOPPED, EXIT_UNAVAILABLE, InputError
+from convrec.errors import (
+    EXIT_BAD_INPUT,
+    EXIT_INTERRUPTED,
+    EXIT_NO_SPACE,
+    EXIT_STOPPED,
+    EXIT_UNAVAILABLE,
+    InputError,
+)
 from convrec.paths import CONFIGS
 
 SUPERVISED = "CONVREC_SUPERVISED"  # set by the flows for the commands that they start
@@ -74,6 +81,6 @@ def launch(stage: str, section: Training) -> int:
         told = [status for status in (EXIT_BAD_INPUT, EXIT_NO_SPACE, EXIT_UNAVAILABLE) if status in statuses]
         first = error.get_first_failure()[1].exitcode
         return told[0] if told else first if first > 0 else 128 - first
-    except SignalException:
-        return EXIT_STOPPED
+    except SignalException as error:
+        return EXIT_INTERRUPTED if error.sigval == signal.SIGINT else EXIT_STOPPED
     return 0

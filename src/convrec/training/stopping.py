@@ -71,4 +71,5 @@ def stoppable(trainer: Trainer, every: int = 1) -> Iterator[None]:
             signal.signal(number, handler)
         trainer.remove_callback(callback)
     if callback.received or callback.has_stopped:
-        raise Stopped(f"stopped at step {trainer.state.global_step} of {trainer.state.max_steps}; start again to go on")
+        told = f"stopped at step {trainer.state.global_step} of {trainer.state.max_steps}; start again to go on"
+        raise Stopped(told, callback.received[0] if callback.received else signal.SIGTERM)
