@@ -167,7 +167,7 @@ def test_recommend_prints_a_list_or_json(project, monkeypatch, capsys):
     [
         (["recommend", "x", "--model", "nowhere"], "--model nowhere: not a model's folder; give one with config.json"),
         (["chat"], "`python -m flows.train` trains and registers a model; else name a model's folder"),
-        (["app", "--port", "99999"], "--host 127.0.0.1 --port 99999: cannot be used"),
+        (["app", "--port", "99999"], "argument --port: 99999: give a whole number, 0 to 65,535"),
         (["app"], "models:/convrec-recommender@champion: not in the registry (no version is the champion)"),
         (["app", "--model", "a", "--challenger", "a"], "--challenger a: this is the first model; name another"),
     ],
