@@ -11,6 +11,8 @@ def test_a_name_stands_for_parameters_as_published():
     assert (params.rank_grpo.returns, params.rank_grpo.return_gamma, params.rank_grpo.num_steps) == ("exp", 2.0, 7)
     assert params.common.seed == 5 and params.rank_grpo.epsilon_low is None
     assert variant("grpo")["algorithm"] == "grpo"
+    public = run_params(load_params(), "rank_grpo_public:log", 5, 7).rank_grpo
+    assert (public.algorithm, public.returns, public.exact_eos_reward) == ("rank_grpo_public", "log", None)
 
 
 def test_one_process_trains_on_the_effective_batch_of_several():

@@ -10,7 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from convrec.config import Params, parse_params
+from convrec.config import BY_RANK, Params, parse_params
 from convrec.data.conversations import read_rows
 from convrec.errors import InputError
 from convrec.evaluate_models import answers
@@ -37,12 +37,13 @@ SCORES = "scores.parquet"  # of a finished training, in its folder
 def variant(name: str) -> dict[str, Any]:
     """Return the parameters of `rank_grpo` that a name stands for.
 
-    `ALGORITHM`, `rank_grpo:RETURNS`, or `rank_grpo:exp:GAMMA`; clip range and aggregation are as published.
+    `ALGORITHM`, `rank_grpo:RETURNS`, or `rank_grpo:exp:GAMMA`, so too `rank_grpo_public`; clip range, aggregation and
+    the reward of an exact list are as published.
     Raises `InputError` for a name of another form.
     """
     algorithm, *rest = name.split(":")
     changes: dict[str, Any] = {"algorithm": algorithm}
-    if rest and algorithm != "rank_grpo" or len(rest) > 2:
+    if rest and algorithm not in BY_RANK or len(rest) > 2:
         raise InputError(f"--algorithms: {name!r}; returns belong to rank_grpo, as in rank_grpo:log, rank_grpo:exp:2")
     if rest:
         changes["returns"] = rest[0]
@@ -51,7 +52,7 @@ def variant(name: str) -> dict[str, Any]:
             changes["return_gamma"] = float(rest[1])
         except ValueError:
             raise InputError(f"--algorithms: {name!r}; {rest[1]!r} is no number for Gamma") from None
-    published = {"epsilon_low": None, "epsilon_high": None, "aggregation": None, "delta": None}
+    published = dict.fromkeys(("epsilon_low", "epsilon_high", "aggregation", "delta", "exact_eos_reward"))
     return {**changes, **published, "start": START, "output_checkpoint": "last"}
 
 

@@ -338,6 +338,9 @@ class SFT(Training):
     )
 
 
+BY_RANK = ("rank_grpo", "rank_grpo_public")  # the algorithms that `returns` and the penalties of EOS belong to
+
+
 class Rewards(Section):
     """What a list is rewarded for: the weighted sum."""
 
@@ -363,7 +366,9 @@ class RankGRPO(Training):
     num_epochs: float = Field(gt=0, description="passes over the training rows, where num_steps is none")
     decay_step: Whole | None = Field(ge=1, description="from this step on the rate is decayed_learning_rate")
     decayed_learning_rate: float | None = Field(gt=0)
-    algorithm: Literal["rank_grpo", "grpo", "gspo", "dr_grpo", "dapo"]
+    algorithm: Literal["rank_grpo", "rank_grpo_public", "grpo", "gspo", "dr_grpo", "dapo"] = Field(
+        description="rank_grpo_public: as the authors' code averages and treats EOS"
+    )
     start: str = Field(
         min_length=1,
         description="'sft'; a Hugging Face name or folder; a registry version (models:/NAME/VERSION or @ALIAS); "
@@ -381,6 +386,9 @@ class RankGRPO(Training):
     delta: float | None = Field(gt=1, description="cap of the unclipped ratio (two-sided clip); none for no cap")
     overflow_penalty: float = Field(le=0, description="epsilon_o, the advantage of tokens past rank N")
     early_eos_penalty: float = Field(le=0, description="epsilon_u, the advantage of an EOS that comes early")
+    exact_eos_reward: float | None = Field(
+        ge=0, description="advantage of the EOS of a list of exactly N; none as published: 0, of rank_grpo_public 0.1"
+    )
     aggregation: Literal["rank", "token", "grpo", "bnpo", "dr_grpo", "dapo"] | None
     normalization: Literal["group", "within_list"]
     temperature: Positive

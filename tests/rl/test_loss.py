@@ -33,23 +33,26 @@ AGGREGATIONS = ["rank", "token", "grpo", "bnpo", "dr_grpo", "dapo"]
 MAX_LENGTH, NUM_ITEMS = 11, 17.0
 
 
-def _oracle(batch, level, aggregation, *, delta=None, beta=0.0, reference=None, overflow=0.0, early=None, eos=0.0,
-            sampler=None, cap=3.0):  # fmt: skip
+def _oracle(batch, level, aggregation, *, delta=None, beta=0.0, reference=None, overflow=0.0, eos=None, ends=None,
+            in_rank=False, sampler=None, cap=3.0):  # fmt: skip
     """The loss as sums over lists, their units, and their tokens, one number at a time."""
     low, high = CLIP["epsilon_low"], CLIP["epsilon_high"]
     per_list = []  # of each list: {unit: [the terms of its tokens]}
     for i in range(len(batch["logps"])):
         tokens = [t for t in range(batch["ranks"].shape[1]) if batch["mask"][i, t]]
         segment = {t: min(int(batch["ranks"][i, t]), NUM_RANKS) for t in tokens}
-        if early is not None:
-            segment |= {t: NUM_RANKS + 1 for t in tokens if early[i, t]}
+        ended = {t for t in tokens if eos is not None and eos[i, t]}
+        if not in_rank:
+            segment |= dict.fromkeys(ended, NUM_RANKS + 1)
         unit = {t: {"token": t, "sequence": 0, "rank": segment[t]}[level] for t in tokens}
         terms: dict[int, list[float]] = {}
         for t in tokens:
             own = [u for u in tokens if unit[u] == unit[t]]
             ratio = math.exp(sum(float(batch["logps"][i, u] - batch["old_logps"][i, u]) for u in own) / len(own))
-            advantage = {NUM_RANKS: overflow, NUM_RANKS + 1: eos}.get(segment[t])
-            advantage = float(batch["advantages"][i, segment[t]]) if advantage is None else advantage
+            if t in ended:
+                advantage = float(ends[i])
+            else:
+                advantage = overflow if segment[t] == NUM_RANKS else float(batch["advantages"][i, segment[t]])
             first = ratio if delta is None else min(ratio, delta)
             term = -min(first * advantage, min(max(ratio, 1 - low), 1 + high) * advantage)
             if sampler is not None:
@@ -94,17 +97,19 @@ def test_default_loss_is_minus_the_papers_objective(seed):
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 @pytest.mark.parametrize("level", LEVELS)
-@given(seed=st.integers(0, 10_000))
+@given(seed=st.integers(0, 10_000), in_rank=st.booleans())
 @settings(max_examples=15)
-def test_every_level_and_aggregation_equals_the_loop(level, aggregation, seed):
+def test_every_level_and_aggregation_equals_the_loop(level, aggregation, seed, in_rank):
     batch = _batch(seed)
     reference, sampler = torch.flip(batch["logps"], dims=[0]), torch.flip(batch["old_logps"], dims=[1]).clone()
     sampler[0, 0] = math.nan
-    early = (torch.rand(4, 9, generator=torch.Generator().manual_seed(seed)) < 0.2) & (batch["mask"] == 1)
+    eos = (torch.rand(4, 9, generator=torch.Generator().manual_seed(seed)) < 0.2) & (batch["mask"] == 1)
+    ends = torch.tensor([-0.2, 0.1, 0.0, -0.1], dtype=torch.float64)
     found = _loss(batch, level, aggregation, delta=1.2, ref_logps=reference, beta=0.3, overflow_advantage=-0.1,
-                  early_eos=early, early_eos_advantage=-0.2, sampler_logps=sampler, sampler_cap=1.3)  # fmt: skip
-    expected = _oracle(batch, level, aggregation, delta=1.2, beta=0.3, reference=reference, overflow=-0.1, early=early,
-                       eos=-0.2, sampler=sampler, cap=1.3)  # fmt: skip
+                  eos=eos, eos_advantages=ends, eos_in_rank=in_rank, sampler_logps=sampler,
+                  sampler_cap=1.3)  # fmt: skip
+    expected = _oracle(batch, level, aggregation, delta=1.2, beta=0.3, reference=reference, overflow=-0.1, eos=eos,
+                       ends=ends, in_rank=in_rank, sampler=sampler, cap=1.3)  # fmt: skip
     assert float(found.loss) == pytest.approx(expected, rel=1e-9, abs=1e-12)
     assert not any(value.requires_grad or value.ndim for value in found.metrics.values())
     assert all(math.isfinite(value) for value in found.metrics.values())
@@ -248,7 +253,7 @@ def test_rank_aggregation_ignores_how_many_tokens_a_title_has_and_token_aggregat
     assert abs(token[0] - token[1]) > 0.1
 
 
-def test_overflow_and_early_eos_enter_only_on_request():
+def test_overflow_and_eos_enter_only_on_request():
     batch = {
         "logps": torch.zeros(1, 3),
         "old_logps": torch.zeros(1, 3),
@@ -259,7 +264,7 @@ def test_overflow_and_early_eos_enter_only_on_request():
     assert float(rank_grpo_loss(**batch, **CLIP).loss) == 0
     assert float(rank_grpo_loss(**batch, **CLIP, overflow_advantage=-0.1).loss) == pytest.approx(0.1 / NUM_RANKS)
     eos = torch.tensor([[1, 0, 0]])
-    early = rank_grpo_loss(**batch, **CLIP, early_eos=eos, early_eos_advantage=-0.1).loss
+    early = rank_grpo_loss(**batch, **CLIP, eos=eos, eos_advantages=torch.tensor([-0.1])).loss
     assert float(early) == pytest.approx(0.1 / NUM_RANKS)
 
 

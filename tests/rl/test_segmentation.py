@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from convrec.data.catalog import Item
-from convrec.rl.segmentation import attach_eos, newline_counts, segment_ranks
+from convrec.rl.segmentation import attach_eos, list_ends, newline_counts, segment_ranks
 from convrec.training.embedded import END, train_tokenizer
 
 ITEMS = [Item("The Matrix", 1999), Item("Dune", 2021), Item("Up", 2009), Item("Heat", 1995)]
@@ -51,6 +51,13 @@ def test_an_eos_belongs_to_the_item_before_it_also_alone_on_a_line():
     ranks = torch.tensor([[0, 0, 1, 1], [0, 0, 1, -1], [0, -1, -1, -1], [0, 1, 2, 3]])
     is_eos = torch.tensor([[0, 0, 0, 1], [0, 0, 1, 0], [1, 0, 0, 0], [0, 0, 0, 1]]).bool()
     assert attach_eos(ranks, is_eos).tolist() == [[0, 0, 1, 1], [0, 0, 0, -1], [0, -1, -1, -1], [0, 1, 2, 2]]
+
+
+def test_the_eos_of_a_list_has_the_advantage_of_its_length():
+    ranks = torch.tensor([[0, 1, 1], [0, 0, -1], [0, 1, 2], [0, 1, 1]])
+    is_eos = torch.tensor([[0, 0, 1], [0, 1, 0], [0, 0, 1], [0, 0, 0]]).bool()  # exact, early, overflow, truncated
+    found = list_ends(ranks, is_eos, 2, -0.2, 0.1)
+    torch.testing.assert_close(found, torch.tensor([0.1, -0.2, 0.0, 0.0]))
 
 
 def test_another_delimiter():

@@ -25,7 +25,8 @@ def add(commands: Any) -> None:
         "--algorithms",
         default="rank_grpo:exp_inf,rank_grpo:log,grpo,gspo",
         metavar="NAMES",
-        help="separated by commas: rank_grpo:RETURNS (exp_inf, log, exp:GAMMA), grpo, gspo, dr_grpo, dapo",
+        help="separated by commas: rank_grpo:RETURNS or rank_grpo_public:RETURNS (exp_inf, log, exp:GAMMA), grpo, "
+        "gspo, dr_grpo, dapo",
     )
     runs = "runs of each, %(type)s, from common.seed on: %(default)s"
     steps = "steps of each run, %(type)s; rank_grpo.num_steps where it is not given"

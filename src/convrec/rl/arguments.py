@@ -11,7 +11,7 @@ from convrec.rl.advantages import Normalization
 from convrec.rl.loss import Aggregation, Level
 from convrec.rl.rewards import Returns
 
-Algorithm = Literal["rank_grpo", "grpo", "gspo", "dr_grpo", "dapo"]
+Algorithm = Literal["rank_grpo", "rank_grpo_public", "grpo", "gspo", "dr_grpo", "dapo"]
 
 
 class Published(NamedTuple):
@@ -22,10 +22,13 @@ class Published(NamedTuple):
     epsilon_low: float
     epsilon_high: float
     scale_rewards: str
+    exact_eos_reward: float = 0.0
 
 
 PUBLISHED: dict[str, Published] = {
     "rank_grpo": Published("rank", "rank", 0.06, 0.08, "group"),
+    # the authors' code, with TRL's default average of that time
+    "rank_grpo_public": Published("rank", "bnpo", 0.06, 0.08, "group", 0.1),
     "grpo": Published("token", "grpo", 0.2, 0.26, "group"),  # as the baseline of the Rank-GRPO paper
     "gspo": Published("sequence", "grpo", 3e-4, 4e-4, "group"),
     "dr_grpo": Published("token", "dr_grpo", 0.2, 0.2, "none"),
@@ -65,7 +68,7 @@ class RankGRPOConfig(GRPOConfig):
     Raises `ValueError` for options of the base that the trainer does not honour.
     """
 
-    algorithm: Algorithm = field(default="rank_grpo", metadata={"help": "rank_grpo, grpo, gspo, dr_grpo or dapo"})
+    algorithm: Algorithm = field(default="rank_grpo", metadata={"help": ", ".join(PUBLISHED)})
     num_ranks: int = field(default=20, metadata={"help": "N, the ranks of a list"})
     returns: Returns = field(default="exp_inf", metadata={"help": "exp_inf, exp or log"})
     return_gamma: float | None = field(default=None, metadata={"help": "Gamma of `exp` returns, above 1"})
@@ -81,6 +84,7 @@ class RankGRPOConfig(GRPOConfig):
     )
     overflow_penalty: float = field(default=-0.1, metadata={"help": "advantage of tokens past rank N"})
     early_eos_penalty: float = field(default=-0.1, metadata={"help": "advantage of an EOS that comes early"})
+    exact_eos_reward: float | None = field(default=None, metadata={"help": "advantage of the EOS of a list of N"})
     beam_groups: bool = field(default=False, metadata={"help": "a group is the G best beams, by transformers"})
     decay_step: int | None = field(default=None, metadata={"help": "the rate drops at this step"})
     decayed_learning_rate: float | None = field(default=None, metadata={"help": "to this value"})
@@ -104,11 +108,13 @@ class RankGRPOConfig(GRPOConfig):
         self.scale_rewards = published.scale_rewards if self.scale_rewards is None else self.scale_rewards
         if self.bf16 is None:
             self.bf16 = is_torch_bf16_gpu_available() and not self.fp16 and not self.use_cpu
+        if self.exact_eos_reward is None:
+            self.exact_eos_reward = published.exact_eos_reward
         super().__post_init__()
         for name, (only, reason) in _FIXED_OPTIONS.items():
             if getattr(self, name) != only:
                 raise ValueError(f"{name} = {getattr(self, name)!r} is not honoured; leave it at {only!r}: {reason}")
-        by_rank = self.algorithm == "rank_grpo"
+        by_rank = self.by_rank
         if self.returns == "exp" and (self.return_gamma is None or self.return_gamma <= 1):
             raise ValueError(f"return_gamma = {self.return_gamma}; `exp` returns need a value above 1")
         if (self.decay_step is None) != (self.decayed_learning_rate is None):
@@ -150,3 +156,8 @@ class RankGRPOConfig(GRPOConfig):
                 f"save_steps = {self.save_steps} is no multiple of {steps}, the steps that share their rollouts; "
                 "a checkpoint between them could not be resumed exactly"
             )
+
+    @property
+    def by_rank(self) -> bool:
+        """Whether the ranks of a list have rewards and advantages of their own."""
+        return PUBLISHED[self.algorithm].level == "rank"

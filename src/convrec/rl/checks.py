@@ -17,7 +17,7 @@ def check_inputs(
             "options and those of Rank-GRPO"
         )
     ranks = {i: reward.last_relevance.shape[1] for i, reward in enumerate(rewards) if hasattr(reward, "last_relevance")}
-    if args.algorithm == "rank_grpo" and not ranks:
+    if args.by_rank and not ranks:
         raise ValueError(f"reward_funcs = {rewards!r}; at least one must be a rank reward, as RankReward is")
     for i, num_ranks in ranks.items():
         if num_ranks != args.num_ranks:

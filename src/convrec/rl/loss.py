@@ -37,8 +37,9 @@ def rank_grpo_loss(
     aggregation: Aggregation = "rank",
     level: Level = "rank",
     overflow_advantage: float = 0.0,
-    early_eos: torch.Tensor | None = None,
-    early_eos_advantage: float = 0.0,
+    eos: torch.Tensor | None = None,
+    eos_advantages: torch.Tensor | None = None,
+    eos_in_rank: bool = False,
     sampler_logps: torch.Tensor | None = None,
     sampler_cap: float = 3.0,
     max_completion_length: int | None = None,
@@ -57,13 +58,16 @@ def rank_grpo_loss(
     `bnpo`: the mean over all tokens of this batch, a micro-batch of one process.
     `grpo`: the mean over the tokens of a list, then over the lists. `dr_grpo`: the sum over B `max_completion_length`.
 
-    Tokens past rank N form one more rank with advantage `overflow_advantage`; where `early_eos` is true, the token
-    is a rank of its own with advantage `early_eos_advantage`. With the defaults neither changes J.
+    Tokens past rank N form one more rank with advantage `overflow_advantage`; where `eos` is true, the token is a rank
+    of its own with its list's `eos_advantages`, or with `eos_in_rank` has that advantage, and the ratio and the mean of
+    its rank (the public code). With the defaults neither changes J.
 
     `sampler_logps` are the log-probabilities under which another engine drew the tokens; each rank (token, sequence)
     is then weighted by exp(mean(old_logps - sampler_logps)), at most `sampler_cap`; a NaN counts as no difference.
 
-    Shape: logps, old_logps, ref_logps, sampler_logps, ranks (-1 on padding), mask, early_eos (B, T); advantages (B, N).
+    Shape: logps, old_logps, ref_logps, sampler_logps, ranks (-1 on padding), mask, eos (B, T); advantages (B, N);
+    eos_advantages (B,).
+
     Raises `ValueError` for an unknown level or aggregation, or `dr_grpo` without `max_completion_length`.
     """
     padding, mask = mask == 0, mask.to(logps.dtype)
@@ -73,14 +77,14 @@ def rank_grpo_loss(
         None if values is None else values.masked_fill(padding, 0) for values in (ref_logps, sampler_logps)
     )
     batch_size = logps.shape[0]
-    segments = ranks.clamp(max=num_ranks)
-    constants = advantages.new_tensor([overflow_advantage, early_eos_advantage]).expand(batch_size, 2)
-    segment_advantages = torch.cat([advantages, constants], dim=1).to(logps.dtype)
-    if early_eos is not None:
-        segments = segments.masked_fill(early_eos.bool(), num_ranks + 1)
-    index = segments.clamp(min=0)
+    overflow = advantages.new_full((batch_size, 1), overflow_advantage)
+    ends = torch.zeros_like(overflow) if eos_advantages is None else eos_advantages[:, None]
+    segment_advantages = torch.cat([advantages, overflow, ends], dim=1).to(logps.dtype)
+    index = ranks.clamp(min=0, max=num_ranks)
+    with_ends = index if eos is None else index.masked_fill(eos.bool(), num_ranks + 1)
+    token_advantages = segment_advantages.gather(1, with_ends)
+    index = index if eos_in_rank else with_ends
     counts = mask.new_zeros(batch_size, num_ranks + 2).scatter_add(1, index, mask)
-    token_advantages = segment_advantages.gather(1, index)
     num_tokens = mask.sum().clamp(min=1)
 
     # A unit is what has one ratio: a rank (B, S), a list (B, 1), or a token (B, T).

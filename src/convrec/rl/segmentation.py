@@ -30,6 +30,17 @@ def segment_ranks(
     return counts.cumsum(dim=1).sub_(counts).masked_fill_(padding, -1)
 
 
+def list_ends(
+    ranks: torch.Tensor, is_eos: torch.Tensor, num_ranks: int, early_penalty: float, exact_reward: float
+) -> torch.Tensor:
+    """Return the advantage of each list's EOS: of one before the last rank, of one at it, and 0 of any other.
+
+    Shape: ranks, is_eos (B, T); returns (B,), float32.
+    """
+    early, exact = is_eos & (ranks < num_ranks - 1), is_eos & (ranks == num_ranks - 1)
+    return early.any(1) * early_penalty + exact.any(1) * exact_reward
+
+
 def attach_eos(ranks: torch.Tensor, is_eos: torch.Tensor) -> torch.Tensor:
     """Return the ranks with every EOS at the rank of the token before it: it belongs to the last item, also where it
     stands alone after a newline. An EOS that comes first is of rank 0.

@@ -24,7 +24,7 @@ from convrec.rl.loop import EpochSampler, StepClock
 from convrec.rl.loss import rank_grpo_loss
 from convrec.rl.rewards import rank_returns
 from convrec.rl.rollouts import beam_config, generate_groups
-from convrec.rl.segmentation import attach_eos, newline_counts, segment_ranks
+from convrec.rl.segmentation import attach_eos, list_ends, newline_counts, segment_ranks
 
 logger = logging.getLogger(__name__)
 
@@ -183,24 +183,27 @@ class RankGRPOTrainer(GRPOTrainer):
             raise ValueError("env_mask of a rollout_func is not honoured; every token of a completion is the policy's")
         ids, mask = batch["completion_ids"], batch["completion_mask"]
         is_eos = torch.isin(ids, torch.tensor(self.eos_token_ids, device=ids.device)) & mask.bool()
-        ranks = attach_eos(segment_ranks(ids, mask, self._newline_counts), is_eos)
-        early = is_eos & (ranks < self.args.num_ranks - 1)
-        lists = torch.stack([early.any(1), (ranks >= self.args.num_ranks).any(1)]).float().mean(1, keepdim=True)
-        stops, overflow = self.accelerator.gather(lists.T).mean(0).tolist()
+        args, by_newlines = self.args, segment_ranks(ids, mask, self._newline_counts)
+        ranks = attach_eos(by_newlines, is_eos)
+        lists = torch.stack([(is_eos & (ranks < args.num_ranks - 1)).any(1), (ranks >= args.num_ranks).any(1)])
+        stops, overflow = self.accelerator.gather(lists.T.float()).mean(0).tolist()
         self.note({"lists/early_stop": stops, "lists/overflow": overflow})
-        if self.args.algorithm != "rank_grpo":  # a list is one unit
+        if not args.by_rank:  # a list is one unit
             return {**batch, "advantages": batch["advantages"][:, None], "ranks": ranks.clamp(max=0)}
         num_generations: Any = self.num_generations if self.model.training else self.num_generations_eval
         start = self.accelerator.process_index * len(inputs)
         advantages = self._rank_advantages(num_generations)[start : start + len(inputs)]
-        return {**batch, "advantages": advantages, "ranks": ranks, "early_eos": early}
+        is_public = args.algorithm == "rank_grpo_public"  # where a newline before EOS counts as an item
+        ranks = by_newlines if is_public else ranks
+        ends = list_ends(ranks, is_eos, args.num_ranks, args.early_eos_penalty, args.exact_eos_reward)
+        eos = is_eos & (ranks < args.num_ranks) & (is_public | (ends != 0)[:, None])
+        return {**batch, "advantages": advantages, "ranks": ranks, "eos": eos, "eos_advantages": ends}
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
         """Return the loss of one micro-batch, divided for gradient accumulation."""
         args, training = self.args, self.model.training
         completion_ids, mask = inputs["completion_ids"], inputs["completion_mask"]
         attention_mask = torch.cat([inputs["prompt_mask"], mask], dim=1)
-        by_rank = args.algorithm == "rank_grpo"
         sampler_logps = inputs.get("sampling_per_token_logps") if args.vllm_importance_sampling_correction else None
         steps = self.current_gradient_accumulation_steps if training else 1
         share = steps / args.steps_per_generation if training else 1  # of the rollouts, that one step trains on
@@ -227,9 +230,10 @@ class RankGRPOTrainer(GRPOTrainer):
                 beta=self.beta,
                 aggregation=args.aggregation,
                 level=args.level,
-                overflow_advantage=args.overflow_penalty if by_rank else 0.0,
-                early_eos=inputs["early_eos"] if by_rank and args.early_eos_penalty else None,
-                early_eos_advantage=args.early_eos_penalty,
+                overflow_advantage=args.overflow_penalty if args.by_rank else 0.0,
+                eos=inputs.get("eos"),
+                eos_advantages=inputs.get("eos_advantages"),
+                eos_in_rank=args.algorithm == "rank_grpo_public",
                 sampler_logps=sampler_logps,
                 sampler_cap=args.vllm_importance_sampling_clip_max,
                 max_completion_length=args.max_completion_length,

@@ -83,8 +83,9 @@ def _arguments(params: Params, folder: Path, reward_weights: list[float]) -> Ran
     bf16 = params.base_model.dtype == "bfloat16"
     optimization = config.model_dump(include=set(Optimization.model_fields))
     as_named = {"algorithm", "returns", "return_gamma", "num_generations", "num_iterations", "beta", "epsilon_high"}
-    as_named |= {"delta", "overflow_penalty", "early_eos_penalty", "aggregation", "normalization", "temperature"}
-    as_named |= {"max_completion_length", "decay_step", "decayed_learning_rate", "vllm_gpu_memory_utilization"}
+    as_named |= {"delta", "overflow_penalty", "early_eos_penalty", "exact_eos_reward", "aggregation", "normalization"}
+    as_named |= {"temperature", "max_completion_length", "decay_step", "decayed_learning_rate"}
+    as_named |= {"vllm_gpu_memory_utilization"}
     return RankGRPOConfig(
         max_steps=config.num_steps or -1,
         num_train_epochs=config.num_epochs,

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from convrec.config import Params
+from convrec.config import BY_RANK, Params
 from convrec.paths import Paths
 
 PARENT_TAG, COMMIT_TAG = "mlflow.parentRunId", "mlflow.source.git.commit"
@@ -61,7 +61,7 @@ def data_tags(paths: Paths) -> dict[str, str]:
 def algorithm_name(params: Params) -> str:
     """Return the alignment's algorithm as `convrec compare` names it: grpo, rank_grpo:exp_inf, rank_grpo:exp:2.0."""
     section = params.rank_grpo
-    if section.algorithm != "rank_grpo":
+    if section.algorithm not in BY_RANK:
         return section.algorithm
     gamma = f":{section.return_gamma}" if section.returns == "exp" else ""
     return f"{section.algorithm}:{section.returns}{gamma}"
