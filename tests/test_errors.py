@@ -1,9 +1,11 @@
 """Exit statuses, and what the errors of libraries say about the machine."""
 
 import errno
+import sqlite3
 from pathlib import Path
 
 import pytest
+from dvc.lock import LockError
 
 from convrec.cli import main
 from convrec.errors import InputError, NoSpace, Stopped, Unavailable, exit_status, outside_cause
@@ -33,11 +35,17 @@ def _caused(error: Exception, cause: Exception) -> Exception:
         (OSError(errno.EACCES, "Permission denied"), None),
         (OSError(errno.EACCES, "Permission denied", "reports"), InputError),
         (OSError(errno.ENOENT, "No such file or directory", "reports/x"), None),
+        (LockError("Unable to acquire lock. Most likely another DVC process is running"), Unavailable),
+        (LockError("'models/sft' is busy, it is being blocked by:\n  (PID 7): dvc repro"), Unavailable),
+        (sqlite3.DatabaseError("file is not a database"), InputError),
+        (_caused(ValueError("x"), sqlite3.DatabaseError("database disk image is malformed")), InputError),
+        (sqlite3.OperationalError("database or disk is full"), NoSpace),
+        (sqlite3.OperationalError("database is locked"), None),
     ],
 )
 def test_what_the_surroundings_do_is_told_from_defects(error, kind):
     found = outside_cause(error)
-    assert type(found) is (kind or type(None))
+    assert type(found) is (kind or type(None)) and "\n" not in str(found)
 
 
 def test_each_kind_has_a_status_of_its_own():

@@ -37,8 +37,21 @@ _AWAY = (
     "failed with error code 503",
     "failed with error code 504",
 )
-_DISK_FULL = ("No space left on device", "Disk quota exceeded")
-_UNUSABLE_PATH = (errno.EACCES, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EPERM, errno.EROFS)
+# What DVC says while another of its processes works with the same files.
+_DVC_BUSY = ("Unable to acquire lock", "is being blocked by")
+# What SQLite says of a file that it cannot use.
+_DAMAGED = ("file is not a database", "database disk image is malformed", "malformed database schema", "no such table")
+_DISK_FULL = ("No space left on device", "Disk quota exceeded", "database or disk is full")
+_UNUSABLE_PATH = (
+    errno.EACCES,
+    errno.EEXIST,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.ENOTDIR,
+    errno.EPERM,
+    errno.EROFS,
+)
 
 
 class InputError(Exception):
@@ -82,10 +95,16 @@ def causes(error: BaseException) -> list[BaseException]:
     return found
 
 
+def is_damaged(error: BaseException) -> bool:
+    """Return whether an error of SQLite says that the database is damaged: another try cannot help."""
+    return any(words in str(error) for words in _DAMAGED)
+
+
 def outside_cause(error: BaseException) -> NoSpace | Unavailable | InputError | None:
     """Return what an error of a library says about its surroundings, else None.
 
-    The disk is full, the GPU is lost, a server is away, or a file or folder cannot be used as it was to be.
+    The disk is full, the GPU is lost, a server is away, a database is damaged, another DVC process works there, or a
+    file or folder cannot be used as it was to be.
     """
     for one in causes(error):
         text = str(one)
@@ -94,8 +113,14 @@ def outside_cause(error: BaseException) -> NoSpace | Unavailable | InputError | 
             return NoSpace(f"the disk is full ({text[:200]}); make room and start again: what is finished is kept")
         if isinstance(one, RuntimeError) and any(words.lower() in text.lower() for words in _LOST_GPU):
             return Unavailable(f"the GPU is lost ({text.splitlines()[0][:200]}); start again once it is back")
+        if is_damaged(one):
+            return InputError(
+                f"a database is damaged ({text.splitlines()[0][:200]}); restore its file from a backup, or remove it"
+            )
         if any(words in text for words in _AWAY):
             return Unavailable(f"a server is away ({text.splitlines()[0][:200]}); start again once it is back")
+        if any(words in text for words in _DVC_BUSY):
+            return Unavailable(f"another DVC process works in this folder ({' '.join(text.split())}); wait for its end")
     if isinstance(error, OSError) and error.errno in _UNUSABLE_PATH and error.filename is not None:
         return InputError(
             f"{error.filename}: {error.strerror}; name another place, or change what is there or who may use it"

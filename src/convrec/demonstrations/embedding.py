@@ -131,7 +131,14 @@ class VectorStore:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._model = model
         self._database = sqlite3.connect(path, timeout=60)
-        self._database.execute("CREATE TABLE IF NOT EXISTS vectors (key BLOB PRIMARY KEY, vector BLOB) WITHOUT ROWID")
+        try:
+            self._database.execute(
+                "CREATE TABLE IF NOT EXISTS vectors (key BLOB PRIMARY KEY, vector BLOB) WITHOUT ROWID"
+            )
+        except sqlite3.Error as error:
+            raise InputError(
+                f"{path}: not usable as the database of vectors ({error}); remove it: it is made again"
+            ) from None
 
     def _key(self, text: str) -> bytes:
         return hashlib.sha256(f"{self._model}\0{text}".encode()).digest()
