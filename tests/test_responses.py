@@ -75,6 +75,15 @@ def test_a_target_that_cannot_be_written_is_told_before_any_work(files, capsys):
     assert "a folder; name a file" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["parse", "remap"])
+def test_a_link_as_the_target_stays_a_link(files, command):
+    (files / "link").symlink_to("lists.jsonl")
+    for _ in range(2):
+        main(_arguments(command, files, "--out", str(files / "link")))
+        assert (files / "link").is_symlink() and (files / "lists.jsonl").read_text()
+        (files / "lists.jsonl").write_text("")
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [

@@ -10,6 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from convrec.atomic import replaced, write_text
 from convrec.config import BY_RANK, Params, parse_params
 from convrec.data.conversations import read_rows
 from convrec.errors import InputError
@@ -73,9 +74,8 @@ def model_scores(model: Path, rows: list[dict[str, Any]], params: Params, paths:
 
 def keep_scores(scores: pd.DataFrame, folder: Path) -> None:
     """Write the scores of a finished training beside it: whole, or not at all."""
-    partial = folder / f"{SCORES}.partial"
-    scores.to_parquet(partial, index=False)
-    partial.rename(folder / SCORES)
+    with replaced(folder / SCORES) as new:
+        scores.to_parquet(new, index=False)
 
 
 def _run(name: str, params: Params, paths: Paths, parent: Run) -> Path:
@@ -190,11 +190,10 @@ def compare(params: Params, paths: Paths, names: Sequence[str], num_seeds: int, 
             result["algorithms"][name] = entry
         curves = _curves(folders, metric)
         target = paths.comparison
-        target.mkdir(parents=True, exist_ok=True)
-        curves.to_csv(target / "curves.csv", index=False, float_format="%.6g")
+        write_text(target / "curves.csv", curves.to_csv(index=False, float_format="%.6g"))
         write_json(target / "compare.json", result)
         page = target / "compare.html"
-        page.write_text(comparison_page(result, curves), encoding="utf-8")
+        write_text(page, comparison_page(result, curves))
         for path in (target / "compare.json", page):
             record.log_artifact(path)
     print_comparison(result)

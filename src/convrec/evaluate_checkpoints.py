@@ -174,10 +174,8 @@ def _evaluate(
         logger.info("%s step %d: evaluated before", stage, step)
         return
     found = answers(checkpoint, Settings.of(params), rows, params, paths)
-    partial = file.with_suffix(".partial")
     metrics = interval_metrics(found.scores, params)
-    write_json(partial, {"context": context, "stage": stage, "step": step, "metrics": metrics})
-    partial.rename(file)
+    write_json(file, {"context": context, "stage": stage, "step": step, "metrics": metrics})
 
 
 def print_checkpoints(result: dict[str, Any]) -> None:

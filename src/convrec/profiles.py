@@ -5,6 +5,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
+from convrec.atomic import replaced, write_bytes
 from convrec.config import parse_params
 from convrec.errors import InputError
 from convrec.yaml_files import parse_yaml, read_commented_yaml, read_yaml
@@ -80,19 +81,15 @@ def change_params(settings: list[str]) -> str:
 
 def _write(params: Any, source: str) -> bool:
     """Write params.yaml if the parameters are allowed, keeping a different one beside it; tell whether it changed."""
-    new = TARGET.with_suffix(".new")
-    with new.open("w", encoding="utf-8") as stream:
-        _yaml().dump(params, stream)
-    try:
+    with replaced(TARGET) as new:
+        with new.open("w", encoding="utf-8") as stream:
+            _yaml().dump(params, stream)
         parse_params(read_yaml(new), source)
-        if TARGET.exists() and TARGET.read_bytes() == new.read_bytes():
-            return False
-        if TARGET.exists():
-            TARGET.replace(PREVIOUS)
-        new.replace(TARGET)
-    finally:
-        new.unlink(missing_ok=True)
-    return True
+        before = TARGET.read_bytes() if TARGET.exists() else None
+        has_changed = before != new.read_bytes()
+        if before is not None and has_changed:
+            write_bytes(PREVIOUS, before)
+    return has_changed
 
 
 def _yaml() -> YAML:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from convrec.atomic import check_target, write_text
 from convrec.data.catalog import Catalog
 from convrec.data.catalog_files import open_catalog, read_json_lines
 from convrec.data.conversations import transcript
@@ -107,7 +108,7 @@ def print_parsed(
     With `out`, the same is written there as JSON lines.
     """
     if out is not None:
-        check_target(out)
+        check_target(out, "--out")
     rows = read_responses(responses, with_conversation=False)
     catalog, told = open_catalog(catalog_path)
     lengths: Counter[int] = Counter()
@@ -138,21 +139,9 @@ def seen_items(titles: Sequence[str], catalog: Catalog) -> list[int]:
     return sorted(found | {i for _, entry in entries if entry for i in catalog.readings(entry.title, entry.year)})
 
 
-def check_target(path: Path) -> None:
-    """Raise `InputError`, before any work, for a file that could not be written."""
-    if path.is_dir():
-        raise InputError(f"--out {path}: a folder; name a file")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--out {path}: its folder cannot be made ({error.strerror})") from None
-
-
 def write_json_lines(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     """Write one JSON object a line: all of them, or the file stays as it was."""
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-    partial.replace(path)
+    write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
 def remap_responses(
@@ -166,7 +155,7 @@ def remap_responses(
     grounding: tuple[float, float],
 ) -> str:
     """Write each row with the top items of Remap, their scores and sources, as `items`; return what was done."""
-    check_target(out)
+    check_target(out, "--out")
     rows = read_responses(responses, with_conversation=True)
     catalog, told = open_catalog(catalog_path)
     texts = [item.text() for item in catalog.items]

@@ -4,6 +4,7 @@ import fcntl
 import logging
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -84,16 +85,20 @@ def _git(*arguments: str, cwd: Path | None = None) -> str:
 def _clone(repository: str, branch: str | None, target: Path, cache: Path) -> None:
     """Clone into the target: whole, or not at all."""
     partial = target.with_name(f".{target.name}.partial")
-    subprocess.run(["rm", "-rf", str(partial)], check=True)
-    _git("clone", "--quiet", *(["--branch", branch] if branch else []), "--", repository, str(partial))
-    if not (partial / ".dvc").is_dir():
-        raise InputError(
-            f"{REPOSITORY_VARIABLE} = {repository!r} holds no .dvc folder; name a repository of this project"
+    shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
+    try:
+        _git("clone", "--quiet", *(["--branch", branch] if branch else []), "--", repository, str(partial))
+        if not (partial / ".dvc").is_dir():
+            raise InputError(
+                f"{REPOSITORY_VARIABLE} = {repository!r} holds no .dvc folder; name a repository of this project"
+            )
+        subprocess.run(
+            [sys.executable, "-m", "dvc", "cache", "dir", "--quiet", "--local", str(cache)], cwd=partial, check=True
         )
-    subprocess.run(
-        [sys.executable, "-m", "dvc", "cache", "dir", "--quiet", "--local", str(cache)], cwd=partial, check=True
-    )
-    partial.rename(target)
+        partial.rename(target)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
 
 
 def _update(target: Path, repository: str, branch: str | None) -> None:

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
+from convrec.atomic import check_target, write_text
 from convrec.commands import add_command, whole_number
 
 
@@ -53,10 +54,11 @@ def _add_fetch_options(command: argparse.ArgumentParser) -> None:
 def _diff(options: argparse.Namespace) -> None:
     from convrec.versions.diff import diff
 
+    if options.json is not None:
+        check_target(options.json, "--json")
     found = diff(options.old, options.new)
     if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(found.to_json(), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        write_text(options.json, json.dumps(found.to_json(), ensure_ascii=False, indent=1) + "\n")
     print(found.to_text(options.limit))
 
 

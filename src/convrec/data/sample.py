@@ -1,11 +1,13 @@
 """The embedded world as files in the project's own schema: what a team's monthly files look like (docs/data.md)."""
 
 import csv
+import io
 import json
 from pathlib import Path
 
 import pandas as pd
 
+from convrec.atomic import write_text
 from convrec.data.catalog import build_catalog
 from convrec.data.conversations import COLUMNS
 from convrec.data.quarantine import Quarantine
@@ -31,10 +33,11 @@ def write_sample(folder: Path, until: str, num_conversations: int, seed: int) ->
     rows, _ = simulate(catalog, seed, num_conversations, months, _ANSWER_LENGTH)
     written = []
     if not (folder / "catalog.csv").exists():
-        with (folder / "catalog.csv").open("w", encoding="utf-8", newline="") as stream:
-            writer = csv.DictWriter(stream, list(films[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(films)
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(films[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(films)
+        write_text(folder / "catalog.csv", text.getvalue())
         written.append(folder / "catalog.csv")
     fields = [name for name in COLUMNS if name != "prompt_id"]
     for month in months[: months.index(until) + 1]:
@@ -43,6 +46,6 @@ def write_sample(folder: Path, until: str, num_conversations: int, seed: int) ->
             continue
         chosen = rows.loc[rows["date"].str.startswith(month), fields].to_dict("records")
         lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in sorted(chosen, key=lambda row: row["date"])]
-        path.write_text("".join(lines), encoding="utf-8")
+        write_text(path, "".join(lines))
         written.append(path)
     return written

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from convrec.atomic import write_text
 from convrec.config import Params
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import distinct_prompts, read_rows
@@ -18,8 +19,7 @@ STEP_COLUMNS = {"teacher": "teacher", "remap": "remap", "reflect": "reflect", "a
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Write a metrics file, creating its folder; floats keep six digits."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(_rounded(value), indent=1) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(_rounded(value), indent=1) + "\n")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -29,8 +29,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def write_plot(path: Path, rows: Iterable[dict[str, Any]]) -> None:
     """Write the rows of a plot as CSV, creating its folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame(list(rows)).to_csv(path, index=False, float_format="%.6g")
+    write_text(path, pd.DataFrame(list(rows)).to_csv(index=False, float_format="%.6g"))
 
 
 def read_catalog(path: Path) -> Catalog:

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 from pandas.errors import EmptyDataError
 
+from convrec.atomic import write_text
 from convrec.config import Params
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import SPLITS, distinct_prompts, read_rows, truths
@@ -140,6 +141,5 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         parameters=flatten(params.model_dump()),
         code=git_state(),
     )
-    paths.report.parent.mkdir(parents=True, exist_ok=True)
-    paths.report.write_text(html, encoding="utf-8")
+    write_text(paths.report, html)
     record.log_artifact(paths.report)

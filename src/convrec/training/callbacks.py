@@ -10,6 +10,8 @@ from typing import Any
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from convrec.atomic import write_text
+
 logger = logging.getLogger(__name__)
 
 MetricSink = Callable[[dict[str, float], int], None]
@@ -37,10 +39,7 @@ class HistoryCallback(TrainerCallback):
         self._start_time, self._start_step = time.monotonic(), state.global_step
         kept = [row for row in read_history(self._path) if row["step"] <= state.global_step and state.global_step]
         self._before = max((row.get("seconds/elapsed", 0.0) for row in kept), default=0.0)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self._path.with_suffix(".new")
-        fresh.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
-        fresh.replace(self._path)
+        write_text(self._path, "".join(json.dumps(row) + "\n" for row in kept))
         for row in kept:
             self._sink({key: value for key, value in row.items() if key != "step"}, int(row["step"]))
         if state.global_step:

@@ -18,7 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from convrec.errors import InputError
+from convrec.atomic import write_text
+from convrec.errors import InputError, NoSpace
 from convrec.paths import is_below
 
 Kind = Literal["dataset", "model"]
@@ -54,9 +55,7 @@ def _read_lock(path: Path) -> Lock:
 
 
 def _write_lock(path: Path, lock: Lock) -> None:
-    new = path.with_name(f"{path.name}.new")
-    new.write_text(json.dumps(asdict(lock), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    new.replace(path)
+    write_text(path, json.dumps(asdict(lock), indent=2, ensure_ascii=False) + "\n")
 
 
 def _digest(path: Path, algorithm: str) -> str:
@@ -79,7 +78,7 @@ def _is_whole(path: Path, file: dict[str, int | str]) -> bool:
 
 @contextmanager
 def _hub_errors(kind: str, name: str, revision: str) -> Iterator[None]:
-    """Turn what goes wrong with the hub into an `InputError` with the remedy."""
+    """Turn what goes wrong with the hub into an `InputError` with the remedy, and a full disk into `NoSpace`."""
     import httpx  # noqa: PLC0415  (with the hub's library)
     from huggingface_hub import constants, errors  # noqa: PLC0415  (slow)
 
@@ -101,7 +100,7 @@ def _hub_errors(kind: str, name: str, revision: str) -> Iterator[None]:
         raise InputError(f"{where}: {error}") from None
     except (httpx.HTTPError, OSError) as error:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            raise InputError(f"{where}: no space left on the device; make room, and fetch again") from None
+            raise NoSpace(f"{where}: no space left on the device; make room, and fetch again") from None
         raise InputError(
             f"{where}: could not be fetched from {constants.ENDPOINT} ({' '.join(str(error).split())[:300]}); check "
             "the network, HF_ENDPOINT and HF_HUB_OFFLINE, and fetch again: complete files are kept"
@@ -130,7 +129,7 @@ def cached_model(name: str, patterns: list[str]) -> Path:
 def _check_space(folder: Path, needed: int) -> None:
     existing = next(parent for parent in folder.absolute().parents if parent.exists())
     if (free := shutil.disk_usage(existing).free) < needed:
-        raise InputError(f"{folder}: {needed:,} bytes are needed and {free:,} are free there; make room")
+        raise NoSpace(f"{folder}: {needed:,} bytes are needed and {free:,} are free there; make room")
 
 
 def _pin(kind: Kind, name: str, folder: Path, revision: str, patterns: list[str] | None) -> Lock:
@@ -231,7 +230,8 @@ def fetch(
     Without a lock, `revision` (`main` where none is given) is resolved to a commit and pinned; with one, the pinned
     commit is taken, and whole files are not asked for again. `patterns` chooses files (`*.csv`).
 
-    Raises `InputError` where the hub cannot give the files, something else is pinned, or a file's hash differs.
+    Raises `InputError` where the hub cannot give the files, something else is pinned, or a file's hash differs, and
+    `NoSpace` where the disk cannot hold them.
     """
     if not folder.name:
         raise InputError(f"--to {folder}: name a folder for the files")

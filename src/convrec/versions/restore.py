@@ -6,6 +6,7 @@ import re
 import subprocess
 from pathlib import Path
 
+from convrec.atomic import write_bytes
 from convrec.errors import InputError
 from convrec.paths import inside
 from convrec.tracking import RecordedVersions, file_md5, recorded_versions
@@ -135,11 +136,7 @@ def _keep(names: list[str]) -> Path:
 def _write(files: dict[str, bytes]) -> None:
     """Write the files, each whole or not at all."""
     for name, content in files.items():
-        path = inside(Path(), name, "a file of the record")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        new = path.with_name(f".{path.name}.new")
-        new.write_bytes(content)
-        new.replace(path)
+        write_bytes(inside(Path(), name, "a file of the record"), content)
 
 
 def _put(files: dict[str, bytes], outs: list[Out]) -> list[str]:
