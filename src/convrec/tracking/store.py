@@ -8,7 +8,8 @@ import mlflow
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
-from convrec.errors import InputError, Unavailable
+from convrec.errors import InputError, Unavailable, is_damaged
+from convrec.tracking.database import ready_database
 from convrec.tracking.redaction import redact
 
 LOCAL_FOLDER = Path("mlruns")
@@ -42,7 +43,8 @@ def connect(root: Path = Path()) -> str:
     """Point MLflow at the store, and return the id of the experiment, made if need be.
 
     Credentials in an http URI are moved to MLflow's variables, so that no message or record can hold them. Raises
-    `Unavailable` where the store does not answer, and `InputError` where it refuses this user or the URI is wrong.
+    `Unavailable` where the store does not answer, and `InputError` where it refuses this user, the URI is wrong, or
+    the local database is damaged.
     """
     for variable, value in _DEFAULTS.items():
         os.environ.setdefault(variable, value)
@@ -53,6 +55,8 @@ def connect(root: Path = Path()) -> str:
         (root / LOCAL_FOLDER).mkdir(exist_ok=True)
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
     try:
+        if local:
+            ready_database(uri)
         mlflow.set_tracking_uri(uri)
         experiment = mlflow.get_experiment_by_name(name)
         if experiment is not None:
@@ -62,6 +66,8 @@ def connect(root: Path = Path()) -> str:
     except MlflowException as error:
         raise not_opened(error, root) from None
     except SQLAlchemyError as error:
+        if is_damaged(error):
+            raise not_opened(MlflowException(str(error)), root) from None
         raise Unavailable(f"{URI_VARIABLE} = {shown_uri(root)!r} cannot be reached ({told(error)})") from None
     except ImportError as error:
         raise InputError(f"{URI_VARIABLE} = {shown_uri(root)!r} needs a package: {told(error)}; install it") from None
@@ -91,6 +97,8 @@ def _split_credentials(uri: str) -> tuple[str, dict[str, str]]:
 def not_opened(error: MlflowException, root: Path = Path()) -> InputError | Unavailable:
     """Return what is to be told of a store that does not open a run: who can mend it, and how."""
     field, reason = f"{URI_VARIABLE} = {shown_uri(root)!r}", told(error)
+    if is_damaged(error):
+        return InputError(f"{field} is damaged ({reason}); restore it from a backup, or remove it to begin a new one")
     status = error.get_http_status_code()
     if status in (401, 403):
         return InputError(f"{field} refuses this user ({reason}); set {USER_VARIABLE} and {PASSWORD_VARIABLE}")
