@@ -73,6 +73,29 @@ def test_a_record_that_a_full_disk_cut_takes_no_other_with_it(tmp_path, monkeypa
     assert journal.last_status()[0] is None
 
 
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ('{"kind":"metrics","at":1,"metrics":{"loss":1.0}}', ["step"]),
+        ('{"kind":"metrics","step":1}', ["at", "metrics"]),
+        ('{"kind":"metrics","at":1,"step":"1","metrics":3}', ["metrics", "step"]),
+        ('{"kind":"tags","at":1}', ["tags"]),
+        ('{"kind":"params","at":1,"params":[]}', ["params"]),
+        ('{"kind":"status","at":1}', ["status"]),
+        ('{"kind":"artifact","at":1,"path":"a.txt"}', ["file"]),
+        ('{"at":1}', None),
+        ("[1, 2]", None),
+        ("7", None),
+    ],
+)
+def test_a_record_that_lacks_a_field_is_torn(tmp_path, line, wrong):
+    journal = Journal.create(tmp_path, ABOUT)
+    (journal.path / "records.jsonl").write_text(f"{line}\n")
+    (found,) = waiting(journal)
+    assert (found["kind"], found.get("wrong"), found["line"].strip()) == (journals.TORN, wrong, line)
+    assert journal.last_status() == (None, 7)
+
+
 def test_a_file_that_cannot_be_copied_stops_nothing(tmp_path, caplog):
     journal = Journal.create(tmp_path, ABOUT)
     journal.append_file(tmp_path / "nowhere.csv", "nowhere.csv")

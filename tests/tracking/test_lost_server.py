@@ -112,7 +112,7 @@ def test_a_refused_record_is_set_aside_and_holds_up_nothing(client, project, cap
         ("no [such] name?", run.run_id),
         ("lr", run.run_id),
     }
-    assert all(row["reason"] for row in refused) and "refused by the tracking server" in caplog.text
+    assert all(row["reason"] for row in refused) and "was refused, and is kept in" in caplog.text
     assert _left(project) == []
 
 

@@ -158,6 +158,38 @@ def test_what_always_breaks_a_server_that_answers_is_set_aside(project, monkeypa
     assert '"key":"bad"' in (project / journals.REFUSED).read_text()
 
 
+def test_records_that_lack_a_field_are_set_aside_and_hold_up_no_other(project, monkeypatch, caplog):
+    sent = []
+
+    class Client:
+        def __init__(self, uri):
+            pass
+
+        def log_batch(self, run_id, metrics=(), params=(), tags=()):
+            sent.extend(metric.key for metric in metrics)
+
+        def log_artifact(self, run_id, path, folder):
+            sent.append(Path(path).name)
+
+        def set_terminated(self, run_id, status, at):
+            sent.append(status)
+
+    monkeypatch.setattr(delivery.mlflow, "MlflowClient", Client)
+    journal = journals.Journal.create(project, About("r1", "sft", "x", True, 1))
+    (journal.path / "records.jsonl").write_text(
+        '{"kind":"metrics","at":1,"metrics":{"bad":1.0}}\n{"kind":"metrics","at":1,"step":0,"metrics":{"a":1.0}}\n'
+        '{"kind":"artifact","at":1}\n{"kind":"artifact","at":1,"file":"..","path":".."}\n[]\n'
+        '{"kind":"status","at":1}\n{"kind":"status","at":2,"status":"FINISHED"}\n'
+    )
+    journal.append_file(b"kept", "a.txt")
+    sending = delivery.Delivery(journal, "x")
+    sending.send()
+    assert sorted(sent) == ["FINISHED", "a", "a.txt"] and not waiting(journal)
+    refused = (project / journals.REFUSED).read_text().splitlines()
+    assert len(refused) == sending.sent["refused"] == 5 and "not as it should be: step" in refused[0]
+    assert "not as it should be: file, path" in caplog.text
+
+
 def test_an_artifact_waits_for_a_store_that_fails_behind_a_server_that_answers(project, monkeypatch):
     """MLflow's client tells a proxied store's 500 as it tells the server's own."""
     is_away, stored = True, []

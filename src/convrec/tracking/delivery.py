@@ -17,6 +17,7 @@ import requests
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunInfo, RunStatus, RunTag
 from mlflow.exceptions import MlflowException
 
+from convrec.paths import is_below
 from convrec.tracking import journal as journals
 from convrec.tracking.journal import Journal, Lane
 from convrec.tracking.store import client_uri, shown_uri, told
@@ -101,8 +102,8 @@ class Delivery:
             send(records)
             self._failures = 0
             self.journal.mark_sent(lane, end)
-            if lane == "artifacts":
-                self.journal.file(records[0]).unlink(missing_ok=True)
+            if lane == "artifacts" and records[0]["kind"] == "artifact" and self.journal.file(records[0]).is_file():
+                self.journal.file(records[0]).unlink()
 
     def _send_records(self, records: Records) -> None:
         """Send a group: what MLflow takes in batches, then data sets and the end of the run, in order."""
@@ -196,7 +197,7 @@ class Delivery:
             elif record["kind"] == "status":
                 self.end(record["status"], record["at"])
             else:
-                raise ValueError(f"no such kind of record: {record['kind']}")
+                raise ValueError(_wrong(record))
 
     def _send_file(self, records: Records) -> None:
         self._offer("artifacts", "files", records, self._upload)
@@ -204,7 +205,9 @@ class Delivery:
     def _upload(self, records: Records) -> None:
         for record in records:
             if record["kind"] != "artifact":
-                raise ValueError("a record that was cut short")
+                raise ValueError(_wrong(record))
+            if not is_below(record["path"]):
+                raise ValueError(f"path = {record['path']!r} is that of no file")
             path = PurePosixPath(record["path"])
             copy = self.journal.file(record)
             if not copy.is_file():
@@ -216,6 +219,13 @@ class Delivery:
                 os.symlink(copy, named)
                 parent = None if len(path.parts) == 1 else str(path.parent)
                 self._client.log_artifact(self._run_id, str(named), parent)
+
+
+def _wrong(record: dict[str, Any]) -> str:
+    """Return why a record cannot be sent."""
+    if record["kind"] != journals.TORN:
+        return f"no such kind of record: {record['kind']}"
+    return f"not as it should be: {', '.join(record['wrong'])}" if "wrong" in record else "the record was cut short"
 
 
 def _batches(items: Records, size: int) -> Iterator[Records]:

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import orjson
 
+from convrec.atomic import write_bytes
 from convrec.tracking.redaction import redact_all, redactor
 
 logger = logging.getLogger(__name__)
@@ -28,6 +29,15 @@ REFUSED = "refused.jsonl"
 _RECORDS, _POSITION, _ABOUT, _LOCK, _FILES = "records.jsonl", "position.json", "run.json", "lock", "files"
 _ARTIFACT = b'{"kind":"artifact"'
 TORN = "torn"
+# What a record of each kind holds, beside `kind` and `at`.
+_FIELDS: dict[str, dict[str, type]] = {
+    "metrics": {"metrics": dict, "step": int},
+    "params": {"params": dict},
+    "tags": {"tags": dict},
+    "dataset": {"dataset": dict, "context": str},
+    "status": {"status": str},
+    "artifact": {"file": str, "path": str},
+}
 _HALF_MADE = 60  # seconds after which a journal that has no name yet is nobody's
 
 Lane = Literal["records", "artifacts"]
@@ -43,6 +53,19 @@ class About:
     tracking_uri: str  # without credentials
     owner: bool  # whether the end of this journal is the end of the run
     started: int  # milliseconds since 1970
+
+
+def _record(line: bytes) -> dict[str, Any]:
+    """Return the record of a line; one that was cut short, or lacks a field of its kind, has the kind `TORN`."""
+    with suppress(orjson.JSONDecodeError):
+        record = orjson.loads(line)
+        if isinstance(record, dict) and isinstance(record.get("kind"), str):
+            fields = {"at": int, **_FIELDS.get(record["kind"], {})}
+            wrong = [name for name, kind in fields.items() if not isinstance(record.get(name), kind)]
+            if not wrong:
+                return record
+            return {"kind": TORN, "wrong": wrong, "line": line.decode(errors="replace")}
+    return {"kind": TORN, "line": line.decode(errors="replace")}
 
 
 def now() -> int:
@@ -156,7 +179,7 @@ class Journal:
     def unsent(self, lane: Lane) -> Iterator[tuple[dict[str, Any], int]]:
         """Yield the records of a lane that were not sent yet, each with the position after it.
 
-        A last line that was cut short is none; one amid others has the kind `TORN`.
+        A last line that was cut short is none; one amid others, or one that lacks a field, has the kind `TORN`.
         """
         is_first = True
         for line, position in self._lines(self._positions[lane]):
@@ -165,11 +188,7 @@ class Journal:
                     self._positions[lane] = position
                 continue
             is_first = False
-            try:
-                record = orjson.loads(line)
-            except orjson.JSONDecodeError:
-                record = {"kind": TORN, "line": line.decode(errors="replace")}
-            yield record, position
+            yield _record(line), position
 
     def _lines(self, position: int) -> Iterator[tuple[bytes, int]]:
         with (self.path / _RECORDS).open("rb") as stream:
@@ -183,22 +202,17 @@ class Journal:
         """Return the recorded final status of the run, None without one, and the time of the last record."""
         status, at = None, self.about.started
         for line, _ in self._lines(0):
-            try:
-                record = orjson.loads(line)
-            except orjson.JSONDecodeError:
-                continue
-            status, at = record.get("status", status), record["at"]
+            record = _record(line)
+            status, at = record.get("status", status), record.get("at", at)
         return status, at
 
     def mark_sent(self, lane: Lane, position: int) -> None:
         """Remember, whole or not at all, that a lane was sent up to this position."""
         self._positions[lane] = position
-        fresh = self.path / f"{_POSITION}.new"
-        fresh.write_bytes(orjson.dumps(self._positions))
-        fresh.replace(self.path / _POSITION)
+        write_bytes(self.path / _POSITION, orjson.dumps(self._positions))
 
     def refuse(self, record: dict[str, Any], reason: str) -> None:
-        """Set a record aside that the server does not take, with the reason; an artifact keeps its copy."""
+        """Set a record aside that cannot be sent, with the reason; an artifact keeps its copy."""
         folder = self.path.parent
         told = {"run_id": self.about.run_id, "reason": self._redact(reason), "record": record}
         if record.get("kind") == "artifact" and self.file(record).is_file():
@@ -208,7 +222,9 @@ class Journal:
             told["file"] = kept.relative_to(folder).as_posix()
         with (folder / REFUSED).open("ab", buffering=0) as stream:
             stream.write(orjson.dumps(told) + b"\n")
-        logger.warning("refused by the tracking server, and kept in %s: %s", folder / REFUSED, told["reason"])
+        logger.warning(
+            "a record of run %s was refused, and is kept in %s: %s", self.about.run_id, folder / REFUSED, told["reason"]
+        )
 
     def release(self) -> None:
         """Give the journal up; another process may send it."""

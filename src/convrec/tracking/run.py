@@ -15,6 +15,7 @@ import orjson
 import pandas as pd
 from mlflow.exceptions import MlflowException
 
+from convrec.atomic import write_bytes
 from convrec.errors import Stopped
 from convrec.paths import Paths
 from convrec.tracking import journal as journals
@@ -219,8 +220,7 @@ def stage_run(
     if stage == versions.DATA_STAGE:  # it makes another version: what is there is of the run before
         all_tags = {key: value for key, value in all_tags.items() if key not in DATA_TAGS}
     run = _open_run(stage, all_tags, params, parent or os.environ.get(PARENT_VARIABLE))
-    run_file.parent.mkdir(parents=True, exist_ok=True)
-    run_file.write_bytes(orjson.dumps({"run_id": run.run_id, "tracking_uri": shown_uri()}))
+    write_bytes(run_file, orjson.dumps({"run_id": run.run_id, "tracking_uri": shown_uri()}))
     with _ended(run):
         run.log_versions(files)
         yield run
