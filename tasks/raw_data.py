@@ -18,9 +18,11 @@ from tasks.dvc_stage import PATIENT, BadInput, StageFailed, StageInterrupted
 def _dvc(*arguments: str) -> None:
     """Run a DVC command.
 
-    Raises `StageInterrupted` with its last words where a remote is away, else `BadInput`.
+    Raises `StageInterrupted` with its last words where a remote is away or another DVC process works with the same
+    files, else `BadInput`.
     """
-    result = subprocess.run([sys.executable, "-m", "dvc", *arguments], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "dvc", "--wait-for-lock", *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
         told = f"dvc {' '.join(arguments)} failed: {' '.join((result.stderr or result.stdout).split())[-600:]}"
         is_away = isinstance(outside_cause(RuntimeError(told)), Unavailable)

@@ -1,6 +1,6 @@
 """`python -m tasks.reproduce STAGE [--force]`: `dvc repro` of one stage, with the exit status of the stage's command.
 
-It ends when what started it has ended, and the stage with it.
+It waits while another DVC process holds the folder's lock, and says which one works with the stage's files.
 """
 
 import logging
@@ -8,8 +8,7 @@ import os
 import re
 import sys
 
-from convrec.errors import EXIT_BAD_INPUT
-from convrec.training.launch import end_with_parent
+from convrec.errors import EXIT_BAD_INPUT, exit_status, outside_cause
 
 _STATUS = re.compile(r"exited with (-?\d+)$")  # DVC's own status says only that a stage failed
 
@@ -17,9 +16,8 @@ _STATUS = re.compile(r"exited with (-?\d+)$")  # DVC's own status says only that
 def main() -> int:
     """Return the exit status of the stage's command, 128 + N for signal N, 2 where what it reads is not there.
 
-    Where DVC itself fails, it is 1.
+    Where another DVC process works with the stage's files, it is 75; where DVC itself fails, 1.
     """
-    end_with_parent()
     from dvc.cli import parse_args
     from dvc.exceptions import DvcException
     from dvc.stage.exceptions import StageCmdFailedError
@@ -39,8 +37,9 @@ def main() -> int:
             return EXIT_BAD_INPUT
         found = _STATUS.search(str(cause)) if isinstance(cause, StageCmdFailedError) else None
         if found is None:
-            sys.stderr.write(f"dvc repro: {error}{f': {cause}' if cause else ''}\n")
-            return 1
+            outside = outside_cause(error)
+            sys.stderr.write(f"dvc repro: {outside or error}{f': {cause}' if cause and not outside else ''}\n")
+            return (outside and exit_status(outside)) or 1
         status = int(found.group(1))
         return status if status >= 0 else 128 - status
 

@@ -169,23 +169,15 @@ def unsaved_outs(outs: list[Out]) -> list[str]:
 
 @contextmanager
 def exclusive(outs: list[Out]) -> Iterator[None]:
-    """Hold DVC's locks of these paths; raises `InputError` while a stage works with one of them."""
-    from dvc.lock import LockError  # noqa: PLC0415  (seconds)
+    """Hold DVC's locks of these paths; raises DVC's `LockError` while a stage works with one of them."""
     from dvc.repo import Repo  # noqa: PLC0415  (seconds)
     from dvc.rwlock import rwlock  # noqa: PLC0415  (seconds)
 
     with Repo() as repo:
         paths = [str(Path(out.path).absolute()) for out in outs]
         hardlink = repo.config["core"].get("hardlink_lock", False)
-        lock = rwlock(repo.tmp_dir, repo.fs, "convrec data restore", read=[], write=paths, hardlink=hardlink)
-        try:
-            lock.__enter__()
-        except LockError as error:
-            raise InputError(f"a stage is running ({error}); wait for its end") from None
-        try:
+        with rwlock(repo.tmp_dir, repo.fs, "convrec data restore", read=[], write=paths, hardlink=hardlink):
             yield
-        finally:
-            lock.__exit__(None, None, None)
 
 
 def check_out(outs: list[Out], new_files: set[str]) -> list[str]:
