@@ -13,12 +13,13 @@ from rich.console import Console
 from rich.markup import escape
 
 from convrec.config import load_params
-from convrec.errors import InputError, Unavailable, exit_status
+from convrec.errors import InputError, Unavailable, exit_status, outside_cause
 from convrec.evaluation.table import print_results, results_markdown
 from convrec.paths import Paths
 from convrec.workspaces import exclusive
+from flows.temporary_server import start_temporary_server
 from tasks.artifacts import show_link, show_table
-from tasks.dvc_stage import Stage, StageFailed, check_server, choose_stages, needs_run, run_stage
+from tasks.dvc_stage import Stage, StageFailed, check_server, choose_stages, has_server, needs_run, run_stage
 from tasks.promotion import decide_promotion, register_checkpoint
 from tasks.raw_data import pull_raw_data, push_outputs
 
@@ -131,8 +132,13 @@ def refuse_early(check: Callable[[], object]) -> None:
         check()
 
 
+def _told(error: BaseException) -> BaseException | None:
+    """Return what is told of an error in one message; None for a defect of the program."""
+    return error if isinstance(error, _TOLD) else outside_cause(error)
+
+
 def _without_traceback(record: logging.LogRecord) -> bool:
-    if record.exc_info and isinstance(record.exc_info[1], _TOLD):
+    if record.exc_info and record.exc_info[1] and _told(record.exc_info[1]):
         record.exc_info = None
     return True
 
@@ -152,11 +158,16 @@ def ended_well(name: str, run: Callable[[], T], check: Callable[[], object]) -> 
         check()
         connect()
         check_server()
+        if not has_server():
+            start_temporary_server()
         with tags(name, profile):
             return run()
-    except _TOLD as error:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]{escape(str(error))}[/red]")
-        sys.exit(error.status if isinstance(error, StageFailed) else exit_status(error))
+    except Exception as error:
+        told = _told(error)
+        if told is None:
+            raise
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]{escape(str(told))}[/red]")
+        sys.exit(told.status if isinstance(told, StageFailed) else exit_status(told))
 
 
 def tell(name: str, run: Callable[[], Outcome], check: Callable[[], object]) -> None:

@@ -125,13 +125,14 @@ def ensure_gpu_limit() -> None:
 
 def needs_run(stage: str) -> bool:
     """Return whether DVC finds something changed: inputs, parameters, command or outputs."""
-    with Repo(".") as repo:
+    with Repo(".", _wait_for_lock=True) as repo:
         return bool(repo.status(targets=[stage], with_deps=False))
 
 
 def tool_environment() -> dict[str, str]:
     """Return the environment for commands of this Python's environment, which end with the flow."""
-    return {**os.environ, SUPERVISED: "1", "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, SUPERVISED: str(os.getpid()), "PATH": path}
 
 
 def failure(what: str, status: int, tail: list[str]) -> StageFailed:

@@ -1,6 +1,7 @@
 """A command that a task runs: its lines as they are printed, its time limit, and its end with the task."""
 
 import os
+import signal
 import subprocess
 import threading
 import time
@@ -9,6 +10,8 @@ from contextlib import suppress
 from typing import TextIO
 
 import psutil
+
+from convrec.training.launch import ends_with_this_process
 
 GRACE_SECONDS = 25  # for a checkpoint: a worker kills the flow run that it cancels after 30
 _POLL_SECONDS = 0.1
@@ -57,7 +60,8 @@ def run_command(
     """Run a command in a session of its own; return its exit status, negative for a signal.
 
     `on_line` gets each line of its output as it is printed. However this call is left, by cancelling, an error or
-    Ctrl-C, nothing of the command goes on. Raises `TimeoutError` where it took longer than it may.
+    Ctrl-C, nothing of the command goes on; where this process is killed, the command gets SIGTERM. Raises
+    `TimeoutError` where it took longer than it may.
     """
     process = subprocess.Popen(
         command,
@@ -68,6 +72,7 @@ def run_command(
         text=True,
         errors="replace",
         start_new_session=True,
+        preexec_fn=ends_with_this_process(signal.SIGTERM),
     )
     overrun = threading.Event()
 

@@ -6,13 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from dvc.lock import LockError
 from prefect.logging import disable_run_logger
 
 from convrec.errors import InputError, Unavailable
 from convrec.tracking import connect
 from convrec.workspaces import exclusive
 from flows.evaluate import evaluate
-from flows.pipeline import refuse_early
+from flows.pipeline import ended_well, refuse_early
 from flows.promote import promote
 from flows.refresh import refresh
 from tests.project import make_project
@@ -86,6 +87,16 @@ def test_a_tracking_server_that_is_away_is_told_before_a_run_begins(refused, mon
     status, told = refused("train", "--stages", "data")
     assert status == 75 and told.startswith("MLFLOW_TRACKING_URI = 'http://127.0.0.1:9' cannot be reached (")
     assert told.count("\n") == 1
+
+
+def test_another_dvc_process_is_told_without_a_traceback(project, capsys):
+    def check() -> None:
+        raise LockError("'models/sft' is busy, it is being blocked by:\n  (PID 7): dvc repro\n")
+
+    with pytest.raises(SystemExit, match="75"):
+        ended_well("train", lambda: None, check)
+    told = capsys.readouterr().err
+    assert "models/sft" in told and "(PID 7): dvc repro" in told and told.count("\n") == 1
 
 
 def test_an_archive_of_the_project_is_told_what_it_lacks(refused, tmp_path, monkeypatch):

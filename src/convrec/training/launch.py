@@ -3,6 +3,7 @@
 import ctypes
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 from convrec.config import Section, Training
@@ -16,7 +17,7 @@ from convrec.errors import (
 )
 from convrec.paths import CONFIGS
 
-SUPERVISED = "CONVREC_SUPERVISED"  # set by the flows for the commands that they start
+SUPERVISED = "CONVREC_SUPERVISED"  # set by the flows for the commands that they start: the flow's process id
 _PARENT = os.getppid()
 _PR_SET_PDEATHSIG = 1  # of Linux' prctl
 
@@ -29,8 +30,25 @@ def is_main_process() -> bool:
 def end_with_parent() -> None:
     """Have the kernel send SIGTERM to this process when its parent dies, so that no killed run leaves it behind."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != _PARENT:  # it died before
+    flow = os.environ.get(SUPERVISED)
+    if os.getppid() != _PARENT or (flow and not Path("/proc", flow).exists()):  # it, or the flow, died before
         os.kill(os.getpid(), signal.SIGTERM)
+
+
+def ends_with_this_process(number: int) -> Callable[[], None]:
+    """Return a `preexec_fn` for `subprocess`: the kernel sends the child this signal when this process dies.
+
+    More precisely, when the thread dies that starts the child. Unlike `end_with_parent`, it leaves no moment in which
+    the child goes on: neither before its program has begun, nor where this process died meanwhile.
+    """
+    parent, prctl = os.getpid(), ctypes.CDLL(None).prctl
+
+    def follow() -> None:
+        prctl(_PR_SET_PDEATHSIG, number)
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return follow
 
 
 def is_supervised() -> bool:
