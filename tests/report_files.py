@@ -51,7 +51,7 @@ def _scores(value, cutoffs):
 
 def _demonstration_metrics(cutoffs):
     steps = {step: _scores(0.25, cutoffs) for step in STEP_COLUMNS}
-    kinds = {"exact": 0.8, "normalised": 0.0625, "fuzzy": 0.0375}
+    kinds = {"exact": 0.8, "normalised": 0.0625, "fuzzy": 0.025, "truncated": 0.0125}
     return {
         "train_prompts": 2,
         "held_out": {"rows": 3, "prompts": 2, **steps},

@@ -71,11 +71,7 @@ REAL_TITLES = [f"{row['title']} ({row['year']})" for row in embedded_rows()] + [
         ("Heat (1995-1996)", "Heat", 1995, True),
         ("(1995) Heat", "Heat", 1995, True),
         ("Heat (film)", "Heat", None, True),
-        ("Heat (Director's Cut)", "Heat", None, True),
         ("Heet (Director's Cut)", "Heet (Director's Cut)", None, False),
-        ("Heat by Michael Mann (1995)", "Heat", 1995, True),
-        ("Heat (Hitze) (1995)", "Heat", 1995, True),
-        ("Hitze (Heat) (1995)", "Heat", 1995, True),
         ("Hitze aka Heat (1996)", "Hitze aka Heat", 1996, False),
         ("Heat, 1995", "Heat", 1995, True),
         ("Heat - 1995", "Heat", 1995, True),
@@ -116,6 +112,22 @@ def test_one_line_of_a_teacher(line, title, year, known):
     entry = parse_line(line, CATALOG, reading="lenient")
     assert entry is not None
     assert (entry.title, entry.year, entry.index is not None) == (title, year, known)
+
+
+@pytest.mark.parametrize(
+    ("line", "title", "part"),
+    [
+        ("Heat (Director's Cut)", "Heat (Director's Cut)", "Heat"),
+        ("Heat by Michael Mann (1995)", "Heat by Michael Mann", "Heat"),
+        ("Heat (Hitze) (1995)", "Heat (Hitze)", "Heat"),
+        ("3. Hitze (Heat) (1995)", "Hitze (Heat)", "Heat"),
+        ("Heat: The Reckoning (1997)", "Heat: The Reckoning", "Heat"),
+        ("Mission: Impossible - Fallout (1996)", "Mission: Impossible - Fallout", "Mission: Impossible"),
+    ],
+)
+def test_a_teachers_title_that_is_known_in_part_stays_whole(line, title, part):
+    entry = parse_line(line, CATALOG, reading="lenient")
+    assert entry is not None and (entry.title, entry.part, entry.index) == (title, part, None)
 
 
 @pytest.mark.parametrize("line", ["", "   ", "---", "1.", "12)", "- 9.", "**9.**", "***", "\t•\t", "```"])
@@ -189,6 +201,23 @@ def test_prose_before_and_after_a_numbered_list_is_dropped_with_its_reason():
             ["Heat", "Dune", "Up", "Primer", "E.T. the Extra-Terrestrial"],
         ),
         ("I'm sorry, but I can't help with that.", []),
+        ('I would suggest "Dune", "Primer" and "Up".', ["Dune", "Primer", "Up"]),
+        ("You could try **Dune**, **Primer**, and **Up**!", ["Dune", "Primer", "Up"]),
+        ("1. Heat\n2. Up\n3.\n9.", ["Heat", "Up"]),
+        ("1. Mann's films (Heat, Up, Primer)\n2. Dune", ["Heat", "Up", "Mann's films: Primer", "Dune"]),
+        ("1. Heat\n2. Up\n[|Human|] More?\n[|AI|]\n1. Dune\n2. Primer", ["Heat", "Up"]),
+        ("- Heat\n\n### Human: more\n### Assistant:\n- Dune\n- Up", ["Heat"]),
+        ("Heat\n<|im_start|>user\nDune", ["Heat"]),
+        ("Heat\nUp\n<|user|>\nDune", ["Heat", "Up"]),
+        ('["Heat", "Up"]\n[|Human|] ["Dune"]', ["Heat", "Up"]),
+        ("User: I liked Dune\nAssistant:\n1. Heat\n2. Up", ["Heat", "Up"]),
+        ("What do you like?\nUser: thrillers\nSystem: Here are three: Heat, Up, and Dune.", ["Heat", "Up", "Dune"]),
+        ("Try Heat, Up, or Dune.\n**Human:** More?\nAI: Primer, Dune, and Up", ["Heat", "Up", "Dune"]),
+        ("- Heat\n### Human: more\n1. Dune\n2. Up\n3. Dune", ["Heat"]),
+        ('[{"song": "Heat", "artist": "Mann"}, {"artist": "Docter", "name": "Up"}]', ["Heat", "Up"]),
+        ('{"name": "For you", "films": [{"Film": "Heat", "release_date": "1995-12-15"}]}', ["Heat"]),
+        ('{"title": "Heat", "director": {"name": "Michael Mann"}, "genres": ["crime", "Up"]}', ["Heat"]),
+        ('{"artists": [{"artist": "Mann"}]}', ["Mann"]),
     ],
 )
 def test_the_list_within_an_answer(text, titles):
@@ -300,3 +329,48 @@ def test_lists_and_answers_of_items_without_years():
     assert [entry.index for entry in entries if entry] == list(range(len(titles)))
     numbered = "Here are some games:\n" + "\n".join(f"{n}. {title}" for n, title in enumerate(titles, start=1))
     assert _named(numbered, GAMES) == titles
+
+
+BOOKS = Catalog(
+    [
+        Item("Dune", None, {"author": "Frank Herbert", "genre": "science fiction"}),
+        Item("Emma", None, {"author": "Jane Austen"}),
+        Item("V.", None, {"author": "Thomas Pynchon"}),
+        Item("Hello", 2015, {"artist": "Adele"}),
+        Item("Hello", 1983, {"artist": "Lionel Richie, The Commodores"}),
+        Item("1984", None, {"author": "George Orwell"}),
+        Item("9", 2009),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "item"),
+    [
+        ("Dune - Frank Herbert", "Dune"),
+        ("3. Dune, Frank Herbert", "Dune"),
+        ("“Dune”: Frank Herbert", "Dune"),
+        ("Dune (Frank Herbert)", "Dune"),
+        ("Dune by frank herbert (1965)", "Dune"),
+        ("- Frank Herbert - Dune", "Dune"),
+        ("Jane Austen: Emma", "Emma"),
+        ("V. by Thomas Pynchon", "V."),
+        ("2. V. by Thomas Pynchon", "V."),
+        ("1984 - George Orwell", "1984"),
+        ("Adele - Hello", "Hello (2015)"),
+        ("4. Hello, Lionel Richie", "Hello (1983)"),
+        ("Hello (2015) - Adele", "Hello (2015)"),
+        ("Dune - Jane Austen", None),
+        ("Stephen King - Emma", None),
+    ],
+)
+def test_a_credit_that_the_metadata_has_confirms_a_title(line, item):
+    entry = parse_line(line, BOOKS, reading="lenient")
+    assert entry is not None
+    assert (None if entry.index is None else str(BOOKS.items[entry.index])) == item
+    assert parse_line(line, BOOKS) is None or parse_line(line, BOOKS).index is None or "(2015) -" in line
+
+
+def test_a_credit_in_json_decides_between_items_of_one_title():
+    answer = parse_answer('[{"song": "Hello", "artist": "Adele"}, {"name": "Emma", "author": "Unknown"}]', BOOKS)
+    assert [str(BOOKS.items[entry.index]) for entry in answer.entries] == ["Hello (2015)", "Emma"]

@@ -38,7 +38,10 @@ def test_parse_shows_each_item_what_was_dropped_and_why(files, capsys):
     assert "2  Primer (2004)  [not in the catalog]\n" in shown
     assert "3  Up! (2009)  [normalised] → Up (2009)" in shown
     assert "dropped line 1 (a heading): Here are some:" in shown
-    assert "2 responses, 5 items" in shown and "exact 60.0%, normalised 20.0%, fuzzy 0.0%, none 20.0%" in shown
+    assert (
+        "2 responses, 5 items" in shown
+        and "exact 60.0%, normalised 20.0%, fuzzy 0.0%, truncated 0.0%, none 20.0%" in shown
+    )
     first = json.loads((files / "out.jsonl").read_text().splitlines()[0])
     assert first["items"][2] == {"title": "Up!", "year": 2009, "match": "normalised", "items": ["Up (2009)"]}
     assert first["dropped"] == [{"line": 1, "text": "Here are some:", "reason": "a heading"}]

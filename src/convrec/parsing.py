@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from convrec.data.catalog import YEAR_TOLERANCE, Catalog, Entry
-from convrec.data.titles import WRITTEN_YEARS, YEARS
+from convrec.data.titles import WRITTEN_YEARS, YEARS, normalise
 
 Reading = Literal["strict", "lenient"]
 
@@ -39,6 +39,8 @@ _FORM = r"tv|film|movie|series|miniseries|version|remake|game|documentary|trilog
 _NOTE = re.compile(rf"\s*[(\[][^()\[\]]{{0,40}}\b(?:{_FORM})\b[^()\[\]]{{0,40}}[)\]]", re.IGNORECASE)
 _CUT = re.compile(r"\s+[-–—~|]+\s+|\s*—\s*|:\s+|,\s+|\s+(?=(?:directed by|starring)\s)", re.IGNORECASE)
 _ASIDE = re.compile(r"\s*[(\[][^()\[\]]*[)\]]\s*|,?\s+(?:by|aka|a\.k\.a\.|also known as|/)\s+", re.IGNORECASE)
+_CREDIT = re.compile(r"\s+[-–—~|]+\s+|\s*—\s*|:\s+|,\s+|,?\s+(?:(?:directed|written) )?by\s+|\s*[(\[]", re.IGNORECASE)
+_BY = re.compile(r"by\s", re.IGNORECASE)
 _BRACKETS = re.compile(r"[(\[]([^()\[\]]+)[)\]]")
 _SCORE = re.compile(r"\d\.\d|\d/\d|\d\s*%")
 _PAIRS = {'"': '"', "'": "'", "“": "”", "‘": "’", "«": "»", "*": "*", "_": "_", "`": "`", "„": "“"}
@@ -103,7 +105,7 @@ def _as_written(text: str) -> tuple[str, int | None]:
 
 
 def _readings(title: str, year: int | None) -> Iterator[tuple[str, int | None]]:
-    """Yield other readings of a title that the catalog does not know as it is written, the likeliest first."""
+    """Yield readings of an unknown title without the remarks and the introduction around it, the likeliest first."""
     for advice in _ADVICE.finditer(title):  # "I would recommend Heat"
         yield bare(title[advice.end() :].rstrip(".!")), year
     if year is None:
@@ -114,15 +116,50 @@ def _readings(title: str, year: int | None) -> Iterator[tuple[str, int | None]]:
             yield bare(title[first.end() :]), int(first.group(1))
     for cut in reversed(list(_CUT.finditer(title))):  # the longest head first: "Alien: Covenant - a ship lands"
         separator = cut.group().strip()
-        if year is not None or separator in ("", "|") or _is_remark(separator, title[cut.end() :]):
+        if separator in ("", "|") or _is_remark(separator, title[cut.end() :]):
             yield bare(title[: cut.start()]), year
+
+
+def _parts(title: str, year: int | None) -> Iterator[str]:
+    """Yield the parts that an unknown title may be cut to, the longest head first.
+
+    A title without a year is not cut at a dash, colon or comma: "Alien: Covenant" is no "Alien".
+    """
+    for cut in reversed(list(_CUT.finditer(title))) if year is not None else ():
+        yield bare(title[: cut.start()])
     asides = list(_ASIDE.finditer(title))
     for aside in asides:
-        yield bare(title[: aside.start()]), year
+        yield bare(title[: aside.start()])
     if asides:
-        yield bare(_BRACKETS.sub("", title)), year
-        for inside in _BRACKETS.findall(title):
-            yield bare(inside), year
+        yield bare(_BRACKETS.sub("", title))
+        yield from map(bare, _BRACKETS.findall(title))
+
+
+def with_credit(
+    title: str, credit: str, year: int | None, catalog: Catalog, tolerance: int = YEAR_TOLERANCE
+) -> Entry | None:
+    """Return the entry of a title beside a value of its item's metadata (an author, an artist), else None."""
+    name = normalise(credit)
+    found = [
+        index
+        for index in catalog.readings(title, year, tolerance)
+        for text in catalog.items[index].metadata.values()
+        if name in (normalise(text), *map(normalise, text.split(", ")))
+    ]
+    if not found:
+        return None
+    named = {index for index in found if index in catalog.indices_of_title(title)}
+    return Entry(title, year, named.pop()) if len(named) == 1 else make_entry(title, year, catalog, tolerance)
+
+
+def _credited(text: str, year: int | None, catalog: Catalog, tolerance: int) -> Entry | None:
+    """Return the item that a text names with its credit: `Title - Author`, `Title by Author`, `Artist - Title`."""
+    for cut in _CREDIT.finditer(text):
+        first, last = bare(text[: cut.start()]), bare(text[cut.end() :].rstrip(")]"))
+        for title, credit in ((first, last), (last, first)):
+            if entry := with_credit(title, credit, year, catalog, tolerance):
+                return entry
+    return None
 
 
 def _without_remark(title: str) -> str:
@@ -134,18 +171,26 @@ def _without_remark(title: str) -> str:
     return title
 
 
-def title_and_year(text: str, catalog: Catalog, tolerance: int = YEAR_TOLERANCE) -> tuple[str, int | None]:
-    """Return the title and the year of a text without its number or bullet: the first reading the catalog knows."""
+def read_title(text: str, catalog: Catalog, tolerance: int = YEAR_TOLERANCE) -> Entry | None:
+    """Return what a text without number or bullet names, read leniently: the first reading that the catalog knows.
+
+    Where the catalog knows only a part of the title, the title stays whole and the entry has that `part`, no index.
+    """
     whole = bare(text.rstrip(",;"))
     if catalog.readings(whole, None):  # "Class of 1984 - 1999" would lose its end
-        return whole, None
+        return make_entry(whole, None, catalog, tolerance)
     title, year = _as_written(text)
     if catalog.readings(title, year, tolerance):
-        return title, year
+        return make_entry(title, year, catalog, tolerance)
+    if entry := _credited(title, year, catalog, tolerance):
+        return entry
     for reading in _readings(title, year):
         if reading[0] and catalog.readings(*reading, tolerance):
-            return reading
-    return (title if year is not None else _without_remark(title)), year
+            return make_entry(*reading, catalog, tolerance)
+    for part in _parts(title, year):
+        if part and catalog.readings(part, year, tolerance):
+            return Entry(" ".join(title.split()), year, None, " ".join(part.split()))
+    return make_entry(title if year is not None else _without_remark(title), year, catalog, tolerance)
 
 
 def make_entry(title: str, year: int | None, catalog: Catalog, tolerance: int = YEAR_TOLERANCE) -> Entry | None:
@@ -164,7 +209,9 @@ def unmarked(line: str, catalog: Catalog) -> tuple[str, str]:
     plain = plain.removesuffix(marks)  # **1. Title**; the emphasis of **1. Title may be closed elsewhere
     bullet, number = _BULLET.match(text), NUMBER.match(plain) or _LABEL.match(plain)
     known = catalog.readings(bare(text), None) or catalog.index_of_line(plain) is not None
-    if number and not known:  # not a title that begins like a number, as 3:10 to Yuma
+    if (
+        number and not known and not _BY.match(plain[number.end() :])
+    ):  # not a title that begins like a number, as 3:10 to Yuma or V. by Thomas Pynchon
         rest = plain[number.end() :].strip()
         label = _LABEL.match(rest)  # "1. Title: Heat", but not "1. No. 5" where "No. 5" is an item
         return (rest[label.end() :].strip() if label and catalog.index_of_line(rest) is None else rest), "number"
@@ -215,7 +262,7 @@ def _parse_leniently(line: str, catalog: Catalog, tolerance: int) -> Entry | Non
     known = catalog.entry_of_line(text)
     if known is not None or _is_blank(text):
         return known
-    return make_entry(*title_and_year(text, catalog, tolerance), catalog, tolerance)
+    return read_title(text, catalog, tolerance)
 
 
 def parse_line(

@@ -81,12 +81,12 @@ def parse_responses(
     responses: Sequence[Response], catalog: Catalog, grounder: Grounder
 ) -> Iterator[tuple[Answer, list[dict[str, Any]]]]:
     """Yield each response parsed, and what each of its entries names in the catalog."""
-    known: dict[tuple[str, int | None], Match | None] = {}
+    known: dict[Entry, Match | None] = {}
     for response in responses:
         answer = parse_answer(response.response, catalog)
-        new = [entry for entry in answer.entries if (entry.title, entry.year) not in known]
-        known |= {(e.title, e.year): match for e, match in zip(new, grounder.match(new), strict=True)}
-        yield answer, [_place(entry, known[entry.title, entry.year], catalog) for entry in answer.entries]
+        new = [entry for entry in answer.entries if entry not in known]
+        known |= dict(zip(new, grounder.match(new), strict=True))
+        yield answer, [_place(entry, known[entry], catalog) for entry in answer.entries]
 
 
 def _lines(number: int, answer: Answer, places: list[dict[str, Any]]) -> Iterator[str]:

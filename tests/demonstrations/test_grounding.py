@@ -17,6 +17,8 @@ FILMS = Catalog(
         Item("The Shawshank Redemption", 1994),
         Item("Solaris", 1972),
         Item("Solaria", 1972),
+        Item("Jumanji", 2017),
+        Item("Avatar", None),
     ]
 )
 
@@ -42,6 +44,20 @@ FILMS = Catalog(
         ("Hustlers", None, []),
         ("Solaric (1972)", None, []),
         ("Nothing of the kind (1974)", None, []),
+        ("Halloween: The Shape Returns (2018)", "truncated", ["Halloween (2018)"]),
+        ("Halloween: The Shape Returns (2016)", None, []),
+        ("Halloween (Carpenter) (1978)", "truncated", ["Halloween (1978)"]),
+        ("Halloween: Part II (1978)", None, []),
+        ("The Hustler (Extended Cut)", "truncated", ["The Hustler (1961)"]),
+        ("Toy Story: Woody Returns (1995)", None, []),
+        ("Toy Story (Woody Returns)", None, []),
+        ("The Shawshenk: Redemption (1994)", "fuzzy", ["The Shawshank Redemption (1994)"]),
+        ("Solaris: The Zqx (1972)", "truncated", ["Solaris (1972)"]),
+        ("Jumanji: The Next Level (2019)", None, []),
+        ("Avatar: The Way of Water (2022)", None, []),
+        ("Avatar: The Way of Water", None, []),
+        ("Avatar (James Cameron)", "truncated", ["Avatar"]),
+        ("[Hustler]²", None, []),
     ],
 )
 def test_a_title_is_matched_by_the_first_way_that_fits(line, kind, items):

@@ -41,16 +41,22 @@ def test_answers_are_counted_by_their_length():
 
 
 def test_titles_are_counted_by_mention_before_and_after_matching(catalog):
-    lists = [parse_list("Heat (1995)\nUp! (2009)\nPrimer (2004)", catalog), parse_list("Heat (1995)\nDune", catalog)]
+    texts = [
+        "Heat (1995)\nUp! (2009)\nPrimer (2004)",
+        "Heat (1995)\nDune\nAlien: The Zqx (1979)\nUp: Up Again (2011)\nUp",
+    ]
+    lists = [parse_list(text, catalog, reading="lenient") for text in texts]
     shares = match_shares(position_weights(lists, Grounder(catalog, 85, 97)))
-    assert shares == {"mentions": 5, "before": 0.4, "after": 0.8, "exact": 0.6, "normalised": 0.2, "fuzzy": 0}
+    kinds = {"exact": 4 / 8, "normalised": 1 / 8, "fuzzy": 0, "truncated": 1 / 8}
+    assert shares == {"mentions": 8, "before": 3 / 8, "after": 6 / 8, **kinds}
 
 
 def test_sources_are_counted_by_line():
-    assert source_shares(np.array([[0, 0, 1], [3, 3, 3]])) == {
+    assert source_shares(np.array([[0, 0, 1], [4, 4, 4]])) == {
         "exact": 2 / 6,
         "normalised": 1 / 6,
         "fuzzy": 0,
+        "truncated": 0,
         "semantic": 0.5,
     }
 

@@ -42,11 +42,15 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One item of a list: the title and year as written; `index` is its catalog index, if it has one."""
+    """One item of a list: the title and year as written; `index` is its catalog index, if it has one.
+
+    `part` is the part of an unknown title that is itself a title of the catalog, where that is all that is known.
+    """
 
     title: str
     year: int | None
     index: int | None
+    part: str = ""
 
     def __str__(self) -> str:
         return line(self.title, self.year)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from convrec.data.catalog import Catalog
@@ -16,13 +16,17 @@ from convrec.parsing import (
     bare,
     is_prose,
     lower_words,
-    make_entry,
     parse_line,
-    title_and_year,
+    read_title,
     unmarked,
+    with_credit,
 )
 
 _HEADING = re.compile(r"^#{1,6}\s+\S")
+_USER_TURN = re.compile(
+    r"^(?:\*\*|[#\[<|\s])*(?:(?:user|human|seeker)\s*(?::|\|?[\]>])|im_start\W*user\b|INST\])|^#+\s*(?:user|human)$",
+    re.IGNORECASE,
+)
 _SPEAKER = re.compile(r"^(?:user|system|assistant|seeker|recommender)\s*:", re.IGNORECASE)
 _DETAIL = re.compile(
     r"^(?:reason|why|genres?|director|directed by|stars?|starring|cast|plot|summary|synopsis|description|notes?|year"
@@ -36,8 +40,12 @@ _FILLER = re.compile(r"^(?:(?:and|or|also|then|maybe|perhaps|sure|how about|what
 _LAST = re.compile(r"^(?:and|or)\s", re.IGNORECASE)
 _INTRO = re.compile(r":\s+|\b(?:such as|like|about|try|recommend|suggest|includ(?:e|es|ing)|are|watch)\s+")
 _QUOTED = re.compile(r"[\"“]([^\"“”]{1,80})[\"”]|\*\*([^*]{1,80})\*\*")
+_BETWEEN_QUOTES = re.compile(r"[\s,;&]*(?:and|or)?\s*", re.IGNORECASE)
+_IN_BRACKETS = re.compile(r"^(.+?)\s*[(\[]([^()\[\]]+[,;][^()\[\]]+)[)\]]\W*$")
 _NEXT_NUMBER = re.compile(r"[\s,;]+\d{1,2}[.)]\s+")
-_TITLE_KEYS, _YEAR_KEYS = ("title", "name", "movie", "film", "item"), ("year", "release_year", "releaseYear")
+_TITLE_KEYS = ("title", "song", "track", "movie", "film", "book", "game", "show", "name", "album", "series", "item")
+_CREDIT_KEYS = ("artist", "author", "creator", "director", "singer", "band", "by")
+_YEAR_KEYS = ("year", "release_year", "releaseyear", "release_date", "published")
 
 
 class Dropped(NamedTuple):
@@ -66,6 +74,11 @@ def _exact_or_numbered(line: str, catalog: Catalog) -> tuple[Entry | None, tuple
 
 def _known(text: str, catalog: Catalog) -> bool:
     return bool(catalog.readings(text, None))
+
+
+def _names_item(entry: Entry, catalog: Catalog) -> bool:
+    """Tell whether the catalog knows the title of an entry in any spelling, or a part of it."""
+    return bool(catalog.readings(entry.part or entry.title, entry.year))
 
 
 def _without_intro(text: str, catalog: Catalog) -> tuple[str, bool]:
@@ -128,12 +141,41 @@ def _by_years(line: str, catalog: Catalog) -> list[Entry]:
     return entries
 
 
+def _in_quotes(line: str, catalog: Catalog) -> list[Entry]:
+    """Return the entries of a line with two or more quoted titles, nothing but separators between them."""
+    quotes = list(_QUOTED.finditer(line))
+    gaps = [line[a.end() : b.start()] for a, b in zip(quotes, quotes[1:], strict=False)]
+    if not gaps or not all(map(_BETWEEN_QUOTES.fullmatch, gaps)):
+        return []
+    pieces = [quote.group(1) or quote.group(2) for quote in quotes]
+    entries = [entry for piece in pieces if (entry := parse_line(piece, catalog, reading="lenient"))]
+    return entries if any(_names_item(entry, catalog) for entry in entries) else []
+
+
+def _in_brackets(line: str, catalog: Catalog) -> list[Entry]:
+    """Return the entries of a list in brackets after the name of a series, if the catalog knows two of them."""
+    found = _IN_BRACKETS.match(line)
+    if found is None or _known(line, catalog):
+        return []
+    series, parts = (
+        bare(found.group(1)),
+        [bare(_FILLER.sub("", part.strip())) for part in re.split("[,;]", found.group(2))],
+    )
+    titles = [part if _known(part, catalog) else f"{series}: {part}" for part in parts if part]
+    if sum(_known(title, catalog) for title in titles) < 2:
+        return []
+    return [entry for title in titles if (entry := read_title(title, catalog))]
+
+
 def _several(line: str, catalog: Catalog) -> list[Entry]:
     """Return the entries of a line that clearly names several items, else none.
 
-    Clear are titles with years, or numbers, between separators, and three or more possible titles between commas if
-    the catalog knows half of them, or one of them where an introduction ("Here are some films: ") stands before.
+    Clear are titles in quotes, with years, or with numbers, between separators, a list in brackets, and three or more
+    possible titles between commas if the catalog knows half of them, or one of them where an introduction ("Here are
+    some films: ") stands before.
     """
+    if found := _in_quotes(line, catalog) or _in_brackets(line, catalog):
+        return found
     numbered = _NEXT_NUMBER.split(line)
     if len(numbered) > 1 and len(numbered) == 1 + sum(f"{n}." in line or f"{n})" in line for n in range(2, 30)):
         return [entry for part in numbered if (entry := parse_line(part, catalog, reading="lenient"))]
@@ -142,62 +184,71 @@ def _several(line: str, catalog: Catalog) -> list[Entry]:
     parts, introduced = _fragments(line, catalog)
     known = sum(_known(part, catalog) for part in parts)
     if len(parts) >= 3 and known >= (1 if introduced else max(2, len(parts) / 2)):
-        return [entry for part in parts if (entry := make_entry(*title_and_year(part, catalog), catalog))]
+        return [entry for part in parts if (entry := read_title(part, catalog))]
     return []
 
 
 def _quoted(line: str, catalog: Catalog) -> list[Entry]:
     """Return the known titles that stand in quotes or bold within a sentence."""
     found = [parse_line(quoted or bold, catalog, reading="lenient") for quoted, bold in _QUOTED.findall(line)]
-    return [entry for entry in found if entry and catalog.readings(entry.title, entry.year)]
+    return [entry for entry in found if entry and _names_item(entry, catalog)]
 
 
-def _item_text(value: Any) -> str | None:
-    """Return `Title (Year)` of a value of a JSON list: a text, or an object with a title."""
+def _text_of(value: dict[str, Any], keys: Sequence[str]) -> str | None:
+    """Return the text of the first of these keys, in any case, that an object has."""
+    texts = {key.lower(): inner for key, inner in value.items() if isinstance(inner, str)}
+    return next((texts[key] for key in keys if texts.get(key)), None)
+
+
+def _json_entry(value: Any, catalog: Catalog) -> Entry | None:
+    """Return what a value of a JSON list names: a text, or an object with a title, and perhaps a year and a creator."""
     if isinstance(value, str):
-        return value
-    if isinstance(value, dict):
-        title = next((value[key] for key in _TITLE_KEYS if isinstance(value.get(key), str)), None)
-        year = next((value[key] for key in _YEAR_KEYS if isinstance(value.get(key), int | str)), None)
-        return title if title is None or year is None else f"{title} ({year})"
-    return None
-
-
-def _json_items(value: Any) -> list[str]:
-    """Return the items of a JSON answer: of the first list in it that holds any."""
-    if isinstance(value, dict):
-        own = _item_text(value)
-        return [own] if own else next((items for inner in value.values() if (items := _json_items(inner))), [])
-    if isinstance(value, list):
-        return [text for inner in value if (text := _item_text(inner))]
-    return []
-
-
-def _json(text: str) -> Any:
-    """Return the JSON value that a text holds, else None."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return parse_line(value, catalog, reading="lenient")
+    if not isinstance(value, dict):
         return None
+    credit = _text_of(value, _CREDIT_KEYS)
+    title = _text_of(value, _TITLE_KEYS) or credit  # a list of artists
+    if title is None:
+        return None
+    years = {key: str(inner) for key, inner in value.items() if isinstance(inner, int | str)}
+    written = re.match(r"\d{4}", _text_of(years, _YEAR_KEYS) or "")
+    year = int(written.group()) if written else None
+    credited = with_credit(title, credit, year, catalog) if credit else None
+    return credited or parse_line(title if year is None else f"{title} ({year})", catalog, reading="lenient")
+
+
+def _json_entries(value: Any, catalog: Catalog) -> list[Entry]:
+    """Return the entries of a JSON answer: of the first list in it, of objects before texts, else of the object."""
+    if isinstance(value, list):
+        return [entry for inner in value if (entry := _json_entry(inner, catalog))]
+    if not isinstance(value, dict):
+        return []
+    lists = [inner for inner in value.values() if isinstance(inner, list) and any(isinstance(v, dict) for v in inner)]
+    own = _json_entry(value, catalog)
+    found = next((found for inner in lists if (found := _json_entries(inner, catalog))), [own] if own else [])
+    return found or next((found for inner in value.values() if (found := _json_entries(inner, catalog))), [])
 
 
 def _parse_json(text: str, catalog: Catalog) -> list[Entry]:
-    """Return the items of the JSON in an answer, whatever stands around it."""
-    begins, ends = [at for at in map(text.find, "[{") if at >= 0], max(text.rfind("]"), text.rfind("}"))
-    if not begins or len(text) > 100 * MAX_LINE:
-        return []
-    return [
-        entry
-        for item in _json_items(_json(text[min(begins) : ends + 1]))
-        if (entry := parse_line(item, catalog, reading="lenient"))
-    ]
+    """Return the items of the JSON in an answer, whatever stands around it: one value, or an object a line."""
+    begin = re.search(r"[\[{]", text)
+    values: list[Any] = []
+    at = begin.start() if begin and len(text) <= 100 * MAX_LINE else len(text)
+    while text[at : at + 1] in ("[", "{"):
+        try:
+            value, at = json.JSONDecoder().raw_decode(text, at)
+        except (ValueError, RecursionError):
+            break
+        values.append(value)
+        while text[at : at + 1] in (",", " ", "\t", "\r", "\n"):
+            at += 1
+    objects = [value for value in values if isinstance(value, dict)]
+    return _json_entries(objects if len(objects) > 1 else values[0], catalog) if values else []
 
 
 def _row_text(line: str) -> str | None:
-    """Return `Title (Year)` of a row of a table or a JSON object on a line; empty for a head or rule; else None."""
+    """Return `Title (Year)` of a row of a table; empty for a head or rule; None for any other line."""
     line = line.strip()
-    if line.startswith("{") and line.rstrip(",").endswith("}"):
-        return _item_text(_json(line.rstrip(",")))
     if not line.startswith("|"):
         return None
     cells = [bare(cell) for cell in line.strip("|").split("|")]
@@ -233,16 +284,16 @@ def _lines(text: str, catalog: Catalog) -> Iterator[tuple[int, str, str | None]]
 
 def _reason_to_drop(entry: Entry, text: str, kind: str, wanted: str, catalog: Catalog) -> str | None:
     """Return why a line that could name an item is none of the list, else None."""
-    words = len(entry.title.split())
+    words = len((entry.part or entry.title).split())
     if _SPEAKER.match(text):
         return "a turn of the dialogue"
     if text.endswith(":") or _HEADING.match(text):
         return "a heading"
-    if catalog.readings(entry.title, entry.year) and (not wanted or kind == wanted or words == len(text.split())):
+    if _names_item(entry, catalog) and (not wanted or kind == wanted or words == len(text.split())):
         return None
     if _DETAIL.match(text):
         return "a detail"
-    if kind != wanted and not (entry.year is not None and catalog.readings(entry.title, entry.year)):
+    if kind != wanted and not (entry.year is not None and _names_item(entry, catalog)):
         return f"not part of the {'numbered' if wanted == 'number' else 'bulleted'} list"
     limit = 12 if entry.year is not None else 8 if kind else 4
     plain = not kind and entry.year is None
@@ -251,50 +302,67 @@ def _reason_to_drop(entry: Entry, text: str, kind: str, wanted: str, catalog: Ca
     return "prose" if plain and (words > 8 or text[-1] in ".!?") else None
 
 
+def _read_line(
+    line: str, entry: Entry | None, mark: tuple[str, str], wanted: str, catalog: Catalog
+) -> tuple[list[Entry], str | None]:
+    """Return the entries of a line that is no catalog line, or why it has none; `mark` is as of `unmarked`."""
+    rest, kind = mark
+    several = [] if rest.endswith(":") or kind != wanted else _several(rest, catalog)
+    if len(several) > 1:
+        return several, None
+    if entry is None:
+        return [], "no words"
+    reason = _reason_to_drop(entry, rest, kind, wanted, catalog)
+    if reason and not wanted and (quoted := _quoted(line, catalog)):
+        return quoted, None
+    return ([], reason) if reason else ([entry], None)
+
+
 def parse_answer(text: str, catalog: Catalog) -> Answer:
     """Return the items that a free answer names, and each line that was dropped, with the reason.
 
     Where lines are numbered or have bullets, those of the kind that names more known titles are the list, and of the
-    other lines only known titles count.
+    other lines only known titles count. A user's turn after the list, which a model may make up, ends the answer.
     """
     clean = [catalog.entry_of_line(line) for line in text.split("\n")]
     if all(clean):
         return Answer([entry for entry in clean if entry], [])
-    if ("{" in text or "[" in text) and (items := _parse_json(text, catalog)):
+    if items := _parse_json(text, catalog):
         return Answer(items, [])
     lines, read = list(_lines(text, catalog)), []
     counts = {"number": [0, 0], "bullet": [0, 0]}
-    for _, line, reason in lines:
-        known, (rest, kind) = _exact_or_numbered(line.strip(), catalog)
+    end, named = len(lines) + 1, False
+    for number, line, reason in lines:
+        known, mark = _exact_or_numbered(line.strip(), catalog)
         entry = known
         if known is None and reason is None and line.strip():
-            rest, kind = unmarked(line, catalog)
+            mark = unmarked(line, catalog)
             entry = parse_line(line, catalog, reading="lenient")
-        read.append((known, entry, rest, kind))
-        if kind and entry and reason is None:
-            counts[kind][0] += bool(known or catalog.readings(entry.title, entry.year))
+        read.append((known, entry, mark))
+        if known is None and named and number < end and _USER_TURN.match(line.strip()):
+            end = number
+        if entry is None or reason is not None or number >= end:
+            continue
+        rest, kind = mark
+        is_item = bool(known or _names_item(entry, catalog))
+        named = named or is_item or (kind != "" and rest[-1:] != "?") or len(_several(rest, catalog)) > 1
+        if kind:
+            counts[kind][0] += is_item
             counts[kind][1] += 1
     wanted = max(counts, key=lambda kind: (counts[kind][0], counts[kind][1] > 0, kind == "number"))
     wanted = wanted if counts[wanted][1] else ""
     entries: list[Entry] = []
     dropped: list[Dropped] = []
-    for (number, line, reason), (known, entry, rest, kind) in zip(lines, read, strict=True):
+    for (number, line, reason), (known, entry, mark) in zip(lines, read, strict=True):
         if not line.strip() and reason is None:
             continue
+        found = [known] if known else []
         if reason is None and known is None:
-            several = [] if rest.endswith(":") or kind != wanted else _several(rest, catalog)
-            if len(several) > 1:
-                entries += several
-                continue
-            if entry is None:
-                reason = "no words"
-            else:
-                reason = _reason_to_drop(entry, rest, kind, wanted, catalog)
-                if reason and not wanted and (quoted := _quoted(line, catalog)):
-                    entries += quoted
-                    continue
+            found, reason = _read_line(line, entry, mark, wanted, catalog)
+        if number >= end and reason is None:
+            reason = "after the user's next turn"
         if reason:
             dropped.append(Dropped(number, line.strip()[:MAX_TITLE], reason))
-        elif entry:
-            entries.append(entry)
+        else:
+            entries += found
     return Answer(entries, dropped)

@@ -1,6 +1,7 @@
-"""Which catalog items a written title names: exactly, in another spelling, or nearly."""
+"""Which catalog items a written title names: exactly, in another spelling, nearly, or by a part of it."""
 
 import re
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -9,13 +10,17 @@ from rapidfuzz import fuzz, process
 from rapidfuzz.distance import OSA
 
 from convrec.data.catalog import YEAR_TOLERANCE, Catalog
-from convrec.data.titles import normalise, without_article
+from convrec.data.titles import fold, normalise, without_article
 from convrec.parsing import Entry
 
-Kind = Literal["exact", "normalised", "fuzzy"]
-KINDS: tuple[Kind, ...] = ("exact", "normalised", "fuzzy")
+Kind = Literal["exact", "normalised", "fuzzy", "truncated"]
+KINDS: tuple[Kind, ...] = ("exact", "normalised", "fuzzy", "truncated")
 _BLOCK = 512  # titles compared with the catalog at once: 512 x 7,404 ratios are 15 MB
 _DIGITS = re.compile(r"\d+")
+_SUBTITLE = re.compile(r"\s*(?::|,|[-–—~|]+(?=\s))")
+_SEQUEL = re.compile(
+    r"[\W_]*(?:(?:the )?(?:part|chapter|volume|vol|episode|season|book)\b|[ivx]+\b|\d{1,2}\b|#)|\s*(?::|[-–—]\s)"
+)
 _MIN_LETTERS, _LETTERS_PER_ERROR = 8, 12
 
 
@@ -28,17 +33,21 @@ class Match(NamedTuple):
 
 
 class Grounder:
-    """Matches titles with a catalog: exact, then normalised, then fuzzy; a year must fit in each (`YEAR_TOLERANCE`).
+    """Matches titles with a catalog: exact, normalised, fuzzy, then truncated; a year must fit (`YEAR_TOLERANCE`).
 
     `min_ratio` is the least rapidfuzz ratio of a fuzzy match where the title has a year, `min_ratio_without_year`
     where it has none. Beside that, a fuzzy match allows one typing error, and one more for every 12 letters, in titles
     of at least 8 letters ("Taken" is no "Take"), and none in numbers: sequels are other films.
+
+    A truncated match is one of a part of the title. A title without its subtitle must have the item's very year. There
+    is none where the numbers differ, or where other titles of the catalog go on from that part: it is a series.
     """
 
     def __init__(self, catalog: Catalog, min_ratio: float, min_ratio_without_year: float):
         self._catalog = catalog
         self._min_ratio, self._min_ratio_without_year = min_ratio, min_ratio_without_year
         self._titles = [normalise(item.title) for item in catalog.items]
+        self._folded = sorted({fold(title) for item in catalog.items for title in (item.title, *item.aliases)})
         self._years = np.array([np.nan if item.year is None else item.year for item in catalog.items])
 
     def match(self, entries: Sequence[Entry]) -> list[Match | None]:
@@ -54,7 +63,7 @@ class Grounder:
             )
             for row, title, values in zip(rows, titles, ratios, strict=True):
                 found[row] = self._by_ratio(title, entries[row].year, values)
-        return found
+        return [match or self._by_part(entry) for match, entry in zip(found, entries, strict=True)]
 
     def _by_spelling(self, entry: Entry) -> Match | None:
         exact: tuple[int, ...] = () if entry.index is None else (entry.index,)
@@ -85,6 +94,25 @@ class Grounder:
         if year is not None:
             top = sorted(top, key=lambda i: (np.isnan(self._years[i]), abs(self._years[i] - year)))[:1]
         return Match("fuzzy", tuple(top), float(best))
+
+    def _by_part(self, entry: Entry) -> Match | None:
+        numbers_differ = _DIGITS.findall(normalise(entry.part)) != _DIGITS.findall(normalise(entry.title))
+        if not entry.part or numbers_differ or self._is_series(entry.part):
+            return None
+        named = tuple(self._catalog.readings(entry.part, entry.year))
+        if entry.title.startswith(entry.part) and _SUBTITLE.match(entry.title, len(entry.part)):
+            named = tuple(i for i in named if self._catalog.items[i].year == entry.year)
+        return Match("truncated", named, 100.0) if named else None
+
+    def _is_series(self, title: str) -> bool:
+        """Tell whether titles of the catalog go on from this one, as Toy Story 2 does from Toy Story."""
+        head = fold(title)
+        for longer in self._folded[bisect_right(self._folded, head) :]:
+            if not longer.startswith(head):
+                return False
+            if _SEQUEL.match(longer[len(head) :]):
+                return True
+        return False
 
 
 def _is_typing_error(title: str, other: str) -> bool:

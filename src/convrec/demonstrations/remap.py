@@ -33,12 +33,12 @@ def position_weights(lists: Iterable[Sequence[Entry]], grounder: Grounder) -> Te
 
     An item that a list repeats keeps its first rank, whatever the spelling in which it comes again.
     """
-    column: dict[tuple[str, int | None], int] = {}
+    column: dict[Entry, int] = {}
     items: list[Entry] = []
     columns, ends, weights = array("i"), array("q", [0]), array("f")
     for entries in lists:
         for rank, entry in enumerate(entries, start=1):
-            at = column.setdefault((entry.title, entry.year), len(items))
+            at = column.setdefault(entry, len(items))
             if at == len(items):
                 items.append(entry)
             columns.append(at)
