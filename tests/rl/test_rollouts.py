@@ -1,5 +1,8 @@
+import copy
+
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM
 
 from convrec.rl.rollouts import beam_config, distinct_runs, generate_groups
@@ -58,6 +61,21 @@ def test_the_first_token_s_distribution_is_that_of_the_prompt_alone(model):
     for prompts in ([[4, 3]] * 2, [[4, 3]] * 2 + [[5, 6, 7, 8]] * 2):
         generate_groups(model, prompts, config, Recording())
     torch.testing.assert_close(scores[0][:2], scores[1][:2], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "setting", [{"min_p": 0.9}, {"suppress_tokens": [2, 3, 4]}, {"no_repeat_ngram_size": 1}, {"min_new_tokens": 10}]
+)
+@pytest.mark.parametrize("adapted", [False, True])
+def test_the_model_s_own_settings_of_generation_stay_out(model, monkeypatch, setting, adapted):
+    policy = get_peft_model(copy.deepcopy(model), LoraConfig(r=2, target_modules=["q_proj"])) if adapted else model
+    own = GenerationConfig(**setting)
+    samples = []
+    for settings in (GenerationConfig(), own):
+        monkeypatch.setattr(policy.get_base_model() if adapted else policy, "generation_config", settings)
+        torch.manual_seed(0)
+        samples.append(generate_groups(policy, [PROMPTS[0]] * 8, _config()))
+    assert samples[0] == samples[1] and policy.generation_config is own
 
 
 def test_samples_of_a_group_differ_and_end_at_their_eos(model):

@@ -130,7 +130,6 @@ class RankGRPOTrainer(GRPOTrainer):
                 self.model_wrapped,
                 self.accelerator,
                 gather_deepspeed3_params=self.args.ds3_gather_for_generation,
-                generation_kwargs=self.generation_kwargs,  # else the model's own settings fill what is unset
                 gradient_checkpointing_kwargs=self.args.gradient_checkpointing_kwargs,
             )
             if self._constraint is not None:
