@@ -3,16 +3,18 @@
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from convrec.errors import InputError
+from convrec.errors import InputError, NoSpace
 from convrec.versions.fetch import fetch, lock_path
 
 COMMIT, LATER = "a" * 40, "b" * 40
@@ -291,3 +293,12 @@ def test_a_folder_of_other_files_is_left(tmp_path):
     lock_path(folder).write_text(json.dumps(lock))
     with pytest.raises(InputError, match="a path in it cannot be"):
         fetch("dataset", "a/b", folder)
+
+
+def test_a_disk_without_room_is_told_before_anything_is_fetched(tmp_path, monkeypatch):
+    lock = {"kind": "dataset", "name": "owner/films", "revision": "main", "commit": COMMIT, "patterns": None}
+    files = {"a.csv": {"size": 9, "sha256": "0" * 64}}
+    lock_path(tmp_path / "films").write_text(json.dumps({**lock, "files": files}))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=8))
+    with pytest.raises(NoSpace, match="9 bytes are needed and 8 are free there; make room"):
+        fetch("dataset", "owner/films", tmp_path / "films")
