@@ -4,12 +4,14 @@ import pickle
 
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from convrec.data.catalog import Catalog, Item, build_catalog
 from convrec.data.catalog_files import load_catalog, read_rows
 from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import write_catalog
-from convrec.data.titles import normalise, usable_title
+from convrec.data.titles import fold, usable_title
 from convrec.errors import InputError
 
 
@@ -104,37 +106,6 @@ def test_first_unseen_keeps_the_order_and_leaves_out_every_film_of_a_seen_title(
     assert catalog.first_unseen(order, [], 10**6) == list(reversed(catalog.items))
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("The Matrix", "Matrix, The"),
-        ("Amélie", "AMELIE"),
-        ("Fast & Furious 6", "Fast and Furious 6"),
-        ("The Godfather: Part II", "The Godfather Part 2"),
-        ("Ocean's Eleven", "Ocean’s 11"),
-        ("Kill Bill: Vol. 1", "Kill Bill - Volume 1"),
-        ("Star Wars: Episode IV – A New Hope", "Star Wars Episode IV: A New Hope"),
-        ("When Harry Met Sally...", "When Harry Met Sally"),
-        ("Crazy, Stupid, Love.", "Crazy Stupid Love"),
-        ("Alien³", "Alien 3"),
-        ("Rocky V", "Rocky 5"),
-    ],
-)
-def test_spellings_of_one_title_agree(one, other):
-    assert normalise(one) == normalise(other)
-
-
-@pytest.mark.parametrize(
-    ("one", "other"), [("Toy Story 2", "Toy Story 3"), ("Malcolm X", "Malcolm"), ("Us", "U"), ("Nine", "9")]
-)
-def test_other_titles_do_not_agree(one, other):
-    assert normalise(one) != normalise(other)
-
-
-def test_a_title_of_signs_keeps_them():
-    assert normalise("...") == "..." and normalise("千と千尋の神隠し") == "千と千尋の神隠し"
-
-
 def test_a_year_confirms_what_a_spelling_alone_does_not():
     films = Catalog(
         [Item("Predator", 1987), Item("Spider-Man", 2002), Item("Halloween", 1978), Item("Halloween", 2018)]
@@ -190,26 +161,102 @@ def test_metadata_that_is_no_object_is_told(tmp_path):
         load_catalog(tmp_path / "films.parquet", Quarantine())
 
 
-def test_an_id_is_the_same_for_every_spelling():
-    assert Item("The Matrix", 1999).id == Item("Matrix, The", 1999).id == "the-matrix_1999"
+DISTINCT = [
+    ("C++ Primer", "C# Primer"),
+    ("Help!", "Help"),
+    ("दाल", "दिल"),
+    ("ガラスの城", "カラスの城"),
+    ("Vol. IV", "Volume 4"),
+    ("Emma", "Emma."),
+    ("Amélie", "Amelie"),
+    ("The Matrix", "Matrix, The"),
+    ("Spider-Man", "Spider Man"),
+    ("Chess 1999", "Chess_1999"),
+]
+
+
+@pytest.mark.parametrize("year", [None, 2010])
+@pytest.mark.parametrize("titles", DISTINCT)
+def test_titles_that_differ_are_items_of_their_own(titles, year):
+    quarantine = Quarantine()
+    films, places = build_catalog([{"title": title, "year": year} for title in titles], (), quarantine)
+    assert films.items == tuple(Item(title, year) for title in titles) and places == [0, 1] and not quarantine.rows
+    for index, title in enumerate(titles):
+        assert films.find(title.upper(), year) == index and films.readings(title, year) == [index]
+        assert films.indices_of_title(title) == [index]
+
+
+def test_a_spelling_that_fits_several_items_names_none():
+    films = Catalog([Item("Help!", 1965), Item("Help", 1965), Item("Emma", 1996), Item("Emma.", 2020)])
+    assert films.readings("Help...", 1965) == films.readings("Help...", None) == films.readings("emma!", None) == []
+    assert films.readings("emma!", 1997) == [2] and films.readings("emma!", 2021) == [3], "the year tells"
+    assert films.readings("HELP", None) == films.readings("help", 1966) == [1], "the exact title tells"
+
+
+def test_an_alias_that_fits_several_items_names_none():
+    songs = Catalog([Item("Hello - Adele", 2015, aliases=("Hello",)), Item("Hello - Lionel", 2015, aliases=("Hello",))])
+    assert songs.find("Hello", 2015) is None and songs.find("Hello", None) is None
+    assert songs.readings("hello", 2015) == [] and songs.readings("hello", None) == [0, 1]
+    assert songs.indices_of_title("Hello") == [0, 1]
+
+
+def test_rows_of_one_id_are_one_item_and_rows_of_several_are_not():
+    rows = [{"id": 7, "title": "Amelie", "year": 2001}, {"id": "7", "title": "Amélie", "year": 2001}]
+    rows += [{"id": 8.0, "title": "Hello", "year": 2015}, {"id": "9", "title": "hello", "year": 2015}]
+    rows += [{"title": "Hello", "year": 2016}, {"id": True, "title": "Up"}]
+    quarantine = Quarantine()
+    films, places = build_catalog(rows, (), quarantine)
+    assert [item.id for item in films.items] == ["7", "8", "9", "hello_2016"] and places == [0, 0, 1, 2, 3, None]
+    assert films.items[0].aliases == ("Amélie",) and films.index_of_id("9") == 2 and films.index_of_id("0") is None
+    assert [(row["row"], row["reason"]) for row in quarantine.rows] == [
+        ("2", "duplicate item"),
+        ("6", "id is neither text nor an integer"),
+    ]
+    assert films.find("Hello", 2015) is None and films.entry_of_line("Hello (2015)") is None
+    assert films.readings("Hello", 2015) == [] and films.find("Hello", 2016) == 3
+    with pytest.raises(InputError, match=r"Hello \(2015\) \(ids '8' and '9'\); set data.line_column"):
+        films.check_lines()
+    assert Catalog.from_frame(films.to_frame()).items == films.items
+
+
+def test_a_column_can_be_part_of_the_line():
+    rows = [{"title": "Hello (2015)", "artist": "Adele"}, {"title": "Hello", "year": 1984, "artist": ["Lionel Richie"]}]
+    rows += [{"title": "Hello - Adele", "year": 2015, "artist": "Adele"}, {"title": "Intro", "artist": None}]
+    quarantine = Quarantine()
+    songs, places = build_catalog(rows, ("artist",), quarantine, line_column="artist")
+    assert [str(item) for item in songs.items] == ["Hello - Adele (2015)", "Hello - Lionel Richie (1984)", "Intro"]
+    assert places == [0, 1, 0, 2] and [row["reason"] for row in quarantine.rows] == ["duplicate item"]
+    assert songs.find("Hello", 2014) == 0 and songs.find("Hello", 1984) == 1 and songs.find("Hello", None) is None
+    again, _ = build_catalog(songs.to_frame().to_dict("records"), (), Quarantine(), line_column="artist")
+    assert again.items == songs.items
+
+
+def test_an_id_says_title_and_year():
+    assert Item("The  Matrix", 1999).id == Item("THE MATRIX", 1999).id == "the-matrix_1999"
     assert Item("Chess", None).id == "chess" and Item("Chess 1999", None).id == "chess-1999"
+    assert Item("WALL-E", 2008).id == "wall%2de_2008" and Item("100%_", None).id == "100%25%5f"
     assert Item("千と千尋の神隠し", 2001).id == "千と千尋の神隠し_2001"
 
 
-def test_spellings_of_one_item_are_its_aliases():
-    rows = [
-        {"title": "Amelie", "year": 2001, "aliases": "Le fabuleux destin|AMELIE"},
-        {"title": "Amélie", "year": 2001},
-    ]
-    rows += [{"title": "Emma", "year": 1996}, {"title": "Emma.", "year": 2020}, {"title": "Emma.", "year": 1996}]
+ANY_TITLE = st.text(st.sampled_from("aB -_%2d5f19\u0301é!"), min_size=1, max_size=8)
+
+
+@given(ANY_TITLE, ANY_TITLE, st.sampled_from([None, 1999]), st.sampled_from([None, 1999, 2000]))
+def test_ids_are_equal_where_folded_title_and_year_are(one, other, year, other_year):
+    equal = (fold(one), year) == (fold(other), other_year)
+    assert (Item(one, year).id == Item(other, other_year).id) == equal
+
+
+def test_other_titles_of_a_row_are_aliases():
+    rows = [{"title": "Amelie", "year": 2001, "aliases": "Le fabuleux destin|AMELIE"}, {"title": "Emma", "year": 1996}]
+    rows += [{"title": "AMELIE", "year": "2001", "aliases": ["Amélie", "Le Fabuleux  Destin"]}]
     quarantine = Quarantine()
     films, places = build_catalog(rows, (), quarantine)
-    assert [str(item) for item in films.items] == ["Amelie (2001)", "Emma (1996)", "Emma. (2020)"]
-    assert places == [0, 0, 1, 2, 1] and not quarantine.rows
-    assert [item.aliases for item in films.items] == [("Le fabuleux destin", "Amélie"), ("Emma.",), ()]
+    assert [str(item) for item in films.items] == ["Amelie (2001)", "Emma (1996)"] and places == [0, 1, 0]
+    assert [row["reason"] for row in quarantine.rows] == ["duplicate item"]
+    assert films.items[0].aliases == ("Le fabuleux destin", "Amélie") and films.items[1].aliases == ()
     assert films.find("amélie", 2001) == films.find("Le Fabuleux Destin", None) == 0
-    assert films.find("Emma.", 1996) == 1 and films.find("Emma.", 2020) == 2
-    assert films.indices_of_titles(["AMÉLIE", "emma."]) == {0, 1, 2}
+    assert films.indices_of_titles(["AMÉLIE", "emma"]) == {0, 1}
     assert Catalog.from_frame(films.to_frame()).items[0].aliases == films.items[0].aliases
 
 

@@ -86,6 +86,23 @@ def test_what_the_embedded_world_s_users_name_is_found_unless_mistyped():
 ROLES = st.sampled_from(["user", "assistant", "system"])
 
 
+@pytest.mark.parametrize(
+    ("text", "titles"),
+    [
+        ("read C# Primer again", ["C# Primer"]),
+        ("read C++ Primer again", ["C++ Primer"]),
+        ("I liked Help! and", ["Help!"]),
+        ("I liked Help and", ["Help"]),
+        ("I liked HELP? and", ["Help"]),
+        ("मैंने दिल देखी", ["दिल"]),
+        ("モモ と カラス", ["カラス"]),
+    ],
+)
+def test_titles_that_differ_in_signs_or_marks_are_told_apart(text, titles):
+    names = ["C++ Primer", "C# Primer", "Help!", "Help", "दाल", "दिल", "ガラス", "カラス"]
+    assert Mentions(Catalog([Item(name, None) for name in names])).titles([text]) == titles
+
+
 @given(st.lists(st.tuples(ROLES, st.text(st.characters(exclude_characters="\r\n"), min_size=1)), min_size=1))
 def test_a_transcript_is_read_back(turns):
     messages = [{"role": role, "content": content} for role, content in turns]

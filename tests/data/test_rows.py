@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convrec.data.quarantine import Quarantine
-from convrec.data.rows import usable_date, usable_id, usable_item, usable_messages, usable_rows
+from convrec.data.rows import usable_date, usable_item, usable_messages, usable_rows
 
 ASK = [{"role": "user", "content": "A game for two, please."}]
 EAST = datetime.timezone(datetime.timedelta(hours=5))
@@ -141,20 +141,6 @@ def test_a_date_is_the_day_in_utc(value, day):
 def test_what_is_no_day_of_these_times_is_told(value):
     with pytest.raises(ValueError, match="date is no day from 1990 to 2099"):
         usable_date(value)
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [("c-1", "c-1"), (17, "17"), (0, "0"), (17.0, "17"), (None, ""), ("", ""), ("  ", ""), (float("nan"), "")],
-)
-def test_an_id_is_text_or_a_number(value, expected):
-    assert usable_id(value) == expected
-
-
-@pytest.mark.parametrize("value", [True, 1.5, float("inf"), ["c"], {"c": 1}, b"c", "c\0", "\ud800"])
-def test_what_is_no_id_is_told(value):
-    with pytest.raises(ValueError, match="conversation_id is neither|NUL or half"):
-        usable_id(value)
 
 
 def test_blank_messages_are_left_out_and_the_others_stay_as_they_are():

@@ -65,6 +65,12 @@ def test_one_id_under_another_title_is_renamed():
     assert found.renamed[0].old.title == "Matrix, The" and found.unchanged == 0
 
 
+def test_an_item_that_has_only_another_id_is_the_same():
+    old, new = _item("Ocean's Eleven", 2001), _item("Ocean's Eleven", 2001, item_id="ocean's-eleven_2001")
+    found = diff_catalogs(_catalog(old), _catalog(new))
+    assert found.is_empty and found.unchanged == 1
+
+
 @pytest.mark.parametrize(("old_year", "new_year"), [(1995, 1995), (1995, 1997), (1995, None), (None, 1995)])
 @pytest.mark.parametrize("side", ["old", "new"])
 def test_an_item_whose_other_title_is_known_is_renamed(side, old_year, new_year):

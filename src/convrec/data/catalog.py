@@ -1,17 +1,18 @@
 """The catalog: which items exist, and whether a written title names one of them."""
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
-from operator import itemgetter
+from typing import Any
 
 import pandas as pd
 
 from convrec.data.quarantine import Quarantine, as_text
-from convrec.data.titles import fold, item_id, line, loose, spellings, usable_title
+from convrec.data.titles import LONGEST_TITLE, fold, item_id, line, loose, spellings, usable_id, usable_title
 from convrec.errors import InputError
 
+DUPLICATE = "duplicate item"  # why a row is in the quarantine whose item an earlier row has given
 YEAR_TOLERANCE = 2  # years that differ by at most this many still name the same film (method, "Relevance")
 
 
@@ -19,13 +20,15 @@ YEAR_TOLERANCE = 2  # years that differ by at most this many still name the same
 class Item:
     """One recommendable item; its year is None where it has none.
 
-    `metadata` maps a field (genres, keywords, plot) to its text, `aliases` are other titles of the same item.
+    `metadata` maps a field (genres, keywords, plot) to its text, `aliases` are other titles of the same item. `own_id`
+    is the id that its catalog gives it; None where title and year are its id.
     """
 
     title: str
     year: int | None
     metadata: dict[str, str] = field(default_factory=dict, compare=False, hash=False)
     aliases: tuple[str, ...] = field(default=(), compare=False, hash=False)
+    own_id: str | None = None
 
     def __str__(self) -> str:
         return line(self.title, self.year)
@@ -33,7 +36,7 @@ class Item:
     @property
     def id(self) -> str:
         """What identifies the item in every version of the catalog (see `titles.item_id`)."""
-        return item_id(self.title, self.year)
+        return self.own_id or item_id(self.title, self.year)
 
     def text(self) -> str:
         """Return title, year and metadata as one text, the input of the embedders."""
@@ -57,11 +60,11 @@ class Entry:
 
 
 class Catalog:
-    """An ordered set of items, with look-up by written title and year.
+    """An ordered set of items, with look-up by id, and by written title and year.
 
-    A look-up by title and year takes the item whose year is nearest, within a tolerance; else one without a year.
-    `folded_titles` are the items' own titles, folded. Raises `InputError` on an empty catalog or on two items of the
-    same folded title and year.
+    A look-up by title and year takes the item whose year is nearest, within a tolerance; else one without a year. A
+    title that fits several items equally well names none of them. `folded_titles` are the items' own titles, folded.
+    Raises `InputError` on an empty catalog or on two items of one id.
     """
 
     def __init__(self, items: Iterable[Item]):
@@ -70,15 +73,15 @@ class Catalog:
             raise InputError("catalog: it holds no item; give a file with at least one title")
         self._titles: dict[str, list[int]] = {}  # folded title or alias -> indices, those of the title first
         self.folded_titles = tuple(fold(item.title) for item in self.items)
-        self._entries = {str(item): Entry(item.title, item.year, index) for index, item in enumerate(self.items)}
+        self._ids: dict[str, int] = {}
         self._spellings: dict[str, list[int]] = {}
         self._loose: dict[str, list[int]] = {}
-        self._dated: dict[tuple[str, int | None], int] = {}  # of folded title and year
+        same_line: dict[tuple[str, int | None], list[int]] = {}  # by folded title and year
         for index, item in enumerate(self.items):
+            if self._ids.setdefault(item.id, index) != index:
+                raise InputError(f"catalog: {item} stands twice, with the id {item.id!r}; remove one of the two rows")
             folded = self.folded_titles[index]
-            if (folded, item.year) in self._dated:
-                raise InputError(f"catalog: {item} stands twice; remove one of the two rows")
-            self._dated[folded, item.year] = index
+            same_line.setdefault((folded, item.year), []).append(index)
             _enter(self._titles, folded, index)
             for title in (item.title, *item.aliases):
                 _enter(self._loose, loose(title), index)
@@ -88,6 +91,12 @@ class Catalog:
             for alias in item.aliases:
                 if fold(alias) != self.folded_titles[index]:
                     _enter(self._titles, fold(alias), index)
+        self._dated = {key: indices[0] for key, indices in same_line.items() if len(indices) == 1}
+        self._same_line = [indices for indices in same_line.values() if len(indices) > 1]
+        self._entries = {str(self.items[i]): Entry(*self._name(i), i) for i in self._dated.values()}
+
+    def _name(self, index: int) -> tuple[str, int | None]:
+        return self.items[index].title, self.items[index].year
 
     def __len__(self) -> int:
         return len(self.items)
@@ -105,8 +114,12 @@ class Catalog:
         entry = self._entries.get(text)
         return None if entry is None else entry.index
 
+    def index_of_id(self, item_id: str) -> int | None:
+        """Return the index of the item of this id, else None."""
+        return self._ids.get(item_id)
+
     def find(self, title: str, year: int | None, tolerance: int = YEAR_TOLERANCE) -> int | None:
-        """Return the index of the item of this title, else with this alias; None where no item matches.
+        """Return the index of the item of this title, else with this alias; None where no item matches, or several do.
 
         Without a year, the title must be unambiguous: the one item of it, or the one that has no year.
         """
@@ -114,16 +127,19 @@ class Catalog:
         if year is not None and (same := self._dated.get((folded, year))) is not None:
             return same
         indices = self._titles.get(folded, [])
-        return self._unambiguous(indices, folded) if year is None else self._nearest(indices, year, tolerance)
-
-    def _unambiguous(self, indices: Sequence[int], title: str) -> int | None:
-        if len(indices) > 1:
+        if year is not None:
+            indices = self._nearest(indices, year, tolerance)
+        elif len(indices) > 1:
             indices = [index for index in indices if self.items[index].year is None]
-            indices = [index for index in indices if self.folded_titles[index] == title] or indices
-        return indices[0] if len(indices) == 1 else None
+        if len(indices) > 1:
+            indices = [index for index in indices if self.folded_titles[index] == folded] or indices
+            names = {(self.folded_titles[index], self.items[index].year) for index in indices}
+            if len(names) < len(indices) or len({title for title, _ in names}) > 1:
+                return None
+        return indices[0] if indices else None  # of one title, and as near before as behind: the first
 
-    def _nearest(self, indices: Iterable[int], year: int, tolerance: int) -> int | None:
-        """Return the first of those whose year is nearest, else the first without a year."""
+    def _nearest(self, indices: Iterable[int], year: int, tolerance: int) -> list[int]:
+        """Return those whose year is nearest, else those without a year."""
         gaps, undated = [], []
         for index in indices:
             own = self.items[index].year
@@ -131,7 +147,8 @@ class Catalog:
                 undated.append(index)
             elif abs(own - year) <= tolerance:
                 gaps.append((abs(own - year), index))
-        return min(gaps, key=itemgetter(0))[1] if gaps else next(iter(undated), None)
+        least = min(gaps)[0] if gaps else None
+        return [index for gap, index in gaps if gap == least] or undated
 
     def indices_of_title(self, title: str) -> list[int]:
         """Return the indices of all items of this title, whatever their year."""
@@ -142,18 +159,33 @@ class Catalog:
         return {index for title in titles for index in self._titles.get(fold(title), ())}
 
     def readings(self, title: str, year: int | None, tolerance: int = YEAR_TOLERANCE) -> list[int]:
-        """Return the indices of the items that a title, in any spelling, can mean.
+        """Return the indices of the items that a title, in any spelling, can mean; the exact title comes first.
 
         With a year, the one whose year is nearest within `tolerance`, else one without a year, or none; in that very
         year, article and spaces do not matter. Without, all items of that title: "The Predator" is then no "Predator",
-        which is another film.
+        which is another film. A spelling that is as near to items of several titles means none of them.
         """
-        spelt = sorted({index for spelling in spellings(title) for index in self._spellings.get(spelling, ())})
         if year is None:
-            return spelt
-        same_year = [index for index in self._loose.get(loose(title), ()) if self.items[index].year == year]
-        found = self._nearest([*spelt, *same_year], year, tolerance)
-        return [] if found is None else [found]
+            if exact := self._titles.get(fold(title)):
+                return sorted(exact)
+        elif (index := self.find(title, year, tolerance)) is not None:
+            return [index]
+        spelt = {index for spelling in spellings(title) for index in self._spellings.get(spelling, ())}
+        if year is not None:
+            same_year = (index for index in self._loose.get(loose(title), ()) if self.items[index].year == year)
+            spelt = set(self._nearest(spelt.union(same_year), year, tolerance))
+            return list(spelt) if len(spelt) == 1 else []
+        return sorted(spelt) if len({self.folded_titles[index] for index in spelt}) == 1 else []
+
+    def check_lines(self) -> None:
+        """Raise `InputError` where several items have one title and year: a written list could not name each."""
+        if self._same_line:
+            pairs = [[self.items[index] for index in indices[:2]] for indices in self._same_line[:3]]
+            shown = "; ".join(f"{one} (ids {one.id!r} and {other.id!r})" for one, other in pairs)
+            raise InputError(
+                f"catalog: {len(self._same_line)} titles stand for several items: {shown}; set data.line_column to a "
+                "column that tells them apart, or give the rows of one item one id"
+            )
 
     def first_unseen(self, order: Iterable[int], seen_titles: Iterable[str], size: int) -> list[Item]:
         """Return the first `size` items in this order of indices whose title was not seen."""
@@ -175,11 +207,12 @@ class Catalog:
     @classmethod
     def from_frame(cls, frame: pd.DataFrame) -> "Catalog":
         """Return the catalog of a canonical table (see `to_frame`)."""
-        rows = zip(frame["title"], frame["year"], frame["metadata"], frame["aliases"], strict=True)
-        return cls(
-            Item(title, None if pd.isna(year) else int(year), json.loads(metadata), tuple(aliases))
-            for title, year, metadata, aliases in rows
-        )
+        columns = (frame[name] for name in ("item_id", "title", "year", "metadata", "aliases"))
+        items = []
+        for own_id, title, year, metadata, aliases in zip(*columns, strict=True):
+            number = None if pd.isna(year) else int(year)
+            items.append(Item(title, number, json.loads(metadata), tuple(aliases), _own_id(own_id, title, number)))
+        return cls(items)
 
 
 def _enter(table: dict[str, list[int]], key: str, index: int) -> None:
@@ -189,14 +222,18 @@ def _enter(table: dict[str, list[int]], key: str, index: int) -> None:
 
 
 def build_catalog(
-    rows: Sequence[dict], metadata_fields: Sequence[str], quarantine: Quarantine, source: str = "catalog"
+    rows: Sequence[dict],
+    metadata_fields: Sequence[str],
+    quarantine: Quarantine,
+    source: str = "catalog",
+    line_column: str | None = None,
 ) -> tuple[Catalog, list[int | None]]:
     """Return the catalog of raw rows, and the index of each row's item.
 
-    A row has a `title`; `year`, `aliases` (a list, or texts with `|` between) and metadata are optional. A title
-    that ends in a year in brackets has that year. Rows of one item id are one item: the first gives its title and
-    metadata, the other spellings are its aliases. Rows that cannot be used go to the quarantine, their index is None.
-    Raises `InputError` where no row can be used.
+    A row has a `title`; `id`, `year`, `aliases` (a list, or texts with `|` between) and metadata are optional (see
+    `title_of`). Rows of one id are one item; a row without has its folded title and its year as id. The first row gives
+    title and metadata, other titles are aliases; the others go to the quarantine as duplicates, so that they are
+    counted. So do rows that cannot be used, whose index is None. Raises `InputError` where no row can be used.
     """
     found: dict[str, Item] = {}
     aliases: dict[str, list[str]] = {}
@@ -204,18 +241,17 @@ def build_catalog(
     quarantine.count(source, len(rows))
     for number, row in enumerate(rows, start=1):
         try:
-            title, year = usable_title(row.get("title"), row.get("year"))
+            title, year = title_of(row, line_column)
+            item = Item(title, year, _metadata(row, metadata_fields), (), _own_id(row.get("id"), title, year))
+            titles = [title, *_titles(row, line_column)]
         except ValueError as problem:
             quarantine.add(source, number, str(problem), _shown(row))
             ids.append(None)
             continue
-        key = item_id(title, year)
-        ids.append(key)
-        if key not in found:
-            found[key] = Item(title, year, _metadata(row, metadata_fields))
-        elif fold(title) == fold(found[key].title):
-            quarantine.add(source, number, "duplicate item", found[key])
-        aliases.setdefault(key, []).extend([title, *_texts(row.get("aliases"))])
+        ids.append(item.id)
+        if found.setdefault(item.id, item) is not item:
+            quarantine.add(source, number, DUPLICATE, item)
+        aliases.setdefault(item.id, []).extend(titles)
     if not found:
         reasons = sorted({row["reason"] for row in quarantine.rows})
         raise InputError(
@@ -223,11 +259,35 @@ def build_catalog(
             "every row needs a title"
         )
     order = {key: index for index, key in enumerate(found)}
-    items = [
-        Item(item.title, item.year, item.metadata, _other_titles(item.title, aliases[key]))
-        for key, item in found.items()
-    ]
+    items = [replace(item, aliases=_other_titles(item.title, aliases[key])) for key, item in found.items()]
     return Catalog(items), [None if key is None else order[key] for key in ids]
+
+
+def title_of(row: Mapping[str, Any], line_column: str | None = None) -> tuple[str, int | None]:
+    """Return the title and year of a raw row (see `usable_title`).
+
+    The text of `line_column` becomes part of the title, as in "Hello - Adele", where the row has any and its title does
+    not end in it.
+    """
+    title, year = usable_title(row.get("title"), row.get("year"))
+    addition = ", ".join(_texts(row.get(line_column))) if line_column else ""
+    if addition and not fold(title).endswith(fold(f" - {addition}")):
+        title, year = usable_title(f"{title} - {addition}", year)
+    return title, year
+
+
+def _titles(row: dict, line_column: str | None) -> list[str]:
+    """Return the other titles of a row: its aliases, and its title without what `line_column` adds."""
+    titles = _texts(row.get("aliases"))
+    if any(len(title) > LONGEST_TITLE for title in titles):
+        raise ValueError(f"an alias of more than {LONGEST_TITLE:,} characters")
+    return [*titles, usable_title(row.get("title"), row.get("year"))[0]] if line_column else titles
+
+
+def _own_id(value: object, title: str, year: int | None) -> str | None:
+    """Return the id that a row gives; None where it gives none, or the one that title and year make."""
+    own_id = usable_id(value, "id")
+    return None if own_id in ("", item_id(title, year)) else own_id
 
 
 def _texts(value: object) -> list[str]:
@@ -246,9 +306,11 @@ def _metadata(row: dict, fields: Sequence[str]) -> dict[str, str]:
 
 def _other_titles(title: str, titles: Iterable[str]) -> tuple[str, ...]:
     """Return the titles that differ from the item's own, each once."""
-    others = {fold(other): other for other in reversed(list(titles))}
+    others: dict[str, str] = {}
+    for other in titles:
+        others.setdefault(fold(other), other)
     others.pop(fold(title), None)
-    return tuple(reversed(others.values()))
+    return tuple(others.values())
 
 
 def _shown(row: dict) -> str:

@@ -1,13 +1,15 @@
 """Which titles of the catalog a conversation names, as far as free text tells."""
 
 import re
-import unicodedata
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from convrec.data.catalog import Catalog
+import regex
 
-_WORD = re.compile(r"[^\W_]+(?:['’`][^\W_]+)*|&")
+from convrec.data.catalog import Catalog
+from convrec.data.titles import LETTER, fold, normalise_unicode, without_accents
+
+_WORD = regex.compile(rf"{LETTER}+(?:['’`]{LETTER}+)*|&")
 _YEAR_BEHIND = re.compile(r"[\"”’'*_]*\s?[(\[]\d{4}[)\]]")
 _OPENING = {'"': '"', "“": "”", "‘": "’", "«": "»", "„": "“", "*": "*", "_": "_"}
 _SENTENCE_END = ".!?…:;"
@@ -70,26 +72,34 @@ class Mentions:
         return own + self._by_first_word.get(word.removesuffix("'s"), []) if word.endswith("'s") else own
 
     def _titles_of(self, text: str) -> list[str]:
-        text = unicodedata.normalize("NFC", text)
+        text = normalise_unicode("NFC", text)
         found = list(_WORD.finditer(text))
         words = [_plain(match.group()) for match in found]
-        titles, at = [], 0
+        titles: list[str] = []
+        at = 0
         while at < len(words):
+            named: list[_Spelling] = []  # those of the longest title, which several items can share but for its signs
             for spelling in self._spellings(words[at]):
                 end = at + len(spelling.words)
-                if _are_words(words[at:end], spelling.words) and _is_named(text, found[at:end], spelling):
-                    titles.append(spelling.title)
-                    at = end
+                if named and len(spelling.words) < len(named[0].words):
                     break
-            else:
-                at += 1
+                if _are_words(words[at:end], spelling.words) and _is_named(text, found[at:end], spelling):
+                    named.append(spelling)
+            titles += _as_written(named, text, found[at].start())
+            at += len(named[0].words) if named else 1
         return titles
+
+
+def _as_written(named: list[_Spelling], text: str, start: int) -> list[str]:
+    """Return the titles of spellings of the same words: the one that stands there to the letter, else all."""
+    titles = [spelling.title for spelling in named]
+    exact = [title for title in titles if len(titles) > 1 and fold(text[start : start + len(title)]) == fold(title)]
+    return [max(exact, key=len)] if exact else titles
 
 
 def _plain(word: str) -> str:
     """Return a word as words are compared: without case, accents, kinds of apostrophes; `&` is "and"."""
-    letters = unicodedata.normalize("NFKD", word.replace("’", "'").replace("`", "'").replace("&", "and"))
-    return "".join(letter for letter in letters if not unicodedata.combining(letter)).casefold()
+    return without_accents(word.replace("’", "'").replace("`", "'").replace("&", "and")).casefold()
 
 
 def _are_words(words: list[str], title: tuple[str, ...]) -> bool:
@@ -97,7 +107,7 @@ def _are_words(words: list[str], title: tuple[str, ...]) -> bool:
     return tuple(words) == title or (*words[:-1], words[-1].removesuffix("'s")) == title
 
 
-def _is_named(text: str, matches: list[re.Match[str]], spelling: _Spelling) -> bool:
+def _is_named(text: str, matches: list[regex.Match[str]], spelling: _Spelling) -> bool:
     start, end = matches[0].start(), matches[-1].end()
     if "\n" in text[start:end]:
         return False

@@ -15,8 +15,7 @@ import pandas as pd
 from convrec.data.catalog import Catalog, Item, build_catalog
 from convrec.data.catalog_files import read_json_lines, read_rows
 from convrec.data.quarantine import Quarantine
-from convrec.data.rows import usable_id
-from convrec.data.titles import is_clean, title_and_year, usable_title
+from convrec.data.titles import is_clean, title_and_year, usable_id, usable_title
 from convrec.errors import InputError
 
 METADATA = ("genre", "plot", "director", "star")
@@ -49,7 +48,7 @@ def _read_dialogues(folder: Path, quarantine: Quarantine) -> dict[str, dict]:
 
 def _check(dialogue: dict) -> None:
     """Raise `ValueError` saying which field of a dialogue has another form than the official files give it."""
-    if not usable_id(dialogue["conversationId"]):
+    if not usable_id(dialogue["conversationId"], "conversationId"):
         raise ValueError("no conversationId")
     if not _are_messages(dialogue["messages"]):
         raise ValueError("messages are no list of {senderWorkerId, text}")
@@ -118,6 +117,7 @@ def _rows(source: str, dialogue: dict, by_id: dict[str, Item], quarantine: Quara
     rows: list[dict[str, Any]] = []
     messages: list[dict[str, str]] = []
     seen: list[str] = []
+    conversation = usable_id(dialogue["conversationId"], "conversationId")
     for turn, message in enumerate(dialogue["messages"]):
         if not message["text"].strip():
             continue
@@ -134,8 +134,8 @@ def _rows(source: str, dialogue: dict, by_id: dict[str, Item], quarantine: Quara
             if truths:
                 rows.append(
                     {
-                        "conversation_id": usable_id(dialogue["conversationId"]),
-                        "prompt_id": f"{usable_id(dialogue['conversationId'])}-{turn}",
+                        "conversation_id": conversation,
+                        "prompt_id": f"{conversation}-{turn}",
                         "date": "",
                         "messages": list(messages),
                         "groundtruth": truths,

@@ -10,7 +10,7 @@ from typing import Any
 
 from convrec.data.conversations import prompt_key
 from convrec.data.quarantine import Quarantine
-from convrec.data.titles import is_clean, usable_title
+from convrec.data.titles import is_clean, usable_id, usable_title
 
 ROLES = ("system", "user", "assistant")
 FIRST_YEAR, LAST_YEAR = 1990, 2099
@@ -78,19 +78,6 @@ def usable_date(value: Any) -> str:
     return day
 
 
-def usable_id(value: Any) -> str:
-    """Return the id of a conversation, a text or a number, as text; "" where there is none."""
-    if value is None or value != value or value == "":
-        return ""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)  # what is left of a column of integers that had gaps
-    if isinstance(value, bool) or not isinstance(value, (str, int)):
-        raise ValueError("conversation_id is neither text nor an integer")
-    if not is_clean(str(value)):
-        raise ValueError("NUL or half a character")
-    return str(value).strip()
-
-
 def usable_rows(raw_rows: Iterable[tuple[str, Mapping[str, Any]]], quarantine: Quarantine) -> list[dict[str, Any]]:
     """Return the canonical rows of raw ones, each with where it stood; the others go to the quarantine.
 
@@ -108,7 +95,7 @@ def usable_rows(raw_rows: Iterable[tuple[str, Mapping[str, Any]]], quarantine: Q
 
 def _canonical(raw: Mapping[str, Any], where: str, quarantine: Quarantine) -> dict[str, Any]:
     messages, date = usable_messages(raw.get("messages")), usable_date(raw.get("date"))
-    conversation = usable_id(raw.get("conversation_id"))
+    conversation = usable_id(raw.get("conversation_id"), "conversation_id")
     truths = _usable_items("groundtruth", raw.get("groundtruth"), where, quarantine)
     if not truths:
         raise ValueError("no ground truth")

@@ -4,15 +4,34 @@ import re
 import unicodedata
 from functools import lru_cache
 from numbers import Number
+from typing import Literal
 
+import regex
+
+LONGEST_TITLE = 1000  # characters of a title; a longer one is not used
 YEARS = range(1000, 2101)  # the years that an item can have
 WRITTEN_YEARS = range(1870, 2101)  # the numbers of four digits in free text that are read as a year
+
+
+_LONG_RUN = regex.compile(r"\p{M}{31}")
+_PIECE = regex.compile(r"\P{M}*\p{M}{0,30}")
+
+
+def normalise_unicode(form: Literal["NFC", "NFKD"], text: str) -> str:
+    """Return the text in a Unicode normalisation form, in time linear in its length.
+
+    `unicodedata` sorts each run of combining marks in quadratic time. Unicode's stream-safe text has at most 30 marks
+    in a row (UAX 15); of longer runs in a text that is too long for a title, each 30 marks are sorted by themselves.
+    """
+    if len(text) <= LONGEST_TITLE or _LONG_RUN.search(text) is None:
+        return unicodedata.normalize(form, text)
+    return "".join(unicodedata.normalize(form, piece) for piece in _PIECE.findall(text))
 
 
 @lru_cache(maxsize=100_000)  # the same few titles come again and again
 def fold(title: str) -> str:
     """Return the title in composed Unicode, whitespace folded, case removed: the form in which titles are compared."""
-    return " ".join(unicodedata.normalize("NFC", title).split()).casefold()
+    return " ".join(normalise_unicode("NFC", title).split()).casefold()
 
 
 _ARTICLE_LAST = re.compile(r"^(.*), (the|an?)$")
@@ -40,7 +59,17 @@ _ALIKE = {
 }
 _SUPERSCRIPT = re.compile(r"(?=[¹²³⁴-⁹])")
 _HYPHEN = re.compile(r"(?<=\w)[-‐‑·](?=\w)")
-_WORD = re.compile(r"[^\W_]+")
+LETTER = r"[\p{L}\p{M}\p{N}]"  # of a word: marks are part of it, as the vowel signs of Hindi are
+_WORD = regex.compile(rf"{LETTER}+(?:[+#]+(?!{LETTER}))?")  # C++ and C# are words
+_ACCENTS = regex.compile(r"(?<=[\p{Latin}\p{Greek}])\p{Mn}+")
+
+
+def without_accents(text: str) -> str:
+    """Return the text in compatible Unicode (NFKC), Latin and Greek letters without accents.
+
+    The marks of other scripts stay, for they make other letters: of ガ and カ, of दा and दि.
+    """
+    return normalise_unicode("NFC", _ACCENTS.sub("", normalise_unicode("NFKD", text)))
 
 
 @lru_cache(maxsize=100_000)
@@ -48,10 +77,10 @@ def normalise(title: str) -> str:
     """Return the title's words, in the form in which spellings of one title agree; the folded title if it has none.
 
     Without case, accents and punctuation, an article that comes last ("Matrix, The") in its place; `&` is "and", Roman
-    numerals and number words are digits, a few abbreviations are written out.
+    numerals and number words are digits, a few abbreviations are written out. Items of several titles can share it.
     """
-    text = unicodedata.normalize("NFKD", _SUPERSCRIPT.sub(" ", fold(title)).replace("&", " and "))
-    text = " ".join("".join(c for c in text if not unicodedata.combining(c) and c not in "'’‘`´").split()).casefold()
+    text = without_accents(_SUPERSCRIPT.sub(" ", fold(title)).replace("&", " and "))
+    text = " ".join("".join(c for c in text if c not in "'’‘`´").split()).casefold()
     words = _WORD.findall(_ARTICLE_LAST.sub(r"\2 \1", text))
     if len(words) > 1:  # a title of one word, as Nine, keeps it: 9 is another film
         last = "5" if words[-1] == "v" else _ALIKE.get(words[-1], words[-1])  # Rocky V
@@ -83,24 +112,51 @@ def line(title: str, year: int | None) -> str:
     return title if year is None else f"{title} ({year})"
 
 
-_LINE = re.compile(r"^(.*?) ?\((\d{4})\)$")
+_YEAR = re.compile(r" ?\((\d{4})\)")
+_YEAR_LENGTH = len(" (2009)")
 _LARGEST_TITLE = 10**15  # a number beyond is no title: 300 and 2012 are
 
 
 def title_and_year(name: str) -> tuple[str, str]:
     """Return the two parts of `Title (Year)`, the year empty where the name has none."""
     text = " ".join(name.split())
-    match = _LINE.match(text)
-    return (match.group(1), match.group(2)) if match else (text, "")
+    end, year = _without_year(text, len(text))
+    return text[:end], year
+
+
+def _without_year(text: str, end: int) -> tuple[int, str]:
+    """Return where the title ends in a folded text up to `end`, and the year in brackets behind it, if it has one."""
+    for start in (end - _YEAR_LENGTH, end - _YEAR_LENGTH + 1):  # with and without the space
+        match = _YEAR.fullmatch(text, start, end) if start >= 0 else None
+        if match:
+            return start, match.group(1)
+    return end, ""
+
+
+_ESCAPES = str.maketrans({" ": "-", "-": "%2d", "_": "%5f", "%": "%25"})
 
 
 def item_id(title: str, year: int | None) -> str:
-    """Return the id of an item: the words of its normalised title and its year, as `the-matrix_1999` or `chess`.
+    """Return the id of an item that its catalog gives none: folded title and year, as `the-matrix_1999` or `chess`.
 
-    It is the same for every spelling of the title, on every machine, in every version of the catalog.
+    A space is `-`; the title's own `-`, `_` and `%` are percent-encoded, as in `wall%2de_2008`. So titles that differ
+    after folding, or years that differ, have different ids, whatever else the catalog holds.
     """
-    words = "-".join(normalise(title).split())
+    words = fold(title).translate(_ESCAPES)
     return words if year is None else f"{words}_{year}"
+
+
+def usable_id(value: object, field: str) -> str:
+    """Return an id, a text or a number, as text; "" where there is none. Raises `ValueError` for anything else."""
+    if value is None or value != value or value == "":
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # what is left of a column of integers that had gaps
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        raise ValueError(f"{field} is neither text nor an integer")
+    if not is_clean(str(value)):
+        raise ValueError("NUL or half a character")
+    return str(value).strip()
 
 
 def year_gap(one: int | None, other: int | None) -> int:
@@ -119,17 +175,20 @@ def usable_title(title: object, year: object) -> tuple[str, int | None]:
         raise ValueError("title is no text")
     if not isinstance(title, str) and abs(title) > _LARGEST_TITLE:
         raise ValueError("title is no text")
-    text = " ".join(unicodedata.normalize("NFC", str(title)).split())
+    text = str(title)
+    if len(text) > LONGEST_TITLE:
+        raise ValueError(f"a title of more than {LONGEST_TITLE:,} characters")
+    text = " ".join(normalise_unicode("NFC", text).split())
     if not text:
         raise ValueError("no title")
     if not is_clean(text):
         raise ValueError("NUL or half a character")
-    number = _usable_year(year)
-    bare, own_year = title_and_year(text)
+    number, end = _usable_year(year), len(text)
+    bare, own_year = _without_year(text, end)
     while bare and own_year and number in (None, int(own_year)):  # "Up (2009) (2009)", too, is Up of 2009
-        text, number = bare, _usable_year(own_year)
-        bare, own_year = title_and_year(text)
-    return text, number
+        end, number = bare, _usable_year(own_year)
+        bare, own_year = _without_year(text, end)
+    return text[:end], number
 
 
 def _usable_year(year: object) -> int | None:

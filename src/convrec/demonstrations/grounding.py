@@ -89,7 +89,7 @@ class Grounder:
             return None
         best = max(ratios[candidates])
         top = [i for i in candidates if ratios[i] == best]
-        if len({self._titles[i] for i in top}) > 1:
+        if len({self._catalog.folded_titles[i] for i in top}) > 1:
             return None
         if year is not None:
             top = sorted(top, key=lambda i: (np.isnan(self._years[i]), abs(self._years[i] - year)))[:1]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from convrec.config import Params
-from convrec.data.catalog import Catalog, build_catalog
+from convrec.data.catalog import DUPLICATE, Catalog, build_catalog
 from convrec.data.checks import check_rows, drop_leaks
 from convrec.data.conversations import SPLITS, require_filled, split_by_conversation, split_by_month
 from convrec.data.files import read_files
@@ -137,6 +137,9 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         source, splits, problems = prepare(params, quarantine)
     finally:  # what was left out tells why nothing is left
         quarantine.write(paths.quarantine)
+    merged = quarantine.reasons()["catalog", DUPLICATE]
+    if quarantine.rows:
+        logger.info("left out, see %s: %s", paths.quarantine, quarantine.summary())
     quarantine.check(params.data.max_quarantined, paths.quarantine)
     write_catalog(source.catalog, paths.catalog)
     for name, rows in splits.items():
@@ -147,6 +150,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     statistics, plots = describe(splits, source.catalog)
     metrics = {
         "catalog": len(source.catalog),
+        "merged": merged,
         "aliases": sum(len(item.aliases) for item in source.catalog.items),
         "quarantined": len(quarantine.rows),
         "quarantined_share": quarantine.shares(),

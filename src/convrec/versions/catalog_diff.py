@@ -168,7 +168,8 @@ def diff_catalogs(old: pd.DataFrame, new: pd.DataFrame) -> CatalogDiff:
     renamed = _respelt(kept)
     for reason, gone, come in _paired(removed.values(), added.values()):
         kept.append((gone, come))
-        renamed.append(Renamed(gone.name, come.name, reason))
+        if (gone.name.title, gone.name.year) != (come.name.title, come.name.year):  # or the id alone is another
+            renamed.append(Renamed(gone.name, come.name, reason))
         del removed[gone.item_id], added[come.item_id]
     new_names = {pair.new.item_id for pair in renamed}
     changed = [change for pair in kept if (change := _change(*pair)) is not None]

@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 
 from convrec.data.conversations import SPLITS
-from convrec.data.titles import normalise
+from convrec.data.titles import fold
 from convrec.errors import InputError
 from convrec.versions.catalog_diff import year_gap
 from convrec.versions.terminal import listing
@@ -201,11 +201,11 @@ def _mentions(
     """Return how many entries of the new rows' ground truth name one of the added items, by title or alias."""
     years = defaultdict(list)
     for title, year, aliases in zip(*(added[name].tolist() for name in ("title", "year", "aliases")), strict=True):
-        for name in {normalise(text) for text in (title, *aliases)}:
+        for name in {fold(text) for text in (title, *aliases)}:
             years[name].append(None if pd.isna(year) else int(year))
     count = 0
     for truth in _truths_of(new, identities, Counter(fresh)):
-        known, year = years.get(normalise(truth["title"]), []), truth["year"]
+        known, year = years.get(fold(truth["title"]), []), truth["year"]
         count += any(year_gap(y, year) is not None for y in known)
     return count
 

@@ -1,0 +1,48 @@
+import pytest
+
+from convrec.data.titles import normalise, usable_id
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("The Matrix", "Matrix, The"),
+        ("Amélie", "AMELIE"),
+        ("Fast & Furious 6", "Fast and Furious 6"),
+        ("The Godfather: Part II", "The Godfather Part 2"),
+        ("Ocean's Eleven", "Ocean’s 11"),
+        ("Kill Bill: Vol. 1", "Kill Bill - Volume 1"),
+        ("Star Wars: Episode IV – A New Hope", "Star Wars Episode IV: A New Hope"),
+        ("When Harry Met Sally...", "When Harry Met Sally"),
+        ("Crazy, Stupid, Love.", "Crazy Stupid Love"),
+        ("Alien³", "Alien 3"),
+        ("Rocky V", "Rocky 5"),
+    ],
+)
+def test_spellings_of_one_title_agree(one, other):
+    assert normalise(one) == normalise(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("Toy Story 2", "Toy Story 3"), ("Malcolm X", "Malcolm"), ("Us", "U"), ("Nine", "9")]
+)
+def test_other_titles_do_not_agree(one, other):
+    assert normalise(one) != normalise(other)
+
+
+def test_a_title_of_signs_keeps_them():
+    assert normalise("...") == "..." and normalise("千と千尋の神隠し") == "千と千尋の神隠し"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("c-1", "c-1"), (17, "17"), (0, "0"), (17.0, "17"), (None, ""), ("", ""), ("  ", ""), (float("nan"), "")],
+)
+def test_an_id_is_text_or_a_number(value, expected):
+    assert usable_id(value, "conversation_id") == expected
+
+
+@pytest.mark.parametrize("value", [True, 1.5, float("inf"), ["c"], {"c": 1}, b"c", "c\0", "\ud800"])
+def test_what_is_no_id_is_told(value):
+    with pytest.raises(ValueError, match="conversation_id is neither|NUL or half"):
+        usable_id(value, "conversation_id")
