@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from convrec.data.catalog import Catalog, Item
 from convrec.data.titles import fold
-from convrec.matching import Truth, relevance
+from convrec.matching import UNKNOWN, Truth, relevance
 from convrec.parsing import parse_line, parse_list
 
 
@@ -118,6 +118,24 @@ def test_the_year_tolerance_is_a_parameter(catalog):
     assert relevance("Heat (2002)", truth, [], catalog, 1, "reward", tolerance=7) == [1]
     assert relevance("Heat (1995)", [Truth("Heat", 1998)], [], catalog, 1, "reward") == [0]
     assert relevance("Heat (1995)", [Truth("Heat", 1998)], [], catalog, 1, "reward", tolerance=3) == [1]
+
+
+SONGS = Catalog([Item("Hello - Adele", 2015), Item("Hello - Lionel Richie", 2015), Item("Hello!", 2015)])
+
+
+@pytest.mark.parametrize("protocol", ["reward", "evaluation"])
+def test_items_that_share_a_part_of_their_title_are_told_apart(protocol):
+    text = "Hello - Lionel Richie (2015)\nhello - adele (2015)\nHello! (2015)"
+    for truth, hits in [("Hello - Adele", [0, 1, 0]), ("Hello!", [0, 0, 1]), ("Hello", [0, 0, 0])]:
+        assert _rel(SONGS, text, [(truth, 2015)], protocol=protocol, ranks=3) == hits
+    assert _rel(SONGS, text, [("Hello - Adele", 2015)], seen=["Hello - Adele (2015)"], ranks=3) == [0, 0, 0]
+
+
+def test_a_truth_that_is_given_by_its_id_is_hit_by_that_item_alone():
+    text, dune_of_1984 = "Dune (1985)\nDune (1984)\nDune (2021)", GAMES.find("Dune", 1984)
+    assert relevance(text, [dune_of_1984, UNKNOWN], [], GAMES, 3, "reward") == [1, 0, 0]
+    assert relevance(text, [("Dune", 2021), dune_of_1984, dune_of_1984], [], GAMES, 3, "reward") == [1, 1, 1]
+    assert relevance("Dune (2021)", [dune_of_1984], [], GAMES, 1, "reward") == [0]
 
 
 CLEAN = [str(item) for item in GAMES.items]

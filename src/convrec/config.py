@@ -134,6 +134,7 @@ class Data(Section):
     source: Literal["synthetic", "redial", "reddit", "reddit_movie", "files"]
     path: str = Field(description="folder of the source's files; a dep of the stage; synthetic reads nothing there")
     catalog: FileBelow | None = Field(description="reddit, files: name of the catalog's file there")
+    line_column: str | None = Field(description="files: column of the catalog that becomes part of an item's line")
     min_upvotes: Whole = Field(ge=-LARGEST, description="reddit_movie: an answer with fewer is no ground truth")
     max_quarantined: Share = Field(description="the stage fails when a larger share of any kind of rows is left out")
     validation_month: Month | None = Field(description="dated sources: validation rows are of this month")
@@ -147,6 +148,10 @@ class Data(Section):
     def _source_is_complete(self) -> "Data":
         if self.source in ("reddit", "files") and not self.catalog:
             raise ValueError(f"catalog is empty; source {self.source!r} needs the name of its file in data.path")
+        if self.line_column is not None and (self.source != "files" or not self.line_column):
+            raise ValueError(
+                f"line_column = {self.line_column!r} names a column of the catalog of source 'files'; give null"
+            )
         if (self.validation_month is None) != (self.test_month is None):
             raise ValueError("validation_month and test_month belong together; give both, or null for both")
         if self.source in ("synthetic", "reddit_movie") and not (self.validation_month and self.test_month):

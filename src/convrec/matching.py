@@ -11,6 +11,9 @@ from convrec.parsing import parse_list
 Protocol = Literal["reward", "evaluation"]
 
 
+UNKNOWN = -1  # in place of the catalog index of a truth whose id the catalog lacks
+
+
 class Truth(NamedTuple):
     """One ground-truth item; its year is None where it has none."""
 
@@ -28,14 +31,18 @@ class Truth(NamedTuple):
 
 
 def _open_truths(
-    groundtruth: Sequence[Truth], catalog: Catalog, tolerance: int
-) -> dict[str, list[tuple[int, int | None]]]:
-    """Return position and year of the truths by the folded title that the catalog has for them.
+    groundtruth: Sequence[Truth | int], catalog: Catalog, tolerance: int
+) -> dict[str | int, list[tuple[int, int | None]]]:
+    """Return position and year of the truths, by the folded title that the catalog has for them.
 
-    A truth may be written by an alias.
+    A truth may be written by an alias. One that is given by its catalog index stands under that.
     """
-    found: dict[str, list[tuple[int, int | None]]] = {}
-    for position, (title, year) in enumerate(groundtruth):
+    found: dict[str | int, list[tuple[int, int | None]]] = {}
+    for position, truth in enumerate(groundtruth):
+        if isinstance(truth, int):
+            found.setdefault(truth, []).append((position, None))
+            continue
+        title, year = truth
         index = catalog.find(title, year, tolerance)
         own_title = fold(title) if index is None else catalog.folded_titles[index]
         found.setdefault(own_title, []).append((position, year))
@@ -57,7 +64,7 @@ def _nearest(year: int | None, truths: list[tuple[int, int | None]], tolerance: 
 
 def judge(
     entries: Sequence[Entry | None],
-    groundtruth: Sequence[Truth],
+    groundtruth: Sequence[Truth | int],
     seen: AbstractSet[int],
     catalog: Catalog,
     num_ranks: int,
@@ -67,7 +74,8 @@ def judge(
     """Return rel_1..rel_N of a parsed list: 1 where the rank is a hit, else 0; `seen` holds catalog indices.
 
     A hit is in the ground truth, in the catalog, not seen, and not credited at an earlier rank. `reward` keeps
-    every line at its rank; `evaluation` first drops blank, seen and out-of-catalog lines and closes the ranks.
+    every line at its rank; `evaluation` first drops blank, seen and out-of-catalog lines and closes the ranks. A truth
+    that was given by its id is the catalog index of that item, or `UNKNOWN`: only that item hits it, whatever its year.
 
     Shape: a list of length `num_ranks`.
     """
@@ -79,8 +87,10 @@ def judge(
         if entry is None or (index := entry.index) is None or index in seen:
             rank += protocol == "reward"
             continue
-        truths = open_truths.get(titles[index])
-        if truths and (credited := _nearest(entry.year, truths, tolerance)):
+        if truths := open_truths.get(index):
+            truths.pop()
+            hits[rank] = 1
+        elif (truths := open_truths.get(titles[index])) and (credited := _nearest(entry.year, truths, tolerance)):
             truths.remove(credited)
             hits[rank] = 1
         rank += 1
@@ -89,7 +99,7 @@ def judge(
 
 def relevance(
     text: str,
-    groundtruth: Sequence[Truth],
+    groundtruth: Sequence[Truth | int],
     seen_titles: Sequence[str],
     catalog: Catalog,
     num_ranks: int,

@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from convrec.data.catalog import Catalog, Item
 from convrec.data.quarantine import Quarantine
 from convrec.data.rows import usable_date, usable_item, usable_messages, usable_rows
 
+GAMES = Catalog([Item("Chess", None), Item("Hello - Adele", 2015, own_id="7"), Item("Hello", 2015, own_id="8")])
 ASK = [{"role": "user", "content": "A game for two, please."}]
 EAST = datetime.timezone(datetime.timedelta(hours=5))
 WEST = datetime.timezone(-datetime.timedelta(hours=5))
@@ -186,7 +188,7 @@ def test_what_are_no_messages_says_why(value, problem):
 def test_one_bad_item_of_several_goes_to_the_quarantine_alone():
     quarantine = Quarantine()
     raw = {"messages": ASK, "groundtruth": ["Hive", 5, ["Go", "x"]], "seen_titles": ["Chess (1475)", None]}
-    (row,) = usable_rows([("f:1", raw)], quarantine)
+    (row,) = usable_rows([("f:1", raw)], GAMES, quarantine)
     assert row["groundtruth"] == [{"title": "Hive", "year": None}] and row["seen_titles"] == ["Chess"]
     assert row["conversation_id"] == row["prompt_id"] and row["date"] == ""
     assert [(q["source"], q["row"], q["value"]) for q in quarantine.rows] == [
@@ -216,7 +218,7 @@ def test_one_bad_item_of_several_goes_to_the_quarantine_alone():
 def test_a_row_that_cannot_be_used_is_kept_aside_with_its_reason(change, reason):
     quarantine = Quarantine()
     good = {"messages": ASK, "groundtruth": ["Hive"]}
-    assert len(usable_rows([("f:1", good | change), ("f:2", good)], quarantine)) == 1
+    assert len(usable_rows([("f:1", good | change), ("f:2", good)], GAMES, quarantine)) == 1
     rows = [row for row in quarantine.rows if row["source"] == "conversations"]
     assert [(row["row"], row["reason"]) for row in rows] == [("f:1", reason)]
     assert quarantine.num_read["conversations"] == 2
@@ -243,10 +245,35 @@ FIELDS = {
 @given(st.lists(st.fixed_dictionaries({}, optional=FIELDS), max_size=4))
 def test_any_row_is_either_used_or_kept_aside(raw):
     quarantine = Quarantine()
-    rows = usable_rows([(str(number), row) for number, row in enumerate(raw)], quarantine)
+    rows = usable_rows([(str(number), row) for number, row in enumerate(raw)], GAMES, quarantine)
     aside = [row["row"] for row in quarantine.rows if row["source"] == "conversations"]
     assert len(rows) + len(set(aside)) == len(rows) + len(aside) == len(raw) == quarantine.num_read["conversations"]
     for row in rows:
         json.dumps(row, ensure_ascii=False).encode()
         assert row["conversation_id"] and row["groundtruth"] and any(m["role"] == "user" for m in row["messages"])
         assert all(isinstance(title, str) and title for title in row["seen_titles"])
+
+
+def test_items_may_be_given_by_their_id_or_with_the_column_that_is_part_of_their_line():
+    truths = [
+        {"id": 7},
+        {"id": "8", "title": "Other"},
+        {"id": "9"},
+        {"title": "Hello", "year": 2015, "artist": "Adele"},
+    ]
+    raw = {"messages": ASK, "groundtruth": truths, "seen_titles": [{"id": "chess"}, {"id": 8}, "Hello (2015)"]}
+    quarantine = Quarantine()
+    (row,) = usable_rows([("f:1", raw)], GAMES, quarantine, "artist")
+    adele, hello = {"title": "Hello - Adele", "year": 2015}, {"title": "Hello", "year": 2015}
+    assert row["groundtruth"] == [adele, hello, adele]
+    assert row["seen_titles"] == ["Chess", "Hello (2015)", "Hello"]
+    assert [(r["source"], r["reason"]) for r in quarantine.rows] == [
+        ("groundtruth", "the catalog has no item of this id")
+    ]
+
+
+def test_a_seen_item_that_is_given_by_its_id_is_seen_alone():
+    films = Catalog([Item("Dune", 1984, own_id="a"), Item("Dune", 2021, own_id="b")])
+    raw = {"messages": ASK, "groundtruth": [{"id": "a"}], "seen_titles": [{"id": "b"}]}
+    (row,) = usable_rows([("f:1", raw)], films, Quarantine())
+    assert films.indices_of_titles(row["seen_titles"]) == {1} and films.indices_of_titles(["dune"]) == {0, 1}

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from convrec.cli import main
 from convrec.data.catalog import Catalog, Item
+from convrec.data.catalog_files import open_catalog
 from convrec.evaluation.predictions import Settings, score_predictions
 from convrec.evaluation.scoring import list_quality, score_lists
 from convrec.matching import relevance
@@ -186,3 +187,49 @@ def test_an_empty_file_and_one_that_is_not_utf_8_are_told(tmp_path, capsys):
         with pytest.raises(SystemExit, match="2"):
             main(["score", "--predictions", str(path), "--catalog", str(tmp_path / "catalog.csv")])
         assert message in capsys.readouterr().err
+
+
+SONGS = "id,title,year,artist\na,Hello,2015,Adele\nb,Hello,2015,Lionel Richie\nc,Hello,1984,Lionel Richie\n"
+
+
+def _hits(folder, row, *more):
+    """Return the hits of one list of songs, rank by rank."""
+    (folder / "songs.csv").write_text(SONGS)
+    path = folder / "rows.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    catalog, _ = open_catalog(folder / "songs.csv", *more)
+    scores = score_predictions(path, catalog, Settings((1, 2, 3), 3, "reward", 0, *more))
+    at = [round(scores.intervals[f"recall@{k}"].mean * len(row["groundtruth"])) for k in (1, 2, 3)]
+    return [now - before for before, now in zip([0, *at], at, strict=False)]
+
+
+@pytest.mark.parametrize(
+    ("items", "truth", "seen", "hits"),
+    [
+        ([{"id": "b"}, {"id": "a"}, {"id": "c"}], [{"id": "a"}], [], [0, 1, 0]),
+        ([{"id": "a"}, {"id": "b"}, {"id": "a"}], [{"id": "b"}, {"id": "a"}], [], [1, 1, 0]),
+        ([{"id": "a"}, {"id": "b"}], [{"id": "a"}, {"id": "b"}], [{"id": "a"}], [0, 1, 0]),
+        ([{"id": "a"}, {"id": "b"}], [{"id": "a"}, {"id": "b"}], ["Hello"], [0, 0, 0]),
+        ([{"id": "x"}, {"id": "a"}], [{"id": "x"}, {"id": "a"}], [{"id": "x"}], [0, 1, 0]),
+        (["Hello (2015)", ["Hello", 2015]], [{"id": "a"}, {"id": "b"}], [], [0, 0, 0]),
+        (["Hello (1984)", ["Hello", 1984]], [{"id": "c"}], [], [1, 0, 0]),
+    ],
+)
+def test_items_of_one_title_are_told_apart_by_their_id(tmp_path, items, truth, seen, hits):
+    assert _hits(tmp_path, {"items": items, "groundtruth": truth, "seen_titles": seen}) == hits
+
+
+@pytest.mark.parametrize(
+    ("items", "truth", "seen", "hits"),
+    [
+        (["Hello - Lionel Richie (2015)", "1. hello - adele (2015)"], [["Hello - Adele", 2015]], [], [0, 1, 0]),
+        ([{"title": "Hello", "year": 2015, "artist": "Adele"}], [{"id": "a"}], [], [1, 0, 0]),
+        ([{"id": "a"}], [{"title": "Hello", "year": 2015, "artist": "Adele"}], [], [1, 0, 0]),
+        ([{"id": "a"}], [{"id": "a"}], [{"title": "Hello", "artist": "Adele"}], [0, 0, 0]),
+        ([{"id": "b"}], [{"id": "b"}], ["Hello - Adele (2015)"], [1, 0, 0]),
+        (["Hello (2015)"], [{"id": "a"}, {"id": "b"}], [], [0, 0, 0]),
+        (["Hello (1984)"], [{"id": "c"}], [], [1, 0, 0]),
+    ],
+)
+def test_items_of_one_title_are_told_apart_by_a_column(tmp_path, items, truth, seen, hits):
+    assert _hits(tmp_path, {"items": items, "groundtruth": truth, "seen_titles": seen}, "artist") == hits

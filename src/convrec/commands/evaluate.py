@@ -63,6 +63,8 @@ def add_score(commands: Any) -> None:
     )
     catalog = "CSV, JSON lines, Parquet or pickle; the project's own, if not given"
     command.add_argument("--catalog", type=Path, default=Paths().catalog, help=catalog)
+    column = "of the catalog; it becomes part of each item's line, as in Hello - Adele (2015)"
+    command.add_argument("--line-column", metavar="COLUMN", help=column)
     protocols = "evaluation drops seen and unknown lines and closes the ranks, reward keeps every line at its rank"
     command.add_argument("--protocol", choices=("evaluation", "reward"), default="evaluation", help=protocols)
     command.add_argument("--cutoffs", metavar="K,...", help="those of Recall@K and so on: 5,10,15,20 up to N, or N")
@@ -129,8 +131,8 @@ def _score(options: argparse.Namespace) -> None:
     from convrec.data.catalog_files import open_catalog
     from convrec.evaluation.predictions import Settings, print_scores, score_predictions
 
-    settings = Settings(cutoffs, options.list_length, options.protocol, options.year_tolerance)
-    catalog, told = open_catalog(options.catalog)
+    settings = Settings(cutoffs, options.list_length, options.protocol, options.year_tolerance, options.line_column)
+    catalog, told = open_catalog(options.catalog, options.line_column)
     logging.getLogger("convrec.score").info("%s", told)
     scores = score_predictions(options.predictions, catalog, settings)
     if options.json:

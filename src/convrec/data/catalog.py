@@ -151,12 +151,16 @@ class Catalog:
         return [index for gap, index in gaps if gap == least] or undated
 
     def indices_of_title(self, title: str) -> list[int]:
-        """Return the indices of all items of this title, whatever their year."""
-        return self._titles.get(fold(title), [])
+        """Return the indices of all items of this title, whatever their year, or else of the item of this line."""
+        indices = self._titles.get(fold(title))
+        if indices is None:
+            index = self.index_of_line(title)
+            return [] if index is None else [index]
+        return indices
 
     def indices_of_titles(self, titles: Iterable[str]) -> set[int]:
-        """Return the indices of all items of these titles, whatever their year: of titles that were seen."""
-        return {index for title in titles for index in self._titles.get(fold(title), ())}
+        """Return the indices of all items of these titles or lines (see `indices_of_title`): those that were seen."""
+        return {index for title in titles for index in self.indices_of_title(title)}
 
     def readings(self, title: str, year: int | None, tolerance: int = YEAR_TOLERANCE) -> list[int]:
         """Return the indices of the items that a title, in any spelling, can mean; the exact title comes first.

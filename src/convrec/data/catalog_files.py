@@ -66,7 +66,9 @@ def _read_parquet(path: Path) -> list[dict[str, object]]:
 
 
 def _with_metadata(path: Path, number: int, row: dict[str, object]) -> dict[str, object]:
-    """Return a row with its `metadata` as fields: the canonical table holds them as one JSON object."""
+    """Return a row with its `metadata` as fields: the canonical table holds them as one JSON object, and its id."""
+    if "metadata" in row and "item_id" in row:
+        row["id"] = row.pop("item_id")
     text = row.pop("metadata", None) or "{}"
     try:
         metadata = json.loads(text) if isinstance(text, str) else None
@@ -151,13 +153,16 @@ def _elsewhere(path: Path) -> str:
     return "set data.path to where it is"
 
 
-RESERVED = ("title", "year", "name", "aliases", "id")  # columns that are no metadata, and those that end in _id
+RESERVED = ("title", "year", "name", "aliases", "id")  # columns that are no metadata, as those that end in _id
 
 
-def load_catalog(path: Path, quarantine: Quarantine, source: str = "catalog") -> Catalog:
+def load_catalog(
+    path: Path, quarantine: Quarantine, source: str = "catalog", line_column: str | None = None
+) -> Catalog:
     """Return the catalog of a file in any of the forms of `read_rows`.
 
-    Columns beside title, year, name, aliases and identifiers (`id`, `..._id`) are metadata.
+    Columns beside title, year, name, aliases, `id` and other identifiers (`..._id`) are metadata. `line_column` is one
+    of these, which becomes part of the title (see `catalog.title_of`).
     """
     rows = read_rows(path)
     names = dict.fromkeys(key for row in rows for key in row)
@@ -165,14 +170,19 @@ def load_catalog(path: Path, quarantine: Quarantine, source: str = "catalog") ->
     for name in fields:
         if not is_clean(name):
             raise InputError(f"{path}: column {name!r}: NUL or half a character; rename it")
-    return build_catalog(rows, fields, quarantine, source)[0]
+    if line_column is not None and line_column not in fields:
+        raise InputError(
+            f"{path}: no column {line_column!r} to tell items of one title apart (found {', '.join(fields)[:300]}); "
+            "name one of these as line column, or none"
+        )
+    return build_catalog(rows, fields, quarantine, source, line_column)[0]
 
 
-def open_catalog(path: Path) -> tuple[Catalog, str]:
+def open_catalog(path: Path, line_column: str | None = None) -> tuple[Catalog, str]:
     """Return a catalog, and what to tell of it: its size, and the rows that were left out."""
     if not path.is_file():
         raise InputError(f"--catalog {path}: no such file; name a catalog, or run `dvc repro data` first")
     quarantine = Quarantine()
-    catalog = load_catalog(path, quarantine)
+    catalog = load_catalog(path, quarantine, line_column=line_column)
     told = f"; left out: {quarantine.summary()}" if quarantine.rows else ""
     return catalog, f"{path}: {len(catalog)} items{told}"

@@ -20,11 +20,13 @@ _REQUIRED = ("messages", "groundtruth")
 _LONGEST_LINE = 10_000_000  # bytes of one row of JSON
 
 
-def read_files(folder: Path, catalog_name: str, quarantine: Quarantine) -> tuple[Catalog, pd.DataFrame]:
+def read_files(
+    folder: Path, catalog_name: str, quarantine: Quarantine, line_column: str | None = None
+) -> tuple[Catalog, pd.DataFrame]:
     """Return the catalog and the canonical rows of every `conversations*.jsonl` and `conversations*.parquet`.
 
-    A row that cannot be used goes to the quarantine. Raises `InputError` on missing or unreadable files, and if no
-    row can be used.
+    `line_column` of the catalog, and of items in the rows, becomes part of an item's title. A row that cannot be used
+    goes to the quarantine. Raises `InputError` on missing or unreadable files, and if no row can be used.
     """
     if not folder.is_dir():
         raise InputError(f"data.path = {str(folder)!r}: no such folder; name the folder of your conversations")
@@ -33,9 +35,9 @@ def read_files(folder: Path, catalog_name: str, quarantine: Quarantine) -> tuple
         raise InputError(
             f"data.path = {str(folder)!r}: no {PATTERN}.jsonl or .parquet there; docs/data.md shows what they hold"
         )
-    catalog = load_catalog(folder / catalog_name, quarantine)
+    catalog = load_catalog(folder / catalog_name, quarantine, line_column=line_column)
     raw_rows = (numbered for path in paths for numbered in _READERS[path.suffix.lower()](path, quarantine))
-    rows = usable_rows(raw_rows, quarantine)
+    rows = usable_rows(raw_rows, catalog, quarantine, line_column)
     if not rows:
         raise InputError(
             f"data.path = {str(folder)!r}: none of its rows can be used ({quarantine.summary() or 'there is none'}); "

@@ -64,5 +64,5 @@ def read_reddit(folder: Path, catalog_name: str, quarantine: Quarantine) -> tupl
         for column in COLUMNS:
             if column not in loaded[name].column_names:
                 raise InputError(f"data.path = {str(folder)!r}: split {name!r}: column {column!r} is missing")
-        splits[name] = pd.DataFrame(usable_rows(_raw_rows(folder, name, loaded[name]), quarantine))
+        splits[name] = pd.DataFrame(usable_rows(_raw_rows(folder, name, loaded[name]), catalog, quarantine))
     return catalog, require_filled(splits, "check the folder that data.path names")

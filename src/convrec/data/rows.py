@@ -5,12 +5,13 @@ The functions `usable_...` return the canonical form of a cell, and raise `Value
 
 import datetime
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from convrec.data.catalog import Catalog, Item, title_of
 from convrec.data.conversations import prompt_key
 from convrec.data.quarantine import Quarantine
-from convrec.data.titles import is_clean, usable_id, usable_title
+from convrec.data.titles import is_clean, line, usable_id, usable_title
 
 ROLES = ("system", "user", "assistant")
 FIRST_YEAR, LAST_YEAR = 1990, 2099
@@ -38,10 +39,24 @@ def usable_messages(value: Any) -> list[dict[str, str]]:
     return messages
 
 
-def usable_item(value: Any) -> dict[str, Any]:
-    """Return an item as {title, year}; it is given so, or as a pair, or as a text `Title (Year)` or `Title`."""
+def item_by_id(value: Any, catalog: Catalog) -> Item | None:
+    """Return the item that a value {id} names; None where it has no id."""
+    own_id = usable_id(value.get("id"), "id") if isinstance(value, Mapping) else ""
+    if not own_id:
+        return None
+    index = catalog.index_of_id(own_id)
+    if index is None:
+        raise ValueError("the catalog has no item of this id")
+    return catalog.items[index]
+
+
+def usable_item(value: Any, line_column: str | None = None) -> dict[str, Any]:
+    """Return an item as {title, year}; it is given so, or as a pair, or as a text `Title (Year)` or `Title`.
+
+    What it has in `line_column` becomes part of the title (see `catalog.title_of`).
+    """
     if isinstance(value, Mapping):
-        title, year = usable_title(value.get("title"), value.get("year"))
+        title, year = title_of(value, line_column)
     elif isinstance(value, (list, tuple)):
         if len(value) != 2:
             raise ValueError("no pair of title and year")
@@ -78,50 +93,63 @@ def usable_date(value: Any) -> str:
     return day
 
 
-def usable_rows(raw_rows: Iterable[tuple[str, Mapping[str, Any]]], quarantine: Quarantine) -> list[dict[str, Any]]:
+def usable_rows(
+    raw_rows: Iterable[tuple[str, Mapping[str, Any]]],
+    catalog: Catalog,
+    quarantine: Quarantine,
+    line_column: str | None = None,
+) -> list[dict[str, Any]]:
     """Return the canonical rows of raw ones, each with where it stood; the others go to the quarantine.
 
-    A raw row has `messages` and `groundtruth`; `date`, `seen_titles` and `conversation_id` are optional.
+    A raw row has `messages` and `groundtruth`; `date`, `seen_titles` and `conversation_id` are optional. Items are
+    given as `usable_item` reads them, or as {id} of the catalog.
     """
     rows = []
     for where, raw in raw_rows:
         quarantine.count("conversations")
         try:
-            rows.append(_canonical(raw, where, quarantine))
+            messages, date = usable_messages(raw.get("messages")), usable_date(raw.get("date"))
+            conversation = usable_id(raw.get("conversation_id"), "conversation_id")
+            truths = list(_usable_items("groundtruth", raw, where, catalog, quarantine, line_column))
+            if not truths:
+                raise ValueError("no ground truth")
+            seen = list(_usable_items("seen_titles", raw, where, catalog, quarantine, line_column))
         except ValueError as problem:
             quarantine.add("conversations", where, str(problem), raw)
+            continue
+        key = prompt_key(messages)
+        rows.append(
+            {
+                "conversation_id": conversation or key,
+                "prompt_id": key,
+                "date": date,
+                "messages": messages,
+                "groundtruth": [item for item, _ in truths],
+                # a title counts whatever its year; the line of an item that is given by its id is that item alone
+                "seen_titles": [line(**item) if is_by_id else item["title"] for item, is_by_id in seen],
+            }
+        )
     return rows
 
 
-def _canonical(raw: Mapping[str, Any], where: str, quarantine: Quarantine) -> dict[str, Any]:
-    messages, date = usable_messages(raw.get("messages")), usable_date(raw.get("date"))
-    conversation = usable_id(raw.get("conversation_id"), "conversation_id")
-    truths = _usable_items("groundtruth", raw.get("groundtruth"), where, quarantine)
-    if not truths:
-        raise ValueError("no ground truth")
-    seen = _usable_items("seen_titles", raw.get("seen_titles"), where, quarantine)
-    key = prompt_key(messages)
-    return {
-        "conversation_id": conversation or key,
-        "prompt_id": key,
-        "date": date,
-        "messages": messages,
-        "groundtruth": truths,
-        "seen_titles": [item["title"] for item in seen],
-    }
-
-
-def _usable_items(field: str, values: Any, where: str, quarantine: Quarantine) -> list[dict[str, Any]]:
-    """Return the usable items of a list; each of the others goes to the quarantine by itself."""
-    if values is None:
-        return []
-    if not isinstance(values, list):
+def _usable_items(
+    field: str,
+    raw: Mapping[str, Any],
+    where: str,
+    catalog: Catalog,
+    quarantine: Quarantine,
+    line_column: str | None,
+) -> Iterator[tuple[dict[str, Any], bool]]:
+    """Yield the usable items of a field, and whether it was given by its id; the others go to the quarantine."""
+    values = raw.get(field)
+    if values is not None and not isinstance(values, list):
         raise ValueError(f"{field} is no list")
-    items = []
-    quarantine.count(field, len(values))
-    for value in values:
+    quarantine.count(field, len(values or ()))
+    for value in values or ():
         try:
-            items.append(usable_item(value))
+            item = item_by_id(value, catalog)
+            named = usable_item(value, line_column) if item is None else {"title": item.title, "year": item.year}
         except ValueError as problem:
             quarantine.add(field, where, str(problem), value)
-    return items
+        else:
+            yield named, item is not None

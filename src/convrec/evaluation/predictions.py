@@ -13,14 +13,14 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from convrec.data.catalog import Catalog
+from convrec.data.catalog import Catalog, Entry
 from convrec.data.json_keys import repeated_key
 from convrec.data.rows import usable_item
-from convrec.data.titles import line
+from convrec.data.titles import line, usable_id
 from convrec.errors import InputError
 from convrec.evaluation.comparison import Interval, mean_intervals
 from convrec.evaluation.scoring import RowScore, WrittenList, read_list, score_row, score_table
-from convrec.matching import Protocol, Truth
+from convrec.matching import UNKNOWN, Protocol, Truth
 from convrec.parsing import make_entry, parse_line
 
 SAMPLES, SEED = 1000, 17  # of the bootstrap
@@ -34,6 +34,7 @@ class Settings(NamedTuple):
     list_length: int = 20
     protocol: Protocol = "evaluation"
     tolerance: int = 2
+    line_column: str | None = None
 
 
 class Scores(NamedTuple):
@@ -64,17 +65,29 @@ def _is_plain(value: object) -> bool:
     return type(value) is list and len(value) == 2 and type(value[0]) is str and type(value[1]) is int
 
 
-def _truths(values: object) -> list[Truth]:
+def _id(value: object) -> str:
+    """Return the id by which an item is given, "" where it has none."""
+    return usable_id(value.get("id"), "id") if isinstance(value, dict) else ""
+
+
+def _truths(values: object, catalog: Catalog, line_column: str | None) -> list[Truth | int]:
+    """Return the truths; of those given by their id the catalog index."""
     if not isinstance(values, list) or not values:
         raise ValueError(f"field 'groundtruth' is {_shown(values)}; give a list of [title, year], at least one")
-    found = []
+    found: list[Truth | int] = []
     for value in values:
         try:
-            found.append(_truth(*value) if _is_plain(value) else Truth(**usable_item(value)))
+            if _is_plain(value):
+                found.append(_truth(*value))
+            elif own_id := _id(value):
+                index = catalog.index_of_id(own_id)
+                found.append(UNKNOWN if index is None else index)
+            else:
+                found.append(Truth(**usable_item(value, line_column)))
         except ValueError as problem:
             raise ValueError(
-                f"field 'groundtruth': {_shown(value)}: {problem}; give [title, year] or {{title, year}}, year a "
-                "number or null"
+                f"field 'groundtruth': {_shown(value)}: {problem}; give [title, year], {{title, year}} or {{id}}, year "
+                "a number or null"
             ) from None
     return found
 
@@ -85,45 +98,64 @@ def _seen_title(text: str) -> str:
     return usable_item(text)["title"]
 
 
-def _seen(values: object) -> list[str]:
+def _seen(values: object, catalog: Catalog, line_column: str | None) -> tuple[list[str], set[int]]:
+    """Return seen titles, and the catalog's items that are given by their id."""
+    titles: list[str] = []
+    items: set[int] = set()
     if values is None:
-        return []
-    if not isinstance(values, list) or not all(isinstance(title, str) for title in values):
-        raise ValueError(f"field 'seen_titles' is {_shown(values)}; give a list of titles as texts")
-    try:
-        return list(map(_seen_title, values))
-    except ValueError as problem:
-        raise ValueError(f"field 'seen_titles' is {_shown(values)}: {problem}; give titles as texts") from None
+        return titles, items
+    if not isinstance(values, list) or not all(isinstance(value, (str, dict)) for value in values):
+        raise ValueError(f"field 'seen_titles' is {_shown(values)}; give a list of titles as texts, or of {{id}}")
+    for value in values:
+        try:
+            if isinstance(value, str):
+                titles.append(_seen_title(value))
+            elif not (own_id := _id(value)):
+                titles.append(usable_item(value, line_column)["title"])
+            elif (index := catalog.index_of_id(own_id)) is not None:
+                items.add(index)
+        except ValueError as problem:
+            raise ValueError(
+                f"field 'seen_titles': {_shown(value)}: {problem}; give titles as texts, or {{id}}"
+            ) from None
+    return titles, items
 
 
-def _list_of_items(values: object, catalog: Catalog, tolerance: int) -> WrittenList:
-    """Return a list given as items: a text is read as a line, a pair is a title and a year as they stand."""
+def _list_of_items(values: object, catalog: Catalog, tolerance: int, line_column: str | None) -> WrittenList:
+    """Return a list given as items: a text is read as a line, an id is its item, other items are as they stand."""
     if not isinstance(values, list):
         raise ValueError(f"field 'items' is {_shown(values)}; give a list of texts or of [title, year]")
-    entries, lines = [], []
+    entries: list[Entry | None] = []
+    is_exact = True
     for value in values:
         if isinstance(value, str):
             entries.append(parse_line(value, catalog, tolerance))
-            lines.append(value)
+            is_exact &= catalog.entry_of_line(value) is not None
             continue
         try:
-            item = usable_item(value)
+            if own_id := _id(value):
+                index = catalog.index_of_id(own_id)
+                item = None if index is None else catalog.items[index]
+                entries.append(Entry(item.title, item.year, index) if item else Entry(own_id, None, None))
+                is_exact &= item is not None
+                continue
+            title, year = usable_item(value, line_column).values()
         except ValueError as problem:
             raise ValueError(
-                f"field 'items': {_shown(value)}: {problem}; give `Title (Year)`, or [title, year], year a number or "
-                "null"
+                f"field 'items': {_shown(value)}: {problem}; give `Title (Year)`, [title, year], {{title, year}} or "
+                "{id}, year a number or null"
             ) from None
-        entries.append(make_entry(item["title"], item["year"], catalog, tolerance))
-        lines.append(line(item["title"], item["year"]))
-    return WrittenList(entries, all(catalog.entry_of_line(text) is not None for text in lines))
+        entries.append(make_entry(title, year, catalog, tolerance))
+        is_exact &= catalog.entry_of_line(line(title, year)) is not None
+    return WrittenList(entries, is_exact)
 
 
-def _written(row: dict[str, Any], catalog: Catalog, tolerance: int) -> WrittenList:
+def _written(row: dict[str, Any], catalog: Catalog, tolerance: int, line_column: str | None) -> WrittenList:
     if ("response" in row) == ("items" in row):
         both = "both" if "response" in row else "neither"
         raise ValueError(f"{both} of the fields 'response' and 'items'; give one of the two")
     if "items" in row:
-        return _list_of_items(row["items"], catalog, tolerance)
+        return _list_of_items(row["items"], catalog, tolerance, line_column)
     if not isinstance(row["response"], str):
         raise ValueError(f"field 'response' is {_shown(row['response'])}; give a text of one item a line")
     return read_list(row["response"], catalog, tolerance)
@@ -192,17 +224,18 @@ def _uncollected() -> Iterator[None]:
 
 
 def _score_rows(path: Path, catalog: Catalog, settings: Settings) -> pd.DataFrame:
-    cutoffs, num_ranks, protocol, tolerance = settings
+    cutoffs, num_ranks, protocol, tolerance, line_column = settings
     prompts: list[str | int] = []
     scores: list[RowScore] = []
     for number, row in _rows(path):
         try:
-            written = _written(row, catalog, tolerance)
-            truths, seen = _truths(row.get("groundtruth")), _seen(row.get("seen_titles"))
+            written = _written(row, catalog, tolerance, line_column)
+            truths = _truths(row.get("groundtruth"), catalog, line_column)
+            seen, seen_items = _seen(row.get("seen_titles"), catalog, line_column)
             prompts.append(_prompt(row, number))
         except ValueError as problem:
             raise InputError(f"{path}: line {number}: {problem}") from None
-        scores.append(score_row(written, truths, seen, catalog, num_ranks, protocol, tolerance))
+        scores.append(score_row(written, truths, seen, catalog, num_ranks, protocol, tolerance, seen_items))
     if not scores:
         raise InputError(f"{path}: it holds no row; give one object with a list and its ground truth a line")
     return score_table(prompts, scores, cutoffs)

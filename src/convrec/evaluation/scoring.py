@@ -80,15 +80,16 @@ def list_quality(text: str, seen_titles: Sequence[str], catalog: Catalog, num_ra
 
 def score_row(
     written: WrittenList,
-    groundtruth: Sequence[Truth],
+    groundtruth: Sequence[Truth | int],
     seen_titles: Sequence[str],
     catalog: Catalog,
     num_ranks: int,
     protocol: Protocol = "evaluation",
     tolerance: int = YEAR_TOLERANCE,
+    seen_items: AbstractSet[int] = frozenset(),
 ) -> RowScore:
-    """Return what one list is worth to one row."""
-    seen = catalog.indices_of_titles(seen_titles)
+    """Return what one list is worth to one row; `seen_items` are seen beside those of the titles."""
+    seen = catalog.indices_of_titles(seen_titles) | seen_items
     hits = judge(written.entries, groundtruth, seen, catalog, num_ranks, protocol, tolerance)
     return RowScore(bytes(hits), len(groundtruth), _quality(written, seen_titles, seen, catalog, num_ranks))
 

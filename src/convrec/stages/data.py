@@ -63,7 +63,7 @@ def _load(params: Params, quarantine: Quarantine) -> Source:
         return Source(*read_reddit_movie(folder, config.min_upvotes, quarantine))
     if config.source == "redial":
         return Source(*read_redial(folder, quarantine))
-    return Source(*read_files(folder, config.catalog or "", quarantine))
+    return Source(*read_files(folder, config.catalog or "", quarantine, config.line_column))
 
 
 def _is_by_month(rows: pd.DataFrame, own: pd.Series | None, params: Params) -> bool:
@@ -107,6 +107,7 @@ def prepare(params: Params, quarantine: Quarantine) -> tuple[Source, dict[str, p
     """
     config = params.data
     source = _load(params, quarantine)
+    source.catalog.check_lines()
     rows = conform(source.rows.reset_index(drop=True))
     own = None if source.splits is None else source.splits.reset_index(drop=True)
     by_month = _is_by_month(rows, own, params)
