@@ -39,8 +39,9 @@ def test_unusable_rows_are_left_out_with_their_reason():
     rows += [{"title": "", "year": 2000}, {"title": "Old", "year": 12}]
     quarantine = Quarantine()
     rows += [{"title": "Odd", "year": "MCM"}, {"title": {"en": "Heat"}}, {"title": "A\0B"}, {"title": "Half \ud800"}]
+    rows += [{"title": "x" * 1001}, {"title": "Dune", "aliases": "x" * 1001}]
     films, places = build_catalog(rows, (), quarantine)
-    assert films.items == (Item("Heat", 1995), Item("Up", None)) and places == [0, 0, 1, *[None] * 6]
+    assert films.items == (Item("Heat", 1995), Item("Up", None)) and places == [0, 0, 1, *[None] * 8]
     reasons = [(row["row"], row["reason"]) for row in quarantine.rows]
     assert reasons == [
         ("2", "duplicate item"),
@@ -50,8 +51,10 @@ def test_unusable_rows_are_left_out_with_their_reason():
         ("7", "title is no text"),
         ("8", "NUL or half a character"),
         ("9", "NUL or half a character"),
+        ("10", "a title of more than 1,000 characters"),
+        ("11", "an alias of more than 1,000 characters"),
     ]
-    assert quarantine.shares() == {"catalog": 7 / 9}
+    assert quarantine.shares() == {"catalog": 9 / 11}
 
 
 def test_a_catalog_without_titles_is_one_clear_error():

@@ -169,6 +169,7 @@ def test_a_turn_counts_once_and_deviating_copies_are_counted(tmp_path):
         (1, {"context_turn_ids": "['t3_a'"}, ("turns", "broken literal in context_turn_ids")),
         (1, {"processed": "['SYSTEM', 'tt1049413"}, ("turns", "broken literal in processed")),
         (1, {"processed": f"{UP}\0"}, ("turns", "NUL bytes")),
+        (1, {"processed": f"{UP} {'x' * 1_000_000}"}, ("turns", "a text of more than 1,000,000 characters")),
         (1, {"is_seeker": "maybe"}, ("turns", "is_seeker is neither True nor False")),
         (1, {"turn_id": ""}, ("turns", "no turn_id")),
         (1, {"processed": UNKNOWN}, ("groundtruth", "no name in id2name.json")),

@@ -74,6 +74,21 @@ def test_malformed_files(tmp_path, change, message):
         read_redial(folder, Quarantine())
 
 
+def test_a_long_dialogue_is_read_and_a_longer_one_is_kept_aside(tmp_path):
+    said = [{"senderWorkerId": SEEKER, "text": f"i loved @10 {'x' * 80}"}] * 9_999
+    said.append({"senderWorkerId": RECOMMENDER, "text": "try @11"})
+    quarantine = Quarantine()
+    dialogues = [_dialogue(messages=said), _dialogue(messages=[*said, said[0]])]
+    dialogues.append(_dialogue(messages=[said[0], {"senderWorkerId": SEEKER, "text": "x" * 1_000_000}, said[-1]]))
+    _, rows = read_redial(_folder(tmp_path, dialogues), quarantine)
+    (row,) = rows.to_dict("records")
+    assert row["messages"] == [{"role": "user", "content": " ".join([f"i loved Heat (1995) {'x' * 80}"] * 9_999)}]
+    assert [(r["row"], r["reason"]) for r in quarantine.rows] == [
+        ("valid_data.jsonl:2", "a conversation of more than 10,000 messages"),
+        ("valid_data.jsonl:3", "a conversation of more than 1,000,000 characters"),
+    ]
+
+
 @pytest.mark.real_data
 def test_the_real_files(redial):
     quarantine = Quarantine()

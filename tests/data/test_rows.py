@@ -213,6 +213,8 @@ def test_one_bad_item_of_several_goes_to_the_quarantine_alone():
         ({"date": "3000-01-01"}, "date is no day from 1990 to 2099"),
         ({"conversation_id": ["c"]}, "conversation_id is neither text nor an integer"),
         ({"messages": None}, "messages are no list of {role, content}"),
+        ({"messages": ASK * 10_001}, "a conversation of more than 10,000 messages"),
+        ({"messages": [{**ASK[0], "content": "x" * 500_001}] * 2}, "a conversation of more than 1,000,000 characters"),
     ],
 )
 def test_a_row_that_cannot_be_used_is_kept_aside_with_its_reason(change, reason):

@@ -1,6 +1,6 @@
 import pytest
 
-from convrec.data.titles import normalise, usable_id
+from convrec.data.titles import LONGEST_TITLE, fold, normalise, title_and_year, usable_id, usable_title
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,25 @@ def test_an_id_is_text_or_a_number(value, expected):
 def test_what_is_no_id_is_told(value):
     with pytest.raises(ValueError, match="conversation_id is neither|NUL or half"):
         usable_id(value, "conversation_id")
+
+
+def test_a_title_that_repeats_its_year_has_it_once():
+    assert usable_title("Up" + " (2009)" * 142, None) == ("Up", 2009)
+    assert usable_title("Up (2009)(2009)  (2009)", "2009") == ("Up", 2009)
+    assert usable_title("Up (2010) (2009)", None) == ("Up (2010)", 2009)
+    assert title_and_year("Up" + " (2009)" * 150_000) == ("Up" + " (2009)" * 149_999, "2009")
+
+
+def test_a_title_may_have_a_thousand_characters():
+    assert usable_title("x" * LONGEST_TITLE, None) == ("x" * LONGEST_TITLE, None)
+    for title in ("x" * (LONGEST_TITLE + 1), "Up" + " (2009)" * 8_000):
+        with pytest.raises(ValueError, match="a title of more than 1,000 characters"):
+            usable_title(title, None)
+
+
+@pytest.mark.parametrize(
+    "text", ["a" + "\u0315" * 200_000 + "\u0327" * 200_000, "\u0301\u0323" * 200_000, "a\u0301 " * 10**5]
+)
+def test_runs_of_marks_take_linear_time(text):
+    """Sorted as one run, as `unicodedata` does, the marks would take minutes."""
+    assert len(fold(text)) <= len(text) and len(normalise.__wrapped__(text)) <= len(text)

@@ -233,3 +233,21 @@ def test_items_of_one_title_are_told_apart_by_their_id(tmp_path, items, truth, s
 )
 def test_items_of_one_title_are_told_apart_by_a_column(tmp_path, items, truth, seen, hits):
     assert _hits(tmp_path, {"items": items, "groundtruth": truth, "seen_titles": seen}, "artist") == hits
+
+
+@pytest.mark.parametrize(
+    ("line", "truth", "hit"),
+    [
+        ("Dune", ["Dune", 1984], 0),
+        ("Dune", ["Dune", None], 0),
+        ("Dune (1984)", ["Dune", None], 1),
+        ("Dune (2021)", ["Dune", None], 1),
+        ("Heat", ["Heat", 1995], 1),
+    ],
+)
+def test_a_line_without_a_year_names_an_item_only_if_no_other_has_its_title(tmp_path, caplog, line, truth, hit):
+    path = _write(tmp_path, [{"response": line, "groundtruth": [truth]}, {"items": [line], "groundtruth": [truth]}])
+    scores = score_predictions(path, open_catalog(tmp_path / "catalog.csv")[0], SETTINGS)
+    assert scores.intervals["recall@1"].mean == hit
+    assert scores.intervals["in_catalog"].mean == (line != "Dune")
+    assert ("2 lines have no year and a title of several items" in caplog.text) == (line == "Dune")

@@ -9,6 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from convrec.data.quarantine import Quarantine
+from convrec.data.rows import LONGEST_CONVERSATION
 from convrec.errors import InputError
 
 _USED = ("conv_id", "turn_id", "is_seeker", "utc_time", "upvotes", "processed", "context_turn_ids")
@@ -76,6 +77,8 @@ def _problem() -> pl.Expr:
         .then(pl.lit("more fields than the header names"))
         .when(pl.any_horizontal(pl.col(_USED).str.contains("\0", literal=True)))
         .then(pl.lit("NUL bytes"))
+        .when(processed.str.len_chars() > LONGEST_CONVERSATION)
+        .then(pl.lit(f"a text of more than {LONGEST_CONVERSATION:,} characters"))
         .when(pl.col("turn_id") == "")
         .then(pl.lit("no turn_id"))
         .when(~pl.col("is_seeker").str.to_lowercase().is_in(["true", "false"]))

@@ -15,6 +15,7 @@ import pandas as pd
 from convrec.data.catalog import Catalog, Item, build_catalog
 from convrec.data.catalog_files import read_json_lines, read_rows
 from convrec.data.quarantine import Quarantine
+from convrec.data.rows import check_length
 from convrec.data.titles import is_clean, title_and_year, usable_id, usable_title
 from convrec.errors import InputError
 
@@ -52,6 +53,7 @@ def _check(dialogue: dict) -> None:
         raise ValueError("no conversationId")
     if not _are_messages(dialogue["messages"]):
         raise ValueError("messages are no list of {senderWorkerId, text}")
+    check_length([message["text"] for message in dialogue["messages"]])
     for field in ("movieMentions", "respondentQuestions"):
         if not isinstance(dialogue[field], dict) and dialogue[field] != []:
             raise ValueError(f"{field} is no mapping")
@@ -115,15 +117,15 @@ def _rows(source: str, dialogue: dict, by_id: dict[str, Item], quarantine: Quara
     """Return the rows of one dialogue: a row for each turn with suggestions that the seeker liked."""
     items, liked = _mentioned(dialogue, by_id), _liked(dialogue)
     rows: list[dict[str, Any]] = []
-    messages: list[dict[str, str]] = []
-    seen: list[str] = []
+    said: list[tuple[str, list[str]]] = []  # role, and the texts that it sent in a row
+    seen: dict[str, None] = {}  # titles, in order
     conversation = usable_id(dialogue["conversationId"], "conversationId")
     for turn, message in enumerate(dialogue["messages"]):
         if not message["text"].strip():
             continue
         ids = list(dict.fromkeys(_MENTION.findall(message["text"])))
         is_seeker = message["senderWorkerId"] == dialogue["initiatorWorkerId"]
-        if not is_seeker and any(m["role"] == "user" for m in messages):
+        if not is_seeker and any(role == "user" for role, _ in said[:2]):
             wanted = [movie for movie in ids if movie in liked]
             quarantine.count("groundtruth", len(wanted))
             for movie in wanted:
@@ -137,18 +139,17 @@ def _rows(source: str, dialogue: dict, by_id: dict[str, Item], quarantine: Quara
                         "conversation_id": conversation,
                         "prompt_id": f"{conversation}-{turn}",
                         "date": "",
-                        "messages": list(messages),
+                        "messages": [{"role": role, "content": " ".join(texts)} for role, texts in said],
                         "groundtruth": truths,
                         "seen_titles": list(seen),
                     }
                 )
         text = _MENTION.sub(lambda match: str(items.get(match.group(1), match.group())), message["text"])
         role = "user" if is_seeker else "assistant"
-        if messages and messages[-1]["role"] == role:
-            messages[-1] = {"role": role, "content": f"{messages[-1]['content']} {text}"}
-        else:
-            messages.append({"role": role, "content": text})
-        seen = list(dict.fromkeys([*seen, *(items[movie].title for movie in ids if movie in items)]))
+        if not said or said[-1][0] != role:
+            said.append((role, []))
+        said[-1][1].append(text)
+        seen |= dict.fromkeys(items[movie].title for movie in ids if movie in items)
     return rows
 
 

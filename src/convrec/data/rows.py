@@ -5,7 +5,7 @@ The functions `usable_...` return the canonical form of a cell, and raise `Value
 
 import datetime
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from convrec.data.catalog import Catalog, Item, title_of
@@ -16,7 +16,17 @@ from convrec.data.titles import is_clean, line, usable_id, usable_title
 ROLES = ("system", "user", "assistant")
 FIRST_YEAR, LAST_YEAR = 1990, 2099
 _BAD_DATE = f"date is no day from {FIRST_YEAR} to {LAST_YEAR}"
+LONGEST_CONVERSATION = 1_000_000  # characters of its messages together
+MOST_MESSAGES = 10_000
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+
+
+def check_length(texts: Sequence[str]) -> None:
+    """Raise `ValueError` where the texts of a conversation are too many or too long."""
+    if len(texts) > MOST_MESSAGES:
+        raise ValueError(f"a conversation of more than {MOST_MESSAGES:,} messages")
+    if sum(map(len, texts)) > LONGEST_CONVERSATION:
+        raise ValueError(f"a conversation of more than {LONGEST_CONVERSATION:,} characters")
 
 
 def usable_messages(value: Any) -> list[dict[str, str]]:
@@ -34,6 +44,7 @@ def usable_messages(value: Any) -> list[dict[str, str]]:
             raise ValueError("NUL or half a character")
         if content.strip():
             messages.append({"role": role, "content": content})
+    check_length([message["content"] for message in messages])
     if not any(message["role"] == "user" for message in messages):
         raise ValueError("no words of the user")
     return messages

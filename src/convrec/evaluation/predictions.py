@@ -1,6 +1,7 @@
 """`convrec score`: the scores of a file of anybody's lists, outside the graph (docs/evaluation.md)."""
 
 import gc
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -22,6 +23,8 @@ from convrec.evaluation.comparison import Interval, mean_intervals
 from convrec.evaluation.scoring import RowScore, WrittenList, read_list, score_row, score_table
 from convrec.matching import UNKNOWN, Protocol, Truth
 from convrec.parsing import make_entry, parse_line
+
+logger = logging.getLogger("convrec.score")
 
 SAMPLES, SEED = 1000, 17  # of the bootstrap
 _SHOWN = 60  # characters of a value in a message
@@ -227,6 +230,7 @@ def _score_rows(path: Path, catalog: Catalog, settings: Settings) -> pd.DataFram
     cutoffs, num_ranks, protocol, tolerance, line_column = settings
     prompts: list[str | int] = []
     scores: list[RowScore] = []
+    num_unclear = 0
     for number, row in _rows(path):
         try:
             written = _written(row, catalog, tolerance, line_column)
@@ -235,10 +239,22 @@ def _score_rows(path: Path, catalog: Catalog, settings: Settings) -> pd.DataFram
             prompts.append(_prompt(row, number))
         except ValueError as problem:
             raise InputError(f"{path}: line {number}: {problem}") from None
+        num_unclear += sum(_is_unclear(entry, catalog) for entry in written.entries)
         scores.append(score_row(written, truths, seen, catalog, num_ranks, protocol, tolerance, seen_items))
     if not scores:
         raise InputError(f"{path}: it holds no row; give one object with a list and its ground truth a line")
+    if num_unclear:
+        logger.warning(
+            "%d lines have no year and a title of several items, so that they name none and count as outside the "
+            "catalog; write `Title (Year)`",
+            num_unclear,
+        )
     return score_table(prompts, scores, cutoffs)
+
+
+def _is_unclear(entry: Entry | None, catalog: Catalog) -> bool:
+    """Tell whether an entry names no item because several have its title, and it has no year."""
+    return bool(entry and entry.index is None and entry.year is None and catalog.indices_of_title(entry.title))
 
 
 def print_scores(scores: Scores, settings: Settings) -> None:
