@@ -9,7 +9,11 @@ import pandas as pd
 import pytest
 
 from convrec.cli import main
+from convrec.config import load_params
 from convrec.data.catalog import Catalog
+from convrec.data.quarantine import Quarantine
+from convrec.errors import InputError
+from convrec.stages.data import prepare
 from tests.data.reddit_movie_sample import write_sample
 from tests.project import ROOT, SHRUNK, set_params
 
@@ -109,6 +113,58 @@ BAD_GAME_ROWS = [
     ("conversations", "6", "no ground truth"),
     ("groundtruth", "6", "NUL or half a character"),
 ]
+
+
+def _song_files(folder, number=60):
+    """Write songs, most of which share title and year with another, and conversations that name them in every way."""
+    folder.mkdir()
+    songs = [{"id": n, "title": f"Hello {n // 3}", "year": 2015, "artist": f"Artist {n % 3}"} for n in range(number)]
+    (folder / "songs.jsonl").write_text("".join(json.dumps(song) + "\n" for song in [*songs, songs[0]]))
+    draw, rows = random.Random(5), []
+    for n in range(number):
+        one, other, third = draw.sample(songs, 3)
+        rows.append(
+            {
+                "conversation_id": n,
+                "messages": [{"role": "user", "content": _words(draw)}],
+                "groundtruth": [{"id": one["id"]}, {key: other[key] for key in ("title", "year", "artist")}],
+                "seen_titles": [{"id": third["id"]}],
+            }
+        )
+        rows[-1]["named"] = [f"{song['title']} - {song['artist']} (2015)" for song in (one, other, third)]
+    (folder / "conversations.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return [song["named"] for song in rows]
+
+
+def test_songs_of_one_title_are_told_apart_by_a_column_of_the_line(tmp_path, caplog):
+    named = _song_files(tmp_path / "songs")
+    project = _project(tmp_path, source="files", path="songs", catalog="songs.jsonl", line_column="artist", **BY_SHARE)
+    with caplog.at_level("INFO"):
+        metrics, quarantine, catalog = _run(project, "data")
+    assert _reasons(quarantine) == [("catalog", "61", "duplicate item")] and "duplicate item: 1" in caplog.text
+    assert metrics["merged"] == 1 and metrics["catalog"] == len(catalog) == 60
+    assert [item.id for item in catalog.items] == [str(n) for n in range(60)]
+    lines = {}
+    for name in ("train", "validation", "test"):
+        for row in pd.read_parquet(tmp_path / "data" / "processed" / f"{name}.parquet").to_dict("records"):
+            truths = [f"{truth['title']} ({truth['year']})" for truth in row["groundtruth"]]
+            lines[int(row["conversation_id"])] = [*truths, *row["seen_titles"]]
+    assert [lines[n] for n in range(60)] == named
+    assert all(len(catalog.indices_of_titles([seen])) == 1 for *_, seen in named)
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (None, r"20 titles stand for several items: Hello 0 \(2015\) \(ids '0' and '1'\); .* set data.line_column"),
+        ("singer", "no column 'singer' to tell items of one title apart"),
+    ],
+)
+def test_songs_that_share_a_line_are_an_error(tmp_path, column, message):
+    _song_files(tmp_path / "songs")
+    project = _project(tmp_path, source="files", path="songs", catalog="songs.jsonl", line_column=column, **BY_SHARE)
+    with contextlib.chdir(project), pytest.raises(InputError, match=message):
+        prepare(load_params(), Quarantine())
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
