@@ -17,6 +17,8 @@ from convrec.data.titles import LONGEST_TITLE, fold, normalise, title_and_year, 
         ("Crazy, Stupid, Love.", "Crazy Stupid Love"),
         ("Alien³", "Alien 3"),
         ("Rocky V", "Rocky 5"),
+        ("Romeo++Juliet", "Romeo Juliet"),
+        ("Ωμέγα", "ωμεγα"),
     ],
 )
 def test_spellings_of_one_title_agree(one, other):
@@ -24,7 +26,17 @@ def test_spellings_of_one_title_agree(one, other):
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [("Toy Story 2", "Toy Story 3"), ("Malcolm X", "Malcolm"), ("Us", "U"), ("Nine", "9")]
+    ("one", "other"),
+    [
+        ("C++ Primer", "C# Primer"),
+        ("C+", "C++"),
+        ("दाल", "दिल"),
+        ("ガラスの城", "カラスの城"),
+        ("Toy Story 2", "Toy Story 3"),
+        ("Malcolm X", "Malcolm"),
+        ("Us", "U"),
+        ("Nine", "9"),
+    ],
 )
 def test_other_titles_do_not_agree(one, other):
     assert normalise(one) != normalise(other)

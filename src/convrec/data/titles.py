@@ -60,7 +60,7 @@ _ALIKE = {
 _SUPERSCRIPT = re.compile(r"(?=[¹²³⁴-⁹])")
 _HYPHEN = re.compile(r"(?<=\w)[-‐‑·](?=\w)")
 LETTER = r"[\p{L}\p{M}\p{N}]"  # of a word: marks are part of it, as the vowel signs of Hindi are
-_WORD = regex.compile(rf"{LETTER}+(?:[+#]+(?!{LETTER}))?")  # C++ and C# are words
+_WORD = regex.compile(rf"{LETTER}+(?:[+#]++(?!{LETTER}))?")  # C++ and C# are words
 _ACCENTS = regex.compile(r"(?<=[\p{Latin}\p{Greek}])\p{Mn}+")
 
 
