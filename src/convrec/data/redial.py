@@ -49,7 +49,7 @@ def _read_dialogues(folder: Path, quarantine: Quarantine) -> dict[str, dict]:
 
 def _check(dialogue: dict) -> None:
     """Raise `ValueError` saying which field of a dialogue has another form than the official files give it."""
-    if not usable_id(dialogue["conversationId"], "conversationId"):
+    if not usable_id(dialogue["conversationId"], "conversation_id"):
         raise ValueError("no conversationId")
     if not _are_messages(dialogue["messages"]):
         raise ValueError("messages are no list of {senderWorkerId, text}")
@@ -119,7 +119,7 @@ def _rows(source: str, dialogue: dict, by_id: dict[str, Item], quarantine: Quara
     rows: list[dict[str, Any]] = []
     said: list[tuple[str, list[str]]] = []  # role, and the texts that it sent in a row
     seen: dict[str, None] = {}  # titles, in order
-    conversation = usable_id(dialogue["conversationId"], "conversationId")
+    conversation = usable_id(dialogue["conversationId"], "conversation_id")
     for turn, message in enumerate(dialogue["messages"]):
         if not message["text"].strip():
             continue
