@@ -9,30 +9,66 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 
-from convrec.errors import InputError
+from convrec.errors import InputError, outside_cause
+
+_INDEX = "model.safetensors.index.json"
+
+
+_DOWNLOAD = "take it from where it came once more, or take another model"
 
 
 @contextmanager
 def refusals(source: str | Path, parameter: str = "base_model.trust_remote_code") -> Iterator[None]:
-    """Turn what transformers says of code that may not run, and of weights that are pickled, into an `InputError`."""
+    """Turn what transformers says of a model that it does not load into an `InputError` that names the damaged file.
+
+    Code that may not run and pickled weights are told as such. What the machine lacks, space or memory, is raised on.
+    """
     try:
         yield
-    except ValueError as error:
-        if "trust_remote_code" not in str(error):
+    except InputError:
+        raise
+    except Exception as error:
+        text = str(error)
+        if outside_cause(error) is not None or "out of memory" in text or isinstance(error, MemoryError):
             raise
-        raise InputError(
-            f"{source}: it takes code of its own, which lies beside its weights and is not run; read that code, then "
-            f"set {parameter} to true, or take another model"
-        ) from None
-    except OSError as error:
-        if "model.safetensors" not in str(error):
-            raise
-        raise InputError(
-            f"{source}: no *.safetensors; weights in .bin or .pt files are pickles, which can run code, and are not "
-            "read: take a revision with safetensors, or save it so (`save_pretrained`) where it is trusted"
-        ) from None
+        if isinstance(error, ValueError) and "trust_remote_code" in text:
+            raise InputError(
+                f"{source}: it takes code of its own, which lies beside its weights and is not run; read that code, "
+                f"then set {parameter} to true, or take another model"
+            ) from None
+        if isinstance(error, OSError) and "model.safetensors" in text:
+            raise InputError(
+                f"{source}: no *.safetensors; weights in .bin or .pt files are pickles, which can run code, and are "
+                "not read: take a revision with safetensors, or save it so (`save_pretrained`) where it is trusted"
+            ) from None
+        problem = _damaged_file(Path(source)) or f"{type(error).__name__}: {' '.join(text.split())[:300]}"
+        raise InputError(f"{source}: not a model that can be loaded ({problem}); {_DOWNLOAD}") from None
+
+
+def _damaged_file(folder: Path) -> str | None:
+    """Return the first file of a model's folder that cannot be read, and why; None where all can be."""
+    for path in sorted(folder.glob("*.json")):
+        try:
+            value = json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError, OSError) as error:
+            return f"{path.name}: {str(error)[:200]}"
+        if not isinstance(value, dict):
+            return f"{path.name}: a JSON object is needed, not {type(value).__name__}"
+        if path.name == _INDEX:
+            parts = value.get("weight_map")
+            for name in parts.values() if isinstance(parts, dict) else (None,):
+                if not isinstance(name, str) or "/" in name or not (folder / name).is_file():
+                    return f"{path.name}: names {name!r:.100}, which is no file of the folder"
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(path, framework="pt"):
+                pass
+        except (SafetensorError, OSError) as error:
+            return f"{path.name}: {error}"
+    return None
 
 
 def load_config(source: str | Path, *, trust_remote_code: bool = False, **options: Any) -> Any:
@@ -44,13 +80,22 @@ def load_config(source: str | Path, *, trust_remote_code: bool = False, **option
 def load_model(source: str | Path, *, trust_remote_code: bool = False, **options: Any) -> Any:
     """Return the model of a Hugging Face name or folder; `options` are those of `from_pretrained`.
 
-    Raises `InputError` where there are no safetensors, or its code lies beside them and is not trusted.
+    Raises `InputError` where there are no safetensors, where one of its files is damaged or tensors are missing, and
+    where its code lies beside them and is not trusted.
     """
     from transformers import AutoModelForCausalLM  # noqa: PLC0415  (10 s to import)
 
     loader: Any = AutoModelForCausalLM
+    options |= {"use_safetensors": True, "trust_remote_code": trust_remote_code}
     with refusals(source):
-        return loader.from_pretrained(source, use_safetensors=True, trust_remote_code=trust_remote_code, **options)
+        model, found = loader.from_pretrained(source, output_loading_info=True, ignore_mismatched_sizes=True, **options)
+    if other := sorted(found["mismatched_keys"]):
+        name, *shapes = other[0]
+        wanted = " and not ".join(str(tuple(shape)) for shape in shapes)
+        raise InputError(f"{source}: its weights do not fit its config.json ({name} is {wanted}); {_DOWNLOAD}")
+    if missing := sorted(found["missing_keys"]):  # transformers would make them of random numbers
+        raise InputError(f"{source}: its weights lack {missing[0]} ({len(missing)} tensors in all); {_DOWNLOAD}")
+    return model
 
 
 def load_tokenizer(source: str | Path, *, trust_remote_code: bool = False, **options: Any) -> Any:
@@ -61,10 +106,10 @@ def load_tokenizer(source: str | Path, *, trust_remote_code: bool = False, **opt
     Raises `InputError` where its code lies beside it and is not trusted.
     """
     config = Path(source) / "tokenizer_config.json"
-    saved = json.loads(config.read_text(encoding="utf-8")).get("tokenizer_class") if config.is_file() else None
-    if saved == "TokenizersBackend":
-        fast: Any = PreTrainedTokenizerFast
-        return fast.from_pretrained(source, padding_side="left", **options)
-    loader: Any = AutoTokenizer
     with refusals(source):
+        saved = json.loads(config.read_text(encoding="utf-8")).get("tokenizer_class") if config.is_file() else None
+        if saved == "TokenizersBackend":
+            fast: Any = PreTrainedTokenizerFast
+            return fast.from_pretrained(source, padding_side="left", **options)
+        loader: Any = AutoTokenizer
         return loader.from_pretrained(source, padding_side="left", trust_remote_code=trust_remote_code, **options)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from convrec.errors import InputError
-from convrec.pretrained import load_config, load_tokenizer
+from convrec.pretrained import load_config, load_tokenizer, refusals
 
 _ADAPTERS = "adapter_config.json"
 _TOKENIZER = ("tokenizer_config.json", "tokenizer.json")
@@ -58,8 +58,13 @@ def check_model(folder: Path, what: str, trust_remote_code: bool = False) -> Non
     adapted = adapters_base(folder)
     if adapted is not None and not (adapted / "config.json").is_file():
         raise InputError(f"{what}: adapters on {adapted}, which is no model's folder; merge them where it is")
-    load_config(folder if adapted is None else adapted, trust_remote_code=trust_remote_code)
+    config = load_config(folder if adapted is None else adapted, trust_remote_code=trust_remote_code)
     tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
+    size = getattr(config.get_text_config(), "vocab_size", None)
+    if isinstance(size, int) and len(tokenizer) > size:
+        raise InputError(
+            f"{what}: its tokenizer has {len(tokenizer):,} tokens, its config.json {size:,}; take both from one model"
+        )
     if tokenizer.chat_template is None:
         raise InputError(f"{what}: its tokenizer has no chat template; add chat_template.jinja to the folder")
     if tokenizer.eos_token_id is None:
@@ -76,7 +81,10 @@ def adapters_base(folder: Path) -> Path | None:
     config = folder / _ADAPTERS
     if not config.is_file():
         return None
-    name = json.loads(config.read_text(encoding="utf-8"))["base_model_name_or_path"]
+    with refusals(folder):
+        name = json.loads(config.read_text(encoding="utf-8"))["base_model_name_or_path"]
+    if not isinstance(name, str):
+        raise InputError(f"{config}: base_model_name_or_path = {name!r:.100} is no name of a model; correct it")
     return _locate(name, f"{config}: base_model_name_or_path {name}")
 
 

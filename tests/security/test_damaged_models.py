@@ -1,0 +1,107 @@
+"""Model folders of others that are damaged: each ends in one `InputError` that names the folder and what is wrong."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from convrec.errors import InputError
+from convrec.generation.models import check_model
+from convrec.pretrained import load_model, load_tokenizer
+from convrec.training.embedded import make_model, train_tokenizer
+from tests.recommending import CATALOG, SIZES, WORDS
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    """A folder with a small model in several shards, and its tokenizer."""
+    folder = tmp_path_factory.mktemp("whole")
+    tokenizer = train_tokenizer([WORDS] * 5, CATALOG.items, 300)
+    make_model(tokenizer, **SIZES, seed=0).save_pretrained(folder, max_shard_size="20KB")
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def _load(folder: Path) -> None:
+    check_model(folder, f"--model {folder}")
+    load_model(folder)
+    load_tokenizer(folder)
+
+
+def _edit(name: str, change) -> object:
+    def damage(folder: Path) -> None:
+        value = json.loads((folder / name).read_text())
+        change(value)
+        (folder / name).write_text(json.dumps(value))
+
+    return damage
+
+
+def _write(name: str, content: bytes):
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+def _first_shard(folder: Path) -> Path:
+    return min(folder.glob("*.safetensors"))
+
+
+def _weights(change):
+    def damage(folder: Path) -> None:
+        for path in folder.glob("*.safetensors"):
+            tensors = load_file(path)
+            change(tensors)
+            save_file(tensors, path, {"format": "pt"})
+
+    return damage
+
+
+def _replace_by_folder(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    (folder / "config.json").mkdir()
+
+
+_INDEX = "model.safetensors.index.json"
+_NORM = "model.norm.weight"
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda folder: [path.unlink() for path in folder.iterdir()], "lacks config.json"),
+        (lambda folder: (folder / "config.json").unlink(), "lacks config.json"),
+        (_replace_by_folder, "lacks config.json"),
+        (_write("config.json", b"{"), "config.json"),
+        (_write("config.json", b"[1]"), "config.json: a JSON object is needed, not list"),
+        (_write("config.json", b"\xff"), "config.json"),
+        (_edit("config.json", lambda value: value.update(hidden_size="wide")), "hidden_size"),
+        (_edit("config.json", lambda value: value.update(model_type="nosuch", architectures=["No"])), "nosuch"),
+        (lambda folder: _first_shard(folder).write_bytes(_first_shard(folder).read_bytes()[:-8]), "00001-of"),
+        (lambda folder: _first_shard(folder).write_bytes(b"x" * 99), "00001-of"),
+        (lambda folder: _first_shard(folder).write_bytes(b""), "00001-of"),
+        (lambda folder: _first_shard(folder).unlink(), f"{_INDEX}: names 'model-00001-of"),
+        (
+            _edit(_INDEX, lambda value: value["weight_map"].update({_NORM: "../x"})),
+            "names '../x'",
+        ),
+        (_edit(_INDEX, lambda value: value.pop("weight_map")), _INDEX),
+        (_write(_INDEX, b"nothing"), _INDEX),
+        (_weights(lambda tensors: tensors.pop(_NORM, None)), _NORM),
+        (_weights(lambda tensors: _NORM in tensors and tensors.update({_NORM: torch.ones(7)})), _NORM),
+        (lambda folder: (folder / "tokenizer.json").write_bytes(b"{}"), ""),
+        (_write("tokenizer.json", b"{"), "tokenizer.json"),
+        (_write("tokenizer_config.json", b"[]"), "tokenizer_config.json: a JSON object is needed"),
+        (lambda folder: [path.unlink() for path in folder.glob("tokenizer*")], "lacks tokenizer_config.json"),
+        (_edit("config.json", lambda value: value.update(vocab_size=100)), "tokens, its config.json 100"),
+    ],
+    ids=range(22),
+)
+def test_a_damaged_folder_is_told(damage, words, model, tmp_path):
+    folder = shutil.copytree(model, tmp_path / "model")
+    _load(folder)
+    damage(folder)
+    with pytest.raises(InputError) as error:
+        _load(folder)
+    assert str(folder) in str(error.value) and words in str(error.value) and "\n" not in str(error.value)
