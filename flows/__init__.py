@@ -1,6 +1,7 @@
 """Flows: the order, retries and gates of a run. Prefect reads these settings when it is first imported."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -12,6 +13,15 @@ _SOURCE, _HOME = str(_ROOT / "src"), _ROOT / ".prefect"
 if _SOURCE not in sys.path:
     sys.path.insert(0, _SOURCE)
 os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([_SOURCE, *filter(None, [os.environ.get("PYTHONPATH")])]))
+
+
+def _leave(_number: int, _frame: object) -> None:
+    os.write(2, b"interrupted\n")
+    os._exit(130)  # EXIT_INTERRUPTED
+
+
+if sys.argv[:1] == ["-m"]:  # `python -m flows.…` imports Prefect and more, for seconds, before anything is to be ended
+    signal.signal(signal.SIGINT, _leave)
 
 # Nothing is sent anywhere, Prefect's files stay in the project, and a slow laptop may take its time to start.
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")

@@ -1,6 +1,7 @@
 """What the flows share: the stages in order, their record, what a run shows, and how it is told in a terminal."""
 
 import logging
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from convrec.config import load_params
-from convrec.errors import InputError, Unavailable, exit_status, outside_cause
+from convrec.errors import EXIT_INTERRUPTED, InputError, Unavailable, exit_status, outside_cause
 from convrec.evaluation.table import print_results, results_markdown
 from convrec.paths import Paths
 from convrec.workspaces import exclusive
@@ -138,7 +139,8 @@ def _told(error: BaseException) -> BaseException | None:
 
 
 def _without_traceback(record: logging.LogRecord) -> bool:
-    if record.exc_info and record.exc_info[1] and _told(record.exc_info[1]):
+    error = record.exc_info[1] if record.exc_info else None
+    if error and (isinstance(error, KeyboardInterrupt) or _told(error)):
         record.exc_info = None
     return True
 
@@ -153,6 +155,7 @@ def ended_well(name: str, run: Callable[[], T], check: Callable[[], object]) -> 
     for kind in ("flow_runs", "task_runs"):
         logging.getLogger(f"prefect.{kind}").addFilter(_without_traceback)
     logging.getLogger("urllib3").setLevel(logging.ERROR)  # of every try at a server that is away; the outcome is told
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on a run may have to be ended in order
     try:
         profile = load_params().common.profile
         check()
@@ -162,6 +165,9 @@ def ended_well(name: str, run: Callable[[], T], check: Callable[[], object]) -> 
             start_temporary_server()
         with tags(name, profile):
             return run()
+    except KeyboardInterrupt:
+        Console(stderr=True).print("[red]interrupted[/red]")
+        sys.exit(EXIT_INTERRUPTED)
     except Exception as error:
         told = _told(error)
         if told is None:
