@@ -13,6 +13,7 @@ from stack.settings import PORTS
 
 _MAX_PORT = 65535
 _FOLDER = Path(".stack")
+_INTERRUPTED = 130  # as a shell tells of a command that Ctrl-C ended
 
 
 def _port(text: str) -> tuple[str, int]:
@@ -87,6 +88,9 @@ def main() -> None:
     except StackError as error:
         print(f"stack: {error}", file=sys.stderr)
         sys.exit(1)
+    except KeyboardInterrupt:
+        print("stack: interrupted; what has started still runs (python -m stack status)", file=sys.stderr)
+        sys.exit(_INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -51,6 +51,10 @@ class Process:
             same = identity(process) == record and process.status() != psutil.STATUS_ZOMBIE
         except (FileNotFoundError, psutil.NoSuchProcess):
             return None
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
+            raise StackError(
+                f"{self._record} is damaged: end {self.name} by hand where it still runs, then remove this file"
+            ) from error
         return process if same else None
 
     def started(self) -> float:

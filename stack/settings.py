@@ -95,9 +95,22 @@ class Settings:
     def load(cls, folder: Path) -> "Settings":
         """Return the settings that the folder keeps, or new ones; nothing is written."""
         path = folder / "servers.json"
-        kept = json.loads(path.read_text()) if path.exists() else {"ports": {}, "secrets": {}}
         made = {name: token_hex(20) for name in SECRETS}
-        return cls(folder, {**PORTS, **kept["ports"]}, {**made, **kept["secrets"]})
+        if not path.exists():
+            return cls(folder, dict(PORTS), made)
+        try:
+            kept = json.loads(path.read_text(encoding="utf-8"))
+            ports, secrets = dict(kept["ports"]), dict(kept["secrets"])
+            fit = all(type(port) is int and 0 <= port <= 65535 for port in ports.values())
+            fit = fit and all(isinstance(secret, str) for secret in secrets.values())
+        except (ValueError, KeyError, TypeError, RecursionError):
+            fit = False
+        if not fit:
+            raise StackError(
+                f"{path} is damaged: put back the one that the servers' data were made with (it holds their "
+                "passwords), or remove the whole folder"
+            )
+        return cls(folder, {**PORTS, **ports}, {**made, **secrets})
 
     def save(self) -> None:
         """Write the servers' settings (`servers.json`) and the clients' variables (`env`)."""
