@@ -16,7 +16,7 @@ from convrec.data.catalog import Catalog, Item
 from convrec.data.conversations import messages_of
 from convrec.data.mentions import Mentions
 from convrec.data.parquet import MAX_ITEMS, parquet_frame
-from convrec.data.titles import line, title_and_year
+from convrec.data.titles import is_clean, line, title_and_year
 from convrec.device import pick_device
 from convrec.errors import InputError
 from convrec.generation.constraint import ListRequest
@@ -298,6 +298,8 @@ def messages_from(value: Any, place: int = 1) -> Messages:
         messages = [_message(message, where) for message in value]
     else:
         raise InputError(f"{where}: {value!r:.60} is neither text nor a list of messages {{role, content}}")
+    if not all(is_clean(message["content"]) for message in messages):
+        raise InputError(f"{where}: a NUL, or text that is not UTF-8; write it in UTF-8")
     messages = [message for message in messages if message["content"].strip()]
     if not any(message["role"] != "system" for message in messages):
         raise InputError(f"{where}: nothing is said in it; give it at least one user's turn")

@@ -63,6 +63,8 @@ class SentenceEmbedder:
         device: str | None = None,
         store: Path | None = None,
     ):
+        if not name:
+            raise InputError("demonstrations.embedder.name is empty; give 'tfidf', or a sentence-transformers model")
         try:
             # An optional extra: only those who name such a model need it installed.
             from sentence_transformers import SentenceTransformer  # noqa: PLC0415

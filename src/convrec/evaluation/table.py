@@ -25,11 +25,32 @@ class _Results(NamedTuple):
     gains: list[str]  # one line a paired difference, the first of each metric a heading
 
 
-def _results(paths: Paths) -> _Results:
+def read_evaluation(paths: Paths) -> dict[str, Any]:
+    """Return what the stage `evaluate` measured.
+
+    Raises `InputError` before the first evaluation, and for a file that is not as the stage writes it.
+    """
     path = paths.metrics("evaluate")
     if not path.is_file():
         raise InputError(f"{path}: no evaluation yet; run `dvc repro` first")
     metrics = read_json(path)
+    try:
+        found = _of(metrics)
+        for scores in (metrics[system] for system in found.systems):
+            for name in found.headings:
+                float(scores[name]), _interval(scores, name, found.widest)
+    except (AttributeError, IndexError, KeyError, StopIteration, TypeError, ValueError) as error:
+        raise InputError(
+            f"{path}: not as the stage writes it ({type(error).__name__}: {error}); run `dvc repro --force evaluate`"
+        ) from None
+    return metrics
+
+
+def _results(paths: Paths) -> _Results:
+    return _of(read_evaluation(paths))
+
+
+def _of(metrics: dict[str, Any]) -> _Results:
     systems = system_names(metrics)
     first = next(iter(systems))
     cutoffs = sorted(int(name.rsplit("_", 1)[1]) for name in metrics[first] if name.startswith("ndcg_at_"))

@@ -11,8 +11,10 @@ from convrec.atomic import write_text
 from convrec.config import Params
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import distinct_prompts, read_rows
+from convrec.errors import InputError
 from convrec.paths import Paths
 
+_REMAKE = "remove it, and make it again with `dvc repro`"
 # The columns of a file of demonstrations that hold the lists after each step; `demonstration` is what SFT learns.
 STEP_COLUMNS = {"teacher": "teacher", "remap": "remap", "reflect": "reflect", "adjust": "demonstration"}
 
@@ -23,8 +25,14 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the object of a JSON file."""
-    return json.loads(path.read_text(encoding="utf-8"))
+    """Return the object of a JSON file that a stage wrote; raises `InputError` where it holds anything else."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not JSON ({str(error)[:200]}); {_REMAKE}") from None
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: a JSON object is needed, not {type(value).__name__}; {_REMAKE}")
+    return value
 
 
 def write_plot(path: Path, rows: Iterable[dict[str, Any]]) -> None:

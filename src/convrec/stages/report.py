@@ -17,6 +17,7 @@ from convrec.evaluation.examples import Example, faults, judge_lines, worst_rows
 from convrec.evaluation.metrics import ndcg
 from convrec.evaluation.ranks import hits_by_rank, rank_intervals
 from convrec.evaluation.report import COMPARED, DataFile, Failures, render_report
+from convrec.evaluation.table import read_evaluation
 from convrec.paths import Path, Paths
 from convrec.stages.files import STEP_COLUMNS, read_catalog, read_json, read_test_rows
 from convrec.tracking import Run, file_md5, flatten, git_state
@@ -108,7 +109,7 @@ def _demonstration_examples(paths: Paths, number: int, catalog: Catalog, num_ran
 def run(params: Params, paths: Paths, record: Run) -> None:
     """Write the report."""
     catalog, num_ranks = read_catalog(paths.catalog), params.common.list_length
-    data = read_json(paths.metrics("data"))
+    data, evaluation = read_json(paths.metrics("data")), read_evaluation(paths)
     quarantine = pd.read_parquet(paths.quarantine)
     rows, _ = read_test_rows(params, paths)
     liked = set(mentions(read_rows(paths.split("train")), catalog).nonzero()[0].tolist())
@@ -131,7 +132,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         statistics=data["statistics"],
         demonstrations=read_json(paths.metrics("demonstrations")),
         training={stage: read_json(paths.metrics(stage)) for stage in ("sft", "rank_grpo")},
-        evaluation=read_json(paths.metrics("evaluate")),
+        evaluation=evaluation,
         plots={name: _read_plot(paths.plot(name)) for name in PLOTS},
         ranks={system: rank_intervals(values, prompt_ids, samples, seed) for system, values in hits.items()},
         validated=_validated(paths, params.rank_grpo.validation_prompts),

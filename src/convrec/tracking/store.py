@@ -85,7 +85,10 @@ def _create_experiment(name: str, location: str | None) -> str:
 
 def _split_credentials(uri: str) -> tuple[str, dict[str, str]]:
     """Return an http URI without its user and password, and these by the variables that MLflow reads."""
-    parts = urlsplit(uri)
+    try:
+        parts = urlsplit(uri)
+    except ValueError as error:  # the URI is not told: it may hold a password
+        raise InputError(f"{URI_VARIABLE} is no URI ({error}); name an http(s) server, or unset the variable") from None
     if parts.scheme not in ("http", "https") or "@" not in parts.netloc:
         return uri, {}
     given, host = parts.netloc.rsplit("@", 1)
