@@ -51,7 +51,7 @@ class Process:
             same = identity(process) == record and process.status() != psutil.STATUS_ZOMBIE
         except (FileNotFoundError, psutil.NoSuchProcess):
             return None
-        except (ValueError, KeyError, TypeError, OverflowError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise StackError(
                 f"{self._record} is damaged: end {self.name} by hand where it still runs, then remove this file"
             ) from error

@@ -8,6 +8,7 @@ import pytest
 from dvc.lock import LockError
 
 from convrec.cli import main
+from convrec.demonstrations.embedding import SentenceEmbedder
 from convrec.errors import InputError, NoSpace, Stopped, Unavailable, exit_status, outside_cause
 
 
@@ -61,3 +62,33 @@ def test_a_place_that_cannot_be_used_is_told_in_one_line(tmp_path, monkeypatch, 
         main(["data", "sample", "file/folder"])
     told = "file/folder: Not a directory; name another place, or change what is there or who may use it"
     assert capsys.readouterr().err == f"convrec data: {told}\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (["registry", "list"], "convrec registry: MLFLOW_TRACKING_URI is no URI (Invalid IPv6 URL); name an http"),
+        (["promote", "--version", "9" * 5000], f"convrec promote: --version {'9' * 40}: give the number of a version"),
+        (["rollback", "--to", "\u0663"], "convrec rollback: --to \u0663: give the number of a version"),
+        (
+            ["data", "sample", "x", "--seed", "-1"],
+            "convrec data sample: argument --seed: -1: give a whole",
+        ),
+        (["data", "sample", "x", "--conversations", "1000000000000"], "give a whole number, 1 to 1,000,000; "),
+        (["remap", "--top", "9" * 5000], f"argument --top: {'9' * 40}: give a whole number, 1 to 100,000; "),
+        (["recommend", "x", "--model", ""], "convrec recommend: --model : not a model's folder"),
+        (["nosuch"], "convrec: argument COMMAND: invalid choice: 'nosuch'"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(tmp_path, monkeypatch, capsys, command, told):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://user:secret@[::1")
+    with pytest.raises(SystemExit, match="2"):
+        main(command)
+    shown = capsys.readouterr().err
+    assert told in shown and shown.count("\n") == 1 and "secret" not in shown
+
+
+def test_an_embedder_without_a_name_is_told():
+    with pytest.raises(InputError, match="embedder.name is empty"):
+        SentenceEmbedder("")

@@ -108,6 +108,8 @@ def test_titles_are_denied_and_allowed_as_the_catalog_finds_them():
         ("x", {"n": 0}, "n = 0: a list has 1 item or more"),
         ("x", {"n": True}, "n = True: a list has 1 item or more"),
         ("x", {"n": 16}, "n = 16: 15 of the catalog's 15 items are left for conversation 1"),
+        ("I like\0it", {}, "conversation 1: a NUL, or text that is not UTF-8"),
+        ("I like \udcff", {}, "conversation 1: a NUL, or text that is not UTF-8"),
         (" \n", {}, "conversation 1: nothing is said in it"),
         ([], {}, "conversation 1: nothing is said in it"),
         (7, {}, "conversation 1: 7 is neither text nor a list of messages"),

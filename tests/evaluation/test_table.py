@@ -32,3 +32,25 @@ def test_the_table_has_n_intervals_and_p_within_80_columns(tmp_path, capsys, mon
 def test_there_must_be_an_evaluation(tmp_path):
     with pytest.raises(InputError, match="no evaluation yet"):
         print_results(Paths(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "not JSON"),
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("\udcff", "not JSON"),
+        ("[1]", "a JSON object is needed, not list"),
+        ("{}", "not as the stage writes it"),
+        ('{"n_rows": 1, "n_prompts": 1, "sft": {"intervals": {}}}', "not as the stage writes it"),
+        ('{"n_rows": 1, "n_prompts": 1, "sft": {"ndcg_at_5": "high", "intervals": []}}', "not as the stage writes it"),
+    ],
+)
+def test_a_damaged_evaluation_is_told(tmp_path, text, words):
+    path = Paths(tmp_path).metrics("evaluate")
+    path.parent.mkdir()
+    path.write_text(text, encoding="utf-8", errors="surrogateescape")
+    with pytest.raises(InputError, match=f"metrics/evaluate.json: {words}") as error:
+        print_results(Paths(tmp_path))
+    assert "\n" not in str(error.value)

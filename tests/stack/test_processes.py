@@ -269,3 +269,21 @@ def test_an_unknown_service_is_named(tmp_path):
     with pytest.raises(StackError, match="'minio'.*worker-cpu"):
         Stack(tmp_path).up(["minio"])
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "{}", '{"ports": 3, "secrets": {}}', '{"ports": {"mlflow": "x"}, "secrets": {}}', "[" * 100_000],
+)
+def test_damaged_settings_are_told(tmp_path, text):
+    (tmp_path / "servers.json").write_text(text)
+    with pytest.raises(StackError, match="servers.json is damaged: put back"):
+        Settings.load(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"pid": "x"}', '{"pid": -3}', "[" * 100_000])
+def test_a_damaged_record_of_a_process_is_told(tmp_path, text):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mlflow.json").write_text(text)
+    with pytest.raises(StackError, match="mlflow.json is damaged: end mlflow by hand"):
+        Process("mlflow", tmp_path).pid()
