@@ -79,7 +79,7 @@ def test_an_invented_title_names_no_item(form):
 
 
 def test_invented_titles_and_marked_titles_of_a_real_catalog(redial):
-    catalog = open_catalog(redial / "catalog.jsonl")[0]
+    catalog = Catalog(open_catalog(redial / "catalog.jsonl")[0].items[::4])
     for form in INVENTED:
         lines = [form.format(title=item.title, year=item.year or 1995) for item in catalog.items]
         assert not [str(entry) for entry in parse_list("\n".join(lines), catalog) if entry.index is not None], form

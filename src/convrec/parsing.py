@@ -154,7 +154,7 @@ def with_credit(
 
 def _credited(text: str, year: int | None, catalog: Catalog, tolerance: int) -> Entry | None:
     """Return the item that a text names with its credit: `Title - Author`, `Title by Author`, `Artist - Title`."""
-    for cut in _CREDIT.finditer(text):
+    for cut in _CREDIT.finditer(text) if len(text) <= MAX_TITLE else ():
         first, last = bare(text[: cut.start()]), bare(text[cut.end() :].rstrip(")]"))
         for title, credit in ((first, last), (last, first)):
             if entry := with_credit(title, credit, year, catalog, tolerance):
