@@ -57,7 +57,7 @@ def test_every_profile_is_valid(name, tmp_path):
         ("max_prompt_length: 448", "max_prompt_length: 63", "common.max_prompt_length = 63: input should be greater"),
         ("  max_length: 512", "  max_length: 103", "yaml: sft.max_length = 103 has no room for a prompt (64 tokens"),
         ("source: synthetic", "source: reddit", "catalog is empty"),
-        ("line_column: null", "line_column: artist", "line_column = .artist. names a column of the catalog"),
+        ("line_column: null", "line_column: artist", "line_column = 'artist' names a column of the catalog"),
         (
             "{list_length} {items}.",
             "{n} {items}.",
