@@ -234,13 +234,24 @@ def _without_marks(line: str) -> Iterator[str]:
 
 
 def _closed_by_years(text: str) -> Iterator[tuple[str, int]]:
-    """Yield what stands before each year in brackets, and the year; what follows the brackets is left out."""
+    """Yield what stands before the years in brackets, and the year; what follows the brackets is left out.
+
+    Where two years follow each other, the second one closes the title: "Heat (1995) (2001)" is no "Heat (1995)". The
+    same year twice is one.
+    """
+    begin, end, before = 0, -1, None
     for match in _CLOSING_YEAR.finditer(text):
-        title, rest = text[: match.start()], text[match.end() :]
+        year = int(match.group(1))
+        if match.start() != end or year != before:
+            begin = match.start()
+        end, before = match.end(), year
+        title, rest = text[:begin], text[end:]
+        if year not in YEARS or _CLOSING_YEAR.match(rest):
+            continue
         while title and rest and _PAIRS.get(title[0]) == rest[0]:  # “Heat (1995)” - a classic
             title, rest = title[1:], rest[1:]
-        if int(match.group(1)) in YEARS and bare(title):
-            yield bare(title), int(match.group(1))
+        if bare(title):
+            yield bare(title), year
 
 
 def _parse_strictly(line: str, catalog: Catalog, tolerance: int) -> Entry | None:
