@@ -12,6 +12,8 @@ import networkx
 from dvc.exceptions import NotDvcRepoError
 from dvc.repo import Repo
 from dvc.scm import SCMError
+from dvc.utils.serialize import ParseError
+from dvc.utils.strictyaml import YAMLValidationError
 from prefect import task
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
@@ -59,14 +61,21 @@ class StageInterrupted(StageFailed):
 
 
 def stages() -> list[Stage]:
-    """Return the stages of dvc.yaml in the order of its graph; raises `InputError` where there is no git or DVC."""
+    """Return the stages of dvc.yaml in the order of its graph.
+
+    Raises `InputError` where there is no git or DVC, and where dvc.yaml or dvc.lock is damaged.
+    """
     try:
         opened = Repo(".")
     except (NotDvcRepoError, SCMError) as error:
         told = "run in a clone of the project (where it came as an archive: `git init` makes a repository of it)"
         raise InputError(f"{str(error).partition(chr(10))[0]}; {told}") from None
     with opened as repo:
-        graph = repo.index.graph  # edges point from a stage to what it depends on
+        try:
+            graph = repo.index.graph  # edges point from a stage to what it depends on
+        except (ParseError, YAMLValidationError) as error:
+            told = " ".join(str(error).split())
+            raise InputError(f"{told}; correct the file, or bring it back (`git checkout`)") from None
         order = list(networkx.lexicographical_topological_sort(graph.reverse(), key=lambda stage: stage.addressing))
         return [
             Stage(stage.name, bool((stage.meta or {}).get("gpu")), (stage.meta or {}).get("timeout_hours"))

@@ -50,6 +50,16 @@ def test_an_error_of_the_flow_itself_is_not_tried_again():
     assert can_help(None, None, Failed(data=OSError("HTTPConnectionPool: Max retries exceeded with url: /api")))
 
 
+@pytest.mark.parametrize("text", ["{", "stages: 3", "stages: {data: {outs: [3]}}"])
+def test_a_damaged_lock_is_told_in_one_line(tmp_path, monkeypatch, text):
+    project = make_project(tmp_path / "project")
+    (project / "dvc.lock").write_text(text)
+    monkeypatch.chdir(project)
+    with pytest.raises(InputError, match=r"dvc.lock.*; correct the file") as error:
+        stages()
+    assert "\n" not in str(error.value)
+
+
 def test_stages_are_chosen_by_name_and_keep_their_order():
     assert [stage.name for stage in choose_stages(["sft", "data"], None)] == ["data", "sft"]
     assert choose_stages(None, ["data"]) == stages()
