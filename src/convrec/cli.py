@@ -7,11 +7,10 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import NoReturn
 
 from convrec.data.titles import is_clean
-from convrec.errors import EXIT_BAD_INPUT, EXIT_INTERRUPTED, InputError, causes, exit_status, outside_cause
+from convrec.errors import EXIT_BAD_INPUT, EXIT_INTERRUPTED, InputError, causes, exit_status, leave, outside_cause
 
 
 def _set_up() -> None:
@@ -76,7 +75,7 @@ def _check_texts(arguments: Sequence[str]) -> None:
             raise InputError(f"argument {place}, {ascii(argument):.99}: not UTF-8, or with a NUL; write it in UTF-8")
 
 
-def _leave(name: str) -> NoReturn:
+def _interrupted(name: str) -> NoReturn:
     """End after Ctrl-C: with one line, and at once.
 
     An orderly end of Python would find threads of libraries (torch, tokenizers, Arrow) amid their start or their work,
@@ -87,10 +86,7 @@ def _leave(name: str) -> NoReturn:
     for child in multiprocessing.active_children():  # as an orderly end does
         child.terminate()
     print(f"{name}: interrupted", file=sys.stderr)
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # nobody reads it any more, or it is closed
-            stream.flush()
-    os._exit(EXIT_INTERRUPTED)
+    leave(EXIT_INTERRUPTED)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -111,10 +107,10 @@ def main(arguments: list[str] | None = None) -> None:
         _set_up()
         status = options.run(options)
     except KeyboardInterrupt:
-        _leave(name)
+        _interrupted(name)
     except Exception as error:
         if any(isinstance(cause, KeyboardInterrupt) for cause in causes(error)):  # a library made another error of it
-            _leave(name)
+            _interrupted(name)
         told = error if exit_status(error) else outside_cause(error)
         if told is None:
             raise
@@ -125,4 +121,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    from convrec.training.launch import rank_process
+
+    with rank_process():
+        main()

@@ -1,7 +1,11 @@
 """The ends of a command that are not its success: each has an exit status, by which a scheduler knows what to do."""
 
 import errno
+import os
 import signal
+import sys
+from contextlib import suppress
+from typing import NoReturn
 
 EXIT_BAD_INPUT = 2
 EXIT_NO_SPACE = 74  # EX_IOERR of sysexits.h
@@ -75,6 +79,14 @@ class Stopped(RuntimeError):
     def __init__(self, message: str, number: int = signal.SIGTERM):
         super().__init__(message)
         self.status = 128 + number
+
+
+def leave(status: int) -> NoReturn:
+    """End the process at once, without the orderly end of Python."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # nobody reads it any more, or it is closed
+            stream.flush()
+    os._exit(status)
 
 
 def exit_status(error: BaseException) -> int | None:

@@ -20,7 +20,7 @@ from convrec.rl.trainer import RankGRPOTrainer
 from convrec.training.arguments import unnumber_cpu
 from convrec.training.checkpoints import CompletionCallback, last_checkpoint
 from convrec.training.embedded import END, make_model, train_tokenizer
-from convrec.training.launch import end_processes
+from convrec.training.launch import end_processes, rank_process
 from convrec.training.stopping import stoppable
 
 NUM_RANKS = 2
@@ -179,4 +179,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with rank_process():
+        main()

@@ -11,6 +11,7 @@ import torch
 
 os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_USE_V1": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
 
+from convrec.training.launch import rank_process  # noqa: E402
 from tests.rl import tiny  # noqa: E402
 
 
@@ -28,4 +29,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with rank_process():
+        main()

@@ -1,9 +1,12 @@
 """Processes of a stage: several under Accelerate, one a GPU, and how they end."""
 
+import atexit
 import ctypes
 import os
 import signal
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from convrec.config import Section, Training
@@ -14,6 +17,7 @@ from convrec.errors import (
     EXIT_STOPPED,
     EXIT_UNAVAILABLE,
     InputError,
+    leave,
 )
 from convrec.paths import CONFIGS
 
@@ -65,6 +69,31 @@ def end_processes() -> None:
     if dist.is_initialized():
         dist.barrier()
         dist.destroy_process_group()
+
+
+@contextmanager
+def rank_process() -> Iterator[None]:
+    """End this process with the block, with the status that it ended with, where it is one of a launch.
+
+    An orderly end of Python can abort such a process with "terminate called without an active exception", whatever its
+    status was to be. A thread of gloo reports a collective as done before it releases its tensors, for which it needs
+    the interpreter's lock. While the interpreter ends, Python before 3.14 ends a thread that asks for the lock, and
+    C++ does not allow that in a destructor. The threads end with their process group alone, which DeepSpeed keeps in
+    global variables; after an error, collectives are still under way.
+    """
+    if "RANK" not in os.environ:
+        yield
+        return
+    status = 0
+    try:
+        yield
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    atexit._run_exitfuncs()
+    leave(status)
 
 
 def is_launched(section: Section) -> bool:
