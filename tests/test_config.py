@@ -105,6 +105,16 @@ def test_groups_are_whole_over_the_processes(changes, factors):
     assert f"per_device_batch_size * gradient_accumulation_steps{factors}" in str(error.value)
 
 
+@pytest.mark.parametrize("value", [".inf", "-.inf", ".nan"])
+@pytest.mark.parametrize("field", ["learning_rate", "weight_decay", "model_weight", "noise", "temperature", "warmup"])
+def test_no_parameter_takes_a_number_that_is_not_finite(tmp_path, field, value):
+    (line, *_) = (
+        line for line in PARAMS.read_text(encoding="utf-8").splitlines() if line.lstrip().startswith(f"{field}:")
+    )
+    with pytest.raises(InputError, match=rf"\.{field} = -?(inf|nan): input should be a finite number"):
+        load_params(_changed(tmp_path, line, f"{line.partition(':')[0]}: {value}"))
+
+
 def test_numbers_are_read_as_dvc_reads_them(tmp_path):
     assert load_params(_changed(tmp_path, "beta: 0.01", "beta: 1e-2")).rank_grpo.beta == 1e-2
 

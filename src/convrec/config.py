@@ -38,9 +38,9 @@ LEAST_PROMPT = 64  # tokens: below, chat template and instruction leave nothing 
 
 
 class Section(BaseModel):
-    """A section of params.yaml: no unknown keys, no silent conversions, no later changes."""
+    """A section of params.yaml: no unknown keys, no silent conversions, no inf or NaN, no later changes."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=())
 
 
 def _instruction(text: str) -> str:

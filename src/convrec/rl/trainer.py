@@ -1,7 +1,6 @@
 """TRL's GRPO trainer, with the rank as the unit of reward, advantage and importance ratio."""
 
 import logging
-import math
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -25,11 +24,12 @@ from convrec.rl.loss import rank_grpo_loss
 from convrec.rl.rewards import rank_returns
 from convrec.rl.rollouts import beam_config, generate_groups
 from convrec.rl.segmentation import attach_eos, list_ends, newline_counts, segment_ranks
+from convrec.training.finite import FiniteTrainer
 
 logger = logging.getLogger(__name__)
 
 
-class RankGRPOTrainer(GRPOTrainer):
+class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
     """GRPOTrainer by ranks: at least one of `reward_funcs` is a rank reward (`RankReward`), others are as in TRL.
 
     The weighted relevance of the rank rewards gives the returns; `args.scalar_rewards` says how scalar rewards and
@@ -39,7 +39,7 @@ class RankGRPOTrainer(GRPOTrainer):
     then have `seen_titles`.
 
     Raises `ValueError` or `TypeError` at construction for what it does not honour (`check_inputs`), and
-    `FloatingPointError` in training when the loss or its gradient is not finite.
+    `NotFiniteError` in training when the loss or its gradient is not finite.
     """
 
     args: Any  # RankGRPOConfig, whose fields the base declares as optional
@@ -241,21 +241,7 @@ class RankGRPOTrainer(GRPOTrainer):
         self.tokens += int(attention_mask.sum())
         size = mask.sum().clamp(min=1)
         metrics = {**output.metrics, "entropy": ((entropies * mask).sum() / size).detach()}
-        local = torch.stack([value.float() for value in (*metrics.values(), size, output.loss.detach())])
-        *values, sizes, losses = self.accelerator.gather(local[None]).T  # each of one number a process
-        self._stop_unless_finite("loss", float(losses.mean()))
+        local = torch.stack([value.float() for value in (*metrics.values(), size)])
+        *values, sizes = self.accelerator.gather(local[None]).T  # each of one number a process
         self.note({name: (v * sizes).sum() / sizes.sum() for name, v in zip(metrics, values, strict=True)})
         return output.loss / steps
-
-    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
-        norm = super()._get_grad_norm(model, grad_norm=grad_norm)
-        self._stop_unless_finite("gradient's norm", float(norm or 0.0))
-        return norm
-
-    def _stop_unless_finite(self, what: str, value: float) -> None:
-        if not math.isfinite(value):
-            raise FloatingPointError(
-                f"the {what} is {value} after step {self.state.global_step}, so training stops before anything of it "
-                f"is saved; the checkpoints in {self.args.output_dir} are good. Lower learning_rate "
-                f"({self.args.learning_rate}) or max_grad_norm ({self.args.max_grad_norm}), or use bf16 or fp32"
-            )

@@ -15,7 +15,7 @@ from convrec.tracking import Run
 from convrec.training.callbacks import HistoryCallback, read_history
 from convrec.training.checkpoints import mark_finished, training_folder
 from convrec.training.embedded import END, catalog_cards, catalog_pages, make_model, train_tokenizer
-from convrec.training.export import export_model
+from convrec.training.export import export_model, write_model
 from convrec.training.sft import train_sft
 
 logger = logging.getLogger(__name__)
@@ -73,8 +73,7 @@ def _make_embedded(params: Params, paths: Paths, record: Run) -> None:
         )
         export_model(saved, paths.model("base"), tokenizer, paths.model("base"), common.repetition_penalty)
     else:
-        model.save_pretrained(paths.model("base"))
-        tokenizer.save_pretrained(paths.model("base"))
+        write_model(model, tokenizer, paths.model("base"))
     losses = [row for row in read_history(folder / "history.jsonl") if "loss" in row]
     write_plot(paths.plot("base_model"), ({"step": int(r["step"]), "loss": r["loss"]} for r in losses))
     mark_finished(folder)
@@ -89,8 +88,7 @@ def _copy_pretrained(config: BaseModelStage, paths: Paths) -> None:
     model = load_model(config.name, dtype=getattr(torch, config.dtype), **chosen)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    model.save_pretrained(paths.model("base"))
-    tokenizer.save_pretrained(paths.model("base"))
+    write_model(model, tokenizer, paths.model("base"))
     write_plot(paths.plot("base_model"), [{"step": 0, "loss": float("nan")}])
 
 

@@ -57,6 +57,7 @@ def shared_arguments(
         "gradient_accumulation_steps": gradient_accumulation_steps,
         "gradient_checkpointing": gradient_checkpointing,
         "logging_steps": logging_steps,
+        "logging_nan_inf_filter": False,  # it would log a loss that is not finite as an earlier one
         "save_steps": save_steps,
         "save_total_limit": keep_checkpoints + 1,  # the best one counts among them
         "report_to": "none",

@@ -7,6 +7,7 @@ from peft import LoraConfig, PeftModel
 
 from convrec.config import Lora
 from convrec.pretrained import load_model
+from convrec.training.finite import check_weights
 
 
 def lora_config(lora: Lora | None) -> LoraConfig | None:
@@ -30,7 +31,10 @@ def export_model(
     repetition_penalty: float,
     trust_remote_code: bool = False,
 ) -> None:
-    """Write the model that a trainer saved, adapters merged into `base`, with the penalty it is to be decoded with."""
+    """Write the model that a trainer saved, adapters merged into `base`, with the penalty it is to be decoded with.
+
+    Raises as `write_model` does.
+    """
     model: Any
     if (saved / "adapter_config.json").is_file():
         whole = load_model(base, trust_remote_code=trust_remote_code)
@@ -39,5 +43,14 @@ def export_model(
     else:
         model = load_model(saved, trust_remote_code=trust_remote_code)
     model.generation_config.repetition_penalty = repetition_penalty
+    write_model(model, tokenizer, folder)
+
+
+def write_model(model: Any, tokenizer: Any, folder: Path) -> None:
+    """Write model and tokenizer to a folder that anything can load.
+
+    Raises `NotFiniteError` where a weight is inf or NaN; nothing is written then.
+    """
+    check_weights(model, folder)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

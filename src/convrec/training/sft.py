@@ -10,7 +10,12 @@ from trl import SFTConfig, SFTTrainer
 
 from convrec.training.arguments import shared_arguments, unnumber_cpu
 from convrec.training.checkpoints import CompletionCallback, clear_finished, has_ended, last_checkpoint
+from convrec.training.finite import FiniteTrainer
 from convrec.training.stopping import StopCallback, stoppable
+
+
+class _Trainer(FiniteTrainer, SFTTrainer):
+    """TRL's trainer, which stops at the first loss or gradient that is not finite."""
 
 
 def train_sft(
@@ -34,7 +39,7 @@ def train_sft(
     `dataset` has `prompt` and `completion` (the loss is the completion's) or `text` (the loss is the whole text's).
     The schedule is that of `num_epochs`, which `checkpoint_step` may cut short. The training resumes from the newest
     checkpoint in `folder`. `optimization` holds the fields of `config.Optimization`. Raises `Stopped` where a signal
-    ended it.
+    ended it, and `NotFiniteError` where the loss or its gradient is not finite.
     """
     arguments = SFTConfig(
         num_train_epochs=num_epochs,
@@ -45,7 +50,7 @@ def train_sft(
     with arguments.main_process_first(local=False):
         clear_finished(folder)
     stop = [StopCallback(checkpoint_step)] if checkpoint_step else []
-    trainer = SFTTrainer(
+    trainer = _Trainer(
         model=model,
         args=arguments,
         train_dataset=dataset,

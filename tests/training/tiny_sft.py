@@ -1,0 +1,48 @@
+"""A tiny model, and SFT on it in eight steps with a checkpoint each."""
+
+from pathlib import Path
+
+from datasets import Dataset
+from transformers import Qwen2ForCausalLM
+
+from convrec.training.embedded import make_model, train_tokenizer
+from convrec.training.sft import train_sft
+
+TOKENIZER = train_tokenizer(["a film please"] * 5, [], 300)
+SIZES = {"hidden_size": 16, "intermediate_size": 16, "num_layers": 1, "num_heads": 2, "num_key_value_heads": 2}
+STEPS = 8
+
+
+def make_tiny() -> Qwen2ForCausalLM:
+    """Return the untrained model."""
+    return make_model(TOKENIZER, **SIZES, seed=0)
+
+
+def train_tiny(model: Qwen2ForCausalLM, folder: Path, stop: int | None = None) -> Path:
+    """Train in `folder`, resuming what is there, to the last step or to `stop`."""
+    return train_sft(
+        model,
+        TOKENIZER,
+        Dataset.from_dict({"text": [f"{number} films please" for number in range(16)]}),
+        folder,
+        [],
+        num_epochs=2,
+        checkpoint_step=stop,
+        max_length=16,
+        seed=0,
+        device="cpu",
+        bf16=False,
+        learning_rate=1e-3,
+        lr_scheduler="constant",
+        warmup=0.0,
+        adam_beta1=0.9,
+        adam_beta2=0.99,
+        weight_decay=0.0,
+        max_grad_norm=1.0,
+        per_device_batch_size=4,
+        gradient_accumulation_steps=1,
+        logging_steps=1,
+        save_steps=1,
+        keep_checkpoints=3,
+        gradient_checkpointing=False,
+    )
