@@ -95,7 +95,8 @@ def test_a_finished_training_starts_afresh(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = training_folder("sft", {"lr": 1}, [])
     (folder / "checkpoint-4").mkdir(parents=True)
-    (folder / "checkpoint-4" / "complete").write_text("[]")
+    for name in ("complete", "trainer_state.json"):
+        (folder / "checkpoint-4" / name).write_text("{}")
     clear_finished(folder)
     assert last_checkpoint(folder), "an interrupted one is resumed"
     mark_finished(folder)

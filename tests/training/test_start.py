@@ -2,6 +2,8 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from convrec.errors import InputError
 from convrec.training.start import Start, resolve_start
@@ -12,7 +14,10 @@ COMPLETE = ("optimizer.pt", "scheduler.pt", "rng_state.pth", "model.safetensors"
 
 def _folder(root: Path, *names: str, step: int | None = None) -> Path:
     for name in names:
-        (root / name).touch()
+        if name.endswith(".safetensors"):
+            save_file({"weight": torch.zeros(8)}, root / name)
+        else:
+            torch.save({}, root / name)
     if step is not None:
         (root / "trainer_state.json").write_text(json.dumps({"global_step": step}))
     return root
@@ -33,6 +38,14 @@ def test_a_foreign_folder_starts_at_step_0_and_says_so(tmp_path, caplog):
 def test_a_checkpoint_is_continued_with_the_sft_model_as_reference(tmp_path):
     folder = _folder(tmp_path, *COMPLETE, step=4)
     assert resolve_start(str(folder), SFT, 10) == Start(str(SFT), folder)
+
+
+@pytest.mark.parametrize("name", ["optimizer.pt", "model.safetensors"])
+def test_a_checkpoint_with_a_file_cut_short_is_refused(tmp_path, name):
+    folder = _folder(tmp_path, *COMPLETE, step=4)
+    (folder / name).write_bytes((folder / name).read_bytes()[:-1])
+    with pytest.raises(InputError, match=f"is damaged: {name} cannot be read: .*; name an older checkpoint"):
+        resolve_start(str(folder), SFT, 10)
 
 
 @pytest.mark.parametrize(

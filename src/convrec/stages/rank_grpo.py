@@ -37,6 +37,7 @@ from convrec.training.checkpoints import (
     has_ended,
     last_checkpoint,
     mark_finished,
+    set_damaged_aside,
     training_folder,
 )
 from convrec.training.export import export_model, lora_config
@@ -169,6 +170,7 @@ def align(params: Params, paths: Paths, start: Start, folder: Path, record: Run)
     unnumber_cpu(arguments)
     with arguments.main_process_first(local=False):
         clear_finished(folder)
+        set_damaged_aside(folder)
     prompts = PromptBuilder(tokenizer, common.prompt_instruction, common.list_length, common.max_prompt_length)
     dataset = _dataset(params, paths, prompts)
     record.log_metrics({TRUNCATED_SHARE: prompts.report("the training split")})

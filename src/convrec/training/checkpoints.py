@@ -1,17 +1,22 @@
 """Where a training keeps its checkpoints: outside DVC's outs, in a folder that names what is trained."""
 
 import json
+import logging
 import shutil
+import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from convrec.fingerprint import fingerprint
 from convrec.paths import CHECKPOINTS
+
+logger = logging.getLogger(__name__)
 
 _FINISHED = "finished"
 _COMPLETE = "complete"
@@ -46,24 +51,78 @@ def chosen_step(folder: Path) -> int | None:
 
 
 class CompletionCallback(TrainerCallback):
-    """Lists the files of each checkpoint in it once they are all written, so that one cut short is never resumed."""
+    """Notes the files of each checkpoint and their sizes in it once all are written: one cut short is never resumed."""
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if torch.distributed.is_initialized():
             torch.distributed.barrier()
         if state.is_world_process_zero:
             folder = Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
-            files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-            (folder / _COMPLETE).write_text(json.dumps(files), encoding="utf-8")
+            files = sorted(path for path in folder.rglob("*") if path.is_file())
+            sizes = {str(path.relative_to(folder)): path.stat().st_size for path in files}
+            (folder / _COMPLETE).write_text(json.dumps(sizes), encoding="utf-8")
+
+
+def find_damage(checkpoint: Path) -> str | None:
+    """Return what is wrong with the files of a checkpoint, or None.
+
+    Compared are the sizes that the checkpoint notes, where it does; of files of tensors the headers and tables of
+    contents are read, and the trainer's state whole.
+    """
+    marker = checkpoint / _COMPLETE
+    try:
+        sizes = dict(json.loads(marker.read_text(encoding="utf-8"))) if marker.is_file() else {}
+        for name, size in sizes.items():
+            found = (checkpoint / name).stat().st_size
+            if found != size:
+                return f"{name} has {found} of {size} bytes"
+        json.loads((checkpoint / _STATE).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        return f"{Path(error.filename).name} is missing"
+    except ValueError:
+        return f"{_STATE} or {_COMPLETE} cannot be parsed"
+    for path in sorted(checkpoint.rglob("*")):
+        try:
+            if path.suffix == ".safetensors":
+                with safe_open(path, framework="np"):
+                    pass
+            elif path.suffix in (".pt", ".pth"):
+                zipfile.ZipFile(path).close()
+        except (SafetensorError, zipfile.BadZipFile, OSError, ValueError) as error:
+            return f"{path.relative_to(checkpoint)} cannot be read: {error}"
+    return None
 
 
 def _is_complete(checkpoint: Path) -> bool:
-    """Return whether a checkpoint was written to its end, and nothing of it is removed."""
-    marker = checkpoint / _COMPLETE
-    try:
-        return all((checkpoint / name).exists() for name in json.loads(marker.read_text(encoding="utf-8")))
-    except (FileNotFoundError, json.JSONDecodeError):
+    """Return whether a checkpoint was written to its end, and is whole."""
+    return (checkpoint / _COMPLETE).is_file() and find_damage(checkpoint) is None
+
+
+def _set_aside(checkpoint: Path) -> bool:
+    """Rename a checkpoint that is damaged, with a warning; return whether it was."""
+    damage = find_damage(checkpoint)
+    if damage is None:
         return False
+    aside = checkpoint.with_name(f"damaged-{checkpoint.name}")
+    if aside.exists():
+        shutil.rmtree(aside)
+    checkpoint.rename(aside)
+    logger.warning("%s is damaged (%s): kept as %s, and an older one is used", checkpoint, damage, aside.name)
+    return True
+
+
+def set_damaged_aside(folder: Path) -> None:
+    """Rename damaged checkpoints that would be resumed, or become the model, to `damaged-checkpoint-STEP`.
+
+    One process does this, before any looks for a checkpoint.
+    """
+    written = [path for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if (path / _COMPLETE).is_file()]
+    for checkpoint in sorted(written, key=lambda path: _step(path.name), reverse=True):
+        if not _set_aside(checkpoint):
+            best = _best(folder, checkpoint)
+            if best is not None and best in written:
+                _set_aside(best)
+            return
 
 
 def has_ended(checkpoint: Path, stop_step: int | None = None) -> bool:
@@ -90,6 +149,11 @@ def last_checkpoint(folder: Path) -> Path | None:
 def best_checkpoint(folder: Path) -> Path | None:
     """Return the checkpoint with the best validation so far (see `ValidationCallback`), or None where there is none."""
     last = last_checkpoint(folder)
-    step = json.loads((last / _STATE).read_text(encoding="utf-8"))["best_global_step"] if last else None
-    best = folder / f"{PREFIX_CHECKPOINT_DIR}-{step}"
-    return best if step and _is_complete(best) else None
+    best = _best(folder, last) if last else None
+    return best if best and _is_complete(best) else None
+
+
+def _best(folder: Path, checkpoint: Path) -> Path | None:
+    """Return where the checkpoint with the best validation was written, as `checkpoint` notes."""
+    step = json.loads((checkpoint / _STATE).read_text(encoding="utf-8"))["best_global_step"]
+    return folder / f"{PREFIX_CHECKPOINT_DIR}-{step}" if step else None

@@ -9,7 +9,13 @@ from transformers import PrinterCallback, TrainerCallback
 from trl import SFTConfig, SFTTrainer
 
 from convrec.training.arguments import shared_arguments, unnumber_cpu
-from convrec.training.checkpoints import CompletionCallback, clear_finished, has_ended, last_checkpoint
+from convrec.training.checkpoints import (
+    CompletionCallback,
+    clear_finished,
+    has_ended,
+    last_checkpoint,
+    set_damaged_aside,
+)
 from convrec.training.finite import FiniteTrainer
 from convrec.training.stopping import StopCallback, stoppable
 
@@ -49,6 +55,7 @@ def train_sft(
     unnumber_cpu(arguments)
     with arguments.main_process_first(local=False):
         clear_finished(folder)
+        set_damaged_aside(folder)
     stop = [StopCallback(checkpoint_step)] if checkpoint_step else []
     trainer = _Trainer(
         model=model,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from convrec.errors import InputError
 from convrec.paths import CHECKPOINTS
+from convrec.training.checkpoints import find_damage
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +72,9 @@ def _checkpoint(start: str, folder: Path, sft: Path, num_steps: int | None) -> S
             f"rank_grpo.start = {start!r} has {_STATE}, so it is a checkpoint to continue, but it lacks "
             f"{', '.join(missing)}; to start afresh from its weights, remove {_STATE} from a copy of it"
         )
+    damage = find_damage(folder)
+    if damage is not None:
+        raise InputError(f"rank_grpo.start = {start!r} is damaged: {damage}; name an older checkpoint or a whole copy")
     step = json.loads((folder / _STATE).read_text(encoding="utf-8"))["global_step"]
     if num_steps is not None and step >= num_steps:
         raise InputError(f"rank_grpo.start = {start!r} is at step {step}; raise rank_grpo.num_steps = {num_steps}")

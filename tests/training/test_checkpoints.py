@@ -1,0 +1,75 @@
+"""Checkpoints with a damaged file: what is resumed, and what is kept aside."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from convrec.training.checkpoints import best_checkpoint, complete_checkpoints, last_checkpoint, set_damaged_aside
+from tests.training.tiny_sft import STEPS, make_tiny, train_tiny
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def _zero(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("damage", [_cut, _zero])
+@pytest.mark.parametrize("name", ["optimizer.pt", "model.safetensors", "scheduler.pt", "trainer_state.json"])
+def test_a_training_falls_back_to_the_newest_whole_checkpoint(tmp_path, caplog, name, damage: Callable[[Path], None]):
+    whole = train_tiny(make_tiny(), tmp_path / "undisturbed")
+    folder = tmp_path / "disturbed"
+    train_tiny(make_tiny(), folder, stop=4)
+    newest = folder / "checkpoint-4"
+    damage(newest / name)
+    damaged = _files(newest)
+    saved = train_tiny(make_tiny(), folder)
+    assert (saved / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    (warning,) = (text for text in caplog.messages if "damaged" in text)
+    assert warning.startswith(f"{newest} is damaged ({name}") and "\n" not in warning
+    assert _files(folder / "damaged-checkpoint-4") == damaged
+    assert max(complete_checkpoints(folder)) == STEPS
+
+
+def test_a_training_whose_checkpoints_are_all_damaged_starts_afresh(tmp_path):
+    train_tiny(make_tiny(), tmp_path, stop=2)
+    for step in (1, 2):
+        _cut(tmp_path / f"checkpoint-{step}" / "optimizer.pt")
+    set_damaged_aside(tmp_path)
+    assert last_checkpoint(tmp_path) is None
+    assert sorted(path.name for path in tmp_path.glob("*-checkpoint-*")) == [f"damaged-checkpoint-{n}" for n in (1, 2)]
+
+
+def test_a_best_checkpoint_that_is_damaged_becomes_no_model(tmp_path):
+    train_tiny(make_tiny(), tmp_path, stop=3)
+    state = tmp_path / "checkpoint-3" / "trainer_state.json"
+    text = state.read_text().replace('"best_global_step": null', '"best_global_step": 1')
+    state.write_text(text)
+    sizes = json.loads((state.parent / "complete").read_text()) | {state.name: state.stat().st_size}
+    (state.parent / "complete").write_text(json.dumps(sizes))
+    assert best_checkpoint(tmp_path).name == "checkpoint-1"
+    _cut(tmp_path / "checkpoint-1" / "model.safetensors")
+    assert best_checkpoint(tmp_path) is None
+    set_damaged_aside(tmp_path)
+    assert [path.name for path in sorted(tmp_path.glob("*checkpoint-*"))] == [
+        "checkpoint-2",
+        "checkpoint-3",
+        "damaged-checkpoint-1",
+    ]
+
+
+def test_a_file_of_a_folder_in_a_checkpoint_counts(tmp_path):
+    """DeepSpeed keeps its optimiser in one."""
+    train_tiny(make_tiny(), tmp_path, stop=2)
+    inner = tmp_path / "checkpoint-2" / "global_step2" / "states.pt"
+    inner.parent.mkdir()
+    inner.write_bytes(b"of a process that was killed")
+    assert last_checkpoint(tmp_path).name == "checkpoint-1"
