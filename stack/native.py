@@ -54,6 +54,8 @@ class Stack:
             self._process(name)
         with self._alone():
             settings = self._settings()
+            for process in self._processes.values():
+                process.stop_orphans()  # they would keep its port, and its server would start on another
             self._choose_ports(settings)
             settings.save()
             for row in ROWS:
@@ -74,6 +76,7 @@ class Stack:
     def _launch(self, name: str, settings: Settings) -> None:
         process = self._process(name)
         if process.pid() is None:
+            process.stop_orphans()
             if name in settings.ports and not is_free(settings.ports[name]):
                 raise StackError(
                     f"port {settings.ports[name]} of {name} is taken: stop what listens there, or stop all servers "

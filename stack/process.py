@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,32 @@ class Process:
             ) from error
         return process if same else None
 
+    def _orphans(self) -> list[psutil.Process]:
+        """Return what still runs of the recorded process's session, where that process itself has ended.
+
+        Until the last of them ends, the kernel gives their session's id to no other process.
+        """
+        if self._find() is not None or not self._record.exists():
+            return []
+        record = json.loads(self._record.read_text())
+        same_boot = record["boot"] == _BOOT.read_text().strip()
+        if not same_boot or _session_of(record["pid"]) is not None:  # another process leads a session of that id
+            return []
+        return [process for process in psutil.process_iter() if _session_of(process.pid) == record["pid"]]
+
+    def stop_orphans(self, seconds: float = 20) -> None:
+        """End what outlives the recorded process, which was killed: it may serve on, and write to the same store."""
+        orphans = self._orphans()
+        for process in orphans:
+            with suppress(psutil.NoSuchProcess):
+                process.terminate()
+        psutil.wait_procs(orphans, timeout=seconds)
+        while orphans := self._orphans():  # again, for what one of them started meanwhile
+            for process in orphans:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(orphans, timeout=seconds)
+
     def started(self) -> float:
         """Return when the running process started, in seconds of the epoch; 0 where it has ended."""
         process = self._find()
@@ -78,7 +105,9 @@ class Process:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self._record.write_text(json.dumps(identity(psutil.Process(self._child.pid))))
+        new = self._record.with_suffix(".new")
+        new.write_text(json.dumps(identity(psutil.Process(self._child.pid))))
+        new.replace(self._record)
 
     def wait_until(self, ready: Callable[[], bool], seconds: float) -> None:
         """Wait until the process is ready; raises `StackError` with the end of its log if it ends or takes too long."""
@@ -97,7 +126,8 @@ class Process:
     def stop(self, sent: signal.Signals = signal.SIGTERM, seconds: float = 20) -> None:
         """Send a signal to the process and its group, and wait for their end; what then still runs is killed.
 
-        What it started in sessions of its own is ended, too, except after SIGKILL: a crash does not tidy up.
+        What it started in sessions of its own is ended, too, and what outlives it where it was killed before; except
+        after SIGKILL: a crash does not tidy up.
         """
         process = self._find()
         if process is not None:
@@ -111,6 +141,8 @@ class Process:
                 if member.is_running():
                     member.kill()
             psutil.wait_procs(alive, timeout=seconds)
+        if sent != signal.SIGKILL:
+            self.stop_orphans(seconds)
         self._record.unlink(missing_ok=True)
 
     def tail(self, lines: int = 20) -> str:
@@ -118,6 +150,14 @@ class Process:
         if not self.log.exists():
             return ""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def _session_of(pid: int) -> int | None:
+    """Return the id of the session of a process; None where it has ended."""
+    try:
+        return os.getsid(pid) if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE else None
+    except (ProcessLookupError, psutil.NoSuchProcess):
+        return None
 
 
 def _group(process: psutil.Process) -> int | None:

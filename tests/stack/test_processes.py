@@ -19,7 +19,7 @@ from stack import Stack, StackError, postgres, provision
 from stack.__main__ import main
 from stack.process import Process, identity
 from stack.services import SERVICES, Launch, Service
-from stack.settings import HOST, PORTS, SECRETS, Settings, choose_ports, write_private
+from stack.settings import HOST, PORTS, SECRETS, Settings, choose_ports, is_free, write_private
 
 ROOT = Path(__file__).parent.parent.parent
 ROOMY = {"postgres": 0, "s3": 0, "mlflow": 0, "prefect": 0}
@@ -230,6 +230,34 @@ def test_stopping_ends_what_was_started_in_other_sessions_but_a_crash_does_not(t
     assert (child.is_running() and child.status() != psutil.STATUS_ZOMBIE) == survives
     if survives:
         child.kill()
+
+
+@pytest.mark.parametrize("end", ["up", "down", "start"])
+def test_workers_whose_leader_was_killed_are_ended(tmp_path, monkeypatch, end):
+    """MLflow's server is such a leader: its worker would serve on beside a second server's."""
+    port = choose_ports(PORTS, ROOMY)["mlflow"]
+    serve = (
+        "import socket, time; s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1);"
+        f"s.bind(({HOST!r}, {port})); s.listen(); print('serves', flush=True); time.sleep(600)"
+    )
+    lead = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {serve!r}]); time.sleep(600)"
+    launch = Launch([sys.executable, "-c", lead], dict(os.environ), tmp_path)
+    monkeypatch.setitem(SERVICES, "mlflow", Service(lambda _: launch, lambda settings, _: not is_free(port)))
+    stack = Stack(tmp_path / "stack", {**ROOMY, "mlflow": port})
+    try:
+        stack.up(["mlflow"])
+        leader = psutil.Process(stack.pid("mlflow"))
+        (worker,) = leader.children()
+        leader.kill()
+        psutil.wait_procs([leader])
+        assert stack.pid("mlflow") is None and worker.is_running()
+        again = Stack(tmp_path / "stack")
+        {"up": lambda: again.up(["mlflow"]), "down": again.down, "start": lambda: again.start("mlflow")}[end]()
+        assert not worker.is_running()
+        assert (again.pid("mlflow") is None) == (end == "down")
+        assert again.address("mlflow") == f"http://{HOST}:{port}"
+    finally:
+        stack.down()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root starts PostgreSQL as another user")
