@@ -75,6 +75,11 @@ def test_what_is_no_file_is_refused_and_stays(tmp_path, monkeypatch):
         assert stat.S_ISSOCK(Path("socket").stat().st_mode) and _names(tmp_path) == ["folder", "link", "socket"]
 
 
+def test_a_place_whose_folder_cannot_be_made_is_refused():
+    with pytest.raises(InputError, match=r"--json /proc/no such/file: its folder cannot be made"):
+        check_target(Path("/proc/no such/file"), "--json")
+
+
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
 def test_a_write_that_fails_leaves_all_as_it_was(tmp_path, error):
     path = tmp_path / "out"

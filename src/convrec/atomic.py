@@ -12,11 +12,15 @@ _REFUSED = {stat.S_IFDIR: "a folder", stat.S_IFSOCK: "a socket", stat.S_IFBLK: "
 
 
 def check_target(path: Path, option: str = "") -> None:
-    """Make the folder of a file that is to be written; raises `InputError` for a folder, a socket or a block device.
+    """Make the folder of a file that is to be written; raises `InputError` where no file can be written.
 
-    `option` is how the user gave the path, for the message.
+    That is a folder, a socket, a block device, or a place whose folder cannot be made. `option` is how the user gave
+    the path, for the message.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except FileNotFoundError:  # below /proc, for instance
+        raise InputError(f"{option} {path}: its folder cannot be made; name another place".lstrip()) from None
     if (kind := _kind(path)) in _REFUSED:
         raise InputError(f"{option} {path}: {_REFUSED[kind]}; name a file".lstrip())
 
