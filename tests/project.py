@@ -11,6 +11,7 @@ from ruamel.yaml import YAML
 ROOT = Path(__file__).parent.parent
 FILES = ("dvc.yaml", "params.yaml", "prefect.yaml", "promotion.yaml", ".dvcignore", ".gitignore")
 FILES += ("profiles", "prompts", "src", "flows", "tasks", "data/raw")
+NO_BASELINES = {"baselines": {"names": []}}  # in promotion.yaml: a shrunk model is no better than they are
 SHRUNK = {
     "common": {"list_length": 6, "cutoffs": [2, 6]},
     "data": {"synthetic": {"num_conversations": 240}},
@@ -51,9 +52,9 @@ def _update(target, changes):
             target[key] = value
 
 
-def set_params(project: Path, changes: dict) -> None:
-    """Change values of params.yaml, comments kept."""
-    yaml, path = YAML(), project / "params.yaml"
+def set_params(project: Path, changes: dict, file: str = "params.yaml") -> None:
+    """Change values of a YAML file, comments kept."""
+    yaml, path = YAML(), project / file
     params = yaml.load(path)
     _update(params, changes)
     yaml.dump(params, path)

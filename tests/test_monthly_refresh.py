@@ -42,7 +42,8 @@ TRAINED = {
 }
 
 # Few rows and small models make no gain significant.
-POLICY = "lists: free\ngains: {ndcg: {min: -1.0, max_p: 1.0}}\nguard_rails: {}\napproval: none\n"
+POLICY = "lists: free\ngains: {ndcg: {min: -1.0, max_p: 1.0}}\nbaselines: {names: []}\nguard_rails: {}\n"
+POLICY += "approval: none\n"
 
 
 @pytest.fixture(scope="module")

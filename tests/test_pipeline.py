@@ -26,7 +26,7 @@ from convrec.paths import Paths
 from convrec.promotion.measure import Contestant, compare
 from convrec.promotion.policy import load_policy
 from convrec.registry import CHALLENGER, CHAMPION, MODEL_NAME, download_version
-from tests.project import ROOT, SHRUNK, commit, make_project, run_in, set_params
+from tests.project import NO_BASELINES, ROOT, SHRUNK, commit, make_project, run_in, set_params
 from tests.security.hostile import hostile_pickle
 
 pytestmark = pytest.mark.pipeline
@@ -48,6 +48,7 @@ def project(tmp_path_factory) -> Path:
     """A clone of the project with small parameters, committed."""
     folder = make_project(tmp_path_factory.mktemp("project"))
     set_params(folder, SHRUNK)
+    set_params(folder, NO_BASELINES, "promotion.yaml")
     commit(folder, "start")
     return folder
 

@@ -130,6 +130,44 @@ def test_first_better_worse_and_the_champion_itself(client, ranks):
     assert [move["to_version"] for move in moves_of(client)] == ["1", "2"]
 
 
+def test_a_first_version_below_popularity_is_refused(client, ranks):
+    """Popularity has each film once, so every list of its own is the first four: ranks 1 to 4 for four of 12."""
+    ranks |= {"1": None, "2": 1}
+    refused = _promote("1")
+    assert refused.status == REFUSED and _champions(client) == (None, None)
+    (gate,) = [gate for gate in refused.gates if not gate.passed]
+    popularity = sum(1 / np.log2(rank + 1) for rank in range(1, SIZE + 1)) / NUM_PROMPTS
+    gain = refused.comparison.baselines["popularity"]
+    assert gain.mean == pytest.approx(-popularity) and gate.figure == gain.low < 0 and gain.n == NUM_PROMPTS
+    assert gate.name == "ndcg over the best baseline, lower end" and gate.name in refused.reason
+    better = _promote("2")
+    assert better.status == PROMOTED and better.comparison.baselines["popularity"].mean == pytest.approx(1 - popularity)
+
+
+def test_a_better_baseline_is_measured_when_the_policy_names_it(client, ranks):
+    """Test and training are the same conversations, each of its own words, so the nearest one knows the answer."""
+    for split in ("train", "test"):
+        rows = pd.read_parquet(Paths().split(split))
+        rows["messages"] = [[{"role": "user", "content": chr(ord("a") + number) * 4}] for number in range(NUM_PROMPTS)]
+        rows.to_parquet(Paths().split(split))
+    ranks["1"] = 2
+    _set_policy(baselines={"names": ["popularity", "neighbours"], "metric": "ndcg", "min": 0.0})
+    refused = _promote("1")
+    assert _failed(refused) == ["ndcg over the best baseline, lower end"]
+    assert refused.comparison.baselines["neighbours"].mean == pytest.approx(1 / np.log2(3) - 1)
+    _set_policy(baselines={"names": ["popularity"], "metric": "ndcg", "min": 0.0})
+    assert _promote("1").status == PROMOTED, "figures of another policy are not taken"
+
+
+def test_a_baseline_that_the_data_cannot_have_is_named(client, ranks):
+    path = Paths().split("train")
+    pd.read_parquet(path).assign(date="").to_parquet(path)
+    _set_policy(baselines={"names": ["last_month"], "metric": "ndcg", "min": 0.0})
+    with pytest.raises(InputError, match=r"promotion.yaml: baselines.names: last_month needs a training split with da"):
+        _promote("1")
+    assert ranks["asked"] == [], "before any list is written"
+
+
 def test_an_insignificant_gain_is_refused_and_not_written_twice(client, ranks):
     ranks |= {"1": 2, "2": lambda index: _list(index, 1 if index < 5 else 3)}
     _promote("1")
@@ -358,7 +396,8 @@ def test_the_gain_is_that_of_the_rows_as_the_present_catalog_judges_them(client,
 
 def test_models_that_are_alike_are_told_apart_by_nobody(client, capsys):
     """Untrained models, their own lists and latencies, by the commands."""
-    _set_policy(guard_rails={"latency_p95_seconds": {"max": 60.0}, "in_catalog": {"min": 1.0}})
+    rails = {"latency_p95_seconds": {"max": 60.0}, "in_catalog": {"min": 1.0}}
+    _set_policy(guard_rails=rails, baselines={"names": []})
     assert _main("promote", "--version", "1") == 0
     assert "there was no champion" in capsys.readouterr().out
     assert _main("promote", "--json", "--by", "ops") == 3

@@ -40,6 +40,7 @@ COMPARISON = Comparison(
     60,
     {"test": "t", "catalog": "c"},
     {"lists": "constrained"},
+    {"popularity": Gain(0.05, 0.01, 0.09, 90, 0.02)},
 )
 
 
@@ -59,7 +60,7 @@ def test_a_better_challenger_is_promoted():
     decision = decide(POLICY, COMPARISON)
     assert (decision.status, decision.challenger, decision.champion) == (PROMOTED, "4", "3")
     assert decision.reason == "better than version 3 on the same 90 test rows: ndcg +0.0200, p 0.0010"
-    assert len(decision.gates) == 8 and _failed(decision) == []
+    assert len(decision.gates) == 9 and _failed(decision) == []
 
 
 @pytest.mark.parametrize(
@@ -118,6 +119,34 @@ def test_the_first_version_needs_no_gain_but_the_guard_rails():
     assert _failed(broken) == ["in_catalog"]
 
 
+@pytest.mark.parametrize("champion", [CHAMPION, None])
+@pytest.mark.parametrize(
+    ("low", "rule", "holds"),
+    [(0.0, {}, True), (-0.001, {}, False), (-0.001, {"min": -0.01}, True), (-0.1, {"names": []}, True)],
+)
+def test_every_version_is_no_worse_than_the_baseline(champion, low, rule, holds):
+    gains = COMPARISON.gains if champion else {}
+    found = replace(
+        COMPARISON, champion=champion, gains=gains, baselines={"popularity": Gain(0.02, low, 0.04, 90, 0.1)}
+    )
+    decision = decide(_policy(baselines={**RAW["baselines"], **rule}), found)
+    assert decision.status == (PROMOTED if holds else REFUSED)
+    assert _failed(decision) == ([] if holds else ["ndcg over the best baseline, lower end"])
+
+
+def test_the_best_of_the_baselines_is_the_one_to_reach():
+    found = {"popularity": Gain(0.1, 0.05, 0.15, 90, 0.01), "neighbours": Gain(-0.01, -0.03, 0.01, 90, 0.4)}
+    policy = _policy(baselines={"names": ["popularity", "neighbours"], "metric": "ndcg", "min": 0.0})
+    decision = decide(policy, replace(COMPARISON, baselines=found))
+    (gate,) = [gate for gate in decision.gates if not gate.passed]
+    assert gate.detail == "neighbours: -0.0100 [-0.0300, +0.0100] over 90 rows" and gate.limit == "at least 0"
+
+
+def test_a_policy_without_baselines_has_popularity():
+    policy = parse_policy({name: value for name, value in RAW.items() if name != "baselines"}, "promotion.yaml", [5])
+    assert policy == POLICY and policy.baselines.names == ["popularity"]
+
+
 def test_guard_rails_that_are_left_out_are_not_looked_at():
     policy = _policy(guard_rails={})
     assert decide(policy, _with(in_catalog=0.0, **{LATENCY: 99.0})).status == PROMOTED
@@ -141,6 +170,9 @@ def test_approval_is_asked_for_what_the_gates_let_through_alone():
 def test_a_decision_survives_json_and_is_a_markdown_table():
     decision = replace(decide(POLICY, _with(format=0.5)), number=2, by="ops", at="2026-11-22T13:00:00+00:00")
     assert Decision.from_json(json.loads(json.dumps(decision.to_json()))) == decision
+    earlier = decision.to_json()
+    del earlier["comparison"]["baselines"]  # of a release that knew none
+    assert Decision.from_json(earlier).comparison == replace(decision.comparison, baselines={})
     text = decision_markdown(decision)
     assert text.startswith("## Promotion: version 4 was refused: format 0.5000 (at least 0.95)")
     table = [line for line in text.splitlines() if line.startswith("|")]
@@ -178,6 +210,8 @@ def test_promoted_means_that_every_gate_holds(low, p, share, coverage, seconds, 
         ({"guard_rails": {"coverage": {}}}, "guard_rails.coverage: neither min nor min_ratio"),
         ({"guard_rails": {"latency_p95_seconds": {}}}, "latency_p95_seconds: neither max nor max_ratio"),
         ({"guard_rails": {"in_catalog": {"min": 1.5}}}, "guard_rails.in_catalog.min = 1.5: "),
+        ({"baselines": {"names": ["random"]}}, "baselines.names.0 = 'random': "),
+        ({"baselines": {"metric": "map"}}, "baselines.metric = 'map'"),
         ({"lists": "both"}, "lists = 'both': "),
         ({"approval": True}, "approval = True: "),
     ],

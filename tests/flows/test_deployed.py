@@ -17,7 +17,7 @@ from convrec.registry import CHAMPION, MODEL_NAME
 from convrec.training.callbacks import read_history
 from stack import Stack
 from tests.flows.deployed import Deployed, wait_for
-from tests.project import SHRUNK, commit, make_project, set_params
+from tests.project import NO_BASELINES, SHRUNK, commit, make_project, set_params
 
 pytestmark = pytest.mark.pipeline
 
@@ -35,6 +35,7 @@ def deployed(tmp_path_factory, native_stack: Stack) -> Iterator[Deployed]:
     """The small project with its deployments; `weekly` is due every minute."""
     project = make_project(tmp_path_factory.mktemp("deployed") / "project")
     set_params(project, SHRUNK)
+    set_params(project, NO_BASELINES, "promotion.yaml")
     set_params(project, SIZES)
     file = project / "prefect.yaml"
     file.write_text(file.read_text().replace('cron: "0 2 * * 0"', 'cron: "* * * * *"'))

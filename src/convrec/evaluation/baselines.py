@@ -1,7 +1,7 @@
 """Lists that no language model wrote, made of the training split: what a system has to beat."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,18 @@ _BLOCK = 256  # prompts whose similarities to all of training are in memory at o
 
 def _written(order: Iterable[int], row: Row, catalog: Catalog, size: int) -> str:
     return format_list([str(item) for item in catalog.first_unseen(order, row["seen_titles"], size)])
+
+
+def baseline_lists(
+    names: Iterable[str], train: Sequence[Row], prompts: Sequence[Row], catalog: Catalog, size: int, neighbours: int
+) -> dict[str, list[str] | None]:
+    """Return each named baseline's lists for the prompts, in the order of the names; None where it has none here."""
+    makers: dict[str, Callable[[], list[str] | None]] = {
+        "popularity": lambda: popularity_lists(train, prompts, catalog, size),
+        "last_month": lambda: last_month_lists(train, prompts, catalog, size),
+        "neighbours": lambda: neighbour_lists(train, prompts, catalog, size, neighbours),
+    }
+    return {name: makers[name]() for name in names}
 
 
 def popularity_lists(train: Sequence[Row], prompts: Sequence[Row], catalog: Catalog, size: int) -> list[str]:

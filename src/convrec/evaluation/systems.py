@@ -1,8 +1,10 @@
 """The systems of an evaluation: their keys in metrics/evaluate.json and the names that people read."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, get_args
 
+Baseline = Literal["popularity", "last_month", "neighbours"]
+BASELINES: tuple[Baseline, ...] = get_args(Baseline)
 SYSTEMS = {
     "popularity": "popularity",
     "last_month": "last month",

@@ -5,12 +5,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from convrec.evaluation.comparison import Gain
-from convrec.promotion.policy import Policy, Slices
+from convrec.promotion.policy import Baselines, Policy, Slices
 
 PROMOTED, REFUSED, AWAITING = "promoted", "refused", "awaiting approval"
 ALREADY = "champion already"
 NO_CHAMPION = "no champion"
 LATENCY = "latency_p95_seconds"
+_GAINS = ("gains", "baselines")  # fields of a comparison
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,9 @@ class SliceChange:
 class Comparison:
     """What both answered to the same rows.
 
-    `gains` holds the paired gains of the challenger by the names in the policy, none without a champion; `data` the
-    MD5 of the files, `settings` what else decides the figures.
+    `gains` holds the paired gains of the challenger over the champion by the names in the policy, none without a
+    champion; `baselines` its gains over each baseline of the policy. `data` holds the MD5 of the files, `settings` what
+    else decides the figures.
     """
 
     challenger: Side
@@ -54,18 +56,20 @@ class Comparison:
     n_prompts: int
     data: dict[str, str]
     settings: dict[str, Any]
+    baselines: dict[str, Gain] = field(default_factory=dict)  # decisions of earlier releases have none
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
-        return {**asdict(self), "gains": {name: gain._asdict() for name, gain in self.gains.items()}}
+        gains = {kind: {name: gain._asdict() for name, gain in getattr(self, kind).items()} for kind in _GAINS}
+        return {**asdict(self), **gains}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Comparison":
         """Return what `to_json` was made from."""
         sides = {side: Side(**value[side]) if value[side] else None for side in ("challenger", "champion")}
-        gains = {name: Gain(**gain) for name, gain in value["gains"].items()}
+        gains = {kind: {name: Gain(**gain) for name, gain in value.get(kind, {}).items()} for kind in _GAINS}
         slices = [SliceChange(**change) for change in value["slices"]]
-        return cls(**{**value, **sides, "gains": gains, "slices": slices})
+        return cls(**{**value, **sides, **gains, "slices": slices})
 
 
 @dataclass(frozen=True)
@@ -141,9 +145,22 @@ def _gain_gates(policy: Policy, comparison: Comparison) -> list[Gate]:
             gates.append(_without_champion(p, f"at most {wanted.max_p:g}"))
             continue
         gain = comparison.gains[name]
-        spread = f"{gain.mean:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}] over {gain.n} rows"
-        gates += [_above(lower, gain.low, wanted.min, spread), _at_most(p, gain.p, wanted.max_p)]
+        gates += [_above(lower, gain.low, wanted.min, _spread(gain)), _at_most(p, gain.p, wanted.max_p)]
     return gates
+
+
+def _spread(gain: Gain) -> str:
+    return f"{gain.mean:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}] over {gain.n} rows"
+
+
+def _baseline_gates(rule: Baselines, comparison: Comparison) -> list[Gate]:
+    """Return the gate of the difference to the best baseline: the one over which the gain is least."""
+    if not rule.names:
+        return []
+    best = min(rule.names, key=lambda name: comparison.baselines[name].mean)
+    gain = comparison.baselines[best]
+    name = f"{rule.metric} over the best baseline, lower end"
+    return [_at_least(name, gain.low, rule.min, f"{best}: {_spread(gain)}")]
 
 
 def _ratio_gate(comparison: Comparison, metric: str, gate: Callable[..., Gate], limit: float) -> Gate:
@@ -209,7 +226,8 @@ def decide(
     `rolled_back` tells how the version once lost its place, which only `again` outweighs; `approval` who gave his word,
     where the policy wants one.
     """
-    gates = [*_gain_gates(policy, comparison), *_guard_gates(policy, comparison)]
+    gates = [*_gain_gates(policy, comparison), *_baseline_gates(policy.baselines, comparison)]
+    gates += _guard_gates(policy, comparison)
     gates += _rolled_back_gate(rolled_back, again)
     failed = [gate for gate in gates if not gate.passed]
     champion = comparison.champion
@@ -218,7 +236,7 @@ def decide(
     if failed:
         status, reason = REFUSED, "; ".join(map(str, failed))
     elif champion is None:
-        reason = "there was no champion; the guard-rails hold"
+        reason = "there was no champion; all other gates hold"
     else:
         gained = (
             f"{name} {gain.mean:+.4f}, p {gain.p:.4f}"

@@ -11,15 +11,17 @@ import pandas as pd
 
 from convrec.config import Params
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import read_rows
+from convrec.data.conversations import distinct_prompts, read_rows
+from convrec.errors import InputError
 from convrec.evaluate_models import answers, require_data
+from convrec.evaluation.baselines import baseline_lists
 from convrec.evaluation.beyond_accuracy import coverage, mentions, recommended
 from convrec.evaluation.comparison import paired_interval
-from convrec.evaluation.scoring import mean_scores
+from convrec.evaluation.scoring import mean_scores, score_lists
 from convrec.evaluation.slices import slice_rows
 from convrec.paths import Paths
 from convrec.promotion.gates import LATENCY, Comparison, Side, SliceChange
-from convrec.promotion.policy import Policy, resolve_metric
+from convrec.promotion.policy import POLICY_FILE, Baselines, Policy, resolve_metric
 from convrec.recommender import Recommender
 from convrec.registry import RegisteredModel
 from convrec.stages.files import read_catalog, read_test_rows
@@ -55,9 +57,13 @@ def present_data(paths: Paths) -> dict[str, str]:
 def comparison_settings(params: Params, policy: Policy) -> dict[str, Any]:
     """Return what beside versions and data decides the figures of a comparison."""
     common, config, rail = params.common, params.evaluate, policy.guard_rails.slices
+    rule = policy.baselines
     return {
         "lists": policy.lists,
         "gains": sorted(policy.gains),
+        "baselines": sorted(rule.names),
+        "baseline_metric": resolve_metric(rule.metric, common.cutoffs, rule.metric) if rule.names else None,
+        "neighbours": config.neighbours if "neighbours" in rule.names else None,
         "slices": resolve_metric(rail.metric, common.cutoffs, rail.metric) if rail else None,
         "metrics": {name: resolve_metric(name, common.cutoffs, name) for name in policy.metrics()},
         "latency": policy.guard_rails.latency_p95_seconds is not None,
@@ -78,7 +84,8 @@ def compare(
     """
     data, settings = present_data(paths), comparison_settings(params, policy)
     rows, prompts = read_test_rows(params, paths)
-    catalog = read_catalog(paths.catalog)
+    catalog, train = read_catalog(paths.catalog), read_rows(paths.split("train"))
+    baselines = _baseline_scores(policy.baselines, train, rows, catalog, params)
     sides = [challenger] if champion is None else [challenger, champion]
     tables: list[pd.DataFrame] = []
     means: list[dict[str, float]] = []
@@ -94,14 +101,33 @@ def compare(
     gains = {}
     if champion is not None:
         gains = {name: paired_interval(tables[0], tables[1], columns[name], samples, seed) for name in policy.gains}
+    metric = settings["baseline_metric"]
+    over = {name: paired_interval(tables[0], other, metric, samples, seed) for name, other in baselines.items()}
     rail = policy.guard_rails.slices
     slices = []
     if rail is not None:
-        kinds = slice_rows(rows, mentions(read_rows(paths.split("train")), catalog), catalog)
+        kinds = slice_rows(rows, mentions(train, catalog), catalog)
         slices = slice_changes(kinds, [table[columns[rail.metric]] for table in tables])
     both = [Side(side.version, side.checkpoint_md5, own) for side, own in zip(sides, means, strict=True)]
     other = both[1] if champion is not None else None
-    return Comparison(both[0], other, gains, slices, len(rows), len(prompts), data, settings)
+    return Comparison(both[0], other, gains, slices, len(rows), len(prompts), data, settings, over)
+
+
+def _baseline_scores(
+    rule: Baselines, train: Rows, rows: Rows, catalog: Catalog, params: Params
+) -> dict[str, pd.DataFrame]:
+    """Return the scores of each baseline of the policy on the rows. Raises `InputError` for one that has no lists."""
+    size, prompts = params.common.list_length, distinct_prompts(rows)
+    found = {}
+    for name, lists in baseline_lists(rule.names, train, prompts, catalog, size, params.evaluate.neighbours).items():
+        if lists is None:
+            raise InputError(
+                f"{POLICY_FILE}: baselines.names: {name} needs a training split with dates, which this one is not; "
+                "remove it from the list"
+            )
+        texts = dict(zip((row["prompt_id"] for row in prompts), lists, strict=True))
+        found[name] = score_lists(texts, rows, catalog, size, params.common.cutoffs)
+    return found
 
 
 def _coverage(texts: Mapping[str, str], prompts: Rows, catalog: Catalog, params: Params) -> float:

@@ -9,6 +9,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from convrec.config import Section, Share
 from convrec.errors import InputError
+from convrec.evaluation.systems import Baseline
 from convrec.yaml_files import read_yaml
 
 POLICY_FILE = Path("promotion.yaml")
@@ -21,6 +22,14 @@ class Gain(Section):
 
     min: float = Field(description="the lower end of the gain's 95 % interval is above this")
     max_p: float = Field(gt=0, le=1, description="of the paired permutation test")
+
+
+class Baselines(Section):
+    """What every version must be no worse than, the first one too: the best of these, on the same rows."""
+
+    names: list[Baseline] = Field(default=["popularity"], description="empty: no baseline is looked at")
+    metric: str = "ndcg"
+    min: float = Field(default=0.0, description="the lower end of the difference's 95 % interval is at least this")
 
 
 class Least(Section):
@@ -78,6 +87,7 @@ class Policy(Section):
 
     lists: Literal["constrained", "free"] = Field(description="which lists of both are compared")
     gains: dict[str, Gain] = Field(min_length=1)
+    baselines: Baselines = Baselines()
     guard_rails: GuardRails
     approval: Literal["none", "required"]
 
@@ -130,6 +140,7 @@ def parse_policy(raw: dict[str, Any], source: str, cutoffs: Sequence[int]) -> Po
         raise InputError("\n".join(f"{source}: {line}" for line in lines)) from None
     for name in policy.gains:
         resolve_metric(name, cutoffs, f"{source}: gains")
+    resolve_metric(policy.baselines.metric, cutoffs, f"{source}: baselines.metric")
     if policy.guard_rails.slices is not None:
         resolve_metric(policy.guard_rails.slices.metric, cutoffs, f"{source}: guard_rails.slices.metric")
     return policy

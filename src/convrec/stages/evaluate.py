@@ -10,12 +10,12 @@ from convrec.config import Params
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_rows, write_rows
 from convrec.demonstrations.embedding import TfidfEmbedder
-from convrec.evaluation.baselines import last_month_lists, neighbour_lists, popularity_lists
+from convrec.evaluation.baselines import baseline_lists
 from convrec.evaluation.beyond_accuracy import coverage, describe_lists, mentions, recommended
 from convrec.evaluation.comparison import Interval, mean_intervals, paired_interval, ratio_interval
 from convrec.evaluation.scoring import score_lists
 from convrec.evaluation.slices import slice_rows, slice_scores
-from convrec.evaluation.systems import CONSTRAINED
+from convrec.evaluation.systems import BASELINES, CONSTRAINED
 from convrec.generation.lists import EngineOptions, Settings, check_constraint, model_lists
 from convrec.generation.prompts import TRUNCATED_SHARE
 from convrec.parsing import format_list
@@ -33,15 +33,11 @@ Row = dict[str, Any]
 
 
 def _baseline_lists(params: Params, train: list[Row], prompts: list[Row], catalog: Catalog) -> dict[str, list[str]]:
-    size = params.common.list_length
-    lists = {"popularity": popularity_lists(train, prompts, catalog, size)}
-    last_month = last_month_lists(train, prompts, catalog, size)
-    if last_month is None:
+    size, neighbours = params.common.list_length, params.evaluate.neighbours
+    found = baseline_lists(BASELINES, train, prompts, catalog, size, neighbours)
+    if found["last_month"] is None:
         logger.info("no baseline of the last month's popularity: the training split has no dates")
-    else:
-        lists["last_month"] = last_month
-    lists["neighbours"] = neighbour_lists(train, prompts, catalog, size, params.evaluate.neighbours)
-    return lists
+    return {name: lists for name, lists in found.items() if lists is not None}
 
 
 def _system_lists(
