@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from convrec.cli import main
 from convrec.data.conversations import messages_of
 from convrec.errors import InputError
-from convrec.recommender import Recommendation, as_table, open_recommender
+from convrec.recommender import Abandoned, Recommendation, as_table, open_recommender
 from convrec.session import Session
 from tests.project import ROOT
 from tests.recommending import CATALOG, SETTINGS, make_recommender, save_model
@@ -53,6 +53,28 @@ def test_a_list_does_not_depend_on_those_beside_it():
         assert [r.score for r in alone] == pytest.approx([r.score for r in expected], rel=1e-4)
     assert [r.rank for r in together[0]] == [1, 2, 3, 4, 5]
     assert RECOMMENDER.recommend([]) == []
+
+
+def test_an_abandoned_question_ends_at_its_next_token():
+    """And leaves the recommender as it was."""
+    asked = []
+
+    def is_abandoned():
+        asked.append(len(asked))
+        return len(asked) > 5
+
+    with pytest.raises(Abandoned):
+        RECOMMENDER.recommend(["a film"], 10, is_abandoned=is_abandoned)
+    assert len(asked) == 6
+    answer = RECOMMENDER.recommend(["a film"], 10, is_abandoned=lambda: asked.append(0))
+    assert answer == RECOMMENDER.recommend(["a film"], 10) and len(asked) > 26
+
+
+@pytest.mark.parametrize("text", ["a film \ud800", "\udcff"])
+def test_text_that_is_no_unicode_is_told(text):
+    for conversation in (text, [{"role": "user", "content": text}]):
+        with pytest.raises(InputError, match=r"conversation 1: '\\ud[8c].*' at place . is no character"):
+            _lines(conversation, 3)
 
 
 def test_text_and_messages_are_the_same_conversation():

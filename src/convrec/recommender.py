@@ -3,8 +3,9 @@
 import difflib
 import json
 import logging
+import re
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,10 @@ LIST_LENGTH = 20  # items of a list where nothing else is asked for
 _ROLES = ("user", "assistant", "system")
 _BATCH = 64  # conversations at a time
 _MAX_LOGITS = 2**26  # numbers held at once when items are scored
+
+
+class Abandoned(Exception):
+    """Nobody waits for the answer any more."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +99,7 @@ class Recommender:
         n: int = LIST_LENGTH,
         deny: Collection[str] = (),
         allow: Collection[str] | None = None,
+        is_abandoned: Callable[[], bool] = lambda: False,
     ) -> list[list[Recommendation]]:
         """Return for each conversation exactly `n` items, best first.
 
@@ -101,8 +107,15 @@ class Recommender:
         words alone. No item is one that the conversation names (see `data.mentions`; the title counts, whatever its
         year) or that `deny` does; with `allow` all are of those. Titles to deny or allow are `Title (Year)`, or
         `Title` for all items of that title, unless it is one's whole line. Raises `InputError` for an unknown title, a
-        conversation that cannot be read, and an `n` that is not from 1 to the number of items left.
+        conversation that cannot be read, and an `n` that is not from 1 to the number of items left; and `Abandoned` as
+        soon as `is_abandoned`, which is asked after each token, says so.
         """
+
+        def go_on() -> None:
+            if is_abandoned():
+                raise Abandoned
+
+        go_on()
         turns = [messages_from(value, place) for place, value in enumerate(conversations, start=1)]
         denied = self._resolve("deny", deny)
         allowed = None if allow is None else self._resolve("allow", allow)
@@ -116,7 +129,8 @@ class Recommender:
         with self._lock:
             for first in range(0, len(order), _BATCH):
                 rows = order[first : first + _BATCH]
-                answers = self._answer([prompts[i] for i in rows], [requests[i] for i in rows])
+                go_on()
+                answers = self._answer([prompts[i] for i in rows], [requests[i] for i in rows], go_on)
                 for row, answer in zip(rows, answers, strict=True):
                     lists[row] = answer
                 if len(order) > _BATCH:
@@ -180,9 +194,11 @@ class Recommender:
         return room
 
     @torch.inference_mode()
-    def _answer(self, prompts: list[list[int]], requests: list[ListRequest]) -> list[list[Recommendation]]:
+    def _answer(
+        self, prompts: list[list[int]], requests: list[ListRequest], go_on: Callable[[], None]
+    ) -> list[list[Recommendation]]:
         end = self._tokenizer.eos_token_id
-        completions = [row[: row.index(end)] for row in self._engine.complete(prompts, requests)]
+        completions = [row[: row.index(end)] for row in self._engine.complete(prompts, requests, go_on)]
         items = [self._items(completion) for completion in completions]
         scores = self._scores(prompts, completions, items)
         return [
@@ -293,6 +309,7 @@ def messages_from(value: Any, place: int = 1) -> Messages:
     """
     where = f"conversation {place}"
     if isinstance(value, str):
+        _check_text(value, where)
         messages = messages_of(value)
     elif isinstance(value, Sequence):
         messages = [_message(message, where) for message in value]
@@ -306,6 +323,16 @@ def messages_from(value: Any, place: int = 1) -> Messages:
     return messages
 
 
+def _check_text(text: str, where: str) -> None:
+    """Raise `InputError` for text that UTF-8, and so no tokenizer, can hold."""
+    lone = re.search("[\ud800-\udfff]", text)
+    if lone:
+        raise InputError(
+            f"{where}: {lone[0]!r} at place {lone.start() + 1} is no character (half a surrogate pair, or a byte "
+            "that is not UTF-8); write the text in UTF-8"
+        )
+
+
 def _message(message: Any, where: str) -> dict[str, str]:
     if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
         raise InputError(f"{where}: {message!r:.60} is no message; give {{'role': 'user', 'content': 'words'}}")
@@ -314,4 +341,5 @@ def _message(message: Any, where: str) -> dict[str, str]:
         raise InputError(f"{where}: role {role!r} is not known; give one of {', '.join(_ROLES)}")
     if not isinstance(content, str):
         raise InputError(f"{where}: content {content!r:.60} is no text; give the words of the turn")
+    _check_text(content, where)
     return {"role": role, "content": content}

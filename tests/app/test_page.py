@@ -1,14 +1,11 @@
 """The page in headless Chromium, with two random models."""
 
 import re
-import socket
-import threading
 
 import pytest
-import uvicorn
 from playwright.sync_api import expect
 
-from convrec.app.server import make_app
+from tests.app.serving import serve
 from tests.recommending import make_recommender
 
 REFUSED = "the server responded with a status of 400"  # Chromium's own line about an answer that the page explains
@@ -35,17 +32,10 @@ CONTRASTS = """() => {
 
 @pytest.fixture(scope="module")
 def address():
-    """The address of a server with champion and challenger, in a thread."""
+    """The address of a server with champion and challenger."""
     models = {"champion, version 1": make_recommender(0), "challenger, version 2": make_recommender(1)}
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()  # whoever comes before the server is there waits
-        running = uvicorn.Server(uvicorn.Config(make_app(models), log_level="warning"))
-        thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]}, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
-        running.should_exit = True
-        thread.join(10)
+    with serve(models) as served:
+        yield f"http://127.0.0.1:{served.port}/"
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1440, "dark"), (390, "dark"), (1440, "light")])

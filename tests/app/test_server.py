@@ -61,9 +61,38 @@ def test_what_cannot_be_answered_is_told_in_words(question, status, words):
     assert reply.status_code == status and words in reply.json()["error"]
 
 
-def test_a_body_that_is_no_json_is_told():
-    reply = CLIENT.post("/api/recommend", content="{", headers={"Content-Type": "application/json"})
-    assert reply.status_code == 422 and "JSON" in reply.json()["error"]
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        (b"{", 422, "JSON"),
+        (b"", 422, "body: Field required"),
+        (b'{"conversation": "\xff"}', 400, "parsing the body"),
+        (b"[" * 100_000, 400, "parsing the body"),
+        (b'{"conversation": "x", "n": ' + b"9" * 5000 + b"}", 400, "parsing the body"),
+        (b'{"conversation": "a \\ud800"}', 400, "conversation 1: '\\ud800' at place 3 is no character"),
+        (b'{"messages": [{"role": "user", "content": "\\udfff"}]}', 400, "'\\udfff' at place 1 is no character"),
+        (b'{"messages": [{"role": "\\udfff", "content": "x"}]}', 400, "role '\\udfff' is not known"),
+        (b'{"conversation": "x", "deny": ["\\ud800"]}', 400, "deny: '\\ud800' is not in the catalog"),
+        (b'{"conversation": "x", "\\ud800": 1}', 422, "body: Input should be a valid string"),
+        (b'{"messages": [{"\\ud800": 1}]}', 400, "{'\\ud800': 1} is no message"),
+    ],
+)  # fmt: skip
+def test_a_body_that_is_no_question_is_told(body, status, words):
+    reply = CLIENT.post("/api/recommend", content=body, headers={"Content-Type": "application/json"})
+    assert reply.status_code == status and words in reply.json()["error"]
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/docs", 404), ("GET", "/api/recommend", 405)])
+def test_what_is_not_there_is_told_the_same_way(method, path, status):
+    reply = CLIENT.request(method, path)
+    assert reply.status_code == status and list(reply.json()) == ["error"]
+
+
+def test_a_defect_is_told_without_its_insides(monkeypatch):
+    client = TestClient(make_app(MODELS), raise_server_exceptions=False)
+    monkeypatch.setattr(server, "_ask", lambda *_: 1 / 0)
+    reply = client.post("/api/recommend", json={"conversation": "x"})
+    assert reply.status_code == 500 and reply.json() == {"error": "the server failed; its log tells why"}
 
 
 def test_the_page_loads_nothing_from_elsewhere():

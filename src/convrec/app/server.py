@@ -1,8 +1,11 @@
 """The page of `convrec app` and the interface behind it: one conversation, the lists of one model or two."""
 
+import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Collection, Mapping
+import threading
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from importlib.resources import files
 from ipaddress import ip_address
@@ -13,7 +16,9 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
+from starlette.exceptions import HTTPException
 
+from convrec.app.guard import Guard, TimedHead
 from convrec.errors import InputError
 from convrec.recommender import LIST_LENGTH, Recommender, open_recommender
 
@@ -25,8 +30,8 @@ _PAGE = {
     "/page.js": ("page.js", "text/javascript"),
 }
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-_MAX_BODY = 1_000_000  # bytes of a question
-_POLICY = "default-src 'self'; img-src data:; frame-ancestors 'none'; form-action 'self'; base-uri 'none'"
+_MAX_CONNECTIONS = 512
+_STOP_SECONDS = 5  # for answers under way when the server is interrupted
 
 
 class Question(BaseModel):
@@ -45,61 +50,78 @@ def make_app(models: Mapping[str, Recommender], hosts: Collection[str] | None = 
     """Return the application for these models, which answer in their order under their names.
 
     `GET /api/models` tells the names, the number of items and what they are; `POST /api/recommend` answers a
-    `Question`. What `Recommender.recommend` does not take is answered with status 400 and `{"error": …}`, a question of
-    another form with 422 and the same. With `hosts`, requests that name another host get 421: a foreign page, whose
-    name was made to mean this machine, sends such.
+    `Question`, one question at a time. Questions whose client leaves are dropped: those that wait are never begun, the
+    one under way stops at its next token. Whatever fails is answered with `{"error": …}`: what `Recommender.recommend`
+    does not take with status 400, a question of another form with 422, and what `Guard` refuses (see there, also for
+    `hosts`).
     """
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(Guard, hosts=hosts)
+    questions = ThreadPoolExecutor(1, "questions")  # its own thread: all else answers meanwhile
 
     @app.exception_handler(InputError)
-    def bad_input(_: Request, error: InputError) -> JSONResponse:
-        return JSONResponse({"error": str(error)}, status_code=400)
+    async def bad_input(_: Request, error: InputError) -> JSONResponse:
+        return _error(400, str(error))
 
     @app.exception_handler(RequestValidationError)
-    def bad_form(_: Request, error: RequestValidationError) -> JSONResponse:
+    async def bad_form(_: Request, error: RequestValidationError) -> JSONResponse:
         places = [(".".join(map(str, problem["loc"][1:])) or "body", problem["msg"]) for problem in error.errors()]
-        return JSONResponse({"error": "; ".join(f"{place}: {what}" for place, what in places)}, status_code=422)
+        return _error(422, "; ".join(f"{place}: {what}" for place, what in places))
 
-    @app.middleware("http")
-    async def restrict(request: Request, call: Callable[[Request], Awaitable[Response]]) -> Response:
-        response = _refusal(request, hosts) or await call(request)
-        response.headers["Content-Security-Policy"] = _POLICY
-        response.headers["X-Content-Type-Options"] = "nosniff"
-        return response
+    @app.exception_handler(HTTPException)
+    async def bad_request(_: Request, error: HTTPException) -> JSONResponse:
+        return _error(error.status_code, str(error.detail), error.headers)
+
+    @app.exception_handler(Exception)
+    async def failed(_: Request, error: Exception) -> JSONResponse:
+        return _error(500, "the server failed; its log tells why")
 
     @app.get("/api/models")
-    def names() -> dict[str, Any]:
+    async def names() -> dict[str, Any]:
         known = [{"name": name, "items": len(model.catalog), "noun": model.noun} for name, model in models.items()]
         return {"models": known}
 
-    @app.post("/api/recommend")
-    def recommend(question: Question) -> dict[str, Any]:
-        if (question.conversation is None) == (question.messages is None):
-            raise InputError("conversation, messages: give one of the two")
-        said: Any = question.messages if question.conversation is None else question.conversation
-        _check_titles(models, question)
-        answers = [
-            {"name": name, "recommendations": _answer(name, model, said, question)} for name, model in models.items()
-        ]
-        return {"models": answers}
+    @app.post("/api/recommend", response_model=None)
+    async def recommend(question: Question, request: Request) -> dict[str, Any] | Response:
+        abandoned = threading.Event()
+        answer = asyncio.get_running_loop().run_in_executor(questions, _ask, models, question, abandoned.is_set)
+        departure = asyncio.create_task(_departure(request))
+        both: set[asyncio.Future[Any]] = {answer, departure}
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            return answer.result() if answer.done() else Response()  # which nobody reads
+        finally:
+            abandoned.set()
+            answer.cancel()
+            departure.cancel()
 
     for path in _PAGE:
         app.get(path)(_file(path))
     return app
 
 
-def _refusal(request: Request, hosts: Collection[str] | None) -> Response | None:
-    """Return the answer to a request of a foreign host's name, or with a body beyond the limit or of unknown size."""
-    host = request.headers.get("host", "").lower()
-    host = host if host.endswith("]") else host.rpartition(":")[0] or host
-    if hosts is not None and host not in hosts:
-        return JSONResponse({"error": f"Host {host!r} is not served; ask for {', '.join(hosts)}"}, status_code=421)
-    if request.method == "POST" and "content-length" not in request.headers:
-        return JSONResponse({"error": "Content-Length: missing; send it"}, status_code=411)
-    length = request.headers.get("content-length", "0")
-    if not length.isdecimal() or int(length) > _MAX_BODY:
-        return JSONResponse({"error": f"a question has at most {_MAX_BODY:,} bytes; shorten it"}, status_code=413)
-    return None
+def _error(status: int, reason: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """Return the answer that tells what is wrong."""
+    return JSONResponse({"error": reason}, status_code=status, headers=headers)
+
+
+async def _departure(request: Request) -> None:
+    """Wait until the client has closed the connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _ask(models: Mapping[str, Recommender], question: Question, is_abandoned: Callable[[], bool]) -> dict[str, Any]:
+    if (question.conversation is None) == (question.messages is None):
+        raise InputError("conversation, messages: give one of the two")
+    said: Any = question.messages if question.conversation is None else question.conversation
+    _check_titles(models, question)
+    return {
+        "models": [
+            {"name": name, "recommendations": _answer(name, model, said, question, is_abandoned)}
+            for name, model in models.items()
+        ]
+    }
 
 
 def _check_titles(models: Mapping[str, Recommender], question: Question) -> None:
@@ -110,20 +132,39 @@ def _check_titles(models: Mapping[str, Recommender], question: Question) -> None
                 next(iter(models.values())).check_titles(field, [title])
 
 
-def _answer(name: str, model: Recommender, said: Any, question: Question) -> list[dict[str, Any]]:
+def _answer(
+    name: str, model: Recommender, said: Any, question: Question, is_abandoned: Callable[[], bool]
+) -> list[dict[str, Any]]:
     deny = list(filter(model.knows, question.deny))
     allow = None if question.allow is None else list(filter(model.knows, question.allow))
     try:
-        (answer,) = model.recommend([said], question.n, deny, allow)
+        (answer,) = model.recommend([said], question.n, deny, allow, is_abandoned)
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
     return [asdict(recommendation) for recommendation in answer]
 
 
-def _file(path: str) -> Callable[[], Response]:
+def _file(path: str) -> Callable[[], Coroutine[Any, Any, Response]]:
     name, kind = _PAGE[path]
     content = files("convrec.app").joinpath(name).read_bytes()
-    return lambda: Response(content, media_type=f"{kind}; charset=utf-8")
+
+    async def answer() -> Response:
+        return Response(content, media_type=f"{kind}; charset=utf-8")
+
+    return answer
+
+
+def make_server(app: FastAPI) -> uvicorn.Server:
+    """Return the server of an application, which closes slow connections and, interrupted, waits for no long answer."""
+    config = uvicorn.Config(
+        app,
+        http=TimedHead,
+        ws="none",
+        log_level="warning",
+        limit_concurrency=_MAX_CONNECTIONS,
+        timeout_graceful_shutdown=_STOP_SECONDS,
+    )
+    return uvicorn.Server(config)
 
 
 def load_models(model: str | None, challenger: str | None) -> dict[str, Recommender]:
@@ -161,4 +202,4 @@ def serve(model: str | None, challenger: str | None, host: str, port: int) -> No
         is_local = ip_address(listener.getsockname()[0]).is_loopback
         app = make_app(load_models(model, challenger), (*_LOOPBACK, where.lower()) if is_local else None)
         logger.info("serving http://%s:%d, end with Ctrl-C", where, listener.getsockname()[1])
-        uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])  # ends in order, then raises
+        make_server(app).run(sockets=[listener])  # ends in order, then raises

@@ -3,7 +3,7 @@
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -148,8 +148,16 @@ class TransformersEngine(Engine):
             yield list(zip(rows, completions, strict=True))
 
     @torch.inference_mode()
-    def complete(self, prompts: Sequence[TokenIds], requests: Sequence[ListRequest] = ()) -> list[TokenIds]:
-        """Return one completion's tokens a prompt, all in one batch; behind its end token there may be others."""
+    def complete(
+        self,
+        prompts: Sequence[TokenIds],
+        requests: Sequence[ListRequest] = (),
+        go_on: Callable[[], None] | None = None,
+    ) -> list[TokenIds]:
+        """Return one completion's tokens a prompt, all in one batch; behind its end token there may be others.
+
+        `go_on` is called after each token; what it raises ends the batch.
+        """
         width = max(map(len, prompts))
         # Padded with their own first tokens: the penalty reads the padding, too, and must find nothing new there.
         rows = [[ids[0]] * (width - len(ids)) + ids for ids in prompts]
@@ -160,16 +168,17 @@ class TransformersEngine(Engine):
             output = self._model.generate(
                 input_ids=torch.tensor(rows, device=device),
                 attention_mask=torch.tensor(mask, device=device),
-                **self._options(requests),
+                **self._options(requests, go_on),
             )
         finally:
             self._model.train(was_training)
         return output[:, width:].tolist()
 
-    def _options(self, requests: Sequence[ListRequest]) -> dict[str, Any]:
+    def _options(self, requests: Sequence[ListRequest], go_on: Callable[[], None] | None) -> dict[str, Any]:
         """Return the arguments of `generate` for one batch: how its lists are decoded."""
-        from convrec.generation.processors import CatalogConstraint  # noqa: PLC0415  (imports transformers: slow)
+        from convrec.generation.processors import CatalogConstraint, Interruption  # noqa: PLC0415  (imports transformers)
 
+        processors = [] if self._trie is None else [CatalogConstraint(self._trie, requests)]
         end, pad = self.tokenizer.eos_token_id, self.tokenizer.pad_token_id
         return {
             "do_sample": False,
@@ -178,7 +187,8 @@ class TransformersEngine(Engine):
             "top_k": None,
             "max_new_tokens": self._most_tokens(requests),
             "repetition_penalty": self._repetition_penalty,
-            "logits_processor": [] if self._trie is None else [CatalogConstraint(self._trie, requests)],
+            "logits_processor": processors,
+            "stopping_criteria": [] if go_on is None else [Interruption(go_on)],
             "pad_token_id": end if pad is None else pad,
             "eos_token_id": end,
         }

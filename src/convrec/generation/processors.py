@@ -1,9 +1,10 @@
-"""The catalog constraint for transformers' `generate`."""
+"""What acts on each token of transformers' `generate`: the catalog constraint, and a way to end it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
-from transformers import LogitsProcessor
+from transformers import LogitsProcessor, StoppingCriteria
 
 from convrec.generation.constraint import CatalogTrie, ConstraintState, ListRequest
 
@@ -72,3 +73,15 @@ class CatalogConstraint(LogitsProcessor):
                 f"CatalogConstraint: row {int(state.lost.nonzero()[0])} was given a token that is not allowed; "
                 "let no other processor or option of generate force or forbid tokens"
             )
+
+
+class Interruption(StoppingCriteria):
+    """Calls a function after each token; what it raises ends `generate`."""
+
+    def __init__(self, go_on: Callable[[], None]):
+        self._go_on = go_on
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **_: Any) -> torch.BoolTensor:
+        """Return that no row ends here."""
+        self._go_on()
+        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)  # type: ignore[return-value]

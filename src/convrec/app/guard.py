@@ -1,0 +1,131 @@
+"""What each request must keep to: limits of bytes and seconds, the machine's names; and the headers of every answer."""
+
+import asyncio
+from collections.abc import Collection
+
+from fastapi.responses import JSONResponse
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+MAX_BODY = 1_000_000  # bytes
+BODY_SECONDS = 20  # for the whole body of a request
+HEAD_SECONDS = 10  # for the request line and the headers
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'self'; img-src data:; frame-ancestors 'none'; form-action 'self'; base-uri 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class _Refused(Exception):
+    def __init__(self, status: int, reason: str):
+        super().__init__(reason)
+        self.status = status
+
+
+class Guard:
+    """ASGI middleware that reads each request's body whole before the application sees the request.
+
+    The bytes that arrive are counted, whatever the headers say. A longer body is refused with 413, a slower one with
+    408, and either connection is closed. With `hosts`, requests that name another host get 421.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str] | None = None):
+        self._app, self._hosts = app, hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        send = _with_headers(send)
+        try:
+            self._check_host(Headers(scope=scope))
+            body = await self._body(Headers(scope=scope), receive)
+        except _Refused as refused:
+            closing = {"Connection": "close"}  # the rest of the body is not read
+            await JSONResponse({"error": str(refused)}, refused.status, closing)(scope, receive, send)
+            return
+        if body is not None:
+            await self._app(scope, _replay(body, receive), send)
+
+    def _check_host(self, headers: Headers) -> None:
+        host = headers.get("host", "").lower()
+        host = host if host.endswith("]") else host.rpartition(":")[0] or host
+        if self._hosts is not None and host not in self._hosts:
+            raise _Refused(421, f"Host {host!r} is not served; ask for {', '.join(self._hosts)}")
+
+    async def _body(self, headers: Headers, receive: Receive) -> bytes | None:
+        """Return the body; None where the client left before its end."""
+        told = headers.get("content-length", "0")
+        too_long = _Refused(413, f"a question has at most {MAX_BODY:,} bytes; shorten it")
+        if not told.isdecimal() or int(told) > MAX_BODY:
+            raise too_long
+        body = bytearray()
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return None
+                    body += message.get("body", b"")
+                    if len(body) > MAX_BODY:
+                        raise too_long
+                    if not message.get("more_body", False):
+                        return bytes(body)
+        except TimeoutError:
+            raise _Refused(408, f"the question did not arrive within {BODY_SECONDS:g} s; send it again") from None
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that gives the whole body first."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replayed() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return replayed
+
+
+def _with_headers(send: Send) -> Send:
+    async def extended(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            MutableHeaders(scope=message).update(_HEADERS)
+        await send(message)
+
+    return extended
+
+
+class TimedHead(H11Protocol):
+    """uvicorn's connection, closed where a request's line and headers take too long: uvicorn waits for ever."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        """Let the time run while the connection awaits a request, from when it began to."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._stop()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(HEAD_SECONDS, self.timeout_keep_alive_handler)
+
+    def _stop(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
