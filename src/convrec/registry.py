@@ -108,7 +108,7 @@ def told_if_not_owner(what: str) -> Iterator[None]:
         ) from None
 
 
-def _signature() -> ModelSignature:
+def model_signature() -> ModelSignature:
     """Return what the pyfunc answers, and its parameters; MLflow has no schema for an input of several kinds."""
     from convrec.recommender import LIST_LENGTH  # noqa: PLC0415  (imports torch)
 
@@ -167,7 +167,7 @@ def register(params: Params, paths: Paths, parent_run: str | None, stage: str = 
             artifacts={name: str(path) for name, path in files.items()},
             model_config=asdict(Settings.of(params)),
             code_paths=[str(_PACKAGE)],
-            signature=_signature(),
+            signature=model_signature(),
             pip_requirements=[f"{name}=={version(name).split('+')[0]}" for name in packages],
             input_example=[f"Which {params.common.domain.items} would you recommend?"],
         )
