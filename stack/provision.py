@@ -1,13 +1,14 @@
 """What the servers need once: databases and their users, the bucket, the team's user, the work pools.
 
 Each step may be repeated: what is there stays, passwords become those of the variables. `python -m stack.provision STEP
-...` reads the environment; the containers and the native stack both do it this way.
+...` reads the environment, and in a container the secrets that are files; the native stack takes the same steps.
 """
 
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import boto3
 import psycopg2
@@ -94,16 +95,22 @@ def pools(variables: Variables) -> None:
             answer.raise_for_status()
 
 
+def given(secrets: Path = Path("/run/secrets")) -> dict[str, str]:
+    """Return the variables of the environment, and a container's secrets, each a file of its name."""
+    return {**os.environ, **{file.name: file.read_text().strip() for file in secrets.glob("*")}}
+
+
 STEPS: dict[str, Callable[[Variables], None]] = {"databases": databases, "bucket": bucket, "team": team, "pools": pools}
 
 
 def main() -> None:
     """Take the steps that the command line names, each tried again for a minute while its server is not yet there."""
+    variables = given()
     for name in sys.argv[1:]:
         deadline = time.monotonic() + 60
         while True:
             try:
-                STEPS[name](os.environ)
+                STEPS[name](variables)
                 break
             except (requests.ConnectionError, requests.Timeout, EndpointConnectionError, psycopg2.OperationalError):
                 if time.monotonic() > deadline:

@@ -16,6 +16,7 @@ from stack.settings import BUCKET, HOST, Settings
 
 _ROOT = Path(__file__).parent.parent
 _AUTH = _ROOT / "mlflow" / "basic_auth.ini"
+_MLFLOW_PLUGIN = Path(__file__).parent / "mlflow_plugin"
 _CLIENTS = ("MLFLOW_", "_MLFLOW_", "PREFECT_")
 _FOREIGN = (*_CLIENTS, "AWS_", "PG", "RCLONE_")
 
@@ -92,6 +93,7 @@ def _mlflow(settings: Settings) -> Launch:
         "MLFLOW_AUTH_ADMIN_PASSWORD": settings.secrets["MLFLOW_ADMIN_PASSWORD"],
         "MLFLOW_FLASK_SERVER_SECRET_KEY": settings.secrets["MLFLOW_SECRET_KEY"],
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(_MLFLOW_PLUGIN), os.environ.get("PYTHONPATH")))),
     }
     return Launch(command, environment, settings.folder)
 

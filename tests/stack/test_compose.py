@@ -19,6 +19,8 @@ FILE = ROOT / "docker-compose.yml"
 SERVERS = {"postgres", "s3", "mlflow", "prefect"}
 ONCE = {"storage", "accounts"}
 WORKERS = {"worker", "worker-gpu"}
+FILES = {"POSTGRES_PASSWORD"}  # secrets that are no variables
+VARIABLES = sorted(set(SECRETS) - FILES)
 REQUIRED = re.compile(r"\$\{([A-Z0-9_]+):\?")
 
 
@@ -84,9 +86,9 @@ def test_compose_resolves_the_file(compose, tmp_path):
     assert services["mlflow"]["environment"]["PGPASSWORD"] == "secret-of-MLFLOW_DB_PASSWORD"
 
 
-@pytest.mark.parametrize("name", SECRETS)
+@pytest.mark.parametrize("name", VARIABLES)
 def test_compose_refuses_an_unset_secret_by_its_name(compose, tmp_path, name):
-    secrets = {other: "x" for other in SECRETS if other != name}
+    secrets = {other: "x" for other in VARIABLES if other != name}
     for given in (secrets, {**secrets, name: ""}):
         done = config(compose, tmp_path, given)
         assert done.returncode != 0
@@ -108,7 +110,8 @@ def test_every_service_is_confined(described, name):
     assert service["cap_drop"] == ["ALL"]
     assert "privileged" not in service
     limits = service["deploy"]["resources"]["limits"]
-    assert set(limits) == {"cpus", "memory"}
+    assert set(limits) == {"cpus", "memory", "pids"}
+    assert limits["pids"] == (4096 if name in WORKERS else 512), "processes and threads"
     assert service["restart"] == ("on-failure:5" if name in ONCE else "unless-stopped")
     assert ("healthcheck" in service) == (name not in ONCE)
     assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
@@ -147,29 +150,61 @@ def test_workers_see_nothing_of_the_folder_but_its_history(described):
 
 def test_secrets_come_from_the_environment_only(described):
     text = FILE.read_text()
-    assert set(REQUIRED.findall(text)) == set(SECRETS)
+    assert set(REQUIRED.findall(text)) == set(VARIABLES)
     secret = re.compile(r"PASSWORD|SECRET|ACCESS_KEY|AUTH_STRING|TOKEN")
     for service in described["services"].values():
         for name, value in service.get("environment", {}).items():
-            assert bool(secret.search(name)) == bool(REQUIRED.search(str(value))), name
+            is_file = str(value).startswith("/run/secrets/")
+            assert bool(secret.search(name)) == (is_file or bool(REQUIRED.search(str(value)))), name
+
+
+def test_secrets_that_are_files_lie_in_the_ignored_folder(described):
+    """A container of a read-only root can have them as files only, not of a variable."""
+    assert described["secrets"] == {name: {"file": f".secrets/{name}"} for name in FILES}
+    users = {name for name, service in described["services"].items() if "secrets" in service}
+    assert users == {"postgres", "storage"}
+    environment = described["services"]["postgres"]["environment"]
+    assert environment["POSTGRES_PASSWORD_FILE"] == "/run/secrets/POSTGRES_PASSWORD"
+    assert {"/.secrets/", ".env"} <= set((ROOT / ".gitignore").read_text().splitlines())
+
+
+def test_workers_do_not_reach_the_database_and_the_object_store(described):
+    networks = {name: set(service["networks"]) for name, service in described["services"].items()}
+    assert set.union(*networks.values()) == set(described["networks"])
+    for worker in WORKERS:
+        assert not networks[worker] & (networks["postgres"] | networks["s3"])
+    for name, service in described["services"].items():
+        for other in service.get("depends_on", {}):
+            assert other in ONCE or networks[name] & networks[other], f"{name} must reach {other}"
+
+
+def test_a_step_reads_secrets_that_are_files(tmp_path, monkeypatch):
+    monkeypatch.setenv("PGHOST", "postgres")
+    (tmp_path / "POSTGRES_PASSWORD").write_text("of a file\n")
+    found = provision.given(tmp_path)
+    assert (found["PGHOST"], found["POSTGRES_PASSWORD"]) == ("postgres", "of a file")
+    assert "POSTGRES_PASSWORD" not in provision.given(tmp_path / "none")
 
 
 def test_the_example_names_every_secret_and_gives_none():
     lines = [line for line in (ROOT / ".env.example").read_text().splitlines() if line and not line.startswith("#")]
-    assert sorted(lines) == sorted(f"{name}=" for name in SECRETS)
+    assert sorted(lines) == sorted(f"{name}=" for name in VARIABLES)
 
 
 def test_the_recipe_of_the_example_makes_private_random_secrets(tmp_path):
     text = (ROOT / ".env.example").read_text()
     (tmp_path / ".env.example").write_text(text)
-    (recipe,) = [line.lstrip("# ") for line in text.splitlines() if "openssl" in line]
-    subprocess.run(["bash", "-c", recipe], cwd=tmp_path, check=True, timeout=60)
+    recipe = "\n".join(line.lstrip("# ") for line in text.splitlines() if "openssl" in line)
+    subprocess.run(["bash", "-ec", recipe], cwd=tmp_path, check=True, timeout=60)
     lines = [line for line in (tmp_path / ".env").read_text().splitlines() if line and not line.startswith("#")]
     made = dict(line.split("=", 1) for line in lines)
-    assert set(made) == set(SECRETS)
+    assert set(made) == set(VARIABLES)
+    made |= {name: (tmp_path / ".secrets" / name).read_text().strip() for name in FILES}
     assert len(set(made.values())) == len(SECRETS)
     assert all(re.fullmatch("[0-9a-f]{40}", value) for value in made.values())
     assert (tmp_path / ".env").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / ".secrets").stat().st_mode & 0o777 == 0o700
+    assert all((tmp_path / ".secrets" / name).stat().st_mode & 0o777 == 0o644 for name in FILES)
 
 
 def test_images_are_built_on_pinned_ones_with_the_locked_versions():
@@ -183,6 +218,10 @@ def test_images_are_built_on_pinned_ones_with_the_locked_versions():
         assert installs, name
         assert all("-c /tmp/constraints.txt" in line for line in installs)
         assert re.findall(r"^USER (\S+)", text, re.MULTILINE)[-1] == "10001"
+
+
+def test_the_image_of_mlflow_has_the_plugin(described):
+    assert "PYTHONPATH=/srv/stack/mlflow_plugin\n" in (ROOT / "mlflow" / "Dockerfile").read_text()
 
 
 def test_versions_in_the_names_of_images_are_the_locked_ones(described):
@@ -199,5 +238,5 @@ def test_what_runs_once_takes_known_steps_with_their_variables(described):
     source = (ROOT / "stack" / "provision.py").read_text()
     read = {*re.findall(r'variables\["([A-Z0-9_]+)"\]', source), *re.findall(r"variables\['([A-Z0-9_]+)'\]", source)}
     read |= {f"{role.upper()}_DB_PASSWORD" for role in provision.DATABASES.values()}
-    given = {name for service in ONCE for name in described["services"][service]["environment"]}
+    given = {name for service in ONCE for name in described["services"][service]["environment"]} | FILES
     assert given == read

@@ -1,7 +1,11 @@
 """The servers themselves, started natively: who is let in, what is where, what a restart keeps."""
 
 import os
+import shutil
 import stat
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,7 @@ from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
 
 from stack import Stack
 from stack.services import SERVICES
+from tests.project import ROOT
 
 FLOW = """
 from prefect import flow
@@ -111,6 +116,55 @@ def test_mlflow_team_cannot_make_users(native_stack):
     values = {"username": "friend", "password": "of twelve letters"}
     url = f"{native_stack.address('mlflow')}/api/2.0/mlflow/users/create"
     assert requests.post(url, json=values, auth=auth, timeout=30).status_code == 403
+
+
+@pytest.fixture
+def outside(native_stack) -> Iterator[Path]:
+    """A folder beside the stack's, with a secret: what the server's user can read and write."""
+    folder = native_stack.folder.parent / "outside"
+    folder.mkdir()
+    (folder / "secret.txt").write_text("a secret")
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("location", ["file://{0}", "{0}", "file:{0}", "../outside", "FILE://{0}"])
+def test_mlflow_neither_writes_nor_reads_files_of_its_machine(native_stack, outside, location, request):
+    """Whoever may create an experiment says where its artifacts are."""
+    variables = native_stack.environment()
+    team = requests.Session()
+    team.auth = variables["MLFLOW_TRACKING_USERNAME"], variables["MLFLOW_TRACKING_PASSWORD"]
+    url = native_stack.address("mlflow")
+    values = {"name": request.node.name, "artifact_location": location.format(outside)}
+    made = team.post(f"{url}/api/2.0/mlflow/experiments/create", json=values, timeout=30)
+    assert made.ok, made.text
+    experiment = made.json()["experiment_id"]
+    values = {"experiment_id": experiment, "start_time": 1}
+    run = team.post(f"{url}/api/2.0/mlflow/runs/create", json=values, timeout=30).json()["run"]["info"]["run_id"]
+    values = {"experiment_id": experiment, "name": "m"}
+    logged = team.post(f"{url}/api/2.0/mlflow/logged-models", json=values, timeout=30)
+    model = logged.json()["model"]["info"]["model_id"]
+    asked = [
+        team.post(f"{url}/ajax-api/2.0/mlflow/upload-artifact?run_uuid={run}&path=x.txt", data=b"x", timeout=30),
+        team.get(f"{url}/get-artifact?run_id={run}&path=secret.txt", timeout=30),
+        team.get(f"{url}/api/2.0/mlflow/artifacts/list?run_id={run}", timeout=30),
+        team.get(f"{url}/ajax-api/2.0/mlflow/logged-models/{model}/artifacts/files?artifact_file_path=x", timeout=30),
+    ]
+    for answered in asked:
+        assert (answered.status_code, answered.json()["error_code"]) == (400, "INVALID_PARAMETER_VALUE")
+        assert "in its own bucket only" in answered.text
+    assert [path.name for path in outside.rglob("*")] == ["secret.txt"]
+
+
+def test_the_bucket_is_the_only_store_of_the_server():
+    """Of all that MLflow knows; a scheme that a new release brings is to be refused, too."""
+    program = (
+        "from mlflow.store.artifact.artifact_repository_registry import get_registered_artifact_repositories as a\n"
+    )
+    program += "print(*(name for name, made in a().items() if made.__module__ != 'bucket_only'))"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "stack" / "mlflow_plugin")}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["s3", "runs", "models", "mlflow-artifacts"]
 
 
 @pytest.mark.parametrize("auth", [None, ("team", "wrong")])
