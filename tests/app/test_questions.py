@@ -20,7 +20,7 @@ class Slow:
         self.begun: list[str] = []
         self.dropped: list[str] = []
         self.asked = threading.Semaphore(0)
-        self.may_answer = threading.Event()
+        self.may_answer, self.has_dropped = threading.Event(), threading.Event()
 
     def knows(self, title: str) -> bool:
         return True
@@ -31,6 +31,7 @@ class Slow:
         while not self.may_answer.wait(0.005):
             if is_abandoned():
                 self.dropped += conversations
+                self.has_dropped.set()
                 raise Abandoned
         return [[]]
 
@@ -70,8 +71,7 @@ def test_abandoned_questions_are_dropped(served, slow):
     asked = [served.ask(conversation=word) for word in ("under way",)]
     assert slow.asked.acquire(timeout=30)
     asked += [served.ask(conversation=word) for word in ("waiting", "patient")]
-    while served.num_connections < 3:
-        served.get("/api/models")
+    assert served.get("/api/models")[0] == 200  # connections are accepted in their order
     asked[1].close()
     _wait_for(served, 2)
     asked[0].close()
@@ -84,8 +84,8 @@ def test_abandoned_questions_are_dropped(served, slow):
 
 def test_an_interrupted_server_waits_for_no_answer(slow, monkeypatch):
     monkeypatch.setattr("convrec.app.server._STOP_SECONDS", 0.1)
-    with serve({"champion": slow}) as served:
-        connection = served.ask(conversation="long")
+    with serve({"champion": slow}) as served, served.ask(conversation="long") as connection:
         assert slow.asked.acquire(timeout=30)
-    assert slow.begun == ["long"]
-    connection.close()
+        served.server.should_exit = True
+        assert answer(connection) == (503, {"error": "the server stops; ask again when it runs"})
+    assert slow.has_dropped.wait(30) and slow.dropped == ["long"]

@@ -41,14 +41,20 @@ class Guard:
             return
         send = _with_headers(send)
         try:
-            self._check_host(Headers(scope=scope))
-            body = await self._body(Headers(scope=scope), receive)
+            await self._answer(scope, receive, send)
         except _Refused as refused:
             closing = {"Connection": "close"}  # the rest of the body is not read
             await JSONResponse({"error": str(refused)}, refused.status, closing)(scope, receive, send)
-            return
-        if body is not None:
-            await self._app(scope, _replay(body, receive), send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        self._check_host(headers)
+        try:
+            body = await self._body(headers, receive)
+            if body is not None:
+                await self._app(scope, _replay(body, receive), send)
+        except asyncio.CancelledError:
+            raise _Refused(503, "the server stops; ask again when it runs") from None
 
     def _check_host(self, headers: Headers) -> None:
         host = headers.get("host", "").lower()
