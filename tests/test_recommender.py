@@ -70,13 +70,6 @@ def test_an_abandoned_question_ends_at_its_next_token():
     assert answer == RECOMMENDER.recommend(["a film"], 10) and len(asked) > 26
 
 
-@pytest.mark.parametrize("text", ["a film \ud800", "\udcff"])
-def test_text_that_is_no_unicode_is_told(text):
-    for conversation in (text, [{"role": "user", "content": text}]):
-        with pytest.raises(InputError, match=r"conversation 1: '\\ud[8c].*' at place . is no character"):
-            _lines(conversation, 3)
-
-
 def test_text_and_messages_are_the_same_conversation():
     text = "User: I loved Heat\nAssistant: why?\nUser: space"
     expected = RECOMMENDER.recommend([text], 4)

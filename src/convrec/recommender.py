@@ -3,7 +3,6 @@
 import difflib
 import json
 import logging
-import re
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -309,7 +308,6 @@ def messages_from(value: Any, place: int = 1) -> Messages:
     """
     where = f"conversation {place}"
     if isinstance(value, str):
-        _check_text(value, where)
         messages = messages_of(value)
     elif isinstance(value, Sequence):
         messages = [_message(message, where) for message in value]
@@ -323,16 +321,6 @@ def messages_from(value: Any, place: int = 1) -> Messages:
     return messages
 
 
-def _check_text(text: str, where: str) -> None:
-    """Raise `InputError` for text that UTF-8, and so no tokenizer, can hold."""
-    lone = re.search("[\ud800-\udfff]", text)
-    if lone:
-        raise InputError(
-            f"{where}: {lone[0]!r} at place {lone.start() + 1} is no character (half a surrogate pair, or a byte "
-            "that is not UTF-8); write the text in UTF-8"
-        )
-
-
 def _message(message: Any, where: str) -> dict[str, str]:
     if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
         raise InputError(f"{where}: {message!r:.60} is no message; give {{'role': 'user', 'content': 'words'}}")
@@ -341,5 +329,4 @@ def _message(message: Any, where: str) -> dict[str, str]:
         raise InputError(f"{where}: role {role!r} is not known; give one of {', '.join(_ROLES)}")
     if not isinstance(content, str):
         raise InputError(f"{where}: content {content!r:.60} is no text; give the words of the turn")
-    _check_text(content, where)
     return {"role": role, "content": content}
