@@ -1,6 +1,7 @@
 """The registered model as MLflow loads it: conversations in, ranked lists out. MLflow runs this file by itself."""
 
 import functools
+import importlib
 import logging
 from collections.abc import Iterable
 from typing import Any
@@ -8,7 +9,6 @@ from typing import Any
 import mlflow
 import numpy as np
 import pandas as pd
-from mlflow import pyfunc
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import INTERNAL_ERROR, INVALID_PARAMETER_VALUE
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
@@ -78,7 +78,7 @@ def _conversations(value: Any) -> list[Any]:
     if not isinstance(value, str | list):
         raise _refusal(f"inputs: {value!r:.60} is no conversation; give a text, a list of messages, or a list of those")
     is_one = isinstance(value, str) or (value and all(isinstance(message, dict) for message in value))
-    return [value] if is_one else value
+    return [value] if is_one else list(value)
 
 
 def _refusal(reason: str) -> MlflowException:
@@ -96,6 +96,7 @@ def _refuse_unknown_params() -> None:
 
     Models of other params in this process are left as they are.
     """
+    pyfunc: Any = importlib.import_module("mlflow.pyfunc")
     enforce = pyfunc._enforce_params_schema
     if hasattr(enforce, "__wrapped__"):  # a version was loaded before
         return

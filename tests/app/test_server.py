@@ -70,7 +70,7 @@ def test_what_cannot_be_answered_is_told_in_words(question, status, words):
         (b"[" * 100_000, 400, "parsing the body"),
         (b'{"conversation": "x", "n": ' + b"9" * 5000 + b"}", 400, "parsing the body"),
         (b'{"conversation": "a \\ud800"}', 400, "conversation 1: a NUL, or text that is not UTF-8"),
-        (b'{"messages": [{"role": "user", "content": "\\udfff"}]}', 400, "conversation 1: a NUL, or text that is not UTF-8"),
+        (b'{"messages": [{"role": "user", "content": "\\udfff"}]}', 400, "text that is not UTF-8"),
         (b'{"messages": [{"role": "\\udfff", "content": "x"}]}', 400, "role '\\udfff' is not known"),
         (b'{"conversation": "x", "deny": ["\\ud800"]}', 400, "deny: '\\ud800' is not in the catalog"),
         (b'{"conversation": "x", "\\ud800": 1}', 422, "body: Input should be a valid string"),
