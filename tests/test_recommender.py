@@ -128,7 +128,7 @@ def test_titles_are_denied_and_allowed_as_the_catalog_finds_them():
         (" \n", {}, "conversation 1: nothing is said in it"),
         ([], {}, "conversation 1: nothing is said in it"),
         (7, {}, "conversation 1: 7 is neither text nor a list of messages"),
-        ([{"role": "bot", "content": "x"}], {}, "conversation 1: role 'bot' is not known; give one of user"),
+        ([{"role": "narrator", "content": "x"}], {}, "conversation 1: role 'narrator' is not known; give one of user"),
         ([{"role": "user"}], {}, "conversation 1: {'role': 'user'} is no message"),
         ([{"role": "user", "content": None}], {}, "conversation 1: content None is no text"),
     ],

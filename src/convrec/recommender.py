@@ -13,7 +13,7 @@ import torch
 
 from convrec.config import load_params
 from convrec.data.catalog import Catalog, Item
-from convrec.data.conversations import messages_of
+from convrec.data.conversations import ROLES, messages_of, usable_role
 from convrec.data.mentions import Mentions
 from convrec.data.parquet import MAX_ITEMS, parquet_frame
 from convrec.data.titles import is_clean, line, title_and_year
@@ -35,7 +35,6 @@ Messages = list[dict[str, str]]
 Conversation = str | Sequence[Mapping[str, str]]
 
 LIST_LENGTH = 20  # items of a list where nothing else is asked for
-_ROLES = ("user", "assistant", "system")
 _BATCH = 64  # conversations at a time
 _MAX_LOGITS = 2**26  # numbers held at once when items are scored
 
@@ -324,9 +323,9 @@ def messages_from(value: Any, place: int = 1) -> Messages:
 def _message(message: Any, where: str) -> dict[str, str]:
     if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
         raise InputError(f"{where}: {message!r:.60} is no message; give {{'role': 'user', 'content': 'words'}}")
-    role, content = message["role"], message["content"]
-    if role not in _ROLES:
-        raise InputError(f"{where}: role {role!r} is not known; give one of {', '.join(_ROLES)}")
+    role, content = usable_role(message["role"]), message["content"]
+    if role is None:
+        raise InputError(f"{where}: role {message['role']!r:.60} is not known; give one of {', '.join(ROLES)}")
     if not isinstance(content, str):
         raise InputError(f"{where}: content {content!r:.60} is no text; give the words of the turn")
     return {"role": role, "content": content}

@@ -64,6 +64,49 @@ def test_titles_in_a_text(text, titles):
     assert MENTIONS.titles([text]) == titles
 
 
+UNSPACED = Mentions(
+    Catalog(
+        [
+            Item("英雄", 2002),
+            Item("花样年华", 2000),
+            Item("無間道", 2002),
+            Item("無間道II", 2003),
+            Item("七人の侍", 1954),
+            Item("もののけ姫", 1997),
+            Item("アバター", 2009),
+            Item("名探偵コナン 紺青の拳", 2019),
+            Item("ต้มยำกุ้ง", 2005),
+            Item("Heat", 1995),
+            Item("SPY×FAMILY CODE: White", 2023, aliases=("劇場版 SPY×FAMILY",)),
+        ]
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "titles"),
+    [
+        ("我喜欢花样年华，请推荐类似的电影", ["花样年华"]),
+        ("他是我们的英雄", []),
+        ("我喜欢《英雄》和花样年华", ["英雄", "花样年华"]),
+        ("英雄、花样年华、無間道", ["英雄", "花样年华", "無間道"]),
+        ("他是英雄（2002）", ["英雄"]),
+        ("無間道II比無間道好看", ["無間道II", "無間道"]),
+        ("昨日は七人の侍を見ました。もののけ姫も好き", ["七人の侍", "もののけ姫"]),
+        ("「アバター」みたいな映画", ["アバター"]),
+        ("アバター(2009)とアバターズ", ["アバター"]),
+        ("名探偵コナン 紺青の拳が好き", ["名探偵コナン 紺青の拳"]),
+        ("ผมชอบหนังต้มยำกุ้งมาก", ["ต้มยำกุ้ง"]),
+        ("ต้มยำกุ้", []),
+        ("推荐像Heat一样的电影", ["Heat"]),
+        ("我讨厌the heat，热", []),
+        ("我看了劇場版 spy×family很喜歡", ["劇場版 SPY×FAMILY"]),
+    ],
+)
+def test_titles_in_scripts_without_spaces(text, titles):
+    assert UNSPACED.titles([text]) == titles
+
+
 def test_a_text_of_many_lines_takes_no_longer_than_it_is_long():
     text = "\n" * 100_000 + "Her"
     assert MENTIONS.titles([text * 3]) == []

@@ -145,6 +145,15 @@ def test_what_is_no_day_of_these_times_is_told(value):
         usable_date(value)
 
 
+@pytest.mark.parametrize(
+    ("role", "canonical"),
+    [("User", "user"), ("HUMAN", "user"), (" Assistant ", "assistant"), ("gpt", "assistant"), ("System", "system")],
+)
+def test_roles_are_read_in_any_case_and_by_their_other_names(role, canonical):
+    messages = [{"role": role, "content": "x"}, {"role": "user", "content": "y"}]
+    assert usable_messages(messages)[0] == {"role": canonical, "content": "x"}
+
+
 def test_blank_messages_are_left_out_and_the_others_stay_as_they_are():
     words = "  two\r\nlines | and \u202e\u0301 "
     messages = [
@@ -167,8 +176,8 @@ def test_blank_messages_are_left_out_and_the_others_stay_as_they_are():
         ({"role": "user", "content": "x"}, "messages are no list"),
         (["hello"], "messages are no list"),
         ([None], "messages are no list"),
-        ([{"content": "x"}], "a role is none of system, user, assistant"),
-        ([{"role": "USER", "content": "x"}], "a role is none of"),
+        ([{"content": "x"}], "a role is none of user, assistant, system"),
+        ([{"role": "narrator", "content": "x"}], "a role is none of"),
         ([{"role": ["user"], "content": "x"}], "a role is none of"),
         ([{"role": "user"}], "content is no text"),
         ([{"role": "user", "content": 5}], "content is no text"),

@@ -20,6 +20,13 @@ def test_passages_are_found_in_any_spelling_and_stand_around_the_title():
     assert "matrix reloaded" in found["Matrix Reloaded"][0] and len(found["Matrix Reloaded"][0]) <= PASSAGE_LENGTH
 
 
+def test_passages_are_found_in_scripts_without_spaces():
+    texts = ["我喜欢花样年华，" + "很美" * 300, "他是我们的英雄", "没有"]
+    found = find_passages(["花样年华", "英雄"], texts)
+    assert set(found) == {"花样年华"} and "花样年华" in found["花样年华"][0]
+    assert len(found["花样年华"][0]) <= PASSAGE_LENGTH
+
+
 def _describer(tmp_path, server):
     return Describer(client_of(server, tmp_path), PROMPTS, ["User: that primer movie with the time box was confusing"])
 

@@ -1,7 +1,9 @@
 import numpy as np
 import pytest
+from scipy import sparse
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+from sklearn.feature_extraction.text import TfidfVectorizer
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
@@ -16,6 +18,46 @@ def test_tfidf_vectors_have_unit_length(catalog):
     vectors = TfidfEmbedder([item.text() for item in catalog.items]).embed_items(["crime and heist", "nothing known"])
     assert np.linalg.norm(vectors.toarray(), axis=1).round(6).tolist() == [1.0, 0.0]
     assert vectors.dtype == np.float32
+
+
+def test_the_terms_of_spaced_scripts_are_words_and_pairs(catalog):
+    """The vectors are those of scikit-learn's own analyzer, to the bit."""
+    texts = [item.text() for item in catalog.items] + ["Amélie loves the Übermensch of Сталкер, 기생충 & מים"]
+    plain = TfidfVectorizer(
+        ngram_range=(1, 2),
+        sublinear_tf=True,
+        stop_words="english",
+        token_pattern=r"(?u)\b\w[\w-]+\b",
+        dtype=np.float32,
+    ).fit(texts)
+    vectors = TfidfEmbedder(texts).embed_items(texts)
+    assert (vectors != sparse.csr_array(plain.transform(texts))).nnz == 0
+
+
+@pytest.mark.parametrize(
+    ("texts", "question", "best"),
+    [
+        (["花样年华 爱情", "英雄 武侠", "流浪地球 科幻"], "我想看武侠片，比如英雄", 1),
+        (["七人の侍 時代劇", "もののけ姫 アニメ", "東京物語 家族"], "アニメ映画でもののけ姫みたいなもの", 1),
+        (["ต้มยำกุ้ง แอ็คชั่น", "แฟนฉัน ตลก", "นางนาก สยองขวัญ"], "อยากดูหนังตลกเหมือนแฟนฉัน", 1),
+        (["Heat 犯罪 crime", "英雄 wuxia"], "something with crime", 0),
+    ],
+)
+def test_scripts_without_spaces_are_alike_by_their_characters(texts, question, best):
+    embedder = TfidfEmbedder(texts)
+    cosines = (embedder.embed_items(texts) @ embedder.embed_conversations([question]).T).toarray()[:, 0]
+    assert cosines.argmax() == best and cosines[best] > 1.2 * np.sort(cosines)[-2]
+
+
+@pytest.mark.parametrize(
+    ("texts", "question", "best"),
+    [(["The", "It", "Them"], "is it the one?", 1), (["😀", "😎😀", "🎲"], "🎲!", 2), (["!", "?"], "?", 1)],
+)
+def test_catalogs_of_stop_words_or_signs_have_vectors(texts, question, best):
+    embedder = TfidfEmbedder(texts)
+    cosines = (embedder.embed_items(texts) @ embedder.embed_conversations([question]).T).toarray()[:, 0]
+    assert np.linalg.norm(embedder.embed_items(texts).toarray(), axis=1).round(6).tolist() == [1.0] * len(texts)
+    assert cosines[best] == cosines.max() > 0
 
 
 def _make_model(folder, seed):

@@ -14,8 +14,19 @@ from convrec.errors import InputError
 from convrec.matching import Truth
 
 COLUMNS = ("conversation_id", "prompt_id", "date", "messages", "groundtruth", "seen_titles")
+ROLES = {  # and the other names that data sets have for them
+    "user": ("human", "seeker", "customer"),
+    "assistant": ("bot", "ai", "gpt", "model", "recommender", "agent"),
+    "system": ("developer",),
+}
+_CANONICAL_ROLES = {name: role for role, others in ROLES.items() for name in (role, *others)}
 SPLITS = ("train", "validation", "test")
 _ROLE = re.compile(r"^(User|Assistant|System): ", re.MULTILINE)
+
+
+def usable_role(value: object) -> str | None:
+    """Return the canonical role that a text names, in any case or by another name (`ROLES`); None where it is none."""
+    return _CANONICAL_ROLES.get(value.strip().lower()) if isinstance(value, str) else None
 
 
 def write_rows(rows: pd.DataFrame, path: Path) -> None:

@@ -2,16 +2,19 @@
 
 import re
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import NamedTuple
 
 import regex
 
 from convrec.data.catalog import Catalog
 from convrec.data.titles import LETTER, fold, normalise_unicode, without_accents
+from convrec.data.unspaced import UnspacedTitles, without_runs
 
 _WORD = regex.compile(rf"{LETTER}+(?:['’`]{LETTER}+)*|&")
-_YEAR_BEHIND = re.compile(r"[\"”’'*_]*\s?[(\[]\d{4}[)\]]")
+_YEAR_BEHIND = re.compile(r"[\"”’'*_」』》〉]*\s?[(\[（]\d{4}[)\]）]")
 _OPENING = {'"': '"', "“": "”", "‘": "’", "«": "»", "„": "“", "*": "*", "_": "_"}
+_OPENING |= {"「": "」", "『": "』", "《": "》", "〈": "〉", "【": "】"}
 _SENTENCE_END = ".!?…:;"
 _BEFORE_WORDS = ' \t\r\n"“‘(*_'
 _LOOK_BACK = 50  # characters before a title, in which its sentence's beginning is looked for
@@ -46,19 +49,21 @@ class Mentions:
     - it stands alone in quotes or emphasis: `"heat"`; or
     - it has three words or more, whatever its capitals: `the dark knight`; or
     - it is written with the catalog's capitals, a leading article aside: `Heat`, `the Matrix`. A number (`300`) needs
-      more than that, and so does a common word (`Her`, `Up`) that begins a sentence.
+      more than that, and so does a common word (`Her`, `Up`) that begins a sentence; or
+    - its script has no spaces between words, and `UnspacedTitles` takes it for a word: `我喜欢花样年华`.
     """
 
     def __init__(self, catalog: Catalog):
         self._by_first_word: dict[str, list[_Spelling]] = {}
-        for item in catalog.items:
-            for title in (item.title, *item.aliases):
-                words = _WORD.findall(title)
-                if words:
-                    plain = tuple(map(_plain, words))
-                    capitals = (word[0].isupper() and own != "and" for word, own in zip(words, plain, strict=True))
-                    spelling = _Spelling(plain, tuple(capitals), title)
-                    self._by_first_word.setdefault(spelling.words[0], []).append(spelling)
+        titles = [title for item in catalog.items for title in (item.title, *item.aliases)]
+        self._unspaced = UnspacedTitles(titles)
+        for title in titles:
+            words = _WORD.findall(title)
+            if words and without_runs(title) == title:
+                plain = tuple(map(_plain, words))
+                capitals = (word[0].isupper() and own != "and" for word, own in zip(words, plain, strict=True))
+                spelling = _Spelling(plain, tuple(capitals), title)
+                self._by_first_word.setdefault(spelling.words[0], []).append(spelling)
         for spellings in self._by_first_word.values():
             spellings.sort(key=lambda spelling: -len(spelling.words))
 
@@ -73,26 +78,31 @@ class Mentions:
 
     def _titles_of(self, text: str) -> list[str]:
         text = normalise_unicode("NFC", text)
-        found = list(_WORD.finditer(text))
+        named, others, end = [], [], 0  # the titles of scripts without spaces, and the text between them
+        for place in self._unspaced.places(text):
+            if place.is_word or _is_marked(text, place.start, place.end):
+                named.append((place.start, place.title))
+                others += [text[end : place.start], " " * (place.end - place.start)]
+                end = place.end
+        found = list(_WORD.finditer(without_runs("".join([*others, text[end:]]))))
         words = [_plain(match.group()) for match in found]
-        titles: list[str] = []
         at = 0
         while at < len(words):
-            named: list[_Spelling] = []  # those of the longest title, which several items can share but for its signs
+            same: list[_Spelling] = []  # those of the longest title, which several items can share but for its signs
             for spelling in self._spellings(words[at]):
                 end = at + len(spelling.words)
-                if named and len(spelling.words) < len(named[0].words):
+                if same and len(spelling.words) < len(same[0].words):
                     break
                 if _are_words(words[at:end], spelling.words) and _is_named(text, found[at:end], spelling):
-                    named.append(spelling)
-            titles += _as_written(named, text, found[at].start())
-            at += len(named[0].words) if named else 1
-        return titles
+                    same.append(spelling)
+            named += [(found[at].start(), title) for title in _as_written(same, text, found[at].start())]
+            at += len(same[0].words) if same else 1
+        return [title for _, title in sorted(named, key=itemgetter(0))]
 
 
-def _as_written(named: list[_Spelling], text: str, start: int) -> list[str]:
+def _as_written(same: list[_Spelling], text: str, start: int) -> list[str]:
     """Return the titles of spellings of the same words: the one that stands there to the letter, else all."""
-    titles = [spelling.title for spelling in named]
+    titles = [spelling.title for spelling in same]
     exact = [title for title in titles if len(titles) > 1 and fold(text[start : start + len(title)]) == fold(title)]
     return [max(exact, key=len)] if exact else titles
 
@@ -111,7 +121,7 @@ def _is_named(text: str, matches: list[regex.Match[str]], spelling: _Spelling) -
     start, end = matches[0].start(), matches[-1].end()
     if "\n" in text[start:end]:
         return False
-    if _YEAR_BEHIND.match(text, end) or _is_quoted(text, start, end) or len(spelling.words) >= _PHRASE:
+    if _is_marked(text, start, end) or len(spelling.words) >= _PHRASE:
         return True
     if all(word.isdecimal() for word in spelling.words):
         return False
@@ -129,5 +139,8 @@ def _begins_sentence(text: str, start: int) -> bool:
     return not head or head[-1] in _SENTENCE_END or "\n" in before[len(head) :]
 
 
-def _is_quoted(text: str, start: int, end: int) -> bool:
+def _is_marked(text: str, start: int, end: int) -> bool:
+    """Tell whether what stands there is marked as a title: by a year behind it, by quotes or by emphasis."""
+    if _YEAR_BEHIND.match(text, end):
+        return True
     return start > 0 and end < len(text) and _OPENING.get(text[start - 1]) == text[end]

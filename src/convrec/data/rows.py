@@ -9,11 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from convrec.data.catalog import Catalog, Item, title_of
-from convrec.data.conversations import prompt_key
+from convrec.data.conversations import ROLES, prompt_key, usable_role
 from convrec.data.quarantine import Quarantine
 from convrec.data.titles import is_clean, line, usable_id, usable_title
 
-ROLES = ("system", "user", "assistant")
 FIRST_YEAR, LAST_YEAR = 1990, 2099
 _BAD_DATE = f"date is no day from {FIRST_YEAR} to {LAST_YEAR}"
 LONGEST_CONVERSATION = 1_000_000  # characters of its messages together
@@ -35,8 +34,8 @@ def usable_messages(value: Any) -> list[dict[str, str]]:
         raise ValueError("messages are no list of {role, content}")
     messages = []
     for message in value:
-        role, content = message.get("role"), message.get("content")
-        if role not in ROLES:
+        role, content = usable_role(message.get("role")), message.get("content")
+        if role is None:
             raise ValueError(f"a role is none of {', '.join(ROLES)}")
         if not isinstance(content, str):
             raise ValueError("a message's content is no text")

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from convrec.data.titles import normalise
+from convrec.data.unspaced import UnspacedTitles, without_runs
 from convrec.demonstrations.chat import ChatClient
 from convrec.demonstrations.teacher_prompts import Prompts
 
@@ -26,15 +27,20 @@ def find_passages(titles: Iterable[str], texts: Iterable[str]) -> dict[str, list
     Titles of a single short word are not looked for: as words they mean something else.
     """
     wanted: dict[str, list[str]] = {}
-    for title in dict.fromkeys(titles):
-        if len(normalise(title)) > 5:
+    titles = list(dict.fromkeys(titles))
+    for title in titles:
+        if len(normalise(title)) > 5 and without_runs(title) == title:
             wanted.setdefault(normalise(title), []).append(title)
     by_first: dict[str, set[int]] = {}  # the first word of a title -> the lengths, in words, of such titles
     for key in wanted:
         words = key.split()
         by_first.setdefault(words[0], set()).add(len(words))
+    unspaced = UnspacedTitles(titles)
     found: dict[str, list[str]] = {}
     for text in texts:
+        places = (place for place in unspaced.places(text) if place.is_word)
+        for title, start in {place.title: place.start for place in places}.items():
+            _keep(found, title, _around(text, title, start / len(text)))
         words = normalise.__wrapped__(text).split()  # not kept in its cache
         named: dict[str, int] = {}
         for at, word in enumerate(words):
@@ -44,10 +50,14 @@ def find_passages(titles: Iterable[str], texts: Iterable[str]) -> dict[str, list
                     named.setdefault(key, at)
         for key, at in named.items():
             for title in wanted[key]:
-                passages = found.setdefault(title, [])
-                if len(passages) < PASSAGES:
-                    passages.append(_around(text, title, at / len(words)))
+                _keep(found, title, _around(text, title, at / len(words)))
     return found
+
+
+def _keep(found: dict[str, list[str]], title: str, passage: str) -> None:
+    passages = found.setdefault(title, [])
+    if len(passages) < PASSAGES:
+        passages.append(passage)
 
 
 def _around(text: str, title: str, share: float) -> str:

@@ -2,8 +2,9 @@
 
 import hashlib
 import logging
+import re
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -11,6 +12,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.feature_extraction.text import TfidfVectorizer
 
+from convrec.data.unspaced import ngrams, without_runs
 from convrec.demonstrations.scores import Matrix
 from convrec.errors import InputError
 
@@ -29,17 +31,31 @@ class Embedder(Protocol):
         """Return one unit row a conversation, likewise."""
 
 
+_words_and_pairs: Callable[[str], list[str]] = TfidfVectorizer(
+    ngram_range=(1, 2), stop_words="english", token_pattern=r"(?u)\b\w[\w-]+\b"
+).build_analyzer()
+_WORD_OR_SIGN = re.compile(r"\w+|[^\w\s]")
+
+
+def _terms(text: str) -> list[str]:
+    """Return the terms of a text: words and word pairs without stop words; n-grams in scripts without spaces."""
+    return [*_words_and_pairs(without_runs(text)), *ngrams(text)]
+
+
+def _every_term(text: str) -> list[str]:
+    """Return each word of a text, stop words too, and each sign."""
+    return _WORD_OR_SIGN.findall(text.lower())
+
+
 class TfidfEmbedder:
-    """TF-IDF over words and word pairs, fitted on the catalog's texts; needs no model."""
+    """TF-IDF over the terms of texts (see `_terms`), fitted on the catalog's; needs no model.
+
+    If none of the catalog's texts has a term, as with titles that are stop words or emoji alone, words and signs count.
+    """
 
     def __init__(self, catalog_texts: Sequence[str]):
-        self._vectorizer = TfidfVectorizer(
-            ngram_range=(1, 2),
-            sublinear_tf=True,
-            stop_words="english",
-            token_pattern=r"(?u)\b\w[\w-]+\b",
-            dtype=np.float32,
-        )
+        analyzer = _terms if any(map(_terms, catalog_texts)) else _every_term
+        self._vectorizer = TfidfVectorizer(analyzer=analyzer, sublinear_tf=True, dtype=np.float32)
         self._vectorizer.fit(catalog_texts)
 
     def embed_items(self, texts: Sequence[str]) -> sparse.csr_array:
