@@ -4,16 +4,18 @@ The design is that of STATIC (arXiv 2602.22647): the trie is flattened to CSR ar
 mask, and a step of decoding is a few tensor operations for the whole batch, on the model's device.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
 from convrec.errors import InputError
-from convrec.generation.line_tokens import LineTokens, Tokens, generation_prompt, tokenize_lines
+from convrec.generation.line_tokens import generation_prompt, tokenize_batches
+from convrec.generation.trie_build import Edges, Sequences, collect
 
 # The roots, which are the first nodes: where the next token begins a line. Which of them depends on whether it is the
 # first line, and on whether another follows. At DONE the list is at its end.
@@ -22,7 +24,7 @@ _NUM_ROOTS = 5
 _START = (DONE, FIRST_AND_LAST, FIRST_OF_MORE)  # the root of a list by the lines that remain, 2 for any more
 _NEXT = (DONE, LATER_AND_LAST, LATER_OF_MORE)
 
-_ALWAYS = 2**30  # count of the column that is always open: closing cannot bring it to 0
+_TOKEN = 2**32 - 1  # of a key: the token
 
 
 @dataclass(frozen=True)
@@ -36,28 +38,23 @@ class ListRequest:
 
 @dataclass(frozen=True, eq=False)
 class CatalogTrie:
-    """The token sequences of C catalog lines as a trie of N nodes and E edges, in CSR form; all arrays are int64.
+    """The token sequences of C catalog lines as a trie of N nodes and E edges, in CSR form.
 
     The edges of node x are `pointers[x]` to `pointers[x + 1]`, their tokens ascending; edge e leads to node
     e + 5 (the roots have no edge to them). A sequence ends with its newline or with EOS, so that none is the
-    beginning of another and every leaf is one item.
-
-    What is open below a node is counted in a column of the batch's state: columns 0 to C - 1 are the items, column C
-    is always open, and each further one is a set of items that some node stands for; nodes of equal sets share it.
+    beginning of another and every leaf is one item. The P leaves are numbered depth first: those below edge e are
+    `low[e]` to `high[e]`. The edges of DONE have none: theirs are P to P.
     """
 
-    pointers: torch.Tensor  # (N + 1,)
-    tokens: torch.Tensor  # (E,)
-    keys: torch.Tensor  # (E,) parent * 2**32 + token, ascending: what a step is looked up in
-    items: torch.Tensor  # (N,) the item of a leaf, C for other nodes
-    columns: torch.Tensor  # (N,)
-    item_columns: torch.Tensor  # (C + 1, D) the columns that an item counts in, filled up with C
-    sizes: torch.Tensor  # (sets,) how many items a further column counts
-    layers: torch.Tensor  # (6,) the dense layer of a root; -1 for DONE, and for all other nodes (the last)
-    first_tokens: torch.Tensor  # (layers, C) the first token of an item
-    first_columns: torch.Tensor  # (layers, C) and the column of the node behind it
-    lengths: torch.Tensor  # (C,) tokens of an item, the most that any place takes
-    roots: torch.Tensor  # (2, 3) _START and _NEXT, where equal roots are one
+    pointers: torch.Tensor  # (N + 1,) int32
+    keys: torch.Tensor  # (E,) int64, parent * 2**32 + token, ascending: what a step is looked up in
+    low: torch.Tensor  # (E,) int32
+    high: torch.Tensor  # (E,) int32
+    items: torch.Tensor  # (P + 1,) int32, the item of a leaf; the last is C, which is none
+    first_edges: torch.Tensor  # (P,) int32, the edge by which a leaf's root is left
+    leaves: torch.Tensor  # (C, D) int32, the leaves of an item, one below each distinct root
+    lengths: torch.Tensor  # (C,) int32, tokens of an item, the most that any place takes
+    roots: torch.Tensor  # (2, 3) int64, _START and _NEXT, where equal roots are one
 
     @classmethod
     def build(cls, lines: Sequence[str], tokenizer: Any, context: str | None = None) -> "CatalogTrie":
@@ -71,8 +68,8 @@ class CatalogTrie:
         if tokenizer.eos_token_id is None:
             raise InputError("tokenizer: it has no EOS token, which must end a list; set its eos_token")
         prompt = generation_prompt(tokenizer) if context is None else context
-        rows = tokenize_lines(lines, tokenizer, prompt)
-        return _build(rows, tokenizer.eos_token_id, tokenizer.pad_token_id)
+        places = collect(tokenize_batches(lines, tokenizer, prompt))
+        return _build(places, tokenizer.eos_token_id, tokenizer.pad_token_id)
 
     @classmethod
     def load(cls, path: str | Path) -> "CatalogTrie":
@@ -101,35 +98,50 @@ class CatalogTrie:
         """The memory that the arrays take, in bytes."""
         return sum(value.nbytes for value in self._arrays().values())
 
-    @property
+    @cached_property
     def vocab_size(self) -> int:
         """The least vocabulary that has all tokens of the trie."""
-        return int(self.tokens.max()) + 1
+        return int((self.keys & _TOKEN).max()) + 1
+
+    @cached_property
+    def root_leaves(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The first leaf below each root, and the one behind the last. Shape: (5,) each."""
+        starts, ends = self.pointers[:_NUM_ROOTS].long(), self.pointers[1 : _NUM_ROOTS + 1].long()
+        some = starts < ends
+        low = torch.where(some, self.low[starts], 0)
+        return low.long(), torch.where(some, self.high[(ends - 1).clamp(min=0)], 0).long()
 
     def longest(self, length: int) -> int:
         """Return a bound on the tokens of a list of so many items, EOS included: the `max_new_tokens` that it needs."""
         return int(self.lengths.topk(min(length, self.num_items)).values.sum())
 
-    def open_items(self, requests: Sequence[ListRequest]) -> torch.Tensor:
-        """Return which items each request may hold, as booleans (B, C) on the CPU.
+    def check(self, requests: Iterable[ListRequest]) -> None:
+        """Raise `InputError` for a list of no items or of more than are open, and for an item that is not there."""
+        for request in requests:
+            self.listed(request)
 
-        Raises `InputError` for a list of no items or of more than are open, and for an item that is not there.
+    def listed(self, request: ListRequest) -> tuple[np.ndarray, bool]:
+        """Return the items that are open to a request, or those that are closed to it, and whether it is the former.
+
+        Of the two, the fewer. Raises `InputError` as `check` does.
         """
-        rows = np.ones((len(requests), self.num_items), dtype=bool)
-        for is_open, request in zip(rows, requests, strict=True):
-            if request.allowed is not None:
-                is_open[:] = False
-                is_open[self._indices(request.allowed, "allowed")] = True
-            is_open[self._indices(request.banned, "banned")] = False
-            if not 1 <= request.length <= is_open.sum():
-                raise InputError(
-                    f"a list of {request.length} items is asked for, and {is_open.sum()} of the "
-                    f"catalog's {self.num_items} are left for it; ask for 1 to that many, or allow more"
-                )
-        return torch.from_numpy(rows)
+        banned = self._indices(request.banned, "banned")
+        if request.allowed is None:
+            some, is_open, num_open = banned, False, self.num_items - len(banned)
+        else:
+            some, is_open = np.setdiff1d(self._indices(request.allowed, "allowed"), banned), True
+            num_open = len(some)
+            if num_open > self.num_items // 2:
+                some, is_open = np.setdiff1d(np.arange(self.num_items), some), False
+        if not 1 <= request.length <= num_open:
+            raise InputError(
+                f"a list of {request.length} items is asked for, and {num_open} of the "
+                f"catalog's {self.num_items} are left for it; ask for 1 to that many, or allow more"
+            )
+        return some, is_open
 
     def _indices(self, items: Collection[int], name: str) -> np.ndarray:
-        indices = np.fromiter(items, dtype=np.int64, count=len(items))
+        indices = np.unique(np.fromiter(items, dtype=np.int64, count=len(items)))
         if len(indices) and not 0 <= indices.min() <= indices.max() < self.num_items:
             wrong = next(i for i in indices.tolist() if not 0 <= i < self.num_items)
             raise InputError(f"{name}: {wrong} is no item; the catalog's are 0 to {self.num_items - 1}")
@@ -139,119 +151,47 @@ class CatalogTrie:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-def _build(lines: Sequence[LineTokens], eos: int, pad: int | None) -> CatalogTrie:
-    num_items, places = len(lines), [list(place) for place in zip(*lines, strict=True)]
-    # a root whose lines are written as at another's is that other; the order of LineTokens is that of the roots
+def _build(places: Sequence[Sequences], eos: int, pad: int | None) -> CatalogTrie:
+    """Return the trie of the lines' tokens in each place, in the order of the roots (that of `LineTokens`)."""
+    num_items = len(places[0].lengths)
+    # a root whose lines are written as at another's is that other
     alias = list(range(_NUM_ROOTS))
     for first, later in ((FIRST_OF_MORE, LATER_OF_MORE), (FIRST_AND_LAST, LATER_AND_LAST)):
-        if places[first] == places[later]:
+        if places[first].equals(places[later]):
             alias[first] = later
     distinct = [root for root in range(DONE) if alias[root] == root]
-    written = [
-        (root, line if root in (FIRST_OF_MORE, LATER_OF_MORE) else (*line, eos), item)
-        for root in distinct
-        for item, line in enumerate(places[root])
-    ]
-    written += [(DONE, (token,), num_items) for token in {eos, eos if pad is None else pad}]
-    written.sort()
-    roots, leaf_items = (np.array([row[column] for row in written]) for column in (0, 2))
-    edges = _Edges.of(roots, [sequence for _, sequence, _ in written])
-    num_nodes = _NUM_ROOTS + len(edges.tokens)
-    items = np.full(num_nodes, num_items)
-    items[_NUM_ROOTS + edges.last] = leaf_items
-    sets = _ItemSets(leaf_items, num_items)
-    columns = np.array(
-        [num_items] * _NUM_ROOTS
-        + [sets.column(low, high) for low, high in zip(edges.low.tolist(), edges.high.tolist(), strict=True)]
-    )
-    layers = np.full(_NUM_ROOTS + 1, -1)
-    firsts: list[np.ndarray] = []  # token and column of every item, a layer; roots where they are equal share it
-    for root in distinct:
-        at = np.flatnonzero(roots == root)[np.argsort(leaf_items[roots == root])]
-        of_items = np.stack([edges.tokens[edges.first[at]], columns[_NUM_ROOTS + edges.first[at]]])
-        equal = [layer for layer, other in enumerate(firsts) if np.array_equal(of_items, other)]
-        layers[root] = equal[0] if equal else len(firsts)
-        firsts += [] if equal else [of_items]
+    ends = sorted({eos, eos if pad is None else pad})
+    whole = [places[r] if r in (FIRST_OF_MORE, LATER_OF_MORE) else places[r].ended(eos) for r in distinct]
+    roots = np.repeat([*distinct, DONE], [*(num_items for _ in distinct), len(ends)])
+    edges = Edges.of(Sequences.concatenate([*whole, Sequences.of([(token,) for token in ends])]), roots, _NUM_ROOTS)
+    num_leaves = num_items * len(distinct)  # those of DONE come behind
+    leaves = edges.leaf[:num_leaves].reshape(len(distinct), num_items)
+    items, first_edges = np.full(num_leaves + 1, num_items), np.empty(num_leaves, np.int64)
+    items[leaves] = np.arange(num_items)
+    first_edges[leaves] = edges.first[:num_leaves].reshape(leaves.shape)
+    is_last = [place in (FIRST_AND_LAST, LATER_AND_LAST) for place in range(DONE)]
+    parents = edges.keys >> 32
     arrays = {
-        "pointers": np.searchsorted(edges.parents, np.arange(num_nodes + 1)),
-        "tokens": edges.tokens,
-        "keys": (edges.parents << 32) + edges.tokens,
+        "pointers": np.searchsorted(parents, np.arange(_NUM_ROOTS + len(parents) + 1)),
+        "low": edges.low.clip(max=num_leaves),
+        "high": edges.high.clip(max=num_leaves),
         "items": items,
-        "columns": columns,
-        "item_columns": sets.item_columns(),
-        "sizes": [high - low for low, high in sets.ranges],
-        "layers": layers,
-        "first_tokens": [tokens for tokens, _ in firsts],
-        "first_columns": [of_token for _, of_token in firsts],
-        "lengths": [max(len(first), len(only) + 1, len(later), len(last) + 1) for first, only, later, last in lines],
-        "roots": [[alias[root] for root in by_remaining] for by_remaining in (_START, _NEXT)],
+        "first_edges": first_edges,
+        "leaves": leaves.T,
+        "lengths": np.max([own.lengths + last for own, last in zip(places, is_last, strict=True)], axis=0),
     }
-    return CatalogTrie(**{name: torch.as_tensor(np.asarray(value, np.int64)) for name, value in arrays.items()})
-
-
-class _Edges(NamedTuple):
-    """The E edges of the trie of S sorted sequences, level by level, so that the edges of a node are neighbours."""
-
-    parents: np.ndarray  # (E,) nodes
-    tokens: np.ndarray  # (E,)
-    low: np.ndarray  # (E,) the first of the sequences below the edge
-    high: np.ndarray  # (E,) behind the last
-    first: np.ndarray  # (S,) the edge of a sequence's first token
-    last: np.ndarray  # (S,) and of its last
-
-    @classmethod
-    def of(cls, roots: np.ndarray, sequences: Sequence[Tokens]) -> "_Edges":
-        lengths = np.array([len(sequence) for sequence in sequences])
-        exists = np.arange(lengths.max()) < lengths[:, None]
-        tokens = np.full(exists.shape, -1, dtype=np.int64)
-        tokens[exists] = [token for sequence in sequences for token in sequence]
-        differs = np.ones(tokens.shape, dtype=bool)  # from the sequence before, in this token or an earlier one
-        differs[1:] = tokens[1:] != tokens[:-1]
-        differs[1:, 0] |= roots[1:] != roots[:-1]
-        starts = (np.logical_or.accumulate(differs, axis=1) & exists).T
-        edge = np.cumsum(starts.ravel()).reshape(starts.shape) - 1  # (L, S)
-        levels, low = np.nonzero(starts)
-        parents = np.where(levels == 0, roots[low], _NUM_ROOTS + edge[levels - 1, low])
-        high = low + np.bincount(edge[exists.T], minlength=len(low))
-        last = edge[lengths - 1, np.arange(len(lengths))]
-        return cls(parents, tokens[low, levels], low, high, edge[0], last)
-
-
-class _ItemSets:
-    """The distinct sets of two or more items that nodes stand for, numbered as columns behind the items' own."""
-
-    def __init__(self, leaf_items: np.ndarray, num_items: int):
-        self._leaf_items, self._num_items = leaf_items, num_items
-        self._columns: dict[bytes, int] = {}
-        self.ranges: list[tuple[int, int]] = []
-
-    def column(self, low: int, high: int) -> int:
-        """Return the column of the items of these leaves."""
-        if high - low == 1:
-            return int(self._leaf_items[low])
-        column = self._columns.setdefault(
-            np.sort(self._leaf_items[low:high]).tobytes(), self._num_items + 1 + len(self.ranges)
-        )
-        if column > self._num_items + len(self.ranges):
-            self.ranges.append((low, high))
-        return column
-
-    def item_columns(self) -> np.ndarray:
-        """Return the columns of every item, filled up with the one that is always open."""
-        columns: list[list[int]] = [[item] for item in range(self._num_items)]
-        for column, (low, high) in enumerate(self.ranges, start=self._num_items + 1):
-            for item in self._leaf_items[low:high].tolist():
-                columns[item].append(column)
-        filled = np.full((self._num_items, max(map(len, columns))), self._num_items)
-        for item, own in enumerate(columns):
-            filled[item, : len(own)] = own
-        return filled
+    tensors = {name: torch.from_numpy(value.astype(np.int32, order="C")) for name, value in arrays.items()}
+    by_remaining = torch.tensor([[alias[root] for root in by_remaining] for by_remaining in (_START, _NEXT)])
+    return CatalogTrie(keys=torch.from_numpy(edges.keys), roots=by_remaining, **tensors)
 
 
 class ConstraintState:
     """Where each of B lists stands in the trie, and what is still open to it; it lives on the trie's device.
 
-    Rows can be given other lists (`put`), and every method takes the rows that it is about, by default all.
+    A row holds the leaves of the items that set it apart: those closed to it, or those open to it, whichever are
+    fewer, and those that it has written. Of all rows they are one sorted array, so that the leaves among those below
+    an edge are counted by two look-ups. Rows can be given other lists (`put`), and every method takes the rows that it
+    is about, by default all.
     """
 
     def __init__(
@@ -263,28 +203,22 @@ class ConstraintState:
         """
         if vocab_size < trie.vocab_size:
             raise InputError(f"vocabulary of {vocab_size} tokens: the catalog needs {trie.vocab_size}; take its model")
-        device, size, num_layers = trie.tokens.device, capacity or len(requests), len(trie.first_tokens)
+        device, size = trie.keys.device, capacity or len(requests)
         self.vocab_size = vocab_size
         self._trie = trie
-        self._degrees = trie.pointers.diff()  # 0 at a leaf
+        self._num_leaves = len(trie.first_edges)
         self._rows = torch.arange(size, device=device)
         self._nodes = torch.full((size,), DONE, device=device)
         self._remaining = torch.zeros(size, dtype=torch.int64, device=device)
-        self._all_counts = torch.cat(
-            [torch.ones_like(trie.lengths), trie.sizes.new_tensor([_ALWAYS]), trie.sizes]
-        ).int()
-        self._counts = self._all_counts.repeat(size, 1)
-        self._taken = self._counts.new_tensor(-1)
-        # 0 for the first tokens of what is open, else -inf: to add is far quicker than to choose by booleans. A row of
-        # these for each list and layer; the last one is that of lists which stand below a root.
-        self._all_bias = torch.full((num_layers, vocab_size), -torch.inf, device=device)
-        self._all_bias.scatter_(1, trie.first_tokens, 0.0)
-        self._below = size * num_layers
-        self._bias = self._all_bias.new_empty((self._below + 1, vocab_size))
-        self._bias[self._below] = -torch.inf
-        self._bias_rows = torch.arange(self._below, device=device).view(size, num_layers)
-        layers = trie.layers[torch.arange(len(self._degrees), device=device).clamp(max=_NUM_ROOTS)]
-        self._layers = torch.where(layers >= 0, layers, self._below)  # of a node
+        self._is_open = torch.zeros(size, dtype=torch.int64, device=device)  # 1 for rows to which all is open at first
+        self._keys = torch.empty(0, dtype=torch.int64, device=device)  # row * leaves + leaf, ascending
+        self._signs = torch.empty(0, dtype=torch.int64, device=device)  # 1 where the leaf is opened, -1 where closed
+        self._sums = torch.zeros(1, dtype=torch.int64, device=device)  # of the signs before a key
+        # 0 for the first tokens of a root, else -inf: to add is far quicker than to choose by booleans. The last row is
+        # that of lists which stand below a root, and of those to which nothing is open at first.
+        self._layers, biases = _root_biases(trie, vocab_size)
+        self._below = len(biases) - 1
+        self._bias = biases
         self.lost = torch.zeros(size, dtype=torch.bool, device=device)  # rows that were given a token not allowed
         self.put(self._rows[: len(requests)], requests)
 
@@ -295,15 +229,17 @@ class ConstraintState:
 
     def put(self, rows: torch.Tensor, requests: Sequence[ListRequest]) -> None:
         """Begin these lists in these rows."""
-        trie = self._trie
-        is_open = trie.open_items(requests).to(rows.device)
+        listed = [self._trie.listed(request) for request in requests]
         length = torch.tensor([request.length for request in requests], dtype=torch.int64, device=rows.device)
-        self._counts[rows] = self._all_counts
-        self._bias[self._bias_rows[rows]] = self._all_bias
-        row, items = (~is_open).nonzero(as_tuple=True)
-        self._close(rows[row], items)
+        opened = torch.tensor([is_open for _, is_open in listed], dtype=torch.int64, device=rows.device)
+        kept = ~torch.isin(self._keys // self._num_leaves, rows)
+        self._keys, self._signs = self._keys[kept], self._signs[kept]
+        sizes = torch.tensor([len(items) for items, _ in listed], dtype=torch.int64, device=rows.device)
+        items = torch.from_numpy(np.concatenate([np.empty(0, np.int64), *(items for items, _ in listed)]))
+        self._add(rows.repeat_interleave(sizes), items.to(rows.device), (2 * opened - 1).repeat_interleave(sizes))
+        self._is_open[rows] = 1 - opened
         self._remaining[rows] = length
-        self._nodes[rows] = trie.roots[0, length.clamp(max=2)]
+        self._nodes[rows] = self._trie.roots[0, length.clamp(max=2)]
         self.lost[rows] = False
 
     def allowed(self, rows: torch.Tensor | None = None) -> torch.Tensor:
@@ -314,27 +250,48 @@ class ConstraintState:
     def mask_(self, scores: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
         """Set the scores (B, vocab_size), in place, to -inf at every token that may not come next; return them."""
         rows, nodes = (self._rows, self._nodes) if rows is None else (rows, self._nodes[rows])
-        layers = self._layers[nodes]
-        below = (layers == self._below).nonzero().squeeze(1)
-        at, tokens = self._open_edges(rows[below], nodes[below])
-        at = below[at]
-        kept = scores[at, tokens]
-        if rows is self._rows and len(self._all_bias) == 1:  # the usual case: the bias need not be gathered
-            scores.add_(self._bias[: self._below])
-            scores[below] = -torch.inf
+        layers = self._layers[nodes.clamp(max=_NUM_ROOTS)]
+        at_root = layers < self._below
+        at, edges = self._edges_from(nodes, at_root)
+        of_leaves, first_edges = self._listed_below(rows, nodes, at_root)
+        at, edges = torch.cat([at, of_leaves]), torch.cat([edges, first_edges])
+        is_open, tokens = self._any_open(rows[at], edges), self._trie.keys[edges] & _TOKEN
+        kept = scores[at[is_open], tokens[is_open]]
+        layers = layers.where(self._is_open[rows] > 0, self._below)
+        if self._below == 1:  # the usual case: the bias need not be gathered
+            scores.add_(self._bias[0])
+            scores[layers == 1] = -torch.inf
         else:
-            scores.add_(self._bias[(self._bias_rows[:, 0][rows] + layers).clamp_(max=self._below)])
-        scores[at, tokens] = kept
+            scores.add_(self._bias[layers])
+        scores[at[~is_open], tokens[~is_open]] = -torch.inf
+        scores[at[is_open], tokens[is_open]] = kept
         return scores
 
-    def _open_edges(self, rows: torch.Tensor, nodes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the tokens that lead on from the nodes to an open item: the index of the node, and the token."""
-        trie, degrees = self._trie, self._degrees[nodes]
-        nth = torch.arange(int(degrees.max()) if len(rows) else 0, device=rows.device)
-        edges = (trie.pointers[nodes][:, None] + nth).clamp_(max=len(trie.tokens) - 1)
-        is_open = self._counts[rows[:, None], trie.columns[_NUM_ROOTS:][edges]] > 0
-        at, which = (is_open & (nth < degrees[:, None])).nonzero(as_tuple=True)
-        return at, trie.tokens[edges[at, which]]
+    def _edges_from(self, nodes: torch.Tensor, at_root: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return every edge that leads on from nodes below the roots: the index of the node, and the edge."""
+        below = (~at_root).nonzero().squeeze(1)
+        starts, ends = self._trie.pointers[nodes[below]].long(), self._trie.pointers[nodes[below] + 1].long()
+        which, edges = _ranges(starts, ends)
+        return below[which], edges
+
+    def _listed_below(
+        self, rows: torch.Tensor, nodes: torch.Tensor, at_root: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the first edge to each leaf that a row at a root holds: the index of the node, and the edge."""
+        roots = at_root.nonzero().squeeze(1)
+        low, high = (leaves[nodes[roots]] for leaves in self._trie.root_leaves)
+        offsets = rows[roots] * self._num_leaves
+        starts, ends = (torch.searchsorted(self._keys, offsets + leaf) for leaf in (low, high))
+        which, places = _ranges(starts, ends)
+        return roots[which], self._trie.first_edges[self._keys[places] - offsets[which]].long()
+
+    def _any_open(self, rows: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+        """Return whether some item below each edge is open to its row; an edge of DONE always leads on."""
+        low, high = self._trie.low[edges].long(), self._trie.high[edges].long()
+        offsets = rows * self._num_leaves
+        before = self._sums[torch.searchsorted(self._keys, offsets + low)]
+        up_to = self._sums[torch.searchsorted(self._keys, offsets + high)]
+        return (self._is_open[rows] * (high - low) + up_to - before > 0) | (low == self._num_leaves)
 
     def advance(self, tokens: torch.Tensor, rows: torch.Tensor | None = None) -> None:
         """Move each row on by its token (B,); a token that was not allowed ends the list and marks the row as lost."""
@@ -350,26 +307,54 @@ class ConstraintState:
         trie = self._trie
         keys = (nodes << 32).add_(tokens)
         edges = torch.searchsorted(trie.keys, keys).clamp_(max=len(trie.keys) - 1)
+        lost = (trie.keys[edges] != keys).logical_or_(~self._any_open(rows, edges))
         nodes = edges + _NUM_ROOTS
-        closed = self._counts[rows, trie.columns[nodes]] <= 0
-        lost = (trie.keys[edges] != keys).logical_or_(closed)
-        items = trie.items[nodes].masked_fill_(lost, trie.num_items)
-        written = (items < trie.num_items).nonzero().squeeze(1)
+        ends = trie.pointers[nodes] == trie.pointers[nodes + 1]
+        items = trie.items[trie.low[edges].long()].long()
+        written = (ends & ~lost & (items < trie.num_items)).nonzero().squeeze(1)
         if len(written):
             of_items = rows[written]
             remaining = self._remaining[of_items] - 1
             self._remaining[of_items] = remaining
-            self._close(of_items, items[written])
+            self._add(of_items, items[written], torch.full_like(of_items, -1))
             nodes[written] = trie.roots[1, remaining.clamp_(max=2)]
-        ends = self._degrees[nodes] == 0
+            ends[written] = False
         return nodes.masked_fill_(lost.logical_or(ends), DONE), lost
 
-    def _close(self, rows: torch.Tensor, items: torch.Tensor) -> None:
-        """Take each item out of what is open to its row; a row may stand several times."""
-        trie = self._trie
-        self._counts.index_put_((rows[:, None], trie.item_columns[items]), self._taken, accumulate=True)
-        left = self._counts[rows, trie.first_columns[:, items]] > 0
-        self._bias[self._bias_rows[rows].T, trie.first_tokens[:, items]] = torch.where(left, 0.0, -torch.inf)
+    def _add(self, rows: torch.Tensor, items: torch.Tensor, signs: torch.Tensor) -> None:
+        """Open (sign 1) or close (-1) each item to its row."""
+        leaves = self._trie.leaves[items].long()  # (items, D)
+        keys = torch.cat([self._keys, (rows[:, None] * self._num_leaves + leaves).flatten()])
+        self._keys, order = keys.sort()
+        self._signs = torch.cat([self._signs, signs.repeat_interleave(leaves.shape[1])])[order]
+        self._sums = torch.cat([self._signs.new_zeros(1), self._signs.cumsum(0)])
+
+
+def _root_biases(trie: CatalogTrie, vocab_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the layer of each root, and of other nodes behind them, and the layers: 0 for a first token, else -inf.
+
+    Roots of the same first tokens share a layer; the last one has no token. Shape: (6,) and (layers, vocab_size).
+    """
+    layers = torch.full((_NUM_ROOTS + 1,), -1)
+    distinct: list[torch.Tensor] = []
+    for root in range(DONE):
+        tokens = trie.keys[int(trie.pointers[root]) : int(trie.pointers[root + 1])] & _TOKEN
+        if len(tokens):
+            equal = [layer for layer, other in enumerate(distinct) if torch.equal(tokens, other)]
+            layers[root] = equal[0] if equal else len(distinct)
+            distinct += [] if equal else [tokens]
+    biases = torch.full((len(distinct) + 1, vocab_size), -torch.inf, device=trie.keys.device)
+    for bias, tokens in zip(biases, distinct, strict=False):
+        bias[tokens] = 0.0
+    return layers.where(layers >= 0, len(distinct)).to(biases.device), biases
+
+
+def _ranges(starts: torch.Tensor, ends: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the numbers of all ranges, one range after another, and before them which range each is of."""
+    sizes = ends - starts
+    which = torch.arange(len(sizes), device=sizes.device).repeat_interleave(sizes)
+    nth = torch.arange(len(which), device=sizes.device) - (sizes.cumsum(0) - sizes)[which]
+    return which, starts[which] + nth
 
 
 def allowed_tokens(

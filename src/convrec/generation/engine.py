@@ -59,8 +59,7 @@ class Engine(ABC):
                 f"{len(requests)} requests for {len(prompts)} prompts; with a trie give each prompt its own"
             )
         if self._trie is not None:
-            for first in range(0, len(requests), self._batch_size):
-                self._trie.open_items(requests[first : first + self._batch_size])
+            self._trie.check(requests)
         order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
         start, done, tokens = time.monotonic(), 0, 0
         for batch in self._complete(prompts, requests, order):

@@ -5,7 +5,7 @@ before it. So the tokens of a line are cut out of a text that has them in place,
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -34,13 +34,17 @@ def generation_prompt(tokenizer: Any) -> str:
 
 
 def tokenize_lines(lines: Sequence[str], tokenizer: Any, context: str) -> list[LineTokens]:
-    """Return the tokens of every line in the place of each kind, in a completion that follows `context`.
+    """Return the tokens of every line (see `tokenize_batches`)."""
+    return [row for batch in tokenize_batches(lines, tokenizer, context) for row in batch]
+
+
+def tokenize_batches(lines: Sequence[str], tokenizer: Any, context: str) -> Iterator[list[LineTokens]]:
+    """Yield, some lines at a time, their tokens in the place of each kind, in a completion that follows `context`.
 
     Where a token spans the border of a line, the line's tokens are those of the line alone. Raises `InputError` for an
     empty line, one with a newline, one that stands twice, and one that its tokens do not decode to.
     """
     _check_lines(lines)
-    rows: list[LineTokens] = []
     for first in range(0, len(lines), _BATCH):
         batch = lines[first : first + _BATCH]
         places = _in_place(batch, tokenizer, context)
@@ -51,8 +55,7 @@ def tokenize_lines(lines: Sequence[str], tokenizer: Any, context: str) -> list[L
             ]
         found = [LineTokens(*row) for row in places]  # type: ignore[arg-type]
         _check_tokens(batch, found, tokenizer)
-        rows += found
-    return rows
+        yield found
 
 
 def _check_lines(lines: Sequence[str]) -> None:

@@ -128,8 +128,7 @@ def check_constraint(
     """Raise `InputError` where a model cannot write a catalog line, or a row has too few items left for its list."""
     try:
         trie = catalog_trie(catalog, load_tokenizer(model, trust_remote_code=trust_remote_code))
-        for row in rows:
-            trie.open_items([list_request(row, catalog, length)])
+        trie.check(list_request(row, catalog, length) for row in rows)
     except InputError as error:
         raise InputError(f"evaluate.constrained: {error}; or set it to false") from None
 

@@ -18,7 +18,7 @@ class CatalogConstraint(LogitsProcessor):
 
     def __init__(self, trie: CatalogTrie, requests: Sequence[ListRequest]):
         """Raise `InputError` for a request that cannot be met."""
-        trie.open_items(requests)
+        trie.check(requests)
         self._trie, self._requests = trie, list(requests)
         self._state: ConstraintState | None = None
         self._prompt_length = 0

@@ -24,7 +24,7 @@ def engine_options(trie: str | Path) -> dict[str, Any]:
 def request_options(requests: Sequence[ListRequest]) -> list[dict[str, Any]]:
     """Return the `extra_args` of each request's `SamplingParams`; requests without are not constrained.
 
-    A request must be one that can be met (`CatalogTrie.open_items`): another would stop the engine.
+    A request must be one that can be met (`CatalogTrie.check`): another would stop the engine.
     """
     return [{_REQUEST: {name: _plain(value) for name, value in asdict(request).items()}} for request in requests]
 

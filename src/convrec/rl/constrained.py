@@ -30,7 +30,7 @@ class RolloutConstraint:
         for prompt, titles in zip(prompts, seen_titles, strict=True):
             banned.setdefault(tuple(prompt), set()).update(self._catalog.indices_of_titles(titles))
         self._requests = {prompt: ListRequest(self.num_ranks, items) for prompt, items in banned.items()}
-        self.trie.open_items(list(self._requests.values()))
+        self.trie.check(self._requests.values())
 
     def processor(self, prompts: Sequence[Sequence[int]]) -> CatalogConstraint:
         """Return what constrains one call of `generate` for these prompts."""
