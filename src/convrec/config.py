@@ -263,7 +263,9 @@ class EmbeddedModel(Section):
     num_heads: int = Field(ge=1, le=1024)
     num_key_value_heads: int = Field(ge=1, le=1024)
     conversations: Whole = Field(ge=1, description="training conversations among the texts it is trained on, at most")
-    catalog_pages: Whole = Field(ge=0, description="pages of an index to the catalog among the texts it is trained on")
+    catalog_pages: Whole | None = Field(
+        ge=0, description="pages of an index to the catalog among its texts; none: 12 an item, up to 6000"
+    )
     epochs: Whole = Field(ge=0)
     learning_rate: Positive
     batch_size: Whole = Field(ge=1)

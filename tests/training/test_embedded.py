@@ -1,17 +1,22 @@
+import hashlib
+import tracemalloc
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from convrec.config import load_params
-from convrec.data.catalog import Item, build_catalog
+from convrec.data.catalog import Catalog, Item, build_catalog
 from convrec.data.quarantine import Quarantine
 from convrec.data.synthetic import embedded_rows
 from convrec.parsing import parse_list
 from convrec.pretrained import load_tokenizer
 from convrec.training.callbacks import read_history
 from convrec.training.checkpoints import clear_finished, last_checkpoint, mark_finished, training_folder
-from convrec.training.embedded import catalog_cards, catalog_pages, make_model, train_tokenizer
+from convrec.training.embedded import catalog_cards, catalog_pages, make_model, page_budget, train_tokenizer
 
+PAGES = "4f7a0bbecefa68d5e77a06633533afab73a670dae21871d10afb3cc616995faf"
 FILMS = build_catalog(embedded_rows(), ("genres", "keywords"), Quarantine())[0]
 TOKENIZER = train_tokenizer(catalog_cards(FILMS), FILMS.items, 1024)
 
@@ -71,6 +76,40 @@ def test_pages_list_what_matches_most_and_never_repeat():
             own = {v for text in item.metadata.values() for v in text.split(", ")} | {f"{item.year // 10 * 10}s"}
             matches.append(len(wanted & own))
         assert min(matches) > 0 and (np.diff(matches) <= 0).all()
+
+
+def test_the_pages_of_the_embedded_catalog_are_the_same_in_every_version():
+    pages = "\0".join(catalog_pages(Catalog(FILMS.items[:40]), 300, 20, seed=3))
+    assert hashlib.sha256(pages.encode()).hexdigest() == PAGES
+
+
+def test_pages_equal_those_of_a_dense_table():
+    """The plain loop over a table of items by values, with the same draws."""
+    items = FILMS.items[:40]
+    own = [[v for text in item.metadata.values() for v in text.split(", ") if v] for item in items]
+    values = [[v for v in words if len(v) <= 30] + [f"{i.year // 10 * 10}s"] for words, i in zip(own, items, strict=True)]
+    rng, expected = np.random.default_rng(3), []
+    for _ in range(100):
+        drawn = values[int(rng.integers(len(values)))]
+        heading = rng.choice(drawn, size=min(len(drawn), int(rng.integers(1, 4))), replace=False).tolist()
+        scores = np.array([sum(value in other for value in heading) for other in values]) + rng.random(len(items))
+        best = np.argsort(-scores, kind="stable")[:20]
+        expected.append("\n".join([", ".join(heading), *(str(items[i]) for i in best if scores[i] >= 1)]))
+    assert catalog_pages(Catalog(items), 100, 20, seed=3) == expected
+
+
+def test_pages_of_a_large_catalog_take_little_memory():
+    catalog = Catalog(Item(f"Title {n}", None, {"genres": f"g{n % 1000}, own {n}"}) for n in range(20_000))
+    tracemalloc.start()
+    pages = catalog_pages(catalog, 20, 20, seed=1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(pages) == 20 and peak < 50e6, "a table of items by values would take 420 MB"
+
+
+@pytest.mark.parametrize(("num_items", "pages"), [(15, 180), (480, 5760), (200_000, 6000)])
+def test_the_budget_of_pages_grows_with_the_catalog(num_items, pages):
+    assert page_budget(num_items) == pages
 
 
 def test_the_model_has_about_a_million_parameters_and_follows_the_seed():

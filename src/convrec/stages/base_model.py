@@ -8,13 +8,14 @@ from datasets import Dataset
 
 from convrec.config import BaseModelStage, Params
 from convrec.data.conversations import build_prompt, distinct_prompts, read_rows
+from convrec.generation.list_lengths import check_length
 from convrec.paths import Paths
 from convrec.pretrained import load_model, load_tokenizer
 from convrec.stages.files import read_catalog, write_json, write_plot
 from convrec.tracking import Run
 from convrec.training.callbacks import HistoryCallback, read_history
 from convrec.training.checkpoints import mark_finished, training_folder
-from convrec.training.embedded import END, catalog_cards, catalog_pages, make_model, train_tokenizer
+from convrec.training.embedded import END, catalog_cards, catalog_pages, make_model, page_budget, train_tokenizer
 from convrec.training.export import export_model, write_model
 from convrec.training.sft import train_sft
 
@@ -36,7 +37,8 @@ def _make_embedded(params: Params, paths: Paths, record: Run) -> None:
     )
     model = make_model(tokenizer, seed=common.seed, **sizes)
     logger.info("embedded model: %d parameters, %d tokens", model.num_parameters(), len(tokenizer))
-    pages = catalog_pages(catalog, config.catalog_pages, common.list_length, common.seed)
+    num_pages = page_budget(len(catalog)) if config.catalog_pages is None else config.catalog_pages
+    pages = catalog_pages(catalog, num_pages, common.list_length, common.seed)
     order = np.random.default_rng(common.seed).permutation(len(prompts))[: config.conversations]
     talks = [tokenizer.apply_chat_template(prompts[i], tokenize=False) for i in order]
     texts = talks + [text + END for text in cards + pages]
@@ -98,5 +100,10 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         _make_embedded(params, paths, record)
     else:
         _copy_pretrained(params.base_model, paths)
+    trust, catalog = params.base_model.trust_remote_code, read_catalog(paths.catalog)
+    tokenizer = load_tokenizer(paths.model("base"), trust_remote_code=trust)
+    for name in ("rank_grpo", "evaluate"):  # they come hours later
+        length = getattr(params, name).max_completion_length
+        check_length(f"{name}.max_completion_length", length, catalog, tokenizer, params.common.list_length)
     size = sum(file.stat().st_size for file in paths.model("base").glob("*.safetensors"))
     write_json(paths.metrics("base_model"), {"megabytes": size / 1e6})

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+from scipy import sparse
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, set_seed
 
@@ -14,6 +15,7 @@ SPECIAL = (PAD, USER, ASSISTANT, END)
 # Words keep the space before them.
 _PIECES = r" ?[^\W\d]+| ?\d{1,4}| ?[^\s\w]+|\s"
 
+_MOST_PAGES = 6000
 _LONGEST_HEADING = 30  # characters: a genre, a theme or a name, but no plot
 
 # Only what the model itself writes ends with the end token: were it in the prompt, a repetition penalty would keep the
@@ -68,30 +70,36 @@ def catalog_cards(catalog: Catalog) -> list[str]:
 
 
 def catalog_pages(catalog: Catalog, num_pages: int, num_lines: int, seed: int) -> list[str]:
-    """Return pages of an index to the catalog: what a few films share, then the films that have most of it.
+    """Return pages of an index to the catalog: what a few items share, then the items that have most of it.
 
     A page's heading holds one to three metadata values (or the decade) of a random item; its lines are the items with
     most of them, in random order among equals, each once. They teach the model what it would have read elsewhere:
-    which films belong to which words, and that a list does not repeat itself.
+    which items belong to which words, and that a list does not repeat itself.
     """
     rng = np.random.default_rng(seed)
     words = [[value for value in _values(item) if len(value) <= _LONGEST_HEADING] for item in catalog.items]
     values = [[*own, *_decade(item)] for own, item in zip(words, catalog.items, strict=True)]
     names = {value: column for column, value in enumerate(sorted(set().union(*values)))}
-    has = np.zeros((len(catalog), len(names)), dtype=bool)
-    for row, own in enumerate(values):
-        has[row, [names[value] for value in own]] = True
+    cells = np.array([(row, names[value]) for row, own in enumerate(values) for value in set(own)]).reshape(-1, 2).T
+    items_of = sparse.csc_array((np.ones(cells.shape[1], dtype=bool), cells), shape=(len(catalog), len(names)))
     pages = []
     for _ in range(num_pages):
         own = values[int(rng.integers(len(values)))]
         if not own:  # an item of which nothing is known
             continue
         heading = [str(v) for v in rng.choice(own, size=min(len(own), int(rng.integers(1, 4))), replace=False)]
-        matches = has[:, [names[value] for value in heading]].sum(axis=1)
-        order = np.argsort(-(matches + rng.random(len(matches))), kind="stable")[:num_lines]
-        lines = [str(catalog.items[i]) for i in order if matches[i]]
+        columns = [names[value] for value in heading]
+        having = [items_of.indices[items_of.indptr[c] : items_of.indptr[c + 1]] for c in columns]
+        found, matches = np.unique(np.concatenate(having), return_counts=True)
+        order = np.argsort(-(matches + rng.random(len(catalog))[found]), kind="stable")[:num_lines]
+        lines = [str(catalog.items[i]) for i in found[order]]
         pages.append("\n".join([", ".join(heading), *lines]))
     return pages
+
+
+def page_budget(num_items: int) -> int:
+    """Return how many pages are enough for a catalog: 12 an item, and no more than other texts leave room for."""
+    return min(12 * num_items, _MOST_PAGES)
 
 
 def _decade(item: Item) -> list[str]:

@@ -1,0 +1,40 @@
+"""How many tokens lists of catalog items take: whether they fit in the completion that is allowed for them."""
+
+import logging
+from typing import Any
+
+import numpy as np
+
+from convrec.data.catalog import Catalog
+from convrec.parsing import format_list
+
+logger = logging.getLogger(__name__)
+
+SAMPLE = 1000  # lists
+_FITS = 0.999  # of the lists, in the length that is proposed
+
+
+def list_lengths(catalog: Catalog, tokenizer: Any, size: int, seed: int = 0) -> np.ndarray:
+    """Return the tokens, EOS included, of `SAMPLE` lists of `size` items that are drawn at random. Shape: (SAMPLE,)."""
+    rng = np.random.default_rng(seed)
+    size = min(size, len(catalog))
+    lists = (rng.choice(len(catalog), size, replace=False) for _ in range(SAMPLE))
+    texts = [format_list([str(catalog.items[i]) for i in chosen]) for chosen in lists]
+    return np.array([len(ids) + 1 for ids in tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]])
+
+
+def check_length(name: str, max_completion_length: int, catalog: Catalog, tokenizer: Any, size: int) -> None:
+    """Warn where some lists of `size` items take more tokens than the parameter `name` allows."""
+    lengths = list_lengths(catalog, tokenizer, size)
+    share = float((lengths > max_completion_length).mean())
+    if share:
+        logger.warning(
+            "%s = %d: %.1f %% of random lists of %d catalog items take more tokens (up to %d), and would be cut; "
+            "set it to %d or more",
+            name,
+            max_completion_length,
+            100 * share,
+            size,
+            lengths.max(),
+            int(np.ceil(np.quantile(lengths, _FITS) / 32)) * 32,
+        )
