@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from tokenizers import Encoding
+
 from convrec.errors import InputError
 
 Tokens = tuple[int, ...]
@@ -71,26 +73,41 @@ def _check_lines(lines: Sequence[str]) -> None:
 def _in_place(lines: Sequence[str], tokenizer: Any, context: str) -> list[list[Tokens | None]]:
     """Return the tokens of each line as `LineTokens` has them, None where a token spans a border."""
     start = len(context)
-    lists = _tokenize(tokenizer, [f"{context}{line}\n{line}\n{line}" for line in lines])
-    single = _tokenize(tokenizer, [context + line for line in lines])
+    lists = _encode(tokenizer, [f"{context}{line}\n{line}\n{line}" for line in lines])
+    single = _encode(tokenizer, [context + line for line in lines])
     rows = []
-    for line, (ids, offsets), (single_ids, single_offsets) in zip(lines, lists, single, strict=True):
+    for line, of_list, of_line in zip(lines, lists, single, strict=True):
         size = len(line) + 1
-        first, later, last = _cut(ids, offsets, [start, start + size, start + 2 * size, start + 3 * size - 1])
-        (only,) = _cut(single_ids, single_offsets, [start, start + size - 1])
+        first, later, last = _pieces(of_list, [start, start + size, start + 2 * size, start + 3 * size - 1])
+        (only,) = _pieces(of_line, [start, start + size - 1])
         rows.append([first, only, later, last])
     return rows
 
 
 def _alone(lines: Sequence[str], tokenizer: Any) -> list[list[Tokens]]:
-    before_newline = [tuple(ids) for ids, _ in _tokenize(tokenizer, [f"{line}\n" for line in lines])]
-    at_end = [tuple(ids) for ids, _ in _tokenize(tokenizer, lines)]
+    before_newline = [tuple(encoding.ids) for encoding in _encode(tokenizer, [f"{line}\n" for line in lines])]
+    at_end = [tuple(encoding.ids) for encoding in _encode(tokenizer, lines)]
     return [[*pair, *pair] for pair in zip(before_newline, at_end, strict=True)]
 
 
-def _tokenize(tokenizer: Any, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
-    encoded = tokenizer(list(texts), add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-    return list(zip(encoded["input_ids"], encoded["offset_mapping"], strict=True))
+def _encode(tokenizer: Any, texts: Sequence[str]) -> list[Encoding]:
+    """Return the tokens of texts with their places; not by the tokenizer's call, most of whose time goes into lists."""
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()  # the tokenizer's calls set both again as they need them
+    backend.no_padding()
+    return backend.encode_batch(list(texts), add_special_tokens=False)
+
+
+def _pieces(encoding: Encoding, borders: list[int]) -> list[Tokens | None]:
+    """Return the tokens between each two borders (characters), None where one of them reaches over a border."""
+    ids = encoding.ids
+    cuts = [encoding.char_to_token(border) for border in borders[:-1]]
+    is_clean = len(ids) > 0 and encoding.token_to_chars(len(ids) - 1)[1] == borders[-1]
+    for cut, border in zip(cuts, borders, strict=False):
+        is_clean = is_clean and cut is not None and encoding.token_to_chars(cut)[0] == border
+    if not is_clean:
+        return _cut(ids, encoding.offsets, borders)
+    return [tuple(ids[low:high]) for low, high in pairwise([*cuts, len(ids)])]
 
 
 def _cut(ids: list[int], offsets: list[tuple[int, int]], borders: list[int]) -> list[Tokens | None]:
@@ -105,21 +122,28 @@ def _cut(ids: list[int], offsets: list[tuple[int, int]], borders: list[int]) -> 
     return pieces
 
 
+def _decode(tokenizer: Any, rows: list[list[int]]) -> list[str]:
+    if tokenizer.clean_up_tokenization_spaces:
+        return tokenizer.batch_decode(rows, skip_special_tokens=True)
+    return tokenizer.backend_tokenizer.decode_batch(rows, skip_special_tokens=True)  # without lists made again
+
+
 def _check_tokens(lines: Sequence[str], rows: Sequence[LineTokens], tokenizer: Any) -> None:
     """Raise `InputError` naming the lines that their tokens do not decode to."""
     texts = [
-        tokenizer.batch_decode([list(sum(parts, ())) for parts in columns], skip_special_tokens=True)
-        for columns in (
-            [(row.first_before_newline,) for row in rows],
-            [(row.first_before_newline, row.later_before_newline) for row in rows],
-            [(row.first_before_newline, row.later_before_newline, row.later_at_end) for row in rows],
-            [(row.first_at_end,) for row in rows],
-        )
+        _decode(tokenizer, [[*row.first_before_newline, *row.later_at_end] for row in rows]),
+        _decode(tokenizer, [list(row.first_at_end) for row in rows]),
     ]
+    (whole,) = _decode(tokenizer, [[token for row in rows for token in row.later_before_newline]])
+    if whole == "".join(f"{line}\n" for line in lines):
+        texts.append([f"{line}\n{line}\n" for line in lines])
+    else:  # to tell which
+        twice = [[*row.first_before_newline, *row.later_before_newline] for row in rows]
+        texts.append(_decode(tokenizer, twice))
     wrong = [
         line
-        for line, decoded in zip(lines, zip(*texts, strict=True), strict=True)
-        if decoded != (f"{line}\n", f"{line}\n{line}\n", f"{line}\n{line}\n{line}", line)
+        for line, *decoded in zip(lines, *texts, strict=True)
+        if decoded != [f"{line}\n{line}", line, f"{line}\n{line}\n"]
     ]
     if wrong:
         shown = ", ".join(repr(line) for line in wrong[:3]) + (f" and {len(wrong) - 3} more" if len(wrong) > 3 else "")
