@@ -87,7 +87,8 @@ def test_pages_equal_those_of_a_dense_table():
     """The plain loop over a table of items by values, with the same draws."""
     items = FILMS.items[:40]
     own = [[v for text in item.metadata.values() for v in text.split(", ") if v] for item in items]
-    values = [[v for v in words if len(v) <= 30] + [f"{i.year // 10 * 10}s"] for words, i in zip(own, items, strict=True)]
+    short = [[value for value in words if len(value) <= 30] for words in own]
+    values = [[*words, f"{item.year // 10 * 10}s"] for words, item in zip(short, items, strict=True)]
     rng, expected = np.random.default_rng(3), []
     for _ in range(100):
         drawn = values[int(rng.integers(len(values)))]

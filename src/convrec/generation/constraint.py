@@ -42,14 +42,13 @@ class CatalogTrie:
 
     The edges of node x are `pointers[x]` to `pointers[x + 1]`, their tokens ascending; edge e leads to node
     e + 5 (the roots have no edge to them). A sequence ends with its newline or with EOS, so that none is the
-    beginning of another and every leaf is one item. The P leaves are numbered depth first: those below edge e are
-    `low[e]` to `high[e]`. The edges of DONE have none: theirs are P to P.
+    beginning of another and every leaf is one item. The P leaves are numbered depth first, so that those below an edge
+    are neighbours, its span. The edges of DONE have none: theirs are P to P.
     """
 
     pointers: torch.Tensor  # (N + 1,) int32
     keys: torch.Tensor  # (E,) int64, parent * 2**32 + token, ascending: what a step is looked up in
-    low: torch.Tensor  # (E,) int32
-    high: torch.Tensor  # (E,) int32
+    spans: torch.Tensor  # (E, 2) int32, the leaves below an edge: the first, and the one behind the last
     items: torch.Tensor  # (P + 1,) int32, the item of a leaf; the last is C, which is none
     first_edges: torch.Tensor  # (P,) int32, the edge by which a leaf's root is left
     leaves: torch.Tensor  # (C, D) int32, the leaves of an item, one below each distinct root
@@ -104,12 +103,11 @@ class CatalogTrie:
         return int((self.keys & _TOKEN).max()) + 1
 
     @cached_property
-    def root_leaves(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The first leaf below each root, and the one behind the last. Shape: (5,) each."""
+    def root_spans(self) -> torch.Tensor:
+        """The span of each root: of all its edges. Shape: (5, 2)."""
         starts, ends = self.pointers[:_NUM_ROOTS].long(), self.pointers[1 : _NUM_ROOTS + 1].long()
-        some = starts < ends
-        low = torch.where(some, self.low[starts], 0)
-        return low.long(), torch.where(some, self.high[(ends - 1).clamp(min=0)], 0).long()
+        spans = torch.stack([self.spans[starts, 0], self.spans[(ends - 1).clamp(min=0), 1]], dim=1).long()
+        return spans.where((starts < ends)[:, None], 0)
 
     def longest(self, length: int) -> int:
         """Return a bound on the tokens of a list of so many items, EOS included: the `max_new_tokens` that it needs."""
@@ -173,8 +171,7 @@ def _build(places: Sequence[Sequences], eos: int, pad: int | None) -> CatalogTri
     parents = edges.keys >> 32
     arrays = {
         "pointers": np.searchsorted(parents, np.arange(_NUM_ROOTS + len(parents) + 1)),
-        "low": edges.low.clip(max=num_leaves),
-        "high": edges.high.clip(max=num_leaves),
+        "spans": np.stack([edges.low, edges.high], axis=1).clip(max=num_leaves),
         "items": items,
         "first_edges": first_edges,
         "leaves": leaves.T,
@@ -255,16 +252,17 @@ class ConstraintState:
         at, edges = self._edges_from(nodes, at_root)
         of_leaves, first_edges = self._listed_below(rows, nodes, at_root)
         at, edges = torch.cat([at, of_leaves]), torch.cat([edges, first_edges])
-        is_open, tokens = self._any_open(rows[at], edges), self._trie.keys[edges] & _TOKEN
-        kept = scores[at[is_open], tokens[is_open]]
-        layers = layers.where(self._is_open[rows] > 0, self._below)
+        tokens = self._trie.keys[edges] & _TOKEN
+        kept = scores[at, tokens].masked_fill_(~self._any_open(rows[at], edges), -torch.inf)
+        is_closed = (self._is_open[rows] == 0).logical_or_(~at_root)  # but for some tokens
         if self._below == 1:  # the usual case: the bias need not be gathered
-            scores.add_(self._bias[0])
-            scores[layers == 1] = -torch.inf
+            closed = is_closed.nonzero().squeeze(1)
+            if len(closed) < len(rows):
+                scores.add_(self._bias[0])
+            scores.index_fill_(0, closed, -torch.inf)
         else:
-            scores.add_(self._bias[layers])
-        scores[at[~is_open], tokens[~is_open]] = -torch.inf
-        scores[at[is_open], tokens[is_open]] = kept
+            scores.add_(self._bias[layers.masked_fill(is_closed, self._below)])
+        scores[at, tokens] = kept
         return scores
 
     def _edges_from(self, nodes: torch.Tensor, at_root: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -279,19 +277,17 @@ class ConstraintState:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the first edge to each leaf that a row at a root holds: the index of the node, and the edge."""
         roots = at_root.nonzero().squeeze(1)
-        low, high = (leaves[nodes[roots]] for leaves in self._trie.root_leaves)
         offsets = rows[roots] * self._num_leaves
-        starts, ends = (torch.searchsorted(self._keys, offsets + leaf) for leaf in (low, high))
-        which, places = _ranges(starts, ends)
+        found = torch.searchsorted(self._keys, self._trie.root_spans[nodes[roots]] + offsets[:, None])
+        which, places = _ranges(found[:, 0], found[:, 1])
         return roots[which], self._trie.first_edges[self._keys[places] - offsets[which]].long()
 
     def _any_open(self, rows: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
         """Return whether some item below each edge is open to its row; an edge of DONE always leads on."""
-        low, high = self._trie.low[edges].long(), self._trie.high[edges].long()
-        offsets = rows * self._num_leaves
-        before = self._sums[torch.searchsorted(self._keys, offsets + low)]
-        up_to = self._sums[torch.searchsorted(self._keys, offsets + high)]
-        return (self._is_open[rows] * (high - low) + up_to - before > 0) | (low == self._num_leaves)
+        spans = self._trie.spans[edges].long()
+        sums = self._sums[torch.searchsorted(self._keys, spans + (rows * self._num_leaves)[:, None])]
+        left = (sums + spans * self._is_open[rows][:, None]).diff(dim=1).squeeze(1)
+        return (left > 0).logical_or_(spans[:, 0] == self._num_leaves)
 
     def advance(self, tokens: torch.Tensor, rows: torch.Tensor | None = None) -> None:
         """Move each row on by its token (B,); a token that was not allowed ends the list and marks the row as lost."""
@@ -310,7 +306,7 @@ class ConstraintState:
         lost = (trie.keys[edges] != keys).logical_or_(~self._any_open(rows, edges))
         nodes = edges + _NUM_ROOTS
         ends = trie.pointers[nodes] == trie.pointers[nodes + 1]
-        items = trie.items[trie.low[edges].long()].long()
+        items = trie.items[trie.spans[edges, 0].long()].long()
         written = (ends & ~lost & (items < trie.num_items)).nonzero().squeeze(1)
         if len(written):
             of_items = rows[written]

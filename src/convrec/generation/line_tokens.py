@@ -102,10 +102,9 @@ def _pieces(encoding: Encoding, borders: list[int]) -> list[Tokens | None]:
     """Return the tokens between each two borders (characters), None where one of them reaches over a border."""
     ids = encoding.ids
     cuts = [encoding.char_to_token(border) for border in borders[:-1]]
-    is_clean = len(ids) > 0 and encoding.token_to_chars(len(ids) - 1)[1] == borders[-1]
-    for cut, border in zip(cuts, borders, strict=False):
-        is_clean = is_clean and cut is not None and encoding.token_to_chars(cut)[0] == border
-    if not is_clean:
+    starts = [None if cut is None else encoding.token_to_chars(cut) for cut in cuts]
+    last = encoding.token_to_chars(len(ids) - 1) if ids else None
+    if [own and own[0] for own in starts] != borders[:-1] or last is None or last[1] != borders[-1]:
         return _cut(ids, encoding.offsets, borders)
     return [tuple(ids[low:high]) for low, high in pairwise([*cuts, len(ids)])]
 
