@@ -50,7 +50,7 @@ def test_a_title_that_one_of_the_catalogs_has_is_no_error():
         ({"conversation": "x", "n": 0}, 400, "champion: n = 0: a list has 1 item or more"),
         ({"conversation": "x", "n": 16}, 400, "champion: n = 16: 15 of the catalog's 15 items are left"),
         ({"conversation": "x", "n": 2, "deny": ["Haet"]}, 400, "'Haet' is not in the catalog; did you mean 'Heat'?"),
-        ({"messages": [{"role": "bot", "content": "x"}], "n": 2}, 400, "role 'bot' is not known"),
+        ({"messages": [{"role": "narrator", "content": "x"}], "n": 2}, 400, "role 'narrator' is not known"),
         ({"conversation": 7}, 422, "conversation: Input should be a valid string"),
         ({"conversation": "x", "n": "many"}, 422, "n: Input should be a valid integer"),
         ({"conversation": "x", "k": 3}, 422, "k: Extra inputs are not permitted"),
