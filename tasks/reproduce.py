@@ -7,10 +7,41 @@ import logging
 import os
 import re
 import sys
+from typing import Any
+
+import psutil
 
 from convrec.errors import EXIT_BAD_INPUT, exit_status, outside_cause
 
 _STATUS = re.compile(r"exited with (-?\d+)$")  # DVC's own status says only that a stage failed
+
+
+def _forget_dead_holders() -> None:
+    """Remove readers and writers that were killed from DVC's list of who works with which path.
+
+    DVC removes one that is in its way, but takes any process that has its id by now for it, and says "is busy". A
+    process that started after the last change of the list is none of its holders.
+    """
+    from dvc.repo import Repo
+    from dvc.rwlock import RWLOCK_FILE, _edit_rwlock
+
+    with Repo() as repo:
+        path = os.path.join(str(repo.tmp_dir), RWLOCK_FILE)
+        if not os.path.exists(path):
+            return
+        hardlink = repo.config["core"].get("hardlink_lock", False)
+        with _edit_rwlock(repo.tmp_dir, repo.fs, hardlink) as holders:
+            changed = os.path.getmtime(path)
+
+            def holds(info: dict[str, Any]) -> bool:
+                try:
+                    return psutil.Process(info["pid"]).create_time() <= changed
+                except psutil.NoSuchProcess:
+                    return False
+
+            readers = {name: [info for info in infos if holds(info)] for name, infos in holders["read"].items()}
+            holders["read"] = {name: infos for name, infos in readers.items() if infos}
+            holders["write"] = {name: info for name, info in holders["write"].items() if holds(info)}
 
 
 def main() -> int:
@@ -25,6 +56,7 @@ def main() -> int:
     logging.getLogger("dvc").setLevel(logging.CRITICAL)  # what it would tell, the task tells itself
     options = parse_args(["--wait-for-lock", "repro", "--single-item", *sys.argv[1:]])
     try:
+        _forget_dead_holders()
         return options.func(options).do_run()
     except DvcException as error:
         cause = error.__cause__
