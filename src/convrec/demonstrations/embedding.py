@@ -99,8 +99,8 @@ class SentenceEmbedder:
                     trust_remote_code=trust_remote_code,
                     model_kwargs={"use_safetensors": True},
                 )
-        except (OSError, ValueError) as error:
-            raise InputError(f"demonstrations.embedder.name = {name!r}: {str(error)[:500]}") from None
+        except InputError as error:
+            raise InputError(f"demonstrations.embedder.name = {error}") from None
         self._vectors = None if store is None else VectorStore(store, _identity(name, revision))
 
     def embed_items(self, texts: Sequence[str]) -> np.ndarray:
