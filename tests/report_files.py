@@ -116,10 +116,12 @@ def write_inputs(paths, params, catalog, dated, systems, without):
     write_json(paths.metrics("rank_grpo"), {"chosen_step": 40, "hits": 2.5, "validation": {headline: 0.3}})
     values = {name: _scores(0.1 * place, cutoffs) for place, name in enumerate(systems, start=1)}
     gains = {
-        "rank_grpo_over_sft": {"mean": 0.0123, "low": -0.0011, "high": 0.0257},
+        "rank_grpo_over_sft": {"mean": 0.0123, "low": -0.0011, "high": 0.0257, "n": 1234, "p": 0.0721},
         "rank_grpo_over_popularity": {"mean": 0.2, "low": 0.15, "high": 0.25, "n": 1234, "p": 0.0005},
-        "rank_grpo_constrained_over_rank_grpo": {"mean": 0.03, "low": 0.02, "high": 0.04},
     }
+    if "rank_grpo_constrained" in systems:
+        of_constraint = {"mean": 0.03, "low": 0.02, "high": 0.04, "n": 1234, "p": 0.0005}
+        gains["rank_grpo_constrained_over_rank_grpo"] = of_constraint
     evaluation = {"n_rows": 1234, "n_prompts": 2, **values, f"paired_{headline}": gains, "slices": _slices(headline)}
     write_json(paths.metrics("evaluate"), {key: value for key, value in evaluation.items() if key not in without})
     for name in systems:

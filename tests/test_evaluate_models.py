@@ -189,8 +189,9 @@ def test_names_of_evaluations_say_model_split_and_how_many():
 
 def _checkpoint(training: Path, model: str, step: int, complete: bool = True) -> None:
     folder = shutil.copytree(Path("models") / model, training / f"checkpoint-{step}")
+    (folder / "trainer_state.json").write_text(json.dumps({"global_step": step, "best_global_step": None}))
     if complete:
-        (folder / "complete").write_text(json.dumps(["model.safetensors"]))
+        (folder / "complete").write_text("{}")
 
 
 @pytest.fixture
@@ -274,7 +275,6 @@ def test_other_weights_data_or_settings_are_evaluated_again(training, written, c
 
 def test_the_table_says_which_steps_there_are(training, written, capsys, caplog):
     (training / "checkpoint-5" / "model.safetensors").rename(training / "checkpoint-5" / "model.bin")
-    (training / "checkpoint-5" / "complete").write_text("[]")
     with caplog.at_level(logging.WARNING):
         main(["evaluate", "--checkpoints", "sft"])
     assert "sft step 5: left out" in caplog.text

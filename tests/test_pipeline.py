@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import requests
+import torch
 from mlflow.exceptions import MlflowException
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
@@ -27,7 +28,7 @@ from convrec.promotion.measure import Contestant, compare
 from convrec.promotion.policy import load_policy
 from convrec.registry import CHALLENGER, CHAMPION, MODEL_NAME, download_version
 from tests.project import NO_BASELINES, ROOT, SHRUNK, commit, make_project, run_in, set_params
-from tests.security.hostile import hostile_pickle
+from tests.security.hostile import Mark
 
 pytestmark = pytest.mark.pipeline
 
@@ -281,7 +282,8 @@ def scratch(project, trained, tmp_path) -> Path:
 def test_a_foreign_checkpoint_is_refused_in_words(project, scratch, tmp_path):
     foreign, marker = tmp_path / "checkpoint-2", tmp_path / "unpickled"
     shutil.copytree(next((project / "checkpoints" / "rank_grpo").glob("*/checkpoint-2")), foreign)
-    (foreign / "optimizer.pt").write_bytes(hostile_pickle(marker))
+    torch.save({"state": Mark(marker)}, foreign / "optimizer.pt")
+    (foreign / "complete").unlink()  # other trainers write none
     set_params(scratch, {"rank_grpo": {"start": str(foreign)}})
     result = run_in(scratch, sys.executable, "-m", "convrec.cli", "rank_grpo", check=False)
     assert result.returncode == 2 and "holds more than tensors and numbers" in result.stderr

@@ -227,7 +227,7 @@ def test_numbers_intervals_and_versions_are_shown(synthetic):
     assert "1,234 rows, 2 prompts" in text
     assert "0.32000.3100–0.3300" in text  # SFT, NDCG@20
     assert "<strong>0.7200</strong>" in html and "<strong>0.5200</strong>" not in html  # constrained, the oracle
-    assert "Rank-GRPO against SFT +0.0123 (95 % interval -0.0011 to +0.0257, which includes zero)" in text
+    assert "Rank-GRPO against SFT +0.0123 (95 % interval -0.0011 to +0.0257, which includes zero; p = 0.072)" in text
     assert "Rank-GRPO against popularity +0.2000 (95 % interval +0.1500 to +0.2500; p = 0.0005);" in text
     assert "SFT0.50000.4000–0.60007.25000.8750" in text and "Popularity lift" not in text.split("Coverage:")[1]
     assert "75.0 %12.5 %6.2 %19.5" in text  # format, repeated, seen, lines

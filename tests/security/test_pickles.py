@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from mlflow.models import Model
+from safetensors.torch import save_file
 
 from convrec.data.catalog_files import read_rows
 from convrec.demonstrations.embedding import SentenceEmbedder
@@ -184,8 +185,9 @@ def test_a_checkpoint_of_deepspeed_is_continued_in_the_project_s_own_folder_alon
     monkeypatch.chdir(tmp_path)
     for folder in ("elsewhere/checkpoint-2", "checkpoints/rank_grpo/x/checkpoint-2"):
         (tmp_path / folder / "global_step2").mkdir(parents=True)
-        for name in ("model.safetensors", "scheduler.pt", "rng_state_0.pth"):
-            (tmp_path / folder / name).touch()
+        save_file({"weight": torch.zeros(8)}, tmp_path / folder / "model.safetensors")
+        for name in ("scheduler.pt", "rng_state_0.pth"):
+            torch.save({}, tmp_path / folder / name)
         (tmp_path / folder / "trainer_state.json").write_text('{"global_step": 2}')
     with pytest.raises(InputError, match="DeepSpeed's checkpoints are pickles"):
         resolve_start("elsewhere/checkpoint-2", Path("models/sft"), 10)
