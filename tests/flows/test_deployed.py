@@ -144,7 +144,8 @@ def test_the_other_deployments_take_what_the_first_has_made(deployed):
     assert not re.search(r"step \d+/", deployed.log(nightly))
     assert "evaluation" in {artifact["key"] for artifact in deployed.api("artifacts/filter", limit=100)}
     assert deployed.ended(promote, 300)["state_type"] == "COMPLETED", deployed.log(promote)[-3000:]
-    assert "is the champion already" in deployed.log(promote)
+    decided = "is the champion already"
+    wait_for(lambda: decided in deployed.log(promote), 30, decided)  # a run's last lines follow its last state
     refused = deployed.ended(rollback, 300)
     assert refused["state_type"] == "FAILED" and "is the first champion" in refused["state"]["message"]
     for name in ("evaluate", "promote"):
