@@ -1,8 +1,10 @@
 import importlib.util
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+from transformers import GenerationConfig
 
 from convrec.config import load_params, parse_params
 from convrec.errors import InputError
@@ -36,6 +38,14 @@ def test_answers_keep_the_order_of_the_prompts_whatever_the_batch(model, penalty
     together.tokenizer.pad_token = together.tokenizer.eos_token
     assert alone.generate(prompts_of(9)) == together.generate(prompts_of(9))
     assert alone.generate([]) == []
+
+
+@pytest.mark.parametrize("setting", [{"suppress_tokens": list(range(5, 200))}, {"no_repeat_ngram_size": 1}])
+def test_the_model_s_own_settings_of_generation_stay_out(model, tmp_path, setting):
+    shutil.copytree(model, tmp_path / "model")
+    GenerationConfig(**setting).save_pretrained(tmp_path / "model")
+    plain, with_settings = _engine(model, 1.0), _engine(tmp_path / "model", 1.0)
+    assert with_settings.generate(prompts_of(4)) == plain.generate(prompts_of(4))
 
 
 def test_every_prompt_of_a_constrained_engine_needs_a_request(model):

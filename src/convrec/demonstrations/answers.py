@@ -157,10 +157,8 @@ def _in_brackets(line: str, catalog: Catalog) -> list[Entry]:
     found = _IN_BRACKETS.match(line)
     if found is None or _known(line, catalog):
         return []
-    series, parts = (
-        bare(found.group(1)),
-        [bare(_FILLER.sub("", part.strip())) for part in re.split("[,;]", found.group(2))],
-    )
+    series = bare(found.group(1))
+    parts = [bare(_FILLER.sub("", part.strip())) for part in re.split("[,;]", found.group(2))]
     titles = [part if _known(part, catalog) else f"{series}: {part}" for part in parts if part]
     if sum(_known(title, catalog) for title in titles) < 2:
         return []

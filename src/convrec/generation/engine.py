@@ -157,6 +157,18 @@ class TransformersEngine(Engine):
 
         `go_on` is called after each token; what it raises ends the batch.
         """
+        from transformers import GenerationConfig  # noqa: PLC0415  (10 s to import)
+
+        from convrec.generation.processors import CatalogConstraint, Interruption, only_settings  # noqa: PLC0415
+
+        end, pad = self.tokenizer.eos_token_id, self.tokenizer.pad_token_id
+        config = GenerationConfig(
+            do_sample=False,
+            max_new_tokens=self._most_tokens(requests),
+            repetition_penalty=self._repetition_penalty,
+            pad_token_id=end if pad is None else pad,
+            eos_token_id=end,
+        )
         width = max(map(len, prompts))
         # Padded with their own first tokens: the penalty reads the padding, too, and must find nothing new there.
         rows = [[ids[0]] * (width - len(ids)) + ids for ids in prompts]
@@ -164,30 +176,14 @@ class TransformersEngine(Engine):
         device, was_training = self._model.device, self._model.training
         self._model.eval()
         try:
-            output = self._model.generate(
-                input_ids=torch.tensor(rows, device=device),
-                attention_mask=torch.tensor(mask, device=device),
-                **self._options(requests, go_on),
-            )
+            with only_settings(self._model, config):
+                output = self._model.generate(
+                    input_ids=torch.tensor(rows, device=device),
+                    attention_mask=torch.tensor(mask, device=device),
+                    generation_config=config,
+                    logits_processor=[] if self._trie is None else [CatalogConstraint(self._trie, requests)],
+                    stopping_criteria=[] if go_on is None else [Interruption(go_on)],
+                )
         finally:
             self._model.train(was_training)
         return output[:, width:].tolist()
-
-    def _options(self, requests: Sequence[ListRequest], go_on: Callable[[], None] | None) -> dict[str, Any]:
-        """Return the arguments of `generate` for one batch: how its lists are decoded."""
-        from convrec.generation.processors import CatalogConstraint, Interruption  # noqa: PLC0415  (imports transformers)
-
-        processors = [] if self._trie is None else [CatalogConstraint(self._trie, requests)]
-        end, pad = self.tokenizer.eos_token_id, self.tokenizer.pad_token_id
-        return {
-            "do_sample": False,
-            "temperature": None,
-            "top_p": None,
-            "top_k": None,
-            "max_new_tokens": self._most_tokens(requests),
-            "repetition_penalty": self._repetition_penalty,
-            "logits_processor": processors,
-            "stopping_criteria": [] if go_on is None else [Interruption(go_on)],
-            "pad_token_id": end if pad is None else pad,
-            "eos_token_id": end,
-        }

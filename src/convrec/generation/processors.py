@@ -1,12 +1,24 @@
-"""What acts on each token of transformers' `generate`: the catalog constraint, and a way to end it."""
+"""What transformers' `generate` is given: its settings, the catalog constraint, and a way to end it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from transformers import LogitsProcessor, StoppingCriteria
+from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria
 
 from convrec.generation.constraint import CatalogTrie, ConstraintState, ListRequest
+
+
+@contextmanager
+def only_settings(model: Any, config: GenerationConfig) -> Iterator[None]:
+    """Have `generate` follow this configuration alone: what it leaves unset, the model's own would fill in."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    own, base.generation_config = base.generation_config, config
+    try:
+        yield
+    finally:
+        base.generation_config = own
 
 
 class CatalogConstraint(LogitsProcessor):

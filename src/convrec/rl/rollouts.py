@@ -1,13 +1,13 @@
 """Groups of completions from transformers: every distinct prompt is read once, then continued G times."""
 
 import copy
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from transformers import DynamicCache, GenerationConfig
 
+from convrec.generation.processors import only_settings
 from convrec.rl.constrained import RolloutConstraint
 
 
@@ -28,17 +28,6 @@ def beam_config(config: GenerationConfig, num_generations: int) -> GenerationCon
     config.do_sample, config.temperature, config.top_p, config.top_k = False, None, None, None
     config.num_beams = config.num_return_sequences = num_generations
     return config
-
-
-@contextmanager
-def _alone(model: Any, config: GenerationConfig) -> Iterator[None]:
-    """Have `generate` follow this configuration alone: what it leaves unset, the model's own would fill in."""
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    own, base.generation_config = base.generation_config, config
-    try:
-        yield
-    finally:
-        base.generation_config = own
 
 
 @torch.no_grad()
@@ -71,7 +60,7 @@ def generate_groups(
     asked = distinct if beams > 1 else prompts
     decoding = {"generation_config": config, "logits_processor": [constraint.processor(asked)] if constraint else []}
     if beams > 1:
-        with _alone(model, config):
+        with only_settings(model, config):
             output = model.generate(input_ids=ids, attention_mask=mask, **decoding)
     else:
         rows = torch.tensor(index, device=device)
@@ -88,7 +77,7 @@ def generate_groups(
                 logits_to_keep=1,
             )
             cache.batch_select_indices(rows)
-        with _alone(model, config):
+        with only_settings(model, config):
             output = model.generate(input_ids=ids[rows], attention_mask=mask[rows], past_key_values=cache, **decoding)
     completions = output[:, width:]
     ends = torch.isin(completions, torch.tensor(config.eos_token_id, device=device))
