@@ -14,6 +14,8 @@ if _SOURCE not in sys.path:
     sys.path.insert(0, _SOURCE)
 os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([_SOURCE, *filter(None, [os.environ.get("PYTHONPATH")])]))
 
+from convrec.threads import limit_threads  # noqa: E402  (of that folder)
+
 
 def _leave(_number: int, _frame: object) -> None:
     os.write(2, b"interrupted\n")
@@ -34,3 +36,5 @@ os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 # What is logged is no terminal in which a bar could move.
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 os.environ.setdefault("TQDM_DISABLE", "1")
+
+limit_threads()  # of OpenMP, in this process and in those of its stages

@@ -11,10 +11,12 @@ from typing import NoReturn
 
 from convrec.data.titles import is_clean
 from convrec.errors import EXIT_BAD_INPUT, EXIT_INTERRUPTED, InputError, causes, exit_status, leave, outside_cause
+from convrec.threads import limit_threads
 
 
 def _set_up() -> None:
-    """Set logging, and quiet the libraries: the only place where global state is set. Seeds are passed on."""
+    """Set logging and threads, quiet the libraries: the only place where global state is set. Seeds are passed on."""
+    limit_threads()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
     logging.getLogger("convrec").setLevel(logging.INFO)
     logging.getLogger("urllib3").setLevel(logging.ERROR)  # of every try at a server that is away; the outcome is told

@@ -1,0 +1,48 @@
+"""How many threads the numerical libraries use, and how they wait. OpenMP reads both when torch is first imported."""
+
+import os
+from pathlib import Path
+
+_CHOSEN = "CONVREC_THREADS"  # OMP_NUM_THREADS as set here; any other value is the user's
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def limit_threads(processes: int | None = None) -> None:
+    """Let OpenMP wait without spinning, and use no more cores than this process may use; child processes inherit both.
+
+    `processes` share the cores; by default, those of a launch on this machine (`LOCAL_WORLD_SIZE`). An idle OpenMP
+    thread spins by default, which takes the core from whatever else runs (`benchmarks.threads`). A variable that the
+    user has set keeps its value: `OMP_WAIT_POLICY`, `OMP_NUM_THREADS`, and those of a single runtime, which override
+    them (`GOMP_SPINCOUNT`, `KMP_BLOCKTIME`).
+
+    `OMP_NUM_THREADS` stays unset where OpenMP finds the same number by itself: a launcher and vLLM then choose for
+    their own processes. The load of the machine plays no part: float sums depend on the number of threads, and two runs
+    of one command must agree.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    chosen = os.environ.get(_CHOSEN)
+    if os.environ.get("OMP_NUM_THREADS") != chosen:
+        return
+    share = max(1, usable_cores() // (processes or int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+    if share < int(chosen or len(os.sched_getaffinity(0))):
+        os.environ["OMP_NUM_THREADS"] = os.environ[_CHOSEN] = str(share)
+
+
+def usable_cores(cgroup: Path = _CGROUP) -> int:
+    """Return how many cores this process may use: those of its affinity, within its container's CPU quota.
+
+    OpenMP knows the affinity, not the quota. A fraction of a core counts only where there is no whole one.
+    """
+    cores = len(os.sched_getaffinity(0))
+    quota = _quota(cgroup)
+    return cores if quota is None else max(1, min(cores, int(quota)))
+
+
+def _quota(cgroup: Path) -> float | None:
+    """Return the CPU quota in cores by the files of cgroup v2 or v1; None without a quota."""
+    v2, v1 = cgroup / "cpu.max", [cgroup / "cpu" / f"cpu.cfs_{name}_us" for name in ("quota", "period")]
+    try:
+        quota, period = v2.read_text().split() if v2.exists() else (path.read_text().strip() for path in v1)
+    except OSError:
+        return None
+    return None if quota in ("max", "-1") else int(quota) / int(period)
