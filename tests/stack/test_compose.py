@@ -1,9 +1,7 @@
 """docker-compose.yml and .env.example: valid, pinned, for this machine only, without a secret of their own."""
 
-import fcntl
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +11,7 @@ from ruamel.yaml import YAML
 
 from stack import provision
 from stack.settings import SECRETS
+from tests.tools import require
 
 ROOT = Path(__file__).parent.parent.parent
 FILE = ROOT / "docker-compose.yml"
@@ -31,37 +30,8 @@ def described() -> dict:
 
 @pytest.fixture(scope="module")
 def compose() -> str:
-    """Docker Compose 2 of Debian 13, unpacked without being installed, as on any Debian with its keys."""
-    folder = ROOT / ".cache" / "compose"
-    program = folder / "usr" / "libexec" / "docker" / "cli-plugins" / "docker-compose"
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        keys = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-        if not program.exists() and not (keys.exists() and shutil.which("apt-get")):
-            pytest.skip("Docker Compose is fetched from Debian, which needs apt-get and Debian's keys")
-        if not program.exists():
-            for name in ("lists/partial", "cache/archives/partial"):
-                (folder / name).mkdir(parents=True, exist_ok=True)
-            (folder / "status").touch()
-            (folder / "sources").write_text(f"deb [signed-by={keys}] http://deb.debian.org/debian trixie main\n")
-            options = {
-                "Dir::Etc::SourceList": folder / "sources",
-                "Dir::Etc::SourceParts": "/dev/null",
-                "Dir::State": folder,
-                "Dir::State::status": folder / "status",
-                "Dir::Cache": folder / "cache",
-                "APT::Sandbox::User": "root",
-            }
-            apt = ["apt-get", "-qq", *[word for item in options.items() for word in ("-o", "{}={}".format(*item))]]
-            for command in (["update"], ["download", "docker-compose"]):
-                done = subprocess.run([*apt, *command], cwd=folder, capture_output=True, text=True, timeout=300)
-                if done.returncode:
-                    pytest.skip(f"Docker Compose cannot be fetched from Debian: {done.stderr[-300:]}")
-            (package,) = folder.glob("docker-compose_*.deb")
-            subprocess.run(["dpkg-deb", "--extract", package, folder], check=True)
-            shutil.rmtree(folder / "lists")
-    return str(program)
+    """Docker Compose 2."""
+    return require("Docker Compose")
 
 
 def config(compose: str, folder: Path, secrets: dict[str, str]) -> subprocess.CompletedProcess:

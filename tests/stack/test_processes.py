@@ -260,6 +260,7 @@ def test_workers_whose_leader_was_killed_are_ended(tmp_path, monkeypatch, end):
         stack.down()
 
 
+@pytest.mark.stack
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root starts PostgreSQL as another user")
 def test_a_folder_that_postgres_cannot_reach_is_refused(tmp_path):
     (tmp_path / "hidden").mkdir(mode=0o700)

