@@ -15,10 +15,8 @@ from convrec.data.synthetic import embedded_rows
 from convrec.pretrained import load_tokenizer
 from convrec.rl.arguments import RankGRPOConfig
 from convrec.rl.rewards import RankReward
-from convrec.rl.trainer import RankGRPOTrainer
 from convrec.training.embedded import END, train_tokenizer
 
-TRAINERS = (GRPOTrainer, RankGRPOTrainer)
 GENERATIONS, NUM_RANKS = 8, 20
 _WORDS = "User: a heist film from the 90s please, tense and dark. Assistant: which did you like? User: Heat. "
 
@@ -64,18 +62,20 @@ def trivial_reward(completions: list, **_: Any) -> list[float]:
 
 
 def make_trainer(
-    kind: type,
+    kind: Callable[..., Any],
     folder: Path,
     catalog: Catalog,
     prompt_tokens: int | None = None,
     completion_tokens: int | None = None,
+    *,
+    given: bool = True,
     **options: Any,
 ) -> tuple[GRPOTrainer, StepTimes]:
     """Return a trainer of the model in `folder`, and the times of its steps.
 
-    TRL's has a trivial reward, the project's the catalog's.
+    TRL's has a trivial reward, the project's the catalog's. Where rollouts are not `given`, it samples.
     """
-    ours = kind is RankGRPOTrainer
+    ours = kind is not GRPOTrainer
     config: Any = RankGRPOConfig if ours else GRPOConfig
     arguments = config(
         output_dir=str(folder / "out"),
@@ -88,15 +88,17 @@ def make_trainer(
         disable_tqdm=True,
         **options,
     )
+    repeats = max(1, (prompt_tokens or 0) // 60)  # where they are not given, prompts are about as long
     rows = [
         {
-            "prompt": [{"role": "user", "content": _WORDS}],
+            "prompt": [{"role": "user", "content": f"{_WORDS} And {catalog.items[i]}. " * repeats}],
             "groundtruth": [{"title": item.title, "year": item.year} for item in catalog.items[i : i + 6]],
             "seen_titles": ["Heat"],
         }
         for i in range(64)
     ]
     times = StepTimes()
+    rollouts = {"rollout_func": given_rollouts(catalog, prompt_tokens, completion_tokens)} if given else {}
     trainer = kind(
         str(folder),
         RankReward(catalog, NUM_RANKS) if ours else trivial_reward,
@@ -104,6 +106,6 @@ def make_trainer(
         train_dataset=Dataset.from_list(rows),
         processing_class=load_tokenizer(folder),
         callbacks=[times],
-        rollout_func=given_rollouts(catalog, prompt_tokens, completion_tokens),
+        **rollouts,
     )
     return trainer, times

@@ -1,11 +1,14 @@
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor
 from trl.trainer.utils import add_fused_lm_head
 
-from convrec.rl.logprobs import add_sampled_head, sampled_log_probs
+from convrec.rl import logprobs
+from convrec.rl.logprobs import add_log_prob_head, sampled_log_probs
 
 
 @given(st.integers(0, 1000), st.sampled_from([1.0, 1.5, 0.8]), st.sampled_from([1.0, 0.7]), st.booleans())
@@ -51,26 +54,92 @@ def _model() -> Qwen2ForCausalLM:
     return Qwen2ForCausalLM(Qwen2Config(vocab_size=9, num_key_value_heads=2, **sizes))
 
 
+def _scored(model, ids, mask, width):
+    output = model(input_ids=ids, attention_mask=mask, completion_width=width)
+    (output.log_probs * torch.arange(1.0, width + 1)).sum().backward()
+    gradients = [weight.grad.clone() for weight in model.parameters()]
+    model.zero_grad()
+    return output.log_probs.detach(), output.entropy, *gradients
+
+
+def _ragged(number, length, width, vocab=9):
+    ids = torch.randint(0, vocab, (number, length), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(ids)
+    mask[0, :2] = mask[1, length - 2 :] = 0
+    return ids, mask, width
+
+
 def test_without_a_penalty_it_equals_trl_s_head():
-    ids = torch.randint(0, 9, (3, 7), generator=torch.Generator().manual_seed(1))
-    labels = ids.clone()
-    labels[:, :3] = -100
-    labels[0, 5:] = -100  # a shorter completion
-    results = []
-    for head in (lambda m: add_fused_lm_head(m, 0.9, outputs=("log_probs", "entropy")),
-                 lambda m: add_sampled_head(m, 1.0, 0.9, None)):  # fmt: skip
-        model = _model()
-        head(model)
-        output = model(input_ids=ids, attention_mask=torch.ones_like(ids), labels=labels, fused_lm_head=True)
-        output.log_probs[:, -4:].sum().backward()
-        results.append((output.log_probs[:, -4:], output.entropy[:, -4:], model.lm_head.weight.grad))
-    for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs)
+    ids, mask, width = _ragged(3, 7, 4)
+    model = _model()
+    add_log_prob_head(model, 1.0, 0.9, None)
+    ours = _scored(model, ids, mask, width)
+    model = _model()
+    add_fused_lm_head(model, 0.9, outputs=("log_probs", "entropy"))
+    labels = ids.masked_fill(mask == 0, -100)
+    labels[:, :-width] = -100
+    output = model(input_ids=ids, attention_mask=mask, labels=labels, fused_lm_head=True)
+    (output.log_probs[:, -width:] * torch.arange(1.0, width + 1)).sum().backward()
+    theirs = [output.log_probs[:, -width:], output.entropy[:, -width:], *(w.grad for w in model.parameters())]
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other)
 
 
-def test_a_batch_without_labels_gives_zeros_that_can_be_trained_on():
+@pytest.mark.parametrize("penalty", [1.0, 1.5])
+def test_rows_are_scored_a_few_at_a_time_where_the_logits_would_be_many(penalty, monkeypatch):
+    """The largest tensor that is made holds the logits of two rows, and nothing changes."""
+    model, (ids, mask, width) = _model().double(), _ragged(5, 11, 4)
+    add_log_prob_head(model, penalty, 0.9, None)
+    whole = _scored(model, ids, mask, width)
+    monkeypatch.setattr(logprobs, "MAX_LOGITS", 2 * width * 9 + 1)
+    with LargestTensor(9) as largest:
+        parts = _scored(model, ids, mask, width)
+    assert largest.rows == 2
+    for one, other in zip(whole, parts, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+class LargestTensor(TorchDispatchMode):
+    """The most rows of a tensor of three dimensions whose last is the vocabulary."""
+
+    def __init__(self, vocab: int):
+        super().__init__()
+        self.rows, self._vocab = 0, vocab
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and result.ndim == 3 and result.shape[2] == self._vocab:
+            self.rows = max(self.rows, result.shape[0])
+        return result
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("gemma2", {"final_logit_softcapping": 2.0, "head_dim": 8}),
+        ("cohere", {"logit_scale": 0.25}),
+        ("granite", {"logits_scaling": 4.0}),
+    ],
+)
+def test_logits_are_scaled_and_capped_as_the_model_does(kind, options):
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes |= {"vocab_size": 9, "num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes, **options)).eval()
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(30)  # large logits, which a cap changes
+        ids, mask, width = _ragged(3, 7, 4)
+        expected = model(input_ids=ids, attention_mask=mask).logits[:, -width - 1 : -1].log_softmax(2)
+        add_log_prob_head(model, 1.0, 1.0, None)
+        found = model(input_ids=ids, attention_mask=mask, completion_width=width).log_probs
+    expected = expected.gather(2, ids[:, -width:, None]).squeeze(2).masked_fill(mask[:, -width:] == 0, 0)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_rows_without_a_token_give_zeros_that_can_be_trained_on():
     model, ids = _model(), torch.ones(2, 5, dtype=torch.long)
-    add_sampled_head(model, 1.5, 1.0, None)
-    output = model(input_ids=ids, labels=torch.full_like(ids, -100), fused_lm_head=True)
-    output.log_probs[:, -2:].sum().backward()
+    mask = torch.tensor([[1, 1, 1, 0, 0]] * 2)
+    add_log_prob_head(model, 1.5, 1.0, None)
+    output = model(input_ids=ids, attention_mask=mask, completion_width=2)
+    output.log_probs.sum().backward()
     assert output.log_probs.abs().sum() == 0

@@ -1,13 +1,18 @@
-"""Log-probabilities of what is really sampled where rollouts have a repetition penalty or the catalog constraint."""
+"""Log-probabilities of the completions, in the distribution that rollouts sample, without a batch's logits."""
 
 import functools
+from collections.abc import Callable
 from types import MethodType
 from typing import Any
 
 import torch
+from torch.utils.checkpoint import checkpoint
 from trl.trainer.utils import FusedCausalLMOutput
 
 from convrec.rl.constrained import RolloutConstraint
+from convrec.rl.shared_prompts import completion_states
+
+MAX_LOGITS = 2**25  # that are held at a time: 128 MiB in float32
 
 
 def sampled_log_probs(
@@ -27,47 +32,84 @@ def sampled_log_probs(
     Shape: logits (B, K, vocab), which predict the last K tokens of input_ids (B, L), L > K; allowed as the logits;
     attention_mask as input_ids; returns two (B, K).
     """
-    length, kept = input_ids.shape[1], logits.shape[1]
-    scores = logits
-    if penalty != 1:
-        positions = torch.arange(length, device=input_ids.device)
-        places = positions.expand_as(input_ids)
-        if attention_mask is not None:
-            places = places.masked_fill(attention_mask == 0, length)
-        first = torch.full((logits.shape[0], logits.shape[2]), length, device=input_ids.device)
-        first = first.scatter_reduce(1, input_ids, places, "amin")
-        seen = first[:, None, :] < positions[None, -kept:, None]
-        scores = torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
-    scores = scores / temperature
+    kept = logits.shape[1]
+    scores = _penalized(logits, input_ids, penalty, attention_mask) if penalty != 1 else logits
+    scores = scores / temperature if temperature != 1 else scores
     if allowed is not None:
         scores = scores.masked_fill(~allowed, -torch.inf)
-    log_probs = scores.float().log_softmax(dim=-1)
+    log_probs = scores.float().log_softmax(dim=-1) if scores.dtype.itemsize < 4 else scores.log_softmax(dim=-1)
     with torch.no_grad():
-        entropy = -(log_probs.exp() * log_probs.clamp(min=torch.finfo(log_probs.dtype).min)).sum(dim=-1)
+        finite = log_probs if allowed is None else log_probs.clamp(min=torch.finfo(log_probs.dtype).min)
+        entropy = -(finite.exp() * finite).sum(dim=-1)
     return log_probs.gather(2, input_ids[:, -kept:, None]).squeeze(2), entropy
 
 
-def add_sampled_head(model: Any, penalty: float, temperature: float, constraint: RolloutConstraint | None) -> None:
-    """Let `model(..., labels=labels, fused_lm_head=True)`, TRL's call, answer with those of what is sampled.
+def _penalized(
+    logits: torch.Tensor, input_ids: torch.Tensor, penalty: float, attention_mask: torch.Tensor | None
+) -> torch.Tensor:
+    """Return the logits with the penalty on the tokens that stand before each position. Shape: as the logits."""
+    (batch, length), kept = input_ids.shape, logits.shape[1]
+    positions = torch.arange(length, device=input_ids.device)
+    places = positions.expand_as(input_ids)
+    if attention_mask is not None:
+        places = places.masked_fill(attention_mask == 0, length)
+    first = torch.full((batch, logits.shape[2]), length, device=input_ids.device)
+    first = first.scatter_reduce(1, input_ids, places, "amin")
+    new = first.gather(1, input_ids) == positions  # a token's first place in its row: each token is changed there once
+    before = new[:, None] & (positions < positions[-kept:, None])  # (B, K, L)
+    index = input_ids[:, None].expand(-1, kept, -1)
+    held = logits.gather(2, index)
+    change = torch.where(held > 0, held / penalty, held * penalty) - held
+    return logits.scatter_add(2, index, change.masked_fill(~before, 0))
 
-    TRL's own head never holds a row of logits; this one holds those of the completions, since penalty and constraint
-    differ by position.
+
+def add_log_prob_head(model: Any, penalty: float, temperature: float, constraint: RolloutConstraint | None) -> None:
+    """Let `model(input_ids=…, attention_mask=…, completion_width=K)` score the last K tokens of each row.
+
+    It returns `log_probs` and `entropy` (B, K), 0 on padding. Logits are made for as many rows at a time as
+    `MAX_LOGITS` allows, and where that is not all, made again in the backward pass.
+    Shape: input_ids, attention_mask (B, L): prompts padded on the left, completions of K on the right.
     """
-    original = model.forward
+    original, to_logits = model.forward, _logits_of(model)
+
+    def score(states: torch.Tensor, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = to_logits(states)
+        width, vocab = logits.shape[1:]
+        allowed = None if constraint is None else constraint.allowed(ids, mask, width, vocab)
+        return sampled_log_probs(logits, ids, penalty, temperature, allowed, mask)
 
     @functools.wraps(type(model).forward)
-    def forward(self: Any, *args: Any, fused_lm_head: bool = False, labels: Any = None, **kwargs: Any) -> Any:
-        if not fused_lm_head:
-            return original(*args, labels=labels, **kwargs) if labels is not None else original(*args, **kwargs)
-        input_ids, scored = kwargs["input_ids"], labels[:, 1:] != -100
-        columns = scored.any(dim=0).nonzero()
-        kept = scored.shape[1] - (int(columns[0]) if len(columns) else 0)  # from the first completion token on
-        logits = original(**kwargs, logits_to_keep=kept + 1, use_cache=False).logits[:, :-1]
-        allowed = None
-        if constraint is not None and len(columns):
-            allowed = constraint.allowed(input_ids, kwargs["attention_mask"], kept, logits.shape[2])
-        values = sampled_log_probs(logits, input_ids, penalty, temperature, allowed, kwargs.get("attention_mask"))
-        log_probs, entropy = (value.masked_fill(~scored[:, -kept:], 0) for value in values)
+    def forward(self: Any, *args: Any, completion_width: int | None = None, **kwargs: Any) -> Any:
+        if completion_width is None:
+            return original(*args, **kwargs)
+        ids, mask = kwargs["input_ids"], kwargs["attention_mask"]
+        states = completion_states(self, ids, mask, completion_width)
+        rows = max(1, MAX_LOGITS // (completion_width * self.config.get_text_config().vocab_size))
+        chunks = list(zip(states.split(rows), ids.split(rows), mask.split(rows), strict=True))
+        if len(chunks) > 1 and torch.is_grad_enabled():
+            parts = [checkpoint(score, *chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks]
+        else:
+            parts = [score(*chunk) for chunk in chunks]
+        padding = mask[:, -completion_width:] == 0
+        log_probs, entropy = (torch.cat(values).masked_fill(padding, 0) for values in zip(*parts, strict=True))
         return FusedCausalLMOutput(log_probs=log_probs, entropy=entropy)
 
     model.forward = MethodType(forward, model)
+
+
+def _logits_of(model: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return how a model makes logits of its last hidden states: some scale them, some cap them."""
+    config = model.config.get_text_config()
+    scale = 1.0
+    for name in ("logit_scale", "output_multiplier", "lm_head_multiplier"):
+        scale *= getattr(config, name, None) or 1.0
+    scaling = getattr(config, "logits_scaling", None) or 1.0
+    scale *= scaling if config.model_type == "hyperclovax" else 1 / scaling
+    cap = getattr(config, "final_logit_softcapping", None)
+
+    def to_logits(states: torch.Tensor) -> torch.Tensor:
+        logits = model.get_output_embeddings()(states)
+        logits = logits * scale if scale != 1 else logits
+        return torch.tanh(logits / cap) * cap if cap else logits
+
+    return to_logits

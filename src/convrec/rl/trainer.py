@@ -15,15 +15,17 @@ from trl.models.utils import unwrap_model_for_generation
 
 from convrec.rl.advantages import rank_advantages
 from convrec.rl.arguments import RankGRPOConfig
+from convrec.rl.batches import cut, micro_batches, padding_share
 from convrec.rl.checks import check_inputs
 from convrec.rl.constrained import RolloutConstraint
 from convrec.rl.dropout import disable_dropout
-from convrec.rl.logprobs import add_sampled_head
+from convrec.rl.logprobs import add_log_prob_head
 from convrec.rl.loop import EpochSampler, StepClock
 from convrec.rl.loss import rank_grpo_loss
 from convrec.rl.rewards import rank_returns
 from convrec.rl.rollouts import beam_config, generate_groups
 from convrec.rl.segmentation import attach_eos, list_ends, newline_counts, segment_ranks
+from convrec.rl.shared_prompts import share_prompts
 from convrec.training.finite import FiniteTrainer
 
 logger = logging.getLogger(__name__)
@@ -46,6 +48,7 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
     model: Any
     reward_funcs: Any
     _tokenizer: Any
+    _buffered_inputs: Any
 
     def __init__(
         self,
@@ -77,12 +80,16 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
         counts = newline_counts(self._tokenizer)
         unnamed = self.model.config.get_text_config().vocab_size - len(counts)  # ids that no token has can be sampled
         self._newline_counts = torch.nn.functional.pad(counts, (0, max(0, unnamed)))
-        if args.repetition_penalty != 1 or constraint is not None:
-            policies: list[Any] = [self.accelerator.unwrap_model(self.model), self.ref_model]
-            for policy in policies:
-                if policy is not None:
-                    base = policy.get_base_model() if hasattr(policy, "get_base_model") else policy
-                    add_sampled_head(base, args.repetition_penalty, args.temperature, constraint)
+        hindrances = set()
+        for policy in (self.model, self.ref_model):
+            if policy is not None:
+                unwrapped = self.accelerator.unwrap_model(policy)
+                base = unwrapped.get_base_model() if hasattr(unwrapped, "get_base_model") else unwrapped
+                add_log_prob_head(base, args.repetition_penalty, args.temperature, constraint)
+                hindrances.add(share_prompts(base))
+        self._shared = hindrances == {None}
+        for hindrance in hindrances - {None}:
+            logger.info("each completion reads its prompt anew: %s", hindrance)
         self.add_callback(StepClock(self))
 
     def last_group(self) -> tuple[list[dict], list, torch.Tensor]:
@@ -136,6 +143,45 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
                 self._constraint.begin(prompt_ids, [row["seen_titles"] for row in self._inputs])
             with unwrapped as model, self._dist.summon_full_params(self.model_wrapped, recurse=False):
                 return generate_groups(model, prompt_ids, config, self._constraint), None
+
+    def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
+        """Return the next micro-batch, of new rollouts where those before are used up."""
+        if not self.model.training:
+            return cut(self._generate_and_score_completions(generation_batch))
+        number = self.args.steps_per_generation
+        if self._buffered_inputs is None or self._step % (number * self.num_iterations) == 0:
+            batch = self._generate_and_score_completions(generation_batch)
+            steps = -(-number // self.args.gradient_accumulation_steps)
+            self._buffered_inputs = micro_batches(batch, number, steps)
+        return self._buffered_inputs[self._step % number]
+
+    def _get_per_token_logps_and_entropies(
+        self,
+        model: Any,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        logits_to_keep: int,
+        batch_size: int | None = None,
+        **_: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor, None]:
+        """Return log-probabilities and entropies (B, T) of the completions; batches are of like prompt lengths."""
+        sides = (slice(None, -logits_to_keep), slice(-logits_to_keep, None))
+        values = [tensor[:, side] for side in sides for tensor in (input_ids, attention_mask)]
+        whole = dict(zip(("prompt_ids", "prompt_mask", "completion_ids", "completion_mask"), values, strict=True))
+        order = whole["prompt_mask"].sum(1).argsort(stable=True)
+        scored = []
+        for rows in order.split(batch_size or len(order)):
+            prompts, prompt_mask, ids, mask = cut({name: value[rows] for name, value in whole.items()}).values()
+            with self.accelerator.autocast():
+                output = model(
+                    input_ids=torch.cat([prompts, ids], dim=1),
+                    attention_mask=torch.cat([prompt_mask, mask], dim=1),
+                    completion_width=ids.shape[1],
+                )
+            both = torch.stack([output.log_probs, output.entropy])
+            scored.append(torch.nn.functional.pad(both, (0, logits_to_keep - ids.shape[1])))
+        log_probs, entropies = torch.cat(scored, dim=1)[:, order.argsort()]
+        return log_probs, entropies, None
 
     def _calculate_rewards(
         self, inputs: list[dict], prompts: list, completions: list, completion_ids_list: list
@@ -212,7 +258,6 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
                 torch.cat([inputs["prompt_ids"], completion_ids], dim=1),
                 attention_mask,
                 completion_ids.size(1),
-                compute_entropy=True,
             )
             old_logps = inputs.get("old_per_token_logps")
             output = rank_grpo_loss(
@@ -239,6 +284,7 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
                 num_items=inputs["num_items_in_batch"].clamp(min=1) * share / steps / self.accelerator.num_processes,
             )
         self.tokens += int(attention_mask.sum())
+        self.note({"padding_share": padding_share(inputs, shared=self._shared)})
         size = mask.sum().clamp(min=1)
         metrics = {**output.metrics, "entropy": ((entropies * mask).sum() / size).detach()}
         local = torch.stack([value.float() for value in (*metrics.values(), size)])

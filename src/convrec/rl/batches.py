@@ -1,0 +1,60 @@
+"""Micro-batches of rollouts with little padding: groups stay together, prompts of like length too."""
+
+from typing import Any
+
+import torch
+
+_PROMPT = ("prompt_ids", "prompt_mask")
+_COMPLETION = (
+    "completion_ids",
+    "completion_mask",
+    "ranks",
+    "eos",
+    "old_per_token_logps",
+    "ref_per_token_logps",
+    "sampling_per_token_logps",
+)
+
+
+def begins_group(prompt_ids: torch.Tensor, prompt_mask: torch.Tensor) -> torch.Tensor:
+    """Return which rows have another prompt than the row before. Shape: prompt_ids, prompt_mask (B, P); (B,)."""
+    prompts = prompt_ids.masked_fill(prompt_mask == 0, -1)
+    return torch.cat([prompts.new_ones(1, dtype=torch.bool), (prompts[1:] != prompts[:-1]).any(1)])
+
+
+def micro_batches(batch: dict[str, Any], number: int, steps: int) -> list[dict[str, Any]]:
+    """Split one process's rollouts into `number` micro-batches of equal size, for `steps` optimiser steps.
+
+    Chance decides which groups a step gets; within a step they are sorted by the length of their prompts. Each
+    micro-batch is cut to its longest prompt and completion. A group is only parted where it does not fit in one.
+    """
+    groups = begins_group(batch["prompt_ids"], batch["prompt_mask"]).cumsum(0) - 1
+    chance = torch.randperm(int(groups[-1]) + 1).to(groups.device)
+    order = chance[groups].argsort(stable=True)
+    lengths = batch["prompt_mask"].sum(1)
+    order = torch.cat([rows[lengths[rows].argsort(stable=True)] for rows in order.chunk(steps)])
+    return [cut({name: _rows(value, rows) for name, value in batch.items()}) for rows in order.chunk(number)]
+
+
+def _rows(value: Any, rows: torch.Tensor) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value[rows] if value.ndim else value
+    return [value[i] for i in rows.tolist()] if isinstance(value, list) else value
+
+
+def cut(batch: dict[str, Any]) -> dict[str, Any]:
+    """Return the batch without the columns that are padding in every row: prompts' on the left, completions' right."""
+    first = int(batch["prompt_mask"].any(0).int().argmax())
+    width = max(1, int(batch["completion_mask"].any(0).sum()))
+    sides = {name: slice(first, None) for name in _PROMPT} | {name: slice(width) for name in _COMPLETION}
+    return {
+        name: value[:, sides[name]] if name in sides and value is not None else value for name, value in batch.items()
+    }
+
+
+def padding_share(batch: dict[str, Any], *, shared: bool) -> float:
+    """Return the share of padding among the tokens that the model reads, of prompts once a group where shared."""
+    prompts, completions = batch["prompt_mask"], batch["completion_mask"]
+    if shared:
+        prompts = prompts[begins_group(batch["prompt_ids"], prompts)]
+    return 1 - float(prompts.sum() + completions.sum()) / (prompts.numel() + completions.numel())
