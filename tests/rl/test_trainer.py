@@ -90,7 +90,7 @@ def test_every_step_logs_what_the_readme_promises(make):
     names = ["reward/rank_02", "reward_std/rank_02", "reward", "frac_rank_zero_std", "kl", "entropy", "clip_ratio/low"]
     names += ["clip_ratio/high", "ratio/q05", "ratio/q50", "ratio/q95", "ratio/effective_sample_size", "lists/items"]
     names += ["lists/overflow", "lists/early_stop", "lists/in_catalog", "lists/duplicates", "seconds/rollout"]
-    names += ["seconds/reward", "seconds/forward", "seconds/update", "tokens_per_second"]
+    names += ["seconds/reward", "seconds/forward", "seconds/update", "tokens_per_second", "padding_share"]
     for name in names:
         assert len(series(trainer, name)) == 2, name
     assert all(series(trainer, "seconds/update")[i] > 0 for i in range(2))
@@ -124,6 +124,47 @@ def test_a_baseline_updates_as_trl_s_own_trainer_does(make, algorithm, base):
     assert series(ours, "reward") == series(theirs, "reward")
     for (name, mine), other in zip(weights(ours).items(), weights(theirs).values(), strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 16, "num_iterations": 2},
+        {"gradient_accumulation_steps": 4, "per_device_train_batch_size": 4},  # a group fills two micro-batches
+        {"steps_per_generation": 4, "per_device_train_batch_size": 8},  # four optimiser steps on the same rollouts
+        {"repetition_penalty": 1.3, "beta": 0.1},
+        {"gradient_checkpointing": True, "adapted": True},
+    ],
+)
+def test_steps_are_those_of_a_trainer_whose_completions_read_their_prompts_anew(make, options, monkeypatch, caplog):
+    options = {"steps": 4, "rows": varied_rows(), "optim": "sgd", "learning_rate": 0.1, **options}
+    trl = {"rollout_func": given_rollouts}
+    if options.pop("adapted", False):
+        trl["peft_config"] = LoraConfig(r=2, target_modules="all-linear", lora_dropout=0.0)
+    ours = make(trl=trl, **options)
+    ours.train()
+    monkeypatch.setattr(trainer_module, "share_prompts", lambda model: "the test's plain side")
+    with caplog.at_level("INFO", logger="convrec"):
+        plain = make(trl=trl, **options)
+    assert "each completion reads its prompt anew: the test's plain side" in caplog.text
+    plain.train()
+    assert series(ours, "loss") == pytest.approx(series(plain, "loss"), rel=1e-4, abs=1e-6)
+    for (name, mine), other in zip(weights(ours).items(), weights(plain).values(), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_a_constrained_step_is_that_of_a_trainer_whose_completions_read_their_prompts_anew(
+    make, tiny_model, monkeypatch
+):
+    found = []
+    for share in (trainer_module.share_prompts, lambda model: "the test's plain side"):
+        monkeypatch.setattr(trainer_module, "share_prompts", share)
+        trainer = make(rows=varied_rows(), constraint=_constraint(tiny_model), optim="sgd", learning_rate=0.1)
+        trainer.train()
+        found.append((trainer.state.log_history[0]["loss"], *weights(trainer).values()))
+    for mine, other in zip(*found, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6)
 
 
 def test_weighted_rank_rewards_and_a_scalar_beside_them(make):
