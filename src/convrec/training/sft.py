@@ -17,6 +17,7 @@ from convrec.training.checkpoints import (
     set_damaged_aside,
 )
 from convrec.training.finite import FiniteTrainer
+from convrec.training.padding_free import drop_padding
 from convrec.training.stopping import StopCallback, stoppable
 
 
@@ -44,8 +45,9 @@ def train_sft(
 
     `dataset` has `prompt` and `completion` (the loss is the completion's) or `text` (the loss is the whole text's).
     The schedule is that of `num_epochs`, which `checkpoint_step` may cut short. The training resumes from the newest
-    checkpoint in `folder`. `optimization` holds the fields of `config.Optimization`. Raises `Stopped` where a signal
-    ended it, and `NotFiniteError` where the loss or its gradient is not finite.
+    checkpoint in `folder`. Batches hold no padding where the model's attention allows it (`drop_padding`): the model is
+    changed in place, but not what is computed. `optimization` holds the fields of `config.Optimization`. Raises
+    `Stopped` where a signal ended it, and `NotFiniteError` where the loss or its gradient is not finite.
     """
     arguments = SFTConfig(
         num_train_epochs=num_epochs,
@@ -65,6 +67,10 @@ def train_sft(
         callbacks=[*callbacks, *stop, CompletionCallback()],
         peft_config=peft_config,
     )
+    # TRL's own option would not allow `max_length`. Several GPUs in one process share a batch by its rows.
+    if arguments.n_gpu <= 1 and drop_padding(model):
+        collator: Any = trainer.data_collator
+        collator.padding_free = True
     trainer.remove_callback(PrinterCallback)  # the history callback tells the progress
     checkpoint = last_checkpoint(folder)
     if checkpoint is not None and has_ended(checkpoint, checkpoint_step):

@@ -1,0 +1,67 @@
+"""Batches without padding for models that attend by PyTorch's SDPA, where flash attention is not installed."""
+
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+_NAME = "sdpa_by_sequence"
+
+
+def attend_by_sequence(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    cu_seq_lens_q: torch.Tensor | None = None,
+    max_length_q: int | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Return causal attention within each sequence of a flattened batch: no token sees another sequence.
+
+    Only the attention is padded: sequences become the rows of one SDPA call, with padding behind their last tokens,
+    which the causal order hides from all others. Projections, MLPs and norms see no padding.
+
+    Shape: query (1, heads, T, D), key and value (1, kv heads, T, D); cu_seq_lens_q (B + 1,), the places of the
+    sequences in T, as TRL's padding-free collator gives them; returns (1, T, heads, D). Raises `ValueError` without
+    these places.
+    """
+    if cu_seq_lens_q is None or max_length_q is None:
+        raise ValueError(f"attention {_NAME!r} reads padding-free batches alone; set the model's attention to 'sdpa'")
+    lengths, num_tokens = cu_seq_lens_q.diff(), query.shape[2]
+    rows = torch.arange(len(lengths), device=query.device)
+    shifts = (rows * max_length_q - cu_seq_lens_q[:-1]).repeat_interleave(lengths, output_size=num_tokens)
+    places = torch.arange(num_tokens, device=query.device) + shifts
+
+    def by_row(tokens: torch.Tensor) -> torch.Tensor:
+        _, heads, _, size = tokens.shape
+        padded = tokens.new_zeros(len(rows) * max_length_q, heads, size)
+        padded = padded.index_copy(0, places, tokens[0].transpose(0, 1))
+        return padded.view(len(rows), max_length_q, heads, size).transpose(1, 2)
+
+    output, _ = sdpa_attention_forward(module, by_row(query), by_row(key), by_row(value), None, **kwargs)
+    return output.flatten(0, 1).index_select(0, places)[None], None
+
+
+AttentionInterface.register(_NAME, attend_by_sequence)
+
+
+def drop_padding(model: PreTrainedModel) -> bool:
+    """Let a model read padding-free batches, and nothing else; return False where it cannot, and stays as it is.
+
+    It can where all its layers are full causal attention by SDPA: a window, a chunk or a recurrent state would not end
+    with its sequence.
+    """
+    config: Any = model.config.get_text_config()
+    layers = getattr(config, "layer_types", None)
+    if layers is None:
+        is_full = getattr(config, "sliding_window", None) is None and not model._is_stateful
+    else:
+        is_full = set(layers) == {"full_attention"}
+    if config._attn_implementation != "sdpa" or not model._supports_attention_backend or not is_full:
+        return False
+    model.set_attn_implementation(_NAME)
+    return True

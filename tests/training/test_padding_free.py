@@ -1,0 +1,138 @@
+"""Batches without padding train what batches with padding do."""
+
+import copy
+
+import pytest
+import torch
+from datasets import Dataset
+from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from trl.trainer import utils as trl_utils
+from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
+
+from convrec.training import sft
+from convrec.training.callbacks import HistoryCallback, read_history
+from convrec.training.embedded import END
+from convrec.training.padding_free import drop_padding
+from tests.training.tiny_sft import TOKENIZER, make_tiny
+
+SIZES = {"vocab_size": 30, "hidden_size": 32, "intermediate_size": 16, "num_hidden_layers": 2, "initializer_range": 0.3}
+QWEN = Qwen2ForCausalLM, Qwen2Config(**SIZES, num_attention_heads=4, num_key_value_heads=2)
+LLAMA = LlamaForCausalLM, LlamaConfig(**SIZES, num_attention_heads=4, num_key_value_heads=4)
+WINDOW = MistralForCausalLM, MistralConfig(**SIZES, num_attention_heads=4, num_key_value_heads=2, sliding_window=3)
+SOME_WINDOWS = (
+    Qwen2ForCausalLM,
+    Qwen2Config(**SIZES, num_attention_heads=4, use_sliding_window=True, sliding_window=3, max_window_layers=1),
+)
+
+
+def _rows(lengths: list[int]) -> list[dict[str, list[int]]]:
+    """Return rows of random tokens, of which the first third has no label."""
+    draw = torch.Generator().manual_seed(0)
+    ids = [torch.randint(1, 30, (length,), generator=draw).tolist() for length in lengths]
+    return [{"input_ids": row, "labels": [-100] * (len(row) // 3) + row[len(row) // 3 :]} for row in ids]
+
+
+def _loss(model: torch.nn.Module, rows: list[dict[str, list[int]]], padding_free: bool) -> torch.Tensor:
+    batch = DataCollatorForLanguageModeling(pad_token_id=0, padding_free=padding_free)(rows)
+    labels = batch.pop("labels")[:, 1:]
+    log_probs = model(**batch, use_cache=False).logits[:, :-1].log_softmax(dim=-1)
+    chosen = log_probs.gather(2, labels.clamp(min=0)[..., None]).squeeze(2)
+    return -chosen[labels != -100].mean()
+
+
+@pytest.mark.parametrize("kind", [QWEN, LLAMA], ids=["grouped queries", "plain"])
+@pytest.mark.parametrize("lengths", [[7, 3, 12, 5], [4, 4], [9], [2, 30, 2]])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_loss_and_gradients_are_those_of_padded_batches(kind, lengths, checkpointing):
+    torch.manual_seed(0)
+    model = kind[0](copy.deepcopy(kind[1])).double().train()
+    if checkpointing:
+        model.gradient_checkpointing_enable()
+    rows = _rows(lengths)
+    found = []
+    for padding_free in (False, True):
+        assert not padding_free or drop_padding(model)
+        model.zero_grad()
+        loss = _loss(model, rows, padding_free)
+        loss.backward()
+        found.append([loss.detach(), *(weight.grad.clone() for weight in model.parameters())])
+    for padded, packed in zip(*found, strict=True):
+        torch.testing.assert_close(packed, padded, rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [WINDOW, SOME_WINDOWS], ids=["all layers", "some layers"])
+def test_a_model_with_a_sliding_window_keeps_its_padding(kind):
+    model = kind[0](copy.deepcopy(kind[1]))
+    assert not drop_padding(model) and model.config._attn_implementation == "sdpa"
+
+
+def test_a_model_with_another_attention_keeps_its_padding():
+    model = QWEN[0]._from_config(copy.deepcopy(QWEN[1]), attn_implementation="eager")
+    assert not drop_padding(model) and model.config._attn_implementation == "eager"
+
+
+def test_a_padded_batch_is_refused_by_a_model_without_padding():
+    model = make_tiny()
+    assert drop_padding(model)
+    with pytest.raises(ValueError, match="reads padding-free batches alone"):
+        model(input_ids=torch.ones(2, 3, dtype=torch.long))
+
+
+RAGGED = Dataset.from_list(
+    [{"prompt": "a" + " film" * (1 + i % 5), "completion": " please" * (1 + i % 3)} for i in range(24)]
+)
+
+
+def _history(folder, monkeypatch, padded: bool) -> list[dict[str, float]]:
+    if padded:
+        monkeypatch.setattr(sft, "drop_padding", lambda model: False)
+    sft.train_sft(
+        make_tiny(),
+        TOKENIZER,
+        RAGGED,
+        folder,
+        [HistoryCallback(folder / "history.jsonl", lambda *_: None)],
+        num_epochs=2,
+        checkpoint_step=None,
+        max_length=24,
+        seed=0,
+        device="cpu",
+        bf16=False,
+        learning_rate=1e-2,
+        lr_scheduler="constant",
+        warmup=0.0,
+        adam_beta1=0.9,
+        adam_beta2=0.99,
+        weight_decay=0.0,
+        max_grad_norm=1.0,
+        per_device_batch_size=4,
+        gradient_accumulation_steps=2,
+        logging_steps=1,
+        save_steps=100,
+        keep_checkpoints=1,
+        gradient_checkpointing=False,
+    )
+    return read_history(folder / "history.jsonl")
+
+
+def test_sft_has_the_losses_and_gradients_of_padded_batches(tmp_path, monkeypatch):
+    packed = _history(tmp_path / "packed", monkeypatch, padded=False)
+    padded = _history(tmp_path / "padded", monkeypatch, padded=True)
+    assert len(packed) == len(padded) > 6
+    for name in ("loss", "grad_norm", "entropy", "mean_token_accuracy", "num_tokens"):
+        values = [[row[name] for row in rows if name in row] for rows in (packed, padded)]
+        assert values[0] == pytest.approx(values[1], rel=1e-4)
+
+
+def test_the_head_scores_completions_alone_on_a_cpu(tmp_path, monkeypatch):
+    scored = []
+    real = trl_utils._ChunkedLogProbFunction.apply
+
+    def spy(hidden, weight, bias, targets, *arguments):
+        scored.append(len(targets))
+        return real(hidden, weight, bias, targets, *arguments)
+
+    monkeypatch.setattr(trl_utils._ChunkedLogProbFunction, "apply", spy)
+    _history(tmp_path, monkeypatch, padded=True)
+    completions = sum(len(TOKENIZER(row["completion"] + END).input_ids) for row in RAGGED)
+    assert sum(scored) == 2 * completions
