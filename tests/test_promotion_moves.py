@@ -253,6 +253,7 @@ except Superseded as error:
 """
 
 
+@pytest.mark.slow
 def test_of_two_processes_at_once_one_promotes(client):
     _promote(client, "1")
     command = [sys.executable, "-c", CONTENDER]

@@ -103,6 +103,7 @@ model_lists({model!r}, ROWS, SETTINGS, OPTIONS)
 """
 
 
+@pytest.mark.slow
 def test_a_generation_that_was_killed_goes_on_where_it_was(model, asked, tmp_path):
     path = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     script = KILLED.replace("{model!r}", f"__import__('pathlib').Path({str(model)!r})")

@@ -61,6 +61,7 @@ def _assert_same(one: tuple[dict, Path], several: tuple[dict, Path]) -> None:
         torch.testing.assert_close(second[name], value, rtol=1e-4, atol=1e-6, msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [2, 4])
 def test_ddp_processes_give_the_update_of_one(tiny_model, alone, tmp_path, processes):
     """With four, each process holds four completions of a group of eight."""

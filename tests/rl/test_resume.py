@@ -51,37 +51,48 @@ def _kill_after(process: subprocess.Popen, step: int) -> None:
     assert process.wait() == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_a_training_killed_twice_ends_in_the_same_weights(tiny_model, tmp_path, processes):
-    undisturbed = _start(tiny_model, tmp_path / "one", processes)
-    undisturbed.communicate(timeout=300)
-    assert undisturbed.returncode == 0
-    _kill_after(_start(tiny_model, tmp_path / "two", processes), 5)
-    assert last_checkpoint(tmp_path / "two").name == "checkpoint-4"
-    _kill_after(_start(tiny_model, tmp_path / "two", processes), 11)  # in the second epoch, after the rate has dropped
-    last = _start(tiny_model, tmp_path / "two", processes)
-    steps = [line for line in last.communicate(timeout=300)[0].split("\n") if line.startswith("step")]
-    assert last.returncode == 0 and steps[0] == "step 11"
-    results = [(tmp_path / name / "final" / "model.safetensors").read_bytes() for name in ("one", "two")]
-    assert results[0] == results[1] != (tiny_model / "model.safetensors").read_bytes()
+@pytest.fixture(scope="module", params=[1, 2])
+def undisturbed(request, tiny_model, tmp_path_factory) -> tuple[int, bytes]:
+    """The number of processes, and the weights that they end in where nothing disturbs them."""
+    output = tmp_path_factory.mktemp("undisturbed")
+    training = _start(tiny_model, output, request.param)
+    training.communicate(timeout=300)
+    assert training.returncode == 0
+    return request.param, (output / "final" / "model.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_a_training_told_to_end_stops_at_a_checkpoint_and_goes_on_from_there(tiny_model, tmp_path, processes):
-    undisturbed = _start(tiny_model, tmp_path / "one", processes)
-    undisturbed.communicate(timeout=300)
-    process = _start(tiny_model, tmp_path / "two", processes, save_steps=100, seconds_between_steps=0.5)
+def _finish(model: Path, output: Path, processes: int) -> tuple[str, bytes]:
+    """Run a training to its end; return the first step that it does, and its weights."""
+    training = _start(model, output, processes)
+    steps = [line for line in training.communicate(timeout=300)[0].split("\n") if line.startswith("step")]
+    assert training.returncode == 0
+    return steps[0], (output / "final" / "model.safetensors").read_bytes()
+
+
+@pytest.mark.slow
+def test_a_training_killed_twice_ends_in_the_same_weights(undisturbed, tiny_model, tmp_path):
+    processes, expected = undisturbed
+    _kill_after(_start(tiny_model, tmp_path, processes), 5)
+    assert last_checkpoint(tmp_path).name == "checkpoint-4"
+    _kill_after(_start(tiny_model, tmp_path, processes), 11)  # in the second epoch, after the rate has dropped
+    first, result = _finish(tiny_model, tmp_path, processes)
+    assert first == "step 11"
+    assert result == expected != (tiny_model / "model.safetensors").read_bytes()
+
+
+@pytest.mark.slow
+def test_a_training_told_to_end_stops_at_a_checkpoint_and_goes_on_from_there(undisturbed, tiny_model, tmp_path):
+    processes, expected = undisturbed
+    process = _start(tiny_model, tmp_path, processes, save_steps=100, seconds_between_steps=0.5)
     for line in process.stdout:
         if line.strip() == "step 4":
             process.terminate()
     assert process.wait() != 0
-    stopped = int(last_checkpoint(tmp_path / "two").name.removeprefix("checkpoint-"))
+    stopped = int(last_checkpoint(tmp_path).name.removeprefix("checkpoint-"))
     assert 4 <= stopped < STEPS and stopped % 2 == 0, "with the last step of the rollout it was told in"
-    last = _start(tiny_model, tmp_path / "two", processes)
-    steps = [line for line in last.communicate(timeout=300)[0].split("\n") if line.startswith("step")]
-    assert last.returncode == 0 and steps[0] == f"step {stopped + 1}", "all processes stopped alike"
-    results = [(tmp_path / name / "final" / "model.safetensors").read_bytes() for name in ("one", "two")]
-    assert results[0] == results[1]
+    first, result = _finish(tiny_model, tmp_path, processes)
+    assert first == f"step {stopped + 1}", "all processes stopped alike"
+    assert result == expected
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ def _connect(folder: Path, barrier) -> None:
     assert tracking.connect() == "1"
 
 
+@pytest.mark.slow
 def test_processes_that_make_the_store_at_once_wait_for_each_other(project):
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(3)

@@ -198,6 +198,7 @@ def test_no_secret_reaches_server_journal_or_files(server, client, project, monk
         assert text.encode() not in written + stored and text not in caplog.text
 
 
+@pytest.mark.slow
 def test_a_killed_server_loses_nothing_of_any_run(server, client, project, capsys):
     """Three runs: one goes on until the server is back, one ends without it, and one's process is killed."""
     child = subprocess.Popen([sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -10,6 +10,8 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
+pytestmark = pytest.mark.slow
+
 FILES = {
     "conversations.jsonl": b'{"id": 1}\n' * 1000,
     "deep/er/catalog.csv": "title\nAmélie\n".encode(),
