@@ -1,4 +1,7 @@
-"""The real pipeline with the real params.yaml, shrunk: flow, graph, record, registry, and what bad input does."""
+"""The real pipeline with the real params.yaml, shrunk: flow, graph, record, registry, and what bad input does.
+
+The tests that only look at what the first run made belong to the fast ones; those that run more are marked.
+"""
 
 import json
 import os
@@ -29,8 +32,6 @@ from convrec.promotion.policy import load_policy
 from convrec.registry import CHALLENGER, CHAMPION, MODEL_NAME, download_version
 from tests.project import NO_BASELINES, ROOT, SHRUNK, commit, make_project, run_in, set_params
 from tests.security.hostile import Mark
-
-pytestmark = pytest.mark.pipeline
 
 SECRETS = {
     name: f"{name.lower()}-4f9c27d1"
@@ -149,6 +150,7 @@ def test_the_champion_answers_conversations(client):
         recommender.predict(pd.DataFrame({"text": ["a film"]}))
 
 
+@pytest.mark.pipeline
 def test_the_champion_is_served(project, client, tmp_path):
     """By `mlflow models serve`, which answers as the recommender itself does."""
     with socket.socket() as free:
@@ -184,6 +186,7 @@ def test_the_champion_is_served(project, client, tmp_path):
         server.wait(30)
 
 
+@pytest.mark.pipeline
 def test_the_champion_is_asked_from_the_command_line(project, trained):
     command = [sys.executable, "-m", "convrec.cli", "recommend", "I loved Heat", "-n", "3", "--deny", "Alien"]
     assert len(run_in(project, *command).stdout.splitlines()) == 4
@@ -225,6 +228,7 @@ def test_the_champion_is_evaluated_as_in_its_stage_and_the_checkpoints_by_step(p
     assert chosen["sft"] == max(step for stage, step in rows if stage == "sft")
 
 
+@pytest.mark.pipeline
 def test_a_second_run_does_nothing(project, trained):
     before = sorted((project / "runs").iterdir()), (project / "runs" / "sft.json").read_text()
     result = run_in(project, sys.executable, "-m", "flows.train")
@@ -237,6 +241,7 @@ def test_the_checkpoint_keeps_the_repetition_penalty_that_it_was_trained_with(pr
     assert settings["repetition_penalty"] == 1.5
 
 
+@pytest.mark.pipeline
 def test_dvc_shows_metrics_and_plots(project, trained):
     assert run_in(project, "dvc", "repro").stdout.count("didn't change") == len(STAGES)
     shown = json.loads(run_in(project, "dvc", "metrics", "show", "--json").stdout)
@@ -245,6 +250,7 @@ def test_dvc_shows_metrics_and_plots(project, trained):
     assert (project / "dvc_plots" / "index.html").is_file(), page.stdout
 
 
+@pytest.mark.pipeline
 def test_an_interrupted_training_resumes(project, trained):
     folder = next((project / "checkpoints" / "rank_grpo").iterdir())
     before = (project / "models" / "rank_grpo" / "model.safetensors").read_bytes()
@@ -279,6 +285,7 @@ def scratch(project, trained, tmp_path) -> Path:
     return folder
 
 
+@pytest.mark.pipeline
 def test_a_foreign_checkpoint_is_refused_in_words(project, scratch, tmp_path):
     foreign, marker = tmp_path / "checkpoint-2", tmp_path / "unpickled"
     shutil.copytree(next((project / "checkpoints" / "rank_grpo").glob("*/checkpoint-2")), foreign)
@@ -290,6 +297,7 @@ def test_a_foreign_checkpoint_is_refused_in_words(project, scratch, tmp_path):
     assert "Traceback" not in result.stderr and not marker.exists()
 
 
+@pytest.mark.pipeline
 def test_both_trainings_run_in_two_processes(scratch):
     shutil.copytree(ROOT / "configs", scratch / "configs")
     launch = {"launch": "configs/accelerate/ddp.yaml", "num_processes": 2}
@@ -301,6 +309,7 @@ def test_both_trainings_run_in_two_processes(scratch):
     assert json.loads((scratch / "metrics" / "rank_grpo.json").read_text())["steps"] == 4
 
 
+@pytest.mark.pipeline
 def test_adapters_from_a_registered_version_with_both_rewards_and_constrained_rollouts(scratch):
     changes = {
         "start": f"models:/{MODEL_NAME}@{CHAMPION}",
@@ -320,6 +329,7 @@ def test_adapters_from_a_registered_version_with_both_rewards_and_constrained_ro
     assert {row["validation/in_catalog"] for row in history if "validation/in_catalog" in row} == {1}
 
 
+@pytest.mark.pipeline
 def test_a_comparison_is_made_once(scratch, client):
     command = ["compare", "--algorithms", "rank_grpo:exp_inf,grpo", "--seeds", "2", "--steps", "2"]
     first = run_in(scratch, sys.executable, "-m", "convrec.cli", *command)
@@ -340,6 +350,7 @@ def test_a_comparison_is_made_once(scratch, client):
     assert json.loads((scratch / "comparison" / "compare.json").read_text()) == result
 
 
+@pytest.mark.pipeline
 def test_an_ablation_is_made_once(scratch, client):
     first = run_in(scratch, sys.executable, "-m", "convrec.cli", "ablate-demonstrations")
     assert "held out: lists" in first.stdout and "remap + reflect" in first.stdout
@@ -357,6 +368,7 @@ def test_an_ablation_is_made_once(scratch, client):
     assert json.loads((scratch / "comparison" / "ablation.json").read_text()) == result
 
 
+@pytest.mark.pipeline
 def test_an_experiment_changes_a_parameter(project, trained):
     commit(project, "trained")
     run_in(
@@ -368,6 +380,7 @@ def test_an_experiment_changes_a_parameter(project, trained):
     run_in(project, "dvc", "checkout", "--quiet")
 
 
+@pytest.mark.pipeline
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -387,6 +400,7 @@ def test_bad_input_ends_with_one_clear_error(project, trained, changes, message)
     assert message in result.stderr and "Traceback" not in result.stderr
 
 
+@pytest.mark.pipeline
 def test_a_flow_does_not_retry_bad_input(project, trained):
     saved = (project / "params.yaml").read_text()
     set_params(project, {"data": {"max_quarantined": 0.0, "test_month": "2023-05"}})
@@ -399,6 +413,7 @@ def test_a_flow_does_not_retry_bad_input(project, trained):
     assert not any(word in result.stderr for word in ("Retry", "Traceback"))
 
 
+@pytest.mark.pipeline
 def test_an_unreachable_tracking_server_is_an_error_at_once(project, trained):
     environment = {**os.environ, "MLFLOW_TRACKING_URI": "http://127.0.0.1:9", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
     command = [sys.executable, "-m", "convrec.cli", "data"]

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -37,15 +38,22 @@ def _reply(asked):
     return sent(completion(text, reported()))
 
 
-@pytest.fixture
-def project(tmp_path):
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
     """A small embedded world whose demonstrations an LLM is to write."""
+    folder = tmp_path_factory.mktemp("world")
     for name in ("params.yaml", "dvc.yaml"):
-        (tmp_path / name).write_text((ROOT / name).read_text())
-    (tmp_path / "prompts").symlink_to(ROOT / "prompts")
-    set_params(tmp_path, {**SHRUNK, "data": {"synthetic": {"num_conversations": 90}}})
-    run_in(tmp_path, sys.executable, "-m", "convrec.cli", "data")
-    return tmp_path
+        (folder / name).write_text((ROOT / name).read_text())
+    (folder / "prompts").symlink_to(ROOT / "prompts")
+    set_params(folder, {**SHRUNK, "data": {"synthetic": {"num_conversations": 90}}})
+    run_in(folder, sys.executable, "-m", "convrec.cli", "data")
+    return folder
+
+
+@pytest.fixture
+def project(world, tmp_path):
+    """A copy of it, to change at will; its store of runs is made anew, since a store names its folder."""
+    return shutil.copytree(world, tmp_path / "project", symlinks=True, ignore=shutil.ignore_patterns("mlruns", "runs"))
 
 
 def _use(project, server):
