@@ -14,11 +14,10 @@ from typing import Any
 
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
-from trl.kernels import chunked_logprob
 from trl.trainer import utils as trl_utils
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
-from convrec.training.arguments import _CPU_TOKEN_CHUNK
+from convrec.training.cpu_head import use_cpu_head
 from convrec.training.padding_free import drop_padding
 
 VOCABULARY, BATCH, STEPS, ROUNDS = 1678, 8, 10, 5
@@ -50,7 +49,7 @@ def seconds(model: Any, given: list[dict[str, Any]]) -> float:
 
 
 def main() -> None:
-    """Print one line a way, as a ratio to padded batches with all positions scored."""
+    """Print one line a way, as a ratio to what TRL does."""
     torch.manual_seed(0)
     config = Qwen2Config(
         vocab_size=VOCABULARY,
@@ -66,14 +65,15 @@ def main() -> None:
     drop_padding(packed)
     for model in (padded, packed):
         trl_utils.add_fused_lm_head(model, outputs=("log_probs", "entropy", "is_top1"))
-    chunked_logprob.TOKEN_CHUNK_SIZE = _CPU_TOKEN_CHUNK
-    all_positions = trl_utils._use_triton
-    names = ("padded, all positions scored", "padded, completions scored", "no padding, completions scored")
+    theirs = trl_utils._use_triton, trl_utils._ChunkedLogProbFunction
+    use_cpu_head()
+    ours = trl_utils._use_triton, trl_utils._ChunkedLogProbFunction
+    names = ("padded, TRL's head", "padded, the head of a CPU", "no padding, the head of a CPU")
     times: dict[str, list[float]] = {name: [] for name in names}
     (with_padding, share), (without, _) = batches(False), batches(True)
     for _ in range(ROUNDS + 1):
         for name, own in times.items():
-            trl_utils._use_triton = all_positions if name == names[0] else lambda _: True
+            trl_utils._use_triton, trl_utils._ChunkedLogProbFunction = theirs if name == names[0] else ours
             own.append(seconds(*((packed, without) if name == names[2] else (padded, with_padding))))
     sys.stdout.write(f"padding: {share:.1%} of the tokens of padded batches\n")
     base = median(times[names[0]][1:])

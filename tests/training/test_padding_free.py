@@ -6,12 +6,10 @@ import pytest
 import torch
 from datasets import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
-from trl.trainer import utils as trl_utils
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from convrec.training import sft
 from convrec.training.callbacks import HistoryCallback, read_history
-from convrec.training.embedded import END
 from convrec.training.padding_free import drop_padding
 from tests.training.tiny_sft import TOKENIZER, make_tiny
 
@@ -122,17 +120,3 @@ def test_sft_has_the_losses_and_gradients_of_padded_batches(tmp_path, monkeypatc
     for name in ("loss", "grad_norm", "entropy", "mean_token_accuracy", "num_tokens"):
         values = [[row[name] for row in rows if name in row] for rows in (packed, padded)]
         assert values[0] == pytest.approx(values[1], rel=1e-4)
-
-
-def test_the_head_scores_completions_alone_on_a_cpu(tmp_path, monkeypatch):
-    scored = []
-    real = trl_utils._ChunkedLogProbFunction.apply
-
-    def spy(hidden, weight, bias, targets, *arguments):
-        scored.append(len(targets))
-        return real(hidden, weight, bias, targets, *arguments)
-
-    monkeypatch.setattr(trl_utils._ChunkedLogProbFunction, "apply", spy)
-    _history(tmp_path, monkeypatch, padded=True)
-    completions = sum(len(TOKENIZER(row["completion"] + END).input_ids) for row in RAGGED)
-    assert sum(scored) == 2 * completions

@@ -5,12 +5,8 @@ from typing import Any
 
 import torch
 from transformers import TrainingArguments
-from trl.kernels import chunked_logprob
-from trl.trainer import utils as trl_utils
 
 from convrec.device import pick_device
-
-_CPU_TOKEN_CHUNK = 512
 
 
 def shared_arguments(
@@ -38,13 +34,6 @@ def shared_arguments(
     Metrics go to the project's own callbacks, so no reporting integration is on. bf16 applies on GPUs only.
     """
     on_cpu = pick_device(device) == "cpu"
-    if on_cpu:
-        # TRL folds the vocabulary's log-probabilities tile by tile; its tile of 4,096 tokens leaves a CPU's cache,
-        # and the smaller one takes a tenth less time a pass with the embedded model (benchmarks/).
-        chunked_logprob.TOKEN_CHUNK_SIZE = _CPU_TOKEN_CHUNK
-        # TRL asks this only to decide whether its head leaves out the positions without a label (prompts, padding). It
-        # scores them where there is no Triton, for the sake of devices that compile each shape; a CPU does not.
-        trl_utils._use_triton = lambda device: True
     return {
         "output_dir": str(folder),
         "seed": seed,

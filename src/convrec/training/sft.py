@@ -16,6 +16,7 @@ from convrec.training.checkpoints import (
     last_checkpoint,
     set_damaged_aside,
 )
+from convrec.training.cpu_head import use_cpu_head
 from convrec.training.finite import FiniteTrainer
 from convrec.training.padding_free import drop_padding
 from convrec.training.stopping import StopCallback, stoppable
@@ -55,6 +56,8 @@ def train_sft(
         **shared_arguments(folder, seed, device, bf16, **optimization),
     )
     unnumber_cpu(arguments)
+    if arguments.device.type == "cpu":
+        use_cpu_head()
     with arguments.main_process_first(local=False):
         clear_finished(folder)
         set_damaged_aside(folder)

@@ -1,0 +1,70 @@
+"""The head of a CPU gives what TRL's gives, at the trained positions."""
+
+import pytest
+import torch
+from transformers import Qwen2ForCausalLM
+from trl.trainer import utils as trl_utils
+
+from convrec.training import cpu_head
+from tests.training.tiny_sft import make_tiny, train_tiny
+
+THEIRS = trl_utils._use_triton, cpu_head._TILES
+NAMES = ("log_probs", "entropy", "is_top1", "label_mask")
+
+
+@pytest.fixture
+def scored(monkeypatch) -> list[int]:
+    """How many positions each call of the head scores; what `use_cpu_head` changes is undone."""
+    calls: list[int] = []
+    real = cpu_head.WholeLogits.apply
+
+    def spy(hidden, weight, bias, targets, *arguments):
+        calls.append(len(targets))
+        return real(hidden, weight, bias, targets, *arguments)
+
+    monkeypatch.setattr(cpu_head.WholeLogits, "apply", staticmethod(spy))
+    _use_theirs(monkeypatch)
+    return calls
+
+
+def _use_theirs(monkeypatch) -> None:
+    monkeypatch.setattr(trl_utils, "_use_triton", THEIRS[0])
+    monkeypatch.setattr(trl_utils, "_ChunkedLogProbFunction", THEIRS[1])
+
+
+def _outputs(model: Qwen2ForCausalLM, ids: torch.Tensor, labels: torch.Tensor) -> list[torch.Tensor]:
+    model.zero_grad()
+    output = model(input_ids=ids, labels=labels, fused_lm_head=True)
+    output.log_probs.sum().backward()
+    return [getattr(output, name).detach() for name in NAMES] + [weight.grad.clone() for weight in model.parameters()]
+
+
+@pytest.mark.parametrize("max_logits", [cpu_head.MAX_LOGITS, 1000], ids=["whole", "tile by tile"])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_outputs_and_gradients_are_trl_s(scored, monkeypatch, max_logits, temperature):
+    monkeypatch.setattr(cpu_head, "MAX_LOGITS", max_logits)
+    model = make_tiny()
+    trl_utils.add_fused_lm_head(model, temperature, outputs=NAMES[:3])
+    ids = torch.randint(5, 260, (3, 9), generator=torch.Generator().manual_seed(0))
+    labels = ids.clone()
+    labels[:, :4] = labels[2, 6:] = -100
+    theirs = _outputs(model, ids, labels)
+    cpu_head.use_cpu_head()
+    ours = _outputs(model, ids, labels)
+    assert scored == [5 + 5 + 2]
+    for found, expected in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_batch_without_labels_has_a_loss_of_zero(scored, monkeypatch):
+    cpu_head.use_cpu_head()
+    model = make_tiny()
+    trl_utils.add_fused_lm_head(model, outputs=NAMES[:3])
+    ids = torch.ones(2, 3, dtype=torch.long)
+    *_, embedding = _outputs(model, ids, torch.full_like(ids, -100))
+    assert scored == [0] and not embedding.any()
+
+
+def test_sft_on_a_cpu_uses_it(scored, monkeypatch, tmp_path):
+    train_tiny(make_tiny(), tmp_path, stop=1)
+    assert len(scored) == 1
