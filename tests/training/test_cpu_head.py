@@ -56,6 +56,15 @@ def test_outputs_and_gradients_are_trl_s(scored, monkeypatch, max_logits, temper
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("attribute", [None, "ds_id"], ids=["whole", "spread by ZeRO-3"])
+def test_a_weight_that_zero_3_spreads_is_left_to_trl(scored, attribute):
+    weight = torch.randn(20, 4, requires_grad=True)
+    if attribute:
+        setattr(weight, attribute, 0)
+    log_probs, *_ = cpu_head.WholeLogits.apply(torch.randn(3, 4), weight, None, torch.arange(3), 1.0, 8, None, 1.0, ())
+    assert ("ChunkedLogProb" in type(log_probs.grad_fn).__name__) == (attribute is not None)
+
+
 def test_a_batch_without_labels_has_a_loss_of_zero(scored, monkeypatch):
     cpu_head.use_cpu_head()
     model = make_tiny()

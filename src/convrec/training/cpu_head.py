@@ -30,7 +30,9 @@ class WholeLogits:
 
         Shape: hidden (T, H), weight (V, H), targets (T,).
         """
-        if len(targets) * len(weight) > MAX_LOGITS or softcap is not None or not _OUTPUTS.issuperset(outputs):
+        is_spread = hasattr(weight, "ds_id")  # by ZeRO-3: TRL gathers it again for the backward pass
+        is_other = softcap is not None or not _OUTPUTS.issuperset(outputs)
+        if is_spread or is_other or len(targets) * len(weight) > MAX_LOGITS:
             tiles: Any = _TILES.apply(hidden, weight, bias, targets, temperature, chunk_size, softcap, scale, outputs)
             return tiles
         logits = torch.nn.functional.linear(hidden, weight, bias)
