@@ -7,6 +7,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from convrec.rl import shared_prompts
 from convrec.rl.logprobs import add_log_prob_head
 from convrec.rl.shared_prompts import completion_states, pack, prompt_index, share_prompts
 
@@ -36,6 +37,15 @@ def _groups(sizes=(3, 1, 4), lengths=(7, 1, 4), seed=0):
             masks.append(torch.tensor(kept))
     order = torch.randperm(len(rows), generator=draw)
     return torch.stack(rows)[order], torch.stack(masks)[order]
+
+
+def _shifted(*arguments):
+    ids, positions, layout = pack(*arguments)
+    return ids, 2 * positions, layout
+
+
+def _broken(*_):
+    raise ValueError("no such thing")
 
 
 def test_a_layout_by_hand():
@@ -115,7 +125,7 @@ def test_in_bfloat16_both_passes_are_as_near_to_float32():
         ("qwen2", {"attn_implementation": "eager"}, "attn_implementation is 'eager'"),
         ("gemma2", {"head_dim": 8}, "some layers are sliding_attention"),
         ("mistral", {"sliding_window": 4}, "some layers are sliding_attention"),
-        ("stablelm", {}, "StableLmForCausalLM does not take shared prompts"),
+        ("stablelm", {}, "StableLmForCausalLM takes no other attention function"),
         ("bloom", {"n_layer": 2, "n_head": 4}, "attn_implementation is 'eager'"),
     ],
 )
@@ -126,6 +136,16 @@ def test_a_model_that_cannot_share_says_why_and_is_read_plainly(kind, options, h
         before = completion_states(model, ids, mask, WIDTH)
         assert hindrance in share_prompts(model)
         torch.testing.assert_close(completion_states(model, ids, mask, WIDTH), before, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "hindrance"), [(_shifted, "answers differently where prompts are shared"), (_broken, "(no such thing)")]
+)
+def test_a_model_that_answers_otherwise_is_read_plainly(wrong, hindrance, monkeypatch):
+    model = _model().eval()
+    monkeypatch.setattr(shared_prompts, "pack", wrong)
+    assert hindrance in share_prompts(model)
+    assert model.config._attn_implementation == "sdpa"
 
 
 def test_generation_and_saved_configurations_stay_as_they_were(tmp_path):

@@ -11,6 +11,7 @@ from trl.trainer.utils import FusedCausalLMOutput
 
 from convrec.rl.constrained import RolloutConstraint
 from convrec.rl.shared_prompts import completion_states
+from convrec.training.full_attention import text_config
 
 MAX_LOGITS = 2**25  # that are held at a time: 128 MiB in float32
 
@@ -84,7 +85,7 @@ def add_log_prob_head(model: Any, penalty: float, temperature: float, constraint
             return original(*args, **kwargs)
         ids, mask = kwargs["input_ids"], kwargs["attention_mask"]
         states = completion_states(self, ids, mask, completion_width)
-        rows = max(1, MAX_LOGITS // (completion_width * self.config.get_text_config().vocab_size))
+        rows = max(1, MAX_LOGITS // (completion_width * text_config(self).vocab_size))
         chunks = list(zip(states.split(rows), ids.split(rows), mask.split(rows), strict=True))
         if len(chunks) > 1 and torch.is_grad_enabled():
             parts = [checkpoint(score, *chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks]
@@ -99,7 +100,7 @@ def add_log_prob_head(model: Any, penalty: float, temperature: float, constraint
 
 def _logits_of(model: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return how a model makes logits of its last hidden states: some scale them, some cap them."""
-    config = model.config.get_text_config()
+    config = text_config(model)
     scale = 1.0
     for name in ("logit_scale", "output_multiplier", "lm_head_multiplier"):
         scale *= getattr(config, name, None) or 1.0

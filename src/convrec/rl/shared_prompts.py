@@ -14,6 +14,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from convrec.training.full_attention import SDPA, attention_hindrance, text_config
+
 _NAME = "sdpa_with_shared_prompts"
 
 
@@ -101,7 +103,7 @@ def completion_states(model: Any, input_ids: torch.Tensor, attention_mask: torch
 
     Prompts are shared in a model that `share_prompts` has made ready. Shape: as in `prompt_index`.
     """
-    if _attention(model) == _NAME:
+    if _shares(model):
         ids, position_ids, layout = pack(input_ids, attention_mask, width)
         output = model.base_model(
             input_ids=ids,
@@ -123,9 +125,11 @@ def share_prompts(model: Any) -> str | None:
 
     A few tokens are read both ways, unless ZeRO-3 has partitioned the weights: the two must agree.
     """
-    hindrance = _hindrance(model)
-    if hindrance is not None or _attention(model) == _NAME:
-        return hindrance
+    if _shares(model):
+        return None
+    hindrance = attention_hindrance(model)
+    if hindrance is not None or not _takes_positions(model):
+        return hindrance or f"{type(model).__name__} takes no positions"
     ids = torch.tensor([[0, 1, 2, 3, 4], [0, 1, 2, 4, 3]], device=model.device)
     partitioned = any(hasattr(weight, "ds_id") for weight in model.parameters())
     was_training = model.training
@@ -133,7 +137,7 @@ def share_prompts(model: Any) -> str | None:
     try:
         with torch.no_grad():
             plain = None if partitioned else completion_states(model, ids, torch.ones_like(ids), 2)
-            model.config.get_text_config()._attn_implementation = _NAME
+            text_config(model)._attn_implementation = _NAME
             if plain is None:
                 return None
             shared = completion_states(model, ids, torch.ones_like(ids), 2)
@@ -145,27 +149,12 @@ def share_prompts(model: Any) -> str | None:
         hindrance = f"{type(model).__name__} does not take shared prompts ({str(error).splitlines()[0]})"
     finally:
         model.train(was_training)
-    model.config.get_text_config()._attn_implementation = "sdpa"
+    text_config(model)._attn_implementation = SDPA
     return hindrance
 
 
-def _hindrance(model: Any) -> str | None:
-    """Return what in a model's configuration keeps its prompts from being shared, or None."""
-    config = model.config.get_text_config()
-    if _attention(model) not in ("sdpa", _NAME):
-        return f"attn_implementation is {_attention(model)!r}, and not 'sdpa'"
-    if not _takes_positions(model):
-        return f"{type(model).__name__} takes no positions"
-    layers = getattr(config, "layer_types", None)
-    others = sorted({*(layers or ()), "full_attention"} - {"full_attention"})
-    window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
-    if others or (window and not layers):
-        return f"some layers are {', '.join(others) or 'sliding_attention'}, and not full_attention"
-    return None
-
-
-def _attention(model: Any) -> str:
-    return model.config.get_text_config()._attn_implementation
+def _shares(model: Any) -> bool:
+    return text_config(model)._attn_implementation == _NAME
 
 
 def _takes_positions(model: Any) -> bool:

@@ -6,6 +6,8 @@ import torch
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from convrec.training.full_attention import attention_hindrance
+
 _NAME = "sdpa_by_sequence"
 
 
@@ -52,16 +54,9 @@ AttentionInterface.register(_NAME, attend_by_sequence)
 def drop_padding(model: PreTrainedModel) -> bool:
     """Let a model read padding-free batches, and nothing else; return False where it cannot, and stays as it is.
 
-    It can where all its layers are full causal attention by SDPA: a window, a chunk or a recurrent state would not end
-    with its sequence.
+    It can where all its layers are full causal attention by SDPA.
     """
-    config: Any = model.config.get_text_config()
-    layers = getattr(config, "layer_types", None)
-    if layers is None:
-        is_full = getattr(config, "sliding_window", None) is None and not model._is_stateful
-    else:
-        is_full = set(layers) == {"full_attention"}
-    if config._attn_implementation != "sdpa" or not model._supports_attention_backend or not is_full:
+    if attention_hindrance(model) is not None:
         return False
     model.set_attn_implementation(_NAME)
     return True
