@@ -1,33 +1,48 @@
-"""`convrec score` on 100,000 rows of 20 clean lines, beside a plain scorer that matches by edit distance.
+"""Rewards and `convrec score` on lists of 20 lines, by what the lists hold: clean lines, typos, prose, unknown titles.
 
     python -m benchmarks.score
 
-The catalog is the embedded world's, with new titles added up to `--items`. The plain scorer takes for each line the
-catalog's nearest line by rapidfuzz's normalised similarity, from 0.9 on; it runs on the first `--sample` rows. Both are
-given in rows a second of processor time (of all threads), which other work on the machine disturbs least. It is that of
-the command's work, from the file to the intervals: neither the interpreter's start nor the catalog's load.
+The catalog is the embedded world's, with new titles added up to `--items`. For each mix it prints
+
+- the microseconds a list of the reward as training calls it, metrics included, beside a plain reward that reads as the
+  public code of Rank-GRPO does (`benchmarks/plain_reward.py`). It is the least of `--calls` calls of 128 lists, 8 to a
+  prompt. Each call has lists of its own, and the two rewards alternate;
+- the rows a second of `convrec score`, from the file to the intervals: neither the interpreter's start nor the
+  catalog's load.
+
+Last comes a plain scorer that takes for each clean line the catalog's nearest by rapidfuzz's normalised similarity,
+from 0.9 on. All times are processor time of all threads, which other work on the machine disturbs least.
 """
 
 import argparse
 import json
 import random
+import string
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 from rapidfuzz import process
 from rapidfuzz.distance import Levenshtein
 
+from benchmarks.plain_reward import plain_reward
 from convrec.data.catalog import Catalog, Item, build_catalog
 from convrec.data.quarantine import Quarantine
 from convrec.data.synthetic import embedded_rows
 from convrec.evaluation.predictions import Settings, score_predictions
+from convrec.rl.rewards import RankReward
 
 RANKS, SIMILARITY = 20, 0.9
+LISTS, GENERATIONS = 128, 8  # of one call of the reward
 WORDS = ("night", "river", "house", "stranger", "winter", "garden", "letter", "empire", "shadow", "harbour")
+UNKNOWN = ("silent", "golden", "broken", "secret", "paper", "iron", "summer", "last", "distant", "velvet", "crooked")
+REMARK = ("slow", "tense", "story", "about", "two", "brothers", "who", "meet", "again", "with", "an", "ending", "that")
 
 
 def make_catalog(num_items: int) -> Catalog:
@@ -40,19 +55,81 @@ def make_catalog(num_items: int) -> Catalog:
     return Catalog(items)
 
 
-def write_predictions(path: Path, catalog: Catalog, num_rows: int) -> None:
-    """Write rows of 20 clean lines, three ground-truth items of which one is recommended, and two seen titles."""
+def unknown_line(rng: random.Random) -> str:
+    """Return a well-formed line of an item that the catalog lacks."""
+    return f"{' '.join(rng.sample(UNKNOWN, 3)).title()} ({rng.randrange(1930, 2022)})"
+
+
+def with_typo(line: str, rng: random.Random) -> str:
+    """Return a line with one character of its title replaced by a letter, or a letter more, or a character less."""
+    at = rng.randrange(line.rindex(" ("))
+    return line[:at] + rng.choice([*string.ascii_lowercase, ""]) + line[at + rng.randrange(2) :]
+
+
+def sentence(line: str, rng: random.Random) -> str:
+    """Return a sentence about an item, as a chat model writes it."""
+    words = " ".join(rng.sample(REMARK, 10))
+    forms = (
+        f"If you liked that one, you should watch {line}, {words}.",
+        f"You could also try {line.rpartition(' (')[0]}, because it is {words}.",
+        f"I think you would enjoy {words}.",
+    )
+    return rng.choice(forms)
+
+
+def with_unknown(lines: list[str], rng: random.Random) -> list[str]:
+    """Return the lines, three of them unknown."""
+    places = rng.sample(range(len(lines)), 3)
+    return [unknown_line(rng) if at in places else line for at, line in enumerate(lines)]
+
+
+MIXES: dict[str, Callable[[list[str], random.Random], list[str]]] = {
+    "clean": lambda lines, rng: lines,
+    "3 of 20 unknown": with_unknown,
+    "typos": lambda lines, rng: [with_typo(line, rng) for line in lines],
+    "prose": lambda lines, rng: [sentence(line, rng) for line in lines],
+    "all unknown": lambda lines, rng: [unknown_line(rng) for _ in lines],
+    "numbered, with remarks": lambda lines, rng: [
+        f"{number}. **{line}** - {' '.join(rng.sample(REMARK, 6))}" for number, line in enumerate(lines, start=1)
+    ],
+}
+
+
+def draw_row(mix: str, catalog: Catalog, rng: random.Random) -> dict[str, Any]:
+    """Return a list of 20 lines, three ground-truth items of which it was drawn with one, and two seen titles."""
+    items = rng.sample(catalog.items, RANKS + 4)
+    return {
+        "response": "\n".join(MIXES[mix]([str(item) for item in items[:RANKS]], rng)),
+        "groundtruth": [[item.title, item.year] for item in (*items[RANKS + 2 :], items[rng.randrange(RANKS)])],
+        "seen_titles": [item.title for item in items[RANKS : RANKS + 2]],
+    }
+
+
+def write_predictions(path: Path, catalog: Catalog, mix: str, num_rows: int) -> None:
+    """Write rows of one mix."""
     rng = random.Random(1)
     with path.open("w", encoding="utf-8") as file:
         for _ in range(num_rows):
-            items = rng.sample(catalog.items, RANKS + 4)
-            truth = [items[RANKS + 2], items[RANKS + 3], items[rng.randrange(RANKS)]]
-            row = {
-                "response": "\n".join(str(item) for item in items[:RANKS]),
-                "groundtruth": [[item.title, item.year] for item in truth],
-                "seen_titles": [item.title for item in items[RANKS : RANKS + 2]],
-            }
-            file.write(json.dumps(row) + "\n")
+            file.write(json.dumps(draw_row(mix, catalog, rng)) + "\n")
+
+
+def rewards(mix: str, catalog: Catalog, num_calls: int) -> tuple[float, float]:
+    """Return the microseconds a list of the plain reward and of ours."""
+    pairs = {(item.title, item.year) for item in catalog.items}
+    reward, logged = RankReward(catalog, RANKS), {}
+    seconds = []
+    for call in range(num_calls):
+        rng = random.Random(call)
+        rows = [draw_row(mix, catalog, rng) for _ in range(LISTS)]
+        asked = [rows[at - at % GENERATIONS] for at in range(LISTS)]
+        truths = [[tuple(truth) for truth in row["groundtruth"]] for row in asked]
+        seen, texts = [row["seen_titles"] for row in asked], [row["response"] for row in rows]
+        chats = [[{"role": "assistant", "content": text}] for text in texts]
+        plain = partial(plain_reward, texts, truths, seen, RANKS, pairs)
+        ours = partial(reward, chats, truths, seen, log_metric=logged.__setitem__)
+        seconds.append((_timed(plain), _timed(ours)))
+    plain_time, own_time = (min(times) / LISTS * 1e6 for times in zip(*seconds, strict=True))
+    return plain_time, own_time
 
 
 def plain_scores(path: Path, catalog: Catalog, num_rows: int) -> float:
@@ -85,22 +162,26 @@ def _timed(work: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    """Time both, once each, and print rows a second and their ratio."""
+    """Print one line a mix, then the scorer by edit distance."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--items", type=int, default=7_404)
+    parser.add_argument("--calls", type=int, default=20)
     parser.add_argument("--sample", type=int, default=50)
     options = parser.parse_args()
+    torch.set_num_threads(1)
     catalog = make_catalog(options.items)
+    sys.stdout.write(f"{'mix':24}{'plain reward':>14}{'ours':>10}{'ratio':>8}{'convrec score':>18}\n")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "predictions.jsonl"
-        write_predictions(path, catalog, options.rows)
-        ours = options.rows / _timed(lambda: score_predictions(path, catalog, Settings()))
-        plain = options.sample / _timed(lambda: plain_scores(path, catalog, options.sample))
-    sys.stdout.write(
-        f"{options.rows:,} rows, {len(catalog):,} items: {ours:,.0f} rows/s; by edit distance {plain:,.1f} rows/s "
-        f"({options.sample} rows); {ours / plain:,.0f} times\n"
-    )
+        for mix in MIXES:
+            plain, ours = rewards(mix, catalog, options.calls)
+            write_predictions(path, catalog, mix, options.rows)
+            speed = options.rows / _timed(lambda: score_predictions(path, catalog, Settings()))
+            sys.stdout.write(f"{mix:24}{plain:11,.1f} us{ours:7,.1f} us{plain / ours:8.1f}{speed:11,.0f} rows/s\n")
+        write_predictions(path, catalog, "clean", options.sample)
+        slow = options.sample / _timed(lambda: plain_scores(path, catalog, options.sample))
+    sys.stdout.write(f"scored by edit distance, {options.sample} clean rows: {slow:,.1f} rows/s\n")
 
 
 if __name__ == "__main__":

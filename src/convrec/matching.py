@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Literal, NamedTuple
 
-from convrec.data.catalog import YEAR_TOLERANCE, Catalog, Entry
+from convrec.data.catalog import YEAR_TOLERANCE, Catalog
 from convrec.data.titles import fold, line, year_gap
-from convrec.parsing import parse_list
+from convrec.lists import WrittenList, read_list
 
 Protocol = Literal["reward", "evaluation"]
 
@@ -23,30 +23,56 @@ class Truth(NamedTuple):
     @classmethod
     def of(cls, value: "Mapping[str, Any] | Sequence[Any]") -> "Truth":
         """Return the truth that a mapping `{title, year}` or a pair holds."""
-        title, year = (value["title"], value["year"]) if isinstance(value, Mapping) else value
+        title, year = (value["title"], value["year"]) if isinstance(value, (dict, Mapping)) else value
         return cls(title, None if year is None or year == "" else int(year))
 
     def __str__(self) -> str:
         return line(self.title, self.year)
 
 
-def _open_truths(
-    groundtruth: Sequence[Truth | int], catalog: Catalog, tolerance: int
-) -> dict[str | int, list[tuple[int, int | None]]]:
-    """Return position and year of the truths, by the folded title that the catalog has for them.
+class Target(NamedTuple):
+    """What the lists of one row are judged against, as the catalog has it.
 
-    A truth may be written by an alias. One that is given by its catalog index stands under that.
+    `truths`: position and year of the truths, by the folded title that the catalog has for them; one that is given by
+    its catalog index stands under that. `wanted`: the items that can be one of them. `seen`: indices of seen items;
+    `foreign`: folded seen titles that the catalog lacks.
     """
-    found: dict[str | int, list[tuple[int, int | None]]] = {}
+
+    num_truths: int
+    truths: dict[str | int, list[tuple[int, int | None]]]
+    wanted: set[int]
+    seen: set[int]
+    seen_titles: Sequence[str]
+    foreign: set[str]
+
+
+def make_target(
+    groundtruth: Sequence[Truth | int],
+    seen_titles: Sequence[str],
+    catalog: Catalog,
+    tolerance: int = YEAR_TOLERANCE,
+    seen_items: AbstractSet[int] = frozenset(),
+) -> Target:
+    """Return the target of a row; `seen_items` are seen beside those of the titles."""
+    truths: dict[str | int, list[tuple[int, int | None]]] = {}
+    wanted: set[int] = set()
     for position, truth in enumerate(groundtruth):
         if isinstance(truth, int):
-            found.setdefault(truth, []).append((position, None))
+            truths.setdefault(truth, []).append((position, None))
+            wanted.add(truth)
             continue
         title, year = truth
-        index = catalog.find(title, year, tolerance)
+        index = catalog.find(title, year, tolerance)  # a truth may be written by an alias
         own_title = fold(title) if index is None else catalog.folded_titles[index]
-        found.setdefault(own_title, []).append((position, year))
-    return found
+        truths.setdefault(own_title, []).append((position, year))
+        wanted.update(catalog.indices_of_folded(own_title))
+    seen, foreign = set(seen_items), set()
+    for title in seen_titles:
+        indices = catalog.indices_of_title(title)
+        seen.update(indices)
+        if not indices:
+            foreign.add(fold(title))
+    return Target(len(groundtruth), truths, wanted, seen, seen_titles, foreign)
 
 
 def _nearest(year: int | None, truths: list[tuple[int, int | None]], tolerance: int) -> tuple[int, int | None] | None:
@@ -63,37 +89,41 @@ def _nearest(year: int | None, truths: list[tuple[int, int | None]], tolerance: 
 
 
 def judge(
-    entries: Sequence[Entry | None],
-    groundtruth: Sequence[Truth | int],
-    seen: AbstractSet[int],
+    written: WrittenList,
+    target: Target,
     catalog: Catalog,
     num_ranks: int,
     protocol: Protocol,
     tolerance: int = YEAR_TOLERANCE,
-) -> list[int]:
-    """Return rel_1..rel_N of a parsed list: 1 where the rank is a hit, else 0; `seen` holds catalog indices.
+) -> bytearray:
+    """Return rel_1..rel_N of a list: 1 where the rank is a hit, else 0.
 
     A hit is in the ground truth, in the catalog, not seen, and not credited at an earlier rank. `reward` keeps
     every line at its rank; `evaluation` first drops blank, seen and out-of-catalog lines and closes the ranks. A truth
     that was given by its id is the catalog index of that item, or `UNKNOWN`: only that item hits it, whatever its year.
 
-    Shape: a list of length `num_ranks`.
+    Shape: `num_ranks` bytes.
     """
-    open_truths = _open_truths(groundtruth, catalog, tolerance)
-    titles, hits, rank = catalog.folded_titles, [0] * num_ranks, 0
-    for entry in entries:
-        if rank == num_ranks:
-            break
-        if entry is None or (index := entry.index) is None or index in seen:
-            rank += protocol == "reward"
+    hits, items, seen = bytearray(num_ranks), written.items, target.seen
+    if target.wanted.isdisjoint(items):
+        return hits
+    open_truths = {key: list(truths) for key, truths in target.truths.items()}
+    ranks: Sequence[int] = range(len(items))
+    if protocol == "evaluation":
+        ranks = [rank for rank in ranks if items[rank] is not None and items[rank] not in seen]
+    for place, rank in enumerate(ranks[:num_ranks]):
+        index = items[rank]
+        if index is None or index not in target.wanted or index in seen:
             continue
         if truths := open_truths.get(index):
             truths.pop()
-            hits[rank] = 1
-        elif (truths := open_truths.get(titles[index])) and (credited := _nearest(entry.year, truths, tolerance)):
+            hits[place] = 1
+            continue
+        truths = open_truths.get(catalog.folded_titles[index], [])
+        credited = _nearest(written.years.get(rank, catalog.items[index].year), truths, tolerance)
+        if credited:
             truths.remove(credited)
-            hits[rank] = 1
-        rank += 1
+            hits[place] = 1
     return hits
 
 
@@ -107,5 +137,5 @@ def relevance(
     tolerance: int = YEAR_TOLERANCE,
 ) -> list[int]:
     """Return rel_1..rel_N of one written list (see `judge`). Shape: a list of length `num_ranks`."""
-    entries, seen = parse_list(text, catalog, tolerance), catalog.indices_of_titles(seen_titles)
-    return judge(entries, groundtruth, seen, catalog, num_ranks, protocol, tolerance)
+    target = make_target(groundtruth, seen_titles, catalog, tolerance)
+    return list(judge(read_list(text, catalog, tolerance), target, catalog, num_ranks, protocol, tolerance))

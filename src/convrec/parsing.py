@@ -30,8 +30,9 @@ _BULLET = re.compile(r"^(?:[-*+•‣●○▪·–—→>]\s+|[•‣●○▪�
 _EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3}|__|`)(?=\S)([^*`]+?)(?<=\S)\1(?![\w*])")
 _LINK = re.compile(r"\[([^\[\]]+)\]\([^()]*\)")  # markdown: [text](address)
 _TAG = re.compile(r"<\s*/?\s*(?:b|i|em|strong|u|mark|code|span|p|li|ol|ul|br|td|tr|h[1-6])\s*/?\s*>", re.IGNORECASE)
+EMPHASIS_OR_TAG = re.compile(r"[*_`<]")  # one of these is in every match of the two
 YEAR = re.compile(r"\s*[(\[](?:[^()\[\]\d]{0,30}[\s,])?(\d{4})(?:\s?[-–—/]\s?\d{0,4})?(?:[\s,;][^()\[\]]{0,60})?[)\]]")
-_CLOSING_YEAR = re.compile(r"\s*[(\[]\s*(\d{4})(?:\s?[-–—/]\s?\d{0,4})?(?:[\s,;][^()\[\]]{0,60})?[)\]]")
+_CLOSING_YEAR = re.compile(r"[(\[]\s*(\d{4})(?:\s?[-–—/]\s?\d{0,4})?(?:[\s,;][^()\[\]]{0,60})?[)\]]")
 _BARE_YEAR = re.compile(r"(?:\s*,\s*|\s+[-–—]\s+|\s*—\s*|:\s+)(\d{4})[.\s]*$")
 _LAST_WORD_YEAR = re.compile(r"\s+(\d{4})$")
 _FIRST_YEAR = re.compile(r"^(\d{4})(?::|\s+[-–—])\s+")
@@ -222,15 +223,21 @@ def unmarked(line: str, catalog: Catalog) -> tuple[str, str]:
 
 
 def _without_marks(line: str) -> Iterator[str]:
-    """Yield a line as it is, then with more and more of its list marks taken off."""
-    text = " ".join(line.split())
-    for form in dict.fromkeys((text, _EMPHASIS.sub(r"\2", " ".join(_TAG.sub(" ", text).split())))):
-        yield form
-        form = form.rstrip(",; ")
-        for mark in (_BULLET, NUMBER):
-            match = mark.match(form)
-            form = bare(form[match.end() :] if match else form)
-            yield form
+    """Yield a line as it is, then with more and more of its list marks taken off; the same form twice is one."""
+    text = last = " ".join(line.split())
+    yield text
+    forms = [text]
+    if EMPHASIS_OR_TAG.search(text):
+        forms.append(_EMPHASIS.sub(r"\2", " ".join(_TAG.sub(" ", text).split())))
+    for form in dict.fromkeys(forms):
+        stripped = form.rstrip(",; ")
+        bullet = _BULLET.match(stripped)
+        plain = bare(stripped[bullet.end() :] if bullet else stripped)
+        number = NUMBER.match(plain)
+        for less in (form, plain, bare(plain[number.end() :]) if number else plain):
+            if less != last:
+                yield less
+                last = less
 
 
 def _closed_by_years(text: str) -> Iterator[tuple[str, int]]:
@@ -242,11 +249,11 @@ def _closed_by_years(text: str) -> Iterator[tuple[str, int]]:
     begin, end, before = 0, -1, None
     for match in _CLOSING_YEAR.finditer(text):
         year = int(match.group(1))
-        if match.start() != end or year != before:
+        if end < 0 or text[end : match.start()].strip() or year != before:
             begin = match.start()
         end, before = match.end(), year
-        title, rest = text[:begin], text[end:]
-        if year not in YEARS or _CLOSING_YEAR.match(rest):
+        title, rest = text[:begin].rstrip(), text[end:]
+        if year not in YEARS or _CLOSING_YEAR.match(rest.lstrip()):
             continue
         while title and rest and _PAIRS.get(title[0]) == rest[0]:  # “Heat (1995)” - a classic
             title, rest = title[1:], rest[1:]
@@ -306,8 +313,7 @@ def parse_list(
     lines = text.split("\n")
     if not lines[-1].strip():
         lines.pop()
-    known = catalog.entries_of_lines(lines)  # a clean line costs one look-up
-    return [entry or parse_line(line, catalog, tolerance, reading) for line, entry in zip(lines, known, strict=True)]
+    return [parse_line(line, catalog, tolerance, reading) for line in lines]
 
 
 def format_list(lines: list[str]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from convrec.data.openings import Opened, opened
 from convrec.data.quarantine import Quarantine, as_text
 from convrec.data.titles import LONGEST_TITLE, fold, item_id, line, loose, spellings, usable_id, usable_title
 from convrec.errors import InputError
@@ -63,7 +64,8 @@ class Catalog:
     """An ordered set of items, with look-up by id, and by written title and year.
 
     A look-up by title and year takes the item whose year is nearest, within a tolerance; else one without a year. A
-    title that fits several items equally well names none of them. `folded_titles` are the items' own titles, folded.
+    title that fits several items equally well names none of them. `folded_titles` are the items' own titles, folded;
+    a line whose opening is not one of `openings` names no item (see `openings.opened`).
     Raises `InputError` on an empty catalog or on two items of one id.
     """
 
@@ -93,26 +95,25 @@ class Catalog:
                     _enter(self._titles, fold(alias), index)
         self._dated = {key: indices[0] for key, indices in same_line.items() if len(indices) == 1}
         self._same_line = [indices for indices in same_line.values() if len(indices) > 1]
-        self._entries = {str(self.items[i]): Entry(*self._name(i), i) for i in self._dated.values()}
-
-    def _name(self, index: int) -> tuple[str, int | None]:
-        return self.items[index].title, self.items[index].year
+        self._entries = tuple(Entry(item.title, item.year, index) for index, item in enumerate(self.items))
+        self._lines = {str(self.items[index]): index for index in self._dated.values()}
+        self.openings: dict[bytes, Opened | None] = opened(self._titles, self._lines)
 
     def __len__(self) -> int:
         return len(self.items)
 
     def entry_of_line(self, text: str) -> Entry | None:
         """Return the item whose line is exactly `text`, else None: the parser's fast path, one look-up."""
-        return self._entries.get(text)
-
-    def entries_of_lines(self, lines: Iterable[str]) -> list[Entry | None]:
-        """Return `entry_of_line` of each."""
-        return list(map(self._entries.get, lines))
+        index = self._lines.get(text)
+        return None if index is None else self._entries[index]
 
     def index_of_line(self, text: str) -> int | None:
         """Return the index of the item whose line is exactly `text`, else None."""
-        entry = self._entries.get(text)
-        return None if entry is None else entry.index
+        return self._lines.get(text)
+
+    def indices_of_lines(self, lines: Iterable[str]) -> list[int | None]:
+        """Return `index_of_line` of each."""
+        return list(map(self._lines.get, lines))
 
     def index_of_id(self, item_id: str) -> int | None:
         """Return the index of the item of this id, else None."""
@@ -157,6 +158,10 @@ class Catalog:
             index = self.index_of_line(title)
             return [] if index is None else [index]
         return indices
+
+    def indices_of_folded(self, title: str) -> list[int]:
+        """Return the indices of all items of this folded title or alias."""
+        return self._titles.get(title, [])
 
     def indices_of_titles(self, titles: Iterable[str]) -> set[int]:
         """Return the indices of all items of these titles or lines (see `indices_of_title`): those that were seen."""

@@ -20,8 +20,9 @@ from convrec.data.rows import usable_item
 from convrec.data.titles import line, usable_id
 from convrec.errors import InputError
 from convrec.evaluation.comparison import Interval, mean_intervals
-from convrec.evaluation.scoring import RowScore, WrittenList, read_list, score_row, score_table
-from convrec.matching import UNKNOWN, Protocol, Truth
+from convrec.evaluation.scoring import RowScore, score_row, score_table
+from convrec.lists import WrittenList, read_list
+from convrec.matching import UNKNOWN, Protocol, Truth, make_target
 from convrec.parsing import make_entry, parse_line
 
 logger = logging.getLogger("convrec.score")
@@ -150,7 +151,9 @@ def _list_of_items(values: object, catalog: Catalog, tolerance: int, line_column
             ) from None
         entries.append(make_entry(title, year, catalog, tolerance))
         is_exact &= catalog.entry_of_line(line(title, year)) is not None
-    return WrittenList(entries, is_exact)
+    items = [None if entry is None else entry.index for entry in entries]
+    years = {rank: entry.year for rank, entry in enumerate(entries) if entry}
+    return WrittenList(items, years, [entry for entry in entries if entry and entry.index is None], [], [], is_exact)
 
 
 def _written(row: dict[str, Any], catalog: Catalog, tolerance: int, line_column: str | None) -> WrittenList:
@@ -239,8 +242,9 @@ def _score_rows(path: Path, catalog: Catalog, settings: Settings) -> pd.DataFram
             prompts.append(_prompt(row, number))
         except ValueError as problem:
             raise InputError(f"{path}: line {number}: {problem}") from None
-        num_unclear += sum(_is_unclear(entry, catalog) for entry in written.entries)
-        scores.append(score_row(written, truths, seen, catalog, num_ranks, protocol, tolerance, seen_items))
+        target = make_target(truths, seen, catalog, tolerance, seen_items)
+        num_unclear += sum(_is_unclear(entry, catalog) for entry in written.others)
+        scores.append(score_row(written, target, catalog, num_ranks, protocol, tolerance))
     if not scores:
         raise InputError(f"{path}: it holds no row; give one object with a list and its ground truth a line")
     if num_unclear:
@@ -252,9 +256,9 @@ def _score_rows(path: Path, catalog: Catalog, settings: Settings) -> pd.DataFram
     return score_table(prompts, scores, cutoffs)
 
 
-def _is_unclear(entry: Entry | None, catalog: Catalog) -> bool:
-    """Tell whether an entry names no item because several have its title, and it has no year."""
-    return bool(entry and entry.index is None and entry.year is None and catalog.indices_of_title(entry.title))
+def _is_unclear(entry: Entry, catalog: Catalog) -> bool:
+    """Tell whether an entry without index names no item because several have its title, and it has no year."""
+    return entry.year is None and bool(catalog.indices_of_title(entry.title))
 
 
 def print_scores(scores: Scores, settings: Settings) -> None:

@@ -7,19 +7,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from convrec.data.catalog import YEAR_TOLERANCE, Catalog, Entry
+from convrec.data.catalog import YEAR_TOLERANCE, Catalog
 from convrec.data.conversations import truths
+from convrec.data.openings import openings
 from convrec.data.titles import fold
 from convrec.evaluation.metrics import hit_rate, ndcg, recall, reciprocal_rank
-from convrec.matching import Protocol, Truth, judge
-from convrec.parsing import parse_list
-
-
-class WrittenList(NamedTuple):
-    """A list as it was parsed; `exact` tells whether each line is a catalog line to the letter."""
-
-    entries: list[Entry | None]
-    exact: bool
+from convrec.lists import WrittenList, read_list
+from convrec.matching import Protocol, Target, judge, make_target
+from convrec.parsing import parse_line
 
 
 class Quality(NamedTuple):
@@ -40,58 +35,59 @@ class Quality(NamedTuple):
 class RowScore(NamedTuple):
     """The relevance of one row's ranks, a byte each, the size of its ground truth, and the quality of its list."""
 
-    hits: bytes
+    hits: bytearray
     num_truths: int
     quality: Quality
 
 
-def read_list(text: str, catalog: Catalog, tolerance: int = YEAR_TOLERANCE) -> WrittenList:
-    """Return a written list, one entry a line (see `parsing.parse_list`)."""
-    clean = catalog.entries_of_lines(text.split("\n"))
-    return WrittenList(clean, True) if all(clean) else WrittenList(parse_list(text, catalog, tolerance), False)
-
-
-def _quality(
-    written: WrittenList, seen_titles: Sequence[str], seen: AbstractSet[int], catalog: Catalog, num_ranks: int
-) -> Quality:
-    entries = [entry for entry in written.entries if entry is not None]
-    items = [entry.index for entry in entries]
-    distinct, num_seen, size = len(set(items)), sum(map(seen.__contains__, items)), len(entries)
-    num_items = size - items.count(None)
-    if num_items < size:
-        others = [(fold(entry.title), entry.year) for entry in entries if entry.index is None]
-        folded = {fold(title) for title in seen_titles}
-        distinct += len(set(others)) - 1  # None was counted as one
-        num_seen += sum(title in folded for title, _ in others)
+def _quality(written: WrittenList, target: Target, catalog: Catalog, num_ranks: int) -> Quality:
+    items, _, others, unparsed, _, exact = written
+    num_blank = items.count(None)
+    num_items = len(items) - num_blank
+    size = num_items + len(others) + len(unparsed)
+    num_distinct = len(set(items)) - (num_blank > 0) + len(unparsed)
+    num_seen = 0 if target.seen.isdisjoint(items) else sum(map(target.seen.__contains__, items))
+    if others:
+        named = [(fold(entry.title), entry.year) for entry in others]
+        seen_titles = {fold(title) for title in target.seen_titles}
+        num_distinct += len(set(named))
+        num_seen += sum(title in seen_titles for title, _ in named)
+    if unparsed and target.foreign:
+        num_seen += _num_seen_unparsed(written, target.foreign, catalog)
     return Quality(
         num_items / max(1, size),
-        float(written.exact and size == num_ranks),
-        (size - distinct) / max(1, size),
+        float(exact and size == num_ranks),
+        (size - num_distinct) / max(1, size),
         num_seen / max(1, size),
         float(size),
     )
 
 
+def _num_seen_unparsed(written: WrittenList, titles: AbstractSet[str], catalog: Catalog) -> int:
+    """Return how many of the unparsed lines name one of these folded titles; other lines have other openings."""
+    names = set(openings(list(titles)))
+    lines = [line for line, name in zip(written.unparsed, written.openings, strict=True) if name in names]
+    return sum(
+        entry is not None and fold(entry.title) in titles for entry in (parse_line(line, catalog) for line in lines)
+    )
+
+
 def list_quality(text: str, seen_titles: Sequence[str], catalog: Catalog, num_ranks: int) -> dict[str, float]:
     """Return the `Quality` of one list by name."""
-    seen = catalog.indices_of_titles(seen_titles)
-    return _quality(read_list(text, catalog), seen_titles, seen, catalog, num_ranks)._asdict()
+    return _quality(read_list(text, catalog), make_target([], seen_titles, catalog), catalog, num_ranks)._asdict()
 
 
 def score_row(
     written: WrittenList,
-    groundtruth: Sequence[Truth | int],
-    seen_titles: Sequence[str],
+    target: Target,
     catalog: Catalog,
     num_ranks: int,
     protocol: Protocol = "evaluation",
     tolerance: int = YEAR_TOLERANCE,
-    seen_items: AbstractSet[int] = frozenset(),
 ) -> RowScore:
-    """Return what one list is worth to one row; `seen_items` are seen beside those of the titles."""
-    seen = catalog.indices_of_titles(seen_titles) | seen_items
-    hits = judge(written.entries, groundtruth, seen, catalog, num_ranks, protocol, tolerance)
-    return RowScore(bytes(hits), len(groundtruth), _quality(written, seen_titles, seen, catalog, num_ranks))
+    """Return what one list is worth to one row."""
+    hits = judge(written, target, catalog, num_ranks, protocol, tolerance)
+    return RowScore(hits, target.num_truths, _quality(written, target, catalog, num_ranks))
 
 
 def score_table(prompt_ids: Sequence[str | int], scores: Sequence[RowScore], cutoffs: Sequence[int]) -> pd.DataFrame:
@@ -124,7 +120,11 @@ def score_lists(
     `texts` holds one list a prompt; it is parsed once for all rows of the prompt.
     """
     written = {prompt: read_list(texts[prompt], catalog) for prompt in {row["prompt_id"]: None for row in rows}}
-    scores = [score_row(written[row["prompt_id"]], truths(row), row["seen_titles"], catalog, num_ranks) for row in rows]
+    targets = (make_target(truths(row), row["seen_titles"], catalog) for row in rows)
+    scores = [
+        score_row(written[row["prompt_id"]], target, catalog, num_ranks)
+        for row, target in zip(rows, targets, strict=True)
+    ]
     return score_table([row["prompt_id"] for row in rows], scores, cutoffs)
 
 

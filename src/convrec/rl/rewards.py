@@ -7,8 +7,9 @@ from typing import Any, Literal
 import torch
 
 from convrec.data.catalog import YEAR_TOLERANCE, Catalog
-from convrec.evaluation.scoring import list_quality
-from convrec.matching import Truth, relevance
+from convrec.evaluation.scoring import Quality, RowScore, score_row
+from convrec.lists import read_list
+from convrec.matching import Truth, make_target
 
 Returns = Literal["exp_inf", "exp", "log"]
 _LIST_METRICS = {
@@ -65,28 +66,28 @@ class RankReward:
         seen_titles: Sequence[Sequence[str]],
     ) -> torch.Tensor:
         """Return rel of every rank. Shape: (B, N), float32."""
-        rows = [
-            relevance(
-                text,
-                [Truth.of(truth) for truth in truths],
-                seen,
-                self.catalog,
-                self.num_ranks,
-                "reward",
-                self.year_tolerance,
-            )
-            for text, truths, seen in zip(map(completion_text, completions), groundtruth, seen_titles, strict=True)
-        ]
-        return torch.tensor(rows, dtype=torch.float32)
+        return self._judge(completions, groundtruth, seen_titles)[0]
 
-    def describe(self, completions: Sequence[Any], seen_titles: Sequence[Sequence[str]]) -> dict[str, float]:
-        """Return the means that describe the lists of the last call."""
-        quality = [
-            list_quality(completion_text(completion), seen, self.catalog, self.num_ranks)
-            for completion, seen in zip(completions, seen_titles, strict=True)
-        ]
-        means = {name: sum(row[key] for row in quality) / len(quality) for name, key in _LIST_METRICS.items()}
-        return {**means, "lists/hits": float(self.last_relevance.sum(dim=1).mean())}
+    def _judge(
+        self,
+        completions: Sequence[Any],
+        groundtruth: Sequence[Sequence[Any]],
+        seen_titles: Sequence[Sequence[str]],
+    ) -> tuple[torch.Tensor, dict[str, float]]:
+        """Return the reward of every rank (see `relevance`), and the means that describe the lists."""
+        scores: list[RowScore] = []
+        row: Any = None
+        for completion, *asked in zip(completions, groundtruth, seen_titles, strict=True):
+            if asked != row:  # the lists of one prompt come one after the other
+                target = make_target(list(map(Truth.of, asked[0])), asked[1], self.catalog, self.year_tolerance)
+                row = asked
+            written = read_list(completion_text(completion), self.catalog, self.year_tolerance)
+            scores.append(score_row(written, target, self.catalog, self.num_ranks, "reward", self.year_tolerance))
+        hits = bytearray().join(score.hits for score in scores)
+        relevance = torch.frombuffer(hits, dtype=torch.uint8).view(len(scores), self.num_ranks).float()
+        columns = dict(zip(Quality._fields, zip(*(score.quality for score in scores), strict=True), strict=True))
+        means = {name: sum(columns[key]) / len(scores) for name, key in _LIST_METRICS.items()}
+        return relevance, {**means, "lists/hits": float(relevance.sum(dim=1).mean())}
 
     def __call__(
         self,
@@ -97,9 +98,9 @@ class RankReward:
         **_: Any,
     ) -> list[float]:
         """Return DCG@N of each completion; `log_metric`, which TRL gives, gets the means that describe the lists."""
-        self.last_relevance = self.relevance(completions, groundtruth, seen_titles)
+        self.last_relevance, means = self._judge(completions, groundtruth, seen_titles)
         if log_metric is not None:
-            for name, value in self.describe(completions, seen_titles).items():
+            for name, value in means.items():
                 log_metric(name, value)
         return rank_returns(self.last_relevance, "log")[:, 0].tolist()
 
@@ -109,13 +110,13 @@ class GroundedReward(RankReward):
 
     __name__ = "grounded"
 
-    def relevance(
+    def _judge(
         self,
         completions: Sequence[Any],
         groundtruth: Sequence[Sequence[Any]],
         seen_titles: Sequence[Sequence[str]],
-    ) -> torch.Tensor:
-        """Return the reward of every rank. Shape: (B, N), float32."""
+    ) -> tuple[torch.Tensor, dict[str, float]]:
+        """Return the reward of every rank, and the mean number of grounded ranks."""
         rows = torch.zeros(len(completions), self.num_ranks)
         for row, (completion, titles) in enumerate(zip(completions, seen_titles, strict=True)):
             seen, named = self.catalog.indices_of_titles(titles), set()
@@ -124,11 +125,7 @@ class GroundedReward(RankReward):
                 if index is not None and index not in seen:
                     rows[row, rank] = float(index not in named)
                     named.add(index)
-        return rows
-
-    def describe(self, completions: Sequence[Any], seen_titles: Sequence[Sequence[str]]) -> dict[str, float]:
-        """Return the mean number of grounded ranks."""
-        return {"lists/grounded": float(self.last_relevance.sum(dim=1).mean())}
+        return rows, {"lists/grounded": float(rows.sum(dim=1).mean())}
 
 
 def required_columns(reward: Any) -> set[str]:
