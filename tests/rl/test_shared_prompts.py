@@ -39,9 +39,9 @@ def _groups(sizes=(3, 1, 4), lengths=(7, 1, 4), seed=0):
     return torch.stack(rows)[order], torch.stack(masks)[order]
 
 
-def _shifted(*arguments):
+def _reversed(*arguments):
     ids, positions, layout = pack(*arguments)
-    return ids, 2 * positions, layout
+    return ids.flip(1), positions, layout
 
 
 def _broken(*_):
@@ -139,7 +139,7 @@ def test_a_model_that_cannot_share_says_why_and_is_read_plainly(kind, options, h
 
 
 @pytest.mark.parametrize(
-    ("wrong", "hindrance"), [(_shifted, "answers differently where prompts are shared"), (_broken, "(no such thing)")]
+    ("wrong", "hindrance"), [(_reversed, "answers differently where prompts are shared"), (_broken, "(no such thing)")]
 )
 def test_a_model_that_answers_otherwise_is_read_plainly(wrong, hindrance, monkeypatch):
     model = _model().eval()
