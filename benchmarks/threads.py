@@ -12,7 +12,7 @@ import sys
 import time
 from statistics import median
 
-ROUNDS, TRIALS = 3, 9
+ROUNDS, TRIALS = 3, 5
 BATCH, TOKENS = 16, 135  # a prompt of 90 and a completion of 45
 VOCABULARY = 1_600  # 1,024 pieces, titles and years
 KINDS = {

@@ -22,6 +22,7 @@ from mlflow.exceptions import MlflowException
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
+from convrec.cli import main
 from convrec.commands.stage import STAGES
 from convrec.config import load_params
 from convrec.evaluate_checkpoints import evaluate_checkpoints
@@ -186,11 +187,13 @@ def test_the_champion_is_served(project, client, tmp_path):
         server.wait(30)
 
 
-@pytest.mark.pipeline
-def test_the_champion_is_asked_from_the_command_line(project, trained):
-    command = [sys.executable, "-m", "convrec.cli", "recommend", "I loved Heat", "-n", "3", "--deny", "Alien"]
-    assert len(run_in(project, *command).stdout.splitlines()) == 4
-    rows = json.loads(run_in(project, *command, "--json", "--model", f"models:/{MODEL_NAME}/1").stdout)
+def test_the_champion_is_asked_from_the_command_line(project, client, monkeypatch, capsys):
+    monkeypatch.chdir(project)
+    command = ["recommend", "I loved Heat", "-n", "3", "--deny", "Alien"]
+    main(command)
+    assert len(capsys.readouterr().out.splitlines()) == 4
+    main([*command, "--json", "--model", f"models:/{MODEL_NAME}/1"])
+    rows = json.loads(capsys.readouterr().out)
     assert [row["rank"] for row in rows] == [1, 2, 3] and "Heat" not in {row["title"] for row in rows}
 
 
