@@ -24,7 +24,7 @@ def limit_threads(processes: int | None = None) -> None:
     if os.environ.get("OMP_NUM_THREADS") != chosen:
         return
     share = max(1, usable_cores() // (processes or int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
-    if share < int(chosen or len(os.sched_getaffinity(0))):
+    if share < int(chosen or _own_cores()):
         os.environ["OMP_NUM_THREADS"] = os.environ[_CHOSEN] = str(share)
 
 
@@ -33,9 +33,14 @@ def usable_cores(cgroup: Path = _CGROUP) -> int:
 
     OpenMP knows the affinity, not the quota. A fraction of a core counts only where there is no whole one.
     """
-    cores = len(os.sched_getaffinity(0))
+    cores = _own_cores()
     quota = _quota(cgroup)
     return cores if quota is None else max(1, min(cores, int(quota)))
+
+
+def _own_cores() -> int:
+    """Return the number of cores of the affinity; of the machine where the system has none, as macOS."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _quota(cgroup: Path) -> float | None:
