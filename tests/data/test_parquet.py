@@ -10,7 +10,7 @@ import pytest
 
 from convrec.data import parquet
 from convrec.data.catalog_files import read_rows
-from convrec.data.parquet import MAX_ITEMS, parquet_frame, parquet_rows
+from convrec.data.parquet import MAX_ITEMS, open_parquet, parquet_frame, parquet_rows
 from convrec.errors import InputError
 
 
@@ -82,3 +82,19 @@ def test_texts_in_views_and_files_without_rows_are_read(tmp_path):
     assert list(parquet_rows(tmp_path / "a.parquet", MAX_ITEMS)) == [{"title": "Heat"}]
     pq.write_table(pa.table({"title": pa.array([], type=pa.string())}), tmp_path / "b.parquet")
     assert list(parquet_rows(tmp_path / "b.parquet")) == [] and list(parquet_frame(tmp_path / "b.parquet")) == ["title"]
+
+
+def test_damaged_metadata_end_no_process(tmp_path):
+    """Arrow aborts where the metadata of a column contradict themselves; whichever byte of the footer is zero."""
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"title": ["Heat", "Up"], "genres": [["crime"], ["drama", "comedy"]]}), path)
+    content, said = path.read_bytes(), []
+    footer = int.from_bytes(content[-8:-4], "little") + 8
+    for at in range(len(content) - footer, len(content) - 8, 2):
+        path.write_bytes(content[:at] + b"\0" + content[at + 1 :])
+        try:
+            open_parquet(path).close()
+        except InputError as error:
+            said.append(str(error))
+    assert all(str(path) in message for message in said)
+    assert any("the metadata of a column is damaged" in message for message in said)

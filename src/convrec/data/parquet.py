@@ -1,5 +1,6 @@
 """Parquet files of others, read in batches and within bounds: a few kilobytes can stand for millions of rows."""
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -31,16 +32,40 @@ def open_parquet(path: Path, max_rows: int = MAX_ROWS) -> pq.ParquetFile:
             schema, metadata = file.schema, file.metadata
         columns = [schema.column(place) for place in range(len(schema))]
         texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
-        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-        values = [sum(group.column(place).num_values for group in groups) for place in range(len(columns))]
+        most_values = _most_values(metadata)
         names = pq.read_schema(path).names
         if len(set(names)) < len(names):
             raise InputError(f"{path}: a column stands twice (found {', '.join(names)[:300]}); remove one")
         _check(path, "rows", metadata.num_rows, max_rows)
-        _check(path, "values in one column", max(values, default=0), MAX_VALUES)
+        _check(path, "values in one column", most_values, MAX_VALUES)
         return pq.ParquetFile(path, read_dictionary=texts)
     except UNREADABLE_PARQUET as error:
         raise unreadable(path, error) from None
+
+
+def _most_values(metadata: pq.FileMetaData) -> int:
+    """Return the number of values of the column that has most.
+
+    A child process counts: damaged metadata of a column can abort the process that asks for it (Arrow 25). Raises
+    `ValueError` where it did.
+    """
+    result, told = os.pipe()
+    child = os.fork()
+    if not child:
+        with suppress(BaseException):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # Arrow tells why it aborts
+            groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+            columns = range(metadata.num_columns)
+            values = [sum(group.column(place).num_values for group in groups) for place in columns]
+            os.write(told, str(max(values, default=0)).encode())
+        os._exit(0)
+    os.close(told)
+    with os.fdopen(result) as answer:
+        found = answer.read()
+    os.waitpid(child, 0)
+    if not found:
+        raise ValueError("the metadata of a column is damaged")
+    return int(found)
 
 
 def unreadable(path: Path, error: Exception, row: int = 0) -> InputError:
