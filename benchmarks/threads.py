@@ -1,9 +1,9 @@
-"""What OpenMP's way of waiting costs: forward and backward of the embedded-size model, quiet and beside a busy process.
+"""What OpenMP's way of waiting costs a step and rollouts of the embedded-size model, quiet and beside a busy process.
 
     python -m benchmarks.threads
 
 Each line is one way to wait, in processes of its own, the two surroundings in turn; the figures are medians. The
-default spins while a thread waits for the others; `convrec.threads` makes passive waiting the product's default.
+default spins for long while a thread waits for the others; `convrec.threads` lets it spin shortly.
 """
 
 import os
@@ -12,11 +12,15 @@ import sys
 import time
 from statistics import median
 
-ROUNDS, TRIALS = 3, 5
-BATCH, TOKENS = 16, 135  # a prompt of 90 and a completion of 45
+from convrec.threads import SPINS
+
+ROUNDS, TRIALS = 3, 3
+BATCH, TOKENS = 16, 135  # of the step: a prompt of 90 and a completion of 45
+LISTS, PROMPT, COMPLETION = 64, 90, 45  # of the rollouts
 VOCABULARY = 1_600  # 1,024 pieces, titles and years
 KINDS = {
     "OpenMP's default": {},
+    "a short spin": {"GOMP_SPINCOUNT": SPINS},
     "passive": {"OMP_WAIT_POLICY": "PASSIVE"},
     "one thread": {"OMP_NUM_THREADS": "1"},
 }
@@ -25,7 +29,7 @@ _BUSY = [sys.executable, "-c", "while True: pass"]
 
 
 def _trial() -> None:
-    """Write the median seconds of a forward and backward pass."""
+    """Write the median seconds of a forward and backward pass, and of rollouts."""
     import torch  # noqa: PLC0415  (it reads the variables of this process)
     from transformers import Qwen2Config, Qwen2ForCausalLM  # noqa: PLC0415
 
@@ -42,37 +46,45 @@ def _trial() -> None:
         tie_word_embeddings=True,
     )
     model, tokens = Qwen2ForCausalLM(config), torch.randint(VOCABULARY, (BATCH, TOKENS))
-    seconds = []
-    for _ in range(TRIALS + 1):
-        start = time.perf_counter()
-        model(input_ids=tokens, labels=tokens).loss.backward()
-        seconds.append(time.perf_counter() - start)
-    sys.stdout.write(f"{median(seconds[1:])}\n")
+    prompts = torch.randint(VOCABULARY, (LISTS, PROMPT))
+    options = {"do_sample": True, "max_new_tokens": COMPLETION, "eos_token_id": None, "pad_token_id": 0}
+    works = (
+        lambda: model(input_ids=tokens, labels=tokens).loss.backward(),
+        lambda: model.generate(prompts, attention_mask=torch.ones_like(prompts), **options),
+    )
+    for work in works:
+        seconds = []
+        for _ in range(TRIALS + 1):
+            start = time.perf_counter()
+            work()
+            seconds.append(time.perf_counter() - start)
+        sys.stdout.write(f"{median(seconds[1:])}\n")
 
 
-def _seconds(variables: dict[str, str]) -> float:
+def _seconds(variables: dict[str, str]) -> list[float]:
     kept = {name: value for name, value in os.environ.items() if name not in _OURS}
     command = [sys.executable, "-m", "benchmarks.threads", "trial"]
     done = subprocess.run(command, env={**kept, **variables}, capture_output=True, text=True, check=True)
-    return float(done.stdout)
+    return [float(line) for line in done.stdout.split()[-2:]]
 
 
 def main() -> None:
     """Print the load before the run, then one line a kind."""
     cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
-    found: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in KINDS}
+    found: dict[str, list[list[float]]] = {name: [] for name in KINDS}
     for _ in range(ROUNDS):
         for name, variables in KINDS.items():
-            found[name][0].append(_seconds(variables))
+            quiet = _seconds(variables)
             busy = subprocess.Popen(_BUSY)
             try:
-                found[name][1].append(_seconds(variables))
+                found[name].append(quiet + _seconds(variables))
             finally:
                 busy.kill()
                 busy.wait()
-    sys.stdout.write(f"{cores} cores, load {load:.1f} before the run; seconds a pass\n")
-    for name, (quiet, beside) in found.items():
-        sys.stdout.write(f"{name:18} quiet {median(quiet):.3f}   beside a busy process {median(beside):.3f}\n")
+    sys.stdout.write(f"{cores} cores, load {load:.1f} before the run; seconds of a step, of rollouts: quiet, busy\n")
+    for name, rows in found.items():
+        step, rollouts, busy_step, busy_rollouts = map(median, zip(*rows, strict=True))
+        sys.stdout.write(f"{name:18} {step:.3f} {rollouts:.3f}   {busy_step:.3f} {busy_rollouts:.3f}\n")
 
 
 if __name__ == "__main__":

@@ -3,23 +3,25 @@
 import os
 from pathlib import Path
 
+SPINS = "1000"
 _CHOSEN = "CONVREC_THREADS"  # OMP_NUM_THREADS as set here; any other value is the user's
 _CGROUP = Path("/sys/fs/cgroup")
 
 
 def limit_threads(processes: int | None = None) -> None:
-    """Let OpenMP wait without spinning, and use no more cores than this process may use; child processes inherit both.
+    """Let OpenMP spin shortly, and use no more cores than this process may use; child processes inherit both.
 
-    `processes` share the cores; by default, those of a launch on this machine (`LOCAL_WORLD_SIZE`). An idle OpenMP
-    thread spins by default, which takes the core from whatever else runs (`benchmarks.threads`). A variable that the
-    user has set keeps its value: `OMP_WAIT_POLICY`, `OMP_NUM_THREADS`, and those of a single runtime, which override
-    them (`GOMP_SPINCOUNT`, `KMP_BLOCKTIME`).
+    `processes` share the cores; by default, those of a launch on this machine (`LOCAL_WORLD_SIZE`). An idle thread of
+    GNU's OpenMP, which torch has on Linux, spins 300,000 times by default before it sleeps, which takes the core from
+    whatever else runs. Where it never spins, rollouts, of many small steps, take a third longer (`benchmarks.threads`).
+    Variables that the user has set keep their values: `OMP_WAIT_POLICY`, `GOMP_SPINCOUNT`, `OMP_NUM_THREADS`.
 
     `OMP_NUM_THREADS` stays unset where OpenMP finds the same number by itself: a launcher and vLLM then choose for
     their own processes. The load of the machine plays no part: float sums depend on the number of threads, and two runs
     of one command must agree.
     """
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
     chosen = os.environ.get(_CHOSEN)
     if os.environ.get("OMP_NUM_THREADS") != chosen:
         return
