@@ -21,10 +21,10 @@ CATALOG = Catalog(
 )
 
 
-def make_recommender(seed: int = 0, catalog: Catalog = CATALOG) -> Recommender:
+def make_recommender(seed: int = 0, catalog: Catalog = CATALOG, settings: Settings = SETTINGS) -> Recommender:
     """Return a recommender whose model was never trained."""
     tokenizer = train_tokenizer([WORDS] * 5, catalog.items, 300)
-    return Recommender(make_model(tokenizer, **SIZES, seed=seed), tokenizer, catalog, SETTINGS)
+    return Recommender(make_model(tokenizer, **SIZES, seed=seed), tokenizer, catalog, settings)
 
 
 def save_model(folder: Path, seed: int = 0) -> Path:

@@ -27,9 +27,10 @@ def make_workspace(folder: Path) -> Path:
         shutil.copy(ROOT / name, folder)
     common = {"list_length": SIZE, "cutoffs": [2, SIZE], "device": "cpu"}
     set_params(folder, {**SHRUNK, "common": common})
+    set_params(folder, {"baselines": {"names": ["popularity"]}}, "promotion.yaml")
     tracking.connect(folder)
     rows = [_row(number) for number in range(NUM_PROMPTS)]
-    for split in ("train", "test"):
+    for split in ("train", "validation", "test"):
         write_rows(pd.DataFrame(rows), Paths(folder).split(split))
     CATALOG.to_frame().to_parquet(Paths(folder).catalog)
     return folder

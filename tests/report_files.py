@@ -13,7 +13,16 @@ from convrec.paths import Paths
 from convrec.stages import report
 from convrec.stages.files import STEP_COLUMNS, write_json, write_plot
 
-SYSTEMS = ("popularity", "zero_shot", "sft", "rank_grpo", "oracle", "sft_constrained", "rank_grpo_constrained")
+SYSTEMS = (
+    "popularity",
+    "zero_shot",
+    "sft",
+    "rank_grpo",
+    "oracle",
+    "sft_constrained",
+    "rank_grpo_constrained",
+    "item_knn",
+)
 HOSTILE = "<script>alert('x')</script> & {{ 7 * 7 }} \"quoted\""
 HOSTILE_LINE = "<img src=x onerror=alert(1)> (1999)"
 SFT_LIST = f"Heat (1995)\nUp (2009)\n{HOSTILE_LINE}\nAlien (1979)"
@@ -31,6 +40,7 @@ def _row(prompt_id, date, accepted):
     messages = [{"role": "user", "content": HOSTILE}, {"role": "assistant", "content": "Any era?"}]
     truths = [{"title": title, "year": year} for title, year in accepted]
     return {
+        "conversation_id": prompt_id,
         "prompt_id": prompt_id,
         "date": date,
         "messages": messages,
@@ -51,16 +61,18 @@ def _scores(value, cutoffs):
 
 def _demonstration_metrics(cutoffs):
     steps = {step: _scores(0.25, cutoffs) for step in STEP_COLUMNS}
+    alone = {name: _scores(0.125, cutoffs) for name in ("popularity", "neighbours", "item_knn")}
     kinds = {"exact": 0.8, "normalised": 0.0625, "fuzzy": 0.025, "truncated": 0.0125}
     return {
         "train_prompts": 2,
-        "held_out": {"rows": 3, "prompts": 2, **steps},
-        "validation": {"rows": 3, "prompts": 2, **steps},
+        "held_out": {"rows": 3, "prompts": 2, **steps, "alone": alone},
+        "validation": {"rows": 3, "prompts": 2, **steps, "alone": alone},
         "train_answers": {"empty": 0.0, "fewer": 0.125, "exact": 0.875, "more": 0.0},
         "train_titles": {"mentions": 1234.0, "before": 0.8, "after": 0.9, **kinds},
-        "train_sources": {**kinds, "semantic": 0.1},
+        "train_sources": {**kinds, "semantic": 0.05, "collaborative": 0.05},
         "train_ratings": {"asked": 4321, "missing": 17},
-        "popularity_distance": {"reflect": 0.375, "adjust": 0.25},
+        "popularity_distance": {"collaborative": 0.375, "adjust": 0.25},
+        "collaborative": {"weights": {"remap": 0.75, "item_knn": 0.5}, "ndcg": 0.5, "ndcg_before": 0.25},
         "adjust": {"best_epoch": 1, "epochs": 1},
     }
 
@@ -107,7 +119,7 @@ def write_inputs(paths, params, catalog, dated, systems, without):
     write_json(paths.metrics("demonstrations"), _demonstration_metrics(cutoffs))
     lists = {column: [SFT_LIST, "Heat (1995)"] for column in STEP_COLUMNS.values()}
     write_rows(pd.DataFrame({"prompt_id": ["p-1", "p-2"], **lists}), paths.demonstration("validation"))
-    shares = {"ground_truth": 0.5, "reflect": 0.5, "adjust": 0.5}
+    shares = {"ground_truth": 0.5, "collaborative": 0.5, "adjust": 0.5}
     write_plot(paths.plot("popularity"), [{"bucket": bucket, **shares} for bucket in (1, 2)])
     write_plot(
         paths.plot("adjust"), [{"epoch": 0, "held_out_loss": 2.0}, {"epoch": 1, "held_out_loss": 1.0, "loss": 1.5}]
@@ -122,7 +134,13 @@ def write_inputs(paths, params, catalog, dated, systems, without):
     if "rank_grpo_constrained" in systems:
         of_constraint = {"mean": 0.03, "low": 0.02, "high": 0.04, "n": 1234, "p": 0.0005}
         gains["rank_grpo_constrained_over_rank_grpo"] = of_constraint
+    settings = {"shrinkage": 10.0, "nearest": None, "dislike_weight": 0.5}
+    baselines = {
+        "popularity": {"settings": {}, f"validation_{headline}": 0.125},
+        "item_knn": {"settings": settings, f"validation_{headline}": 0.0625},
+    }
     evaluation = {"n_rows": 1234, "n_prompts": 2, **values, f"paired_{headline}": gains, "slices": _slices(headline)}
+    evaluation |= {"baselines": baselines, "best_baseline": "popularity"}
     write_json(paths.metrics("evaluate"), {key: value for key, value in evaluation.items() if key not in without})
     for name in systems:
         responses = {"prompt_id": ["p-1", "p-2"], "response": [SFT_LIST, ""]}

@@ -25,7 +25,16 @@ def test_one_process_trains_on_the_effective_batch_of_several():
     assert (section.per_device_batch_size, section.gradient_accumulation_steps) == (2, 12)
 
 
-@pytest.mark.parametrize("name", ["grpo:log", "rank_grpo:exp:two", "rank_grpo:exp:2:3"])
+def test_preferences_are_learnt_under_the_constraint_alone():
+    raw = load_params().model_dump()
+    raw["rank_grpo"]["constrained"] = False
+    with pytest.raises(InputError, match="--algorithms dpo: .*constrained = false: algorithm 'dpo' .* set it to true"):
+        run_params(parse_params(raw, "test"), "dpo", 1, 2)
+    raw["rank_grpo"]["constrained"] = True
+    assert run_params(parse_params(raw, "test"), "sdpo", 1, 2).rank_grpo.group_size == 4
+
+
+@pytest.mark.parametrize("name", ["grpo:log", "dpo:0.1", "rank_grpo:exp:two", "rank_grpo:exp:2:3"])
 def test_a_name_of_another_form_is_refused(name):
     with pytest.raises(InputError, match="--algorithms"):
         variant(name)
@@ -43,6 +52,7 @@ def test_the_page_holds_table_and_curves():
         "metric": "ndcg_at_20",
         "rows": 10,
         "prompts": 5,
+        "constrained": True,
         "seeds": 2,
         "steps": 4,
         "algorithms": {
@@ -58,6 +68,6 @@ def test_the_page_holds_table_and_curves():
         ]
     )
     page = comparison_page(result, curves)
-    assert "0.2500" in page and "+0.0500" in page and "NDCG@20" in page
+    assert "greedy constrained lists" in page and "0.2500" in page and "+0.0500" in page and "NDCG@20" in page
     assert 'id="plot-step"' in page and 'id="plot-seconds"' in page
     assert "https://" not in page.split("<script>")[0]

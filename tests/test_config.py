@@ -44,7 +44,7 @@ def test_every_profile_is_valid(name, tmp_path):
         ("num_steps: ", "num_stesp: ", "rank_grpo.num_stesp: unknown parameter; did you mean 'num_steps'?"),
         ("seed: 17", "seed: seventeen", "common.seed = 'seventeen': input should be a valid integer"),
         ("seed: 17", "seed: -1", "common.seed = -1: input should be greater than or equal to 0"),
-        ("  num_generations: 8 ", "  num_generations: 7 ", "no multiple of num_generations = 7"),
+        ("  num_generations: 4 ", "  num_generations: 7 ", "no multiple of num_generations = 7"),
         ("returns: exp_inf", "returns: exp", "return_gamma = None"),
         (
             "  lora: null\n",
@@ -58,6 +58,13 @@ def test_every_profile_is_valid(name, tmp_path):
         ("  max_length: 512", "  max_length: 103", "yaml: sft.max_length = 103 has no room for a prompt (64 tokens"),
         ("source: synthetic", "source: reddit", "catalog is empty"),
         ("line_column: null", "line_column: artist", "line_column = 'artist' names a column of the catalog"),
+        ("    max_liked: 6", "    max_liked: 1", "data.interactions: min_liked = 2 is more than max_liked = 1"),
+        (
+            "    disliked: 2.0",
+            "    disliked: 4.0",
+            "data.interactions: disliked = 4.0 is not below liked = 4.0; lower it",
+        ),
+        ("    disliked: 2.0", "    disliked: [return]", "both are ratings, or both lists of events"),
         (
             "{list_length} {items}.",
             "{n} {items}.",
@@ -103,6 +110,29 @@ def test_groups_are_whole_over_the_processes(changes, factors):
     with pytest.raises(InputError, match="no multiple of num_generations = 8") as error:
         parse_params(raw, "test")
     assert f"per_device_batch_size * gradient_accumulation_steps{factors}" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"constrained": False}, "constrained = false: algorithm 'sprec' compares catalog lists"),
+        ({"rollouts": "beam"}, 'rollouts = "beam": .* set it to "transformers"'),
+        ({"num_iterations": 2, "save_steps": 2, "validation_steps": 2}, "num_iterations = 2: .* set it to 1"),
+        ({"launch": "configs/accelerate/ddp.yaml", "num_processes": 2}, "launch = .*ddp.yaml.: .* set it to null"),
+        ({"per_device_batch_size": 9}, "per_device_batch_size = 9 is no multiple of 2, the lists of a prompt"),
+        ({"algorithm": "sdpo", "per_device_batch_size": 6}, "is no multiple of 4, the lists of a prompt"),
+        ({"lora": {"rank": 2, "alpha": 2, "dropout": 0.0}}, "lora: algorithm 'sprec' changes the reference's weights"),
+        ({"num_steps": 9}, "num_steps = 9 has no room for preferences.rounds = 5 of two phases each; raise it to 10"),
+    ],
+)
+def test_what_preferences_cannot_be_learnt_with_is_refused(changes, message):
+    raw = load_params().model_dump()
+    good = {"algorithm": "sprec", "constrained": True, "num_steps": 10}
+    raw["rank_grpo"] |= good
+    assert parse_params(raw, "test").rank_grpo.group_size == 2
+    raw["rank_grpo"] |= changes
+    with pytest.raises(InputError, match=message):
+        parse_params(raw, "test")
 
 
 @pytest.mark.parametrize("value", [".inf", "-.inf", ".nan"])

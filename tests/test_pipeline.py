@@ -27,6 +27,7 @@ from convrec.commands.stage import STAGES
 from convrec.config import load_params
 from convrec.evaluate_checkpoints import evaluate_checkpoints
 from convrec.evaluate_models import evaluate_models
+from convrec.evaluation.systems import BASELINES
 from convrec.paths import Paths
 from convrec.promotion.measure import Contestant, compare
 from convrec.promotion.policy import load_policy
@@ -74,6 +75,8 @@ def test_the_flow_prints_the_table_the_model_and_the_report(project, trained):
         assert words in trained.stdout
     metrics = json.loads((project / "metrics" / "evaluate.json").read_text())
     assert metrics["oracle"]["ndcg_at_6"] > metrics["popularity"]["ndcg_at_6"] > 0
+    assert set(metrics["baselines"]) == set(BASELINES) and set(BASELINES) < set(metrics)
+    assert {f"rank_grpo_constrained_over_{name}" for name in BASELINES} < set(metrics["paired_ndcg_at_6"])
     assert (project / "reports" / "report.html").stat().st_size > 10_000
 
 
@@ -225,7 +228,9 @@ def test_the_champion_is_evaluated_as_in_its_stage_and_the_checkpoints_by_step(p
     assert found["n_rows"] == stage["n_rows"]
     checkpoints = evaluate_checkpoints(params, paths, ["sft", "rank_grpo"], None, "validation")
     rows = {(row["stage"], row["step"]): row for row in checkpoints["checkpoints"]}
-    assert {step for stage, step in rows if stage == "rank_grpo"} == {2, 4}
+    aligned = {step: row["metrics"] for (stage, step), row in rows.items() if stage == "rank_grpo"}
+    assert set(aligned) == {2, 4}
+    assert all(metrics["in_catalog"]["mean"] == 1 for metrics in aligned.values()), "constrained, as its rollouts are"
     chosen = {stage: step for (stage, step), row in rows.items() if row["chosen"]}
     assert chosen["rank_grpo"] == json.loads(paths.metrics("rank_grpo").read_text())["chosen_step"]
     assert chosen["sft"] == max(step for stage, step in rows if stage == "sft")
@@ -354,20 +359,36 @@ def test_a_comparison_is_made_once(scratch, client):
 
 
 @pytest.mark.pipeline
+def test_preferences_are_compared_under_the_constraint(scratch):
+    set_params(scratch, {"rank_grpo": {"constrained": True, "preferences": {"rounds": 1}}})
+    command = ["compare", "--algorithms", "grpo,dpo,sdpo,sprec", "--seeds", "1", "--steps", "2"]
+    told = run_in(scratch, sys.executable, "-m", "convrec.cli", *command).stdout
+    assert "Validation NDCG@6, constrained lists" in told
+    result = json.loads((scratch / "comparison" / "compare.json").read_text())
+    assert set(result["algorithms"]) == {"sft", "grpo", "dpo", "sdpo", "sprec"} and result["constrained"]
+    curves = pd.read_csv(scratch / "comparison" / "curves.csv")
+    assert curves.groupby("algorithm")["step"].agg(list).to_dict() == dict.fromkeys(
+        ("grpo", "dpo", "sdpo", "sprec"), [0, 2]
+    )
+    start = set(curves[curves["step"] == 0]["ndcg_at_6"])
+    assert len(start) == 1  # all are measured as the one model that they start from
+
+
+@pytest.mark.pipeline
 def test_an_ablation_is_made_once(scratch, client):
     first = run_in(scratch, sys.executable, "-m", "convrec.cli", "ablate-demonstrations")
     assert "held out: lists" in first.stdout and "remap + reflect" in first.stdout
     result = json.loads((scratch / "comparison" / "ablation.json").read_text())
-    assert list(result["variants"]) == ["raw", "remap", "remap + reflect", "full"]
+    assert list(result["variants"]) == ["raw", "remap", "remap + reflect", "+ collaborative", "full"]
     metrics = json.loads((scratch / "metrics" / "demonstrations.json").read_text())
-    for name, step in zip(result["variants"], ("teacher", "remap", "reflect", "adjust"), strict=True):
+    for name, step in zip(result["variants"], ("teacher", "remap", "reflect", "collaborative", "adjust"), strict=True):
         groups = result["variants"][name]
         for group in ("held out", "validation"):
             expected = metrics[group.replace(" ", "_")][step]["ndcg_at_6"]
             assert groups[group]["lists"]["mean"] == pytest.approx(expected, abs=1e-5)
             assert len(groups[group]["sft_by_seed"]) == 1 and (name == "raw" or "sft_over_raw" in groups[group])
     again = run_in(scratch, sys.executable, "-m", "convrec.cli", "ablate-demonstrations")
-    assert again.stderr.count("done before") == 4
+    assert again.stderr.count("done before") == 5
     assert json.loads((scratch / "comparison" / "ablation.json").read_text()) == result
 
 

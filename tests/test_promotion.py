@@ -166,6 +166,8 @@ def test_a_baseline_that_the_data_cannot_have_is_named(client, ranks):
     with pytest.raises(InputError, match=r"promotion.yaml: baselines.names: last_month needs a training split with da"):
         _promote("1")
     assert ranks["asked"] == [], "before any list is written"
+    _set_policy(baselines={"names": ["all"], "metric": "ndcg", "min": -1.0})
+    assert list(_promote("1").comparison.baselines) == ["popularity", "neighbours"], "no prompt names an item either"
 
 
 def test_an_insignificant_gain_is_refused_and_not_written_twice(client, ranks):
@@ -245,11 +247,8 @@ def test_the_decision_is_written_to_version_run_and_card(client, ranks):
     assert (short["status"], short["champion"], short["by"], short["number"]) == ("promoted", "1", "ops", 1)
     whole = mlflow.artifacts.load_dict(f"runs:/{version.run_id}/{short['artifact']}")
     assert Decision.from_json(whole) == decision
-    assert whole["comparison"]["n_rows"] == NUM_PROMPTS and set(whole["comparison"]["data"]) == {
-        "test",
-        "train",
-        "catalog",
-    }
+    assert whole["comparison"]["n_rows"] == NUM_PROMPTS
+    assert set(whole["comparison"]["data"]) == {"test", "train", "validation", "catalog"}
     assert whole["policy"]["gains"]["ndcg"] == {"min": 0.0, "max_p": 0.05}
     text = mlflow.artifacts.load_text(f"runs:/{version.run_id}/promotion/decision-1.md")
     assert "| ndcg gain, lower end | 0.5000 | above 0 | holds |" in text
@@ -386,7 +385,7 @@ def test_the_gain_is_that_of_the_rows_as_the_present_catalog_judges_them(client,
     gain = _promote("2").comparison.gains["ndcg"]
     prompts = [f"p{number}" for number in range(NUM_PROMPTS)]
     own, other = (
-        pd.DataFrame({"prompt_id": prompts, "ndcg": 1 / np.log2(1 + np.array(places, float))})
+        pd.DataFrame({"prompt_id": prompts, "person": prompts, "ndcg": 1 / np.log2(1 + np.array(places, float))})
         for places in ([1 + index % 4 for index in range(NUM_PROMPTS)], [2] * NUM_PROMPTS)
     )
     params = load_params()

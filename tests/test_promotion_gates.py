@@ -142,9 +142,9 @@ def test_the_best_of_the_baselines_is_the_one_to_reach():
     assert gate.detail == "neighbours: -0.0100 [-0.0300, +0.0100] over 90 rows" and gate.limit == "at least 0"
 
 
-def test_a_policy_without_baselines_has_popularity():
+def test_a_policy_without_baselines_has_all():
     policy = parse_policy({name: value for name, value in RAW.items() if name != "baselines"}, "promotion.yaml", [5])
-    assert policy == POLICY and policy.baselines.names == ["popularity"]
+    assert policy == POLICY and policy.baselines.names == ["all"]
 
 
 def test_guard_rails_that_are_left_out_are_not_looked_at():

@@ -2,6 +2,7 @@ import json
 import math
 import shutil
 import sys
+from dataclasses import replace
 from io import StringIO
 
 import pytest
@@ -42,6 +43,14 @@ def test_lists_hold_what_may_be_recommended_and_nothing_else(named, denied, allo
         return
     lines = _lines(words, n, denied, allowed)
     assert len(lines) == len(set(lines)) == n and set(lines) <= left
+
+
+def test_what_a_conversation_names_is_recommended_again_where_the_settings_allow_it():
+    again = make_recommender(settings=replace(SETTINGS, recommend_seen=True))
+    assert {str(r) for r in again.recommend(["I loved Heat"], 15)[0]} == set(LINES)
+    assert str(again.recommend(["I loved Heat"], 14, deny=["Up"])[0]).count("Heat") == 1
+    with pytest.raises(InputError, match="n = 15: 14 of the catalog's 15 items are left"):
+        _lines("I loved Heat", 15)
 
 
 def test_a_list_does_not_depend_on_those_beside_it():

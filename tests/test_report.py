@@ -97,8 +97,8 @@ def test_lists_stand_side_by_side_with_their_marks(synthetic):
     page = _Elements(html)
     statuses = [attributes["class"] for tag, attributes in page.tags if tag == "li" and "class" in attributes]
     marks = ["hit", "seen", "outside", "hit"]
-    # the four steps of both validation prompts, then SFT and Rank-GRPO; the test prompt p-2 has empty lists
-    examples = marks * 4 + ["miss"] * 4 + marks * 2
+    # the five steps of both validation prompts, then SFT and Rank-GRPO; the test prompt p-2 has empty lists
+    examples = marks * 5 + ["miss"] * 5 + marks * 2
     second = ["miss", "seen", "outside", "hit"]  # the worse of p-1's two rows
     assert statuses == examples + second * 2
     assert "SFT: 2 hits" in page.text and "Rank-GRPO: 2 hits" in page.text
@@ -227,8 +227,11 @@ def test_numbers_intervals_and_versions_are_shown(synthetic):
     assert "1,234 rows, 2 prompts" in text
     assert "0.32000.3100–0.3300" in text  # SFT, NDCG@20
     assert "<strong>0.7200</strong>" in html and "<strong>0.5200</strong>" not in html  # constrained, the oracle
-    assert "Rank-GRPO against SFT +0.0123 (95 % interval -0.0011 to +0.0257, which includes zero; p = 0.072)" in text
-    assert "Rank-GRPO against popularity +0.2000 (95 % interval +0.1500 to +0.2500; p = 0.0005);" in text
+    assert "OverRank-GRPO SFT +0.0123-0.0011 to +0.0257; p = 0.072" in text
+    assert "popularity +0.2000+0.1500 to +0.2500; p = 0.0005" in text
+    assert "<strong>+0.2000</strong>" in html and "<strong>+0.0123</strong>" not in html
+    assert "The best baseline: popularity." in text
+    assert "popularity0.1250– item-kNN0.0625shrinkage 10, nearest all, dislike weight 0.5" in text
     assert "SFT0.50000.4000–0.60007.25000.8750" in text and "Popularity lift" not in text.split("Coverage:")[1]
     assert "75.0 %12.5 %6.2 %19.5" in text  # format, repeated, seen, lines
     assert "ground-truth items outside the catalog7keep" in text

@@ -13,7 +13,7 @@ from convrec.compare import SCORES, keep_scores, model_scores
 from convrec.config import Params, parse_params
 from convrec.data.conversations import read_rows
 from convrec.errors import InputError
-from convrec.evaluation.comparison import mean_interval, paired_interval
+from convrec.evaluation.comparison import KEYS, mean_interval, paired_interval
 from convrec.evaluation.scoring import mean_scores, score_lists
 from convrec.generation.lists import EngineOptions
 from convrec.paths import Paths
@@ -25,7 +25,13 @@ from convrec.training.export import export_model
 
 logger = logging.getLogger(__name__)
 
-VARIANTS = {"raw": "teacher", "remap": "remap", "remap + reflect": "reflect", "full": "adjust"}
+VARIANTS = {
+    "raw": "teacher",
+    "remap": "remap",
+    "remap + reflect": "reflect",
+    "+ collaborative": "collaborative",
+    "full": "adjust",
+}
 BASELINE = "raw"
 Rows = list[dict[str, Any]]
 
@@ -109,14 +115,14 @@ def _of_seeds(folders: list[Path], prompts: str, metric: str) -> tuple[pd.DataFr
     """Return the metric of every row, averaged over the runs, and the mean of each run."""
     tables = [table[table["prompts"] == prompts] for table in map(pd.read_parquet, (f / SCORES for f in folders))]
     mean = sum(table[metric] for table in tables) / len(tables)
-    return tables[0][["prompt_id"]].assign(**{metric: mean}), [float(table[metric].mean()) for table in tables]
+    return tables[0][KEYS].assign(**{metric: mean}), [float(table[metric].mean()) for table in tables]
 
 
 def ablate(params: Params, paths: Paths, num_seeds: int) -> Path:
-    """Train SFT on the raw, the remapped, the reflected and the full lists; print the table and write it as JSON.
+    """Train SFT on the lists after each step, from the raw to the full ones; print the table and write it as JSON.
 
     Each variant has, by group of prompts, the NDCG of its lists and of the SFT model's, with 95 % bootstrap intervals
-    over prompts, and the model's paired difference to `raw`. All models learn the same prompts: those not held out
+    over persons, and the model's paired difference to `raw`. All models learn the same prompts: those not held out
     to which the teacher wrote an answer.
     An interrupted ablation, started again, goes on where it was.
     """

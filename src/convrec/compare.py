@@ -15,7 +15,7 @@ from convrec.config import BY_RANK, Params, parse_params
 from convrec.data.conversations import read_rows
 from convrec.errors import InputError
 from convrec.evaluate_models import answers
-from convrec.evaluation.comparison import paired_interval
+from convrec.evaluation.comparison import KEYS, paired_interval
 from convrec.evaluation.page import LINES, curve, figure, metric_label, render_page
 from convrec.evaluation.scoring import mean_scores
 from convrec.generation.lists import EngineOptions, Settings
@@ -38,8 +38,8 @@ SCORES = "scores.parquet"  # of a finished training, in its folder
 def variant(name: str) -> dict[str, Any]:
     """Return the parameters of `rank_grpo` that a name stands for.
 
-    `ALGORITHM`, `rank_grpo:RETURNS`, or `rank_grpo:exp:GAMMA`, so too `rank_grpo_public`; clip range, aggregation and
-    the reward of an exact list are as published.
+    `ALGORITHM` (`grpo`, `dpo`), `rank_grpo:RETURNS`, or `rank_grpo:exp:GAMMA`, so too `rank_grpo_public`; clip range,
+    aggregation and the reward of an exact list are as published.
     Raises `InputError` for a name of another form.
     """
     algorithm, *rest = name.split(":")
@@ -67,9 +67,11 @@ def run_params(params: Params, name: str, seed: int, num_steps: int | None) -> P
     return parse_params(raw, f"--algorithms {name}")
 
 
-def model_scores(model: Path, rows: list[dict[str, Any]], params: Params, paths: Paths) -> pd.DataFrame:
+def model_scores(
+    model: Path, rows: list[dict[str, Any]], params: Params, paths: Paths, constrained: bool = False
+) -> pd.DataFrame:
     """Return the scores of a model's greedy lists for every one of the rows."""
-    return answers(model, Settings.of(params), rows, params, paths).scores
+    return answers(model, Settings.of(params), rows, params, paths, constrained).scores
 
 
 def keep_scores(scores: pd.DataFrame, folder: Path) -> None:
@@ -103,7 +105,8 @@ def _run(name: str, params: Params, paths: Paths, parent: Run) -> Path:
         tokenizer = load_tokenizer(paths.model("sft"), trust_remote_code=trust)
         model = folder / "model"
         export_model(checkpoint, paths.model("sft"), tokenizer, model, penalty, trust)
-        scores = model_scores(model, read_rows(paths.split("validation")), params, paths)
+        constrained = params.rank_grpo.constrained
+        scores = model_scores(model, read_rows(paths.split("validation")), params, paths, constrained)
         record.log_metrics({f"comparison/{key}": value for key, value in mean_scores(scores).items()})
     keep_scores(scores, folder)
     return folder
@@ -121,10 +124,10 @@ def _run_seeds(name: str, runs: Sequence[Params], paths: Paths, parent: Run) -> 
 
 
 def _mean_of_seeds(folders: Iterable[Path], metric: str) -> pd.DataFrame:
-    """Return prompt_id and the metric of every row, averaged over the runs."""
+    """Return prompt, person and the metric of every row, averaged over the runs."""
     tables = [pd.read_parquet(folder / SCORES) for folder in folders]
     mean = sum(table[metric] for table in tables) / len(tables)
-    return pd.DataFrame({"prompt_id": tables[0]["prompt_id"], metric: mean})
+    return tables[0][KEYS].assign(**{metric: mean})
 
 
 def _curves(names: dict[str, list[Path]], metric: str) -> pd.DataFrame:
@@ -159,8 +162,9 @@ def compare(params: Params, paths: Paths, names: Sequence[str], num_seeds: int, 
     """Run every variant with every seed, and write `compare.json`, `curves.csv` and `compare.html`; return the page.
 
     The table gives each variant's mean validation NDCG and its spread over seeds, and the paired difference to GRPO
-    (where it is among the variants) and to the SFT model, with a 95 % bootstrap interval over prompts of the rows'
-    means over seeds. An interrupted comparison, started again, goes on where it was.
+    (where it is among the variants) and to the SFT model, with a 95 % bootstrap interval over persons of the rows'
+    means over seeds. The lists are constrained where those of training are. An interrupted comparison, started again,
+    goes on where it was.
     """
     everything = {name: [run_params(params, name, params.common.seed + i, num_steps) for i in range(num_seeds)]
                   for name in dict.fromkeys(names)}  # fmt: skip
@@ -171,12 +175,13 @@ def compare(params: Params, paths: Paths, names: Sequence[str], num_seeds: int, 
     with group_run("compare", tags, {"compare": {"seeds": num_seeds, "steps": num_steps}}) as record:
         folders = {name: _run_seeds(name, runs, paths, record) for name, runs in everything.items()}
         metric = f"ndcg_at_{max(params.common.cutoffs)}"
-        sft = model_scores(paths.model("sft"), read_rows(paths.split("validation")), params, paths)
+        constrained = params.rank_grpo.constrained
+        sft = model_scores(paths.model("sft"), read_rows(paths.split("validation")), params, paths, constrained)
         samples, seed = params.evaluate.bootstrap_samples, params.common.seed
-        means = {START: sft[["prompt_id", metric]]}
+        means = {START: sft[[*KEYS, metric]]}
         means |= {name: _mean_of_seeds(own, metric) for name, own in folders.items()}
         result: dict[str, Any] = {"metric": metric, "rows": len(sft), "prompts": int(sft["prompt_id"].nunique())}
-        result |= {"seeds": num_seeds, "steps": _last_step(folders), "algorithms": {}}
+        result |= {"constrained": constrained, "seeds": num_seeds, "steps": _last_step(folders), "algorithms": {}}
         for name, table in means.items():
             by_seed = [float(pd.read_parquet(folder / SCORES)[metric].mean()) for folder in folders.get(name, [])]
             entry: dict[str, Any] = {"mean": float(table[metric].mean()), "by_seed": by_seed}
@@ -209,9 +214,10 @@ def _last_step(folders: dict[str, list[Path]]) -> int:
 def print_comparison(result: dict[str, Any]) -> None:
     """Print one row a variant: mean and spread over seeds, and what it gains over GRPO and over SFT."""
     label = result["metric"].replace("ndcg_at_", "NDCG@")
+    lists = "constrained" if result["constrained"] else "free"
     title = (
-        f"Validation {label}: {result['rows']} rows, {result['prompts']} prompts, {result['seeds']} seeds, "
-        f"{result['steps']} steps"
+        f"Validation {label}, {lists} lists: {result['rows']} rows, {result['prompts']} prompts, "
+        f"{result['seeds']} seeds, {result['steps']} steps"
     )
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for heading in ("algorithm", label, "spread", "x GRPO", "over GRPO (95 %)", "x SFT", "over SFT (95 %)"):

@@ -1,6 +1,7 @@
 """params.yaml, read once, as frozen models: one section, one model, one stage. Imports no torch."""
 
 import difflib
+import json
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -88,6 +89,9 @@ class Common(Section):
     repetition_penalty: float = Field(
         ge=1, le=10, description="of decoding, in rollouts too: what the text holds already scores lower; 1 is none"
     )
+    recommend_seen: bool = Field(
+        description="what a conversation names, but not as disliked, may be recommended and is then counted"
+    )
     device: Literal["auto", "cpu", "cuda"]
 
     @property
@@ -128,29 +132,78 @@ class Checks(Section):
     similarity: Share = Field(ge=0.5, description="of texts that are nearly the same: Jaccard index of their 5-grams")
 
 
+class Columns(Section):
+    """The names of a log's columns; none for those of MovieLens, of the Amazon reviews, and other common ones."""
+
+    user: str | None
+    item: str | None
+    value: str | None = Field(description="ratings or events; a log without such a column is one of liked items")
+    time: str | None
+
+
+class Interactions(Section):
+    """Source `interactions`: what of a log becomes conversations."""
+
+    log: FileBelow | None = Field(description="name of the log's file in data.path; none where it has a known name")
+    columns: Columns
+    liked: float | Annotated[list[str], Field(min_length=1)] = Field(
+        description="an item is liked from this rating on, or by one of these events"
+    )
+    disliked: float | list[str] | None = Field(description="and disliked up to this rating, or by these events")
+    min_liked: int = Field(ge=1, le=100, description="liked items that a conversation names, the most recent ones")
+    max_liked: int = Field(ge=1, le=100)
+    max_disliked: int = Field(ge=0, le=100, description="disliked ones that it names, the most recent ones")
+    num_truths: int = Field(ge=1, le=1000, description="ground truth: at most so many of the next liked items")
+    window_days: float | None = Field(gt=0, description="and within so many days of the first; none for no limit")
+    prompts_per_user: Whole = Field(ge=1, description="conversations of one user, at most")
+    max_prompts: int = Field(ge=1, le=10_000_000, description="users are drawn until there are about so many")
+    genres: str = Field(description="column of the items whose most frequent values a conversation may name")
+    templates: FileBelow | None = Field(
+        description="file of templates in data.path; none for the shipped histories.txt"
+    )
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> "Interactions":
+        if self.min_liked > self.max_liked:
+            raise ValueError(f"min_liked = {self.min_liked} is more than max_liked = {self.max_liked}; lower it")
+        if self.disliked is not None and isinstance(self.liked, list) != isinstance(self.disliked, list):
+            raise ValueError(
+                f"liked = {self.liked}, disliked = {self.disliked}: both are ratings, or both lists of events"
+            )
+        if isinstance(self.liked, float) and isinstance(self.disliked, float) and self.disliked >= self.liked:
+            raise ValueError(f"disliked = {self.disliked} is not below liked = {self.liked}; lower it")
+        return self
+
+
 class Data(Section):
     """Stage `data`: where conversations and catalog come from, and how they are split."""
 
-    source: Literal["synthetic", "redial", "reddit", "reddit_movie", "files"]
+    source: Literal["synthetic", "redial", "reddit", "reddit_movie", "files", "interactions"]
     path: str = Field(description="folder of the source's files; a dep of the stage; synthetic reads nothing there")
-    catalog: FileBelow | None = Field(description="reddit, files: name of the catalog's file there")
-    line_column: str | None = Field(description="files: column of the catalog that becomes part of an item's line")
+    catalog: FileBelow | None = Field(description="reddit, files, interactions: name of the catalog's file there")
+    line_column: str | None = Field(
+        description="files, interactions: column of the catalog that becomes part of an item's line"
+    )
     min_upvotes: Whole = Field(ge=-LARGEST, description="reddit_movie: an answer with fewer is no ground truth")
     max_quarantined: Share = Field(description="the stage fails when a larger share of any kind of rows is left out")
     validation_month: Month | None = Field(description="dated sources: validation rows are of this month")
     test_month: Month | None = Field(description="dated sources: test rows are of this month")
-    validation_share: Share = Field(description="split by conversation: without months, or where no row has a date")
+    validation_share: Share = Field(
+        description="split by conversation, or interactions by user: without months, or where no row has a date"
+    )
     test_share: Share
     checks: Checks
     synthetic: Synthetic
+    interactions: Interactions
 
     @model_validator(mode="after")
     def _source_is_complete(self) -> "Data":
         if self.source in ("reddit", "files") and not self.catalog:
             raise ValueError(f"catalog is empty; source {self.source!r} needs the name of its file in data.path")
-        if self.line_column is not None and (self.source != "files" or not self.line_column):
+        if self.line_column is not None and (self.source not in ("files", "interactions") or not self.line_column):
             raise ValueError(
-                f"line_column = {self.line_column!r} names a column of the catalog of source 'files'; give null"
+                f"line_column = {self.line_column!r} names a column of the catalog of source 'files' or "
+                "'interactions'; give null"
             )
         if (self.validation_month is None) != (self.test_month is None):
             raise ValueError("validation_month and test_month belong together; give both, or null for both")
@@ -228,6 +281,14 @@ class Reflect(Section):
     candidates_per_call: int = Field(ge=1, le=100_000, description="llm: candidates rated in one call")
 
 
+class Collaborative(Section):
+    """Collaborative evidence: what people with similar conversations and similar likes liked."""
+
+    fit_prompts: Whole = Field(ge=0, description="training prompts that the weights are fitted on, 0 for no evidence")
+    neighbours: int = Field(ge=1, le=100_000, description="training conversations that vote")
+    kept: int = Field(ge=1, le=100_000, description="items of a prompt that each kind of evidence tells apart")
+
+
 class Adjust(Section):
     """Adjust: the popularity correction s = w * s + b."""
 
@@ -241,7 +302,7 @@ class Adjust(Section):
 
 
 class Demonstrations(Section):
-    """Stage `demonstrations`: Remap, Reflect, Adjust."""
+    """Stage `demonstrations`: Remap, Reflect, collaborative evidence, Adjust."""
 
     until: Month | None = Field(description="training prompts up to this month get a demonstration; none for all")
     train_share: float = Field(gt=0, le=1, description="the share of them that does")
@@ -250,6 +311,7 @@ class Demonstrations(Section):
     embedder: Embedder
     remap: Remap
     reflect: Reflect
+    collaborative: Collaborative
     adjust: Adjust
 
 
@@ -366,6 +428,19 @@ class Rewards(Section):
         return self
 
 
+Algorithm = Literal["rank_grpo", "rank_grpo_public", "grpo", "gspo", "dr_grpo", "dapo", "dpo", "sdpo", "sprec"]
+PREFERENCES = ("dpo", "sdpo", "sprec")  # the algorithms that the section of that name belongs to
+
+
+class Preferences(Section):
+    """What dpo, sdpo and sprec have beside the rest: they compare a preferred list with the model's own."""
+
+    beta: float | None = Field(gt=0, description="of the loss; none for the published one: 0.1, of sdpo 1.0")
+    learning_rate: Positive | None = Field(description="none for rank_grpo.learning_rate")
+    negatives: int = Field(ge=1, le=1023, description="sdpo: the model's lists beside each preferred one; others: 1")
+    rounds: int = Field(ge=1, le=10_000, description="sprec: rounds of SFT, then DPO against the model so far")
+
+
 class RankGRPO(Training):
     """Stage `rank_grpo`. The optimiser steps once on `batch * accumulation` completions (times processes)."""
 
@@ -373,9 +448,8 @@ class RankGRPO(Training):
     num_epochs: float = Field(gt=0, description="passes over the training rows, where num_steps is none")
     decay_step: Whole | None = Field(ge=1, description="from this step on the rate is decayed_learning_rate")
     decayed_learning_rate: float | None = Field(gt=0)
-    algorithm: Literal["rank_grpo", "rank_grpo_public", "grpo", "gspo", "dr_grpo", "dapo"] = Field(
-        description="rank_grpo_public: as the authors' code averages and treats EOS"
-    )
+    algorithm: Algorithm = Field(description="rank_grpo_public: as the authors' code averages and treats EOS")
+    preferences: Preferences
     start: str = Field(
         min_length=1,
         description="'sft'; a Hugging Face name or folder; a registry version (models:/NAME/VERSION or @ALIAS); "
@@ -439,15 +513,46 @@ class RankGRPO(Training):
                     f"{name} = {getattr(self, name)} is no multiple of num_iterations = {self.num_iterations}; "
                     "a checkpoint amid the updates of one batch of rollouts could not be resumed exactly"
                 )
+        if self.algorithm in PREFERENCES:
+            self._check_preferences()
         completions, factors = self.per_device_batch_size * self.gradient_accumulation_steps, ""
         if self.launch is not None and self.rollouts != "beam":  # a beam group is one search in one process
             completions, factors = completions * self.num_processes, " * num_processes"
-        if completions % self.num_generations:
+        if self.algorithm not in PREFERENCES and completions % self.num_generations:
             raise ValueError(
                 f"per_device_batch_size * gradient_accumulation_steps{factors} = {completions} is no multiple of "
                 f"num_generations = {self.num_generations}; every group must be whole"
             )
         return self
+
+    @property
+    def group_size(self) -> int:
+        """The lists of one prompt in a step."""
+        if self.algorithm not in PREFERENCES:
+            return self.num_generations
+        return 1 + (self.preferences.negatives if self.algorithm == "sdpo" else 1)
+
+    def _check_preferences(self) -> None:
+        needed = {"constrained": True, "rollouts": "transformers", "num_iterations": 1, "launch": None}
+        for name, value in needed.items():
+            if getattr(self, name) != value:
+                raise ValueError(
+                    f"{name} = {json.dumps(getattr(self, name))}: algorithm {self.algorithm!r} compares catalog lists "
+                    f"that one process samples for each step; set it to {json.dumps(value)}"
+                )
+        if self.per_device_batch_size % self.group_size:
+            raise ValueError(
+                f"per_device_batch_size = {self.per_device_batch_size} is no multiple of {self.group_size}, the lists "
+                f"of a prompt with algorithm {self.algorithm!r}; they are compared in one forward pass"
+            )
+        if self.algorithm == "sprec":
+            if self.lora is not None:
+                raise ValueError("lora: algorithm 'sprec' changes the reference's weights; set it to null")
+            if self.num_steps is not None and self.num_steps < 2 * self.preferences.rounds:
+                raise ValueError(
+                    f"num_steps = {self.num_steps} has no room for preferences.rounds = {self.preferences.rounds} of "
+                    f"two phases each; raise it to {2 * self.preferences.rounds}, or lower rounds"
+                )
 
 
 class Evaluate(Section):
@@ -460,7 +565,6 @@ class Evaluate(Section):
     max_completion_length: int = Field(ge=8, le=1_000_000)
     bootstrap_samples: int = Field(ge=100, le=100_000)
     constrained: bool = Field(description="SFT and Rank-GRPO write lists from the catalog alone, too")
-    neighbours: Whole = Field(ge=1, description="training conversations that vote in the baseline of that name")
     max_prompts: Whole | None = Field(ge=1, description="evaluate on this many test prompts; none for all")
 
 

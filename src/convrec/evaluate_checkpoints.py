@@ -34,7 +34,14 @@ logger = logging.getLogger(__name__)
 
 _SCORES = "evaluations"  # in a training's folder, so that they outlive the checkpoints that are pruned
 _PACKAGE = Path(__file__).parent
-_CODE = ("data", "evaluation", "generation", "matching.py", "parsing.py")  # what decides scores, as in dvc.yaml
+_CODE = (
+    "data",
+    "evaluation",
+    "generation",
+    "lists.py",
+    "matching.py",
+    "parsing.py",
+)  # what decides scores, as in dvc.yaml
 
 
 def _training_folder(stage: str, params: Params, paths: Paths) -> Path:
@@ -77,6 +84,7 @@ def _context(params: Params, paths: Paths, split: str) -> str:
         "settings": asdict(Settings.of(params)),
         "cutoffs": params.common.cutoffs,
         "seed": params.common.seed,
+        "constrained": params.rank_grpo.constrained,
         "evaluate": params.evaluate.model_dump(include={"engine", "bootstrap_samples", "max_prompts"}),
     }
     inputs = [paths.split(split), paths.catalog, *(file for file in code if file.is_file())]
@@ -105,6 +113,7 @@ def evaluate_checkpoints(
 ) -> dict[str, Any]:
     """Score the kept checkpoints of `sft`, `rank_grpo` or both, of every so many steps, the last and the chosen one.
 
+    Those of Rank-GRPO write constrained lists where its rollouts are constrained, as in training's own measurements.
     Scores are kept beside the checkpoints: the same weights are not evaluated again under the same settings, data and
     code. Return the numbers of rows and prompts, the kept steps, and the rows by stage and step; they go to
     `evaluations/checkpoints.json`, flat to `checkpoints.csv`, and to an MLflow run by step. Raises `InputError` before
@@ -173,7 +182,8 @@ def _evaluate(
     if file.is_file():
         logger.info("%s step %d: evaluated before", stage, step)
         return
-    found = answers(checkpoint, Settings.of(params), rows, params, paths)
+    constrained = stage == "rank_grpo" and params.rank_grpo.constrained
+    found = answers(checkpoint, Settings.of(params), rows, params, paths, constrained)
     metrics = interval_metrics(found.scores, params)
     write_json(file, {"context": context, "stage": stage, "step": step, "metrics": metrics})
 

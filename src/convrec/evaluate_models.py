@@ -50,7 +50,7 @@ def answers(
 
 
 def interval_metrics(scores: pd.DataFrame, params: Params) -> dict[str, dict[str, float]]:
-    """Return mean, low and high (95 % over distinct prompts) of every score."""
+    """Return mean, low and high (95 % over persons) of every score."""
     samples, seed = params.evaluate.bootstrap_samples, params.common.seed
     return {name: mean_interval(scores, name, samples, seed)._asdict() for name in mean_scores(scores)}
 

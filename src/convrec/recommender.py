@@ -57,7 +57,7 @@ class Recommendation:
 
 
 class Recommender:
-    """Answers conversations with lists that hold nothing but catalog items, each once, none that was named.
+    """Answers conversations with lists that hold nothing but catalog items, each once, by default none that was named.
 
     The lists are greedy, under the catalog constraint and the settings that the model was tested with; it is safe to
     call from several threads, which wait for each other. `noun` is what its domain calls the items: movies, books.
@@ -65,7 +65,7 @@ class Recommender:
 
     def __init__(self, model: Any, tokenizer: Any, catalog: Catalog, settings: Settings):
         """Raise `InputError` where the tokenizer cannot write an item of the catalog."""
-        self.catalog, self.noun = catalog, settings.items
+        self.catalog, self.noun, self._recommend_seen = catalog, settings.items, settings.recommend_seen
         self._model, self._tokenizer = model.eval(), tokenizer
         self._prompts = settings.prompts(tokenizer)
         self._mentions = Mentions(catalog)
@@ -102,11 +102,11 @@ class Recommender:
         """Return for each conversation exactly `n` items, best first.
 
         A conversation is a list of messages `{role, content}`, or text: `User: …` and `Assistant: …` lines, or a user's
-        words alone. No item is one that the conversation names (see `data.mentions`; the title counts, whatever its
-        year) or that `deny` does; with `allow` all are of those. Titles to deny or allow are `Title (Year)`, or
-        `Title` for all items of that title, unless it is one's whole line. Raises `InputError` for an unknown title, a
-        conversation that cannot be read, and an `n` that is not from 1 to the number of items left; and `Abandoned` as
-        soon as `is_abandoned`, which is asked after each token, says so.
+        words alone. No item is one that `deny` names or, unless the settings allow it, the conversation (see
+        `data.mentions`; the title counts, whatever its year); with `allow` all are of those. Titles to deny or allow
+        are `Title (Year)`, or `Title` for all items of that title, unless it is one's whole line. Raises `InputError`
+        for an unknown title, a conversation that cannot be read, and an `n` that is not from 1 to the number of items
+        left; and `Abandoned` as soon as `is_abandoned`, which is asked after each token, says so.
         """
 
         def go_on() -> None:
@@ -172,8 +172,10 @@ class Recommender:
     ) -> ListRequest:
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise InputError(f"n = {n!r}: a list has 1 item or more; give a whole number from 1")
-        named = self._mentions.titles(message["content"] for message in messages if message["role"] != "system")
-        banned = denied | self.catalog.indices_of_titles(named)
+        banned = denied
+        if not self._recommend_seen:
+            named = self._mentions.titles(message["content"] for message in messages if message["role"] != "system")
+            banned = denied | self.catalog.indices_of_titles(named)
         left = len((set(range(len(self.catalog))) if allowed is None else allowed) - banned)
         if n > left:
             raise InputError(

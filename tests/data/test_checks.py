@@ -29,15 +29,17 @@ KEEP = {"outside_catalog": "keep", "seen_truth": "keep", "duplicate_rows": "keep
 NO_PROBLEMS = {"outside_catalog": 0, "seen_truth": 0, "duplicate_rows": 0}
 
 
-def _row(truths, seen=(), prompt="p1", date="2022-01-01", conversation="c1"):
+def _row(truths, seen=(), prompt="p1", date="2022-01-01", conversation="c1", user="", disliked=()):
     items = [{"title": title, "year": year} for title, year in truths]
     return {
         "conversation_id": conversation,
         "prompt_id": prompt,
+        "user_id": user,
         "date": date,
         "messages": MESSAGES,
         "groundtruth": items,
         "seen_titles": list(seen),
+        "disliked_titles": list(disliked),
     }
 
 
@@ -115,7 +117,8 @@ def test_a_truth_that_no_list_can_hit_is_counted_or_dropped(truth, seen, problem
 
 @pytest.mark.parametrize(
     "change",
-    [{"conversation": "c2"}, {"prompt": "p2"}, {"date": "2022-01-02"}, {"seen": ["Up"]}, {"truths": [("Up", 1)]}],
+    [{"conversation": "c2"}, {"prompt": "p2"}, {"date": "2022-01-02"}, {"seen": ["Up"]}, {"truths": [("Up", 1)]}]
+    + [{"user": "u2"}, {"disliked": ["Dune"]}],
 )
 def test_rows_that_differ_in_one_column_are_no_duplicates(change):
     first = {"truths": [("Heat", 1995)], "seen": ["Dune"]}

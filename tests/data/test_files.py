@@ -54,7 +54,8 @@ def test_several_files_are_read_in_the_order_of_their_names(tmp_path):
 
 def test_json_lines_and_parquet_of_the_same_rows_are_equal(tmp_path):
     rows = [
-        {**GOOD, "conversation_id": "a", "date": "2024-03-05", "seen_titles": ["Chess (1475)", "Go"]},
+        {**GOOD, "conversation_id": "a", "date": "2024-03-05", "seen_titles": ["Chess (1475)", "Go"]}
+        | {"user_id": "7", "disliked_titles": ["Go", "Hive"]},
         {**GOOD, "conversation_id": None, "date": None, "seen_titles": None},
         {**GOOD, "conversation_id": "b", "groundtruth": [{"title": "Go (2000)", "year": 2000}], "seen_titles": []},
     ]
@@ -68,7 +69,8 @@ def test_json_lines_and_parquet_of_the_same_rows_are_equal(tmp_path):
     frame = _read(one)
     pd.testing.assert_frame_equal(frame, _read(other))
     pd.testing.assert_frame_equal(frame, _read(third))
-    assert conform(frame)["seen_titles"].tolist() == [["Chess", "Go"], [], []]
+    assert conform(frame)["seen_titles"].tolist() == [["Chess", "Go", "Hive"], [], []]
+    assert frame["user_id"].tolist() == ["7", "", ""] and frame["disliked_titles"].tolist() == [["Go", "Hive"], [], []]
 
 
 @pytest.mark.parametrize(
@@ -311,6 +313,8 @@ def _damaged_lines(draw: random.Random) -> list[tuple[bytes, dict | None]]:
             "messages": [message for message in messages if message["content"]],
             "groundtruth": [item],
             "seen_titles": seen,
+            "user_id": "",
+            "disliked_titles": [],
             "date": _day(seconds),
         }
         text = json.dumps(raw, ensure_ascii=draw.random() < 0.5).encode()

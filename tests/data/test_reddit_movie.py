@@ -13,10 +13,10 @@ import pandas as pd
 import pytest
 
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import COLUMNS, read_rows, split_by_month
+from convrec.data.conversations import read_rows, split_by_month
 from convrec.data.quarantine import Quarantine
 from convrec.data.reddit_movie import read_reddit_movie
-from convrec.data.schemas import write_conversations
+from convrec.data.schemas import conform, write_conversations
 from convrec.errors import InputError
 from tests.data.reddit_movie_sample import film_names, sample_turns, turn, write_dump, write_sample
 
@@ -66,6 +66,7 @@ def test_each_turn_that_names_new_films_is_a_row(tmp_path):
     assert first["groundtruth"] == [{"title": "Up", "year": 2009}], "once, and without what the context names"
     assert first["seen_titles"] == ["Heat"]
     assert (first["date"], first["conversation_id"]) == ("2022-10-31", "c")
+    assert (first["user_id"], first["disliked_titles"]) == ("t2_seeker", [])
     assert third["messages"] == [
         post,
         {"role": "assistant", "content": "Try Up (2009)_ or Heat (1995), Up (2009)"},
@@ -75,6 +76,16 @@ def test_each_turn_that_names_new_films_is_a_row(tmp_path):
     assert third["groundtruth"] == [{"title": "Alien", "year": 1979}], "the item of the catalog, whichever id names it"
     assert third["seen_titles"] == ["Heat", "Up", "Lost"]
     assert third["date"] == "2022-11-01"
+
+
+def test_the_user_is_the_seeker_who_speaks_first_and_a_dump_may_lack_the_column(tmp_path):
+    records = small_thread()
+    for record in records:
+        record["user_id"] = f" t2_{record['turn_id']} "
+    assert [row["user_id"] for row in _read(tmp_path, records)[1]] == ["t2_t3_a"] * 2
+    for path in tmp_path.glob("*.csv"):
+        pd.read_csv(path).drop(columns="user_id").to_csv(path, index=False)
+    assert read_reddit_movie(tmp_path, 1, Quarantine())[1]["user_id"].tolist() == [""] * 2
 
 
 def test_answers_to_one_turn_share_the_prompt(tmp_path):
@@ -97,10 +108,10 @@ def test_months_are_those_of_utc(tmp_path):
     write_dump(tmp_path, records, NAMES)
     _, rows = read_reddit_movie(tmp_path, 1, Quarantine())
     assert rows["date"].tolist() == ["2022-10-31", "2022-11-01", "2022-11-30", "2022-12-01"]
-    splits = split_by_month(rows[list(COLUMNS)], "2022-11", "2022-12")
+    splits = split_by_month(conform(rows), "2022-11", "2022-12")
     assert {name: len(split) for name, split in splits.items()} == {"train": 1, "validation": 2, "test": 1}
     write_conversations(splits["validation"], tmp_path / "rows.parquet")
-    assert read_rows(tmp_path / "rows.parquet") == rows[list(COLUMNS)].iloc[1:3].to_dict("records")
+    assert read_rows(tmp_path / "rows.parquet") == conform(rows).iloc[1:3].to_dict("records")
 
 
 def test_plain_texts_are_read_as_well(tmp_path):
@@ -122,7 +133,7 @@ def test_the_order_of_files_and_rows_does_not_matter(tmp_path):
         (folder / "id2name.json").write_text(json.dumps(dict(sorted(names.items(), reverse=seed == 1))))
         random.Random(seed).shuffle(records)
         catalog, rows = read_reddit_movie(folder, 1, Quarantine())
-        write_conversations(rows, folder / "rows.parquet")
+        write_conversations(conform(rows), folder / "rows.parquet")
         frames.append(((folder / "rows.parquet").read_bytes(), catalog.items))
     assert frames[0] == frames[1] == frames[2]
 

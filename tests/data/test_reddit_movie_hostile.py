@@ -215,10 +215,12 @@ def _rows_by_loop(records: list[dict], min_upvotes: int, quarantine: Counter) ->
         rows.append(
             {
                 "conversation_id": answer["conversation"],
+                "user_id": "x",
                 "date": "2022-11-01",
                 "messages": messages,
                 "groundtruth": truths,
                 "seen_titles": seen,
+                "disliked_titles": [],
             }
         )
     for parent in used:

@@ -52,6 +52,23 @@ def test_each_recommender_turn_with_a_liked_suggestion_is_a_row(tmp_path):
     assert not quarantine.rows
 
 
+@pytest.mark.parametrize(
+    ("own", "disliked"),
+    [
+        ({}, ["Dune"]),
+        ({"12": {**FORM, "liked": 2}, "10": {**FORM, "liked": 0}}, ["Heat"]),
+        ({"11": {"liked": 0}, "98": {"liked": 0}}, ["Up", "Dune"]),
+        ([], ["Dune"]),
+        ("damaged", ["Dune"]),
+        ({"11": None}, ["Dune"]),
+    ],
+)
+def test_what_the_seeker_disliked_is_in_their_own_form_or_else_in_the_other(tmp_path, own, disliked):
+    _, rows = read_redial(_folder(tmp_path, [_dialogue(initiatorQuestions=own)]), Quarantine())
+    assert rows["disliked_titles"].tolist() == [[title for title in disliked if title == "Heat"], disliked]
+    assert rows["user_id"].tolist() == [str(SEEKER)] * 2
+
+
 def test_empty_forms_are_lists_in_the_official_files(tmp_path):
     folder = _folder(tmp_path, [_dialogue(), _dialogue(respondentQuestions=[], movieMentions=[])])
     assert len(read_redial(folder, Quarantine())[1]) == 2

@@ -194,6 +194,18 @@ def test_what_are_no_messages_says_why(value, problem):
         usable_messages(value)
 
 
+def test_disliked_items_are_seen_and_the_line_of_an_id_is_that_item_alone():
+    disliked = ["Go", {"id": 7}, 5, "Chess"]
+    raw = {"messages": ASK, "groundtruth": ["Hive"], "user_id": 12, "seen_titles": ["Chess"]}
+    quarantine = Quarantine()
+    (row,) = usable_rows([("f:1", raw | {"disliked_titles": disliked})], GAMES, quarantine)
+    assert row["disliked_titles"] == ["Go", "Hello - Adele (2015)", "Chess"] and row["user_id"] == "12"
+    assert row["seen_titles"] == ["Chess", "Go", "Hello - Adele (2015)"]
+    assert [(q["source"], q["value"]) for q in quarantine.rows] == [("disliked_titles", "5")]
+    for name, wrong in (("user_id", [1]), ("disliked_titles", "Go")):
+        assert usable_rows([("f:1", raw | {name: wrong})], GAMES, quarantine) == []
+
+
 def test_one_bad_item_of_several_goes_to_the_quarantine_alone():
     quarantine = Quarantine()
     raw = {"messages": ASK, "groundtruth": ["Hive", 5, ["Go", "x"]], "seen_titles": ["Chess (1475)", None]}

@@ -12,6 +12,7 @@ from convrec.data.schemas import (
     CATALOG,
     CATALOG_TYPES,
     CONVERSATION_TYPES,
+    OPTIONAL,
     conform,
     validate,
     write_catalog,
@@ -23,19 +24,22 @@ USER = {"role": "user", "content": "Hello \u202e\n|"}
 ROW = {
     "conversation_id": "c1",
     "prompt_id": "p1",
+    "user_id": "u1",
     "date": "2022-01-31",
     "messages": [{"role": "system", "content": "Be brief."}, USER, {"role": "assistant", "content": "Hm."}],
     "groundtruth": [{"title": "Heat", "year": 1995}, {"title": "Chess", "year": None}],
     "seen_titles": ["Dune"],
+    "disliked_titles": ["Dune"],
+    "repeatable_titles": ["Up"],
 }
 
 
 def test_rows_get_the_canonical_columns_and_types():
-    extra = [ROW | {"more": 1}, ROW | {"more": 2, "date": "", "seen_titles": []}]
+    extra = [ROW | {"more": 1}, ROW | {"more": 2, "date": "", "seen_titles": [], "disliked_titles": []}]
     frame = conform(pd.DataFrame(extra, index=[5, 9])[["more", *reversed(ROW)]])
     assert frame.columns.tolist() == CONVERSATION_TYPES.names
     assert [frame[name].dtype for name in frame] == [pd.ArrowDtype(kind) for kind in CONVERSATION_TYPES.types]
-    assert frame.to_dict("records") == [ROW, ROW | {"date": "", "seen_titles": []}]
+    assert frame.to_dict("records") == [ROW, ROW | {"date": "", "seen_titles": [], "disliked_titles": []}]
     assert frame.index.tolist() == [0, 1]
     pd.testing.assert_frame_equal(conform(frame), frame)
 
@@ -77,6 +81,12 @@ def test_rows_get_the_canonical_columns_and_types():
         ("seen_titles", [None]),
         ("seen_titles", "Dune"),
         ("seen_titles", [5]),
+        ("disliked_titles", None),
+        ("disliked_titles", [None]),
+        ("disliked_titles", ["Dune", "Heat"]),
+        ("repeatable_titles", [None]),
+        ("user_id", None),
+        ("user_id", 3),
     ],
 )
 def test_a_rule_that_is_broken_names_the_column(column, value):
@@ -92,7 +102,12 @@ def test_half_a_character_names_the_column():
         conform(pd.DataFrame([ROW | {"date": "\ud800"}], dtype=object))
 
 
-@pytest.mark.parametrize("column", list(ROW))
+def test_rows_without_an_optional_column_get_its_default():
+    rows = conform(pd.DataFrame([ROW, ROW], index=[3, 3]).drop(columns=list(OPTIONAL)))
+    assert rows.to_dict("records") == [ROW | {"user_id": "", "disliked_titles": [], "repeatable_titles": []}] * 2
+
+
+@pytest.mark.parametrize("column", sorted(set(ROW) - set(OPTIONAL)))
 def test_a_missing_column_is_named(column):
     with pytest.raises(InputError, match=column):
         conform(pd.DataFrame([ROW]).drop(columns=column))

@@ -3,7 +3,7 @@ import pytest
 import torch
 from scipy import sparse
 
-from convrec.demonstrations.adjust import fit_adjust, likelihood_gradient
+from convrec.demonstrations.adjust import Fit, fit_adjust, keep_if_better, likelihood_gradient
 from convrec.demonstrations.quality import popularity
 from convrec.demonstrations.scores import Scores, top_items
 
@@ -104,3 +104,15 @@ def test_the_closed_form_is_the_gradient_of_the_likelihood(duplicates):
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(weight_gradient, weight.grad)
     torch.testing.assert_close(bias_gradient, bias.grad)
+
+
+@pytest.mark.parametrize(("bias", "kept"), [([0, 0, 2, 0], True), ([0, 0, 0, 0], True), ([0, 0, -2, 0], False)])
+def test_a_fit_that_worsens_the_lists_of_held_out_rows_is_left_out(bias, kept):
+    scores = _as_scores(np.array([[3, 2, 1, 0], [3, 2, 1, 0], [0, 5, 0, 0]]))
+    positives = sparse.csr_array(np.array([[0, 0, 1, 0], [0, 0, 1, 1], [0, 1, 0, 0]], dtype=np.float32))
+    fit = Fit(np.ones(4, np.float32), np.array(bias, dtype=np.float32), [{"epoch": 0, "held_out_loss": 1.0}], 3)
+    found = keep_if_better(fit, scores, positives, np.array([0, 1]), [[0], [], []], 2)
+    assert (found.best_epoch, found.bias.tolist()) == ((3, bias) if kept else (0, [0] * 4))
+    assert found.losses == fit.losses
+    nothing = keep_if_better(fit, scores, positives, NOTHING, [[0], [], []], 2)
+    assert nothing is fit

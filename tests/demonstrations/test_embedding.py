@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from convrec.demonstrations import embedding
-from convrec.demonstrations.embedding import SentenceEmbedder, TfidfEmbedder
+from convrec.demonstrations.embedding import SentenceEmbedder, TfidfEmbedder, make_embedder
 from convrec.errors import InputError
 
 TEXTS = ["crime and heist", "space horror", "a desert planet", "crime and heist"]
@@ -100,6 +100,13 @@ def test_a_sentence_model_embeds_each_item_once(tmp_path, monkeypatch):
     )
     np.testing.assert_array_equal(again.embed_items([*TEXTS, "new"])[:4], vectors)
     assert asked == ["new"], "of a later catalog only the new item is embedded"
+
+
+def test_an_embedder_is_made_by_its_name(tmp_path):
+    words = make_embedder(TEXTS, "tfidf").embed_conversations(TEXTS)
+    assert words.shape[0] == len(TEXTS) and words.nnz
+    model = make_embedder(TEXTS, _make_model(tmp_path, 0), device="cpu", store=tmp_path / "vectors.sqlite")
+    assert isinstance(model, SentenceEmbedder) and model.embed_conversations(TEXTS).shape == (4, 16)
 
 
 def test_another_model_has_vectors_of_its_own(tmp_path):

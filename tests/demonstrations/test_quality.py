@@ -4,9 +4,11 @@ from scipy import sparse
 
 from convrec.demonstrations.grounding import Grounder
 from convrec.demonstrations.quality import (
+    PLACED_BY,
     answer_shapes,
     check_demonstrations,
     match_shares,
+    placed_by,
     popularity,
     source_shares,
 )
@@ -58,7 +60,15 @@ def test_sources_are_counted_by_line():
         "fuzzy": 0,
         "truncated": 0,
         "semantic": 0.5,
+        "collaborative": 0,
     }
+
+
+def test_what_the_teacher_did_not_name_and_reflect_did_not_place_was_placed_by_what_others_liked():
+    exact, semantic = PLACED_BY.index("exact"), PLACED_BY.index("semantic")
+    sources = np.array([[exact, semantic, semantic, exact]])
+    found = placed_by(sources, np.array([[7, 1, 8, 2]]), np.array([[1, 2, 3, 4]]))
+    assert [PLACED_BY[kind] for kind in found[0]] == ["exact", "semantic", "collaborative", "exact"]
 
 
 def test_popularity_by_bucket_and_its_distance_to_the_ground_truth():

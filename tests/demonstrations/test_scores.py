@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from convrec.demonstrations.scores import BLOCK, Mixture, Scores, top_items
+from convrec.demonstrations.scores import BLOCK, Mixture, Scores, WeightedSum, sparse_scores, top_items
 
 
 def _both(rows, items, seed=0):
@@ -38,6 +38,17 @@ def test_a_further_bonus_adds_up():
     more = sparse.csr_array(np.eye(4, 6, dtype=np.float32))
     np.testing.assert_allclose(scores.plus(more).block(slice(0, 4)).numpy(), whole + np.eye(4, 6), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(scores.block(slice(0, 4)).numpy(), whole, rtol=1e-5, atol=1e-5)
+
+
+def test_a_weighted_sum_is_that_of_the_matrices():
+    found, whole = _both(5, 6)
+    more = sparse.csr_array(np.eye(5, 6, dtype=np.float32))
+    for weights in ((2.0, 0.5), (0.0, 3.0), (0.0, 0.0)):
+        for scores in found:
+            total = WeightedSum([scores, sparse_scores(more)], weights)
+            expected = weights[0] * whole + weights[1] * more.toarray()
+            assert total.shape == (5, 6)
+            np.testing.assert_allclose(total.block([3, 1]).numpy(), expected[[3, 1]], rtol=1e-5, atol=1e-5)
 
 
 @given(st.integers(1, 12), st.integers(0, 1_000), st.booleans())

@@ -1,18 +1,26 @@
 import numpy as np
 import pytest
 
+from convrec import neighbours
+from convrec.collaborative import Likes, Named
+from convrec.demonstrations.embedding import TfidfEmbedder
 from convrec.evaluation import baselines
-from convrec.evaluation.baselines import last_month_lists, neighbour_lists, popularity_lists
+from convrec.evaluation.als import Als
+from convrec.evaluation.baselines import NEEDS, Options, baseline_lists
+from convrec.evaluation.scoring import score_lists
+from convrec.evaluation.systems import BASELINES
 
 HEAT, DUNE, UP, ALIEN = ("Heat", 1995), ("Dune", 2021), ("Up", 2009), ("Alien", 1979)
 
 
-def _row(content, *liked, date="", seen=()):
+def _row(content, *liked, date="", seen=(), disliked=()):
     return {
+        "conversation_id": content,
         "prompt_id": content,
         "messages": [{"role": "user", "content": content}],
         "groundtruth": [{"title": title, "year": year} for title, year in liked],
         "seen_titles": list(seen),
+        "disliked_titles": list(disliked),
         "date": date,
     }
 
@@ -28,52 +36,153 @@ TRAIN = [
 PROMPTS = [_row("nothing"), _row("flying balloons above detectives", seen=["heat"])]
 
 
-def _lists(texts):
-    return [text.split("\n") for text in texts]
+def _answers(name, catalog, prompts=PROMPTS, train=TRAIN, validation=None, size=4, embedder=TfidfEmbedder):
+    options = Options(size, size, embedder, seed=3)
+    return baseline_lists([name], train, validation or train, prompts, catalog, options)[name]
+
+
+def _lists(name, catalog, *args, **settings):
+    return [text.split("\n") for text in _answers(name, catalog, *args, **settings).lists]
 
 
 def test_popularity_is_that_of_training_without_the_seen(catalog):
-    first, second = _lists(popularity_lists(TRAIN, PROMPTS, catalog, 4))
+    first, second = _lists("popularity", catalog)
     assert first == ["Alien (1979)", "Heat (1995)", "Up (2009)", "Dune (1984)"]
     assert second == ["Alien (1979)", "Up (2009)", "Dune (1984)", "Dune (2021)"]
 
 
 def test_the_last_month_counts_first(catalog):
-    first, _ = _lists(last_month_lists(TRAIN, PROMPTS, catalog, 3))
+    first, _ = _lists("last_month", catalog, size=3)
     assert first == ["Alien (1979)", "Up (2009)", "Heat (1995)"]
     later = [*TRAIN, _row("deserts", DUNE, date="2022-03-01")]
-    assert _lists(last_month_lists(later, PROMPTS, catalog, 3))[0] == ["Dune (2021)", "Alien (1979)", "Heat (1995)"]
-    assert last_month_lists([{**row, "date": ""} for row in TRAIN], PROMPTS, catalog, 3) is None
+    assert _lists("last_month", catalog, train=later, size=3)[0] == ["Dune (2021)", "Alien (1979)", "Heat (1995)"]
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_a_baseline_without_what_it_needs_has_no_lists(catalog, name):
+    train = [{**row, "date": ""} for row in TRAIN]
+    assert _answers(name, catalog, [_row("nothing"), _row("bad", seen=["Up"], disliked=["Up"])], train) is None
 
 
 def test_the_nearest_conversations_vote(catalog, monkeypatch):
-    first, second = _lists(neighbour_lists(TRAIN, PROMPTS, catalog, 4, neighbours=3))
+    monkeypatch.setattr(baselines, "_NEIGHBOURS", (3,))
+    first, second = _lists("neighbours", catalog)
     assert first == ["Alien (1979)", "Heat (1995)", "Up (2009)", "Dune (1984)"]  # no words shared: popularity
     assert second[:2] == ["Up (2009)", "Alien (1979)"]
+    monkeypatch.setattr(neighbours, "_BLOCK", 1)
     monkeypatch.setattr(baselines, "_BLOCK", 1)
-    assert _lists(neighbour_lists(TRAIN, PROMPTS, catalog, 4, neighbours=3)) == [first, second]
+    assert _lists("neighbours", catalog) == [first, second]
 
 
-@pytest.mark.parametrize("neighbours", [1, 3, 100])
-def test_votes_are_those_of_a_plain_loop(catalog, neighbours):
+@pytest.mark.parametrize("number", [1, 3, 100])
+def test_votes_are_those_of_a_plain_loop(catalog, monkeypatch, number):
     """Distinct texts of words drawn at random: the vote by hand, from the same vectors."""
     rng = np.random.default_rng(2)
     words, films = ["crime", "space", "desert", "balloon", "family", "heist"], [HEAT, DUNE, UP, ALIEN]
     texts = dict.fromkeys(" ".join(rng.choice(words, 4)) for _ in range(30))
     train = [_row(text, *[films[place] for place in rng.permutation(4)[:2]]) for text in texts]
     prompts = [_row(" ".join(rng.choice(words, 3))) for _ in range(12)]
-    embedder = baselines.TfidfEmbedder(list(texts))
+    embedder = TfidfEmbedder(list(texts))
     known = embedder.embed_items(list(texts)).toarray()
     popular = [catalog.find(*film) for row in train for film in [tuple(t.values()) for t in row["groundtruth"]]]
-    for row, text in zip(prompts, neighbour_lists(train, prompts, catalog, 5, neighbours), strict=True):
+    monkeypatch.setattr(baselines, "_NEIGHBOURS", (number,))
+    for row, lines in zip(prompts, _lists("neighbours", catalog, prompts, train, size=5), strict=True):
         cosines = known @ embedder.embed_items([row["prompt_id"]]).toarray()[0]
-        nearest = np.argsort(-cosines)[:neighbours]
-        if len(nearest) < len(train) and np.isclose(*np.sort(cosines)[::-1][neighbours - 1 : neighbours + 1]):
+        nearest = np.argsort(-cosines)[:number]
+        if len(nearest) < len(train) and np.isclose(*np.sort(cosines)[::-1][number - 1 : number + 1]):
             continue  # a tie for the last place
         votes = np.zeros(len(catalog))
         for place in nearest:
             for truth in train[place]["groundtruth"]:
                 votes[catalog.find(truth["title"], truth["year"])] += cosines[place]
-        listed = [catalog.index_of_line(line) for line in text.split("\n")]
+        listed = [catalog.index_of_line(line) for line in lines]
         keys = [(round(-votes[index], 5), -popular.count(index), index) for index in listed]
         assert keys == sorted(keys) and len(set(listed)) == 5
+
+
+def test_neighbours_are_those_of_the_given_embedder(catalog, monkeypatch):
+    """Dense vectors, as sentence models give them, that know nothing but the first letter."""
+
+    class Letters:
+        def embed_conversations(self, texts):
+            return np.array([[text.startswith(letter) for letter in "bms"] for text in texts], dtype=np.float32)
+
+    monkeypatch.setattr(baselines, "_NEIGHBOURS", (1,))
+    prompts = [_row("sky"), _row("moon")]
+    made = []
+    first, second = _lists("neighbours", catalog, prompts, embedder=lambda texts: made.append(texts) or Letters())
+    assert first[0] == "Alien (1979)" and second[0] == "Alien (1979)"
+    assert made == [[row["prompt_id"] for row in TRAIN]]
+    (third,) = _lists("neighbours", catalog, [_row("bird")], embedder=lambda texts: Letters())
+    assert third[0] == "Heat (1995)", "of equal cosines the earlier conversation"
+
+
+TOGETHER = [
+    *(_row(f"war {n}", HEAT, seen=["Alien"]) for n in range(6)),
+    *(_row(f"joy {n}", UP, seen=["Dune"]) for n in range(5)),
+    *(_row(f"any {n}", ALIEN) for n in range(9)),
+]
+
+
+@pytest.mark.parametrize("name", ["item_knn", "ease", "als"])
+def test_what_is_liked_together_is_recommended(catalog, name):
+    """Heat goes with Alien, Up with both films Dune; where nothing is named, popularity decides."""
+    prompts = [_row("a", seen=["Up"]), _row("b", seen=["Heat"]), _row("c")]
+    first, second, third = _lists(name, catalog, prompts, TOGETHER)
+    assert set(first[:2]) == {"Dune (1984)", "Dune (2021)"} and second[0] == "Alien (1979)"
+    assert third[:2] == ["Alien (1979)", "Heat (1995)"]
+
+
+@pytest.mark.parametrize("name", ["item_knn", "ease"])
+def test_what_goes_with_a_disliked_item_falls_as_far_as_dislikes_weigh(catalog, monkeypatch, name):
+    prompts = [_row("d", seen=["Alien"], disliked=["Alien"])]
+    monkeypatch.setattr(baselines, "_DISLIKE_WEIGHTS", (0.0,))
+    assert _lists(name, catalog, prompts, TOGETHER)[0][0] == "Heat (1995)", "the most popular"
+    monkeypatch.setattr(baselines, "_DISLIKE_WEIGHTS", (1.0,))
+    assert _lists(name, catalog, prompts, TOGETHER)[0][-1] == "Heat (1995)"
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_hyper_parameters_are_the_best_on_validation(catalog, name, monkeypatch):
+    rng = np.random.default_rng(5)
+    films = [HEAT, DUNE, UP, ALIEN, ("Dune", 1984)]
+
+    def rows(kind, number):
+        drawn = [[films[place] for place in rng.permutation(5)[:3]] for _ in range(number)]
+        return [
+            _row(f"{kind} {n} {ours[0][0]}", *ours[:2], date="2022-01-01", seen=[f"{ours[2][0]} ({ours[2][1]})"])
+            for n, ours in enumerate(drawn)
+        ]
+
+    train, validation, test = rows("t", 40), rows("v", 25), rows("x", 5)
+    monkeypatch.setattr(baselines, "_NEIGHBOURS", (1, 2, 5, 20))
+    found = _answers(name, catalog, test, train, validation, size=3)
+    training = baselines._Training(train, catalog, Options(3, 3, TfidfEmbedder, 3), False)
+    scorer = baselines._MAKERS[name](training)
+    values = []
+    for settings in scorer.grid:
+        monkeypatch.setitem(
+            baselines._MAKERS, name, lambda t, only=settings, of=scorer.of: baselines.Scorer([only], of)
+        )
+        alone = _answers(name, catalog, validation, train, validation, size=3)
+        texts = dict(zip((row["prompt_id"] for row in validation), alone.lists, strict=True))
+        values.append(score_lists(texts, validation, catalog, 3, [3])["ndcg_at_3"].mean())
+        assert alone.validation == pytest.approx(values[-1])
+    assert found.validation == pytest.approx(max(values))
+    assert found.settings == scorer.grid[int(np.argmax(values))]
+
+
+def test_als_solves_for_a_prompt_as_its_paper_says(catalog):
+    """x = (YᵀY + λI + Σ (c - 1) y yᵀ)⁻¹ Σ c y over the liked items."""
+    likes, alpha, penalty = Likes.of(TOGETHER, catalog).matrix, 4.0, 0.1
+    als = Als(likes, factors=3, regularization=penalty, alpha=alpha, seed=1)
+    liked = Named.of([_row("a", seen=["Heat", "Up"]), _row("b")], catalog).liked
+    scores = als.scores(liked)
+    items = als._model.item_factors.astype(float)
+    named = items[[catalog.find(*film) for film in (HEAT, UP)]]
+    left = items.T @ items + penalty * np.eye(3) + (alpha - 1) * named.T @ named
+    np.testing.assert_allclose(
+        scores[0], items @ np.linalg.solve(left, alpha * named.sum(axis=0)), rtol=1e-3, atol=1e-4
+    )
+    assert not scores[1].any()
+    np.testing.assert_array_equal(Als(likes, 3, penalty, alpha, 1).scores(liked), scores)

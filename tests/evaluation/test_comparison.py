@@ -9,29 +9,31 @@ from convrec.evaluation.comparison import mean_interval, mean_intervals, paired_
 
 
 def _frame(**columns):
-    return pd.DataFrame({"prompt_id": list("aabcc"), **columns})
+    return pd.DataFrame({"prompt_id": list("vwxyz"), "person": list("aabcc"), **columns})
 
 
 def test_intervals_cover_the_mean_as_often_as_they_say():
     rng = np.random.default_rng(0)
     covered = 0
     for seed in range(200):
-        prompts = np.repeat(np.arange(60), 2)
-        values = rng.normal(size=60)[prompts] + 0.1 * rng.normal(size=120)
-        interval = mean_interval(pd.DataFrame({"prompt_id": prompts, "m": values}), "m", 300, seed)
+        persons = np.repeat(np.arange(60), 2)
+        values = rng.normal(size=60)[persons] + 0.1 * rng.normal(size=120)
+        interval = mean_interval(pd.DataFrame({"person": persons, "m": values}), "m", 300, seed)
         covered += interval.low <= 0 <= interval.high
     assert 0.88 <= covered / 200 <= 0.99
 
 
 def test_paired_interval_needs_the_same_rows():
-    one = pd.DataFrame({"prompt_id": ["a", "b"], "m": [1.0, 0.0]})
-    other = pd.DataFrame({"prompt_id": ["a", "b"], "m": [0.5, 0.0]})
+    one = pd.DataFrame({"prompt_id": ["a", "b"], "person": ["c", "c"], "m": [1.0, 0.0]})
+    other = one.assign(m=[0.5, 0.0])
     assert paired_interval(one, other, "m", 200, 0).mean == 0.25
     with pytest.raises(ValueError, match="same rows"):
         paired_interval(one, other.iloc[::-1], "m", 200, 0)
+    with pytest.raises(ValueError, match="same rows"):
+        paired_interval(one, other.assign(person=["c", "d"]), "m", 200, 0)
 
 
-def test_draws_are_of_prompts_with_all_their_rows(monkeypatch):
+def test_draws_are_of_persons_with_all_their_rows(monkeypatch):
     """One block or many, the interval is that of the plain bootstrap with the same draws."""
     frame = _frame(m=[1.0, 0.0, 4.0, 2.0, 2.0])
     drawn = np.vstack(list(comparison._draws(3, 500, 7)))
@@ -60,10 +62,10 @@ def test_a_ratio_is_of_means_over_the_rows_that_have_both():
 
 def test_the_p_value_is_that_of_all_sign_flips():
     rng = np.random.default_rng(1)
-    prompts = np.repeat(np.arange(9), 2)
-    one = pd.DataFrame({"prompt_id": prompts, "m": rng.normal(0.4, 1, 18)})
+    persons = np.repeat(np.arange(9), 2)
+    one = pd.DataFrame({"prompt_id": np.arange(18), "person": persons, "m": rng.normal(0.4, 1, 18)})
     other = one.assign(m=0.0)
-    sums = one.groupby("prompt_id")["m"].sum().to_numpy()
+    sums = one.groupby("person")["m"].sum().to_numpy()
     flips = [abs(np.dot(signs, sums)) for signs in itertools.product([-1, 1], repeat=9)]
     exact = np.mean(np.array(flips) >= abs(sums.sum()) - 1e-9)
     gain = paired_interval(one, other, "m", 20_000, 0)
@@ -72,6 +74,16 @@ def test_the_p_value_is_that_of_all_sign_flips():
 
 
 def test_equal_systems_have_p_one_and_very_different_ones_the_least():
-    one = pd.DataFrame({"prompt_id": np.arange(40), "m": np.linspace(0.1, 1, 40)})
+    one = pd.DataFrame({"prompt_id": np.arange(40), "person": np.arange(40), "m": np.linspace(0.1, 1, 40)})
     assert paired_interval(one, one, "m", 200, 0).p == 1
     assert paired_interval(one, one.assign(m=0.0), "m", 200, 0).p == pytest.approx(1 / 201)
+
+
+def test_persons_of_many_prompts_widen_the_interval():
+    """Where a person's prompts are alike, drawing single prompts would claim more than there is."""
+    prompts = np.arange(300)
+    frame = pd.DataFrame({"prompt_id": prompts, "person": prompts // 10, "m": np.sin(prompts // 10)})
+    by_person, by_prompt = (mean_interval(table, "m", 2000, 0) for table in (frame, frame.assign(person=prompts)))
+    assert by_person.mean == by_prompt.mean
+    ratio = (by_person.high - by_person.low) / (by_prompt.high - by_prompt.low)
+    assert ratio == pytest.approx(np.sqrt(10), rel=0.15)

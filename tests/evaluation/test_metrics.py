@@ -26,8 +26,8 @@ def test_perfect_lists_score_one():
 
 def test_scores_of_written_lists(catalog):
     rows = [
-        {"prompt_id": "a", "groundtruth": [{"title": "Heat", "year": 1995}], "seen_titles": []},
-        {"prompt_id": "a", "groundtruth": [{"title": "Up", "year": 2009}], "seen_titles": []},
+        {"prompt_id": "a", "conversation_id": "c", "groundtruth": [{"title": "Heat", "year": 1995}], "seen_titles": []},
+        {"prompt_id": "a", "conversation_id": "c", "groundtruth": [{"title": "Up", "year": 2009}], "seen_titles": []},
     ]
     scores = score_lists({"a": "Heat (1995)\nHeat (1995)\nPrimer (2004)"}, rows, catalog, 3, [1, 3])
     assert scores["recall_at_1"].tolist() == [1, 0]

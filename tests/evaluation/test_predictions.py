@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from convrec.cli import main
 from convrec.data.catalog import Catalog, Item
 from convrec.data.catalog_files import open_catalog
+from convrec.evaluation.comparison import KEYS
 from convrec.evaluation.predictions import Settings, score_predictions
 from convrec.evaluation.scoring import list_quality, score_lists
 from convrec.matching import relevance
@@ -73,13 +74,22 @@ def test_the_year_tolerance_holds_for_list_and_truth(tmp_path, capsys):
         assert found["recall@1"] == found["in_catalog"] == hit
 
 
-def test_rows_of_one_prompt_are_drawn_together(tmp_path, catalog):
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"prompt_id": "a"}, {"prompt_id": "b"}),
+        ({"conversation_id": "a"}, {"conversation_id": "b"}),
+        ({"user_id": 1, "conversation_id": "c"}, {"user_id": 2, "conversation_id": "c", "prompt_id": "p"}),
+        ({"user_id": "", "conversation_id": "c"}, {"user_id": None, "conversation_id": "d"}),
+    ],
+)
+def test_rows_of_one_person_are_drawn_together(tmp_path, catalog, one, other):
     hit, miss = ROWS[0] | {"groundtruth": [["Up", 2009]]}, ROWS[0] | {"groundtruth": [["Dune", 1984]]}
     apart = score_predictions(_write(tmp_path, [hit, miss] * 10), catalog, SETTINGS)
-    alike = [{**hit, "prompt_id": "a"}, {**miss, "prompt_id": "b"}] * 10
+    alike = [{**hit, **one}, {**miss, **other}] * 10
     together = score_predictions(_write(tmp_path, alike), catalog, SETTINGS)
     assert apart.intervals["recall@1"].mean == together.intervals["recall@1"].mean == 0.5
-    assert apart.n_prompts == 20 and together.n_prompts == 2
+    assert apart.n_prompts == 20
     assert together.intervals["recall@1"][1:3] == (0, 1) and apart.intervals["recall@1"].low > 0
 
 
@@ -99,7 +109,8 @@ def test_a_file_is_scored_as_the_library_scores_lists(tmp_path_factory, lines):
     text, liked = "\n".join(lines), [{"title": "Dune", "year": 2021}, {"title": "Up", "year": 2009}]
     row = {"response": text, "groundtruth": liked, "seen_titles": ["Alien"]}
     found = score_predictions(_write(folder, [row]), catalog, SETTINGS)
-    table = score_lists({"a": text}, [{**row, "prompt_id": "a"}], catalog, 3, (1, 2)).drop(columns="prompt_id")
+    canonical = {**row, "prompt_id": "a", "conversation_id": "a"}
+    table = score_lists({"a": text}, [canonical], catalog, 3, (1, 2)).drop(columns=KEYS)
     assert [interval.mean for interval in found.intervals.values()] == pytest.approx(table.iloc[0].tolist())
     rel = relevance(text, [(truth["title"], truth["year"]) for truth in liked], ["Alien"], catalog, 3, "evaluation")
     assert found.intervals["recall@2"].mean == sum(rel[:2]) / 2
@@ -129,6 +140,7 @@ def test_a_file_is_scored_as_the_library_scores_lists(tmp_path_factory, lines):
         ({**ROWS[0], "groundtruth": [["", 2009]]}, "field 'groundtruth': .*no title"),
         ({**ROWS[0], "seen_titles": "Up"}, "field 'seen_titles' is 'Up'; give a list of titles"),
         ({**ROWS[0], "prompt_id": 1.5}, "field 'prompt_id' is 1.5; give"),
+        ({**ROWS[0], "user_id": {}}, "field 'user_id' is {}; give"),
     ],
 )
 def test_a_bad_row_is_an_error_that_says_where_and_what(tmp_path, capsys, row, message):

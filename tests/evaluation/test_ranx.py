@@ -20,7 +20,7 @@ def test_metrics_of_written_lists_are_those_of_ranx(monkeypatch):
         truth = rng.permutation(60)[: rng.integers(1, 30)]
         texts[key] = "\n".join(lines[place] for place in listed)
         liked = [{"title": items.items[place].title, "year": items.items[place].year} for place in truth]
-        rows.append({"prompt_id": key, "groundtruth": liked, "seen_titles": []})
+        rows.append({"prompt_id": key, "conversation_id": key, "groundtruth": liked, "seen_titles": []})
         qrels[key] = {lines[place]: 1 for place in truth}
         run[key] = {lines[place]: 100.0 - rank for rank, place in enumerate(listed)}
     cutoffs = (1, 5, 10, 20)

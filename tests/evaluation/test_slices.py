@@ -39,7 +39,7 @@ def test_undated_rows_have_no_months(catalog):
 
 def test_a_slice_has_its_rows_alone_in_the_given_order():
     tables = {
-        name: pd.DataFrame({"prompt_id": list("aabc"), "m": np.array([0.0, 1, 1, 0]) + shift})
+        name: pd.DataFrame({"prompt_id": list("aabc"), "person": list("aabc"), "m": np.array([0.0, 1, 1, 0]) + shift})
         for name, shift in (("one", 0), ("other", 5))
     }
     kinds = {"month": ["2022-12", "2022-11", "2022-12", "2022-12"], "new_items": ["new", "new", "known", "new"]}

@@ -19,12 +19,17 @@ def test_the_table_has_n_intervals_and_p_within_80_columns(tmp_path, capsys, mon
     }
     metrics = {"n_rows": 1749, "n_prompts": 1175, **values}
     metrics["paired_ndcg_at_20"] = {f"rank_grpo{end}_over_neighbours": gain for end in ("", "_constrained")}
+    chosen = {"popularity": {}, "neighbours": {"neighbours": 100}}
+    metrics["baselines"] = {name: {"settings": s, "validation_ndcg_at_20": 0.25} for name, s in chosen.items()}
+    metrics["best_baseline"] = "neighbours"
     write_json(Paths(tmp_path).metrics("evaluate"), metrics)
     print_results(Paths(tmp_path))
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 80 and "…" not in shown
     assert "1749 rows, 1175 prompts" in shown and "R@5 " not in shown
     assert shown.count(".240-1.000") == 2 * len(values)
+    assert "Baselines, NDCG@20 on the validation split, which sets their parameters:\n  popularity: 0.2500\n" in shown
+    assert "\n  neighbours: 0.2500, the best (neighbours 100)\n" in shown
     assert "Rank-GRPO, constrained over neighbours: +0.1893" in shown
     assert "Rank-GRPO over neighbours: +0.1893 [+0.1796, +0.1995] p = 0.0005" in shown
 

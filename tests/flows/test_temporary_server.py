@@ -47,6 +47,7 @@ def _has_ended(process: psutil.Process) -> bool:
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.slow
 def test_servers_that_start_at_once_all_work_and_end_with_their_process(tmp_path):
     """The two find no database: each would make its tables."""
     processes = [_start(tmp_path), _start(tmp_path)]

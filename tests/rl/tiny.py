@@ -15,6 +15,7 @@ from trl import GRPOConfig, GRPOTrainer
 from convrec.data.catalog import Catalog, Item
 from convrec.pretrained import load_tokenizer
 from convrec.rl.arguments import RankGRPOConfig
+from convrec.rl.preference_trainer import PreferenceConfig, PreferenceTrainer
 from convrec.rl.rewards import RankReward
 from convrec.rl.trainer import RankGRPOTrainer
 from convrec.training.arguments import unnumber_cpu
@@ -81,8 +82,8 @@ def tiny_trainer(
     **options,
 ):
     """Return a trainer of the tiny model; `trl` holds further arguments of the trainer, `options` of its config."""
-    config = RankGRPOConfig if kind is RankGRPOTrainer else GRPOConfig
-    ours = {"num_ranks": NUM_RANKS} if kind is RankGRPOTrainer else {}
+    config = {RankGRPOTrainer: RankGRPOConfig, PreferenceTrainer: PreferenceConfig}.get(kind, GRPOConfig)
+    ours = {"num_ranks": NUM_RANKS} if issubclass(config, RankGRPOConfig) else {}
     arguments = config(
         output_dir=str(output),
         **{

@@ -22,6 +22,7 @@ def _files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [_cut, _zero])
 @pytest.mark.parametrize("name", ["optimizer.pt", "model.safetensors", "scheduler.pt", "trainer_state.json"])
 def test_a_training_falls_back_to_the_newest_whole_checkpoint(tmp_path, caplog, name, damage: Callable[[Path], None]):

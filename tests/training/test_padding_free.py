@@ -11,7 +11,7 @@ from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 from convrec.training import sft
 from convrec.training.callbacks import HistoryCallback, read_history
 from convrec.training.padding_free import drop_padding
-from tests.training.tiny_sft import TOKENIZER, make_tiny
+from tests.training.tiny_sft import make_tiny, train_tiny
 
 SIZES = {"vocab_size": 30, "hidden_size": 32, "intermediate_size": 16, "num_hidden_layers": 2, "initializer_range": 0.3}
 QWEN = Qwen2ForCausalLM, Qwen2Config(**SIZES, num_attention_heads=4, num_key_value_heads=2)
@@ -49,7 +49,7 @@ def test_loss_and_gradients_are_those_of_padded_batches(kind, lengths, checkpoin
     rows = _rows(lengths)
     found = []
     for padding_free in (False, True):
-        assert not padding_free or drop_padding(model)
+        assert not padding_free or drop_padding(model) is None
         model.zero_grad()
         loss = _loss(model, rows, padding_free)
         loss.backward()
@@ -61,17 +61,19 @@ def test_loss_and_gradients_are_those_of_padded_batches(kind, lengths, checkpoin
 @pytest.mark.parametrize("kind", [WINDOW, SOME_WINDOWS], ids=["all layers", "some layers"])
 def test_a_model_with_a_sliding_window_keeps_its_padding(kind):
     model = kind[0](copy.deepcopy(kind[1]))
-    assert not drop_padding(model) and model.config._attn_implementation == "sdpa"
+    assert "sliding_attention" in drop_padding(model)
+    assert model.config._attn_implementation == "sdpa"
 
 
 def test_a_model_with_another_attention_keeps_its_padding():
     model = QWEN[0]._from_config(copy.deepcopy(QWEN[1]), attn_implementation="eager")
-    assert not drop_padding(model) and model.config._attn_implementation == "eager"
+    assert "'eager'" in drop_padding(model)
+    assert model.config._attn_implementation == "eager"
 
 
 def test_a_padded_batch_is_refused_by_a_model_without_padding():
     model = make_tiny()
-    assert drop_padding(model)
+    assert drop_padding(model) is None
     with pytest.raises(ValueError, match="reads padding-free batches alone"):
         model(input_ids=torch.ones(2, 3, dtype=torch.long))
 
@@ -83,33 +85,10 @@ RAGGED = Dataset.from_list(
 
 def _history(folder, monkeypatch, padded: bool) -> list[dict[str, float]]:
     if padded:
-        monkeypatch.setattr(sft, "drop_padding", lambda model: False)
-    sft.train_sft(
-        make_tiny(),
-        TOKENIZER,
-        RAGGED,
-        folder,
-        [HistoryCallback(folder / "history.jsonl", lambda *_: None)],
-        num_epochs=2,
-        checkpoint_step=None,
-        max_length=24,
-        seed=0,
-        device="cpu",
-        bf16=False,
-        learning_rate=1e-2,
-        lr_scheduler="constant",
-        warmup=0.0,
-        adam_beta1=0.9,
-        adam_beta2=0.99,
-        weight_decay=0.0,
-        max_grad_norm=1.0,
-        per_device_batch_size=4,
-        gradient_accumulation_steps=2,
-        logging_steps=1,
-        save_steps=100,
-        keep_checkpoints=1,
-        gradient_checkpointing=False,
-    )
+        monkeypatch.setattr(sft, "drop_padding", lambda model: "asked for")
+    history = HistoryCallback(folder / "history.jsonl", lambda *_: None)
+    options = {"learning_rate": 1e-2, "gradient_accumulation_steps": 2, "save_steps": 100}
+    train_tiny(make_tiny(), folder, rows=RAGGED, callbacks=[history], **options)
     return read_history(folder / "history.jsonl")
 
 
@@ -120,3 +99,18 @@ def test_sft_has_the_losses_and_gradients_of_padded_batches(tmp_path, monkeypatc
     for name in ("loss", "grad_norm", "entropy", "mean_token_accuracy", "num_tokens"):
         values = [[row[name] for row in rows if name in row] for rows in (packed, padded)]
         assert values[0] == pytest.approx(values[1], rel=1e-4)
+
+
+def test_a_training_stopped_within_an_epoch_goes_on_to_the_same_weights(tmp_path):
+    at_once = train_tiny(make_tiny(), tmp_path / "at once", rows=RAGGED)
+    train_tiny(make_tiny(), tmp_path / "stopped", rows=RAGGED, stop=4)  # of the six steps of an epoch
+    resumed = train_tiny(make_tiny(), tmp_path / "stopped", rows=RAGGED)
+    assert (resumed / "model.safetensors").read_bytes() == (at_once / "model.safetensors").read_bytes()
+
+
+def test_a_padded_training_says_why(tmp_path, caplog):
+    caplog.set_level("INFO")
+    model = make_tiny()
+    model.set_attn_implementation("eager")
+    train_tiny(model, tmp_path, stop=1)
+    assert "batches are padded: attn_implementation is 'eager', and not 'sdpa'" in caplog.text

@@ -59,7 +59,7 @@ def add_score(commands: Any) -> None:
         type=Path,
         required=True,
         metavar="FILE",
-        help="JSON lines of {response or items, groundtruth, seen_titles?, prompt_id?}",
+        help="JSON lines of {response or items, groundtruth, seen_titles?, prompt_id?, conversation_id?, user_id?}",
     )
     catalog = "CSV, JSON lines, Parquet or pickle; the project's own, if not given"
     command.add_argument("--catalog", type=Path, default=Paths().catalog, help=catalog)

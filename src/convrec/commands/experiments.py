@@ -26,7 +26,7 @@ def add(commands: Any) -> None:
         default="rank_grpo:exp_inf,rank_grpo:log,grpo,gspo",
         metavar="NAMES",
         help="separated by commas: rank_grpo:RETURNS or rank_grpo_public:RETURNS (exp_inf, log, exp:GAMMA), grpo, "
-        "gspo, dr_grpo, dapo",
+        "gspo, dr_grpo, dapo; dpo, sdpo, sprec",
     )
     runs = "runs of each, %(type)s, from common.seed on: %(default)s"
     steps = "steps of each run, %(type)s; rank_grpo.num_steps where it is not given"

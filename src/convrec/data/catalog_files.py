@@ -165,6 +165,11 @@ def load_catalog(
     of these, which becomes part of the title (see `catalog.title_of`).
     """
     rows = read_rows(path)
+    return build_catalog(rows, metadata_columns(path, rows, line_column), quarantine, source, line_column)[0]
+
+
+def metadata_columns(path: Path, rows: list[dict], line_column: str | None) -> list[str]:
+    """Return the columns that hold metadata; `line_column` must be one of them. Raises `InputError` naming a column."""
     names = dict.fromkeys(key for row in rows for key in row)
     fields = [name for name in names if name not in RESERVED and not name.endswith("_id")]
     for name in fields:
@@ -175,7 +180,7 @@ def load_catalog(
             f"{path}: no column {line_column!r} to tell items of one title apart (found {', '.join(fields)[:300]}); "
             "name one of these as line column, or none"
         )
-    return build_catalog(rows, fields, quarantine, source, line_column)[0]
+    return fields
 
 
 def open_catalog(path: Path, line_column: str | None = None) -> tuple[Catalog, str]:

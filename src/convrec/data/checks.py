@@ -37,8 +37,9 @@ def check_rows(
     kept: list[bool] = []
     truths: list[list[Item]] = []
     quarantine.count("rows", len(rows))
-    columns = ("conversation_id", "prompt_id", "date", "groundtruth", "seen_titles")
-    for conversation, prompt, date, items, seen in zip(*(rows[name].to_list() for name in columns), strict=True):
+    columns = ("conversation_id", "prompt_id", "date", "groundtruth", "seen_titles", "user_id", "disliked_titles")
+    values = (rows[name].to_list() for name in columns)
+    for conversation, prompt, date, items, seen, user, disliked in zip(*values, strict=True):
         left = []
         for item, problem in zip(items, problems.of(items, seen), strict=True):
             if problem is not None:
@@ -47,7 +48,8 @@ def check_rows(
                 quarantine.add("groundtruth", prompt, reasons[problem], line(item["title"], item["year"]))
             else:
                 left.append(item)
-        key = (conversation, prompt, date, tuple((i["title"], i["year"]) for i in items), tuple(seen))
+        titles = tuple((i["title"], i["year"]) for i in items)
+        key = (conversation, prompt, user, date, titles, tuple(seen), tuple(disliked))
         repeated = key in known
         known.add(key)
         found["duplicate_rows"] += repeated

@@ -13,7 +13,6 @@ import pandas as pd
 from convrec.errors import InputError
 from convrec.matching import Truth
 
-COLUMNS = ("conversation_id", "prompt_id", "date", "messages", "groundtruth", "seen_titles")
 ROLES = {  # and the other names that data sets have for them
     "user": ("human", "seeker", "customer"),
     "assistant": ("bot", "ai", "gpt", "model", "recommender", "agent"),
@@ -39,6 +38,21 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     """Return the rows of a Parquet file as plain Python values."""
     frame = pd.read_parquet(path, dtype_backend="pyarrow")
     return frame.to_dict("records")
+
+
+def person_of(row: dict[str, Any]) -> str:
+    """Return whose row it is: its `user_id` where it has one, else its `conversation_id`."""
+    return row.get("user_id") or row["conversation_id"]
+
+
+def named_titles(row: dict[str, Any]) -> list[str]:
+    """Return the titles that a row's conversation names, whether or not they may be recommended again."""
+    return [*row["seen_titles"], *(row.get("repeatable_titles") or ())]
+
+
+def month_of(row: dict[str, Any]) -> str:
+    """Return the month of a row's date, as in `2022-03`; an empty text where it has no date."""
+    return str(row.get("date") or "")[:7]
 
 
 def truths(row: dict[str, Any]) -> list[Truth]:
@@ -77,6 +91,16 @@ def prompt_of_text(text: str, instruction: str | None, list_length: int) -> list
     """Return the chat prompt of a conversation that is already text (see `transcript`)."""
     content = text if instruction is None else f"{instruction.format(list_length=list_length)}\n{text}"
     return [{"role": "user", "content": content}]
+
+
+def with_repeatable(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return canonical rows whose seen titles, but the disliked ones, may be recommended again: `repeatable_titles`."""
+    columns = (rows[name].to_list() for name in ("seen_titles", "disliked_titles"))
+    repeatable = [[title for title in seen if title not in disliked] for seen, disliked in zip(*columns, strict=True)]
+    kind = rows["seen_titles"].dtype
+    return rows.assign(
+        seen_titles=rows["disliked_titles"], repeatable_titles=pd.Series(repeatable, index=rows.index, dtype=kind)
+    )
 
 
 def prompt_key(messages: list[dict[str, str]]) -> str:

@@ -27,7 +27,7 @@ def as_text(value: object) -> str:
 
 @dataclass
 class Quarantine:
-    """Rows that were left out, by what they are rows of: catalog, turns, conversations, groundtruth, seen_titles.
+    """Rows that were left out, by what they are rows of: catalog, turns, interactions, groundtruth, seen_titles.
 
     `num_read` counts all rows that were read, the usable ones too.
     """

@@ -187,9 +187,10 @@ def read_reddit_movie(folder: Path, min_upvotes: int, quarantine: Quarantine) ->
     """Return the catalog and the canonical rows in the order of time.
 
     Each turn of a recommender with at least `min_upvotes` that names films which its context has not named gives a
-    row: the turns of its context as messages, those films as ground truth, the films of the context as seen, and its
-    day in UTC as date. Rows that share a prompt share its `prompt_id`. The frame's types are Arrow's; it is the same
-    whatever the order of files and rows. What cannot be used is added to `quarantine`.
+    row: the turns of its context as messages, those films as ground truth, the films of the context as seen, its
+    day in UTC as date, and the seeker who speaks first as user. Rows that share a prompt share its `prompt_id`. The
+    frame's types are Arrow's; it is the same whatever the order of files and rows. What cannot be used is added to
+    `quarantine`.
     Raises `InputError` on missing or unreadable files, and if there is no row.
     """
     if not folder.is_dir():
@@ -213,16 +214,21 @@ def read_reddit_movie(folder: Path, min_upvotes: int, quarantine: Quarantine) ->
     _count_unusable(unnamed.join(turns.select("turn", "turn_id"), on="turn"), "seen_titles", quarantine)
     seen = in_context.filter(pl.col("title").is_not_null()).unique(["context", "title"], maintain_order=True)
     seen = seen.group_by("context", maintain_order=True).agg(pl.col("title").alias("seen_titles"))
+    asking = steps.filter("is_seeker").join(turns.select("turn", "user_id"), on="turn", maintain_order="left")
+    seekers = asking.group_by("context", maintain_order=True).agg(pl.col("user_id").first().alias("seeker"))
     messages = _messages(steps, turns, movies)
     messages = messages.with_columns(_prompt_ids(messages["messages"]))
     rows = rows.join(messages, on="context", how="left", maintain_order="left")
     rows = rows.join(seen, on="context", how="left", maintain_order="left")
+    rows = rows.join(seekers, on="context", how="left", maintain_order="left")
     canonical = rows.select(
         pl.col("conv_id").alias("conversation_id"),
         "prompt_id",
+        pl.col("seeker").alias("user_id"),
         pl.from_epoch("utc_time").dt.strftime("%Y-%m-%d").alias("date"),
         "messages",
         "groundtruth",
         pl.col("seen_titles").fill_null([]),
+        pl.lit([], pl.List(pl.String)).alias("disliked_titles"),
     )
     return catalog, canonical.to_pandas(use_pyarrow_extension_array=True)

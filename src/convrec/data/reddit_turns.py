@@ -13,6 +13,7 @@ from convrec.data.rows import LONGEST_CONVERSATION
 from convrec.errors import InputError
 
 _USED = ("conv_id", "turn_id", "is_seeker", "utc_time", "upvotes", "processed", "context_turn_ids")
+_USER = "user_id"  # a column that files may lack
 _MORE = "beyond the header"  # takes the field that a row has beyond those of the header
 _ROW = "number of the row"
 # Reddit began in 2005: an earlier time is no time, a later one than 2100 is milliseconds.
@@ -64,7 +65,8 @@ def _scan(path: Path, number: int) -> pl.LazyFrame:
         row_index_offset=2,
         glob=False,
     )
-    cells = rows.select(pl.lit(number, pl.UInt32).alias("file"), pl.col(_ROW).alias("row"), *_USED, _MORE)
+    user = pl.col(_USER) if _USER in names else pl.lit("").alias(_USER)
+    cells = rows.select(pl.lit(number, pl.UInt32).alias("file"), pl.col(_ROW).alias("row"), *_USED, user, _MORE)
     return cells.filter(~pl.all_horizontal(pl.col(_USED) == ""))  # a blank line is no row
 
 
@@ -75,7 +77,7 @@ def _problem() -> pl.Expr:
     return (
         pl.when(pl.col(_MORE) != "")
         .then(pl.lit("more fields than the header names"))
-        .when(pl.any_horizontal(pl.col(_USED).str.contains("\0", literal=True)))
+        .when(pl.any_horizontal(pl.col(*_USED, _USER).str.contains("\0", literal=True)))
         .then(pl.lit("NUL bytes"))
         .when(processed.str.len_chars() > LONGEST_CONVERSATION)
         .then(pl.lit(f"a text of more than {LONGEST_CONVERSATION:,} characters"))
@@ -111,11 +113,11 @@ def _unescape(turns: pl.DataFrame) -> pl.DataFrame:
 def _once(turns: pl.DataFrame, files: list[str], quarantine: Quarantine) -> pl.DataFrame:
     """Return each turn once, in the order of `turn_id`: of copies that differ, the first in the order of their cells.
 
-    The conversation of a turn that stands in several is the first of theirs.
+    The conversation and the user of a turn that stands in several are the first of theirs.
     """
     twice = turns["turn_id"].is_duplicated()
     cells = ["text", "is_seeker", "utc_time", "upvotes", "context_turn_ids"]
-    copies = turns.filter(twice).sort("turn_id", *cells, "conv_id", "file", "row")
+    copies = turns.filter(twice).sort("turn_id", *cells, "conv_id", _USER, "file", "row")
     first = copies.unique("turn_id", keep="first", maintain_order=True)
     same = first.select("turn_id", *cells)
     others = copies.join(same, on=["turn_id", *cells], how="anti", nulls_equal=True).sort("file", "row")
@@ -137,8 +139,9 @@ def _unreadable(path: Path, error: Exception) -> InputError:
 def read_turns(folder: Path, quarantine: Quarantine) -> pl.DataFrame:
     """Return every turn of the folder's CSVs once, sorted by `turn_id`.
 
-    Columns: conv_id, turn_id, is_seeker, utc_time (seconds, null if unusable), upvotes (null if no number), text,
-    context_turn_ids (the literal, or empty). Rows that cannot be used are added to `quarantine` with file and row.
+    Columns: conv_id, turn_id, user_id (empty where the file has none), is_seeker, utc_time (seconds, null if unusable),
+    upvotes (null if no number), text, context_turn_ids (the literal, or empty). Rows that cannot be used are added to
+    `quarantine` with file and row.
     Raises `InputError` naming the file for no CSVs, missing columns, bytes that are no UTF-8 and open quotes.
     """
     paths = sorted(path for path in folder.glob("*.csv") if path.is_file())
@@ -155,6 +158,7 @@ def read_turns(folder: Path, quarantine: Quarantine) -> pl.DataFrame:
                 "row",
                 "conv_id",
                 "turn_id",
+                pl.col(_USER).str.strip_chars(),
                 (pl.col("is_seeker").str.to_lowercase() == "true").alias("is_seeker"),
                 pl.when(seconds.is_between(_FIRST, _END, closed="left")).then(seconds).cast(pl.Int64).alias("utc_time"),
                 _number(pl.col("upvotes")).alias("upvotes"),

@@ -22,7 +22,7 @@ from convrec.errors import InputError
 METADATA = ("genre", "plot", "director", "star")
 _MENTION = re.compile(r"@(\d+)")
 _REQUIRED = ("conversationId", "movieMentions", "respondentQuestions", "initiatorWorkerId", "messages")
-LIKED = 1  # the form's answers: 0 no, 1 yes, 2 did not say
+DISLIKED, LIKED = 0, 1  # the form's answers: 0 no, 1 yes, 2 did not say
 
 
 def _read_dialogues(folder: Path, quarantine: Quarantine) -> dict[str, dict]:
@@ -51,6 +51,7 @@ def _check(dialogue: dict) -> None:
     """Raise `ValueError` saying which field of a dialogue has another form than the official files give it."""
     if not usable_id(dialogue["conversationId"], "conversation_id"):
         raise ValueError("no conversationId")
+    usable_id(dialogue["initiatorWorkerId"], "initiatorWorkerId")
     if not _are_messages(dialogue["messages"]):
         raise ValueError("messages are no list of {senderWorkerId, text}")
     check_length([message["text"] for message in dialogue["messages"]])
@@ -113,12 +114,19 @@ def _liked(dialogue: dict) -> set[str]:
     return {key for key, form in forms.items() if form["suggested"] == 1 and form["liked"] == LIKED}
 
 
+def _disliked(dialogue: dict) -> set[str]:
+    """Return the movies that the seeker disliked by the seeker's own form, or by the other where that has no answer."""
+    forms = _as_dict(dialogue["respondentQuestions"]) | _as_dict(dialogue.get("initiatorQuestions"))
+    return {key for key, form in forms.items() if isinstance(form, dict) and form.get("liked") == DISLIKED}
+
+
 def _rows(source: str, dialogue: dict, by_id: dict[str, Item], quarantine: Quarantine) -> list[dict[str, Any]]:
     """Return the rows of one dialogue: a row for each turn with suggestions that the seeker liked."""
-    items, liked = _mentioned(dialogue, by_id), _liked(dialogue)
+    items, liked, disliked = _mentioned(dialogue, by_id), _liked(dialogue), _disliked(dialogue)
     rows: list[dict[str, Any]] = []
     said: list[tuple[str, list[str]]] = []  # role, and the texts that it sent in a row
     seen: dict[str, None] = {}  # titles, in order
+    hated: dict[str, None] = {}  # those of them that the seeker disliked
     conversation = usable_id(dialogue["conversationId"], "conversation_id")
     for turn, message in enumerate(dialogue["messages"]):
         if not message["text"].strip():
@@ -138,10 +146,12 @@ def _rows(source: str, dialogue: dict, by_id: dict[str, Item], quarantine: Quara
                     {
                         "conversation_id": conversation,
                         "prompt_id": f"{conversation}-{turn}",
+                        "user_id": usable_id(dialogue["initiatorWorkerId"], "initiatorWorkerId"),
                         "date": "",
                         "messages": [{"role": role, "content": " ".join(texts)} for role, texts in said],
                         "groundtruth": truths,
                         "seen_titles": list(seen),
+                        "disliked_titles": list(hated),
                     }
                 )
         text = _MENTION.sub(lambda match: str(items.get(match.group(1), match.group())), message["text"])
@@ -150,6 +160,7 @@ def _rows(source: str, dialogue: dict, by_id: dict[str, Item], quarantine: Quara
             said.append((role, []))
         said[-1][1].append(text)
         seen |= dict.fromkeys(items[movie].title for movie in ids if movie in items)
+        hated |= dict.fromkeys(items[movie].title for movie in ids if movie in items and movie in disliked)
     return rows
 
 
@@ -157,8 +168,9 @@ def read_redial(folder: Path, quarantine: Quarantine) -> tuple[Catalog, pd.DataF
     """Return the catalog and the canonical rows.
 
     Each recommender turn that suggests films the seeker liked gives a row: the conversation up to it, those films
-    as ground truth, and the films mentioned before as seen. Dialogues carry no date. What cannot be used is added to
-    `quarantine`. Raises `InputError` on missing or unreadable files, and if there is no row.
+    as ground truth, the films mentioned before as seen, and those of them that the forms call disliked. Dialogues
+    carry no date. What cannot be used is added to `quarantine`. Raises `InputError` on missing or unreadable files,
+    and if there is no row.
     """
     if not folder.is_dir():
         raise InputError(f"data.path = {str(folder)!r}: no such folder; name the folder of ReDial's files")

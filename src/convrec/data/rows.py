@@ -111,8 +111,9 @@ def usable_rows(
 ) -> list[dict[str, Any]]:
     """Return the canonical rows of raw ones, each with where it stood; the others go to the quarantine.
 
-    A raw row has `messages` and `groundtruth`; `date`, `seen_titles` and `conversation_id` are optional. Items are
-    given as `usable_item` reads them, or as {id} of the catalog.
+    A raw row has `messages` and `groundtruth`; `date`, `seen_titles`, `disliked_titles`, `conversation_id` and
+    `user_id` are optional. Items are given as `usable_item` reads them, or as {id} of the catalog. Disliked items are
+    seen, too.
     """
     rows = []
     for where, raw in raw_rows:
@@ -120,10 +121,14 @@ def usable_rows(
         try:
             messages, date = usable_messages(raw.get("messages")), usable_date(raw.get("date"))
             conversation = usable_id(raw.get("conversation_id"), "conversation_id")
+            user = usable_id(raw.get("user_id"), "user_id")
             truths = list(_usable_items("groundtruth", raw, where, catalog, quarantine, line_column))
             if not truths:
                 raise ValueError("no ground truth")
-            seen = list(_usable_items("seen_titles", raw, where, catalog, quarantine, line_column))
+            seen, disliked = (
+                [_title(*item) for item in _usable_items(field, raw, where, catalog, quarantine, line_column)]
+                for field in ("seen_titles", "disliked_titles")
+            )
         except ValueError as problem:
             quarantine.add("conversations", where, str(problem), raw)
             continue
@@ -132,14 +137,20 @@ def usable_rows(
             {
                 "conversation_id": conversation or key,
                 "prompt_id": key,
+                "user_id": user,
                 "date": date,
                 "messages": messages,
                 "groundtruth": [item for item, _ in truths],
-                # a title counts whatever its year; the line of an item that is given by its id is that item alone
-                "seen_titles": [line(**item) if is_by_id else item["title"] for item, is_by_id in seen],
+                "seen_titles": seen + [title for title in dict.fromkeys(disliked) if title not in seen],
+                "disliked_titles": disliked,
             }
         )
     return rows
+
+
+def _title(item: Mapping[str, Any], is_by_id: bool) -> str:
+    """Return how a seen item is written: a title counts whatever its year, the line of an id is that item alone."""
+    return line(**item) if is_by_id else item["title"]
 
 
 def _usable_items(
@@ -152,10 +163,12 @@ def _usable_items(
 ) -> Iterator[tuple[dict[str, Any], bool]]:
     """Yield the usable items of a field, and whether it was given by its id; the others go to the quarantine."""
     values = raw.get(field)
-    if values is not None and not isinstance(values, list):
+    if values is None:
+        return
+    if not isinstance(values, list):
         raise ValueError(f"{field} is no list")
-    quarantine.count(field, len(values or ()))
-    for value in values or ():
+    quarantine.count(field, len(values))
+    for value in values:
         try:
             item = item_by_id(value, catalog)
             named = usable_item(value, line_column) if item is None else {"title": item.title, "year": item.year}

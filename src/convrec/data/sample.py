@@ -9,7 +9,6 @@ import pandas as pd
 
 from convrec.atomic import write_text
 from convrec.data.catalog import build_catalog
-from convrec.data.conversations import COLUMNS
 from convrec.data.quarantine import Quarantine
 from convrec.data.synthetic import embedded_rows, simulate
 from convrec.errors import InputError
@@ -39,7 +38,7 @@ def write_sample(folder: Path, until: str, num_conversations: int, seed: int) ->
         writer.writerows(films)
         write_text(folder / "catalog.csv", text.getvalue())
         written.append(folder / "catalog.csv")
-    fields = [name for name in COLUMNS if name != "prompt_id"]
+    fields = [name for name in rows if name not in ("prompt_id", "user_id")]
     for month in months[: months.index(until) + 1]:
         path = folder / f"conversations-{month}.jsonl"
         if path.exists():

@@ -4,6 +4,7 @@ docs/data.md describes them.
 """
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pandera.polars as pandera
@@ -31,12 +32,17 @@ CONVERSATION_TYPES = pa.schema(
     [
         ("conversation_id", pa.string()),
         ("prompt_id", pa.string()),
+        ("user_id", pa.string()),
         ("date", pa.string()),
         ("messages", pa.list_(_MESSAGE)),
         ("groundtruth", pa.list_(_ITEM)),
         ("seen_titles", pa.list_(pa.string())),
+        ("disliked_titles", pa.list_(pa.string())),
+        ("repeatable_titles", pa.list_(pa.string())),
     ]
 )
+# What rows without these columns have there.
+OPTIONAL: dict[str, Any] = {"user_id": "", "disliked_titles": [], "repeatable_titles": []}
 _DAY = r"^(?:\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01]))?$"
 _EACH = pl.element().struct.field
 _YEAR_OR_NONE = pandera.Check.in_range(YEARS[0], YEARS[-1])
@@ -67,6 +73,7 @@ CONVERSATIONS = pandera.DataFrameSchema(
     {
         "conversation_id": pandera.Column(pl.String, pandera.Check.str_length(min_value=1)),
         "prompt_id": pandera.Column(pl.String, pandera.Check.str_length(min_value=1)),
+        "user_id": pandera.Column(pl.String),
         "date": pandera.Column(pl.String, pandera.Check.str_matches(_DAY)),
         "messages": pandera.Column(
             pl.List(pl.Struct({"role": pl.String, "content": pl.String})),
@@ -92,7 +99,19 @@ CONVERSATIONS = pandera.DataFrameSchema(
             ],
         ),
         "seen_titles": pandera.Column(pl.List(pl.String), _every("every title is there", pl.element().is_not_null())),
+        "disliked_titles": pandera.Column(
+            pl.List(pl.String), _every("every title is there", pl.element().is_not_null())
+        ),
+        "repeatable_titles": pandera.Column(
+            pl.List(pl.String), _every("every title is there", pl.element().is_not_null())
+        ),
     },
+    pandera.Check(
+        lambda data: data.lazyframe.select(
+            pl.col("disliked_titles").list.set_difference("seen_titles").list.len() == 0
+        ),
+        name="every one of disliked_titles is among seen_titles",
+    ),
     strict=True,
     ordered=True,
 )
@@ -101,9 +120,11 @@ CONVERSATIONS = pandera.DataFrameSchema(
 def conform(rows: pd.DataFrame) -> pd.DataFrame:
     """Return conversation rows with the canonical columns and Arrow's types, validated.
 
+    Rows without a column of `OPTIONAL` get its default.
     Raises `InputError` naming the column and what does not hold there.
     """
     columns = []
+    rows = rows.assign(**{name: [value] * len(rows) for name, value in OPTIONAL.items() if name not in rows})
     for field in CONVERSATION_TYPES:
         try:
             part = pa.Table.from_pandas(rows[[field.name]], schema=pa.schema([field]), preserve_index=False)

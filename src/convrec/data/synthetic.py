@@ -162,12 +162,14 @@ def simulate(
                 {
                     "conversation_id": f"sim-{number:06d}",
                     "prompt_id": f"sim-{number:06d}",
+                    "user_id": "",
                     "date": date,
                     "messages": messages,
                     "groundtruth": [
                         {"title": catalog.items[i].title, "year": catalog.items[i].year} for i in sorted(part)
                     ],
                     "seen_titles": [catalog.items[i].title for i in seen],
+                    "disliked_titles": [catalog.items[i].title for i in disliked],
                 }
             )
         oracle = np.argsort(-unseen, kind="stable")[:list_length]

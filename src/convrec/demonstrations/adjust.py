@@ -1,13 +1,14 @@
 """Adjust: one weight and one bias for each item, so that the scores fit what people liked (method, stage 1.4)."""
 
 import logging
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from scipy import sparse
 
-from convrec.demonstrations.scores import BLOCK, Scores, flat_entries
+from convrec.demonstrations.scores import BLOCK, Blocks, Subset, flat_entries, top_items
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ def likelihood_gradient(
 
 
 def _mean_loss(
-    weight: torch.Tensor, bias: torch.Tensor, scores: Scores, positives: sparse.csr_array, rows: np.ndarray
+    weight: torch.Tensor, bias: torch.Tensor, scores: Blocks, positives: sparse.csr_array, rows: np.ndarray
 ) -> float:
     total = 0.0
     for start in range(0, len(rows), BLOCK):
@@ -56,7 +57,7 @@ def _mean_loss(
 
 
 def fit_adjust(
-    scores: Scores,
+    scores: Blocks,
     positives: sparse.csr_array,
     held_out: np.ndarray,
     *,
@@ -112,3 +113,36 @@ def fit_adjust(
         elif epoch - best_epoch >= patience:
             break
     return Fit(best[0].cpu().numpy(), best[1].cpu().numpy(), losses, best_epoch)
+
+
+def keep_if_better(
+    fit: Fit,
+    scores: Blocks,
+    positives: sparse.csr_array,
+    held_out: np.ndarray,
+    excluded: Sequence[Sequence[int]],
+    size: int,
+) -> Fit:
+    """Return the fit, or that of epoch 0 (w = 1, b = 0) where the held-out rows' lists have a higher NDCG without it.
+
+    The likelihood is of all that was liked; a better one can come with worse lists. `excluded` items enter no list.
+    Shape: scores, positives (B, C); held_out: indices of rows.
+    """
+    rows = Subset(scores, held_out)
+    seen, liked = [excluded[row] for row in held_out], positives[held_out].toarray() > 0
+    before = _mean_ndcg(top_items(rows, size, seen)[0], liked)
+    after = _mean_ndcg(top_items(rows, size, seen, fit.weight, fit.bias)[0], liked)
+    logger.info("adjust: NDCG@%d of the held-out prompts %.4f, before %.4f", size, after, before)
+    if after >= before:
+        return fit
+    return Fit(np.ones_like(fit.weight), np.zeros_like(fit.bias), fit.losses, 0)
+
+
+def _mean_ndcg(top: np.ndarray, liked: np.ndarray) -> float:
+    """Return the mean NDCG of the lists whose row has positives, 0 where there are none; -1 in a list is no item."""
+    discounts = 1 / np.log2(np.arange(top.shape[1]) + 2)
+    hits = np.take_along_axis(liked, np.maximum(top, 0), axis=1) & (top >= 0)
+    numbers = np.minimum(liked.sum(axis=1), top.shape[1])
+    useful = numbers > 0
+    ideal = np.cumsum(discounts)[numbers[useful] - 1]
+    return float(((hits[useful] * discounts).sum(axis=1) / ideal).mean()) if useful.any() else 0.0

@@ -130,6 +130,20 @@ class SentenceEmbedder:
         return np.concatenate(parts).astype(np.float32, copy=False)
 
 
+def make_embedder(
+    texts: Sequence[str],
+    name: str,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    device: str | None = None,
+    store: Path | None = None,
+) -> Embedder:
+    """Return the embedder of this name: TF-IDF fitted on the texts, or a sentence-transformers model."""
+    if name == "tfidf":
+        return TfidfEmbedder(texts)
+    return SentenceEmbedder(name, revision, trust_remote_code, device, store)
+
+
 def _identity(name: str, revision: str | None) -> str:
     """Return what tells two models apart: the name and revision, or a digest of the files of a folder."""
     folder = Path(name)

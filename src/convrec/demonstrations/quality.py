@@ -13,6 +13,7 @@ from convrec.demonstrations.remap import SOURCES, TeacherItems
 from convrec.errors import InputError
 
 POPULARITY_BUCKETS = 20
+PLACED_BY = (*SOURCES, "collaborative")
 
 
 def check_demonstrations(lists: Sequence[str], rows: Sequence[dict[str, Any]], catalog: Catalog, size: int) -> None:
@@ -62,10 +63,20 @@ def match_shares(teacher: TeacherItems) -> dict[str, float]:
     }
 
 
+def placed_by(sources: np.ndarray, top: np.ndarray, reflected: np.ndarray) -> np.ndarray:
+    """Return what placed each item of the lists, as an index into `PLACED_BY`.
+
+    `sources` tells how the teacher named it. One that it did not name, and that is not among the best after Reflect,
+    was placed by what others liked. Shape: all (B, N); `top` and `reflected` hold catalog indices.
+    """
+    is_new = ~(top[:, :, None] == reflected[:, None, :]).any(axis=2)
+    return np.where(is_new & (sources == SOURCES.index("semantic")), PLACED_BY.index("collaborative"), sources)
+
+
 def source_shares(sources: np.ndarray) -> dict[str, float]:
-    """Return the share of the demonstrations' lines that each of `SOURCES` placed."""
-    counts = np.bincount(sources.ravel(), minlength=len(SOURCES))
-    return {name: count / max(1, sources.size) for name, count in zip(SOURCES, counts.tolist(), strict=True)}
+    """Return the share of the demonstrations' lines that each of `PLACED_BY` placed."""
+    counts = np.bincount(sources.ravel(), minlength=len(PLACED_BY))
+    return {name: count / max(1, sources.size) for name, count in zip(PLACED_BY, counts.tolist(), strict=True)}
 
 
 def popularity(

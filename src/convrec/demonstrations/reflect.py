@@ -30,9 +30,10 @@ MAX_TEXT = 100_000  # characters of an answer that are read
 
 
 class Reflected(NamedTuple):
-    """s_reflect, and how many of the ratings that were asked for are missing."""
+    """s_reflect, the part of it that is gamma · r, and how many of the ratings that were asked for are missing."""
 
     scores: Scores
+    ratings: sparse.csr_array
     asked: int
     missing: int
 
@@ -88,4 +89,4 @@ def reflect(
     values = np.where(real, np.nan_to_num(ratings, nan=0.0), 0.0).clip(RATINGS[0], RATINGS[-1]) * np.float32(gamma)
     rows, places = np.nonzero(values)
     bonus = sparse.csr_array((values[rows, places], (rows, candidates[rows, places])), shape=scores.shape)
-    return Reflected(scores.plus(bonus), int(real.sum()), missing)
+    return Reflected(scores.plus(bonus), bonus, int(real.sum()), missing)

@@ -1,5 +1,6 @@
 """Scores of conversations for catalog items, computed in blocks: no matrix of conversations x items is ever held."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -19,8 +20,24 @@ class Mixture(NamedTuple):
     vectors: Matrix
 
 
-class Scores:
-    """s = (queries + mixture) · vectorsᵀ + bonus, of which only blocks of rows exist at a time.
+class Blocks(ABC):
+    """Scores of which only blocks of rows exist at a time. Shape: (B, C), float32."""
+
+    shape: tuple[int, int]
+
+    @abstractmethod
+    def block(self, rows: Sequence[int] | np.ndarray | slice) -> torch.Tensor:
+        """Return the scores of some conversations, which the caller may change. Shape: (rows, C), float32."""
+
+    def blocks(self, size: int = BLOCK) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Yield all conversations in order, `size` at a time, with their scores."""
+        for start in range(0, self.shape[0], size):
+            rows = slice(start, min(start + size, self.shape[0]))
+            yield rows, self.block(rows)
+
+
+class Scores(Blocks):
+    """s = (queries + mixture) · vectorsᵀ + bonus.
 
     Shape: queries (B, D) and vectors (C, D), all vectors dense or all sparse; bonus (B, C), sparse. Blocks are float32,
     on `device`.
@@ -47,7 +64,6 @@ class Scores:
         return Scores(self._queries, self._vectors, (self._bonus + bonus).tocsr(), self._mixture, self._device)
 
     def block(self, rows: Sequence[int] | np.ndarray | slice) -> torch.Tensor:
-        """Return the scores of some conversations. Shape: (rows, C), float32."""
         queries, bonus = self._queries[rows], self._bonus[rows]
         if self._mixture is not None:
             queries = queries + self._mixture.weights[rows] @ self._mixture.vectors
@@ -60,11 +76,39 @@ class Scores:
         product.view(-1)[positions.to(self._device)] += values.to(self._device)
         return product
 
-    def blocks(self, size: int = BLOCK) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Yield all conversations in order, `size` at a time, with their scores."""
-        for start in range(0, self.shape[0], size):
-            rows = slice(start, min(start + size, self.shape[0]))
-            yield rows, self.block(rows)
+
+def sparse_scores(values: sparse.csr_array, device: str = "cpu") -> Scores:
+    """Return the scores that a sparse matrix holds. Shape: values (B, C)."""
+    rows, columns = values.shape
+    return Scores(np.zeros((rows, 0), np.float32), np.zeros((columns, 0), np.float32), values, device=device)
+
+
+class WeightedSum(Blocks):
+    """The sum of some scores, each times its weight; those of weight 0 are never computed."""
+
+    def __init__(self, terms: Sequence[Blocks], weights: Sequence[float]):
+        self.shape = terms[0].shape
+        self._terms = [(term, weight) for term, weight in zip(terms, weights, strict=True) if weight] or [
+            (terms[0], 0.0)
+        ]
+
+    def block(self, rows: Sequence[int] | np.ndarray | slice) -> torch.Tensor:
+        (first, weight), *others = self._terms
+        total = first.block(rows).mul_(weight)
+        for term, weight in others:
+            total.add_(term.block(rows), alpha=weight)
+        return total
+
+
+class Subset(Blocks):
+    """Some rows of other scores."""
+
+    def __init__(self, scores: Blocks, rows: np.ndarray):
+        self.shape = (len(rows), scores.shape[1])
+        self._scores, self._rows = scores, rows
+
+    def block(self, rows: Sequence[int] | np.ndarray | slice) -> torch.Tensor:
+        return self._scores.block(self._rows[rows])
 
 
 def flat_entries(matrix: sparse.csr_array) -> tuple[torch.Tensor, torch.Tensor]:
@@ -93,7 +137,7 @@ def _top_of_block(block: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def top_items(
-    scores: Scores,
+    scores: Blocks,
     size: int,
     excluded: Sequence[Sequence[int]],
     weight: np.ndarray | None = None,

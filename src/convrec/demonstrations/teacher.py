@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from convrec.data.catalog import Catalog, Item
-from convrec.data.conversations import transcript
+from convrec.data.conversations import named_titles, transcript
 from convrec.data.dialogue import add_typos
 from convrec.data.synthetic import Taste, World
 from convrec.data.titles import line
@@ -122,7 +122,7 @@ class SimilarityTeacher:
     def _similarity(self, row: Row) -> np.ndarray:
         """Return the mean cosine with the items mentioned, plus that with the words. Shape: (C,)."""
         words = self._cosines(self._embedder.embed_conversations([transcript(row["messages"])]))[0]
-        mentioned = [i for title in row["seen_titles"] for i in self._catalog.indices_of_title(title)]
+        mentioned = [i for title in named_titles(row) for i in self._catalog.indices_of_title(title)]
         return words + self._cosines(self._vectors[mentioned]).mean(axis=0) if mentioned else words
 
     def _cosines(self, vectors: Matrix) -> np.ndarray:

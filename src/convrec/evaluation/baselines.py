@@ -1,103 +1,229 @@
-"""Lists that no language model wrote, made of the training split: what a system has to beat."""
+"""Lists that no language model wrote, made of the training split: what a system has to beat.
+
+Each baseline scores items for prompts; hyper-parameters are chosen on the validation split.
+"""
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
+from itertools import product
+from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import sparse
 
+from convrec.collaborative import Ease, ItemKnn, Likes, Named, best_items
+from convrec.config import Params
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import truths
-from convrec.demonstrations.embedding import TfidfEmbedder
+from convrec.data.conversations import distinct_prompts
+from convrec.demonstrations.embedding import Embedder, make_embedder
+from convrec.device import pick_device
+from convrec.evaluation.als import Als
 from convrec.evaluation.beyond_accuracy import mentions
+from convrec.evaluation.scoring import score_lists
+from convrec.evaluation.systems import Baseline
+from convrec.neighbours import Neighbours
 from convrec.parsing import format_list
 
 logger = logging.getLogger(__name__)
 
 Row = dict[str, Any]
-_BLOCK = 256  # prompts whose similarities to all of training are in memory at once
+Settings = dict[str, Any]
+Scores = Callable[..., np.ndarray]  # of a slice of prompts, under hyper-parameters, for all items. Shape: (B, C)
+NEEDS = {  # what data must have for a baseline
+    "last_month": "a training split with dates",
+    **dict.fromkeys(("item_knn", "ease", "als"), "prompts that name items of the catalog"),
+}
+_BLOCK = 256  # prompts whose scores of all items are in memory at once
+_VALIDATION_PROMPTS = 2000  # that hyper-parameters are chosen on, at most
+_NEIGHBOURS = (25, 50, 100, 200, 400, 800, 1600)
+_KNN = {"shrinkage": (0.0, 10.0, 100.0), "nearest": (100, None)}
+_EASE = {"regularization": (100.0, 300.0, 1000.0, 3000.0)}
+_ALS = {"factors": (16, 64), "regularization": (10.0, 30.0), "alpha": (1.0, 3.0)}
+_DISLIKE_WEIGHTS = (0.0, 0.5)
 
 
-def _written(order: Iterable[int], row: Row, catalog: Catalog, size: int) -> str:
-    return format_list([str(item) for item in catalog.first_unseen(order, row["seen_titles"], size)])
+@dataclass(frozen=True)
+class Options:
+    """How baselines are made, what decides on their hyper-parameters, and how long their lists are."""
+
+    size: int
+    cutoff: int  # K of the NDCG on the validation split that decides
+    embedder: Callable[[Sequence[str]], Embedder]  # of conversations for `neighbours`, from those of training
+    seed: int
+
+    @classmethod
+    def of(cls, params: Params) -> "Options":
+        """Return the options that the parameters give."""
+        common, embedder = params.common, params.demonstrations.embedder.model_dump()
+        make = partial(make_embedder, **embedder, device=pick_device(common.device))
+        return cls(common.list_length, max(common.cutoffs), make, common.seed)
 
 
-def baseline_lists(
-    names: Iterable[str], train: Sequence[Row], prompts: Sequence[Row], catalog: Catalog, size: int, neighbours: int
-) -> dict[str, list[str] | None]:
-    """Return each named baseline's lists for the prompts, in the order of the names; None where it has none here."""
-    makers: dict[str, Callable[[], list[str] | None]] = {
-        "popularity": lambda: popularity_lists(train, prompts, catalog, size),
-        "last_month": lambda: last_month_lists(train, prompts, catalog, size),
-        "neighbours": lambda: neighbour_lists(train, prompts, catalog, size, neighbours),
-    }
-    return {name: makers[name]() for name in names}
+class Scorer(NamedTuple):
+    """A baseline fitted to the training split: the hyper-parameters to choose among, and the scores of prompts."""
+
+    grid: list[Settings]
+    of: Callable[[Sequence[Row]], Scores]
 
 
-def popularity_lists(train: Sequence[Row], prompts: Sequence[Row], catalog: Catalog, size: int) -> list[str]:
-    """Return for each prompt the items liked most often in training, the seen ones left out."""
-    order = np.argsort(-mentions(train, catalog), kind="stable").tolist()
-    return [_written(order, row, catalog, size) for row in prompts]
+class Answers(NamedTuple):
+    """A baseline's lists, one a prompt; its chosen hyper-parameters; its NDCG on the validation split with them."""
+
+    lists: list[str]
+    settings: Settings
+    validation: float
 
 
-def last_month_lists(train: Sequence[Row], prompts: Sequence[Row], catalog: Catalog, size: int) -> list[str] | None:
-    """Return likewise the items liked most often in training's last month, then those liked before.
+@dataclass(frozen=True)
+class _Training:
+    """What the baselines are made of."""
 
-    None where training has no dates.
-    """
-    months = [str(row.get("date") or "")[:7] for row in train]
+    rows: Sequence[Row]
+    catalog: Catalog
+    options: Options
+    tells_dislikes: bool  # some prompt names a disliked item
+
+    @cached_property
+    def counts(self) -> np.ndarray:
+        return mentions(self.rows, self.catalog)
+
+    @cached_property
+    def likes(self) -> Likes:
+        return Likes.of(self.rows, self.catalog)
+
+    @property
+    def dislike_weights(self) -> dict[str, Sequence[float]]:
+        """The weights to choose among, where some prompt names a disliked item."""
+        return {"dislike_weight": _DISLIKE_WEIGHTS if self.tells_dislikes else _DISLIKE_WEIGHTS[:1]}
+
+    def of_all(self, scores: np.ndarray) -> Scorer:
+        """Return the scorer of a baseline that scores all prompts alike."""
+
+        def of(prompts: Sequence[Row]) -> Scores:
+            return lambda part: np.broadcast_to(scores, (len(prompts[part]), len(scores)))
+
+        return Scorer([{}], of)
+
+
+def _grid(values: Mapping[str, Sequence[Any]]) -> list[Settings]:
+    """Return all combinations of the hyper-parameters' values."""
+    return [dict(zip(values, combination, strict=True)) for combination in product(*values.values())]
+
+
+def _popularity(training: _Training) -> Scorer:
+    return training.of_all(training.counts)
+
+
+def _last_month(training: _Training) -> Scorer | None:
+    months = [str(row.get("date") or "")[:7] for row in training.rows]
     last = max(months, default="")
     if not last:
         return None
-    recent = mentions((row for row, month in zip(train, months, strict=True) if month == last), catalog)
-    order = np.lexsort((-mentions(train, catalog), -recent)).tolist()
-    return [_written(order, row, catalog, size) for row in prompts]
+    recent = (row for row, month in zip(training.rows, months, strict=True) if month == last)
+    return training.of_all(mentions(recent, training.catalog))
 
 
-def _words(row: Row) -> str:
-    """Return what was said: without the roles, which all conversations share."""
-    return "\n".join(message["content"] for message in row["messages"])
+def _neighbours(training: _Training) -> Scorer:
+    neighbours = Neighbours(training.rows, training.catalog, training.options.embedder)
+
+    def of(prompts: Sequence[Row]) -> Scores:
+        nearest = neighbours.nearest(prompts, max(_NEIGHBOURS))
+        return lambda part, neighbours: nearest.votes(part, neighbours)
+
+    return Scorer([{"neighbours": number} for number in _NEIGHBOURS], of)
 
 
-def _liked(train: Sequence[Row], catalog: Catalog) -> tuple[list[str], sparse.csr_array]:
-    """Return the distinct training conversations, and how often each liked an item. Shape: (conversations, C)."""
-    places: dict[str, int] = {}
-    cells = []
-    for row in train:
-        place = places.setdefault(_words(row), len(places))
-        found = (catalog.find(truth.title, truth.year) for truth in truths(row))
-        cells += [(place, index) for index in found if index is not None]
-    rows, columns = np.array(cells, dtype=np.int64).reshape(-1, 2).T
-    liked = sparse.csr_array((np.ones(len(cells)), (rows, columns)), shape=(len(places), len(catalog)))
-    return list(places), liked
+def _item_knn(training: _Training) -> Scorer:
+    knn = ItemKnn(training.likes.matrix)
+
+    def of(prompts: Sequence[Row]) -> Scores:
+        named = Named.of(prompts, training.catalog)
+        return lambda part, **settings: knn.scores(named.part(part), **settings)
+
+    return Scorer(_grid(_KNN | training.dislike_weights), of)
 
 
-def neighbour_lists(
-    train: Sequence[Row], prompts: Sequence[Row], catalog: Catalog, size: int, neighbours: int
-) -> list[str]:
-    """Return for each prompt the items that the nearest training conversations liked, the seen ones left out.
+def _ease(training: _Training) -> Scorer:
+    @lru_cache(maxsize=1)  # a model is as large as the square of the items
+    def model(regularization: float) -> Ease:
+        return Ease(training.likes.matrix, regularization)
 
-    The `neighbours` conversations of the highest TF-IDF cosine vote for the items that they liked, each with its
-    cosine; equal votes go by popularity in training. Neighbour voting as in NBCRS (Manzoor and Jannach, "Towards
-    retrieval-based conversational recommendation", Information Systems, 2022), which has sentence embeddings.
+    def of(prompts: Sequence[Row]) -> Scores:
+        named = Named.of(prompts, training.catalog)
+        return lambda part, regularization, **settings: model(regularization).scores(named.part(part), **settings)
+
+    return Scorer(_grid(_EASE | training.dislike_weights), of)
+
+
+def _als(training: _Training) -> Scorer:
+    @lru_cache(maxsize=1)
+    def model(**settings: Any) -> Als:
+        return Als(training.likes.matrix, seed=training.options.seed, **settings)
+
+    def of(prompts: Sequence[Row]) -> Scores:
+        named = Named.of(prompts, training.catalog)
+        return lambda part, **settings: model(**settings).scores(named.liked[part])
+
+    return Scorer(_grid(_ALS), of)
+
+
+_MAKERS: dict[Baseline, Callable[[_Training], Scorer | None]] = {
+    "popularity": _popularity,
+    "last_month": _last_month,
+    "neighbours": _neighbours,
+    "item_knn": _item_knn,
+    "ease": _ease,
+    "als": _als,
+}
+
+
+def baseline_lists(
+    names: Iterable[Baseline],
+    train: Sequence[Row],
+    validation: Sequence[Row],
+    prompts: Sequence[Row],
+    catalog: Catalog,
+    options: Options,
+) -> dict[Baseline, Answers | None]:
+    """Return each named baseline's lists for the prompts, in the order of the names; None where it has none here.
+
+    Of a baseline's hyper-parameters those with the highest mean NDCG on the validation rows are taken, the first of
+    equal ones. Equal scores go by popularity in training. `NEEDS` says what some baselines need.
     """
-    texts, liked = _liked(train, catalog)
-    embedder = TfidfEmbedder(texts)
-    vectors = embedder.embed_conversations(texts).T.tocsr()
-    places = np.empty(len(catalog), dtype=np.int64)
-    places[np.argsort(-mentions(train, catalog), kind="stable")] = np.arange(len(catalog))
-    number = min(neighbours, len(texts))
-    lists: list[str] = []
+    asked = distinct_prompts(validation)[:_VALIDATION_PROMPTS]
+    kept = {row["prompt_id"] for row in asked}
+    rows = [row for row in validation if row["prompt_id"] in kept]
+    named = Named.of([*asked, *prompts], catalog)
+    training = _Training(train, catalog, options, named.disliked.nnz > 0)
+    metric = f"ndcg_at_{options.cutoff}"
+    found: dict[Baseline, Answers | None] = {}
+    for name in names:
+        needs_items = name in NEEDS and name != "last_month"
+        scorer = None if needs_items and not named.liked.nnz else _MAKERS[name](training)
+        if scorer is None:
+            logger.info("no baseline %s: it needs %s", name, NEEDS[name])
+            found[name] = None
+            continue
+        scores, values = scorer.of(asked), []
+        for settings in scorer.grid:
+            lists = _lists(scores, settings, asked, training)
+            texts = dict(zip((row["prompt_id"] for row in asked), lists, strict=True))
+            values.append(float(score_lists(texts, rows, catalog, options.size, [options.cutoff])[metric].mean()))
+        best = int(np.argmax(values))
+        chosen = scorer.grid[best]
+        logger.info("baseline %s: validation %s %.4f %s", name, metric, values[best], chosen or "")
+        found[name] = Answers(_lists(scorer.of(prompts), chosen, prompts, training), chosen, values[best])
+    return found
+
+
+def _lists(scores: Scores, settings: Settings, prompts: Sequence[Row], training: _Training) -> list[str]:
+    """Return the lists of the highest scores, without what the prompts have seen."""
+    catalog, lists = training.catalog, []
     for start in range(0, len(prompts), _BLOCK):
-        block = prompts[start : start + _BLOCK]
-        asked = embedder.embed_conversations([_words(row) for row in block])
-        cosines = (asked @ vectors).toarray()
-        nearest = np.argpartition(-cosines, number - 1, axis=1)[:, :number]
-        weights = np.zeros_like(cosines)
-        np.put_along_axis(weights, nearest, np.take_along_axis(cosines, nearest, axis=1), axis=1)
-        votes = (sparse.csr_array(weights) @ liked).toarray()
-        orders = (np.lexsort((places, -row_votes)).tolist() for row_votes in votes)
-        lists += [_written(order, row, catalog, size) for order, row in zip(orders, block, strict=True)]
-        logger.info("neighbours: %d of %d prompts", len(lists), len(prompts))
+        block = np.array(scores(slice(start, start + _BLOCK), **settings), dtype=np.float64)
+        for own, row in zip(block, prompts[start : start + _BLOCK], strict=True):
+            own[list(catalog.indices_of_titles(row["seen_titles"]))] = -np.inf
+        for own, top in zip(block, best_items(block, training.counts, training.options.size), strict=True):
+            lists.append(format_list([str(catalog.items[index]) for index in top if own[index] > -np.inf]))
     return lists

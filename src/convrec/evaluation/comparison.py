@@ -1,4 +1,7 @@
-"""How sure the numbers are: bootstrap over distinct prompts, since the rows of one prompt share its list."""
+"""How sure the numbers are: bootstrap over persons, since what one person likes and asks is alike.
+
+Score tables have a column `person`: whose row it is (see `conversations.person_of`).
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -6,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+KEYS = ["prompt_id", "person"]  # the columns of a score table that are no scores
 _BLOCK = 2_000_000  # weights that are in memory at once, 8 bytes each
 _ROUNDING = 1e-9  # relative: sums of the same numbers in another order are equal
 
@@ -29,21 +33,21 @@ class Gain(NamedTuple):
     p: float
 
 
-def _draws(num_prompts: int, samples: int, seed: int) -> Iterator[np.ndarray]:
-    """Yield how often each prompt is drawn in each sample, some samples at a time. Shape: (samples, prompts)."""
+def _draws(num_persons: int, samples: int, seed: int) -> Iterator[np.ndarray]:
+    """Yield how often each person is drawn in each sample, some samples at a time. Shape: (samples, persons)."""
     rng = np.random.default_rng(seed)
-    size = max(1, _BLOCK // num_prompts)
+    size = max(1, _BLOCK // num_persons)
     for start in range(0, samples, size):
-        counts = np.empty((min(size, samples - start), num_prompts))
+        counts = np.empty((min(size, samples - start), num_persons))
         for row in counts:
-            drawn = rng.integers(num_prompts, size=num_prompts, dtype=np.int32)
-            row[:] = np.bincount(drawn, minlength=num_prompts)
+            drawn = rng.integers(num_persons, size=num_persons, dtype=np.int32)
+            row[:] = np.bincount(drawn, minlength=num_persons)
         yield counts
 
 
-def _prompt_sums(prompts: pd.Series, values: np.ndarray) -> np.ndarray:
-    """Return the sums of each column over the rows of each prompt. Shape: (prompts, columns)."""
-    codes, names = pd.factorize(prompts)
+def _person_sums(persons: pd.Series, values: np.ndarray) -> np.ndarray:
+    """Return the sums of each column over the rows of each person. Shape: (persons, columns)."""
+    codes, names = pd.factorize(persons)
     if len(names) == len(values):
         return values
     sums = [np.bincount(codes, weights=column, minlength=len(names)) for column in values.T]
@@ -51,9 +55,9 @@ def _prompt_sums(prompts: pd.Series, values: np.ndarray) -> np.ndarray:
 
 
 def _ratios(numerators: np.ndarray, denominators: np.ndarray, samples: int, seed: int) -> np.ndarray:
-    """Return Σ numerator / Σ denominator of each sample of the prompts, NaN for nothing of nothing.
+    """Return Σ numerator / Σ denominator of each sample of the persons, NaN for nothing of nothing.
 
-    Shape: numerators (prompts, metrics), denominators likewise or (prompts, 1), result (samples, metrics).
+    Shape: numerators (persons, metrics), denominators likewise or (persons, 1), result (samples, metrics).
     """
     width, both = numerators.shape[1], np.hstack([numerators, denominators])
     sums = np.vstack([counts @ both for counts in _draws(len(both), samples, seed)])
@@ -64,7 +68,7 @@ def _ratios(numerators: np.ndarray, denominators: np.ndarray, samples: int, seed
 def mean_intervals(scores: pd.DataFrame, metrics: Sequence[str], samples: int, seed: int) -> dict[str, Interval]:
     """Return each metric's mean over the rows that have one (are not NaN), with its interval.
 
-    The distinct prompts are drawn with replacement, each with all its rows (a cluster bootstrap; Efron and Tibshirani,
+    The persons are drawn with replacement, each with all its rows (a cluster bootstrap; Efron and Tibshirani,
     1993); one set of draws serves all metrics. A metric that no row has is left out.
     """
     frame = scores[list(metrics)].to_numpy(dtype=float)
@@ -74,7 +78,7 @@ def mean_intervals(scores: pd.DataFrame, metrics: Sequence[str], samples: int, s
     values = np.where(there, frame, 0.0)
     if there.all():
         there = there[:, :1]  # all metrics have the same rows
-    sums, counts = (_prompt_sums(scores["prompt_id"], part) for part in (values, there.astype(float)))
+    sums, counts = (_person_sums(scores["person"], part) for part in (values, there.astype(float)))
     low, high = np.nanquantile(_ratios(sums, counts, samples, seed), [0.025, 0.975], axis=0)
     sizes = np.broadcast_to(there.sum(axis=0), len(metrics))
     means = values.sum(axis=0) / sizes
@@ -91,17 +95,17 @@ def mean_interval(scores: pd.DataFrame, metric: str, samples: int, seed: int) ->
 
 def ratio_interval(scores: pd.DataFrame, numerator: str, denominator: str, samples: int, seed: int) -> Interval | None:
     """Return the ratio of two columns' means over the rows that have both, with its interval; None without any."""
-    rows = scores[["prompt_id", numerator, denominator]].dropna()
+    rows = scores[["person", numerator, denominator]].dropna()
     over, under = rows[[numerator]].to_numpy(dtype=float), rows[[denominator]].to_numpy(dtype=float)
     if under.sum() == 0:
         return None
-    ratios = _ratios(_prompt_sums(rows["prompt_id"], over), _prompt_sums(rows["prompt_id"], under), samples, seed)
+    ratios = _ratios(_person_sums(rows["person"], over), _person_sums(rows["person"], under), samples, seed)
     low, high = np.nanquantile(ratios[np.isfinite(ratios)], [0.025, 0.975])
     return Interval(float(over.sum() / under.sum()), float(low), float(high), len(rows))
 
 
 def _sign_flip_p(differences: np.ndarray, samples: int, seed: int) -> float:
-    """Return the two-sided p-value of prompts' differences under random signs. Shape: (prompts,).
+    """Return the two-sided p-value of persons' differences under random signs. Shape: (persons,).
 
     (1 + the number of samples at least as far from 0 as what was seen) / (1 + samples): Phipson and Smyth, 2010.
     """
@@ -118,11 +122,11 @@ def _sign_flip_p(differences: np.ndarray, samples: int, seed: int) -> float:
 def paired_interval(scores: pd.DataFrame, baseline: pd.DataFrame, metric: str, samples: int, seed: int) -> Gain:
     """Return the mean difference `scores - baseline` of a metric over the same rows, with interval and p-value.
 
-    The p-value is that of a paired permutation test: of two systems that are alike, either may have made either list
-    of a prompt. Raises `ValueError` where the two tables are not of the same rows in the same order.
+    The p-value is that of a paired permutation test: of two systems that are alike, either may have made either's
+    lists for a person. Raises `ValueError` where the two tables are not of the same rows in the same order.
     """
-    if scores["prompt_id"].tolist() != baseline["prompt_id"].tolist():
+    if scores[KEYS].values.tolist() != baseline[KEYS].values.tolist():
         raise ValueError("the two systems were not scored on the same rows in the same order")
-    rows = pd.DataFrame({"prompt_id": scores["prompt_id"], metric: scores[metric] - baseline[metric]})
-    sums = _prompt_sums(rows["prompt_id"], rows[[metric]].to_numpy(dtype=float))[:, 0]
+    rows = pd.DataFrame({"person": scores["person"], metric: scores[metric] - baseline[metric]})
+    sums = _person_sums(rows["person"], rows[[metric]].to_numpy(dtype=float))[:, 0]
     return Gain(*mean_interval(rows, metric, samples, seed), p=_sign_flip_p(sums, samples, seed))

@@ -9,7 +9,14 @@ from markupsafe import Markup
 
 from convrec.evaluation.page import BARS, LINES, curve, figure, metric_label
 
-DEMONSTRATION_STEPS = {"teacher": "Teacher", "remap": "Remap", "reflect": "Reflect", "adjust": "Adjust"}
+DEMONSTRATION_STEPS = {
+    "teacher": "Teacher",
+    "remap": "Remap",
+    "reflect": "Reflect",
+    "collaborative": "Collaborative",
+    "adjust": "Adjust",
+}
+EVIDENCE = {"popularity": "popularity", "neighbours": "neighbours", "item_knn": "item-kNN"}
 
 
 def demonstration_figure(metrics: Mapping[str, Any], headline: str) -> Markup:
@@ -36,7 +43,7 @@ def demonstration_figure(metrics: Mapping[str, Any], headline: str) -> Markup:
 
 def popularity_figure(frame: pd.DataFrame) -> Markup:
     """Return the share of lists and ground truth by bucket of the catalog, from the most to the least liked items."""
-    names = {"ground_truth": "ground truth", "reflect": "before Adjust", "adjust": "after Adjust"}
+    names = {"ground_truth": "ground truth", "collaborative": "before Adjust", "adjust": "after Adjust"}
     traces = [
         curve(frame, column, name, *LINES[position], x="bucket")
         for position, (column, name) in enumerate(names.items())

@@ -19,7 +19,7 @@ from convrec.data.json_keys import repeated_key
 from convrec.data.rows import usable_item
 from convrec.data.titles import line, usable_id
 from convrec.errors import InputError
-from convrec.evaluation.comparison import Interval, mean_intervals
+from convrec.evaluation.comparison import KEYS, Interval, mean_intervals
 from convrec.evaluation.scoring import RowScore, score_row, score_table
 from convrec.lists import WrittenList, read_list
 from convrec.matching import UNKNOWN, Protocol, Truth, make_target
@@ -167,14 +167,24 @@ def _written(row: dict[str, Any], catalog: Catalog, tolerance: int, line_column:
     return read_list(row["response"], catalog, tolerance)
 
 
-def _prompt(row: dict[str, Any], number: int) -> str | int:
-    """Return what the rows of one prompt share; a row without `prompt_id` is a prompt of its own."""
-    value = row.get("prompt_id")
+def _key(row: dict[str, Any], name: str) -> str | None:
+    """Return what the rows of one prompt, conversation or person share; None for a row without."""
+    value = row.get(name)
     if value is None:
-        return number
+        return None
     if isinstance(value, bool) or not isinstance(value, (str, int)):
-        raise ValueError(f"field 'prompt_id' is {_shown(value)}; give a text or an integer, or leave it out")
+        raise ValueError(f"field {name!r} is {_shown(value)}; give a text or an integer, or leave it out")
     return str(value)
+
+
+def _keys(row: dict[str, Any], number: int) -> tuple[str | int, str | int]:
+    """Return the prompt of a row, by itself its number, and whose it is: without person or conversation, the prompt's.
+
+    See `comparison`.
+    """
+    key, user, conversation = (_key(row, name) for name in ("prompt_id", "user_id", "conversation_id"))
+    prompt = number if key is None else key
+    return prompt, user or conversation or prompt
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -212,7 +222,7 @@ def score_predictions(path: Path, catalog: Catalog, settings: Settings) -> Score
     """
     with _uncollected():
         table = _score_rows(path, catalog, settings)
-    intervals = mean_intervals(table, [name for name in table if name != "prompt_id"], SAMPLES, SEED)
+    intervals = mean_intervals(table, [name for name in table if name not in KEYS], SAMPLES, SEED)
     named = {name.replace("_at_", "@"): interval for name, interval in intervals.items()}
     return Scores(len(table), int(table["prompt_id"].nunique()), named)
 
@@ -231,7 +241,7 @@ def _uncollected() -> Iterator[None]:
 
 def _score_rows(path: Path, catalog: Catalog, settings: Settings) -> pd.DataFrame:
     cutoffs, num_ranks, protocol, tolerance, line_column = settings
-    prompts: list[str | int] = []
+    keys: list[tuple[str | int, str | int]] = []
     scores: list[RowScore] = []
     num_unclear = 0
     for number, row in _rows(path):
@@ -239,7 +249,7 @@ def _score_rows(path: Path, catalog: Catalog, settings: Settings) -> pd.DataFram
             written = _written(row, catalog, tolerance, line_column)
             truths = _truths(row.get("groundtruth"), catalog, line_column)
             seen, seen_items = _seen(row.get("seen_titles"), catalog, line_column)
-            prompts.append(_prompt(row, number))
+            keys.append(_keys(row, number))
         except ValueError as problem:
             raise InputError(f"{path}: line {number}: {problem}") from None
         target = make_target(truths, seen, catalog, tolerance, seen_items)
@@ -253,7 +263,8 @@ def _score_rows(path: Path, catalog: Catalog, settings: Settings) -> pd.DataFram
             "catalog; write `Title (Year)`",
             num_unclear,
         )
-    return score_table(prompts, scores, cutoffs)
+    prompts, persons = zip(*keys, strict=True)
+    return score_table(prompts, persons, scores, cutoffs)
 
 
 def _is_unclear(entry: Entry, catalog: Catalog) -> bool:

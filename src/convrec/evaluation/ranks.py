@@ -22,13 +22,13 @@ def hits_by_rank(
     return np.array(hits, dtype=float).reshape(-1, num_ranks)
 
 
-def rank_intervals(hits: np.ndarray, prompt_ids: Sequence[str], samples: int, seed: int) -> pd.DataFrame:
+def rank_intervals(hits: np.ndarray, persons: Sequence[str], samples: int, seed: int) -> pd.DataFrame:
     """Return the share of rows with a hit at each rank, with its 95 % interval: columns rank, mean, low, high.
 
-    The bootstrap is over prompts. Shape of `hits`: (B, N).
+    The bootstrap is over persons (see `comparison`). Shape of `hits`: (B, N).
     """
-    frame = pd.DataFrame(hits, columns=[str(rank + 1) for rank in range(hits.shape[1])]).assign(prompt_id=prompt_ids)
-    found = mean_intervals(frame, list(frame.columns.drop("prompt_id")), samples, seed)
+    frame = pd.DataFrame(hits, columns=[str(rank + 1) for rank in range(hits.shape[1])]).assign(person=persons)
+    found = mean_intervals(frame, list(frame.columns.drop("person")), samples, seed)
     return pd.DataFrame(
         [{"rank": int(rank), "mean": i.mean, "low": i.low, "high": i.high} for rank, i in found.items()]
     )

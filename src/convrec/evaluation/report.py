@@ -9,11 +9,11 @@ import pandas as pd
 from markupsafe import Markup
 
 from convrec.evaluation.data_figures import data_figures
-from convrec.evaluation.demonstration_figures import DEMONSTRATION_STEPS, demonstration_figures
+from convrec.evaluation.demonstration_figures import DEMONSTRATION_STEPS, EVIDENCE, demonstration_figures
 from convrec.evaluation.examples import Example
 from convrec.evaluation.page import render_page
 from convrec.evaluation.system_figures import constrained_figure, hits_figure, slice_figure, systems_figure
-from convrec.evaluation.systems import CONSTRAINED, SYSTEMS, system_names, system_pair
+from convrec.evaluation.systems import CONSTRAINED, SYSTEMS, settings_words, system_names, system_pair
 from convrec.evaluation.training_figures import training_figures
 
 COMPARED = ("sft", "rank_grpo")  # the systems whose lists stand side by side
@@ -61,6 +61,15 @@ def _gains(evaluation: Mapping[str, Any], headline: str, systems: Mapping[str, s
     """Return the paired differences in the headline metric by the two systems' keys."""
     gains = {system_pair(key): gain for key, gain in evaluation.get(f"paired_{headline}", {}).items()}
     return {pair: gain for pair, gain in gains.items() if systems.keys() >= set(pair)}
+
+
+def _paired(gains: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Return the columns and the rows of the table of paired differences: the one and the other systems of the pairs.
+
+    A system that is only compared with itself, constrained against free, has no column.
+    """
+    ones = dict.fromkeys(one for one, other in gains if one != other + CONSTRAINED)
+    return {"ones": list(ones), "others": list(dict.fromkeys(other for one, other in gains if one in ones))}
 
 
 def system_figures(
@@ -135,6 +144,7 @@ def render_report(
     recall = f"recall_at_{max(cutoffs)}"
     metrics = [f"{name}_at_{k}" for name in ("recall", "ndcg") for k in cutoffs]
     systems = system_names(evaluation)
+    gains = _gains(evaluation, headline, systems)
     start = parameters["rank_grpo.start"]
     start = SYSTEMS.get(start, start)
     return render_page(
@@ -166,8 +176,14 @@ def render_report(
         start=start,
         lists_per_step=_lists_per_step(parameters),
         step_names=DEMONSTRATION_STEPS,
+        evidence_names=EVIDENCE,
         best=best_models(evaluation, [*metrics, "in_catalog"]),
-        gains=_gains(evaluation, headline, systems),
+        gains=gains,
+        paired=_paired(gains),
+        baselines={
+            key: (found[f"validation_{headline}"], settings_words(found["settings"]))
+            for key, found in evaluation.get("baselines", {}).items()
+        },
         figures={
             **data_figures(plots),
             **demonstration_figures(plots, demonstrations, headline),

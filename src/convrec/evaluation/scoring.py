@@ -8,9 +8,10 @@ import numpy as np
 import pandas as pd
 
 from convrec.data.catalog import YEAR_TOLERANCE, Catalog
-from convrec.data.conversations import truths
+from convrec.data.conversations import person_of, truths
 from convrec.data.openings import openings
 from convrec.data.titles import fold
+from convrec.evaluation.comparison import KEYS
 from convrec.evaluation.metrics import hit_rate, ndcg, recall, reciprocal_rank
 from convrec.lists import WrittenList, read_list
 from convrec.matching import Protocol, Target, judge, make_target
@@ -90,15 +91,17 @@ def score_row(
     return RowScore(hits, target.num_truths, _quality(written, target, catalog, num_ranks))
 
 
-def score_table(prompt_ids: Sequence[str | int], scores: Sequence[RowScore], cutoffs: Sequence[int]) -> pd.DataFrame:
+def score_table(
+    prompt_ids: Sequence[str | int], persons: Sequence[str | int], scores: Sequence[RowScore], cutoffs: Sequence[int]
+) -> pd.DataFrame:
     """Return one row a row score.
 
-    Columns: prompt_id; recall_at_K, ndcg_at_K and hit_rate_at_K for each cutoff; mrr, over all N ranks; those of
-    `Quality`.
+    Columns: prompt_id and person; recall_at_K, ndcg_at_K and hit_rate_at_K for each cutoff; mrr, over all N ranks;
+    those of `Quality`.
     """
     hits = np.frombuffer(b"".join(score.hits for score in scores), dtype=np.uint8).reshape(len(scores), -1)
     num_truths = np.array([score.num_truths for score in scores])
-    columns: dict[str, Any] = {"prompt_id": prompt_ids}
+    columns: dict[str, Any] = dict(zip(KEYS, (prompt_ids, persons), strict=True))
     columns |= {f"recall_at_{k}": recall(hits, num_truths, k) for k in cutoffs}
     columns |= {f"ndcg_at_{k}": ndcg(hits, num_truths, k) for k in cutoffs}
     columns |= {f"hit_rate_at_{k}": hit_rate(hits, k) for k in cutoffs}
@@ -125,9 +128,9 @@ def score_lists(
         score_row(written[row["prompt_id"]], target, catalog, num_ranks)
         for row, target in zip(rows, targets, strict=True)
     ]
-    return score_table([row["prompt_id"] for row in rows], scores, cutoffs)
+    return score_table([row["prompt_id"] for row in rows], [person_of(row) for row in rows], scores, cutoffs)
 
 
 def mean_scores(scores: pd.DataFrame) -> dict[str, float]:
     """Return the mean of every score over the rows."""
-    return {name: float(value) for name, value in scores.drop(columns="prompt_id").mean().items()}
+    return {name: float(value) for name, value in scores.drop(columns=KEYS).mean().items()}

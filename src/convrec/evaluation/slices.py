@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import transcript, truths
+from convrec.data.conversations import named_titles, transcript, truths
 from convrec.evaluation.beyond_accuracy import Row, truth_popularity
-from convrec.evaluation.comparison import mean_intervals
+from convrec.evaluation.comparison import KEYS, mean_intervals
 
 MOST_MENTIONS = 3  # seen titles from which on rows are in one slice
 
@@ -40,7 +40,7 @@ def _by_words(rows: Sequence[Row]) -> np.ndarray:
 
 def _by_mentions(rows: Sequence[Row]) -> np.ndarray:
     names = [*map(str, range(MOST_MENTIONS)), f"{MOST_MENTIONS}_or_more"]
-    return np.array([names[min(len(row["seen_titles"]), MOST_MENTIONS)] for row in rows])
+    return np.array([names[min(len(named_titles(row)), MOST_MENTIONS)] for row in rows])
 
 
 def _by_news(rows: Sequence[Row], counts: np.ndarray, catalog: Catalog) -> np.ndarray:
@@ -87,9 +87,10 @@ def slice_scores(
 
     `tables` are the score tables of systems over the rows of `slices`, in that order. A slice without rows is absent.
     """
-    prompts = next(iter(tables.values()))["prompt_id"]
+    keys = next(iter(tables.values()))[KEYS]
     wide = pd.DataFrame({f"{name}/{m}": table[m] for name, table in tables.items() for m in metrics})
-    wide["prompt_id"] = prompts
+    columns = list(wide)
+    wide[KEYS] = keys
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for kind, order in ORDER.items():
         if kind not in slices:
@@ -98,7 +99,7 @@ def slice_scores(
         found[kind] = {}
         for name in [*(label for label in order if label in present), *sorted(present - set(order))]:
             part = wide[slices[kind] == name]
-            intervals = mean_intervals(part, [c for c in wide if c != "prompt_id"], samples, seed)
+            intervals = mean_intervals(part, columns, samples, seed)
             systems = {s: {m: intervals[f"{s}/{m}"]._asdict() for m in metrics} for s in tables}
             found[kind][name] = {"n_rows": len(part), "n_prompts": int(part["prompt_id"].nunique()), **systems}
     return found

@@ -3,12 +3,15 @@
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-Baseline = Literal["popularity", "last_month", "neighbours"]
+Baseline = Literal["popularity", "last_month", "neighbours", "item_knn", "ease", "als"]
 BASELINES: tuple[Baseline, ...] = get_args(Baseline)
 SYSTEMS = {
     "popularity": "popularity",
     "last_month": "last month",
     "neighbours": "neighbours",
+    "item_knn": "item-kNN",
+    "ease": "EASE",
+    "als": "ALS",
     "zero_shot": "zero-shot",
     "sft": "SFT",
     "rank_grpo": "Rank-GRPO",
@@ -27,6 +30,13 @@ def system_names(evaluation: Mapping[str, Any]) -> dict[str, str]:
         name = SYSTEMS.get(free[key], free[key].replace("_", " "))
         names[key] = name if key == free[key] else f"{name}, constrained"
     return names
+
+
+def settings_words(settings: Mapping[str, Any]) -> str:
+    """Return a baseline's hyper-parameters as they are read, with commas between them."""
+    return ", ".join(
+        f"{name.replace('_', ' ')} {'all' if value is None else f'{value:g}'}" for name, value in settings.items()
+    )
 
 
 def system_pair(key: str) -> tuple[str, str]:

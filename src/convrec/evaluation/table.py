@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from convrec.errors import InputError
-from convrec.evaluation.systems import system_names, system_pair
+from convrec.evaluation.systems import settings_words, system_names, system_pair
 from convrec.paths import Paths
 from convrec.stages.files import read_json
 
@@ -22,7 +22,7 @@ class _Results(NamedTuple):
     headings: dict[str, str]  # of the shown metrics, by name
     widest: int  # cutoff
     metrics: dict[str, Any]
-    gains: list[str]  # one line a paired difference, the first of each metric a heading
+    notes: list[str]  # of baselines and paired differences, one a line beneath a heading
 
 
 def read_evaluation(paths: Paths) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def _of(metrics: dict[str, Any]) -> _Results:
         name: name.replace("recall_at_", "R@").replace("ndcg_at_", "N@").replace("in_catalog", "in cat.")
         for name in shown
     }
-    lines = []
+    lines = _baseline_lines(metrics, systems, headings)
     for key, gains in metrics.items():
         if key.startswith("paired_"):
             label = key.removeprefix("paired_").replace("ndcg_at_", "NDCG@")
@@ -70,6 +70,18 @@ def _of(metrics: dict[str, Any]) -> _Results:
                 lines.append(f"  {one} over {other}: {gain['mean']:+.4f} {spread} p = {gain['p']:.4f}")
     title = f"Test split: {metrics['n_rows']} rows, {metrics['n_prompts']} prompts"
     return _Results(title, systems, headings, cutoffs[-1], metrics, lines)
+
+
+def _baseline_lines(metrics: dict[str, Any], systems: dict[str, str], headings: dict[str, str]) -> list[str]:
+    """Return what the validation split says of the baselines: their scores and chosen hyper-parameters."""
+    lines = []
+    for key, baseline in metrics.get("baselines", {}).items():
+        (score,) = (value for name, value in baseline.items() if name.startswith("validation_"))
+        words = settings_words(baseline["settings"])
+        best = ", the best" if key == metrics["best_baseline"] else ""
+        lines.append(f"  {systems[key]}: {score:.4f}{best}{f' ({words})' if words else ''}")
+    metric = list(headings)[-2].replace("ndcg_at_", "NDCG@")
+    return [f"Baselines, {metric} on the validation split, which sets their parameters:", *lines] if lines else []
 
 
 def _interval(scores: dict[str, Any], name: str, widest: int) -> str:
@@ -94,7 +106,7 @@ def print_results(paths: Paths) -> None:
         table.add_row(label.replace(", ", ",\n"), *cells)
     console = Console(highlight=False)
     console.print(table)
-    for line in found.gains:
+    for line in found.notes:
         console.print(line, soft_wrap=True, markup=False)
 
 
@@ -110,5 +122,5 @@ def results_markdown(paths: Paths) -> str:
         cells = (f"{scores[name]:.4f} {_interval(scores, name, found.widest)}".rstrip() for name in found.headings)
         rows.append([label, *cells])
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    gains = "\n".join(f"- {line.strip()}" if line.startswith(" ") else f"\n{line}\n" for line in found.gains)
-    return f"{found.title}\n\n{table}\n{gains}\n"
+    notes = "\n".join(f"- {line.strip()}" if line.startswith(" ") else f"\n{line}\n" for line in found.notes)
+    return f"{found.title}\n\n{table}\n{notes}\n"

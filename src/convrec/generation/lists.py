@@ -38,6 +38,7 @@ class Settings:
     repetition_penalty: float = 1.0
     max_prompt_length: int | None = None
     items: str = "items"  # what is recommended, for those who ask: movies, books
+    recommend_seen: bool = False  # whether lists may hold what the conversation names
 
     @classmethod
     def of(cls, params: Params) -> "Settings":
@@ -50,6 +51,7 @@ class Settings:
             common.repetition_penalty,
             common.max_prompt_length,
             common.domain.items,
+            common.recommend_seen,
         )
 
     def prompts(self, tokenizer: Any) -> PromptBuilder:

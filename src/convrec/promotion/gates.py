@@ -157,7 +157,7 @@ def _baseline_gates(rule: Baselines, comparison: Comparison) -> list[Gate]:
     """Return the gate of the difference to the best baseline: the one over which the gain is least."""
     if not rule.names:
         return []
-    best = min(rule.names, key=lambda name: comparison.baselines[name].mean)
+    best = min(comparison.baselines, key=lambda name: comparison.baselines[name].mean)
     gain = comparison.baselines[best]
     name = f"{rule.metric} over the best baseline, lower end"
     return [_at_least(name, gain.low, rule.min, f"{best}: {_spread(gain)}")]

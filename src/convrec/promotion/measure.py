@@ -14,11 +14,12 @@ from convrec.data.catalog import Catalog
 from convrec.data.conversations import distinct_prompts, read_rows
 from convrec.errors import InputError
 from convrec.evaluate_models import answers, require_data
-from convrec.evaluation.baselines import baseline_lists
+from convrec.evaluation.baselines import NEEDS, Options, baseline_lists
 from convrec.evaluation.beyond_accuracy import coverage, mentions, recommended
 from convrec.evaluation.comparison import paired_interval
 from convrec.evaluation.scoring import mean_scores, score_lists
 from convrec.evaluation.slices import slice_rows
+from convrec.evaluation.systems import BASELINES
 from convrec.paths import Paths
 from convrec.promotion.gates import LATENCY, Comparison, Side, SliceChange
 from convrec.promotion.policy import POLICY_FILE, Baselines, Policy, resolve_metric
@@ -45,13 +46,10 @@ class Contestant:
 
 def present_data(paths: Paths) -> dict[str, str]:
     """Return the MD5 of what a comparison reads. Raises `InputError` where the data is not made yet."""
-    for split in ("train", "test"):
+    splits = ("test", "train", "validation")
+    for split in splits:
         require_data(paths, split)
-    return {
-        "test": file_md5(paths.split("test")),
-        "train": file_md5(paths.split("train")),
-        "catalog": file_md5(paths.catalog),
-    }
+    return {**{split: file_md5(paths.split(split)) for split in splits}, "catalog": file_md5(paths.catalog)}
 
 
 def comparison_settings(params: Params, policy: Policy) -> dict[str, Any]:
@@ -63,7 +61,7 @@ def comparison_settings(params: Params, policy: Policy) -> dict[str, Any]:
         "gains": sorted(policy.gains),
         "baselines": sorted(rule.names),
         "baseline_metric": resolve_metric(rule.metric, common.cutoffs, rule.metric) if rule.names else None,
-        "neighbours": config.neighbours if "neighbours" in rule.names else None,
+        "embedder": params.demonstrations.embedder.model_dump() if rule.names else None,
         "slices": resolve_metric(rail.metric, common.cutoffs, rail.metric) if rail else None,
         "metrics": {name: resolve_metric(name, common.cutoffs, name) for name in policy.metrics()},
         "latency": policy.guard_rails.latency_p95_seconds is not None,
@@ -85,7 +83,7 @@ def compare(
     data, settings = present_data(paths), comparison_settings(params, policy)
     rows, prompts = read_test_rows(params, paths)
     catalog, train = read_catalog(paths.catalog), read_rows(paths.split("train"))
-    baselines = _baseline_scores(policy.baselines, train, rows, catalog, params)
+    baselines = _baseline_scores(policy.baselines, train, read_rows(paths.split("validation")), rows, catalog, params)
     sides = [challenger] if champion is None else [challenger, champion]
     tables: list[pd.DataFrame] = []
     means: list[dict[str, float]] = []
@@ -114,18 +112,24 @@ def compare(
 
 
 def _baseline_scores(
-    rule: Baselines, train: Rows, rows: Rows, catalog: Catalog, params: Params
+    rule: Baselines, train: Rows, validation: Rows, rows: Rows, catalog: Catalog, params: Params
 ) -> dict[str, pd.DataFrame]:
-    """Return the scores of each baseline of the policy on the rows. Raises `InputError` for one that has no lists."""
+    """Return the scores of each baseline of the policy on the rows.
+
+    Raises `InputError` for one that is named and has no lists; with `all` it is left out.
+    """
     size, prompts = params.common.list_length, distinct_prompts(rows)
-    found = {}
-    for name, lists in baseline_lists(rule.names, train, prompts, catalog, size, params.evaluate.neighbours).items():
-        if lists is None:
+    names = BASELINES if "all" in rule.names else [name for name in BASELINES if name in rule.names]
+    found: dict[str, pd.DataFrame] = {}
+    for name, made in baseline_lists(names, train, validation, prompts, catalog, Options.of(params)).items():
+        if made is None:
+            if name not in rule.names:
+                continue
             raise InputError(
-                f"{POLICY_FILE}: baselines.names: {name} needs a training split with dates, which this one is not; "
-                "remove it from the list"
+                f"{POLICY_FILE}: baselines.names: {name} needs {NEEDS[name]}, which these data lack; remove it from "
+                "the list"
             )
-        texts = dict(zip((row["prompt_id"] for row in prompts), lists, strict=True))
+        texts = dict(zip((row["prompt_id"] for row in prompts), made.lists, strict=True))
         found[name] = score_lists(texts, rows, catalog, size, params.common.cutoffs)
     return found
 

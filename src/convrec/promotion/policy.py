@@ -27,7 +27,9 @@ class Gain(Section):
 class Baselines(Section):
     """What every version must be no worse than, the first one too: the best of these, on the same rows."""
 
-    names: list[Baseline] = Field(default=["popularity"], description="empty: no baseline is looked at")
+    names: list[Literal[Baseline, "all"]] = Field(
+        default=["all"], description="all: those that the data can have; empty: no baseline is looked at"
+    )
     metric: str = "ndcg"
     min: float = Field(default=0.0, description="the lower end of the difference's 95 % interval is at least this")
 

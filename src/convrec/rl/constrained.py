@@ -18,7 +18,7 @@ class RolloutConstraint:
 
     def __init__(self, catalog: Catalog, trie: CatalogTrie, num_ranks: int):
         self.trie, self.num_ranks = trie, num_ranks
-        self._catalog = catalog
+        self.catalog = catalog
         self._requests: dict[tuple[int, ...], ListRequest] = {}
 
     def begin(self, prompts: Sequence[Sequence[int]], seen_titles: Iterable[Iterable[str]]) -> None:
@@ -28,13 +28,17 @@ class RolloutConstraint:
         """
         banned: dict[tuple[int, ...], set[int]] = {}
         for prompt, titles in zip(prompts, seen_titles, strict=True):
-            banned.setdefault(tuple(prompt), set()).update(self._catalog.indices_of_titles(titles))
+            banned.setdefault(tuple(prompt), set()).update(self.catalog.indices_of_titles(titles))
         self._requests = {prompt: ListRequest(self.num_ranks, items) for prompt, items in banned.items()}
         self.trie.check(self._requests.values())
 
+    def request(self, prompt: Sequence[int]) -> ListRequest:
+        """Return what the lists of a prompt may hold."""
+        return self._requests[tuple(prompt)]
+
     def processor(self, prompts: Sequence[Sequence[int]]) -> CatalogConstraint:
         """Return what constrains one call of `generate` for these prompts."""
-        return CatalogConstraint(self.trie, [self._requests[tuple(prompt)] for prompt in prompts])
+        return CatalogConstraint(self.trie, [self.request(prompt) for prompt in prompts])
 
     def allowed(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, width: int, vocab: int) -> torch.Tensor:
         """Return which tokens each completion could go on with, as booleans (B, width, vocab).

@@ -21,7 +21,7 @@ from convrec.rl.constrained import RolloutConstraint
 from convrec.rl.dropout import disable_dropout
 from convrec.rl.logprobs import add_log_prob_head
 from convrec.rl.loop import EpochSampler, StepClock
-from convrec.rl.loss import rank_grpo_loss
+from convrec.rl.loss import LossOutput, rank_grpo_loss
 from convrec.rl.rewards import rank_returns
 from convrec.rl.rollouts import beam_config, generate_groups
 from convrec.rl.segmentation import attach_eos, list_ends, newline_counts, segment_ranks
@@ -130,19 +130,23 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
         with self._timed("rollout"):
             if self.use_vllm or self.use_transformers_continuous_batching:
                 return super()._generate_single_turn(prompt_ids, images, multimodal_fields, num_generations)
-            config = self.generation_config
-            if self.args.beam_groups:
-                config = beam_config(config, num_generations)
-            unwrapped = unwrap_model_for_generation(
-                self.model_wrapped,
-                self.accelerator,
-                gather_deepspeed3_params=self.args.ds3_gather_for_generation,
-                gradient_checkpointing_kwargs=self.args.gradient_checkpointing_kwargs,
-            )
             if self._constraint is not None:
                 self._constraint.begin(prompt_ids, [row["seen_titles"] for row in self._inputs])
-            with unwrapped as model, self._dist.summon_full_params(self.model_wrapped, recurse=False):
-                return generate_groups(model, prompt_ids, config, self._constraint), None
+            return self._complete(prompt_ids, num_generations), None
+
+    def _complete(self, prompt_ids: list[list[int]], num_generations: int) -> list[list[int]]:
+        """Return a completion of the policy for each prompt; each prompt stands `num_generations` times in a row."""
+        config = self.generation_config
+        if self.args.beam_groups:
+            config = beam_config(config, num_generations)
+        unwrapped = unwrap_model_for_generation(
+            self.model_wrapped,
+            self.accelerator,
+            gather_deepspeed3_params=self.args.ds3_gather_for_generation,
+            gradient_checkpointing_kwargs=self.args.gradient_checkpointing_kwargs,
+        )
+        with unwrapped as model, self._dist.summon_full_params(self.model_wrapped, recurse=False):
+            return generate_groups(model, prompt_ids, config, self._constraint)
 
     def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
         """Return the next micro-batch, of new rollouts where those before are used up."""
@@ -249,7 +253,6 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
         args, training = self.args, self.model.training
         completion_ids, mask = inputs["completion_ids"], inputs["completion_mask"]
         attention_mask = torch.cat([inputs["prompt_mask"], mask], dim=1)
-        sampler_logps = inputs.get("sampling_per_token_logps") if args.vllm_importance_sampling_correction else None
         steps = self.current_gradient_accumulation_steps if training else 1
         share = steps / args.steps_per_generation if training else 1  # of the rollouts, that one step trains on
         with self._timed("forward"):
@@ -259,30 +262,8 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
                 attention_mask,
                 completion_ids.size(1),
             )
-            old_logps = inputs.get("old_per_token_logps")
-            output = rank_grpo_loss(
-                logps,
-                logps.detach() if old_logps is None else old_logps,
-                inputs["advantages"],
-                inputs["ranks"],
-                mask,
-                num_ranks=inputs["advantages"].shape[1],
-                epsilon_low=self.epsilon_low,
-                epsilon_high=self.epsilon_high,
-                delta=args.delta,
-                ref_logps=inputs.get("ref_per_token_logps"),
-                beta=self.beta,
-                aggregation=args.aggregation,
-                level=args.level,
-                overflow_advantage=args.overflow_penalty if args.by_rank else 0.0,
-                eos=inputs.get("eos"),
-                eos_advantages=inputs.get("eos_advantages"),
-                eos_in_rank=args.algorithm == "rank_grpo_public",
-                sampler_logps=sampler_logps,
-                sampler_cap=args.vllm_importance_sampling_clip_max,
-                max_completion_length=args.max_completion_length,
-                num_items=inputs["num_items_in_batch"].clamp(min=1) * share / steps / self.accelerator.num_processes,
-            )
+            num_items = inputs["num_items_in_batch"].clamp(min=1) * share / steps / self.accelerator.num_processes
+            output = self._objective(logps, inputs, num_items)
         self.tokens += int(attention_mask.sum())
         self.note({"padding_share": padding_share(inputs, shared=self._shared)})
         size = mask.sum().clamp(min=1)
@@ -291,3 +272,35 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
         *values, sizes = self.accelerator.gather(local[None]).T  # each of one number a process
         self.note({name: (v * sizes).sum() / sizes.sum() for name, v in zip(metrics, values, strict=True)})
         return output.loss / steps
+
+    def _objective(self, logps: torch.Tensor, inputs: dict[str, Any], num_items: torch.Tensor) -> LossOutput:
+        """Return the loss of a micro-batch whose tokens have these log-probabilities (B, T), and its metrics.
+
+        `num_items`: the tokens of the optimiser step, over the number of its micro-batches in all processes.
+        """
+        args, old_logps = self.args, inputs.get("old_per_token_logps")
+        return rank_grpo_loss(
+            logps,
+            logps.detach() if old_logps is None else old_logps,
+            inputs["advantages"],
+            inputs["ranks"],
+            inputs["completion_mask"],
+            num_ranks=inputs["advantages"].shape[1],
+            epsilon_low=self.epsilon_low,
+            epsilon_high=self.epsilon_high,
+            delta=args.delta,
+            ref_logps=inputs.get("ref_per_token_logps"),
+            beta=self.beta,
+            aggregation=args.aggregation,
+            level=args.level,
+            overflow_advantage=args.overflow_penalty if args.by_rank else 0.0,
+            eos=inputs.get("eos"),
+            eos_advantages=inputs.get("eos_advantages"),
+            eos_in_rank=args.algorithm == "rank_grpo_public",
+            sampler_logps=(
+                inputs.get("sampling_per_token_logps") if args.vllm_importance_sampling_correction else None
+            ),
+            sampler_cap=args.vllm_importance_sampling_clip_max,
+            max_completion_length=args.max_completion_length,
+            num_items=num_items,
+        )

@@ -9,8 +9,17 @@ import pandas as pd
 from convrec.config import Params
 from convrec.data.catalog import DUPLICATE, Catalog, build_catalog
 from convrec.data.checks import check_rows, drop_leaks
-from convrec.data.conversations import SPLITS, require_filled, split_by_conversation, split_by_month
+from convrec.data.conversations import (
+    SPLITS,
+    require_filled,
+    split_by_conversation,
+    split_by_month,
+    with_repeatable,
+)
 from convrec.data.files import read_files
+from convrec.data.histories import SHIPPED, Sizes
+from convrec.data.interaction_log import Feedback
+from convrec.data.interactions import read_interactions
 from convrec.data.leakage import find_leaks
 from convrec.data.quarantine import Quarantine
 from convrec.data.reddit import read_reddit
@@ -63,7 +72,33 @@ def _load(params: Params, quarantine: Quarantine) -> Source:
         return Source(*read_reddit_movie(folder, config.min_upvotes, quarantine))
     if config.source == "redial":
         return Source(*read_redial(folder, quarantine))
+    if config.source == "interactions":
+        return Source(*_read_log(params, quarantine))
     return Source(*read_files(folder, config.catalog or "", quarantine, config.line_column))
+
+
+def _read_log(params: Params, quarantine: Quarantine) -> tuple[Catalog, pd.DataFrame]:
+    config, log, folder = params.data, params.data.interactions, Path(params.data.path)
+    months = []
+    if config.validation_month and config.test_month:
+        after = pd.Period(config.validation_month) + 1, pd.Period(config.test_month) + 1
+        months = sorted({config.validation_month, config.test_month, *map(str, after)})
+    return read_interactions(
+        folder,
+        quarantine,
+        files=(log.log, config.catalog),
+        columns=log.columns.model_dump(),
+        feedback=Feedback(log.liked, log.disliked),
+        sizes=Sizes(**log.model_dump(include=set(Sizes.__dataclass_fields__))),
+        max_prompts=log.max_prompts,
+        genres=log.genres,
+        months=months,
+        templates=folder / log.templates if log.templates else SHIPPED,
+        domain=(params.common.domain.item, params.common.domain.items),
+        seed=params.common.seed,
+        line_column=config.line_column,
+        repeats=params.common.recommend_seen,
+    )
 
 
 def _is_by_month(rows: pd.DataFrame, own: pd.Series | None, params: Params) -> bool:
@@ -97,7 +132,8 @@ def _split(rows: pd.DataFrame, own: pd.Series | None, by_month: bool, params: Pa
             logger.info("%d rows are of other months than those of the splits", unused)
         return splits
     shares = (config.validation_share, config.test_share)
-    return split_by_conversation(rows, rows["conversation_id"], *shares, params.common.seed)
+    group = rows["user_id" if config.source == "interactions" else "conversation_id"]
+    return split_by_conversation(rows, group, *shares, params.common.seed)
 
 
 def prepare(params: Params, quarantine: Quarantine) -> tuple[Source, dict[str, pd.DataFrame], dict[str, int]]:
@@ -109,6 +145,8 @@ def prepare(params: Params, quarantine: Quarantine) -> tuple[Source, dict[str, p
     source = _load(params, quarantine)
     source.catalog.check_lines()
     rows = conform(source.rows.reset_index(drop=True))
+    if params.common.recommend_seen:
+        rows = with_repeatable(rows)
     own = None if source.splits is None else source.splits.reset_index(drop=True)
     by_month = _is_by_month(rows, own, params)
     rows, problems = check_rows(

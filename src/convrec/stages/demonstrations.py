@@ -1,4 +1,4 @@
-"""Stage `demonstrations`: the teacher's lists, grounded in the catalog by Remap, Reflect, Adjust."""
+"""Stage `demonstrations`: the teacher's lists, grounded by Remap, Reflect, collaborative evidence and Adjust."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -12,19 +12,29 @@ from scipy import sparse
 
 from convrec.config import Params
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import distinct_prompts, read_rows, transcript, truths, write_rows
+from convrec.data.conversations import distinct_prompts, month_of, read_rows, transcript, truths, write_rows
 from convrec.data.synthetic import Taste, World
-from convrec.demonstrations.adjust import Fit, fit_adjust
+from convrec.demonstrations.adjust import Fit, fit_adjust, keep_if_better
 from convrec.demonstrations.answers import parse_answer
 from convrec.demonstrations.calls import CallStore
 from convrec.demonstrations.chat import Budget, ChatClient
+from convrec.demonstrations.combine import Weights, fit_weights
 from convrec.demonstrations.describe import Describer
-from convrec.demonstrations.embedding import Embedder, SentenceEmbedder, TfidfEmbedder
+from convrec.demonstrations.embedding import Embedder, make_embedder
+from convrec.demonstrations.evidence import EVIDENCE, Evidence
 from convrec.demonstrations.grounding import Grounder
-from convrec.demonstrations.quality import answer_shapes, check_demonstrations, match_shares, popularity, source_shares
+from convrec.demonstrations.quality import (
+    PLACED_BY,
+    answer_shapes,
+    check_demonstrations,
+    match_shares,
+    placed_by,
+    popularity,
+    source_shares,
+)
 from convrec.demonstrations.reflect import Reflected, reflect
-from convrec.demonstrations.remap import SOURCES, Remapped, remap, titles_alone
-from convrec.demonstrations.scores import top_items
+from convrec.demonstrations.remap import Remapped, remap, titles_alone
+from convrec.demonstrations.scores import Blocks, WeightedSum, sparse_scores, top_items
 from convrec.demonstrations.teacher import LLMTeacher, SimilarityTeacher, SimulatedTeacher, Teacher
 from convrec.demonstrations.teacher_prompts import Prompts
 from convrec.device import pick_device
@@ -40,6 +50,7 @@ logger = logging.getLogger(__name__)
 
 Row = dict[str, Any]
 BOOTSTRAP_SAMPLES = 1000
+REFLECTED = {"remap": 1.0, "ratings": 1.0}  # the weights of s_reflect
 
 
 class Grounded(NamedTuple):
@@ -70,13 +81,6 @@ def _chat_client(params: Params, paths: Paths) -> ChatClient:
             }
         ),
     )
-
-
-def _make_embedder(params: Params, paths: Paths, texts: Sequence[str]) -> Embedder:
-    config = params.demonstrations.embedder
-    if config.name == "tfidf":
-        return TfidfEmbedder(texts)
-    return SentenceEmbedder(**config.model_dump(), device=pick_device(params.common.device), store=paths.vectors)
 
 
 def _make_teacher(params: Params, paths: Paths, catalog: Catalog, embedder: Embedder) -> Teacher:
@@ -131,6 +135,8 @@ class Demonstrator:
     def __init__(self, params: Params, paths: Paths, catalog: Catalog, conversations: Sequence[str]):
         self.params, self.catalog = params, catalog
         self.config = params.demonstrations
+        self.device = pick_device(params.common.device)
+        self._store = paths.vectors
         self.chat: ChatClient | None = None
         self._describer: Describer | None = None
         if self.config.teacher.kind == "llm":
@@ -138,7 +144,7 @@ class Demonstrator:
             self.chat = _chat_client(params, paths)
             self._describer = Describer(self.chat, prompts, conversations)
         texts = self._item_texts()
-        self._embedder = _make_embedder(params, paths, texts)
+        self._embedder = self._make_embedder(texts)
         self._texts = texts
         if self.chat is None:
             self._teacher = _make_teacher(params, paths, catalog, self._embedder)
@@ -160,6 +166,21 @@ class Demonstrator:
     def _describe(self, entries: Sequence[Entry]) -> list[str]:
         names = titles_alone(entries)
         return names if self._describer is None else self._describer.describe(names, [e.title for e in entries])
+
+    def _make_embedder(self, texts: Sequence[str]) -> Embedder:
+        return make_embedder(texts, **self.config.embedder.model_dump(), device=self.device, store=self._store)
+
+    def evidence(self, train: Sequence[Row]) -> Evidence:
+        """Return what the training rows tell of what people like."""
+        config = self.config.collaborative
+        return Evidence(
+            train,
+            self.catalog,
+            self._make_embedder,
+            neighbours=config.neighbours,
+            kept=config.kept,
+            device=self.device,
+        )
 
     def ground(self, name: str, prompts: list[Row]) -> Grounded:
         """Return the teacher's answers for the prompts of a split, remapped and reflected."""
@@ -183,7 +204,7 @@ class Demonstrator:
             conversation_weight=self.config.remap.conversation_weight,
             item_texts=self._texts,
             describe=self._describe,
-            device=pick_device(common.device),
+            device=self.device,
         )
         logger.info("%s: the judge rates the top %d", name, self.config.reflect.top)
         candidates, _ = top_items(remapped.scores, self.config.reflect.top, _seen(prompts, self.catalog))
@@ -195,22 +216,64 @@ class Demonstrator:
         return Grounded(prompts, answers, lengths, remapped, reflected)
 
 
-def _best(grounded: Grounded, fit: Fit, catalog: Catalog, size: int) -> dict[str, np.ndarray]:
+class Combined(NamedTuple):
+    """The terms of each split's scores, and the weights of their sum."""
+
+    terms: dict[str, dict[str, Blocks]]
+    weights: Weights
+
+    def scores(self, split: str) -> Blocks:
+        terms = self.terms[split]
+        return WeightedSum(list(terms.values()), [self.weights.values[name] for name in terms])
+
+
+def _combine(
+    grounded: dict[str, Grounded],
+    rows: dict[str, list[Row]],
+    positives: sparse.csr_array,
+    fitted: np.ndarray,
+    demonstrator: Demonstrator,
+) -> Combined:
+    """Return the scores with collaborative evidence, with the weights that suit some training prompts best.
+
+    A training prompt's own person gives no evidence about it. Where all of training is before validation, neither does
+    what is not of an earlier month. Validation prompts have all of training. Without the step the sum is s_reflect.
+    """
+    terms: dict[str, dict[str, Blocks]] = {
+        name: {"remap": split.remapped.scores, "ratings": sparse_scores(split.reflected.ratings, demonstrator.device)}
+        for name, split in grounded.items()
+    }
+    if not demonstrator.config.collaborative.fit_prompts:
+        return Combined(terms, Weights(REFLECTED, None, None))
+    evidence = demonstrator.evidence(rows["train"])
+    months = {name: [month_of(row) for row in split] for name, split in rows.items()}
+    by_month = min(months["train"]) > "" and max(months["train"]) < min(months["validation"])
+    for name, split in grounded.items():
+        logger.info("%s: what others liked", name)
+        is_train = name == "train"
+        terms[name] |= evidence.terms(split.prompts, without_own=is_train, earlier=is_train and by_month)
+    seen = _seen(grounded["train"].prompts, demonstrator.catalog)
+    return Combined(
+        terms, fit_weights(terms["train"], REFLECTED, positives, seen, fitted, demonstrator.params.common.list_length)
+    )
+
+
+def _best(grounded: Grounded, combined: Blocks, fit: Fit, catalog: Catalog, size: int) -> dict[str, np.ndarray]:
     """Return the top items after each step. Shape: (prompts, size) each."""
     seen = _seen(grounded.prompts, catalog)
     return {
         "remap": top_items(grounded.remapped.scores, size, seen)[0],
         "reflect": top_items(grounded.reflected.scores, size, seen)[0],
-        "adjust": top_items(grounded.reflected.scores, size, seen, fit.weight, fit.bias)[0],
+        "collaborative": top_items(combined, size, seen)[0],
+        "adjust": top_items(combined, size, seen, fit.weight, fit.bias)[0],
     }
 
 
-def _step_scores(
+def _list_scores(
     lists: dict[str, list[str]], prompts: list[Row], rows: list[Row], catalog: Catalog, params: Params
 ) -> dict[str, Any]:
-    """Return the mean scores of each step's lists for these prompts' rows, with intervals of the widest cutoff."""
-    common, wanted = params.common, {row["prompt_id"] for row in prompts}
-    rows = [row for row in rows if row["prompt_id"] in wanted]
+    """Return the mean scores of lists for these prompts' rows, by name, with intervals of the widest cutoff."""
+    common = params.common
     found: dict[str, Any] = {}
     for step, texts in lists.items():
         by_prompt = {row["prompt_id"]: text for row, text in zip(prompts, texts, strict=True)}
@@ -220,7 +283,32 @@ def _step_scores(
             interval = mean_interval(scores, metric, BOOTSTRAP_SAMPLES, common.seed)
             intervals[metric] = {"low": interval.low, "high": interval.high}
         found[step] = {**mean_scores(scores), "intervals": intervals}
-    return {"rows": len(rows), "prompts": len(prompts), **found}
+    return found
+
+
+def _scores_of(
+    chosen: np.ndarray,
+    split: Grounded,
+    lists: dict[str, list[str]],
+    terms: dict[str, Blocks],
+    rows: list[Row],
+    catalog: Catalog,
+    params: Params,
+) -> dict[str, Any]:
+    """Return the scores of the lists after each step for the chosen prompts, and of each kind of evidence alone."""
+    prompts = [split.prompts[i] for i in chosen]
+    wanted = {row["prompt_id"] for row in prompts}
+    rows = [row for row in rows if row["prompt_id"] in wanted]
+    seen = _seen(split.prompts, catalog)
+    alone = {}
+    for name in EVIDENCE if "popularity" in terms else ():
+        scores = WeightedSum([terms[name], terms["popularity"]], [1.0, 1e-6])  # equal ones go by popularity
+        alone[name] = _texts(top_items(scores, params.common.list_length, seen)[0], catalog)
+    steps, single = (
+        _list_scores({name: [texts[i] for i in chosen] for name, texts in of.items()}, prompts, rows, catalog, params)
+        for of in (lists, alone)
+    )
+    return {"rows": len(rows), "prompts": len(prompts), **steps, "alone": single}
 
 
 def _texts(top: np.ndarray, catalog: Catalog) -> list[str]:
@@ -243,47 +331,51 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         if demonstrator.chat is not None:
             took = {**demonstrator.chat.usage(), "total": asdict(demonstrator.chat.spent())}
             record.log_metrics({f"teacher/{key.replace('.', '/')}": float(v) for key, v in flatten(took).items()})
-    train = grounded["train"]
     positives = _positives(rows["train"], prompts["train"], catalog)
     order = np.random.default_rng([common.seed, 1]).permutation(len(prompts["train"]))
-    held_out = np.sort(order[: round(len(order) * config.adjust.held_out)])
+    number = round(len(order) * config.adjust.held_out)
+    held_out, fitted = np.sort(order[:number]), np.sort(order[number : number + config.collaborative.fit_prompts])
+    combined = _combine(grounded, rows, positives, fitted, demonstrator)
     fit = fit_adjust(
-        train.reflected.scores,
+        combined.scores("train"),
         positives,
         held_out,
         seed=common.seed,
         **config.adjust.model_dump(exclude={"held_out"}),
     )
+    seen = _seen(prompts["train"], catalog)
+    fit = keep_if_better(fit, combined.scores("train"), positives, held_out, seen, common.list_length)
 
     metrics: dict[str, Any] = {"train_prompts": len(prompts["train"])}
     for name, split in grounded.items():
-        top = _best(split, fit, catalog, common.list_length)
+        top = _best(split, combined.scores(name), fit, catalog, common.list_length)
         lists = {"teacher": split.answers, **{step: _texts(best, catalog) for step, best in top.items()}}
         check_demonstrations(lists["adjust"], split.prompts, catalog, common.list_length)
-        sources = split.remapped.sources.of(top["adjust"])
+        sources = placed_by(split.remapped.sources.of(top["adjust"]), top["adjust"], top["reflect"])
         frame = pd.DataFrame(
             {
                 "prompt_id": [row["prompt_id"] for row in split.prompts],
                 "messages": [row["messages"] for row in split.prompts],
                 **{STEP_COLUMNS[step]: texts for step, texts in lists.items()},
-                "sources": [[SOURCES[kind] for kind in kinds] for kinds in sources.tolist()],
+                "sources": [[PLACED_BY[kind] for kind in kinds] for kinds in sources.tolist()],
                 "held_out": np.isin(np.arange(len(split.prompts)), held_out if name == "train" else []),
             }
         )
         write_rows(frame, paths.demonstration(name))
         chosen = held_out if name == "train" else np.arange(len(split.prompts))
         if len(chosen):
-            part = {step: [texts[i] for i in chosen] for step, texts in lists.items()}
             where = "held_out" if name == "train" else name
-            metrics[where] = _step_scores(part, [split.prompts[i] for i in chosen], rows[name], catalog, params)
+            metrics[where] = _scores_of(chosen, split, lists, combined.terms[name], rows[name], catalog, params)
         metrics[f"{name}_answers"] = answer_shapes(split.lengths, common.list_length)
         metrics[f"{name}_titles"] = match_shares(split.remapped.teacher)
         metrics[f"{name}_sources"] = source_shares(sources)
         metrics[f"{name}_ratings"] = {"asked": split.reflected.asked, "missing": split.reflected.missing}
         if name == "train":
-            shown = {"reflect": top["reflect"], "adjust": top["adjust"]}
+            shown = {"collaborative": top["collaborative"], "adjust": top["adjust"]}
             buckets, metrics["popularity_distance"] = popularity(positives, shown)
             write_plot(paths.plot("popularity"), buckets)
+    values, ndcg, before = combined.weights
+    metrics["collaborative"] = {} if ndcg is None else {"weights": values, "ndcg": ndcg, "ndcg_before": before}
     metrics["adjust"] = {"best_epoch": fit.best_epoch, "epochs": len(fit.losses) - 1 if fit.losses else 0}
     write_json(paths.metrics("demonstrations"), metrics)
     write_plot(paths.plot("adjust"), fit.losses)

@@ -1,6 +1,7 @@
 """Stage `evaluate`: every system's lists for the held-out test split, scored under one protocol."""
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,9 @@ from convrec.config import Params
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_rows, write_rows
 from convrec.demonstrations.embedding import TfidfEmbedder
-from convrec.evaluation.baselines import baseline_lists
+from convrec.evaluation.baselines import Answers, Options, baseline_lists
 from convrec.evaluation.beyond_accuracy import coverage, describe_lists, mentions, recommended
-from convrec.evaluation.comparison import Interval, mean_intervals, paired_interval, ratio_interval
+from convrec.evaluation.comparison import KEYS, Interval, mean_intervals, paired_interval, ratio_interval
 from convrec.evaluation.scoring import score_lists
 from convrec.evaluation.slices import slice_rows, slice_scores
 from convrec.evaluation.systems import BASELINES, CONSTRAINED
@@ -27,24 +28,20 @@ logger = logging.getLogger(__name__)
 
 SYSTEM_OF_MODEL = dict(zip(TRAINED, ("zero_shot", "sft", "rank_grpo"), strict=True))
 # Pairs of systems whose difference is given.
-COMPARED = [(system + CONSTRAINED, system) for system in ("sft", "rank_grpo")]
-COMPARED = [*(("rank_grpo", other) for other in ("sft", "popularity", "neighbours")), *COMPARED]
+COMPARED = [
+    *((f"rank_grpo{end}", other) for other in BASELINES for end in ("", CONSTRAINED)),
+    ("rank_grpo", "sft"),
+    ("rank_grpo" + CONSTRAINED, "sft" + CONSTRAINED),
+    *((system + CONSTRAINED, system) for system in ("sft", "rank_grpo")),
+]
 Row = dict[str, Any]
-
-
-def _baseline_lists(params: Params, train: list[Row], prompts: list[Row], catalog: Catalog) -> dict[str, list[str]]:
-    size, neighbours = params.common.list_length, params.evaluate.neighbours
-    found = baseline_lists(BASELINES, train, prompts, catalog, size, neighbours)
-    if found["last_month"] is None:
-        logger.info("no baseline of the last month's popularity: the training split has no dates")
-    return {name: lists for name, lists in found.items() if lists is not None}
 
 
 def _system_lists(
     params: Params,
     paths: Paths,
     catalog: Catalog,
-    train: list[Row],
+    baselines: Mapping[str, Answers],
     prompts: list[Row],
     engine: EngineOptions,
     record: Run,
@@ -53,7 +50,7 @@ def _system_lists(
 
     The trained models answer both freely and under the catalog constraint.
     """
-    lists = _baseline_lists(params, train, prompts, catalog)
+    lists = {name: answers.lists for name, answers in baselines.items()}
     shares = []
     for model, system in SYSTEM_OF_MODEL.items():
         logger.info("%s: %d prompts", system, len(prompts))
@@ -101,7 +98,7 @@ class _HeldOut:
 
 def _intervals(scores: pd.DataFrame, samples: int, seed: int) -> dict[str, Interval]:
     """Return every metric's mean with its interval; the popularity lift is a ratio of two of them."""
-    names = [name for name in scores if name not in ("prompt_id", "truth_popularity")]
+    names = [name for name in scores if name not in (*KEYS, "truth_popularity")]
     intervals = mean_intervals(scores, names, samples, seed)
     lift = ratio_interval(scores, "popularity", "truth_popularity", samples, seed)
     return intervals if lift is None else {**intervals, "popularity_lift": lift}
@@ -122,8 +119,16 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     held_out = _HeldOut(rows, prompts, catalog, mentions(train, catalog), common.list_length, common.cutoffs)
     headline = f"ndcg_at_{max(common.cutoffs)}"
     metrics: dict[str, Any] = {"n_rows": len(rows), "n_prompts": len(prompts)}
+    validation = read_rows(paths.split("validation"))
+    found = baseline_lists(BASELINES, train, validation, prompts, catalog, Options.of(params))
+    baselines: dict[str, Answers] = {name: answers for name, answers in found.items() if answers is not None}
+    metrics["best_baseline"] = max(baselines, key=lambda name: baselines[name].validation)
+    metrics["baselines"] = {
+        name: {"settings": answers.settings, f"validation_{headline}": answers.validation}
+        for name, answers in baselines.items()
+    }
     tables, plot = {}, []
-    for system, lists in _system_lists(params, paths, catalog, train, prompts, engine, record).items():
+    for system, lists in _system_lists(params, paths, catalog, baselines, prompts, engine, record).items():
         scores, covered = held_out.measure(lists)
         intervals = _intervals(scores, config.bootstrap_samples, common.seed)
         means = {**{name: interval.mean for name, interval in intervals.items()}, "coverage": covered}
@@ -139,7 +144,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         record.log_metrics({f"test/{system}/{name}": value for name, value in means.items()})
     gains = {}
     for system, other in COMPARED:
-        if system in tables:
+        if system in tables and other in tables:
             gain = paired_interval(tables[system], tables[other], headline, config.bootstrap_samples, common.seed)
             gains[f"{system}_over_{other}"] = gain._asdict()
             record.log_metrics({f"test/{system}_over_{other}/{key}": v for key, v in gain._asdict().items()})

@@ -16,7 +16,13 @@ from convrec.paths import Paths
 
 _REMAKE = "remove it, and make it again with `dvc repro`"
 # The columns of a file of demonstrations that hold the lists after each step; `demonstration` is what SFT learns.
-STEP_COLUMNS = {"teacher": "teacher", "remap": "remap", "reflect": "reflect", "adjust": "demonstration"}
+STEP_COLUMNS = {
+    "teacher": "teacher",
+    "remap": "remap",
+    "reflect": "reflect",
+    "collaborative": "collaborative",
+    "adjust": "demonstration",
+}
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:

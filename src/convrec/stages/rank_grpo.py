@@ -10,7 +10,7 @@ from datasets import Dataset
 from transformers import PrinterCallback
 from trl.models.utils import unwrap_model_for_generation
 
-from convrec.config import Optimization, Params, Rewards
+from convrec.config import PREFERENCES, Optimization, Params, Rewards
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import distinct_prompts, read_rows
 from convrec.errors import InputError
@@ -23,6 +23,7 @@ from convrec.paths import Paths
 from convrec.pretrained import load_config, load_tokenizer, refusals
 from convrec.rl.arguments import RankGRPOConfig
 from convrec.rl.constrained import RolloutConstraint
+from convrec.rl.preference_trainer import PreferenceConfig, PreferenceTrainer
 from convrec.rl.rewards import GroundedReward, RankReward
 from convrec.rl.samples import SampleCallback
 from convrec.rl.trainer import RankGRPOTrainer
@@ -83,11 +84,18 @@ def _arguments(params: Params, folder: Path, reward_weights: list[float]) -> Ran
     config, common = params.rank_grpo, params.common
     bf16 = params.base_model.dtype == "bfloat16"
     optimization = config.model_dump(include=set(Optimization.model_fields))
-    as_named = {"algorithm", "returns", "return_gamma", "num_generations", "num_iterations", "beta", "epsilon_high"}
-    as_named |= {"delta", "overflow_penalty", "early_eos_penalty", "exact_eos_reward", "aggregation", "normalization"}
-    as_named |= {"temperature", "max_completion_length", "decay_step", "decayed_learning_rate"}
-    as_named |= {"vllm_gpu_memory_utilization"}
-    return RankGRPOConfig(
+    as_named = {"num_iterations", "epsilon_high", "delta", "overflow_penalty", "early_eos_penalty", "exact_eos_reward"}
+    as_named |= {"aggregation", "normalization", "temperature", "max_completion_length", "decay_step"}
+    as_named |= {"decayed_learning_rate", "vllm_gpu_memory_utilization"}
+    kind: type[RankGRPOConfig] = RankGRPOConfig
+    own: dict[str, Any] = config.model_dump(include={"algorithm", "returns", "return_gamma", "beta"})
+    if config.algorithm in PREFERENCES:
+        kind, preferences = PreferenceConfig, config.preferences
+        own = {"beta": preferences.beta or (1.0 if config.algorithm == "sdpo" else 0.1)}
+        own["rounds"] = preferences.rounds if config.algorithm == "sprec" else 0
+        optimization["learning_rate"] = preferences.learning_rate or config.learning_rate
+    return kind(
+        num_generations=config.group_size,
         max_steps=config.num_steps or -1,
         num_train_epochs=config.num_epochs,
         num_ranks=common.list_length,
@@ -103,6 +111,7 @@ def _arguments(params: Params, folder: Path, reward_weights: list[float]) -> Ran
         vllm_server_base_url=config.vllm_server_url,
         vllm_importance_sampling_clip_max=config.sampler_cap,
         **config.model_dump(include=as_named),
+        **own,
         **shared_arguments(folder, common.seed, common.device, bf16, **optimization),
     )
 
@@ -182,7 +191,8 @@ def align(params: Params, paths: Paths, start: Start, folder: Path, record: Run)
             f"catalog can take {trie.longest(common.list_length)} tokens; raise it to that"
         )
     with refusals(config.rewards.model or start.model):
-        trainer = RankGRPOTrainer(
+        kind: Any = PreferenceTrainer if config.algorithm in PREFERENCES else RankGRPOTrainer
+        trainer: RankGRPOTrainer = kind(
             start.model,
             rewards,
             arguments,
@@ -196,7 +206,7 @@ def align(params: Params, paths: Paths, start: Start, folder: Path, record: Run)
     measure = _measure(params, paths, catalog, trie, trainer, prompts)
     metric = f"ndcg_at_{max(common.cutoffs)}"
     trainer.add_callback(ValidationCallback(measure, config.validation_steps, metric, history))
-    sampled = (config.sample_steps, config.num_generations, folder / "samples")
+    sampled = (config.sample_steps, config.group_size, folder / "samples")
     trainer.add_callback(
         SampleCallback(trainer.last_group, catalog, *sampled, lambda path: record.log_artifact(path, "samples"))
     )

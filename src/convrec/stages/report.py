@@ -10,7 +10,7 @@ from pandas.errors import EmptyDataError
 from convrec.atomic import write_text
 from convrec.config import Params
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import SPLITS, distinct_prompts, read_rows, truths
+from convrec.data.conversations import SPLITS, distinct_prompts, person_of, read_rows, truths
 from convrec.evaluation.beyond_accuracy import mentions
 from convrec.evaluation.data_figures import DATA_PLOTS
 from convrec.evaluation.examples import Example, faults, judge_lines, worst_rows
@@ -115,7 +115,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     liked = set(mentions(read_rows(paths.split("train")), catalog).nonzero()[0].tolist())
     lists, samples, seed = _test_lists(paths), params.evaluate.bootstrap_samples, params.common.seed
     hits = {system: hits_by_rank(texts, rows, catalog, num_ranks) for system, texts in lists.items()}
-    prompt_ids = [row["prompt_id"] for row in rows]
+    persons = [person_of(row) for row in rows]
     reasons = Counter(zip(quarantine["source"], quarantine["reason"], strict=True))
     html = render_report(
         profile=params.common.profile,
@@ -134,7 +134,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         training={stage: read_json(paths.metrics(stage)) for stage in ("sft", "rank_grpo")},
         evaluation=evaluation,
         plots={name: _read_plot(paths.plot(name)) for name in PLOTS},
-        ranks={system: rank_intervals(values, prompt_ids, samples, seed) for system, values in hits.items()},
+        ranks={system: rank_intervals(values, persons, samples, seed) for system, values in hits.items()},
         validated=_validated(paths, params.rank_grpo.validation_prompts),
         examples=_examples(rows, lists, params.report.num_examples, catalog, num_ranks),
         failures=_failures(rows, lists, hits, liked, params.report.num_failures, catalog),

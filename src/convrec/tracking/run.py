@@ -261,7 +261,8 @@ def end_pipeline_run(run_id: str, paths: Paths, status: str, whole: bool = True)
         run.set_tags(data_tags(paths))
         if status == "FINISHED" and whole:
             metrics = flatten(orjson.loads(paths.metrics("evaluate").read_bytes()))
-            run.log_metrics({f"test/{name.replace('.', '/')}": value for name, value in metrics.items()})
+            numbers = {name: value for name, value in metrics.items() if isinstance(value, int | float)}
+            run.log_metrics({f"test/{name.replace('.', '/')}": value for name, value in numbers.items()})
             for name in ("catalog", "train", "validation", "test"):
                 run.log_dataset(paths.catalog if name == "catalog" else paths.split(name), name)
             run.log_artifact(paths.report)

@@ -51,12 +51,12 @@ def attend_by_sequence(
 AttentionInterface.register(_NAME, attend_by_sequence)
 
 
-def drop_padding(model: PreTrainedModel) -> bool:
-    """Let a model read padding-free batches, and nothing else; return False where it cannot, and stays as it is.
+def drop_padding(model: PreTrainedModel) -> str | None:
+    """Let a model read padding-free batches, and nothing else; return why it cannot, where it stays as it is.
 
     It can where all its layers are full causal attention by SDPA.
     """
-    if attention_hindrance(model) is not None:
-        return False
-    model.set_attn_implementation(_NAME)
-    return True
+    hindrance = attention_hindrance(model)
+    if hindrance is None:
+        model.set_attn_implementation(_NAME)
+    return hindrance

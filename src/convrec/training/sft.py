@@ -1,5 +1,6 @@
 """Supervised training: TRL's SFTTrainer with the project's checkpoints and callbacks."""
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from convrec.training.cpu_head import use_cpu_head
 from convrec.training.finite import FiniteTrainer
 from convrec.training.padding_free import drop_padding
 from convrec.training.stopping import StopCallback, stoppable
+
+logger = logging.getLogger(__name__)
 
 
 class _Trainer(FiniteTrainer, SFTTrainer):
@@ -70,10 +73,12 @@ def train_sft(
         callbacks=[*callbacks, *stop, CompletionCallback()],
         peft_config=peft_config,
     )
-    # TRL's own option would not allow `max_length`. Several GPUs in one process share a batch by its rows.
-    if arguments.n_gpu <= 1 and drop_padding(model):
-        collator: Any = trainer.data_collator
-        collator.padding_free = True
+    # TRL's own option would not allow `max_length`.
+    collator: Any = trainer.data_collator
+    hindrance = "several GPUs of one process share them by rows" if arguments.n_gpu > 1 else drop_padding(model)
+    collator.padding_free = hindrance is None
+    if hindrance is not None:
+        logger.info("batches are padded: %s", hindrance)
     trainer.remove_callback(PrinterCallback)  # the history callback tells the progress
     checkpoint = last_checkpoint(folder)
     if checkpoint is not None and has_ended(checkpoint, checkpoint_step):

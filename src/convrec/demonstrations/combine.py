@@ -1,0 +1,193 @@
+"""Combine: the weights of several scores of the same conversations, fitted to what people liked.
+
+The likelihood of all that was liked is smooth and gives a start; it spends weight on the tail of the catalog, where no
+list reaches, so the weights then climb to the best NDCG, and only their common scale is fitted by likelihood again.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy import sparse
+from scipy.optimize import minimize
+
+from convrec.demonstrations.scores import BLOCK, Blocks, WeightedSum, flat_entries
+
+logger = logging.getLogger(__name__)
+
+_PENALTY = 1e-3  # of a squared weight: a term that says nothing gets weight 0
+_BEST = 100  # items of each term that lists are made of while the weights climb
+_STEPS = (0.0, 0.5, 0.7, 0.85, 1.2, 1.5, 2.0)
+_FIRST = 0.1  # what a weight of 0 is multiplied from
+_LEAST_GAIN = 1e-4  # of NDCG in a round over all weights
+
+
+class Weights(NamedTuple):
+    """The weight of each term, and the mean NDCG of the fitted rows with these and with those of the start, if any."""
+
+    values: dict[str, float]
+    ndcg: float | None
+    ndcg_before: float | None
+
+
+def loss_and_gradient(
+    weights: np.ndarray,
+    terms: Sequence[Blocks],
+    positives: sparse.csr_array,
+    excluded: Sequence[Sequence[int]],
+    rows: np.ndarray,
+) -> tuple[float, np.ndarray]:
+    """Return the negative multinomial log-likelihood of the positives, its mean over the rows, and its gradient.
+
+    The probabilities of a row are softmax(Σ weight · term) over the items that are not `excluded` for it. With n
+    positives, the gradient for a term is the sum of (n · probabilities - positives) ⊙ term.
+
+    Shape: weights (terms,); terms, positives (B, C); rows: indices of conversations.
+    """
+    total, gradient = 0.0, np.zeros(len(terms))
+    for start in range(0, len(rows), BLOCK):
+        block = rows[start : start + BLOCK]
+        values = [term.block(block) for term in terms]
+        scores = torch.zeros_like(values[0])
+        for weight, term in zip(weights.tolist(), values, strict=True):
+            scores.add_(term, alpha=weight)
+        for place, row in enumerate(block.tolist()):
+            scores[place, list(excluded[row])] = -torch.inf
+        positions, counts = (part.to(scores.device) for part in flat_entries(positives[block]))
+        log_probability = torch.log_softmax(scores, dim=1)
+        total -= (log_probability.view(-1)[positions] * counts).sum().item()
+        numbers = torch.from_numpy(positives[block].sum(axis=1)).to(scores)
+        residual = log_probability.exp_().mul_(numbers[:, None])
+        residual.view(-1)[positions] -= counts
+        gradient += [torch.sum(residual * term).item() for term in values]
+    return total / len(rows), gradient / len(rows)
+
+
+class _Pool(NamedTuple):
+    """The best items of each term for some rows: a list of few items is almost surely made of them.
+
+    Shape: values (rows, items, terms); closed (rows, items), -inf where an item may not be listed, or stands twice;
+    gains (rows, items), of an item over the best DCG of the row.
+    """
+
+    values: torch.Tensor
+    closed: torch.Tensor
+    gains: torch.Tensor
+    size: int
+
+    @classmethod
+    def of(
+        cls,
+        terms: Sequence[Blocks],
+        positives: sparse.csr_array,
+        excluded: Sequence[Sequence[int]],
+        rows: np.ndarray,
+        size: int,
+    ) -> "_Pool":
+        """Return the pool of the rows, each of which has a positive, for lists of `size` items."""
+        parts = []
+        ideal = np.cumsum(_discounts(size).numpy())
+        for start in range(0, len(rows), BLOCK):
+            block = rows[start : start + BLOCK]
+            scores = [term.block(block).cpu() for term in terms]
+            seen = torch.zeros_like(scores[0])
+            for place, row in enumerate(block.tolist()):
+                seen[place, list(excluded[row])] = -torch.inf
+            number = min(_BEST, seen.shape[1])
+            items = torch.cat([(value + seen).topk(number, dim=1).indices for value in scores], dim=1).sort(dim=1)[0]
+            twice = torch.zeros(items.shape)
+            twice[:, 1:][items[:, 1:] == items[:, :-1]] = -torch.inf
+            liked = torch.from_numpy((positives[block].toarray() > 0).astype(np.float32))
+            best = torch.from_numpy(ideal[np.minimum(liked.sum(dim=1).int().numpy(), size) - 1])
+            gathered = torch.stack([value.gather(1, items) for value in scores], dim=2)
+            parts.append((gathered, seen.gather(1, items) + twice, liked.gather(1, items) / best[:, None]))
+        values, closed, gains = (torch.cat(part) for part in zip(*parts, strict=True))
+        return cls(values, closed, gains, size)
+
+    def ndcg(self, weights: np.ndarray) -> float:
+        """Return the mean NDCG of the rows' lists."""
+        scores = self.values @ torch.from_numpy(weights).float() + self.closed
+        top = scores.topk(min(self.size, scores.shape[1]), dim=1).indices
+        return float((self.gains.gather(1, top) * _discounts(top.shape[1])).sum(dim=1).mean())
+
+    def climb(self, weights: np.ndarray) -> np.ndarray:
+        """Return weights of a higher NDCG, changed one at a time by the factors of `_STEPS` while that helps."""
+        best, reached = weights.copy(), self.ndcg(weights)
+        before = -1.0
+        while reached - before > _LEAST_GAIN:
+            before = reached
+            for place, factor in product(range(len(best)), _STEPS):
+                tried = best.copy()
+                tried[place] = (tried[place] or _FIRST) * factor
+                if (ndcg := self.ndcg(tried)) > reached:
+                    best, reached = tried, ndcg
+        return best
+
+
+def _discounts(size: int) -> torch.Tensor:
+    return 1 / torch.log2(torch.arange(size) + 2.0)
+
+
+def _most_likely(
+    terms: Sequence[Blocks],
+    start: np.ndarray,
+    positives: sparse.csr_array,
+    excluded: Sequence[Sequence[int]],
+    rows: np.ndarray,
+) -> np.ndarray:
+    """Return the weights, none negative, of the highest likelihood: a convex problem, solved by L-BFGS-B."""
+
+    def objective(weights: np.ndarray) -> tuple[float, np.ndarray]:
+        loss, gradient = loss_and_gradient(weights, terms, positives, excluded, rows)
+        return loss + _PENALTY * float(weights @ weights), gradient + 2 * _PENALTY * weights
+
+    return minimize(objective, start, jac=True, method="L-BFGS-B", bounds=[(0, None)] * len(terms)).x
+
+
+def _open(positives: sparse.csr_array, excluded: Sequence[Sequence[int]]) -> sparse.csr_array:
+    """Return the positives that are not excluded."""
+    lengths = [len(items) for items in excluded]
+    places = (
+        np.repeat(np.arange(len(excluded)), lengths),
+        np.array([i for items in excluded for i in items], dtype=int),
+    )
+    seen = sparse.csr_array((np.ones(sum(lengths), dtype=bool), places), shape=positives.shape)
+    left = (positives - positives.multiply(seen)).tocsr()
+    left.eliminate_zeros()
+    return left
+
+
+def fit_weights(
+    terms: Mapping[str, Blocks],
+    start: Mapping[str, float],
+    positives: sparse.csr_array,
+    excluded: Sequence[Sequence[int]],
+    rows: np.ndarray,
+    size: int,
+) -> Weights:
+    """Return the weights, none negative, that give lists of `size` items the best NDCG on some rows.
+
+    Rows without positives, and positives that are excluded, say nothing. Without any, or where no term is of use, the
+    weights are those of `start`, which has 0 for the terms that it lacks.
+
+    Shape: terms, positives (B, C); rows: indices of conversations.
+    """
+    positives = _open(positives, excluded)
+    rows = rows[np.diff(positives.indptr)[rows] > 0]
+    first, blocks = np.array([start.get(name, 0.0) for name in terms]), list(terms.values())
+    unfitted = Weights(dict(zip(terms, first.tolist(), strict=True)), None, None)
+    if not len(rows):
+        return unfitted
+    pool = _Pool.of(blocks, positives, excluded, rows, size)
+    weights = pool.climb(_most_likely(blocks, first, positives, excluded, rows))
+    (scale,) = _most_likely([WeightedSum(blocks, weights.tolist())], np.ones(1), positives, excluded, rows)
+    if not scale or not weights.any():
+        return unfitted
+    values = dict(zip(terms, (weights * scale).tolist(), strict=True))
+    ndcg, before = pool.ndcg(weights), pool.ndcg(first)
+    shown = ", ".join(f"{name} {value:.3f}" for name, value in values.items())
+    logger.info("weights fitted on %d prompts: %s; NDCG %.4f, before %.4f", len(rows), shown, ndcg, before)
+    return Weights(values, ndcg, before)
