@@ -313,6 +313,9 @@ class Demonstrations(Section):
     reflect: Reflect
     collaborative: Collaborative
     adjust: Adjust
+    ground_truth_first: bool = Field(
+        description="a training demonstration begins with the ground truth of its own prompt; then come the best others"
+    )
 
 
 class EmbeddedModel(Section):

@@ -350,13 +350,17 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     for name, split in grounded.items():
         top = _best(split, combined.scores(name), fit, catalog, common.list_length)
         lists = {"teacher": split.answers, **{step: _texts(best, catalog) for step, best in top.items()}}
-        check_demonstrations(lists["adjust"], split.prompts, catalog, common.list_length)
+        columns = {STEP_COLUMNS[step]: texts for step, texts in lists.items()}
+        if name == "train" and config.ground_truth_first:
+            first, _ = top_items(combined.scores(name), common.list_length, seen, fit.weight, fit.bias, positives)
+            columns[STEP_COLUMNS["adjust"]] = _texts(first, catalog)
+        check_demonstrations(columns[STEP_COLUMNS["adjust"]], split.prompts, catalog, common.list_length)
         sources = placed_by(split.remapped.sources.of(top["adjust"]), top["adjust"], top["reflect"])
         frame = pd.DataFrame(
             {
                 "prompt_id": [row["prompt_id"] for row in split.prompts],
                 "messages": [row["messages"] for row in split.prompts],
-                **{STEP_COLUMNS[step]: texts for step, texts in lists.items()},
+                **columns,
                 "sources": [[PLACED_BY[kind] for kind in kinds] for kinds in sources.tolist()],
                 "held_out": np.isin(np.arange(len(split.prompts)), held_out if name == "train" else []),
             }
