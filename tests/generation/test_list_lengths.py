@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from convrec.data.catalog import Catalog
-from convrec.generation.list_lengths import SAMPLE, check_length, list_lengths
+from convrec.errors import InputError
+from convrec.generation.list_lengths import SAMPLE, check_length, list_lengths, require_length
+from convrec.generation.lists import catalog_trie
 from tests.generation.vocabularies import FILMS, embedded
 
 CATALOG = Catalog([item for item in FILMS if str(item).isascii()])
@@ -28,3 +30,11 @@ def test_lists_that_would_be_cut_are_told(length, told, caplog):
         "and would be cut; set it to 32 or more"
     )
     assert [record.getMessage() for record in caplog.records] == [message] * told
+
+
+def test_constrained_lists_that_cannot_be_whole_are_refused():
+    trie = catalog_trie(CATALOG, embedded())
+    longest = trie.longest(5)
+    require_length("rank_grpo.max_completion_length", longest, trie, 5)
+    with pytest.raises(InputError, match=f"rank_grpo.max_completion_length = {longest - 1}: .* set it to {longest} or"):
+        require_length("rank_grpo.max_completion_length", longest - 1, trie, 5)

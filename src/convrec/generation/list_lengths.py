@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 
 from convrec.data.catalog import Catalog
+from convrec.errors import InputError
+from convrec.generation.constraint import CatalogTrie
 from convrec.parsing import format_list
 
 logger = logging.getLogger(__name__)
@@ -37,4 +39,14 @@ def check_length(name: str, max_completion_length: int, catalog: Catalog, tokeni
             size,
             lengths.max(),
             int(np.ceil(np.quantile(lengths, _FITS) / 32)) * 32,
+        )
+
+
+def require_length(name: str, max_completion_length: int, trie: CatalogTrie, size: int) -> None:
+    """Raise `InputError` where constrained lists of `size` items can take more tokens than the parameter allows."""
+    longest = trie.longest(size)
+    if longest > max_completion_length:
+        raise InputError(
+            f"{name} = {max_completion_length}: {size} items of the catalog can take {longest} tokens, and a "
+            f"constrained list must be whole; set it to {longest} or more"
         )

@@ -8,7 +8,8 @@ from datasets import Dataset
 
 from convrec.config import BaseModelStage, Params
 from convrec.data.conversations import build_prompt, distinct_prompts, read_rows
-from convrec.generation.list_lengths import check_length
+from convrec.generation.list_lengths import check_length, require_length
+from convrec.generation.lists import catalog_trie
 from convrec.paths import Paths
 from convrec.pretrained import load_model, load_tokenizer
 from convrec.stages.files import read_catalog, write_json, write_plot
@@ -102,8 +103,12 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         _copy_pretrained(params.base_model, paths)
     trust, catalog = params.base_model.trust_remote_code, read_catalog(paths.catalog)
     tokenizer = load_tokenizer(paths.model("base"), trust_remote_code=trust)
-    for name in ("rank_grpo", "evaluate"):  # they come hours later
-        length = getattr(params, name).max_completion_length
-        check_length(f"{name}.max_completion_length", length, catalog, tokenizer, params.common.list_length)
-    size = sum(file.stat().st_size for file in paths.model("base").glob("*.safetensors"))
-    write_json(paths.metrics("base_model"), {"megabytes": size / 1e6})
+    size, length = params.common.list_length, params.rank_grpo.max_completion_length
+    # These stages come hours later.
+    check_length("evaluate.max_completion_length", params.evaluate.max_completion_length, catalog, tokenizer, size)
+    if params.rank_grpo.constrained and params.rank_grpo.start == "sft":
+        require_length("rank_grpo.max_completion_length", length, catalog_trie(catalog, tokenizer), size)
+    else:
+        check_length("rank_grpo.max_completion_length", length, catalog, tokenizer, size)
+    num_bytes = sum(file.stat().st_size for file in paths.model("base").glob("*.safetensors"))
+    write_json(paths.metrics("base_model"), {"megabytes": num_bytes / 1e6})

@@ -17,6 +17,7 @@ from convrec.errors import InputError
 from convrec.evaluation.scoring import mean_scores, score_lists
 from convrec.generation.constraint import CatalogTrie
 from convrec.generation.engine import TransformersEngine
+from convrec.generation.list_lengths import require_length
 from convrec.generation.lists import catalog_trie, list_request
 from convrec.generation.prompts import TRUNCATED_SHARE, PromptBuilder
 from convrec.paths import Paths
@@ -185,11 +186,8 @@ def align(params: Params, paths: Paths, start: Start, folder: Path, record: Run)
     record.log_metrics({TRUNCATED_SHARE: prompts.report("the training split")})
     history = HistoryCallback(folder / "history.jsonl", record.log_metrics)
     trie = catalog_trie(catalog, tokenizer) if config.constrained else None
-    if trie is not None and trie.longest(common.list_length) > config.max_completion_length:
-        raise InputError(
-            f"rank_grpo.max_completion_length = {config.max_completion_length}: {common.list_length} items of the "
-            f"catalog can take {trie.longest(common.list_length)} tokens; raise it to that"
-        )
+    if trie is not None:
+        require_length("rank_grpo.max_completion_length", config.max_completion_length, trie, common.list_length)
     with refusals(config.rewards.model or start.model):
         kind: Any = PreferenceTrainer if config.algorithm in PREFERENCES else RankGRPOTrainer
         trainer: RankGRPOTrainer = kind(
