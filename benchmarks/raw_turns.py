@@ -22,11 +22,11 @@ import pandas as pd
 from convrec.config import load_params
 from convrec.data.catalog import build_catalog
 from convrec.data.quarantine import Quarantine
-from convrec.data.reddit_movie import read_reddit_movie
 from convrec.data.schemas import write_conversations
+from convrec.data.sources.reddit_movie import read_reddit_movie
 from convrec.data.titles import title_and_year
 from convrec.stages.data import prepare
-from tests.data.reddit_movie_sample import write_sample
+from tests.data.sources.reddit_movie_sample import write_sample
 
 MIN_UPVOTES = 1
 COLUMNS = ["conversation_id", "prompt_id", "date", "messages", "groundtruth", "seen_titles"]

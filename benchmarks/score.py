@@ -34,7 +34,7 @@ from rapidfuzz.distance import Levenshtein
 from benchmarks.plain_reward import plain_reward
 from convrec.data.catalog import Catalog, Item, build_catalog
 from convrec.data.quarantine import Quarantine
-from convrec.data.synthetic import embedded_rows
+from convrec.data.sources.synthetic import embedded_rows
 from convrec.evaluation.predictions import Settings, score_predictions
 from convrec.rl.rewards import RankReward
 

@@ -11,8 +11,8 @@ from trl import GRPOConfig, GRPOTrainer
 from benchmarks.timing import StepTimes
 from convrec.data.catalog import Catalog, build_catalog
 from convrec.data.quarantine import Quarantine
-from convrec.data.synthetic import embedded_rows
-from convrec.pretrained import load_tokenizer
+from convrec.data.sources.synthetic import embedded_rows
+from convrec.models.pretrained import load_tokenizer
 from convrec.rl.arguments import RankGRPOConfig
 from convrec.rl.rewards import RankReward
 from convrec.training.embedded import END, train_tokenizer

@@ -3,7 +3,7 @@
     python -m benchmarks.threads
 
 Each line is one way to wait, in processes of its own, the two surroundings in turn; the figures are medians. The
-default spins for long while a thread waits for the others; `convrec.threads` lets it spin shortly.
+default spins for long while a thread waits for the others; `convrec.hardware.threads` lets it spin shortly.
 """
 
 import os
@@ -12,7 +12,7 @@ import sys
 import time
 from statistics import median
 
-from convrec.threads import SPINS
+from convrec.hardware.threads import SPINS
 
 ROUNDS, TRIALS = 3, 3
 BATCH, TOKENS = 16, 135  # of the step: a prompt of 90 and a completion of 45

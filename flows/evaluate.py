@@ -46,7 +46,7 @@ def evaluate() -> str:
 
 
 def _check() -> None:
-    from convrec.registry import compared_versions
+    from convrec.registry.versions import compared_versions
 
     compared_versions()
     check_folder()

@@ -55,7 +55,7 @@ def promote(version: str | None = None, again: bool = False, approval_hours: flo
 
 
 def _check(version: str | None) -> None:
-    from convrec.promotion.promote import check_promotion
+    from convrec.registry.promote import check_promotion
 
     check_promotion(load_params(), Paths(), version)
     check_folder()

@@ -20,7 +20,7 @@ def rollback(to: str | None = None, by: str | None = None, reason: str = "") -> 
 
 
 def _check(to: str | None) -> None:
-    from convrec.promotion.promote import check_rollback
+    from convrec.registry.promote import check_rollback
 
     check_rollback(Paths(), to)
 

@@ -22,7 +22,7 @@ def register_checkpoint(parent_run: str | None) -> str:
 
     Raises `Unavailable` where the registry or its store is away, `NoSpace` or `InputError` where it cannot write.
     """
-    from convrec import registry
+    from convrec.registry import versions as registry
 
     try:
         return str(registry.register(load_params(), Paths(), parent_run).version)
@@ -39,7 +39,7 @@ def evaluate_versions() -> dict[str, dict[str, Any]]:
 
     Their lists are taken from the catalog. Raises `InputError` where there is no champion.
     """
-    from convrec.registry import compared_versions
+    from convrec.registry.versions import compared_versions
 
     versions = compared_versions()
     chosen = [part for uri in versions.values() for part in ("--model", uri)]
@@ -61,8 +61,8 @@ def decide_promotion(version: str | None, again: bool = False, approved_by: str 
 
 
 def _show(found: dict[str, Any]) -> dict[str, Any]:
-    from convrec.promotion.gates import AWAITING, Decision, decision_markdown, headline
-    from convrec.registry import MODEL_NAME, aliases_of
+    from convrec.registry.gates import AWAITING, Decision, decision_markdown, headline
+    from convrec.registry.versions import MODEL_NAME, aliases_of
     from convrec.tracking import connect, shown_address
 
     decision = Decision.from_json(found)
@@ -84,7 +84,7 @@ def _show(found: dict[str, Any]) -> dict[str, Any]:
 @task(task_run_name="refuse {version}", **PATIENT)
 def reject_version(version: str, by: str, reason: str) -> str:
     """Write down a person's refusal; return the decision in one line."""
-    from convrec.promotion.promote import reject
+    from convrec.registry.promote import reject
 
     return _show(reject(Paths(), version, by=by, reason=reason).to_json())["headline"]
 
@@ -92,7 +92,7 @@ def reject_version(version: str, by: str, reason: str) -> str:
 @task(task_run_name="roll back")
 def roll_back(to: str | None, by: str | None, reason: str) -> str:
     """Move the champion back; return what was done."""
-    from convrec.promotion.promote import rollback
+    from convrec.registry.promote import rollback
 
     move = rollback(Paths(), to, by=by, reason=reason)
     told = f"Version {move.to_version} is the champion again; version {move.from_version} was rolled back"

@@ -11,7 +11,7 @@ from hypothesis import settings
 from playwright.sync_api import Browser, sync_playwright
 
 from convrec.data.catalog import Catalog, Item
-from convrec.threads import limit_threads
+from convrec.hardware.threads import limit_threads
 from stack import Stack
 from stack.settings import PORTS
 from tests.tools import require

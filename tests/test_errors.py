@@ -8,8 +8,8 @@ import pytest
 from dvc.lock import LockError
 
 from convrec.cli import main
-from convrec.demonstrations.embedding import SentenceEmbedder
 from convrec.errors import InputError, NoSpace, Stopped, Unavailable, exit_status, outside_cause
+from convrec.similarity.embedding import SentenceEmbedder
 
 
 def _caused(error: Exception, cause: Exception) -> Exception:

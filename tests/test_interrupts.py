@@ -35,7 +35,7 @@ main()
         (["recommend", "x", "--model", "nowhere"], "convrec.commands", "convrec"),
         (["recommend", "x", "--model", "nowhere"], "torch", "convrec recommend"),
         (["recommend", "x", "--model", "nowhere"], "transformers", "convrec recommend"),
-        (["evaluate", "--model", "nowhere"], "convrec.evaluate_models", "convrec evaluate"),
+        (["evaluate", "--model", "nowhere"], "convrec.experiments.evaluate_models", "convrec evaluate"),
     ],
 )
 def test_ctrl_c_while_a_command_loads_ends_it_in_one_line(arguments, module, name):

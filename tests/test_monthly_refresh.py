@@ -8,7 +8,7 @@ import mlflow
 import pandas as pd
 import pytest
 
-from convrec.registry import CHAMPION, MODEL_NAME
+from convrec.registry.versions import CHAMPION, MODEL_NAME
 from tests.project import ROOT, SHRUNK, commit, make_project, run_in, set_params
 
 pytestmark = pytest.mark.pipeline

@@ -25,13 +25,13 @@ from urllib3.util import Retry
 from convrec.cli import main
 from convrec.commands.stage import STAGES
 from convrec.config import load_params
-from convrec.evaluate_checkpoints import evaluate_checkpoints
-from convrec.evaluate_models import evaluate_models
 from convrec.evaluation.systems import BASELINES
+from convrec.experiments.evaluate_checkpoints import evaluate_checkpoints
+from convrec.experiments.evaluate_models import evaluate_models
 from convrec.paths import Paths
-from convrec.promotion.measure import Contestant, compare
-from convrec.promotion.policy import load_policy
-from convrec.registry import CHALLENGER, CHAMPION, MODEL_NAME, download_version
+from convrec.registry.measure import Contestant, compare
+from convrec.registry.policy import load_policy
+from convrec.registry.versions import CHALLENGER, CHAMPION, MODEL_NAME, download_version
 from tests.project import NO_BASELINES, ROOT, SHRUNK, commit, make_project, run_in, set_params
 from tests.security.hostile import Mark
 

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from convrec.data.titles import is_clean
 from convrec.errors import EXIT_BAD_INPUT, EXIT_INTERRUPTED, InputError, causes, exit_status, leave, outside_cause
-from convrec.threads import limit_threads
+from convrec.hardware.threads import limit_threads
 
 
 def _set_up() -> None:

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from convrec.errors import InputError
+from convrec.files.yaml import read_yaml
 from convrec.paths import is_below
-from convrec.yaml_files import read_yaml
 
 LARGEST = 10**9  # of whole numbers whose size costs time alone, not memory
 Whole = Annotated[int, Field(le=LARGEST)]

@@ -5,10 +5,10 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from convrec.atomic import replaced, write_bytes
 from convrec.config import parse_params
 from convrec.errors import InputError
-from convrec.yaml_files import parse_yaml, read_commented_yaml, read_yaml
+from convrec.files.atomic import replaced, write_bytes
+from convrec.files.yaml import parse_yaml, read_commented_yaml, read_yaml
 
 FOLDER, BASE, TARGET = Path("profiles"), "embedded", Path("params.yaml")
 PREVIOUS = Path("params.previous.yaml")

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from convrec.data.catalog import Catalog, Item, build_catalog
 from convrec.data.catalog_files import load_catalog, read_rows
+from convrec.data.parsing import format_list, parse_line, parse_list
 from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import write_catalog
 from convrec.data.titles import fold
 from convrec.errors import InputError
-from convrec.parsing import format_list, parse_line, parse_list
 
 # Pieces that lists, years, files and alphabets trip over, drawn beside any text at all.
 PIECES = [

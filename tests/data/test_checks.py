@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from convrec.data.catalog import Catalog, Item
 from convrec.data.checks import check_rows, drop_leaks
+from convrec.data.matching import Truth, relevance
 from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import conform
-from convrec.matching import Truth, relevance
 
 CATALOG = Catalog(
     [

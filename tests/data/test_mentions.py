@@ -6,7 +6,7 @@ from convrec.data.catalog import Catalog, Item, build_catalog
 from convrec.data.conversations import messages_of, transcript
 from convrec.data.mentions import Mentions
 from convrec.data.quarantine import Quarantine
-from convrec.data.synthetic import embedded_rows, simulate
+from convrec.data.sources.synthetic import embedded_rows, simulate
 
 MENTIONS = Mentions(
     Catalog(

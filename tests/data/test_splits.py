@@ -7,7 +7,7 @@ import pytest
 
 from convrec.config import load_params
 from convrec.data.quarantine import Quarantine
-from convrec.data.sample import write_sample
+from convrec.data.sources.sample import write_sample
 from convrec.errors import InputError
 from convrec.profiles import apply_profile
 from convrec.stages.data import prepare

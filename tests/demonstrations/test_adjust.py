@@ -5,7 +5,7 @@ from scipy import sparse
 
 from convrec.demonstrations.adjust import Fit, fit_adjust, keep_if_better, likelihood_gradient
 from convrec.demonstrations.quality import popularity
-from convrec.demonstrations.scores import Scores, top_items
+from convrec.similarity.scores import Scores, top_items
 
 SETTINGS = {
     "epochs": 60,

@@ -3,7 +3,7 @@ import pytest
 from scipy import sparse
 
 from convrec.demonstrations.combine import fit_weights, loss_and_gradient
-from convrec.demonstrations.scores import BLOCK, sparse_scores
+from convrec.similarity.scores import BLOCK, sparse_scores
 
 ROWS, ITEMS = BLOCK + 300, 12
 

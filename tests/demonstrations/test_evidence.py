@@ -4,8 +4,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from convrec.demonstrations.embedding import TfidfEmbedder
 from convrec.demonstrations.evidence import EVIDENCE, Evidence, log_shares
+from convrec.similarity.embedding import TfidfEmbedder
 
 FILMS = [("Heat", 1995), ("Dune", 1984), ("Dune", 2021), ("Up", 2009), ("Alien", 1979)]
 WORDS = ["space horror", "a heist", "desert planet", "a heist in space", "balloons"]

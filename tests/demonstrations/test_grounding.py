@@ -1,8 +1,8 @@
 import pytest
 
 from convrec.data.catalog import Catalog, Item
+from convrec.data.parsing import parse_line
 from convrec.demonstrations.grounding import Grounder
-from convrec.parsing import parse_line
 
 FILMS = Catalog(
     [

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from convrec.data.parsing import parse_list
 from convrec.demonstrations.grounding import Grounder
 from convrec.demonstrations.quality import (
     PLACED_BY,
@@ -14,7 +15,6 @@ from convrec.demonstrations.quality import (
 )
 from convrec.demonstrations.remap import position_weights
 from convrec.errors import InputError
-from convrec.parsing import parse_list
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from convrec.demonstrations.reflect import parse_ratings, reflect
-from convrec.demonstrations.scores import Scores
+from convrec.similarity.scores import Scores
 
 NONE = float("nan")
 

@@ -3,11 +3,11 @@ import pytest
 
 from convrec.data.catalog import build_catalog
 from convrec.data.quarantine import Quarantine
-from convrec.data.synthetic import Taste, World, embedded_rows, simulate
+from convrec.data.sources.synthetic import Taste, World, embedded_rows, simulate
 from convrec.demonstrations.answers import parse_answer
-from convrec.demonstrations.embedding import TfidfEmbedder
 from convrec.demonstrations.grounding import Grounder
 from convrec.demonstrations.teacher import LLMTeacher, SimilarityTeacher, SimulatedTeacher
+from convrec.similarity.embedding import TfidfEmbedder
 from tests.demonstrations.chat_server import PROMPTS, ChatServer, client_of, completion, error, reported, sent
 
 MONTHS = ["2022-01", "2022-02", "2022-03"]

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from convrec.cli import main
 from convrec.data.catalog import Catalog, Item
 from convrec.data.catalog_files import open_catalog
+from convrec.data.matching import relevance
 from convrec.evaluation.comparison import KEYS
 from convrec.evaluation.predictions import Settings, score_predictions
 from convrec.evaluation.scoring import list_quality, score_lists
-from convrec.matching import relevance
 
 CATALOG = "title,year\nHeat,1995\nDune,1984\nDune,2021\nUp,2009\nAlien,1979\n"
 ROWS = [

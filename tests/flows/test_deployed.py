@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from convrec.registry import CHAMPION, MODEL_NAME
+from convrec.registry.versions import CHAMPION, MODEL_NAME
 from convrec.training.callbacks import read_history
 from stack import Stack
 from tests.flows.deployed import Deployed, wait_for

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from convrec.generation.constraint import CatalogTrie, ListRequest
-from convrec.pretrained import load_tokenizer
+from convrec.models.pretrained import load_tokenizer
 from convrec.training.embedded import make_model, train_tokenizer
 
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_layers": 2, "num_heads": 1, "num_key_value_heads": 1}

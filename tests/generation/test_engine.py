@@ -11,7 +11,7 @@ from convrec.errors import InputError
 from convrec.generation.constraint import ListRequest
 from convrec.generation.engine import TransformersEngine, token_ids
 from convrec.generation.lists import EngineOptions
-from convrec.pretrained import load_tokenizer
+from convrec.models.pretrained import load_tokenizer
 from tests.conftest import ROOT
 from tests.generation.random_model import MAX_NEW, PENALTIES, REQUESTS, make_random_model, make_trie, prompts_of
 

@@ -17,8 +17,8 @@ from convrec.errors import InputError
 from convrec.generation.engine import TransformersEngine
 from convrec.generation.journal import ListJournal
 from convrec.generation.lists import EngineOptions, Settings, check_constraint, model_lists
-from convrec.generation.models import standalone
-from convrec.pretrained import load_tokenizer
+from convrec.models.folders import standalone
+from convrec.models.pretrained import load_tokenizer
 from tests.conftest import ROOT
 from tests.generation.random_model import make_random_model, prompts_of
 

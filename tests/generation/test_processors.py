@@ -5,11 +5,11 @@ import torch
 from transformers import LogitsProcessor
 
 from convrec.data.catalog import Catalog
+from convrec.data.parsing import parse_list
 from convrec.errors import InputError
 from convrec.generation.constraint import CatalogTrie, ListRequest
 from convrec.generation.line_tokens import tokenize_lines
 from convrec.generation.processors import CatalogConstraint
-from convrec.parsing import parse_list
 from convrec.training.embedded import make_model
 from tests.generation.vocabularies import FILMS, TOKENIZERS, greedy_list
 

@@ -9,7 +9,7 @@ from trl import DPOConfig, DPOTrainer
 
 from convrec.errors import InputError
 from convrec.generation.lists import catalog_trie
-from convrec.pretrained import load_tokenizer
+from convrec.models.pretrained import load_tokenizer
 from convrec.rl.constrained import RolloutConstraint
 from convrec.rl.preference_trainer import PreferenceTrainer
 from convrec.training.checkpoints import CompletionCallback, last_checkpoint

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from convrec.generation.constraint import ListRequest
 from convrec.generation.lists import catalog_trie
 from convrec.generation.processors import CatalogConstraint
-from convrec.pretrained import load_tokenizer
+from convrec.models.pretrained import load_tokenizer
 from convrec.rl.preferences import PreferredLists, softmax_dpo_loss
 from convrec.training.embedded import END
 from tests.rl.tiny import CATALOG

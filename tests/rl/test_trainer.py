@@ -13,7 +13,8 @@ from trl import GRPOConfig, GRPOTrainer
 from convrec.data.catalog import Catalog
 from convrec.errors import InputError
 from convrec.generation.lists import catalog_trie
-from convrec.pretrained import load_tokenizer
+from convrec.models.finite import FiniteTrainer
+from convrec.models.pretrained import load_tokenizer
 from convrec.rl import trainer as trainer_module
 from convrec.rl.advantages import rank_advantages
 from convrec.rl.arguments import PUBLISHED, RankGRPOConfig
@@ -22,7 +23,6 @@ from convrec.rl.logprobs import sampled_log_probs
 from convrec.rl.rewards import GroundedReward, RankReward, rank_returns
 from convrec.rl.trainer import RankGRPOTrainer
 from convrec.training.embedded import END
-from convrec.training.finite import FiniteTrainer
 from tests.rl.tiny import (
     CATALOG,
     LINES,

@@ -13,7 +13,7 @@ from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from convrec.data.catalog import Catalog, Item
-from convrec.pretrained import load_tokenizer
+from convrec.models.pretrained import load_tokenizer
 from convrec.rl.arguments import RankGRPOConfig
 from convrec.rl.preference_trainer import PreferenceConfig, PreferenceTrainer
 from convrec.rl.rewards import RankReward

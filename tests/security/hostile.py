@@ -5,7 +5,7 @@ import pickle
 from pathlib import Path
 
 from convrec.training.embedded import make_model, train_tokenizer
-from tests.recommending import CATALOG, SIZES, WORDS
+from tests.serving.recommending import CATALOG, SIZES, WORDS
 
 CODE = """import pathlib
 pathlib.Path({marker!r}).touch()

@@ -9,10 +9,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from convrec.errors import InputError
-from convrec.generation.models import check_model
-from convrec.pretrained import load_model, load_tokenizer
+from convrec.models.folders import check_model
+from convrec.models.pretrained import load_model, load_tokenizer
 from convrec.training.embedded import make_model, train_tokenizer
-from tests.recommending import CATALOG, SIZES, WORDS
+from tests.serving.recommending import CATALOG, SIZES, WORDS
 
 
 @pytest.fixture(scope="module")

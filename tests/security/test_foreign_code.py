@@ -9,17 +9,17 @@ import pytest
 from transformers import dynamic_module_utils
 
 from convrec.config import load_params
-from convrec.demonstrations.embedding import SentenceEmbedder
 from convrec.errors import InputError
 from convrec.generation.engine import TransformersEngine
 from convrec.generation.lists import EngineOptions
-from convrec.generation.models import find_model
+from convrec.models.folders import find_model
+from convrec.models.pretrained import load_config, load_model, load_tokenizer
 from convrec.paths import Paths
-from convrec.pretrained import load_config, load_model, load_tokenizer
-from convrec.recommender import Recommender, open_recommender
+from convrec.serving.recommender import Recommender, open_recommender
+from convrec.similarity.embedding import SentenceEmbedder
 from convrec.stages import base_model
-from tests.recommending import CATALOG, SETTINGS
 from tests.security.hostile import save_model_with_code, save_plain_model, save_tokenizer_with_code
+from tests.serving.recommending import CATALOG, SETTINGS
 
 PARAMETER = "set base_model.trust_remote_code to true"
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from convrec.config import load_params, parse_params
 from convrec.errors import InputError
-from convrec.evaluate_models import evaluation_name
+from convrec.experiments.evaluate_models import evaluation_name
+from convrec.files.yaml import read_yaml
 from convrec.paths import inside, is_below
-from convrec.registry import read_version
+from convrec.registry.versions import read_version
 from convrec.training.launch import is_launched, launch
 from convrec.versions.fetch import fetch
-from convrec.yaml_files import read_yaml
 
 HOSTILE = ["../x", "a/../../x", "/etc/passwd", "..", "..\\x", "", "a\0b"]
 

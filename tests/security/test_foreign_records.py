@@ -15,7 +15,7 @@ from convrec.errors import InputError
 from convrec.versions import record as versions
 from convrec.versions.restore import restore
 from convrec.versions.trust import check_contents, check_names
-from tests.test_yaml_files import BOMB
+from tests.files.test_yaml import BOMB
 from tests.versions.test_restore import RAW, _commit, _is_first, _refused, history, past  # noqa: F401  (two are fixtures)
 
 FILE = f"{RAW}.dvc"

@@ -14,17 +14,17 @@ from mlflow.models import Model
 from safetensors.torch import save_file
 
 from convrec.data.catalog_files import read_rows
-from convrec.demonstrations.embedding import SentenceEmbedder
 from convrec.errors import InputError
-from convrec.generation.models import check_model
-from convrec.pretrained import load_model
-from convrec.recommender import open_recommender
+from convrec.models.folders import check_model
+from convrec.models.pretrained import load_model
+from convrec.serving.recommender import open_recommender
+from convrec.similarity.embedding import SentenceEmbedder
 from convrec.training.start import resolve_start
-from tests.demonstrations.test_embedding import _make_model
-from tests.recommending import CATALOG
-from tests.registered import SETTINGS
+from tests.registry.registered import SETTINGS
 from tests.rl.tiny import make_tiny_model, tiny_trainer
 from tests.security.hostile import Mark, hostile_pickle, save_plain_model
+from tests.serving.recommending import CATALOG
+from tests.similarity.test_embedding import _make_model
 
 SOURCE = Path("src/convrec")
 
@@ -58,9 +58,9 @@ def test_nothing_in_the_library_unpickles_or_runs_text():
         name, calls = path.relative_to(SOURCE).as_posix(), _calls(path)
         assert not calls & unsafe, name
         assert not any(call.endswith(endings) for call in calls), name
-        assert "import yaml" not in path.read_text(encoding="utf-8"), f"{name}: use convrec.yaml_files.read_yaml"
-        if name not in ("pretrained.py", "training/export.py"):
-            assert not any(call.endswith(".from_pretrained") for call in calls), f"{name}: use convrec.pretrained"
+        assert "import yaml" not in path.read_text(encoding="utf-8"), f"{name}: use files/yaml.py"
+        if name not in ("models/pretrained.py", "models/export.py"):
+            assert not any(call.endswith(".from_pretrained") for call in calls), f"{name}: use models/pretrained.py"
 
 
 def test_the_mark_is_left_where_a_pickle_is_loaded(marker):

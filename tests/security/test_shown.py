@@ -7,14 +7,14 @@ import pytest
 import uvicorn
 from fastapi.testclient import TestClient
 
-from convrec.app import server
-from convrec.app.server import make_app
 from convrec.data.catalog import Catalog, Item
 from convrec.demonstrations.answers import Answer, Dropped
+from convrec.demonstrations.responses import _lines
 from convrec.errors import InputError
-from convrec.recommender import Recommendation, as_table
-from convrec.responses import _lines
-from tests.recommending import CATALOG, make_recommender
+from convrec.serving.app import server
+from convrec.serving.app.server import make_app
+from convrec.serving.recommender import Recommendation, as_table
+from tests.serving.recommending import CATALOG, make_recommender
 
 TITLE = "<img src=x onerror=\"document.title='owned'\">"
 LOCAL = ("127.0.0.1", "localhost", "[::1]")

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from convrec.config import load_params
 from convrec.data.catalog import Catalog, Item, build_catalog
+from convrec.data.parsing import parse_list
 from convrec.data.quarantine import Quarantine
-from convrec.data.synthetic import embedded_rows
-from convrec.parsing import parse_list
-from convrec.pretrained import load_tokenizer
+from convrec.data.sources.synthetic import embedded_rows
+from convrec.models.pretrained import load_tokenizer
 from convrec.training.callbacks import read_history
 from convrec.training.checkpoints import clear_finished, last_checkpoint, mark_finished, training_folder
 from convrec.training.embedded import catalog_cards, catalog_pages, make_model, page_budget, train_tokenizer

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from convrec.data.titles import normalise
 from convrec.errors import InputError
+from convrec.text import WIDTH, cut, listing, plain
 from convrec.versions.catalog_diff import diff_catalogs
 from convrec.versions.conversation_diff import diff_conversations
 from convrec.versions.diff import diff
-from convrec.versions.terminal import WIDTH, cut, listing, plain
 
 SPLITS = ("train", "validation", "test")
 

@@ -18,10 +18,10 @@ from mlflow.utils.validation import _validate_tag
 
 from convrec import tracking
 from convrec.errors import InputError, Unavailable, outside_cause
+from convrec.files.yaml import read_yaml
 from convrec.paths import Paths
 from convrec.versions import record as versions
 from convrec.versions.restore import restore
-from convrec.yaml_files import read_yaml
 
 GRAPH = f"""stages:
   data:

@@ -5,8 +5,8 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from convrec.atomic import check_target, write_text
 from convrec.commands import add_command, whole_number
+from convrec.files.atomic import check_target, write_text
 
 
 def extend(data: argparse.ArgumentParser) -> None:
@@ -69,7 +69,7 @@ def _restore(options: argparse.Namespace) -> None:
 
 
 def _sample(options: argparse.Namespace) -> None:
-    from convrec.data.sample import write_sample
+    from convrec.data.sources.sample import write_sample
 
     written = write_sample(options.folder, options.until, options.conversations, options.seed)
     print(f"{options.folder}: {len(written)} new files: {', '.join(path.name for path in written) or 'none'}")

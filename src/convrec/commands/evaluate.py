@@ -89,7 +89,7 @@ def _evaluate(options: argparse.Namespace) -> None:
         raise InputError(f"--every {options.every}: give 1 or more, and --checkpoints")
     if options.constrained and not options.model:
         raise InputError("--constrained: give --model, too; checkpoints are scored as training scores them")
-    from convrec.evaluate_models import evaluate_models, print_evaluations, with_options
+    from convrec.experiments.evaluate_models import evaluate_models, print_evaluations, with_options
 
     params = with_options(load_params(), options.max_prompts, options.engine)
     if options.model:
@@ -97,7 +97,7 @@ def _evaluate(options: argparse.Namespace) -> None:
         if not options.json:
             print_evaluations(results)
     else:
-        from convrec.evaluate_checkpoints import evaluate_checkpoints, print_checkpoints
+        from convrec.experiments.evaluate_checkpoints import evaluate_checkpoints, print_checkpoints
 
         stages = options.checkpoints.split(",")
         split = options.split or "validation"

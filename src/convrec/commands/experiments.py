@@ -42,13 +42,13 @@ def _profile(options: argparse.Namespace) -> None:
 
 
 def _compare(options: argparse.Namespace) -> None:
-    from convrec.compare import compare
+    from convrec.experiments.compare import compare
 
     page = compare(load_params(), Paths(), options.algorithms.split(","), options.seeds, options.steps)
     print(f"Curves: {page}")
 
 
 def _ablate(options: argparse.Namespace) -> None:
-    from convrec.ablation import ablate
+    from convrec.experiments.ablation import ablate
 
     print(f"As JSON: {ablate(load_params(), Paths(), options.seeds)}")

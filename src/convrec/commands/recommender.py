@@ -43,7 +43,7 @@ def add(commands: Any) -> None:
 
 
 def _recommend(options: argparse.Namespace) -> None:
-    from convrec.recommender import as_json, as_table, open_recommender
+    from convrec.serving.recommender import as_json, as_table, open_recommender
 
     said = _read_stdin() if options.conversation == "-" else options.conversation
     recommender = open_recommender(options.model)
@@ -59,8 +59,8 @@ def _read_stdin() -> str:
 
 
 def _chat(options: argparse.Namespace) -> None:
-    from convrec.recommender import open_recommender
-    from convrec.session import Session
+    from convrec.serving.recommender import open_recommender
+    from convrec.serving.session import Session
 
     try:
         recommender = open_recommender(options.model)
@@ -77,6 +77,6 @@ def _chat(options: argparse.Namespace) -> None:
 
 
 def _app(options: argparse.Namespace) -> None:
-    from convrec.app.server import serve
+    from convrec.serving.app.server import serve
 
     serve(options.model, options.challenger, options.host, options.port)

@@ -58,8 +58,8 @@ def _promote(options: argparse.Namespace) -> int:
             raise InputError(f"--{name.replace('_', '-')}: not with {'--reject' if options.reject else '--unlock'}")
     from convrec.config import load_params
     from convrec.paths import Paths
-    from convrec.promotion.gates import ALREADY
-    from convrec.promotion.promote import promote, reject, release_lock
+    from convrec.registry.gates import ALREADY
+    from convrec.registry.promote import promote, reject, release_lock
 
     if options.unlock:
         print(release_lock(Paths()))
@@ -87,7 +87,7 @@ def _promote(options: argparse.Namespace) -> int:
 
 
 def _print_decision(decision: Any) -> None:
-    from convrec.promotion.gates import gate_rows, headline
+    from convrec.registry.gates import gate_rows, headline
 
     if decision.gates:
         _print_table(("gate", "figure", "limit", "outcome", "detail"), gate_rows(decision), right=(1,))
@@ -113,7 +113,7 @@ def _rollback(options: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from convrec.paths import Paths
-    from convrec.promotion.promote import rollback
+    from convrec.registry.promote import rollback
 
     move = rollback(Paths(), options.to, by=options.by, reason=options.reason)
     if options.json:
@@ -124,7 +124,7 @@ def _rollback(options: argparse.Namespace) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from convrec.promotion.listing import COLUMNS, list_versions
+    from convrec.registry.listing import COLUMNS, list_versions
 
     rows = list_versions()
     if options.json:
@@ -141,7 +141,7 @@ def _list(options: argparse.Namespace) -> int:
 def _register(options: argparse.Namespace) -> int:
     from convrec.config import load_params
     from convrec.paths import Paths
-    from convrec.registry import MODEL_NAME, register
+    from convrec.registry.versions import MODEL_NAME, register
 
     version = register(load_params(), Paths(), None, options.stage)
     print(f"{MODEL_NAME} version {version.version}: {', '.join(version.aliases) or 'no alias'}")
@@ -151,7 +151,7 @@ def _register(options: argparse.Namespace) -> int:
 def _prune(options: argparse.Namespace) -> int:
     from dataclasses import asdict
 
-    from convrec.retention import prune
+    from convrec.registry.retention import prune
 
     fates = prune(options.keep, "convrec registry prune", options.yes)
     if options.json:

@@ -44,7 +44,7 @@ def _grounding(options: argparse.Namespace) -> tuple[float, float]:
 def _parse(options: argparse.Namespace) -> None:
     """Run `parse`; a reader that stops early, such as `head`, is no error."""
     grounding = _grounding(options)
-    from convrec.responses import print_parsed
+    from convrec.demonstrations.responses import print_parsed
 
     try:
         for line in print_parsed(options.responses, options.catalog, grounding, options.out):
@@ -58,7 +58,7 @@ def _remap(options: argparse.Namespace) -> None:
     grounding = _grounding(options)
     if not 0 <= options.conversation_weight < float("inf"):
         raise InputError(f"--conversation-weight {options.conversation_weight}: give a number from 0")
-    from convrec.responses import remap_responses
+    from convrec.demonstrations.responses import remap_responses
 
     print(
         remap_responses(

@@ -10,10 +10,10 @@ from typing import Any
 from convrec.commands import add_command, data, evaluate
 from convrec.config import load_params
 from convrec.errors import InputError, Stopped
+from convrec.files.yaml import read_yaml
 from convrec.paths import Paths
 from convrec.training.launch import end_processes, is_launched, is_main_process, launch
 from convrec.workspaces import hold_stage
-from convrec.yaml_files import read_yaml
 
 STAGES = ("data", "demonstrations", "base_model", "sft", "rank_grpo", "evaluate", "report")
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from convrec.data.matching import Truth
 from convrec.errors import InputError
-from convrec.matching import Truth
 
 ROLES = {  # and the other names that data sets have for them
     "user": ("human", "seeker", "customer"),

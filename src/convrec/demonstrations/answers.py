@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from convrec.data.catalog import Catalog
-from convrec.data.titles import WRITTEN_YEARS
-from convrec.parsing import (
+from convrec.data.parsing import (
     MAX_LINE,
     MAX_TITLE,
     NUMBER,
@@ -21,6 +20,7 @@ from convrec.parsing import (
     unmarked,
     with_credit,
 )
+from convrec.data.titles import WRITTEN_YEARS
 
 _HEADING = re.compile(r"^#{1,6}\s+\S")
 _USER_TURN = re.compile(

@@ -14,7 +14,7 @@ import torch
 from scipy import sparse
 from scipy.optimize import minimize
 
-from convrec.demonstrations.scores import BLOCK, Blocks, WeightedSum, flat_entries
+from convrec.similarity.scores import BLOCK, Blocks, WeightedSum, flat_entries
 
 logger = logging.getLogger(__name__)
 

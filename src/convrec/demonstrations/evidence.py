@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from convrec.collaborative import ItemKnn, Likes, Named
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import month_of
-from convrec.demonstrations.embedding import Embedder
-from convrec.demonstrations.scores import BLOCK, Scores, sparse_scores
-from convrec.neighbours import Neighbours
+from convrec.similarity.collaborative import ItemKnn, Likes, Named
+from convrec.similarity.embedding import Embedder
+from convrec.similarity.neighbours import Neighbours
+from convrec.similarity.scores import BLOCK, Scores, sparse_scores
 
 logger = logging.getLogger(__name__)
 

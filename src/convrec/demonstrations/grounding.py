@@ -10,8 +10,8 @@ from rapidfuzz import fuzz, process
 from rapidfuzz.distance import OSA
 
 from convrec.data.catalog import YEAR_TOLERANCE, Catalog
+from convrec.data.parsing import Entry
 from convrec.data.titles import fold, normalise, without_article
-from convrec.parsing import Entry
 
 Kind = Literal["exact", "normalised", "fuzzy", "truncated"]
 KINDS: tuple[Kind, ...] = ("exact", "normalised", "fuzzy", "truncated")

@@ -8,10 +8,10 @@ import numpy as np
 from scipy import sparse
 
 from convrec.data.catalog import Catalog
-from convrec.demonstrations.embedding import Embedder
+from convrec.data.parsing import Entry
 from convrec.demonstrations.grounding import KINDS, Grounder, Match
-from convrec.demonstrations.scores import Matrix, Mixture, Scores
-from convrec.parsing import Entry
+from convrec.similarity.embedding import Embedder
+from convrec.similarity.scores import Matrix, Mixture, Scores
 
 SOURCES = (*KINDS, "semantic")
 

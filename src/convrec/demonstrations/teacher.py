@@ -8,14 +8,14 @@ import numpy as np
 
 from convrec.data.catalog import Catalog, Item
 from convrec.data.conversations import named_titles, transcript
-from convrec.data.dialogue import add_typos
-from convrec.data.synthetic import Taste, World
+from convrec.data.sources.dialogue import add_typos
+from convrec.data.sources.synthetic import Taste, World
 from convrec.data.titles import line
 from convrec.demonstrations.chat import ChatClient
-from convrec.demonstrations.embedding import Embedder
 from convrec.demonstrations.reflect import parse_ratings
-from convrec.demonstrations.scores import Matrix
 from convrec.demonstrations.teacher_prompts import Prompts
+from convrec.similarity.embedding import Embedder
+from convrec.similarity.scores import Matrix
 
 logger = logging.getLogger(__name__)
 

@@ -12,18 +12,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from convrec.collaborative import Ease, ItemKnn, Likes, Named, best_items
 from convrec.config import Params
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import distinct_prompts
-from convrec.demonstrations.embedding import Embedder, make_embedder
-from convrec.device import pick_device
+from convrec.data.parsing import format_list
 from convrec.evaluation.als import Als
 from convrec.evaluation.beyond_accuracy import mentions
 from convrec.evaluation.scoring import score_lists
 from convrec.evaluation.systems import Baseline
-from convrec.neighbours import Neighbours
-from convrec.parsing import format_list
+from convrec.hardware.device import pick_device
+from convrec.similarity.collaborative import Ease, ItemKnn, Likes, Named, best_items
+from convrec.similarity.embedding import Embedder, make_embedder
+from convrec.similarity.neighbours import Neighbours
 
 logger = logging.getLogger(__name__)
 

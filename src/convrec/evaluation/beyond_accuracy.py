@@ -12,7 +12,7 @@ from scipy import sparse
 
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import truths
-from convrec.parsing import parse_list
+from convrec.data.parsing import parse_list
 
 Row = dict[str, Any]
 

@@ -8,9 +8,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from convrec.data.catalog import Catalog
+from convrec.data.matching import Truth, relevance
+from convrec.data.parsing import parse_list
 from convrec.data.titles import fold
-from convrec.matching import Truth, relevance
-from convrec.parsing import parse_list
 
 Status = Literal["hit", "seen", "outside", "blank", "repeated", "unscored", "miss"]
 

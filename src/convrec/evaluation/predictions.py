@@ -16,14 +16,14 @@ from rich.table import Table
 
 from convrec.data.catalog import Catalog, Entry
 from convrec.data.json_keys import repeated_key
+from convrec.data.lists import WrittenList, read_list
+from convrec.data.matching import UNKNOWN, Protocol, Truth, make_target
+from convrec.data.parsing import make_entry, parse_line
 from convrec.data.rows import usable_item
 from convrec.data.titles import line, usable_id
 from convrec.errors import InputError
 from convrec.evaluation.comparison import KEYS, Interval, mean_intervals
 from convrec.evaluation.scoring import RowScore, score_row, score_table
-from convrec.lists import WrittenList, read_list
-from convrec.matching import UNKNOWN, Protocol, Truth, make_target
-from convrec.parsing import make_entry, parse_line
 
 logger = logging.getLogger("convrec.score")
 

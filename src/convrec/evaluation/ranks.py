@@ -8,8 +8,8 @@ import pandas as pd
 
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import truths
+from convrec.data.matching import relevance
 from convrec.evaluation.comparison import mean_intervals
-from convrec.matching import relevance
 
 
 def hits_by_rank(

@@ -9,13 +9,13 @@ import pandas as pd
 
 from convrec.data.catalog import YEAR_TOLERANCE, Catalog
 from convrec.data.conversations import person_of, truths
+from convrec.data.lists import WrittenList, read_list
+from convrec.data.matching import Protocol, Target, judge, make_target
 from convrec.data.openings import openings
+from convrec.data.parsing import parse_line
 from convrec.data.titles import fold
 from convrec.evaluation.comparison import KEYS
 from convrec.evaluation.metrics import hit_rate, ndcg, recall, reciprocal_rank
-from convrec.lists import WrittenList, read_list
-from convrec.matching import Protocol, Target, judge, make_target
-from convrec.parsing import parse_line
 
 
 class Quality(NamedTuple):

@@ -127,7 +127,7 @@ class TransformersEngine(Engine):
         trust_remote_code: bool = False,
     ) -> "TransformersEngine":
         """Return the engine of a Hugging Face folder on this device, in the type that its weights are saved in."""
-        from convrec.pretrained import load_model, load_tokenizer  # noqa: PLC0415  (10 s to import)
+        from convrec.models.pretrained import load_model, load_tokenizer  # noqa: PLC0415  (10 s to import)
 
         tokenizer = load_tokenizer(path, trust_remote_code=trust_remote_code)
         model = load_model(path, trust_remote_code=trust_remote_code, dtype="auto")

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from convrec.data.catalog import Catalog
+from convrec.data.parsing import format_list
 from convrec.errors import InputError
 from convrec.generation.constraint import CatalogTrie
-from convrec.parsing import format_list
 
 logger = logging.getLogger(__name__)
 

@@ -10,17 +10,17 @@ from typing import Any, Literal, NamedTuple
 
 from convrec.config import Params
 from convrec.data.catalog import Catalog
-from convrec.device import pick_device
 from convrec.errors import InputError
-from convrec.fingerprint import fingerprint
+from convrec.files.fingerprint import fingerprint
 from convrec.generation.constraint import CatalogTrie, ListRequest
 from convrec.generation.engine import Engine, TransformersEngine, token_ids
 from convrec.generation.journal import ListJournal, request_digest
-from convrec.generation.models import model_files, standalone
 from convrec.generation.prompts import PromptBuilder
 from convrec.generation.vllm_engine import VllmEngine, require_vllm
+from convrec.hardware.device import pick_device
+from convrec.models.folders import model_files, standalone
+from convrec.models.pretrained import load_tokenizer
 from convrec.paths import CHECKPOINTS
-from convrec.pretrained import load_tokenizer
 
 logger = logging.getLogger(__name__)
 

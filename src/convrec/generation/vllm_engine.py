@@ -66,7 +66,7 @@ class VllmEngine(Engine):
         """
         from vllm import LLM  # noqa: PLC0415  (not on every machine)
 
-        from convrec.pretrained import load_config, load_tokenizer  # noqa: PLC0415  (slow)
+        from convrec.models.pretrained import load_config, load_tokenizer  # noqa: PLC0415  (slow)
 
         tokenizer = load_tokenizer(path, trust_remote_code=trust_remote_code)
         config = load_config(path, trust_remote_code=trust_remote_code)

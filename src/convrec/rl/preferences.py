@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from convrec.data.catalog import Catalog
+from convrec.data.matching import Truth
 from convrec.generation.line_tokens import generation_prompt, tokenize_lines
-from convrec.matching import Truth
 
 
 def softmax_dpo_loss(log_ratios: torch.Tensor, beta: float) -> torch.Tensor:

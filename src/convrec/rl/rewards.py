@@ -7,9 +7,9 @@ from typing import Any, Literal
 import torch
 
 from convrec.data.catalog import YEAR_TOLERANCE, Catalog
+from convrec.data.lists import read_list
+from convrec.data.matching import Truth, make_target
 from convrec.evaluation.scoring import Quality, RowScore, score_row
-from convrec.lists import read_list
-from convrec.matching import Truth, make_target
 
 Returns = Literal["exp_inf", "exp", "log"]
 _LIST_METRICS = {

@@ -7,8 +7,8 @@ from typing import Any
 from transformers import TrainerCallback
 
 from convrec.data.catalog import Catalog
-from convrec.matching import Truth
-from convrec.parsing import parse_list
+from convrec.data.matching import Truth
+from convrec.data.parsing import parse_list
 from convrec.rl.rewards import completion_text
 
 _SHOWN = 4  # lists of one group

@@ -13,6 +13,7 @@ from accelerate.utils import gather
 from trl import GRPOTrainer
 from trl.models.utils import unwrap_model_for_generation
 
+from convrec.models.finite import FiniteTrainer
 from convrec.rl.advantages import rank_advantages
 from convrec.rl.arguments import RankGRPOConfig
 from convrec.rl.batches import cut, micro_batches, padding_share
@@ -26,7 +27,6 @@ from convrec.rl.rewards import rank_returns
 from convrec.rl.rollouts import beam_config, generate_groups
 from convrec.rl.segmentation import attach_eos, list_ends, newline_counts, segment_ranks
 from convrec.rl.shared_prompts import share_prompts
-from convrec.training.finite import FiniteTrainer
 
 logger = logging.getLogger(__name__)
 

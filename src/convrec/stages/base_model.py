@@ -10,14 +10,14 @@ from convrec.config import BaseModelStage, Params
 from convrec.data.conversations import build_prompt, distinct_prompts, read_rows
 from convrec.generation.list_lengths import check_length, require_length
 from convrec.generation.lists import catalog_trie
+from convrec.models.export import export_model, write_model
+from convrec.models.pretrained import load_model, load_tokenizer
 from convrec.paths import Paths
-from convrec.pretrained import load_model, load_tokenizer
 from convrec.stages.files import read_catalog, write_json, write_plot
 from convrec.tracking import Run
 from convrec.training.callbacks import HistoryCallback, read_history
 from convrec.training.checkpoints import mark_finished, training_folder
 from convrec.training.embedded import END, catalog_cards, catalog_pages, make_model, page_budget, train_tokenizer
-from convrec.training.export import export_model, write_model
 from convrec.training.sft import train_sft
 
 logger = logging.getLogger(__name__)

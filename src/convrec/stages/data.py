@@ -16,18 +16,18 @@ from convrec.data.conversations import (
     split_by_month,
     with_repeatable,
 )
-from convrec.data.files import read_files
-from convrec.data.histories import SHIPPED, Sizes
-from convrec.data.interaction_log import Feedback
-from convrec.data.interactions import read_interactions
 from convrec.data.leakage import find_leaks
 from convrec.data.quarantine import Quarantine
-from convrec.data.reddit import read_reddit
-from convrec.data.reddit_movie import read_reddit_movie
-from convrec.data.redial import read_redial
 from convrec.data.schemas import conform, write_catalog, write_conversations
+from convrec.data.sources.files import read_files
+from convrec.data.sources.histories import SHIPPED, Sizes
+from convrec.data.sources.interaction_log import Feedback
+from convrec.data.sources.interactions import read_interactions
+from convrec.data.sources.reddit import read_reddit
+from convrec.data.sources.reddit_movie import read_reddit_movie
+from convrec.data.sources.redial import read_redial
+from convrec.data.sources.synthetic import embedded_rows, simulate
 from convrec.data.statistics import describe
-from convrec.data.synthetic import embedded_rows, simulate
 from convrec.errors import InputError
 from convrec.paths import Paths
 from convrec.stages.files import write_json, write_plot

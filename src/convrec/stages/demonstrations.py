@@ -13,14 +13,14 @@ from scipy import sparse
 from convrec.config import Params
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import distinct_prompts, month_of, read_rows, transcript, truths, write_rows
-from convrec.data.synthetic import Taste, World
+from convrec.data.parsing import Entry, format_list
+from convrec.data.sources.synthetic import Taste, World
 from convrec.demonstrations.adjust import Fit, fit_adjust, keep_if_better
 from convrec.demonstrations.answers import parse_answer
 from convrec.demonstrations.calls import CallStore
 from convrec.demonstrations.chat import Budget, ChatClient
 from convrec.demonstrations.combine import Weights, fit_weights
 from convrec.demonstrations.describe import Describer
-from convrec.demonstrations.embedding import Embedder, make_embedder
 from convrec.demonstrations.evidence import EVIDENCE, Evidence
 from convrec.demonstrations.grounding import Grounder
 from convrec.demonstrations.quality import (
@@ -34,15 +34,15 @@ from convrec.demonstrations.quality import (
 )
 from convrec.demonstrations.reflect import Reflected, reflect
 from convrec.demonstrations.remap import Remapped, remap, titles_alone
-from convrec.demonstrations.scores import Blocks, WeightedSum, sparse_scores, top_items
 from convrec.demonstrations.teacher import LLMTeacher, SimilarityTeacher, SimulatedTeacher, Teacher
 from convrec.demonstrations.teacher_prompts import Prompts
-from convrec.device import pick_device
 from convrec.errors import InputError
 from convrec.evaluation.comparison import mean_interval
 from convrec.evaluation.scoring import mean_scores, score_lists
-from convrec.parsing import Entry, format_list
+from convrec.hardware.device import pick_device
 from convrec.paths import Paths
+from convrec.similarity.embedding import Embedder, make_embedder
+from convrec.similarity.scores import Blocks, WeightedSum, sparse_scores, top_items
 from convrec.stages.files import STEP_COLUMNS, read_catalog, write_json, write_plot
 from convrec.tracking import Run, flatten
 

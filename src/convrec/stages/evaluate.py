@@ -10,7 +10,7 @@ import pandas as pd
 from convrec.config import Params
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_rows, write_rows
-from convrec.demonstrations.embedding import TfidfEmbedder
+from convrec.data.parsing import format_list
 from convrec.evaluation.baselines import Answers, Options, baseline_lists
 from convrec.evaluation.beyond_accuracy import coverage, describe_lists, mentions, recommended
 from convrec.evaluation.comparison import KEYS, Interval, mean_intervals, paired_interval, ratio_interval
@@ -19,8 +19,8 @@ from convrec.evaluation.slices import slice_rows, slice_scores
 from convrec.evaluation.systems import BASELINES, CONSTRAINED
 from convrec.generation.lists import EngineOptions, Settings, check_constraint, model_lists
 from convrec.generation.prompts import TRUNCATED_SHARE
-from convrec.parsing import format_list
 from convrec.paths import TRAINED, Paths
+from convrec.similarity.embedding import TfidfEmbedder
 from convrec.stages.files import read_catalog, read_test_rows, write_json, write_plot
 from convrec.tracking import Run
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pandas as pd
 
-from convrec.atomic import write_text
 from convrec.config import Params
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import distinct_prompts, read_rows
 from convrec.errors import InputError
+from convrec.files.atomic import write_text
 from convrec.paths import Paths
 
 _REMAKE = "remove it, and make it again with `dvc repro`"

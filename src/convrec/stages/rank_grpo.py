@@ -20,8 +20,9 @@ from convrec.generation.engine import TransformersEngine
 from convrec.generation.list_lengths import require_length
 from convrec.generation.lists import catalog_trie, list_request
 from convrec.generation.prompts import TRUNCATED_SHARE, PromptBuilder
+from convrec.models.export import export_model, lora_config
+from convrec.models.pretrained import load_config, load_tokenizer, refusals
 from convrec.paths import Paths
-from convrec.pretrained import load_config, load_tokenizer, refusals
 from convrec.rl.arguments import RankGRPOConfig
 from convrec.rl.constrained import RolloutConstraint
 from convrec.rl.preference_trainer import PreferenceConfig, PreferenceTrainer
@@ -42,7 +43,6 @@ from convrec.training.checkpoints import (
     set_damaged_aside,
     training_folder,
 )
-from convrec.training.export import export_model, lora_config
 from convrec.training.launch import is_main_process
 from convrec.training.start import Start, resolve_start
 from convrec.training.stopping import stoppable

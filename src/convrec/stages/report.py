@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 from pandas.errors import EmptyDataError
 
-from convrec.atomic import write_text
 from convrec.config import Params
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import SPLITS, distinct_prompts, person_of, read_rows, truths
@@ -18,6 +17,7 @@ from convrec.evaluation.metrics import ndcg
 from convrec.evaluation.ranks import hits_by_rank, rank_intervals
 from convrec.evaluation.report import COMPARED, DataFile, Failures, render_report
 from convrec.evaluation.table import read_evaluation
+from convrec.files.atomic import write_text
 from convrec.paths import Path, Paths
 from convrec.stages.files import STEP_COLUMNS, read_catalog, read_json, read_test_rows
 from convrec.tracking import Run, file_md5, flatten, git_state

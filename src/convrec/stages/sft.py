@@ -9,13 +9,13 @@ from convrec.config import Optimization, Params
 from convrec.data.conversations import read_rows
 from convrec.errors import InputError
 from convrec.generation.prompts import TRUNCATED_SHARE, PromptBuilder
+from convrec.models.export import export_model, lora_config
+from convrec.models.pretrained import load_model, load_tokenizer
 from convrec.paths import Paths
-from convrec.pretrained import load_model, load_tokenizer
 from convrec.stages.files import STEP_COLUMNS, write_json, write_plot
 from convrec.tracking import Run
 from convrec.training.callbacks import HistoryCallback, read_history
 from convrec.training.checkpoints import last_checkpoint, mark_finished, training_folder
-from convrec.training.export import export_model, lora_config
 from convrec.training.launch import is_main_process
 from convrec.training.sft import train_sft
 

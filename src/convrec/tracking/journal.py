@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import orjson
 
-from convrec.atomic import write_bytes
+from convrec.files.atomic import write_bytes
 from convrec.tracking.redaction import redact_all, redactor
 
 logger = logging.getLogger(__name__)

@@ -15,8 +15,8 @@ import orjson
 import pandas as pd
 from mlflow.exceptions import MlflowException
 
-from convrec.atomic import write_bytes
 from convrec.errors import Stopped
+from convrec.files.atomic import write_bytes
 from convrec.paths import Paths
 from convrec.tracking import journal as journals
 from convrec.tracking.delivery import Sender, replay_left

@@ -10,7 +10,7 @@ from typing import Any
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from convrec.atomic import write_text
+from convrec.files.atomic import write_text
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from convrec.fingerprint import fingerprint
+from convrec.files.fingerprint import fingerprint
 from convrec.paths import CHECKPOINTS
 
 logger = logging.getLogger(__name__)

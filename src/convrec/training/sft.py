@@ -9,6 +9,7 @@ from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback
 from trl import SFTConfig, SFTTrainer
 
+from convrec.models.finite import FiniteTrainer
 from convrec.training.arguments import shared_arguments, unnumber_cpu
 from convrec.training.checkpoints import (
     CompletionCallback,
@@ -18,7 +19,6 @@ from convrec.training.checkpoints import (
     set_damaged_aside,
 )
 from convrec.training.cpu_head import use_cpu_head
-from convrec.training.finite import FiniteTrainer
 from convrec.training.padding_free import drop_padding
 from convrec.training.stopping import StopCallback, stoppable
 

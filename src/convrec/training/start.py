@@ -36,7 +36,7 @@ def resolve_start(start: str, sft: Path, num_steps: int | None) -> Start:
     if start == "sft":
         return Start(str(sft))
     if start.startswith("models:/"):
-        from convrec.registry import download_checkpoint  # noqa: PLC0415  (imports mlflow)
+        from convrec.registry.versions import download_checkpoint  # noqa: PLC0415  (imports mlflow)
 
         folder = download_checkpoint(start)
         logger.info("starting from %s: its weights, at step 0", start)

@@ -11,7 +11,7 @@ import pandas as pd
 from convrec.data.catalog import YEAR_TOLERANCE
 from convrec.data.titles import line, normalise
 from convrec.errors import InputError
-from convrec.versions.terminal import cut, listing, plain
+from convrec.text import cut, listing, plain
 
 Reason = Literal["spelling", "year", "alias", "merged"]
 _NAME_WIDTH = 41  # columns of each name where two share a line of text

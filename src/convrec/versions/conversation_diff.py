@@ -13,8 +13,8 @@ import pyarrow as pa
 from convrec.data.conversations import SPLITS
 from convrec.data.titles import fold
 from convrec.errors import InputError
+from convrec.text import listing
 from convrec.versions.catalog_diff import year_gap
-from convrec.versions.terminal import listing
 
 UNDATED = "undated"
 _BATCH = 20_000  # rows whose text is in memory at a time

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from convrec.errors import InputError
+from convrec.text import cut, plain
 from convrec.versions.catalog_diff import CatalogDiff, diff_catalogs
 from convrec.versions.conversation_diff import ConversationsDiff, diff_conversations
 from convrec.versions.load import Version, load_version
-from convrec.versions.terminal import cut, plain
 
 
 @dataclass(frozen=True)

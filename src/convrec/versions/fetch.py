@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from convrec.atomic import write_text
 from convrec.errors import InputError, NoSpace
+from convrec.files.atomic import write_text
 from convrec.paths import is_below
 
 Kind = Literal["dataset", "model"]

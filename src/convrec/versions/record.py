@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from convrec.errors import InputError
-from convrec.yaml_files import parse_yaml
+from convrec.files.yaml import parse_yaml
 
 FOLDER = "versions"  # among a run's artifacts
 DIGEST_TAG = "versions.md5"

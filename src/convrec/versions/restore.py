@@ -6,9 +6,11 @@ import re
 import subprocess
 from pathlib import Path
 
-from convrec.atomic import write_bytes
 from convrec.errors import InputError
+from convrec.files.atomic import write_bytes
+from convrec.files.yaml import parse_yaml
 from convrec.paths import inside
+from convrec.text import plain
 from convrec.tracking import RecordedVersions, file_md5, recorded_versions
 from convrec.versions import workspace
 from convrec.versions.record import (
@@ -22,10 +24,8 @@ from convrec.versions.record import (
     raw_hashes,
     read_versions,
 )
-from convrec.versions.terminal import plain
 from convrec.versions.trust import check_contents, check_names
 from convrec.versions.workspace import Out
-from convrec.yaml_files import parse_yaml
 
 _COMMIT = re.compile("[0-9a-f]{40,64}")  # the record's: else no command is made of it
 

@@ -9,9 +9,9 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from convrec.errors import InputError
+from convrec.files.yaml import parse_yaml
 from convrec.paths import is_below
 from convrec.versions.record import GRAPH, LOCK, PARAMS, parse_mapping
-from convrec.yaml_files import parse_yaml
 
 _HASH = re.compile(r"[0-9a-f]{32}(\.dir)?")
 _DATA = "data"  # the folder that holds data and no code

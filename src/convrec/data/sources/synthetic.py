@@ -1,0 +1,183 @@
+"""The embedded world: a simulation of users with known tastes. Nothing in it was measured on people.
+
+A user has a taste: genres, themes, perhaps a decade, perhaps a genre to avoid, and a part that is never put into
+words. What is popular that month sways all, some more than others. The utility of a film is linear in these; accepted
+films are drawn without replacement in proportion to exp(utility), the Plackett-Luce model. The oracle ranks by the
+true utility, so no list can be expected to do better.
+
+In `SHIFT_MONTH` a new audience comes, for which most of what was popular no longer is: what was learned before then is
+out of date, as it becomes, more slowly, in any catalog.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+
+import numpy as np
+import pandas as pd
+
+from convrec.data.catalog import Catalog, Item
+from convrec.data.sources.dialogue import Request, write_conversation
+
+GENRE, THEME, DECADE, HIDDEN, AVOIDED = 5.0, 2.0, 3.0, 0.5, 6.0
+SWAY = (1.0, 2.0)  # how much popularity sways a user: uniform between these
+STATED_DECADE = 0.75  # share of users who want a decade
+HIDDEN_SIZE = 4  # dimensions of the taste that users never put into words
+SHIFT_MONTH = 3  # the first month of the new audience, counted from 0
+KEPT = 0.2  # correlation of a film's popularity before and after
+DRIFT = 0.05  # monthly step of each film's popularity
+
+
+@dataclass(frozen=True)
+class Taste:
+    """What one user wants; `popularity` is how much that of the month sways them."""
+
+    genres: tuple[str, ...]
+    themes: tuple[str, ...]
+    decade: int | None
+    avoided_genre: str | None
+    popularity: float
+    month: int
+    hidden: tuple[float, ...]
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Taste":
+        raw = json.loads(text)
+        tuples = {key: tuple(raw[key]) for key in ("genres", "themes", "hidden")}
+        return cls(**{**raw, **tuples})
+
+
+def embedded_rows() -> list[dict]:
+    """Return the raw rows of the embedded catalog of films."""
+    with files("convrec.data.sources").joinpath("films.csv").open(encoding="utf-8") as stream:
+        return pd.read_csv(stream, dtype=str, keep_default_na=False).to_dict("records")
+
+
+class World:
+    """The films' features and popularity; every number follows from the seed and the catalog."""
+
+    def __init__(self, catalog: Catalog, seed: int, num_months: int):
+        rng = np.random.default_rng([seed, 0])
+        self.catalog = catalog
+        self.genres = [_values(item, "genres") for item in catalog.items]
+        self.themes = [_values(item, "keywords") for item in catalog.items]
+        self.decades = np.array([(item.year or 0) // 10 * 10 for item in catalog.items])
+        size = len(catalog)
+        before, fresh = rng.standard_normal((2, size))
+        after = KEPT * before + np.sqrt(1 - KEPT**2) * fresh
+        months = np.arange(num_months)[:, None]
+        drift = np.cumsum(rng.standard_normal((num_months, size)) * DRIFT, axis=0)
+        self.popularity = np.where(months < SHIFT_MONTH, before, after) + drift  # (months, C)
+        self.hidden = rng.standard_normal((size, HIDDEN_SIZE)) / np.sqrt(HIDDEN_SIZE)
+
+    def affinity(self, taste: Taste) -> np.ndarray:
+        """Return how well each film fits the taste as told in words, popularity aside. Shape: (C,)."""
+        genres, themes = set(taste.genres), set(taste.themes)
+        fit = np.array(
+            [
+                GENRE * len(genres & own_genres) / max(1, len(genres))
+                + THEME * len(themes & own_themes)
+                - AVOIDED * (taste.avoided_genre in own_genres)
+                for own_genres, own_themes in zip(self.genres, self.themes, strict=True)
+            ]
+        )
+        return fit + DECADE * (self.decades == taste.decade)
+
+    def utility(self, taste: Taste) -> np.ndarray:
+        """Return the whole utility: affinity, popularity of the month, and the hidden taste. Shape: (C,)."""
+        hidden = self.hidden @ np.array(taste.hidden)
+        return self.affinity(taste) + taste.popularity * self.popularity[taste.month] + HIDDEN * hidden
+
+    def draw_taste(self, rng: np.random.Generator, month: int) -> Taste:
+        """Return a taste that some film of the catalog satisfies: it is drawn around a film that the user likes."""
+        weights = np.exp(0.3 * self.popularity[month])
+        anchor = int(rng.choice(len(self.catalog), p=weights / weights.sum()))
+        genres = _sample(rng, sorted(self.genres[anchor]), int(rng.integers(1, 3)))
+        themes = _sample(rng, sorted(self.themes[anchor]), int(rng.integers(1, 3)))
+        others = sorted(set().union(*self.genres) - self.genres[anchor])
+        return Taste(
+            genres=tuple(genres),
+            themes=tuple(themes),
+            decade=int(self.decades[anchor]) if rng.random() < STATED_DECADE else None,
+            avoided_genre=str(rng.choice(others)) if rng.random() < 0.25 else None,
+            popularity=round(float(rng.uniform(*SWAY)), 4),
+            month=month,
+            hidden=tuple(rng.standard_normal(HIDDEN_SIZE).round(4).tolist()),
+        )
+
+
+def _values(item: Item, name: str) -> set[str]:
+    return {value for value in item.metadata[name].split(", ") if value}
+
+
+def _sample(rng: np.random.Generator, values: list[str], size: int) -> list[str]:
+    return [str(v) for v in rng.choice(values, size=min(size, len(values)), replace=False)] if values else []
+
+
+def _plackett_luce(rng: np.random.Generator, utility: np.ndarray, size: int) -> np.ndarray:
+    """Return `size` indices drawn without replacement in proportion to exp(utility) (Gumbel top-k)."""
+    return np.argsort(-(utility + rng.gumbel(size=len(utility))), kind="stable")[:size]
+
+
+def simulate(
+    catalog: Catalog, seed: int, num_conversations: int, months: list[str], list_length: int
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the canonical conversation rows and, for each prompt, the oracle's list and the taste.
+
+    Each conversation is answered by one or two people: each answer, the films in it that the seeker accepted,
+    is a row of its own. Films that the conversation mentions count as seen.
+    """
+    world = World(catalog, seed, len(months))
+    rows, truths = [], []
+    for number in range(num_conversations):
+        rng = np.random.default_rng([seed, 1, number])
+        month = int(rng.integers(len(months)))
+        taste = world.draw_taste(rng, month)
+        utility = world.utility(taste)
+        mentioned = _plackett_luce(rng, utility, int(rng.integers(0, 4)))
+        disliked = np.argsort(utility)[rng.integers(0, len(catalog) // 2, size=int(rng.random() < 0.15))]
+        seen = sorted({int(i) for i in (*mentioned, *disliked)})
+        messages = write_conversation(
+            rng,
+            Request(
+                genres=[g for g in taste.genres if rng.random() < 0.9],
+                themes=[t for t in taste.themes if rng.random() < 0.95],
+                liked=[catalog.items[i].title for i in mentioned],
+                disliked=[catalog.items[i].title for i in disliked],
+                disliked_genre=taste.avoided_genre,
+                decade=taste.decade,
+                wants_famous=taste.popularity > sum(SWAY) / 2,
+            ),
+        )
+        unseen = utility.copy()
+        unseen[seen] = -np.inf
+        num_answers = int(rng.integers(1, 3))
+        accepted = _plackett_luce(rng, unseen, int(rng.integers(6, 11)) * num_answers)
+        date = f"{months[month]}-{int(rng.integers(1, 29)):02d}"
+        for part in np.array_split(rng.permutation(accepted), num_answers):
+            rows.append(
+                {
+                    "conversation_id": f"sim-{number:06d}",
+                    "prompt_id": f"sim-{number:06d}",
+                    "user_id": "",
+                    "date": date,
+                    "messages": messages,
+                    "groundtruth": [
+                        {"title": catalog.items[i].title, "year": catalog.items[i].year} for i in sorted(part)
+                    ],
+                    "seen_titles": [catalog.items[i].title for i in seen],
+                    "disliked_titles": [catalog.items[i].title for i in disliked],
+                }
+            )
+        oracle = np.argsort(-unseen, kind="stable")[:list_length]
+        truths.append(
+            {
+                "prompt_id": f"sim-{number:06d}",
+                "oracle": [str(catalog.items[i]) for i in oracle],
+                "taste": taste.to_json(),
+            }
+        )
+    return pd.DataFrame(rows), pd.DataFrame(truths)

@@ -1,0 +1,193 @@
+"""`convrec parse` and `convrec remap`: files of a language model's answers, outside the graph."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from convrec.data.catalog import Catalog
+from convrec.data.catalog_files import open_catalog, read_json_lines
+from convrec.data.conversations import transcript
+from convrec.data.parsing import Entry, parse_line
+from convrec.data.titles import line
+from convrec.demonstrations.answers import Answer, parse_answer
+from convrec.demonstrations.grounding import KINDS, Grounder, Match
+from convrec.demonstrations.remap import SOURCES, remap
+from convrec.demonstrations.replies import sendable
+from convrec.errors import InputError
+from convrec.files.atomic import check_target, write_text
+from convrec.similarity.embedding import SentenceEmbedder, TfidfEmbedder
+from convrec.similarity.scores import top_items
+from convrec.text import plain
+
+
+class Response(NamedTuple):
+    """One row of a file of responses."""
+
+    conversation: str
+    response: str
+    seen: list[str]
+    row: dict[str, Any]  # as it was read
+
+
+def _conversation(value: object) -> str | None:
+    """Return a conversation given as text or as messages of role and content; None for anything else."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and all(
+        isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str) for m in value
+    ):
+        return transcript(value)
+    return None
+
+
+def read_responses(path: Path, with_conversation: bool) -> list[Response]:
+    """Return the rows of a JSON-lines file: `response`, and `conversation` and `seen` (titles; optional) where needed.
+
+    Raises `InputError` naming the row and the field for rows of another form.
+    """
+    if not path.is_file():
+        raise InputError(f"--responses {path}: no such file")
+    try:
+        rows = read_json_lines(path)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: byte {error.start} is not UTF-8; convert the file to UTF-8") from None
+    if not rows:
+        raise InputError(f"{path}: it holds no row; give one JSON object with `response` a line")
+    found = []
+    for number, row in enumerate(rows, start=1):
+        response, seen = row.get("response"), row.get("seen") or []
+        conversation = _conversation(row.get("conversation")) if with_conversation else ""
+        if not isinstance(response, str):
+            raise InputError(f"{path}: row {number}: field 'response' must be a text, not {response!r}")
+        if conversation is None:
+            raise InputError(
+                f"{path}: row {number}: field 'conversation' must be a text or a list of {{role, content}}"
+            )
+        if not isinstance(seen, list) or not all(isinstance(title, str) for title in seen):
+            raise InputError(f"{path}: row {number}: field 'seen' must be a list of titles, not {seen!r}")
+        found.append(Response(sendable(conversation), sendable(response), [sendable(title) for title in seen], row))
+    return found
+
+
+def _place(entry: Entry, match: Match | None, catalog: Catalog) -> dict[str, Any]:
+    """Return what an entry names: its title and year as written, how it was matched, and with what."""
+    items = [str(catalog.items[index]) for index in match.indices] if match else []
+    return {"title": entry.title, "year": entry.year, "match": match.kind if match else None, "items": items}
+
+
+def parse_responses(
+    responses: Sequence[Response], catalog: Catalog, grounder: Grounder
+) -> Iterator[tuple[Answer, list[dict[str, Any]]]]:
+    """Yield each response parsed, and what each of its entries names in the catalog."""
+    known: dict[Entry, Match | None] = {}
+    for response in responses:
+        answer = parse_answer(response.response, catalog)
+        new = [entry for entry in answer.entries if entry not in known]
+        known |= dict(zip(new, grounder.match(new), strict=True))
+        yield answer, [_place(entry, known[entry], catalog) for entry in answer.entries]
+
+
+def _lines(number: int, answer: Answer, places: list[dict[str, Any]]) -> Iterator[str]:
+    yield f"Response {number}: {len(places)} items"
+    for rank, place in enumerate(places, start=1):
+        written = plain(line(place["title"], place["year"]))
+        named = plain(" or ".join(place["items"]))
+        tail = "" if named in ("", written) else f" → {named}"
+        yield f"{rank:4}  {written}  [{place['match'] or 'not in the catalog'}]{tail}"
+    for dropped in answer.dropped:
+        yield f"      dropped line {dropped.line} ({dropped.reason}): {plain(dropped.text)}"
+
+
+def print_parsed(
+    responses: Path, catalog_path: Path, grounding: tuple[float, float], out: Path | None
+) -> Iterator[str]:
+    """Yield what to print of a file of responses: each item with its match, what was dropped and why, and the counts.
+
+    With `out`, the same is written there as JSON lines.
+    """
+    if out is not None:
+        check_target(out, "--out")
+    rows = read_responses(responses, with_conversation=False)
+    catalog, told = open_catalog(catalog_path)
+    lengths: Counter[int] = Counter()
+    kinds: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
+    written = []
+    for number, (answer, places) in enumerate(parse_responses(rows, catalog, Grounder(catalog, *grounding)), start=1):
+        yield from _lines(number, answer, places)
+        lengths[len(places)] += 1
+        kinds.update(place["match"] or "none" for place in places)
+        reasons.update(dropped.reason for dropped in answer.dropped)
+        written.append({"row": number, "items": places, "dropped": [dropped._asdict() for dropped in answer.dropped]})
+    if out is not None:
+        write_json_lines(out, written)
+    total = max(1, kinds.total())
+    yield ""
+    yield told
+    yield f"{len(rows)} responses, {kinds.total()} items"
+    yield "items a response: " + ", ".join(f"{size}: {count}" for size, count in sorted(lengths.items()))
+    yield "in the catalog: " + ", ".join(f"{kind} {kinds[kind] / total:.1%}" for kind in (*KINDS, "none"))
+    yield "dropped lines: " + (", ".join(f"{reason} {count}" for reason, count in reasons.most_common()) or "none")
+
+
+def seen_items(titles: Sequence[str], catalog: Catalog) -> list[int]:
+    """Return the catalog items of seen titles, written as `Title (Year)` or as titles alone, which mean any year."""
+    entries = [(title, parse_line(title, catalog)) for title in titles]
+    found = {i for title, _ in entries for i in catalog.indices_of_title(title)}
+    return sorted(found | {i for _, entry in entries if entry for i in catalog.readings(entry.title, entry.year)})
+
+
+def write_json_lines(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Write one JSON object a line: all of them, or the file stays as it was."""
+    write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+
+
+def remap_responses(
+    responses: Path,
+    catalog_path: Path,
+    out: Path,
+    *,
+    top: int,
+    embedder: str,
+    conversation_weight: float,
+    grounding: tuple[float, float],
+) -> str:
+    """Write each row with the top items of Remap, their scores and sources, as `items`; return what was done."""
+    check_target(out, "--out")
+    rows = read_responses(responses, with_conversation=True)
+    catalog, told = open_catalog(catalog_path)
+    texts = [item.text() for item in catalog.items]
+    remapped = remap(
+        (parse_answer(row.response, catalog).entries for row in rows),
+        [row.conversation for row in rows],
+        catalog,
+        TfidfEmbedder(texts) if embedder == "tfidf" else SentenceEmbedder(embedder),
+        Grounder(catalog, *grounding),
+        conversation_weight=conversation_weight,
+    )
+    seen = [seen_items(row.seen, catalog) for row in rows]
+    best, scores = top_items(remapped.scores, top, seen)
+    sources = remapped.sources.of(best)
+    written = [
+        {
+            **json.loads(sendable(json.dumps(row.row, ensure_ascii=False))),
+            "items": [
+                {
+                    "rank": rank,
+                    "title": catalog.items[i].title,
+                    "year": catalog.items[i].year,
+                    "score": round(score, 6),
+                    "source": SOURCES[kind],
+                }
+                for rank, (i, score, kind) in enumerate(zip(items, values, kinds, strict=True), start=1)
+                if i >= 0
+            ],
+        }
+        for row, items, values, kinds in zip(rows, best.tolist(), scores.tolist(), sources.tolist(), strict=True)
+    ]
+    write_json_lines(out, written)
+    counts = Counter(item["source"] for row in written for item in row["items"])
+    shares = ", ".join(f"{source} {counts[source] / max(1, counts.total()):.1%}" for source in SOURCES)
+    return f"{told}\n{out}: {len(written)} lists; placed by: {shares}"

@@ -1,0 +1,185 @@
+"""`convrec ablate-demonstrations`: SFT on the lists after each step, to see what each step is worth."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from convrec.config import Params, parse_params
+from convrec.data.conversations import read_rows
+from convrec.errors import InputError
+from convrec.evaluation.comparison import KEYS, mean_interval, paired_interval
+from convrec.evaluation.scoring import mean_scores, score_lists
+from convrec.experiments.compare import SCORES, keep_scores, model_scores
+from convrec.generation.lists import EngineOptions
+from convrec.models.export import export_model
+from convrec.paths import Paths
+from convrec.stages.files import STEP_COLUMNS, read_catalog, write_json
+from convrec.stages.sft import learn
+from convrec.tracking import Run, group_run, run_tags, stage_run
+from convrec.training.checkpoints import training_folder
+
+logger = logging.getLogger(__name__)
+
+VARIANTS = {
+    "raw": "teacher",
+    "remap": "remap",
+    "remap + reflect": "reflect",
+    "+ collaborative": "collaborative",
+    "full": "adjust",
+}
+BASELINE = "raw"
+Rows = list[dict[str, Any]]
+
+
+def _measured(paths: Paths, frame: Rows) -> dict[str, Rows]:
+    """Return the rows on which everything is measured: those of held-out training prompts, if any, and of validation.
+
+    The held-out prompts are of the months of the demonstrations; neither Adjust nor these models are fitted on them.
+    """
+    held_out = {row["prompt_id"] for row in frame if row["held_out"]}
+    measured = {
+        "held out": [row for row in read_rows(paths.split("train")) if row["prompt_id"] in held_out],
+        "validation": read_rows(paths.split("validation")),
+    }
+    return {group: rows for group, rows in measured.items() if rows}
+
+
+def _train(name: str, params: Params, paths: Paths, frame: Rows, measured: dict[str, Rows], parent: Run) -> Path:
+    """Train and score one variant; return its folder. What is done already is not done again."""
+    column = STEP_COLUMNS[VARIANTS[name]]
+    parameters = {
+        "column": column,
+        **params.sft.model_dump(),
+        **params.common.prompt_parameters(),
+        **params.common.model_dump(include={"cutoffs", "repetition_penalty"}),
+        "dtype": params.base_model.dtype,
+        "scored_length": params.evaluate.max_completion_length,
+    }
+    code = sorted(Path(__file__).parents[1].rglob("*.py"))  # runs of other code are not comparable
+    splits = [paths.split("train"), paths.split("validation"), paths.catalog]
+    folder = training_folder(
+        "ablation", parameters, [paths.model("base"), paths.demonstration("train"), *splits, *code]
+    )
+    if (folder / SCORES).is_file():
+        logger.info("%s, seed %d: done before (%s)", name, params.common.seed, folder)
+        return folder
+    logger.info("%s, seed %d: in %s", name, params.common.seed, folder)
+    values = {"common": params.common.model_dump(), "sft": params.sft.model_dump()}
+    tags = {**run_tags(params, paths), "demonstrations": name, "stage": "sft"}
+    run_name = f"SFT on {name} seed {params.common.seed}"
+    with stage_run(run_name, values, tags, folder / "run.json", parent.run_id) as record:
+        rows = [row for row in frame if row["teacher"] and not row["held_out"]]  # the same prompts for all variants
+        saved, tokenizer = learn(params, paths, rows, column, folder, record)
+        model = folder / "model"
+        penalty, trust = params.common.repetition_penalty, params.base_model.trust_remote_code
+        export_model(saved, paths.model("base"), tokenizer, model, penalty, trust)
+        tables = []
+        for prompts, rows in measured.items():
+            scores = model_scores(model, rows, params, paths)
+            record.log_metrics({f"{prompts.replace(' ', '_')}/{k}": v for k, v in mean_scores(scores).items()})
+            tables.append(scores.assign(prompts=prompts))
+    keep_scores(pd.concat(tables), folder)
+    return folder
+
+
+def _train_seeds(
+    name: str, runs: list[Params], paths: Paths, frame: Rows, measured: dict[str, Rows], parent: Run
+) -> list[Path]:
+    """Train and score one variant with every seed, nested under a run of its own; return the folders by seed."""
+    tags = {key: value for key, value in run_tags(runs[0], paths).items() if key != "seed"}
+    tags |= {"demonstrations": name, "stage": "variant"}
+    with group_run(f"SFT on {name}", tags, {"sft": runs[0].sft.model_dump()}, parent.run_id) as record:
+        return [_train(name, run, paths, frame, measured, record) for run in runs]
+
+
+def _list_scores(name: str, params: Params, paths: Paths, measured: dict[str, Rows]) -> dict[str, pd.DataFrame]:
+    """Return the scores of the demonstrations themselves, by the prompts that they are measured on."""
+    catalog, common = read_catalog(paths.catalog), params.common
+    texts = {
+        row["prompt_id"]: row[STEP_COLUMNS[VARIANTS[name]]]
+        for split in ("train", "validation")
+        for row in read_rows(paths.demonstration(split))
+    }
+    return {
+        prompts: score_lists(texts, rows, catalog, common.list_length, common.cutoffs)
+        for prompts, rows in measured.items()
+    }
+
+
+def _of_seeds(folders: list[Path], prompts: str, metric: str) -> tuple[pd.DataFrame, list[float]]:
+    """Return the metric of every row, averaged over the runs, and the mean of each run."""
+    tables = [table[table["prompts"] == prompts] for table in map(pd.read_parquet, (f / SCORES for f in folders))]
+    mean = sum(table[metric] for table in tables) / len(tables)
+    return tables[0][KEYS].assign(**{metric: mean}), [float(table[metric].mean()) for table in tables]
+
+
+def ablate(params: Params, paths: Paths, num_seeds: int) -> Path:
+    """Train SFT on the lists after each step, from the raw to the full ones; print the table and write it as JSON.
+
+    Each variant has, by group of prompts, the NDCG of its lists and of the SFT model's, with 95 % bootstrap intervals
+    over persons, and the model's paired difference to `raw`. All models learn the same prompts: those not held out
+    to which the teacher wrote an answer.
+    An interrupted ablation, started again, goes on where it was.
+    """
+    for path, stage in ((paths.model("base"), "base_model"), (paths.demonstration("train"), "demonstrations")):
+        if not path.exists():
+            raise InputError(f"{path}: not made yet; run `dvc repro {stage}` first")
+    EngineOptions.of(params)  # an engine that is not installed is to be known before the trainings
+    raw = params.model_dump()
+    raw["sft"] |= params.sft.in_one_process()
+    runs = []
+    for seed in range(params.common.seed, params.common.seed + num_seeds):
+        raw["common"]["seed"] = seed
+        runs.append(parse_params(raw, "--seeds"))
+    frame = read_rows(paths.demonstration("train"))
+    measured = _measured(paths, frame)
+    metric, samples = f"ndcg_at_{max(params.common.cutoffs)}", params.evaluate.bootstrap_samples
+    tags = {**run_tags(params, paths), "stage": "ablate-demonstrations"}
+    with group_run("ablate-demonstrations", tags, {"ablation": {"seeds": num_seeds}}) as record:
+        folders = {name: _train_seeds(name, runs, paths, frame, measured, record) for name in VARIANTS}
+        groups = {group: {"rows": len(rows)} for group, rows in measured.items()}
+        result: dict[str, Any] = {"metric": metric, "seeds": num_seeds, "groups": groups, "variants": {}}
+        for name in VARIANTS:
+            lists = _list_scores(name, params, paths, measured)
+            result["variants"][name] = {}
+            for group in measured:
+                models, by_seed = _of_seeds(folders[name], group, metric)
+                entry = {
+                    "lists": mean_interval(lists[group], metric, samples, params.common.seed)._asdict(),
+                    "sft": mean_interval(models, metric, samples, params.common.seed)._asdict(),
+                    "sft_by_seed": by_seed,
+                }
+                if name != BASELINE:
+                    baseline, _ = _of_seeds(folders[BASELINE], group, metric)
+                    gain = paired_interval(models, baseline, metric, samples, params.common.seed)
+                    entry[f"sft_over_{BASELINE}"] = gain._asdict()
+                result["variants"][name][group] = entry
+        write_json(paths.ablation, result)
+        record.log_artifact(paths.ablation)
+    print_ablation(result)
+    return paths.ablation
+
+
+def print_ablation(result: dict[str, Any]) -> None:
+    """Print one row a variant: its lists' and its model's NDCG by group of prompts."""
+    label = result["metric"].replace("ndcg_at_", "NDCG@")
+    rows = ", ".join(f"{group} {sizes['rows']} rows" for group, sizes in result["groups"].items())
+    table = Table(title=f"{label}: {rows}, {result['seeds']} seeds", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("demonstrations", no_wrap=True)
+    for group in result["groups"]:
+        for heading in (f"{group}: lists", "SFT (95 %)", "over raw (95 %)"):
+            table.add_column(heading, justify="right", no_wrap=True)
+    for name, groups in result["variants"].items():
+        cells = [name]
+        for entry in groups.values():
+            sft, gain = entry["sft"], entry.get(f"sft_over_{BASELINE}")
+            cells.append(f"{entry['lists']['mean']:.4f}")
+            cells.append(f"{sft['mean']:.4f} [{sft['low']:.4f}, {sft['high']:.4f}]")
+            cells.append(f"{gain['mean']:+.4f} [{gain['low']:+.4f}, {gain['high']:+.4f}]" if gain else "")
+        table.add_row(*cells)
+    Console(highlight=False, width=160).print(table)

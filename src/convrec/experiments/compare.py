@@ -1,0 +1,233 @@
+"""`convrec compare`: algorithms from the same SFT model, on the same data, for the same steps, over seeds."""
+
+import logging
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from convrec.config import BY_RANK, Params, parse_params
+from convrec.data.conversations import read_rows
+from convrec.errors import InputError
+from convrec.evaluation.comparison import KEYS, paired_interval
+from convrec.evaluation.page import LINES, curve, figure, metric_label, render_page
+from convrec.evaluation.scoring import mean_scores
+from convrec.experiments.evaluate_models import answers
+from convrec.files.atomic import replaced, write_text
+from convrec.generation.lists import EngineOptions, Settings
+from convrec.models.export import export_model
+from convrec.models.pretrained import load_tokenizer
+from convrec.paths import Paths
+from convrec.stages.files import write_json
+from convrec.stages.rank_grpo import align
+from convrec.tracking import Run, group_run, run_tags, stage_run
+from convrec.training.callbacks import read_history
+from convrec.training.checkpoints import last_checkpoint, training_folder
+from convrec.training.start import Start
+
+logger = logging.getLogger(__name__)
+
+START = "sft"  # the model that every run starts from, a row of the table
+SCORES = "scores.parquet"  # of a finished training, in its folder
+
+
+def variant(name: str) -> dict[str, Any]:
+    """Return the parameters of `rank_grpo` that a name stands for.
+
+    `ALGORITHM` (`grpo`, `dpo`), `rank_grpo:RETURNS`, or `rank_grpo:exp:GAMMA`, so too `rank_grpo_public`; clip range,
+    aggregation and the reward of an exact list are as published.
+    Raises `InputError` for a name of another form.
+    """
+    algorithm, *rest = name.split(":")
+    changes: dict[str, Any] = {"algorithm": algorithm}
+    if rest and algorithm not in BY_RANK or len(rest) > 2:
+        raise InputError(f"--algorithms: {name!r}; returns belong to rank_grpo, as in rank_grpo:log, rank_grpo:exp:2")
+    if rest:
+        changes["returns"] = rest[0]
+    if len(rest) == 2:
+        try:
+            changes["return_gamma"] = float(rest[1])
+        except ValueError:
+            raise InputError(f"--algorithms: {name!r}; {rest[1]!r} is no number for Gamma") from None
+    published = dict.fromkeys(("epsilon_low", "epsilon_high", "aggregation", "delta", "exact_eos_reward"))
+    return {**changes, **published, "start": START, "output_checkpoint": "last"}
+
+
+def run_params(params: Params, name: str, seed: int, num_steps: int | None) -> Params:
+    """Return the parameters of one run of the comparison, which one process trains on the stage's effective batch."""
+    raw = params.model_dump()
+    raw["common"]["seed"] = seed
+    raw["rank_grpo"] |= variant(name) | params.rank_grpo.in_one_process()
+    if num_steps is not None:
+        raw["rank_grpo"]["num_steps"] = num_steps
+    return parse_params(raw, f"--algorithms {name}")
+
+
+def model_scores(
+    model: Path, rows: list[dict[str, Any]], params: Params, paths: Paths, constrained: bool = False
+) -> pd.DataFrame:
+    """Return the scores of a model's greedy lists for every one of the rows."""
+    return answers(model, Settings.of(params), rows, params, paths, constrained).scores
+
+
+def keep_scores(scores: pd.DataFrame, folder: Path) -> None:
+    """Write the scores of a finished training beside it: whole, or not at all."""
+    with replaced(folder / SCORES) as new:
+        scores.to_parquet(new, index=False)
+
+
+def _run(name: str, params: Params, paths: Paths, parent: Run) -> Path:
+    """Train and score one variant; return its folder. What is done already is not done again."""
+    parameters = {
+        **params.rank_grpo.model_dump(),
+        **params.common.prompt_parameters(),
+        **params.common.model_dump(include={"cutoffs", "repetition_penalty"}),
+        "dtype": params.base_model.dtype,
+        "scored_length": params.evaluate.max_completion_length,
+    }
+    code = sorted(Path(__file__).parents[1].rglob("*.py"))  # runs of other code are not comparable
+    inputs = [paths.model("sft"), paths.split("train"), paths.split("validation"), paths.catalog, *code]
+    folder = training_folder("compare", parameters, inputs)
+    if (folder / SCORES).is_file():
+        logger.info("%s, seed %d: done before (%s)", name, params.common.seed, folder)
+        return folder
+    logger.info("%s, seed %d: in %s", name, params.common.seed, folder)
+    values = {"common": params.common.model_dump(), "rank_grpo": params.rank_grpo.model_dump()}
+    tags = {**run_tags(params, paths), "algorithm": name, "stage": "rank_grpo"}
+    run_name = f"{name} seed {params.common.seed}"
+    with stage_run(run_name, values, tags, folder / "run.json", parent.run_id) as record:
+        checkpoint = align(params, paths, Start(str(paths.model("sft"))), folder, record)
+        penalty, trust = params.common.repetition_penalty, params.base_model.trust_remote_code
+        tokenizer = load_tokenizer(paths.model("sft"), trust_remote_code=trust)
+        model = folder / "model"
+        export_model(checkpoint, paths.model("sft"), tokenizer, model, penalty, trust)
+        constrained = params.rank_grpo.constrained
+        scores = model_scores(model, read_rows(paths.split("validation")), params, paths, constrained)
+        record.log_metrics({f"comparison/{key}": value for key, value in mean_scores(scores).items()})
+    keep_scores(scores, folder)
+    return folder
+
+
+def _run_seeds(name: str, runs: Sequence[Params], paths: Paths, parent: Run) -> list[Path]:
+    """Train and score one variant with every seed, nested under a run of its own; return the folders by seed."""
+    shared = {key: value for key, value in run_tags(runs[0], paths).items() if key != "seed"}
+    tags = {**shared, "algorithm": name, "stage": "algorithm"}
+    with group_run(name, tags, {"rank_grpo": runs[0].rank_grpo.model_dump()}, parent.run_id) as record:
+        folders = [_run(name, run, paths, record) for run in runs]
+        means = pd.DataFrame([mean_scores(pd.read_parquet(folder / SCORES)) for folder in folders]).mean()
+        record.log_metrics({f"comparison/{key}": value for key, value in means.items()})
+    return folders
+
+
+def _mean_of_seeds(folders: Iterable[Path], metric: str) -> pd.DataFrame:
+    """Return prompt, person and the metric of every row, averaged over the runs."""
+    tables = [pd.read_parquet(folder / SCORES) for folder in folders]
+    mean = sum(table[metric] for table in tables) / len(tables)
+    return tables[0][KEYS].assign(**{metric: mean})
+
+
+def _curves(names: dict[str, list[Path]], metric: str) -> pd.DataFrame:
+    rows = [
+        {"algorithm": name, "seed": seed, "step": row["step"], "seconds": row["seconds/elapsed"], metric: row[key]}
+        for key in [f"validation/{metric}"]
+        for name, folders in names.items()
+        for seed, folder in enumerate(folders)
+        for row in read_history(folder / "history.jsonl")
+        if key in row
+    ]
+    return pd.DataFrame(rows)
+
+
+def comparison_page(result: dict[str, Any], curves: pd.DataFrame) -> str:
+    """Return the page of a comparison: its table, and its curves over steps and over seconds."""
+    metric, figures = result["metric"], {}
+    for title, axis in (("steps", "step"), ("seconds", "seconds")):
+        traces = []
+        for position, (name, runs) in enumerate(curves.groupby("algorithm", sort=False)):
+            color, symbol = LINES[position % len(LINES)]
+            for _, run in runs.groupby("seed"):
+                pale = curve(run, metric, str(name), color, x=axis)
+                traces.append(pale.update(opacity=0.3, showlegend=False, hoverinfo="skip", line_width=1))
+            mean = runs.groupby("step", as_index=False)[["seconds", metric]].mean()
+            traces.append(curve(mean, metric, str(name), color, symbol, x=axis))
+        figures[title] = figure(axis, traces, axis, metric_label(metric), 420)
+    return render_page("comparison.html.j2", result=result, figures=figures)
+
+
+def compare(params: Params, paths: Paths, names: Sequence[str], num_seeds: int, num_steps: int | None) -> Path:
+    """Run every variant with every seed, and write `compare.json`, `curves.csv` and `compare.html`; return the page.
+
+    The table gives each variant's mean validation NDCG and its spread over seeds, and the paired difference to GRPO
+    (where it is among the variants) and to the SFT model, with a 95 % bootstrap interval over persons of the rows'
+    means over seeds. The lists are constrained where those of training are. An interrupted comparison, started again,
+    goes on where it was.
+    """
+    everything = {name: [run_params(params, name, params.common.seed + i, num_steps) for i in range(num_seeds)]
+                  for name in dict.fromkeys(names)}  # fmt: skip
+    if not paths.model("sft").is_dir():
+        raise InputError(f"{paths.model('sft')}: no SFT model yet; run `dvc repro sft` first")
+    EngineOptions.of(params)  # an engine that is not installed is to be known before the trainings
+    tags = {**run_tags(params, paths), "algorithm": ",".join(everything), "stage": "compare"}
+    with group_run("compare", tags, {"compare": {"seeds": num_seeds, "steps": num_steps}}) as record:
+        folders = {name: _run_seeds(name, runs, paths, record) for name, runs in everything.items()}
+        metric = f"ndcg_at_{max(params.common.cutoffs)}"
+        constrained = params.rank_grpo.constrained
+        sft = model_scores(paths.model("sft"), read_rows(paths.split("validation")), params, paths, constrained)
+        samples, seed = params.evaluate.bootstrap_samples, params.common.seed
+        means = {START: sft[[*KEYS, metric]]}
+        means |= {name: _mean_of_seeds(own, metric) for name, own in folders.items()}
+        result: dict[str, Any] = {"metric": metric, "rows": len(sft), "prompts": int(sft["prompt_id"].nunique())}
+        result |= {"constrained": constrained, "seeds": num_seeds, "steps": _last_step(folders), "algorithms": {}}
+        for name, table in means.items():
+            by_seed = [float(pd.read_parquet(folder / SCORES)[metric].mean()) for folder in folders.get(name, [])]
+            entry: dict[str, Any] = {"mean": float(table[metric].mean()), "by_seed": by_seed}
+            entry["spread"] = float(pd.Series(by_seed).std()) if len(by_seed) > 1 else 0.0
+            for baseline in ("grpo", START):
+                if baseline in means and baseline != name:
+                    gain = paired_interval(table, means[baseline], metric, samples, seed)
+                    entry[f"over_{baseline}"] = gain._asdict()
+                    level = float(means[baseline][metric].mean())
+                    entry[f"ratio_to_{baseline}"] = entry["mean"] / level if level else None
+            result["algorithms"][name] = entry
+        curves = _curves(folders, metric)
+        target = paths.comparison
+        write_text(target / "curves.csv", curves.to_csv(index=False, float_format="%.6g"))
+        write_json(target / "compare.json", result)
+        page = target / "compare.html"
+        write_text(page, comparison_page(result, curves))
+        for path in (target / "compare.json", page):
+            record.log_artifact(path)
+    print_comparison(result)
+    return page
+
+
+def _last_step(folders: dict[str, list[Path]]) -> int:
+    """Return the steps that the runs took, which is the same for all."""
+    checkpoint = last_checkpoint(next(iter(folders.values()))[0])
+    return int(checkpoint.name.rsplit("-", 1)[1]) if checkpoint else 0
+
+
+def print_comparison(result: dict[str, Any]) -> None:
+    """Print one row a variant: mean and spread over seeds, and what it gains over GRPO and over SFT."""
+    label = result["metric"].replace("ndcg_at_", "NDCG@")
+    lists = "constrained" if result["constrained"] else "free"
+    title = (
+        f"Validation {label}, {lists} lists: {result['rows']} rows, {result['prompts']} prompts, "
+        f"{result['seeds']} seeds, {result['steps']} steps"
+    )
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in ("algorithm", label, "spread", "x GRPO", "over GRPO (95 %)", "x SFT", "over SFT (95 %)"):
+        table.add_column(heading, justify="left" if heading == "algorithm" else "right", no_wrap=True)
+    for name, entry in result["algorithms"].items():
+        cells = [name, f"{entry['mean']:.4f}", f"{entry['spread']:.4f}" if entry["by_seed"] else ""]
+        for baseline in ("grpo", START):
+            gain = entry.get(f"over_{baseline}")
+            ratio = entry.get(f"ratio_to_{baseline}")
+            interval = f"{gain['mean']:+.4f} [{gain['low']:+.4f}, {gain['high']:+.4f}]" if gain else ""
+            cells += [f"{ratio:.3f}" if ratio else "", interval]
+        table.add_row(*cells)
+    Console(highlight=False, width=120).print(table)

@@ -1,0 +1,56 @@
+"""From what a trainer saved to a model's folder that anything can load."""
+
+from pathlib import Path
+from typing import Any
+
+from peft import LoraConfig, PeftModel
+
+from convrec.config import Lora
+from convrec.models.finite import check_weights
+from convrec.models.pretrained import load_model
+
+
+def lora_config(lora: Lora | None) -> LoraConfig | None:
+    """Return PEFT's configuration of adapters on every linear layer but the head, or None."""
+    if lora is None:
+        return None
+    return LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )
+
+
+def export_model(
+    saved: Path,
+    base: str | Path,
+    tokenizer: Any,
+    folder: Path,
+    repetition_penalty: float,
+    trust_remote_code: bool = False,
+) -> None:
+    """Write the model that a trainer saved, adapters merged into `base`, with the penalty it is to be decoded with.
+
+    Raises as `write_model` does.
+    """
+    model: Any
+    if (saved / "adapter_config.json").is_file():
+        whole = load_model(base, trust_remote_code=trust_remote_code)
+        adapted: Any = PeftModel.from_pretrained(whole, str(saved))
+        model = adapted.merge_and_unload()
+    else:
+        model = load_model(saved, trust_remote_code=trust_remote_code)
+    model.generation_config.repetition_penalty = repetition_penalty
+    write_model(model, tokenizer, folder)
+
+
+def write_model(model: Any, tokenizer: Any, folder: Path) -> None:
+    """Write model and tokenizer to a folder that anything can load.
+
+    Raises `NotFiniteError` where a weight is inf or NaN; nothing is written then.
+    """
+    check_weights(model, folder)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

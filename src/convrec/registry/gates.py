@@ -1,0 +1,328 @@
+"""Whether a challenger may become the champion: figures and limits in, a decision out. Pure functions."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from convrec.evaluation.comparison import Gain
+from convrec.registry.policy import Baselines, Policy, Slices
+
+PROMOTED, REFUSED, AWAITING = "promoted", "refused", "awaiting approval"
+ALREADY = "champion already"
+NO_CHAMPION = "no champion"
+LATENCY = "latency_p95_seconds"
+_GAINS = ("gains", "baselines")  # fields of a comparison
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of two versions that are compared: its mean scores, coverage and latency on the present data."""
+
+    version: str
+    checkpoint_md5: str
+    means: dict[str, float]
+
+
+@dataclass(frozen=True)
+class SliceChange:
+    """A metric's means of both on the rows of one kind; without a champion, its mean is None."""
+
+    kind: str
+    name: str
+    n_rows: int
+    challenger: float
+    champion: float | None
+
+    @property
+    def drop(self) -> float:
+        """How far the metric falls; negative where it rises, 0 without a champion."""
+        return 0.0 if self.champion is None else self.champion - self.challenger
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What both answered to the same rows.
+
+    `gains` holds the paired gains of the challenger over the champion by the names in the policy, none without a
+    champion; `baselines` its gains over each baseline of the policy. `data` holds the MD5 of the files, `settings` what
+    else decides the figures.
+    """
+
+    challenger: Side
+    champion: Side | None
+    gains: dict[str, Gain]
+    slices: list[SliceChange]
+    n_rows: int
+    n_prompts: int
+    data: dict[str, str]
+    settings: dict[str, Any]
+    baselines: dict[str, Gain] = field(default_factory=dict)  # decisions of earlier releases have none
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        gains = {kind: {name: gain._asdict() for name, gain in getattr(self, kind).items()} for kind in _GAINS}
+        return {**asdict(self), **gains}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Comparison":
+        """Return what `to_json` was made from."""
+        sides = {side: Side(**value[side]) if value[side] else None for side in ("challenger", "champion")}
+        gains = {kind: {name: Gain(**gain) for name, gain in value.get(kind, {}).items()} for kind in _GAINS}
+        slices = [SliceChange(**change) for change in value["slices"]]
+        return cls(**{**value, **sides, **gains, "slices": slices})
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One condition: its figure, the limit, and whether it holds. The figure is None where there is none to look at."""
+
+    name: str
+    figure: float | None
+    limit: str
+    passed: bool
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.detail}" if self.figure is None else f"{self.name} {self.figure:.4f} ({self.limit})"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What became of a challenger, and why: every gate with its figure, and all that the figures are of."""
+
+    status: str
+    reason: str
+    challenger: str
+    champion: str | None
+    gates: tuple[Gate, ...] = ()
+    comparison: Comparison | None = None
+    policy: dict[str, Any] = field(default_factory=dict)
+    approval: dict[str, str] | None = None
+    number: int = 0  # of the version's decisions, from 1; 0 where it is not recorded
+    by: str = ""
+    at: str = ""
+    commit: str = ""
+
+    @property
+    def promoted(self) -> bool:
+        return self.status == PROMOTED
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        comparison = None if self.comparison is None else self.comparison.to_json()
+        return {**asdict(self), "gates": [asdict(gate) for gate in self.gates], "comparison": comparison}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Decision":
+        """Return what `to_json` was made from."""
+        comparison = Comparison.from_json(value["comparison"]) if value["comparison"] else None
+        gates = tuple(Gate(**gate) for gate in value["gates"])
+        return cls(**{**value, "gates": gates, "comparison": comparison})
+
+
+def _above(name: str, figure: float, limit: float, detail: str = "") -> Gate:
+    return Gate(name, figure, f"above {limit:g}", figure > limit, detail)
+
+
+def _at_least(name: str, figure: float, limit: float, detail: str = "") -> Gate:
+    return Gate(name, figure, f"at least {limit:g}", figure >= limit, detail)
+
+
+def _at_most(name: str, figure: float, limit: float, detail: str = "") -> Gate:
+    return Gate(name, figure, f"at most {limit:g}", figure <= limit, detail)
+
+
+def _without_champion(name: str, limit: str) -> Gate:
+    return Gate(name, None, limit, True, NO_CHAMPION)
+
+
+def _gain_gates(policy: Policy, comparison: Comparison) -> list[Gate]:
+    gates = []
+    for name, wanted in policy.gains.items():
+        lower, p = f"{name} gain, lower end", f"{name} gain, p"
+        if comparison.champion is None:
+            gates.append(_without_champion(lower, f"above {wanted.min:g}"))
+            gates.append(_without_champion(p, f"at most {wanted.max_p:g}"))
+            continue
+        gain = comparison.gains[name]
+        gates += [_above(lower, gain.low, wanted.min, _spread(gain)), _at_most(p, gain.p, wanted.max_p)]
+    return gates
+
+
+def _spread(gain: Gain) -> str:
+    return f"{gain.mean:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}] over {gain.n} rows"
+
+
+def _baseline_gates(rule: Baselines, comparison: Comparison) -> list[Gate]:
+    """Return the gate of the difference to the best baseline: the one over which the gain is least."""
+    if not rule.names:
+        return []
+    best = min(comparison.baselines, key=lambda name: comparison.baselines[name].mean)
+    gain = comparison.baselines[best]
+    name = f"{rule.metric} over the best baseline, lower end"
+    return [_at_least(name, gain.low, rule.min, f"{best}: {_spread(gain)}")]
+
+
+def _ratio_gate(comparison: Comparison, metric: str, gate: Callable[..., Gate], limit: float) -> Gate:
+    """Return the gate of the challenger's figure over the champion's; nothing over nothing is 1."""
+    name = f"{metric}, ratio to the champion's"
+    own = comparison.challenger.means[metric]
+    if comparison.champion is None:
+        return _without_champion(name, gate(name, own, limit).limit)
+    other = comparison.champion.means[metric]
+    value = own / other if other else (1.0 if own == other else float("inf"))
+    return gate(name, value, limit, f"{own:.4f} over {other:.4f}")
+
+
+def _guard_gates(policy: Policy, comparison: Comparison) -> list[Gate]:
+    rails, means, gates = policy.guard_rails, comparison.challenger.means, []
+    for name, least in (("in_catalog", rails.in_catalog), ("format", rails.format)):
+        if least is not None:
+            gates.append(_at_least(name, means[name], least.min))
+    if rails.coverage is not None:
+        if rails.coverage.min is not None:
+            gates.append(_at_least("coverage", means["coverage"], rails.coverage.min))
+        if rails.coverage.min_ratio is not None:
+            gates.append(_ratio_gate(comparison, "coverage", _at_least, rails.coverage.min_ratio))
+    if rails.latency_p95_seconds is not None:
+        if rails.latency_p95_seconds.max is not None:
+            gates.append(_at_most(LATENCY, means[LATENCY], rails.latency_p95_seconds.max))
+        if rails.latency_p95_seconds.max_ratio is not None:
+            gates.append(_ratio_gate(comparison, LATENCY, _at_most, rails.latency_p95_seconds.max_ratio))
+    if rails.slices is not None:
+        gates.append(_slice_gate(rails.slices, comparison))
+    return gates
+
+
+def _slice_gate(rail: Slices, comparison: Comparison) -> Gate:
+    name = f"{rail.metric}, largest fall of a slice"
+    limit = f"at most {rail.max_drop:g}"
+    if comparison.champion is None:
+        return _without_champion(name, limit)
+    looked_at = [change for change in comparison.slices if change.n_rows >= rail.min_rows]
+    if not looked_at:
+        return Gate(name, None, limit, True, f"no slice has {rail.min_rows} rows")
+    worst = max(looked_at, key=lambda change: change.drop)
+    where = f"{worst.kind} = {worst.name}, {worst.n_rows} rows: {worst.champion:.4f} to {worst.challenger:.4f}"
+    return _at_most(name, worst.drop, rail.max_drop, where)
+
+
+def _rolled_back_gate(rolled_back: str | None, again: bool) -> list[Gate]:
+    if rolled_back is None:
+        return []
+    detail = f"{rolled_back}; --again says otherwise"
+    return [Gate("rolled_back", None, "not rolled back before", again, detail)]
+
+
+def decide(
+    policy: Policy,
+    comparison: Comparison,
+    rolled_back: str | None = None,
+    again: bool = False,
+    approval: Mapping[str, str] | None = None,
+) -> Decision:
+    """Return whether the challenger is promoted, refused, or awaits a person's word, with every gate.
+
+    `rolled_back` tells how the version once lost its place, which only `again` outweighs; `approval` who gave his word,
+    where the policy wants one.
+    """
+    gates = [*_gain_gates(policy, comparison), *_baseline_gates(policy.baselines, comparison)]
+    gates += _guard_gates(policy, comparison)
+    gates += _rolled_back_gate(rolled_back, again)
+    failed = [gate for gate in gates if not gate.passed]
+    champion = comparison.champion
+    versus = f"version {champion.version}" if champion else "there was no champion"
+    status = PROMOTED
+    if failed:
+        status, reason = REFUSED, "; ".join(map(str, failed))
+    elif champion is None:
+        reason = "there was no champion; all other gates hold"
+    else:
+        gained = (
+            f"{name} {gain.mean:+.4f}, p {gain.p:.4f}"
+            for name, gain in comparison.gains.items()
+            if name in policy.gains
+        )
+        reason = f"better than {versus} on the same {comparison.n_rows} test rows: {', '.join(gained)}"
+    if not failed and policy.approval == "required":
+        gates.append(_approval_gate(approval))
+        status = PROMOTED if approval else AWAITING
+    return Decision(
+        status,
+        reason,
+        comparison.challenger.version,
+        champion.version if champion else None,
+        tuple(gates),
+        comparison,
+        policy.model_dump(),
+        dict(approval) if approval else None,
+    )
+
+
+def _approval_gate(approval: Mapping[str, str] | None) -> Gate:
+    detail = f"given by {approval['by']}" if approval else "not given yet"
+    return Gate("approval", None, "required", approval is not None, detail)
+
+
+def refuse(decision: Decision, gate: Gate) -> Decision:
+    """Return the decision as a refusal for one more reason, which leads the others."""
+    others = [other for other in decision.gates if other.name != gate.name]
+    return Decision(**{**vars(decision), "status": REFUSED, "reason": str(gate), "gates": (*others, gate)})
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def gate_rows(decision: Decision) -> list[tuple[str, str, str, str, str]]:
+    """Return gate, figure, limit, outcome and detail of each gate, as texts."""
+    return [
+        (
+            gate.name,
+            "-" if gate.figure is None else f"{gate.figure:.4f}",
+            gate.limit,
+            "holds" if gate.passed else "FAILS",
+            gate.detail,
+        )
+        for gate in decision.gates
+    ]
+
+
+def headline(decision: Decision) -> str:
+    """Return the decision in one line."""
+    if decision.status == ALREADY:
+        return f"version {decision.challenger} is the champion already"
+    return f"version {decision.challenger} {_VERBS[decision.status]}: {decision.reason}"
+
+
+_VERBS = {PROMOTED: "was promoted", REFUSED: "was refused", AWAITING: "awaits approval"}
+
+
+def decision_markdown(decision: Decision) -> str:
+    """Return the decision as Markdown: what became of it, a table of the gates, and what the figures are of."""
+    lines = [f"## Promotion: {headline(decision)}", ""]
+    if decision.gates:
+        lines += ["| gate | figure | limit | outcome | detail |", "|---|---:|---|---|---|"]
+        lines += [f"| {' | '.join(map(_cell, row))} |" for row in gate_rows(decision)]
+        lines.append("")
+    against = "no champion" if decision.champion is None else f"champion: version {decision.champion}"
+    facts = [f"challenger: version {decision.challenger}", against]
+    if decision.comparison is not None:
+        found = decision.comparison
+        lists = f"{found.settings.get('lists', '')} lists".strip()
+        facts.append(f"{found.n_rows} test rows, {found.n_prompts} prompts, {lists}")
+        facts += [f"{name} MD5 {md5}" for name, md5 in found.data.items()]
+    said = decision.approval
+    if said:
+        facts.append(f"{'refused' if 'refused' in said else 'approved'} by {said['by']} at {said['at']}")
+    facts += [f"decided by {decision.by} at {decision.at}"] if decision.by else []
+    facts += [f"commit {decision.commit}"] if decision.commit else []
+    return "\n".join([*lines, *(f"- {fact}" for fact in facts), ""])
+
+
+def same_comparison(
+    one: Comparison, challenger: str, champion: str | None, data: Mapping[str, str], settings: Mapping[str, Any]
+) -> bool:
+    """Return whether a comparison was of these versions on this data, so that it need not be made again."""
+    versions = (one.challenger.version, one.champion.version if one.champion else None)
+    return versions == (challenger, champion) and (one.data, one.settings) == (dict(data), dict(settings))

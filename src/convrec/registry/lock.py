@@ -1,0 +1,115 @@
+"""One promotion at a time, on any machine: a lock that is a name in the registry, which only one can create."""
+
+import logging
+import os
+import socket
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import mlflow
+from mlflow.entities.model_registry import RegisteredModel
+from mlflow.exceptions import MlflowException
+
+from convrec.errors import InputError
+from convrec.registry.versions import MODEL_NAME, told_if_not_owner
+
+logger = logging.getLogger(__name__)
+
+LOCK_NAME = f"{MODEL_NAME}.promotion-lock"
+PATIENCE = 10.0  # seconds: a lock is held for a few calls of the registry
+_POLL = 0.1  # seconds
+_DESCRIPTION = (
+    f"Not a model: while this name exists, one process moves the aliases of {MODEL_NAME}. A process that was killed "
+    "leaves it; `convrec promote --unlock` removes it."
+)
+
+
+@dataclass(frozen=True)
+class Lock:
+    """The lock while it is held."""
+
+    client: mlflow.MlflowClient
+    token: str
+
+    def check(self) -> None:
+        """Raise `InputError` where somebody has removed the lock meanwhile: another may be at work."""
+        found = _find(self.client)
+        if found is None or found.tags.get("token") != self.token:
+            raise InputError("the promotion lock was removed while it was held; nothing was moved: promote again")
+
+
+def _find(client: mlflow.MlflowClient) -> RegisteredModel | None:
+    try:
+        return client.get_registered_model(LOCK_NAME)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return None
+
+
+def describe_holder(client: mlflow.MlflowClient) -> str | None:
+    """Return who holds the lock, where, and for how long; None where it is free."""
+    found = _find(client)
+    if found is None:
+        return None
+    tags, age = found.tags, time.time() - found.creation_timestamp / 1000
+    return f"{tags.get('holder')} (process {tags.get('pid')} on {tags.get('host')}), for {age:.0f} s"
+
+
+def _take(client: mlflow.MlflowClient, holder: str, token: str) -> bool:
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    tags = {"holder": holder, "host": socket.gethostname(), "pid": str(os.getpid()), "time": at, "token": token}
+    try:
+        client.create_registered_model(LOCK_NAME, tags=tags, description=_DESCRIPTION)
+        return True
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    found = _find(client)  # a call that was sent again after its answer was lost finds its own
+    return found is not None and found.tags.get("token") == token
+
+
+@contextmanager
+def promotion_lock(client: mlflow.MlflowClient, holder: str, patience: float = PATIENCE) -> Iterator[Lock]:
+    """Hold the lock; it is released whatever happens, unless the process is killed.
+
+    Raises `InputError`, with holder, age and remedy, where another holds it for longer than `patience` seconds.
+    """
+    lock, deadline = Lock(client, uuid.uuid4().hex), time.monotonic() + patience
+    while not _take(client, holder, lock.token):
+        if time.monotonic() >= deadline:
+            held = describe_holder(client)
+            if held is None:
+                continue
+            raise InputError(
+                f"{LOCK_NAME} is held by {held}; wait for that promotion, or, only if that process is dead, run "
+                "`convrec promote --unlock`"
+            )
+        time.sleep(_POLL)
+    try:
+        yield lock
+    finally:
+        _release(lock)
+
+
+def _release(lock: Lock) -> None:
+    try:
+        found = _find(lock.client)
+        if found is not None and found.tags.get("token") == lock.token:
+            lock.client.delete_registered_model(LOCK_NAME)
+    except Exception as error:  # what was done under the lock is done
+        logger.warning("%s could not be released (%s): `convrec promote --unlock`", LOCK_NAME, str(error)[:120])
+
+
+def unlock(client: mlflow.MlflowClient) -> str:
+    """Remove the lock, and return what was done; only for one whose holder is dead."""
+    held = describe_holder(client)
+    if held is None:
+        return "no promotion lock is held"
+    with told_if_not_owner(f"the promotion lock of {held}"):
+        client.delete_registered_model(LOCK_NAME)
+    return f"removed the promotion lock of {held}"

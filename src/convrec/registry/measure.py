@@ -1,0 +1,169 @@
+"""What challenger and champion answer to the same rows, side by side."""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from convrec.config import Params
+from convrec.data.catalog import Catalog
+from convrec.data.conversations import distinct_prompts, read_rows
+from convrec.errors import InputError
+from convrec.evaluation.baselines import NEEDS, Options, baseline_lists
+from convrec.evaluation.beyond_accuracy import coverage, mentions, recommended
+from convrec.evaluation.comparison import paired_interval
+from convrec.evaluation.scoring import mean_scores, score_lists
+from convrec.evaluation.slices import slice_rows
+from convrec.evaluation.systems import BASELINES
+from convrec.experiments.evaluate_models import answers, require_data
+from convrec.paths import Paths
+from convrec.registry.gates import LATENCY, Comparison, Side, SliceChange
+from convrec.registry.policy import POLICY_FILE, Baselines, Policy, resolve_metric
+from convrec.registry.versions import RegisteredModel
+from convrec.serving.recommender import Recommender
+from convrec.stages.files import read_catalog, read_test_rows
+from convrec.tracking import file_md5
+
+logger = logging.getLogger(__name__)
+
+TIMED_PROMPTS = 30
+_PERCENTILE = 0.95
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A registered version and its files."""
+
+    version: str
+    checkpoint_md5: str
+    model: RegisteredModel
+
+
+def present_data(paths: Paths) -> dict[str, str]:
+    """Return the MD5 of what a comparison reads. Raises `InputError` where the data is not made yet."""
+    splits = ("test", "train", "validation")
+    for split in splits:
+        require_data(paths, split)
+    return {**{split: file_md5(paths.split(split)) for split in splits}, "catalog": file_md5(paths.catalog)}
+
+
+def comparison_settings(params: Params, policy: Policy) -> dict[str, Any]:
+    """Return what beside versions and data decides the figures of a comparison."""
+    common, config, rail = params.common, params.evaluate, policy.guard_rails.slices
+    rule = policy.baselines
+    return {
+        "lists": policy.lists,
+        "gains": sorted(policy.gains),
+        "baselines": sorted(rule.names),
+        "baseline_metric": resolve_metric(rule.metric, common.cutoffs, rule.metric) if rule.names else None,
+        "embedder": params.demonstrations.embedder.model_dump() if rule.names else None,
+        "slices": resolve_metric(rail.metric, common.cutoffs, rail.metric) if rail else None,
+        "metrics": {name: resolve_metric(name, common.cutoffs, name) for name in policy.metrics()},
+        "latency": policy.guard_rails.latency_p95_seconds is not None,
+        "list_length": common.list_length,
+        "max_prompts": config.max_prompts,
+        "bootstrap_samples": config.bootstrap_samples,
+        "seed": common.seed,
+        "engine": config.engine,
+    }
+
+
+def compare(
+    params: Params, paths: Paths, policy: Policy, challenger: Contestant, champion: Contestant | None
+) -> Comparison:
+    """Return how both do on the present test split with the present catalog, paired row by row.
+
+    Lists that were written before are taken from their journal. The latency is that of one conversation at a time.
+    """
+    data, settings = present_data(paths), comparison_settings(params, policy)
+    rows, prompts = read_test_rows(params, paths)
+    catalog, train = read_catalog(paths.catalog), read_rows(paths.split("train"))
+    baselines = _baseline_scores(policy.baselines, train, read_rows(paths.split("validation")), rows, catalog, params)
+    sides = [challenger] if champion is None else [challenger, champion]
+    tables: list[pd.DataFrame] = []
+    means: list[dict[str, float]] = []
+    for side in sides:
+        logger.info("version %s answers %d test prompts", side.version, len(prompts))
+        found = answers(side.model.checkpoint, side.model.settings, rows, params, paths, policy.lists == "constrained")
+        tables.append(found.scores)
+        means.append({**mean_scores(found.scores), "coverage": _coverage(found.texts, prompts, catalog, params)})
+    if settings["latency"]:
+        for own, seconds in zip(means, latencies(params, paths, [side.model for side in sides], prompts), strict=True):
+            own[LATENCY] = seconds
+    columns, samples, seed = settings["metrics"], params.evaluate.bootstrap_samples, params.common.seed
+    gains = {}
+    if champion is not None:
+        gains = {name: paired_interval(tables[0], tables[1], columns[name], samples, seed) for name in policy.gains}
+    metric = settings["baseline_metric"]
+    over = {name: paired_interval(tables[0], other, metric, samples, seed) for name, other in baselines.items()}
+    rail = policy.guard_rails.slices
+    slices = []
+    if rail is not None:
+        kinds = slice_rows(rows, mentions(train, catalog), catalog)
+        slices = slice_changes(kinds, [table[columns[rail.metric]] for table in tables])
+    both = [Side(side.version, side.checkpoint_md5, own) for side, own in zip(sides, means, strict=True)]
+    other = both[1] if champion is not None else None
+    return Comparison(both[0], other, gains, slices, len(rows), len(prompts), data, settings, over)
+
+
+def _baseline_scores(
+    rule: Baselines, train: Rows, validation: Rows, rows: Rows, catalog: Catalog, params: Params
+) -> dict[str, pd.DataFrame]:
+    """Return the scores of each baseline of the policy on the rows.
+
+    Raises `InputError` for one that is named and has no lists; with `all` it is left out.
+    """
+    size, prompts = params.common.list_length, distinct_prompts(rows)
+    names = BASELINES if "all" in rule.names else [name for name in BASELINES if name in rule.names]
+    found: dict[str, pd.DataFrame] = {}
+    for name, made in baseline_lists(names, train, validation, prompts, catalog, Options.of(params)).items():
+        if made is None:
+            if name not in rule.names:
+                continue
+            raise InputError(
+                f"{POLICY_FILE}: baselines.names: {name} needs {NEEDS[name]}, which these data lack; remove it from "
+                "the list"
+            )
+        texts = dict(zip((row["prompt_id"] for row in prompts), made.lists, strict=True))
+        found[name] = score_lists(texts, rows, catalog, size, params.common.cutoffs)
+    return found
+
+
+def _coverage(texts: Mapping[str, str], prompts: Rows, catalog: Catalog, params: Params) -> float:
+    size = params.common.list_length
+    lists = [recommended(texts[row["prompt_id"]], row["seen_titles"], catalog, size) for row in prompts]
+    return float(coverage(lists, len(catalog)))
+
+
+def slice_changes(slices: pd.DataFrame, scores: Sequence[pd.Series]) -> list[SliceChange]:
+    """Return the challenger's and the champion's means on each slice; `scores` are theirs, in that order."""
+    found = []
+    for kind in slices:
+        for name, where in slices.groupby(kind).groups.items():
+            own, *other = [float(column[where].mean()) for column in scores]
+            found.append(SliceChange(str(kind), str(name), len(where), own, other[0] if other else None))
+    return found
+
+
+def latencies(params: Params, paths: Paths, models: Sequence[RegisteredModel], prompts: Rows) -> list[float]:
+    """Return the 95th percentile of each model's seconds for one conversation, of up to 30 test prompts.
+
+    The models take turns in this process, after one answer each that does not count: what else the machine does
+    meanwhile hits all of them.
+    """
+    device, size = params.common.device, params.common.list_length
+    recommenders = [Recommender.load(one.checkpoint, paths.catalog, one.settings, device) for one in models]
+    step = max(1, len(prompts) // TIMED_PROMPTS)
+    asked = [row["messages"] for row in prompts[::step][:TIMED_PROMPTS]]
+    seconds: list[list[float]] = [[] for _ in models]
+    for messages in [asked[0], *asked]:
+        for own, recommender in zip(seconds, recommenders, strict=True):
+            start = time.perf_counter()
+            recommender.recommend([messages], size)
+            own.append(time.perf_counter() - start)
+    return [float(np.quantile(own[1:], _PERCENTILE)) for own in seconds]

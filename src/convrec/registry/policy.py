@@ -1,0 +1,153 @@
+"""promotion.yaml, read once, as a frozen model: what a challenger must show. Imports no mlflow and no torch."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from convrec.config import Section, Share
+from convrec.errors import InputError
+from convrec.evaluation.systems import Baseline
+from convrec.files.yaml import read_yaml
+
+POLICY_FILE = Path("promotion.yaml")
+_RANKED = ("ndcg", "recall", "hit_rate")  # metrics that take a cutoff
+_Ratio = Annotated[float, Field(gt=0)]
+
+
+class Gain(Section):
+    """How sure a gain over the champion must be."""
+
+    min: float = Field(description="the lower end of the gain's 95 % interval is above this")
+    max_p: float = Field(gt=0, le=1, description="of the paired permutation test")
+
+
+class Baselines(Section):
+    """What every version must be no worse than, the first one too: the best of these, on the same rows."""
+
+    names: list[Literal[Baseline, "all"]] = Field(
+        default=["all"], description="all: those that the data can have; empty: no baseline is looked at"
+    )
+    metric: str = "ndcg"
+    min: float = Field(default=0.0, description="the lower end of the difference's 95 % interval is at least this")
+
+
+class Least(Section):
+    """A share that must be reached."""
+
+    min: Share
+
+
+class Coverage(Section):
+    """How much of the catalog the lists must cover, by itself and beside the champion's."""
+
+    min: Share | None = None
+    min_ratio: _Ratio | None = None
+
+    @model_validator(mode="after")
+    def _is_a_limit(self) -> "Coverage":
+        if self.min is None and self.min_ratio is None:
+            raise ValueError("neither min nor min_ratio; give one, or leave the guard-rail out")
+        return self
+
+
+class Latency(Section):
+    """How long an answer may take, by itself and beside the champion's."""
+
+    max: _Ratio | None = None
+    max_ratio: _Ratio | None = None
+
+    @model_validator(mode="after")
+    def _is_a_limit(self) -> "Latency":
+        if self.max is None and self.max_ratio is None:
+            raise ValueError("neither max nor max_ratio; give one, or leave the guard-rail out")
+        return self
+
+
+class Slices(Section):
+    """How far a metric may fall on the rows of one kind."""
+
+    metric: str
+    max_drop: float = Field(ge=0)
+    min_rows: int = Field(ge=1, description="slices with fewer rows are too uncertain to be looked at")
+
+
+class GuardRails(Section):
+    """What must not be lost for the gains; those that are left out are not looked at."""
+
+    in_catalog: Least | None = None
+    format: Least | None = None
+    coverage: Coverage | None = None
+    latency_p95_seconds: Latency | None = None
+    slices: Slices | None = None
+
+
+class Policy(Section):
+    """The whole of promotion.yaml."""
+
+    lists: Literal["constrained", "free"] = Field(description="which lists of both are compared")
+    gains: dict[str, Gain] = Field(min_length=1)
+    baselines: Baselines = Baselines()
+    guard_rails: GuardRails
+    approval: Literal["none", "required"]
+
+    def metrics(self) -> list[str]:
+        """Return the names of the metrics that are compared row by row."""
+        slices = self.guard_rails.slices
+        return [*self.gains, *([slices.metric] if slices else [])]
+
+
+def resolve_metric(name: str, cutoffs: Sequence[int], field: str) -> str:
+    """Return the score table's column of a metric; one that takes a cutoff and has none is meant at the widest.
+
+    Raises `InputError` for a metric that is not measured with these cutoffs.
+    """
+    if name in _RANKED:
+        return f"{name}_at_{max(cutoffs)}"
+    match = re.fullmatch(rf"({'|'.join(_RANKED)})_at_(\d{{1,9}})", name)
+    if name == "mrr" or (match and int(match[2]) in cutoffs):
+        return name
+    if match:
+        raise InputError(
+            f"{field} = {name!r}: common.cutoffs = {sorted(cutoffs)} has no {match[2]}; write "
+            f"{match[1]}_at_{max(cutoffs)}, or {match[1]} for the widest"
+        )
+    raise InputError(
+        f"{field} = {name!r}: no metric that is compared; give {', '.join(_RANKED)} (or NAME_at_K), or mrr"
+    )
+
+
+def _explain(error: dict[str, Any]) -> str:
+    location = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        return f"{location}: unknown field; remove it, or see docs/promotion.md for its name"
+    if error["type"] == "missing":
+        return f"{location}: missing; add it (docs/promotion.md shows every field)"
+    if error["type"] == "value_error":
+        return f"{location}: {error['ctx']['error']}"
+    return f"{location} = {error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}"
+
+
+def parse_policy(raw: dict[str, Any], source: str, cutoffs: Sequence[int]) -> Policy:
+    """Return the validated policy, its metrics known under these cutoffs.
+
+    Raises `InputError` with one line for each mistake: field, value, and what is wanted.
+    """
+    try:
+        policy = Policy.model_validate(raw)
+    except ValidationError as error:
+        lines = [_explain(dict(mistake)) for mistake in error.errors()]
+        raise InputError("\n".join(f"{source}: {line}" for line in lines)) from None
+    for name in policy.gains:
+        resolve_metric(name, cutoffs, f"{source}: gains")
+    resolve_metric(policy.baselines.metric, cutoffs, f"{source}: baselines.metric")
+    if policy.guard_rails.slices is not None:
+        resolve_metric(policy.guard_rails.slices.metric, cutoffs, f"{source}: guard_rails.slices.metric")
+    return policy
+
+
+def load_policy(cutoffs: Sequence[int], path: Path = POLICY_FILE) -> Policy:
+    """Return the policy of a promotion.yaml; raises `InputError` for one that is missing or wrong."""
+    return parse_policy(read_yaml(path), str(path), cutoffs)

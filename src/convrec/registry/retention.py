@@ -1,0 +1,73 @@
+"""Which registered versions may go, and their removal."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import mlflow
+from mlflow.entities.model_registry import ModelVersion
+
+from convrec.registry.gates import AWAITING
+from convrec.registry.lock import PATIENCE, promotion_lock
+from convrec.registry.promote import STATUS_TAG
+from convrec.registry.versions import MODEL_NAME, all_versions, read_aliases, told_if_not_owner
+from convrec.tracking import connect
+
+_LOGGED = "models:/m-"  # how the source of a version that was logged begins: the model's id follows
+
+
+@dataclass(frozen=True)
+class Fate:
+    """Whether a version stays, and why."""
+
+    version: str
+    stays: bool
+    why: str
+
+
+def plan(versions: Sequence[tuple[str, str | None]], aliases: Mapping[str, str], keep: int) -> list[Fate]:
+    """Return the fate of each version, the newest first; `versions` are numbers, newest first, with their statuses.
+
+    What stays: every version with an alias, the newest `keep` versions, and those that await approval.
+    """
+    fates = []
+    for place, (number, status) in enumerate(versions):
+        held = sorted(alias for alias, holder in aliases.items() if holder == number)
+        if held:
+            fates.append(Fate(number, True, f"is the {' and '.join(held)}"))
+        elif place < keep:
+            fates.append(Fate(number, True, f"is among the newest {keep}"))
+        elif status == AWAITING:
+            fates.append(Fate(number, True, "awaits approval"))
+        else:
+            fates.append(Fate(number, False, f"is older than the newest {keep}, and has no alias"))
+    return fates
+
+
+def _fates(client: mlflow.MlflowClient, versions: Iterable[ModelVersion], keep: int) -> list[Fate]:
+    listed = [(str(version.version), version.tags.get(STATUS_TAG)) for version in versions]
+    return plan(listed, read_aliases(client) if listed else {}, keep)
+
+
+def prune(keep: int, by: str, remove: bool, patience: float = PATIENCE) -> list[Fate]:
+    """Return what becomes of every version; with `remove`, those that do not stay are deleted, with their models.
+
+    Their files go with `mlflow gc`. No promotion can happen meanwhile: this takes the promotion lock. Raises
+    `InputError` where another holds it, or this user may not remove them.
+    """
+    connect()
+    client = mlflow.MlflowClient()
+    if not remove:
+        return _fates(client, all_versions(client), keep)
+    with promotion_lock(client, by, patience) as lock:
+        versions = all_versions(client)
+        fates = _fates(client, versions, keep)
+        kept = {version.source for version, fate in zip(versions, fates, strict=True) if fate.stays}
+        for version, fate in zip(versions, fates, strict=True):
+            if not fate.stays:
+                lock.check()
+                source = version.source or ""
+                with told_if_not_owner(f"{MODEL_NAME}: version {version.version}"):
+                    client.delete_model_version(MODEL_NAME, version.version)
+                    if source not in kept and source.startswith(_LOGGED):
+                        client.delete_logged_model(source.removeprefix("models:/"))
+    return fates

@@ -1,0 +1,279 @@
+"""Registered models: versions of the trained checkpoint, and which of them is the champion."""
+
+import io
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from http import HTTPStatus
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import mlflow
+from mlflow.entities.model_registry import ModelVersion
+from mlflow.exceptions import MlflowException
+from mlflow.models import Model, ModelSignature
+from mlflow.types.schema import ColSpec, DataType, ParamSchema, ParamSpec, Schema
+from ruamel.yaml import YAML
+
+from convrec.config import Params
+from convrec.errors import InputError, Unavailable
+from convrec.paths import Paths, inside
+from convrec.registry.model_card import CHECKPOINT_TAG, MAX_DESCRIPTION, checkpoint_digest, render_card, version_facts
+from convrec.tracking import PARENT_TAG, connect, git_state, record_versions
+from convrec.tracking.store import not_opened, told
+
+if TYPE_CHECKING:
+    from convrec.generation.lists import Settings
+
+MODEL_NAME = "convrec-recommender"
+CHALLENGER, CHAMPION, PREVIOUS = "challenger", "champion", "previous"
+_PACKAGE = Path(__file__).parents[1]
+_TRAIN = "`python -m flows.train` trains and registers a model"
+_ABSENT = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")  # the second: of an alias that no version holds
+
+
+@dataclass(frozen=True)
+class RegisteredModel:
+    """The files of a registered version: a Hugging Face folder, a canonical catalog, and how it answers."""
+
+    checkpoint: Path
+    catalog: Path
+    settings: "Settings"
+
+
+def _latest(client: mlflow.MlflowClient, digest: str) -> ModelVersion | None:
+    return next((found for found in all_versions(client) if found.tags.get(CHECKPOINT_TAG) == digest), None)
+
+
+def alias_version(alias: str) -> ModelVersion | None:
+    """Return the version that holds this alias, or None. Raises as `find_version` where the registry is away."""
+    client = mlflow.MlflowClient()
+    try:
+        return client.get_model_version_by_alias(MODEL_NAME, alias)
+    except MlflowException as error:
+        if error.error_code in _ABSENT:
+            return None
+        raise not_opened(error) from None
+
+
+def read_aliases(client: mlflow.MlflowClient) -> dict[str, str]:
+    """Return the number of the version that each alias stands for."""
+    return {alias: str(number) for alias, number in client.get_registered_model(MODEL_NAME).aliases.items()}
+
+
+def aliases_of(number: str) -> list[str]:
+    """Return the aliases of a version, sorted."""
+    return sorted(alias for alias, holder in read_aliases(mlflow.MlflowClient()).items() if holder == str(number))
+
+
+def all_versions(client: mlflow.MlflowClient) -> list[ModelVersion]:
+    """Return the versions, the newest first."""
+    found = client.search_model_versions(f"name = '{MODEL_NAME}'")
+    return sorted(found, key=lambda one: -int(one.version))
+
+
+def find_version(client: mlflow.MlflowClient, number: str | None = None) -> ModelVersion:
+    """Return a version by its number, by default the challenger.
+
+    Raises `InputError` where there is none, or the registry refuses this user, and `Unavailable` where it is away.
+    """
+    if number is None:
+        challenger = alias_version(CHALLENGER)
+        if challenger is None:
+            raise _not_registered(
+                f"models:/{MODEL_NAME}@{CHALLENGER}",
+                "no version is the challenger",
+                f"{_TRAIN}; `convrec registry register` registers one that is trained",
+            )
+        return challenger
+    try:
+        return client.get_model_version(MODEL_NAME, number)
+    except MlflowException as error:
+        listed = "`convrec registry list` shows what is there"
+        raise _unread(f"models:/{MODEL_NAME}/{number}", error, listed) from None
+
+
+@contextmanager
+def told_if_not_owner(what: str) -> Iterator[None]:
+    """Raise `InputError`, with who can help, where the server does not let this user remove what another has made."""
+    try:
+        yield
+    except MlflowException as error:
+        if error.get_http_status_code() != HTTPStatus.FORBIDDEN:
+            raise
+        raise InputError(
+            f"{what} is not this user's to remove; the account that made the model, or admin, may do that"
+        ) from None
+
+
+def model_signature() -> ModelSignature:
+    """Return what the pyfunc answers, and its parameters; MLflow has no schema for an input of several kinds."""
+    from convrec.serving.recommender import LIST_LENGTH  # noqa: PLC0415  (imports torch)
+
+    year = ColSpec(DataType.long, "year", required=False)
+    columns = [(DataType.long, "query"), (DataType.long, "rank"), (DataType.string, "title")]
+    return ModelSignature(
+        outputs=Schema([*(ColSpec(*column) for column in columns), year, ColSpec(DataType.double, "score")]),
+        params=ParamSchema(
+            [
+                ParamSpec("n", DataType.long, LIST_LENGTH),
+                ParamSpec("deny", DataType.string, [], shape=(-1,)),
+                ParamSpec("allow", DataType.string, [], shape=(-1,)),
+            ]
+        ),
+    )
+
+
+def register(params: Params, paths: Paths, parent_run: str | None, stage: str = "rank_grpo") -> ModelVersion:
+    """Register the checkpoint of a training stage as a version with the alias `challenger`, once for the same weights.
+
+    The version carries what `mlflow.pyfunc` needs to answer conversations, the parameters and a model card; its tags
+    are the metrics with intervals, the data's and the parent's hashes, and the commit. Raises `InputError` where the
+    checkpoint or its evaluation is not there.
+    """
+    from convrec.generation.lists import Settings  # noqa: PLC0415  (imports torch)
+
+    experiment = connect(paths.root)
+    client = mlflow.MlflowClient()
+    model = paths.model(stage)
+    _require_files(paths, stage)
+    known = _latest(client, checkpoint_digest(model))
+    if known is not None:
+        # Its registration may have ended before it got its card, or the alias.
+        if not known.description:
+            card = render_card(version_facts(params, paths, stage))
+            client.update_model_version(MODEL_NAME, known.version, description=card[:MAX_DESCRIPTION])
+        if known.version == all_versions(client)[0].version:
+            client.set_registered_model_alias(MODEL_NAME, CHALLENGER, known.version)
+        return client.get_model_version(MODEL_NAME, known.version)
+    tags = {PARENT_TAG: parent_run} if parent_run else {}
+    packages = ("torch", "transformers", "pandas", "pydantic", "pyarrow", "ruamel.yaml")
+    facts = version_facts(params, paths, stage)
+    with (
+        mlflow.start_run(experiment_id=experiment, run_name="register", tags={**git_state(), **tags}) as run,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        record_versions(run.info.run_id, paths.root)
+        card = render_card(facts)
+        card_file, params_file = Path(folder) / "model_card.md", Path(folder) / "params.yaml"
+        card_file.write_text(card, encoding="utf-8")
+        params_file.write_text(_yaml(params.model_dump()), encoding="utf-8")
+        files = {"model": model, "catalog": paths.catalog, "model_card": card_file, "params": params_file}
+        info = mlflow.pyfunc.log_model(
+            name="recommender",
+            python_model=str(_PACKAGE / "serving" / "pyfunc_model.py"),
+            artifacts={name: str(path) for name, path in files.items()},
+            model_config=asdict(Settings.of(params)),
+            code_paths=[str(_PACKAGE)],
+            signature=model_signature(),
+            pip_requirements=[f"{name}=={version(name).split('+')[0]}" for name in packages],
+            input_example=[f"Which {params.common.domain.items} would you recommend?"],
+        )
+        mlflow.log_artifact(str(card_file))
+        made = mlflow.register_model(info.model_uri, MODEL_NAME, tags=facts.tags())  # with its tags from the first
+    client.update_model_version(MODEL_NAME, made.version, description=card[:MAX_DESCRIPTION])
+    client.set_registered_model_alias(MODEL_NAME, CHALLENGER, made.version)
+    return client.get_model_version(MODEL_NAME, made.version)
+
+
+def _yaml(value: dict[str, Any]) -> str:
+    stream = io.StringIO()
+    YAML(typ="safe", pure=True).dump(value, stream)
+    return stream.getvalue()
+
+
+def _require_files(paths: Paths, stage: str) -> None:
+    needed = [paths.model(stage) / "config.json", paths.metrics("evaluate"), paths.catalog, paths.split("test")]
+    for path in needed:
+        if not path.is_file():
+            raise InputError(f"{path}: not made yet; run `dvc repro` first, then register")
+
+
+def _not_registered(uri: str, why: str, remedy: str = f"{_TRAIN}; else name a model's folder") -> InputError:
+    return InputError(f"{uri}: not in the registry ({why}); {remedy}")
+
+
+def _unread(uri: str, error: MlflowException, *remedy: str) -> InputError | Unavailable:
+    """Return what is to be told of a version that could not be read: only the registry's own word makes it absent."""
+    return _not_registered(uri, told(error), *remedy) if error.error_code in _ABSENT else not_opened(error)
+
+
+def _download(uri: str) -> Path:
+    try:
+        return Path(mlflow.artifacts.download_artifacts(uri))
+    except MlflowException as error:
+        raise _unread(uri, error) from None
+
+
+def read_version(folder: Path, uri: str) -> RegisteredModel:
+    """Return what the folder of a version holds; raises `InputError` for a model that is not this project's."""
+    try:
+        flavor = Model.load(folder).flavors["python_function"]
+        checkpoint, catalog = (
+            inside(folder, flavor["artifacts"][name]["path"], f"{uri}: the path of its {name}")
+            for name in ("model", "catalog")
+        )
+        settings = _settings(flavor)
+    except (MlflowException, OSError, KeyError, TypeError):
+        raise _not_ours(uri) from None
+    if not (checkpoint.is_dir() and catalog.is_file()):
+        raise _not_ours(uri)
+    return RegisteredModel(checkpoint, catalog, settings)
+
+
+def _settings(flavor: dict[str, Any]) -> "Settings":
+    from convrec.generation.lists import Settings  # noqa: PLC0415  (imports torch)
+
+    return Settings(**flavor["config"])
+
+
+def _not_ours(uri: str) -> InputError:
+    return InputError(f"{uri}: this version holds no checkpoint and catalog; name one that this project made")
+
+
+def version_settings(uri: str) -> "Settings":
+    """Return the settings of a registered version, without its weights. Raises as `download_version` does."""
+    try:
+        return _settings(mlflow.models.get_model_info(uri).flavors["python_function"])
+    except MlflowException as error:
+        raise _unread(uri, error) from None
+    except (KeyError, TypeError):
+        raise _not_ours(uri) from None
+
+
+def download_version(uri: str) -> RegisteredModel:
+    """Return the files of a registered version: `models:/NAME/VERSION` or `models:/NAME@ALIAS`.
+
+    Raises `InputError` where there is no such version, or it holds no checkpoint of this project, and `Unavailable`
+    where the registry is away.
+    """
+    connect()
+    return read_version(_download(uri), uri)
+
+
+def download_checkpoint(uri: str) -> Path:
+    """Return the Hugging Face folder of a registered version, as `download_version` does all of its files."""
+    return download_version(uri).checkpoint
+
+
+def compared_versions() -> dict[str, str]:
+    """Return the URIs of the champion and of what may replace it, by name: the challenger, else the latest version.
+
+    Raises `InputError` where there is no champion.
+    """
+    connect()
+    champion, challenger = alias_version(CHAMPION), alias_version(CHALLENGER)
+    if champion is None:
+        raise _not_registered(
+            f"models:/{MODEL_NAME}@{CHAMPION}",
+            "no version is the champion",
+            f"{_TRAIN}; `convrec app` and `convrec evaluate` take a model's folder, too (--model)",
+        )
+    latest = all_versions(mlflow.MlflowClient())[0]
+    named = {f"champion, version {champion.version}": champion}
+    for other in (challenger, latest):
+        if len(named) == 1 and other is not None and other.version != champion.version:
+            named[f"challenger, version {other.version}"] = other
+    return {name: f"models:/{MODEL_NAME}/{version.version}" for name, version in named.items()}

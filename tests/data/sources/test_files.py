@@ -1,0 +1,381 @@
+"""One's own files: every form that is read, damaged files, and that no row is ever lost in silence."""
+
+import datetime
+import json
+import random
+import tracemalloc
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from convrec.data.quarantine import Quarantine
+from convrec.data.schemas import CONVERSATION_TYPES, conform
+from convrec.data.sources.files import read_files
+from convrec.errors import InputError
+
+ASK = [{"role": "user", "content": "A game for two, please. Früher: Go."}]
+GOOD = {"messages": ASK, "groundtruth": [{"title": "Hive", "year": None}]}
+
+
+def _folder(folder, **files):
+    """Write a folder of files by name, `__` for the dot, with a catalog of games without years."""
+    folder.mkdir(exist_ok=True)
+    (folder / "catalog.csv").write_text("title\nHive\nGo\nChess\n", encoding="utf-8")
+    for name, content in files.items():
+        (folder / name.replace("__", ".")).write_bytes(content if isinstance(content, bytes) else content.encode())
+    return folder
+
+
+def _lines(*rows, end="\n"):
+    return "".join((row if isinstance(row, str) else json.dumps(row, ensure_ascii=False)) + end for row in rows)
+
+
+def _read(folder, quarantine=None):
+    return read_files(folder, "catalog.csv", quarantine or Quarantine())[1]
+
+
+def _reasons(quarantine):
+    return [(row["row"], row["reason"]) for row in quarantine.rows]
+
+
+def test_several_files_are_read_in_the_order_of_their_names(tmp_path):
+    rows = [GOOD | {"conversation_id": number} for number in range(3)]
+    folder = _folder(
+        tmp_path, conversations__jsonl=_lines(rows[2]), **{"conversations-01__JSONL": "\n" + _lines(rows[1]) + "  \n"}
+    )
+    pd.DataFrame([rows[0]]).to_parquet(folder / "conversations-00.parquet")
+    (folder / "other.jsonl").write_text("no JSON")
+    assert _read(folder)["conversation_id"].tolist() == ["0", "1", "2"]
+
+
+def test_json_lines_and_parquet_of_the_same_rows_are_equal(tmp_path):
+    rows = [
+        {**GOOD, "conversation_id": "a", "date": "2024-03-05", "seen_titles": ["Chess (1475)", "Go"]}
+        | {"user_id": "7", "disliked_titles": ["Go", "Hive"]},
+        {**GOOD, "conversation_id": None, "date": None, "seen_titles": None},
+        {**GOOD, "conversation_id": "b", "groundtruth": [{"title": "Go (2000)", "year": 2000}], "seen_titles": []},
+    ]
+    one = _folder(tmp_path / "one", conversations__jsonl=_lines(*rows))
+    other = _folder(tmp_path / "other")
+    pd.DataFrame(rows).to_parquet(other / "conversations.parquet")
+    third = _folder(tmp_path / "third")
+    pq.write_table(
+        pa.Table.from_pylist(rows, CONVERSATION_TYPES.remove(1)), third / "conversations.parquet", row_group_size=1
+    )
+    frame = _read(one)
+    pd.testing.assert_frame_equal(frame, _read(other))
+    pd.testing.assert_frame_equal(frame, _read(third))
+    assert conform(frame)["seen_titles"].tolist() == [["Chess", "Go", "Hive"], [], []]
+    assert frame["user_id"].tolist() == ["7", "", ""] and frame["disliked_titles"].tolist() == [["Go", "Hive"], [], []]
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "day"),
+    [
+        (pa.date32(), datetime.date(2024, 3, 5), "2024-03-05"),
+        (pa.date64(), datetime.date(2024, 3, 5), "2024-03-05"),
+        (pa.timestamp("s"), datetime.datetime(2024, 3, 5, 23), "2024-03-05"),
+        (pa.timestamp("ns"), datetime.datetime(2024, 3, 5, 23), "2024-03-05"),
+        (pa.timestamp("us", "UTC"), datetime.datetime(2024, 3, 5, 23, tzinfo=datetime.UTC), "2024-03-05"),
+        (pa.timestamp("us", "+05:00"), datetime.datetime(2024, 3, 5, 23, tzinfo=datetime.UTC), "2024-03-05"),
+        (pa.timestamp("us", "America/New_York"), datetime.datetime(2024, 3, 5, 1, tzinfo=datetime.UTC), "2024-03-05"),
+        (pa.int64(), 1_709_683_200, "2024-03-06"),
+        (pa.float64(), 1_709_683_199.5, "2024-03-05"),
+        (pa.string(), "2024-03-05T23:00:00-05:00", "2024-03-06"),
+        (pa.null(), None, ""),
+    ],
+)
+def test_dates_of_parquet_are_days_in_utc(tmp_path, type_, value, day):
+    folder = _folder(tmp_path)
+    table = pa.Table.from_pylist([GOOD]).append_column("date", pa.array([value], type_))
+    pq.write_table(table, folder / "conversations.parquet")
+    assert _read(folder)["date"].tolist() == [day]
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        (pa.timestamp("us"), 40 * 365 * 10**6 * 86_400 * 100),
+        (pa.timestamp("us", "UTC"), 2**62),
+        (pa.timestamp("us", "Mars/Phobos"), 10**15),
+    ],
+)
+def test_dates_of_parquet_beyond_those_of_python_are_told(tmp_path, type_, value):
+    folder = _folder(tmp_path)
+    table = pa.Table.from_pylist([GOOD]).append_column("date", pa.array([value], pa.int64()).view(type_))
+    pq.write_table(table, folder / "conversations.parquet")
+    with pytest.raises(InputError, match=r"conversations.parquet: not a readable Parquet file|date is no day"):
+        _read(folder)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_line_ends_and_a_byte_order_mark_do_not_matter(tmp_path, end, mark):
+    quarantine = Quarantine()
+    folder = _folder(tmp_path, conversations__jsonl=mark + _lines(GOOD, GOOD, end=end).encode())
+    assert len(_read(folder, quarantine)) == 2 and not quarantine.rows
+
+
+DEEP = '{"messages": ' + "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (_lines(GOOD).encode("latin-1"), "not UTF-8"),
+        (b'{"messages": "\xed\xa0\x80"}', "not UTF-8"),
+        (b"\0" * 50, "not JSON"),
+        (_lines(GOOD, end="").encode().replace(b"for", b"f\0r"), "not JSON"),
+        (_lines(GOOD, end="")[:-20], "not JSON"),
+        (_lines(GOOD, end="") + _lines(GOOD, end=""), "not JSON"),
+        (_lines(GOOD, end="").replace('"', "'"), "not JSON"),
+        (DEEP, "not JSON"),
+        (_lines(GOOD, end="").replace("}", ', "date": "", "date": "2022-01-01"}', 1), "a field stands twice"),
+        ('{"date": ' + "9" * 5000 + "}", "not JSON"),
+        ("[]", "no JSON object"),
+        ("null", "no JSON object"),
+        ("NaN", "no JSON object"),
+        ("{}", "messages are no list of {role, content}"),
+        (json.dumps(GOOD).replace("Go.", "\\ud800"), "NUL or half a character"),
+        (json.dumps(GOOD).replace("Go.", "\\u0000"), "NUL or half a character"),
+        (_lines(GOOD | {"date": float("nan"), "groundtruth": [float("nan")]}), "no ground truth"),
+        (_lines(GOOD | {"date": float("inf")}), "date is no day from 1990 to 2099"),
+        (_lines(GOOD | {"date": 10**400}), "date is no day from 1990 to 2099"),
+        (_lines(GOOD | {"conversation_id": float("-inf")}), "conversation_id is neither text nor an integer"),
+    ],
+)
+def test_a_damaged_line_is_kept_aside_and_the_next_is_read(tmp_path, line, reason):
+    line = line.encode() if isinstance(line, str) else line
+    content = _lines(GOOD).encode() + line.rstrip(b"\n") + b"\n" + _lines(GOOD).encode()
+    quarantine = Quarantine()
+    assert len(_read(_folder(tmp_path, conversations__jsonl=content), quarantine)) == 2
+    aside = [row for row in quarantine.rows if row["source"] == "conversations"]
+    assert [(row["row"], row["reason"]) for row in aside] == [("conversations.jsonl:2", reason)]
+    quarantine.write(tmp_path / "quarantine.parquet")
+    assert len(pd.read_parquet(tmp_path / "quarantine.parquet")) == len(quarantine.rows)
+
+
+def test_a_last_line_that_was_cut_is_kept_aside(tmp_path):
+    quarantine = Quarantine()
+    whole = _lines(GOOD, GOOD)
+    for cut in (1, 5, 60):
+        rows = _read(_folder(tmp_path, conversations__jsonl=whole.encode()[: -cut - 1]), quarantine)
+        assert len(rows) == 1
+    assert _reasons(quarantine) == [("conversations.jsonl:2", "not JSON")] * 3
+
+
+def test_a_file_in_utf_16_is_told(tmp_path):
+    folder = _folder(tmp_path, conversations__jsonl=_lines(GOOD, GOOD).encode("utf-16"))
+    with pytest.raises(InputError, match=r"none of its rows can be used \(conversations: not UTF-8: 2; "):
+        _read(folder)
+
+
+@pytest.mark.parametrize("filling", ["zeros", "spaces", "words"])
+def test_a_line_of_100_mb_is_kept_aside_without_filling_the_memory(tmp_path, filling):
+    folder = _folder(tmp_path, conversations__jsonl=_lines(GOOD))
+    with (folder / "conversations.jsonl").open("r+b") as stream:
+        stream.seek(0, 2)
+        if filling == "zeros":
+            stream.truncate(stream.tell() + 100_000_000)  # a hole: no bytes on the disk
+            stream.seek(0, 2)
+        else:
+            for _ in range(100):
+                stream.write((b" " if filling == "spaces" else b"w") * 1_000_000)
+        stream.write(b"\n" + _lines(GOOD).encode())
+    quarantine = Quarantine()
+    tracemalloc.start()
+    assert len(_read(folder, quarantine)) == 2
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 50_000_000, "some pieces of 10 MB, not the whole line"
+    assert _reasons(quarantine) == [("conversations.jsonl:2", "a line of more than 10 MB")]
+    assert quarantine.num_read["conversations"] == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda f: (f / "conversations.jsonl").unlink(), r"no conversations\*.jsonl or .parquet there"),
+        (lambda f: (f / "conversations.jsonl").write_text(""), r"none of its rows can be used \(there is none\)"),
+        (lambda f: (f / "conversations.jsonl").write_text("\n \r\n"), r"none of its rows can be used \(there is none"),
+        (lambda f: (f / "conversations-2.jsonl").mkdir(), "conversations-2.jsonl: no file"),
+        (lambda f: (f / "conversations-2.parquet").mkdir(), "conversations-2.parquet: not a readable Parquet file"),
+        (lambda f: (f / "conversations-2.parquet").write_bytes(b""), "conversations-2.parquet: not a readable Parquet"),
+        (
+            lambda f: (f / "conversations-2.parquet").write_bytes(b"PAR1" * 9),
+            "conversations-2.parquet: not a readable Parquet",
+        ),
+        (lambda f: (f / "catalog.csv").unlink(), "catalog.csv: no such catalog file; set data.path to where it is"),
+        (lambda f: (f / "catalog.csv").rename(f / "catalog.jsonl"), "has catalog.jsonl: set data.catalog to that name"),
+        (lambda f: (f / "catalog.csv").rename(f / "catalog.tsv"), "has catalog.tsv, which is not read: save it as cat"),
+        (lambda f: (f / "catalog.csv").write_text("title\n"), "none of its 0 rows can be used"),
+        (lambda f: (f / "catalog.csv").write_text(""), "column 'title' is missing"),
+    ],
+)
+def test_files_that_cannot_be_read_are_named(tmp_path, change, message):
+    folder = _folder(tmp_path, conversations__jsonl=_lines(GOOD))
+    change(folder)
+    with pytest.raises(InputError, match=message):
+        _read(folder)
+
+
+def test_a_folder_that_is_none_is_named(tmp_path):
+    (tmp_path / "file").write_text("x")
+    for name in ("nothing", "file"):
+        with pytest.raises(InputError, match=f"{name}'?: no such folder; name the folder"):
+            _read(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "message"),
+    [
+        ("messages", pa.array(["user: hello"]), "messages are no list of {role, content}: 1"),
+        ("messages", pa.array([["hello"]]), "messages are no list of {role, content}: 1"),
+        ("messages", pa.array([{"role": "user", "content": "x"}]), "messages are no list"),
+        ("messages", pa.array([[("user", "x")]], pa.map_(pa.string(), pa.string())), "messages are no list"),
+        ("messages", pa.array([None]), "messages are no list"),
+        ("messages", pa.array([[{"role": "user", "content": b"x"}]]), "a message's content is no text: 1"),
+        ("groundtruth", pa.array([17]), "groundtruth is no list: 1"),
+        ("groundtruth", pa.array([[17, 18]]), "groundtruth: no item: neither text, nor pair, nor {title, year}: 2"),
+        ("groundtruth", pa.array([[]], pa.list_(pa.string())), "no ground truth: 1"),
+        ("date", pa.array([b"2024-03-05"]), "date is no day from 1990 to 2099: 1"),
+        ("seen_titles", pa.array(["Go"]), "seen_titles is no list: 1"),
+        ("conversation_id", pa.array([[1]]), "conversation_id is neither text nor an integer: 1"),
+    ],
+)
+def test_parquet_columns_of_wrong_types_are_told(tmp_path, column, values, message):
+    folder = _folder(tmp_path)
+    table = pa.Table.from_pylist([GOOD])
+    if column in table.column_names:
+        table = table.drop_columns(column)
+    pq.write_table(table.append_column(column, values), folder / "conversations.parquet")
+    with pytest.raises(InputError) as caught:
+        _read(folder)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("column", ["messages", "groundtruth"])
+def test_a_missing_parquet_column_is_named(tmp_path, column):
+    folder = _folder(tmp_path)
+    pq.write_table(pa.Table.from_pylist([GOOD]).drop_columns(column), folder / "conversations.parquet")
+    with pytest.raises(InputError, match=f"column '{column}' is missing .*docs/data.md"):
+        _read(folder)
+
+
+def test_a_parquet_file_that_was_cut_is_told(tmp_path):
+    folder = _folder(tmp_path)
+    pq.write_table(pa.Table.from_pylist([GOOD] * 50), folder / "conversations.parquet")
+    whole = (folder / "conversations.parquet").read_bytes()
+    for share in (0.1, 0.5, 0.99):
+        (folder / "conversations.parquet").write_bytes(whole[: int(len(whole) * share)])
+        with pytest.raises(InputError, match=r"conversations.parquet: not a readable Parquet file .*write it again"):
+            _read(folder)
+
+
+def test_parquet_strings_that_are_no_utf_8_are_told(tmp_path):
+    folder = _folder(tmp_path)
+    item = pa.StructArray.from_arrays(
+        [pa.array([b"H\xfcve"]).view(pa.string()), pa.array([2000])], names=["title", "year"]
+    )
+    truth = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), item)
+    table = pa.Table.from_pylist([GOOD]).drop_columns("groundtruth").append_column("groundtruth", truth)
+    pq.write_table(table, folder / "conversations.parquet")
+    with pytest.raises(InputError, match=r"conversations.parquet: not a readable Parquet file .*utf-8"):
+        _read(folder)
+
+
+def _day(seconds: int) -> str:
+    return (datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=seconds)).strftime("%Y-%m-%d")
+
+
+def _damaged_lines(draw: random.Random) -> list[tuple[bytes, dict | None]]:
+    """Lines of a file, each with the row that it is, None for a line that cannot be used."""
+    lines: list[tuple[bytes, dict | None]] = []
+    for number in range(draw.randrange(1, 12)):
+        words = draw.choice(["Any games?", "é\u202e\u0301 | \"q\" 'x'", "two\nlines", " \\n ", "\U0001f3b2"])
+        messages = [{"role": "user", "content": words}, {"role": "assistant", "content": draw.choice(["", "Hive?"])}]
+        year, seconds = draw.choice([None, 1999]), draw.randrange(10**9, 2 * 10**9)
+        item = {"title": f"Game {number}", "year": year}
+        line_of_item = item["title"] if year is None else f"{item['title']} ({year})"
+        raw = {
+            "conversation_id": f"c{number}",
+            "messages": messages,
+            "groundtruth": [draw.choice([item, [item["title"], year], line_of_item])],
+            "seen_titles": draw.choice([[], ["Go"], [{"title": "Go", "year": 5}, "Chess (1475)"]]),
+            "date": draw.choice([seconds, str(seconds), _day(seconds)]),
+        }
+        seen = ["Chess"] if len(raw["seen_titles"]) == 2 else raw["seen_titles"]  # the year 5 is none
+        usable = raw | {
+            "messages": [message for message in messages if message["content"]],
+            "groundtruth": [item],
+            "seen_titles": seen,
+            "user_id": "",
+            "disliked_titles": [],
+            "date": _day(seconds),
+        }
+        text = json.dumps(raw, ensure_ascii=draw.random() < 0.5).encode()
+        if draw.random() < 0.5:
+            lines.append((text, usable))
+            continue
+        at = draw.randrange(1, len(text) - 1)
+        damaged = draw.choice(
+            [
+                text[:at],
+                text[at:],
+                text + text,
+                text + b"\xff",
+                text.replace(b"c", b"\0", 1),
+                json.dumps(draw.choice([raw["messages"], number, None, "x", True])).encode(),
+                json.dumps(raw | {"messages": draw.choice([None, words, [words], messages[1:], 5])}).encode(),
+                json.dumps(raw | {"groundtruth": draw.choice([None, [], [5], "x", [["x", "y"]], {}])}).encode(),
+                json.dumps(raw | {"date": draw.choice(["soon", -1, 10**300, "3000-01-01", [], {}])}).encode(),
+                json.dumps(raw | {"seen_titles": draw.choice(["Go", 5, {}])}).encode(),
+            ]
+        )
+        lines.append((damaged, None))
+    return lines
+
+
+@settings(max_examples=300)
+@given(seed=st.integers(0, 2**32), end=st.sampled_from([b"\n", b"\r\n"]), ends=st.booleans())
+def test_every_row_of_a_file_is_used_or_kept_aside(tmp_path_factory, seed, end, ends):
+    lines = _damaged_lines(random.Random(seed))
+    content = end.join(line for line, _ in lines) + (end if ends else b"")
+    folder = _folder(tmp_path_factory.mktemp("files"), conversations__jsonl=content)
+    expected = [row for _, row in lines if row is not None]
+    quarantine = Quarantine()
+    try:
+        rows = _read(folder, quarantine)
+    except InputError as error:
+        assert not expected and str(folder) in str(error)
+    else:
+        assert rows.drop(columns="prompt_id").to_dict("records") == expected
+    aside = [row["row"] for row in quarantine.rows if row["source"] == "conversations"]
+    assert aside == [f"conversations.jsonl:{number}" for number, (_, row) in enumerate(lines, start=1) if row is None]
+    assert quarantine.num_read["conversations"] == len(lines)
+
+
+@settings(max_examples=200)
+@given(seed=st.integers(0, 2**32))
+def test_any_bytes_of_parquet_give_an_error_or_rows(tmp_path_factory, seed):
+    folder, draw = _folder(tmp_path_factory.mktemp("parquet")), random.Random(seed)
+    path = folder / "conversations.parquet"
+    pq.write_table(pa.Table.from_pylist([GOOD | {"date": "2024-03-05"}] * 5), path, compression="none")
+    content = bytearray(path.read_bytes())
+    for _ in range(draw.randrange(1, 4)):
+        start = draw.randrange(len(content))
+        content[start : start + draw.choice([0, 1, 1, 1, 9])] = draw.choice([b"", b"\0", b"\xff", b"a", b"\x7f\x7f"])
+    path.write_bytes(bytes(content))
+    quarantine = Quarantine()
+    try:
+        rows = _read(folder, quarantine)
+    except InputError as error:
+        assert str(folder) in str(error)
+    else:
+        conform(rows)
+        aside = [row for row in quarantine.rows if row["source"] == "conversations"]
+        assert len(rows) + len(aside) == quarantine.num_read["conversations"]

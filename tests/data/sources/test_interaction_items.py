@@ -1,0 +1,91 @@
+"""The items of a log in every layout that is read."""
+
+import json
+
+import pytest
+
+from convrec.data.quarantine import Quarantine
+from convrec.data.sources.interaction_items import read_items
+from convrec.errors import InputError
+
+FILMS = [("1", "Toy Story (1995)", "Animation|Children's"), ("2", "Postman, The (Postino, Il) (1994)", "Drama")]
+FILMS += [("3", "unknown", "unknown"), ("4", "Toy Story (1995)", "Comedy")]
+FLAGS = {"Animation": 3, "Children's": 4, "Drama": 8, "unknown": 0, "Comedy": 5}
+
+
+def _u_item():
+    lines = []
+    for number, title, genres in FILMS:
+        flags = ["0"] * 19
+        for genre in genres.split("|"):
+            flags[FLAGS[genre]] = "1"
+        lines.append("|".join([number, title, "01-Jan-1995", "", "http://x?caf\xe9", *flags]))
+    return "\n".join(lines).encode("latin-1") + b"\n"
+
+
+def _csv(header):
+    return "\n".join([header, *(f'{number},"{title}",{genres}' for number, title, genres in FILMS)]).encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("u.item", _u_item()),
+        ("movies.dat", "\n".join("::".join(film) for film in FILMS).encode("latin-1")),
+        ("movies.csv", _csv("movieId,title,genres")),
+        ("items.csv", _csv("movie_id,title,genres")),
+    ],
+)
+def test_films_of_movielens_have_titles_as_people_write_them(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    catalog, indices = read_items(tmp_path / name, Quarantine())
+    assert [str(item) for item in catalog.items] == ["Toy Story (1995)", "The Postman (1994)", "unknown"]
+    assert indices == {"1": 0, "2": 1, "3": 2, "4": 0}, "one title and year is one item"
+    assert [item.metadata for item in catalog.items] == [
+        {"genres": "Animation, Children's"},
+        {"genres": "Drama"},
+        {"genres": ""},
+    ]
+    assert catalog.find("Il Postino", 1994) == 1
+    if name == "items.csv":
+        assert "release_date" not in catalog.items[0].metadata
+
+
+def test_products_of_amazon(tmp_path):
+    rows = [
+        {
+            "parent_asin": "P0",
+            "title": "Lamp",
+            "store": "Lux",
+            "categories": ["Home", "Light"],
+            "images": [{}],
+            "price": 3,
+        },
+        {"parent_asin": "P1", "title": "", "categories": []},
+        {"parent_asin": "P2", "title": "Chair", "store": None, "main_category": "Home"},
+    ]
+    path = tmp_path / "meta_Home.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    quarantine = Quarantine()
+    catalog, indices = read_items(path, quarantine)
+    assert indices == {"P0": 0, "P2": 1} and [row["reason"] for row in quarantine.rows] == ["no title"]
+    assert catalog.items[0].metadata == {"store": "Lux", "categories": "Home, Light", "main_category": ""}
+    path.write_text("{}\n[]\n")
+    with pytest.raises(InputError, match="meta_Home.jsonl: row 2: no JSON object"):
+        read_items(path, Quarantine())
+
+
+def test_any_catalog_file_with_ids(tmp_path):
+    path = tmp_path / "songs.csv"
+    path.write_text("id,title,artist\n7,Hello,Adele\n8,Hello,Lionel Richie\n")
+    catalog, indices = read_items(path, Quarantine(), line_column="artist")
+    assert [str(item) for item in catalog.items] == ["Hello - Adele", "Hello - Lionel Richie"]
+    assert indices == {"7": 0, "8": 1}
+    path.write_text("title,artist\nHello,Adele\n")
+    with pytest.raises(InputError, match=r"songs.csv: no column of ids \(found artist, title\)"):
+        read_items(path, Quarantine())
+    with pytest.raises(InputError, match="absent.csv: no such items file"):
+        read_items(tmp_path / "absent.csv", Quarantine())
+    (tmp_path / "movies.dat").write_text("1::Heat (1995)\n")
+    with pytest.raises(InputError, match="movies.dat: row 1: 2 fields, not 3"):
+        read_items(tmp_path / "movies.dat", Quarantine())

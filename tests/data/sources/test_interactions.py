@@ -1,0 +1,244 @@
+"""A log as conversations: nothing of the future in a prompt, the same whatever the order of rows, and real ratings."""
+
+import contextlib
+import os
+import random
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from convrec.cli import main
+from convrec.config import load_params
+from convrec.data.conversations import named_titles, truths
+from convrec.data.matching import relevance
+from convrec.data.quarantine import Quarantine
+from convrec.data.schemas import conform
+from convrec.data.sources.histories import SHIPPED, Sizes
+from convrec.data.sources.interaction_log import Feedback
+from convrec.data.sources.interactions import find_files, read_interactions
+from convrec.errors import InputError
+from convrec.evaluation.beyond_accuracy import mentions
+from convrec.profiles import apply_profile
+from convrec.stages.data import prepare
+from tests.project import ROOT
+
+DAY, START = 86_400, 1_640_995_200  # 2022-01-01
+SIZES = Sizes(min_liked=2, max_liked=4, max_disliked=2, num_truths=3, window_days=None, prompts_per_user=5)
+GENRES = ["party", "card", "war"]
+
+
+def _write(folder, rows, num_items=30, header="user,item,rating,time"):
+    folder.mkdir(exist_ok=True)
+    (folder / "ratings.csv").write_text("\n".join([header, *(",".join(map(str, row)) for row in rows)]) + "\n")
+    items = [f"g{n},Game {n % 20},{2000 + n // 20},{GENRES[n % 3]}" for n in range(num_items)]
+    (folder / "items.csv").write_text("\n".join(["id,title,year,genres", *items]) + "\n")
+    return folder
+
+
+def _draw_rows(seed, users=15, number=400):
+    draw = random.Random(seed)
+    rows = []
+    for _ in range(number):
+        user = f"u{draw.randrange(users)}"
+        rows.append((user, f"g{draw.randrange(30)}", draw.randrange(1, 6), START + draw.randrange(300) * DAY))
+    return rows
+
+
+def _read(folder, seed=17, months=(), sizes=SIZES, quarantine=None, **changes):
+    settings = {
+        "files": (None, None),
+        "columns": {},
+        "feedback": Feedback(4.0, 2.0),
+        "max_prompts": 10_000,
+        "genres": "genres",
+        "templates": SHIPPED,
+        "domain": ("game", "games"),
+    }
+    return read_interactions(
+        folder, quarantine or Quarantine(), seed=seed, months=months, sizes=sizes, **settings | changes
+    )
+
+
+def test_a_history_is_told_and_the_next_liked_items_are_the_ground_truth(tmp_path):
+    rows = [("7", f"g{n}", rating, START + n * DAY) for n, rating in enumerate([5, 1, 4, 3, 5, 4, 2, 5])]
+    folder = _write(tmp_path / "log", [*rows, ("7", "g0", 1, START + 50 * DAY), ("7", "x", 5, START)])
+    (folder / "words.txt").write_text("User: I liked {liked}.[ Not {disliked}.][ More {genres}, please.]")
+    quarantine = Quarantine()
+    sizes = Sizes(2, 2, 2, 2, None, 9)
+    catalog, frame = _read(folder, templates=folder / "words.txt", sizes=sizes, quarantine=quarantine)
+    assert [(row["source"], row["row"]) for row in quarantine.rows] == [("items of the log", "x")]
+    first, second, third = conform(frame).to_dict("records")
+    games = [f"Game {n} (2000)" for n in range(8)]
+    for row, liked, wanted, day in (
+        (first, [0, 2], [4, 5], "2022-01-05"),
+        (second, [2, 4], [5, 7], "2022-01-06"),
+        (third, [4, 5], [7], "2022-01-08"),
+    ):
+        words = row["messages"][0]["content"]
+        assert words.startswith(f"I liked {games[liked[0]]} and {games[liked[1]]}.")
+        assert row["groundtruth"] == [{"title": f"Game {n}", "year": 2000} for n in wanted]
+        assert row["seen_titles"] == [games[n] for n in liked] + row["disliked_titles"]
+        assert set(row["disliked_titles"]) <= {games[1]} | ({games[6]} if day == "2022-01-08" else set())
+        assert all(title in words for title in row["disliked_titles"])
+        assert (row["user_id"], row["date"]) == ("7", day)
+    assert [row["conversation_id"] for row in (first, second, third)] == ["7-2", "7-3", "7-4"]
+    assert [str(catalog.items[n]) for n in range(8)] == games
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**31 - 1))
+def test_no_prompt_names_an_item_of_the_future_and_no_truth_one_of_the_past(tmp_path_factory, seed):
+    rows = _draw_rows(seed)
+    catalog, frame = _read(_write(tmp_path_factory.mktemp("log"), rows), seed)
+    first = defaultdict(dict)
+    for user, item, rating, time in sorted(rows, key=lambda row: (row[3], row[2])):
+        if rating != 3:
+            first[user].setdefault(str(catalog.items[int(item[1:])]), (time, rating))
+    for row in conform(frame).to_dict("records"):
+        history, text = first[row["user_id"]], " ".join(message["content"] for message in row["messages"])
+        wanted = [f"{item['title']} ({item['year']})" for item in row["groundtruth"]]
+        asked = min(history[title][0] for title in wanted)
+        assert pd.Timestamp(asked, unit="s").strftime("%Y-%m-%d") == row["date"]
+        named = [str(item) for item in catalog.items if str(item) in text]
+        assert set(named) == set(row["seen_titles"]) and not set(wanted) & set(named)
+        assert all(history[title][0] <= asked for title in named)
+        assert {title for title in named if history[title][1] <= 2} == set(row["disliked_titles"])
+        liked = [title for title in row["seen_titles"] if title not in row["disliked_titles"]]
+        assert 2 <= len(liked) <= 4 and all(history[title][1] >= 4 for title in liked + wanted)
+        assert [history[title][0] for title in liked] == sorted(history[title][0] for title in liked)
+
+
+def test_the_same_log_gives_the_same_rows_whatever_its_order_and_its_other_users(tmp_path):
+    rows = _draw_rows(5)
+    _, frame = _read(_write(tmp_path / "one", rows))
+    random.Random(1).shuffle(rows)
+    _, shuffled = _read(_write(tmp_path / "two", rows))
+    pd.testing.assert_frame_equal(frame, shuffled)
+    _, fewer = _read(_write(tmp_path / "three", [row for row in rows if row[0] != "u3"]))
+    pd.testing.assert_frame_equal(frame[frame["user_id"] != "u3"].reset_index(drop=True), fewer)
+    assert not _read(tmp_path / "one", seed=18)[1].equals(frame)
+
+
+def test_users_are_drawn_where_there_are_more_prompts_than_wanted(tmp_path):
+    folder = _write(tmp_path / "log", _draw_rows(5))
+    _, every = _read(folder)
+    _, some = _read(folder, max_prompts=20)
+    assert 20 <= len(some) < 25 < len(every)
+    assert set(some["conversation_id"]) < set(every["conversation_id"])
+
+
+def test_a_ground_truth_stays_within_its_split(tmp_path):
+    rows = _draw_rows(5, number=1200)
+    _, frame = _read(_write(tmp_path / "log", rows, 30), months=["2022-05", "2022-06", "2022-07"])
+    dates = defaultdict(dict)
+    for user, item, _, time in sorted((row for row in rows if row[2] != 3), key=lambda row: -row[3]):
+        number = int(item[1:])
+        dates[user][f"Game {number % 20}", 2000 + number // 20] = pd.Timestamp(time, unit="s")
+    periods = {"2022-05": 1, "2022-06": 2}
+    for row in frame.to_dict("records"):
+        months = [dates[row["user_id"]][item["title"], item["year"]].strftime("%Y-%m") for item in row["groundtruth"]]
+        assert len({periods.get(month, 3 if month > "2022-06" else 0) for month in months}) == 1
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        (["u.data", "u.item", "ratings.csv"], ("u.data", "u.item")),
+        (["ratings.dat", "movies.dat", "users.dat"], ("ratings.dat", "movies.dat")),
+        (["ratings.csv", "movies.csv", "tags.csv"], ("ratings.csv", "movies.csv")),
+        (["ratings.csv", "items.csv"], ("ratings.csv", "items.csv")),
+        (["Games.jsonl", "meta_Games.jsonl"], ("Games.jsonl", "meta_Games.jsonl")),
+    ],
+)
+def test_files_of_known_names_are_found(tmp_path, files, found):
+    for name in files:
+        (tmp_path / name).touch()
+    assert find_files(tmp_path, None, None) == (tmp_path / found[0], tmp_path / found[1])
+    assert find_files(tmp_path, files[-1], files[0]) == (tmp_path / files[-1], tmp_path / files[0])
+    with pytest.raises(InputError, match=r"no file of the log absent.csv there .*data.interactions.log"):
+        find_files(tmp_path, "absent.csv", None)
+    (tmp_path / found[1]).unlink()
+    with pytest.raises(InputError, match=r"no file of the items there .*data.catalog|no file of the log there"):
+        find_files(tmp_path, None, None)
+    with pytest.raises(InputError, match="no such folder"):
+        find_files(tmp_path / "absent", None, None)
+
+
+def test_ids_that_do_not_meet_are_told(tmp_path):
+    folder = _write(tmp_path / "log", [("a", f"other{n}", 5, START) for n in range(9)])
+    with pytest.raises(InputError, match="no user has liked enough items of .*are their ids the same"):
+        _read(folder)
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "profiles").symlink_to(ROOT / "profiles")
+    return tmp_path
+
+
+def test_the_stage_splits_by_user_or_by_month(project):
+    _write(project / "log", _draw_rows(3, users=60, number=3000))
+    common = ["data.path=log", "data.checks.leaks=keep", "common.domain.item=game", "common.domain.items=games"]
+    apply_profile("movielens-100k", common)
+    _, splits, _ = prepare(load_params(), Quarantine())
+    users = {name: set(rows["user_id"]) for name, rows in splits.items()}
+    assert sum(map(len, users.values())) == len(set.union(*users.values())) == 60
+    assert len(users["test"]) == len(users["validation"]) == 6
+    apply_profile("movielens-100k", [*common, "data.validation_month=2022-08", "data.test_month=2022-09"])
+    _, splits, _ = prepare(load_params(), Quarantine())
+    assert splits["train"]["date"].max() < "2022-08" <= splits["validation"]["date"].min()
+    assert splits["validation"]["date"].max() < "2022-09" <= splits["test"]["date"].min()
+
+
+def test_what_was_taken_before_is_recommended_and_counted_again(project):
+    """Everybody takes the same few games again and again: if it is allowed, baselines list them, and they are hits."""
+    rows = [(f"u{user}", f"g{(user + n) % 4}", 5, START + n * DAY) for user in range(60) for n in range(12)]
+    rows += [(f"u{user}", "g9", 1, START) for user in range(60)]
+    _write(project / "log", rows, num_items=10)
+    settings = ["data.path=log", "data.checks.leaks=keep", "data.interactions.window_days=3"]
+    splits = {}
+    for again in ("true", "false"):
+        apply_profile("movielens-100k", [*settings, f"common.recommend_seen={again}"])
+        source, splits[again], problems = prepare(load_params(), Quarantine())
+        assert problems["seen_truth"] == 0
+    assert len(splits["true"]["train"]) > 4 * len(splits["false"]["train"])
+    hits = {}
+    for again, found in splits.items():
+        train, test = (found[name].to_dict("records") for name in ("train", "test"))
+        items = mentions(train, source.catalog)
+        order = np.argsort(-items, kind="stable")
+        lists = ["\n".join(map(str, source.catalog.first_unseen(order, row["seen_titles"], 4))) for row in test]
+        relevant = [
+            relevance(text, truths(row), row["seen_titles"], source.catalog, 4, "evaluation")
+            for text, row in zip(lists, test, strict=True)
+        ]
+        named = [set(named_titles(row)) - set(row["disliked_titles"]) for row in test]
+        hits[again] = sum(map(sum, relevant))
+        written = [{f"{item['title']} ({item['year']})" for item in row["groundtruth"]} for row in test]
+        assert any(truth & seen for truth, seen in zip(written, named, strict=True)) == (again == "true")
+        assert all(set(row["seen_titles"]) == set(row["disliked_titles"]) for row in test) == (again == "true")
+    assert hits["true"] == sum(len(row["groundtruth"]) for row in splits["true"]["test"].to_dict("records"))
+
+
+@pytest.mark.real_data
+def test_movielens_100k(project):
+    """The profile as it is shipped: sizes, and that what similar people liked tells what is liked next."""
+    folder = Path(os.environ.get("CONVREC_TEST_DATA", "no such folder")) / "movielens_100k"
+    if not folder.is_dir():
+        pytest.skip("MovieLens 100k is needed: set CONVREC_TEST_DATA to the folder above `movielens_100k`")
+    apply_profile("movielens-100k", [f"data.path={folder.resolve()}"])
+    with contextlib.chdir(project):
+        main(["data"])
+    splits = {name: pd.read_parquet(project / f"data/processed/{name}.parquet") for name in ("train", "test")}
+    users = {name: set(rows["user_id"]) for name, rows in splits.items()}
+    assert not users["train"] & users["test"] and len(users["test"]) > 90
+    assert 9_800 < len(splits["train"]) < 10_000 and 1_200 < len(splits["test"]) < 1_270
+    assert splits["train"]["groundtruth"].map(len).eq(5).mean() > 0.8
+    assert 0.5 < splits["train"]["disliked_titles"].map(len).gt(0).mean() < 0.65
+    assert "Se7en" in pd.read_parquet(project / "data/processed/catalog.parquet")["aliases"].explode().tolist()

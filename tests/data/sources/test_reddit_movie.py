@@ -1,0 +1,296 @@
+import ast
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from convrec.data.catalog import Catalog
+from convrec.data.conversations import read_rows, split_by_month
+from convrec.data.quarantine import Quarantine
+from convrec.data.schemas import conform, write_conversations
+from convrec.data.sources.reddit_movie import read_reddit_movie
+from convrec.errors import InputError
+from tests.data.sources.reddit_movie_sample import film_names, sample_turns, turn, write_dump, write_sample
+
+HEAT, UP, ALIEN, ALIEN_AGAIN, LOST, LATE = "tt0113277", "tt1049413", "tt0078748", "tt00787481", "tt0000009", "tt9999999"
+UNKNOWN = "tt1234567"
+NAMES = {
+    LATE: "Late (3000)",
+    HEAT: "Heat (1995)",
+    UP: "Up \n (2009)",
+    ALIEN: "Alien (1979)",
+    ALIEN_AGAIN: "ALIEN  (1979)",
+    LOST: "Lost",
+}
+NOVEMBER = int(datetime(2022, 11, 1, tzinfo=UTC).timestamp())
+
+
+def small_thread() -> list[dict]:
+    """A post; two replies to it; to the first an answer, a second recommender's turn, a third's."""
+    seeker, helper = {"is_seeker": True}, {"is_seeker": False, "upvotes": 1}
+    post = turn("c", "t3_a", NOVEMBER - 10, f'I loved {HEAT}, it\'s a "classic".\nMore?', [], NAMES, **seeker)
+    first = turn("c", "t1_b", NOVEMBER - 1, f"Try {UP}_ or {HEAT}, {UP}", [post], NAMES, **helper | {"upvotes": 5})
+    other = turn("c", "t1_e", NOVEMBER, f"{ALIEN}!", [post], NAMES, **helper | {"upvotes": 0})
+    answer = turn("c", "t1_c", NOVEMBER + 1, f"Seen. And {LOST}?", [post, first], NAMES, **seeker)
+    second = turn("c", "t1_d", NOVEMBER + 2, "No idea", [post, first, answer], NAMES, **helper)
+    third = turn("c", "t1_f", NOVEMBER + 3, f"{ALIEN_AGAIN} {UP}", [post, first, answer, second], NAMES, **helper)
+    last = turn("c", "t1_g", NOVEMBER + 4, f"So {UP}", [post, first, answer, second, third], NAMES, **helper)
+    return [post, first, other, answer, second, third, last]
+
+
+def _read(folder: Path, records: list[dict], min_upvotes: int = 1) -> tuple[Catalog, list[dict], Counter]:
+    write_dump(folder, records, NAMES, copies=0)
+    quarantine = Quarantine()
+    catalog, rows = read_reddit_movie(folder, min_upvotes, quarantine)
+    return catalog, rows.to_dict("records"), Counter((row["source"], row["reason"]) for row in quarantine.rows)
+
+
+OF_THE_CATALOG = Counter({("catalog", "year is not from 1000 to 2100"): 1, ("catalog", "duplicate item"): 1})
+
+
+def test_each_turn_that_names_new_films_is_a_row(tmp_path):
+    catalog, rows, quarantine = _read(tmp_path, small_thread())
+    assert [str(item) for item in catalog.items] == ["Lost", "Alien (1979)", "Heat (1995)", "Up (2009)"]
+    assert quarantine == OF_THE_CATALOG
+    first, third = rows
+    post = {"role": "user", "content": 'I loved Heat (1995), it\'s a "classic".\nMore?'}
+    assert first["messages"] == [post]
+    assert first["groundtruth"] == [{"title": "Up", "year": 2009}], "once, and without what the context names"
+    assert first["seen_titles"] == ["Heat"]
+    assert (first["date"], first["conversation_id"]) == ("2022-10-31", "c")
+    assert (first["user_id"], first["disliked_titles"]) == ("t2_seeker", [])
+    assert third["messages"] == [
+        post,
+        {"role": "assistant", "content": "Try Up (2009)_ or Heat (1995), Up (2009)"},
+        {"role": "user", "content": "Seen. And Lost?"},
+        {"role": "assistant", "content": "No idea"},
+    ]
+    assert third["groundtruth"] == [{"title": "Alien", "year": 1979}], "the item of the catalog, whichever id names it"
+    assert third["seen_titles"] == ["Heat", "Up", "Lost"]
+    assert third["date"] == "2022-11-01"
+
+
+def test_the_user_is_the_seeker_who_speaks_first_and_a_dump_may_lack_the_column(tmp_path):
+    records = small_thread()
+    for record in records:
+        record["user_id"] = f" t2_{record['turn_id']} "
+    assert [row["user_id"] for row in _read(tmp_path, records)[1]] == ["t2_t3_a"] * 2
+    for path in tmp_path.glob("*.csv"):
+        pd.read_csv(path).drop(columns="user_id").to_csv(path, index=False)
+    assert read_reddit_movie(tmp_path, 1, Quarantine())[1]["user_id"].tolist() == [""] * 2
+
+
+def test_answers_to_one_turn_share_the_prompt(tmp_path):
+    _, rows, _ = _read(tmp_path, small_thread(), min_upvotes=0)
+    assert [row["groundtruth"][0]["title"] for row in rows] == ["Up", "Alien", "Alien"]
+    assert rows[0]["prompt_id"] == rows[1]["prompt_id"] != rows[2]["prompt_id"]
+    assert rows[1]["messages"] == rows[0]["messages"]
+
+
+@pytest.mark.parametrize(("min_upvotes", "number"), [(-1, 3), (0, 3), (1, 2), (5, 1)])
+def test_the_threshold_counts_itself(tmp_path, min_upvotes, number):
+    assert len(_read(tmp_path, small_thread(), min_upvotes)[1]) == number
+
+
+def test_months_are_those_of_utc(tmp_path):
+    seconds = [NOVEMBER - 1, NOVEMBER, NOVEMBER + 30 * 86_400 - 1, NOVEMBER + 30 * 86_400]
+    records = small_thread()[:1]
+    for number, when in enumerate(seconds):
+        records.append(turn("c", f"t1_{number}", when, UP, records[:1], NAMES, is_seeker=False, upvotes=1))
+    write_dump(tmp_path, records, NAMES)
+    _, rows = read_reddit_movie(tmp_path, 1, Quarantine())
+    assert rows["date"].tolist() == ["2022-10-31", "2022-11-01", "2022-11-30", "2022-12-01"]
+    splits = split_by_month(conform(rows), "2022-11", "2022-12")
+    assert {name: len(split) for name, split in splits.items()} == {"train": 1, "validation": 2, "test": 1}
+    write_conversations(splits["validation"], tmp_path / "rows.parquet")
+    assert read_rows(tmp_path / "rows.parquet") == conform(rows).iloc[1:3].to_dict("records")
+
+
+def test_plain_texts_are_read_as_well(tmp_path):
+    records = small_thread()
+    for record in records:
+        record["processed"] = ast.literal_eval(record["processed"])[1]
+    assert _read(tmp_path / "plain", records)[1] == _read(tmp_path / "literal", small_thread())[1]
+
+
+def test_the_order_of_files_and_rows_does_not_matter(tmp_path):
+    names = film_names(100)
+    records = list(sample_turns(300, names))
+    frames = []
+    for seed in range(3):
+        folder = tmp_path / str(seed)
+        write_dump(folder, records, names, copies=0.1 * seed)
+        if seed == 2:
+            (folder / "train.csv").rename(folder / "zz.csv")
+        (folder / "id2name.json").write_text(json.dumps(dict(sorted(names.items(), reverse=seed == 1))))
+        random.Random(seed).shuffle(records)
+        catalog, rows = read_reddit_movie(folder, 1, Quarantine())
+        write_conversations(conform(rows), folder / "rows.parquet")
+        frames.append(((folder / "rows.parquet").read_bytes(), catalog.items))
+    assert frames[0] == frames[1] == frames[2]
+
+
+def test_the_number_of_threads_does_not_matter(tmp_path):
+    write_sample(tmp_path, 3_000)
+    code = (
+        "import sys, pathlib; from convrec.data.catalog import Quarantine\n"
+        "from convrec.data.sources.reddit_movie import read_reddit_movie\n"
+        "rows = read_reddit_movie(pathlib.Path(sys.argv[1]), 1, Quarantine())[1]\n"
+        "rows.to_parquet(sys.argv[2], index=False)"
+    )
+    for threads in ("1", "5"):
+        command = [sys.executable, "-c", code, str(tmp_path), str(tmp_path / threads)]
+        subprocess.run(command, check=True, env=os.environ | {"POLARS_MAX_THREADS": threads})
+    assert (tmp_path / "1").read_bytes() == (tmp_path / "5").read_bytes()
+
+
+def test_a_turn_counts_once_and_deviating_copies_are_counted(tmp_path):
+    thread = small_thread()
+    other_conversation = thread[1] | {"conv_id": "b"}
+    edited = thread[1] | {"processed": f"zz {ALIEN}", "utc_time": NOVEMBER + 86_400 * 30}
+    _, rows, quarantine = _read(tmp_path, [*thread, *thread, other_conversation, edited])
+    assert [row["conversation_id"] for row in rows] == ["b", "c"], "the first of the conversations that hold the turn"
+    assert rows[0]["groundtruth"] == [{"title": "Up", "year": 2009}]
+    assert quarantine - OF_THE_CATALOG == {("turns", "differs from another row of its turn_id"): 1}
+
+
+@pytest.mark.parametrize(
+    ("number", "change", "reason"),
+    [
+        (1, {"utc_time": ""}, ("conversations", "utc_time is no time from 2005 to 2099")),
+        (1, {"utc_time": -5}, ("conversations", "utc_time is no time from 2005 to 2099")),
+        (1, {"utc_time": NOVEMBER * 1000}, ("conversations", "utc_time is no time from 2005 to 2099")),
+        (1, {"utc_time": "soon"}, ("conversations", "utc_time is no time from 2005 to 2099")),
+        (1, {"upvotes": ""}, ("conversations", "upvotes is no number")),
+        (1, {"upvotes": "nan"}, ("conversations", "upvotes is no number")),
+        (1, {"conv_id": ""}, ("conversations", "no conv_id")),
+        (1, {"context_turn_ids": "[]"}, ("conversations", "no context")),
+        (1, {"context_turn_ids": "['t3_a', 't1_z']"}, ("conversations", "a turn of its context is missing")),
+        (1, {"context_turn_ids": "['t3_a', 't3_a']"}, ("conversations", "a turn twice in its path")),
+        (1, {"context_turn_ids": "['t3_a', 't1_b']"}, ("conversations", "a turn twice in its path")),
+        (1, {"context_turn_ids": "['t1_d']"}, ("conversations", "no words of the seeker in its context")),
+        (1, {"context_turn_ids": "['t3_a'"}, ("turns", "broken literal in context_turn_ids")),
+        (1, {"processed": "['SYSTEM', 'tt1049413"}, ("turns", "broken literal in processed")),
+        (1, {"processed": f"{UP}\0"}, ("turns", "NUL bytes")),
+        (1, {"processed": f"{UP} {'x' * 1_000_000}"}, ("turns", "a text of more than 1,000,000 characters")),
+        (1, {"is_seeker": "maybe"}, ("turns", "is_seeker is neither True nor False")),
+        (1, {"turn_id": ""}, ("turns", "no turn_id")),
+        (1, {"processed": UNKNOWN}, ("groundtruth", "no name in id2name.json")),
+        (1, {"processed": LATE}, ("groundtruth", "not in the catalog")),
+        (3, {"processed": f"Also {UNKNOWN}"}, ("seen_titles", "no name in id2name.json")),
+    ],
+)
+def test_what_cannot_be_used_is_counted(tmp_path, number, change, reason):
+    thread = small_thread()[: number + 1] if number == 1 else small_thread()
+    extra = turn("d", "t1_y", NOVEMBER, ALIEN, thread[:1], NAMES, is_seeker=False, upvotes=9)
+    lone = turn("e", "t1_d", NOVEMBER, "No idea", [], NAMES, is_seeker=False, upvotes=9)
+    records = [*thread, extra] + ([lone] if number == 1 else [])
+    whole = len(_read(tmp_path / "whole", records)[1])
+    records[number] = records[number] | change
+    _, rows, quarantine = _read(tmp_path / "changed", records)
+    assert quarantine - OF_THE_CATALOG == {reason: 1}
+    assert len(rows) == whole - (number == 1)
+
+
+def test_numbers_as_pandas_writes_them_beside_gaps(tmp_path):
+    thread = small_thread()
+    changed = [{**record, "utc_time": f"{record['utc_time']}.0"} for record in thread]
+    changed[1]["upvotes"] = "5.0"
+    assert _read(tmp_path / "a", changed)[1] == _read(tmp_path / "b", thread)[1]
+
+
+def test_an_empty_text_adds_no_message(tmp_path):
+    thread = small_thread()
+    thread[4]["processed"] = "['SYSTEM', '']"
+    _, rows, quarantine = _read(tmp_path, thread)
+    assert [message["role"] for message in rows[1]["messages"]] == ["user", "assistant", "user"]
+    assert quarantine == OF_THE_CATALOG
+
+
+def _append(path: Path, data: bytes) -> None:
+    path.write_bytes(path.read_bytes() + data)
+
+
+def _drop_column(path: Path) -> None:
+    pd.read_csv(path).drop(columns="is_seeker").to_csv(path, index=False)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda f: [p.unlink() for p in f.glob("*.csv")], r"no \*.csv there"),
+        (lambda f: (f / "id2name.json").unlink(), "id2name.json: no such file"),
+        (lambda f: (f / "id2name.json").write_text('{"tt1": "He'), "not readable JSON"),
+        (lambda f: (f / "id2name.json").write_text("[" * 100_000), "not readable JSON"),
+        (lambda f: (f / "id2name.json").write_text('["Heat (1995)"]'), "one JSON object of IMDb ids"),
+        (lambda f: (f / "id2name.json").write_text("{}"), "none of its 0 rows can be used"),
+        (lambda f: (f / "id2name.json").write_bytes(b'{"tt1": "\xe9"}'), "byte 9 is not UTF-8"),
+        (lambda f: _drop_column(f / "train.csv"), "train.csv: row 1: column 'is_seeker' is missing"),
+        (lambda f: (f / "train.csv").write_bytes(b""), "train.csv: the file is empty"),
+        (lambda f: _append(f / "train.csv", b"c,t1_h,1,u,True,1,1,caf\xe9,x,[],[],[]\n"), "train.csv: not UTF-8"),
+        (lambda f: (f / "train.csv").write_bytes((f / "train.csv").read_bytes().decode().encode("utf-16")), "csv: "),
+        (lambda f: _append(f / "train.csv", b'c,t1_h,1,u,True,1,1,"open,x,[],[],[]\n'), "close every quote"),
+        (lambda f: (f / "train.csv").write_bytes((f / "train.csv").read_bytes().replace(b"raw", b"conv_id", 1)), "twi"),
+    ],
+)
+def test_unreadable_files(tmp_path, change, message):
+    write_dump(tmp_path, small_thread(), NAMES)
+    change(tmp_path)
+    with pytest.raises(InputError, match=message):
+        read_reddit_movie(tmp_path, 1, Quarantine())
+
+
+def test_no_folder_and_no_row(tmp_path):
+    with pytest.raises(InputError, match="no such folder"):
+        read_reddit_movie(tmp_path / "none", 1, Quarantine())
+    write_dump(tmp_path, small_thread(), NAMES)
+    with pytest.raises(InputError, match="at least 6 upvotes"):
+        read_reddit_movie(tmp_path, 6, Quarantine())
+
+
+def test_ragged_rows_other_line_ends_and_blank_lines(tmp_path):
+    _, rows, _ = _read(tmp_path, small_thread())
+    train, test = tmp_path / "train.csv", tmp_path / "validation.csv"
+    train.write_bytes(b"\xef\xbb\xbf" + train.read_bytes().replace(b"\n", b"\r\n") + b"\nc,t1_h,1,u,True\n\n")
+    _append(test, b"c,t1_i,1,u,True,1,1,x,x,[],[],[],more\n")
+    quarantine = Quarantine()
+    assert read_reddit_movie(tmp_path, 1, quarantine)[1].to_dict("records") == rows
+    reasons = [(row["row"], row["reason"]) for row in quarantine.rows if row["source"] == "turns"]
+    assert reasons == [
+        ("train.csv:5", "neither text nor context"),
+        ("validation.csv:7", "more fields than the header names"),
+    ]
+
+
+def test_names_that_cannot_be_used(tmp_path):
+    write_dump(tmp_path, small_thread(), NAMES)
+    names = json.dumps(NAMES)[1:-1]
+    bad = '"tt5": null, "tt6": "\\ud800 (1999)", "tt7": "A\\u0000 (1999)", "nm1": "B (1999)", "tt8": "Year 0 (0000)"'
+    (tmp_path / "id2name.json").write_text(f'{{{names}, {bad}, "{UP}": "Again (1999)"}}')
+    quarantine = Quarantine()
+    catalog, _ = read_reddit_movie(tmp_path, 1, quarantine)
+    assert len(catalog) == 4
+    reasons = {row["row"]: row["reason"] for row in quarantine.rows}
+    assert reasons["tt5"] == "no title" and reasons["nm1"] == "no IMDb id" and reasons[UP] == "the same id again"
+    assert reasons["tt6"] == reasons["tt7"] == "NUL or half a character"
+    assert reasons["tt8"] == "year is not from 1000 to 2100"
+    quarantine.write(tmp_path / "quarantine.parquet")
+    assert len(pd.read_parquet(tmp_path / "quarantine.parquet")) == len(quarantine.rows)
+
+
+def test_a_whole_sample(tmp_path):
+    write_sample(tmp_path)
+    quarantine = Quarantine()
+    catalog, rows = read_reddit_movie(tmp_path, 1, quarantine)
+    assert len(rows) > 300 and len(catalog) > 150
+    assert not quarantine.rows and any(item.year is None for item in catalog.items)
+    assert rows["date"].is_monotonic_increasing and set(rows["date"].str.slice(0, 7)) >= {"2022-09", "2022-12"}
+    assert not any(re.search("tt[0-9]", message["content"]) for messages in rows["messages"] for message in messages)

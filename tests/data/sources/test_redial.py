@@ -1,0 +1,122 @@
+import json
+
+import pytest
+
+from convrec.data.conversations import split_by_conversation
+from convrec.data.quarantine import Quarantine
+from convrec.data.sources.redial import read_redial
+from convrec.errors import InputError
+
+SEEKER, RECOMMENDER = 1, 2
+CATALOG = [
+    {"movie_id": "10", "name": "Heat  (1995)", "genre": ["crime"], "plot": "Cops.", "director": [], "star": []},
+    {"movie_id": "11", "name": "Up (2009)", "genre": [], "plot": "", "director": [], "star": []},
+    {"movie_id": "12", "name": "Dune", "genre": [], "plot": "", "director": [], "star": []},
+    {"movie_id": "13", "name": "Nameless", "genre": [], "plot": "", "director": [], "star": []},
+]
+FORM = {"suggested": 1, "seen": 0, "liked": 1}
+
+
+def _dialogue(**changes) -> dict:
+    dialogue = {
+        "conversationId": "7",
+        "movieMentions": {"10": "Heat (1995)", "11": "Up (2009)", "12": "Dune (2021)", "99": "Lost (2001)"},
+        "respondentQuestions": {"11": FORM, "12": {**FORM, "liked": 0}, "99": FORM, "10": {**FORM, "suggested": 0}},
+        "initiatorWorkerId": SEEKER,
+        "messages": [
+            {"senderWorkerId": SEEKER, "text": "i loved @10"},
+            {"senderWorkerId": RECOMMENDER, "text": "try @11 or @12"},
+            {"senderWorkerId": RECOMMENDER, "text": "or @99, or @11 again"},
+        ],
+    }
+    return dialogue | changes
+
+
+def _folder(tmp_path, dialogues, catalog=CATALOG):
+    (tmp_path / "valid_data.jsonl").write_text("".join(json.dumps(d) + "\n" for d in dialogues), encoding="utf-8")
+    (tmp_path / "catalog.jsonl").write_text("".join(json.dumps(c) + "\n" for c in catalog), encoding="utf-8")
+    return tmp_path
+
+
+def test_each_recommender_turn_with_a_liked_suggestion_is_a_row(tmp_path):
+    quarantine = Quarantine()
+    catalog, rows = read_redial(_folder(tmp_path, [_dialogue()]), quarantine)
+    assert [str(item) for item in catalog.items] == ["Heat (1995)", "Up (2009)", "Dune (2021)", "Nameless"]
+    row, later = rows.to_dict("records")
+    assert row["messages"] == [{"role": "user", "content": "i loved Heat (1995)"}]
+    assert row["groundtruth"] == [{"title": "Up", "year": 2009}]
+    assert row["seen_titles"] == ["Heat"]
+    assert later["groundtruth"] == [{"title": "Lost", "year": 2001}], "though the catalog does not hold it"
+    assert later["seen_titles"] == ["Heat", "Up", "Dune"]
+    assert later["messages"][-1] == {"role": "assistant", "content": "try Up (2009) or Dune (2021)"}
+    assert not quarantine.rows
+
+
+@pytest.mark.parametrize(
+    ("own", "disliked"),
+    [
+        ({}, ["Dune"]),
+        ({"12": {**FORM, "liked": 2}, "10": {**FORM, "liked": 0}}, ["Heat"]),
+        ({"11": {"liked": 0}, "98": {"liked": 0}}, ["Up", "Dune"]),
+        ([], ["Dune"]),
+        ("damaged", ["Dune"]),
+        ({"11": None}, ["Dune"]),
+    ],
+)
+def test_what_the_seeker_disliked_is_in_their_own_form_or_else_in_the_other(tmp_path, own, disliked):
+    _, rows = read_redial(_folder(tmp_path, [_dialogue(initiatorQuestions=own)]), Quarantine())
+    assert rows["disliked_titles"].tolist() == [[title for title in disliked if title == "Heat"], disliked]
+    assert rows["user_id"].tolist() == [str(SEEKER)] * 2
+
+
+def test_empty_forms_are_lists_in_the_official_files(tmp_path):
+    folder = _folder(tmp_path, [_dialogue(), _dialogue(respondentQuestions=[], movieMentions=[])])
+    assert len(read_redial(folder, Quarantine())[1]) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda f: (f / "valid_data.jsonl").unlink(), r"no \*_data.jsonl"),
+        (lambda f: (f / "valid_data.jsonl").write_text("{}\n"), "row 1: field 'conversationId' is missing"),
+        (lambda f: (f / "valid_data.jsonl").write_text('{"a": 1}\n{"b'), "row 2: not JSON"),
+        (lambda f: (f / "catalog.jsonl").write_text('{"name": "Up (2009)"}\n'), "row 1: field 'movie_id' is missing"),
+        (lambda f: (f / "catalog.jsonl").unlink(), "no such catalog file"),
+    ],
+)
+def test_malformed_files(tmp_path, change, message):
+    folder = _folder(tmp_path, [_dialogue()])
+    change(folder)
+    with pytest.raises(InputError, match=message):
+        read_redial(folder, Quarantine())
+
+
+def test_a_long_dialogue_is_read_and_a_longer_one_is_kept_aside(tmp_path):
+    said = [{"senderWorkerId": SEEKER, "text": f"i loved @10 {'x' * 80}"}] * 9_999
+    said.append({"senderWorkerId": RECOMMENDER, "text": "try @11"})
+    quarantine = Quarantine()
+    dialogues = [_dialogue(messages=said), _dialogue(messages=[*said, said[0]])]
+    dialogues.append(_dialogue(messages=[said[0], {"senderWorkerId": SEEKER, "text": "x" * 1_000_000}, said[-1]]))
+    _, rows = read_redial(_folder(tmp_path, dialogues), quarantine)
+    (row,) = rows.to_dict("records")
+    assert row["messages"] == [{"role": "user", "content": " ".join([f"i loved Heat (1995) {'x' * 80}"] * 9_999)}]
+    assert [(r["row"], r["reason"]) for r in quarantine.rows] == [
+        ("valid_data.jsonl:2", "a conversation of more than 10,000 messages"),
+        ("valid_data.jsonl:3", "a conversation of more than 1,000,000 characters"),
+    ]
+
+
+@pytest.mark.real_data
+def test_the_real_files(redial):
+    quarantine = Quarantine()
+    catalog, rows = read_redial(redial, quarantine)
+    assert len(catalog) > 6_500 and sum(item.year is None for item in catalog.items) > 300
+    truths = sum(len(truth) for truth in rows["groundtruth"])
+    assert 2_000 < truths <= 2_729, "at most the 2,729 suggestions that seekers liked"
+    outside = [t for truth in rows["groundtruth"] for t in truth if catalog.find(t["title"], t["year"]) is None]
+    assert len(outside) < 0.02 * truths
+    assert all(message["content"].count("@") < 3 for messages in rows["messages"] for message in messages)
+    splits = split_by_conversation(rows, rows["conversation_id"], 0.1, 0.1, seed=17)
+    ids = {name: set(split["conversation_id"]) for name, split in splits.items()}
+    assert not ids["train"] & ids["test"] and not ids["train"] & ids["validation"]
+    assert 0.09 < len(ids["test"]) / sum(map(len, ids.values())) < 0.11

@@ -1,0 +1,71 @@
+import numpy as np
+import pandas as pd
+
+from convrec.data.catalog import build_catalog
+from convrec.data.conversations import split_by_month, transcript
+from convrec.data.quarantine import Quarantine
+from convrec.data.sources.synthetic import KEPT, SHIFT_MONTH, Taste, World, embedded_rows, simulate
+from convrec.data.titles import fold
+
+MONTHS = [f"2022-{month:02d}" for month in range(1, 13)]
+
+
+def _world(seed: int = 1, size: int = 300):
+    quarantine = Quarantine()
+    catalog = build_catalog(embedded_rows(), ("genres", "keywords"), quarantine)[0]
+    assert not quarantine.rows
+    return catalog, *simulate(catalog, seed, size, MONTHS, 20)
+
+
+def test_the_same_seed_gives_the_same_world_and_another_one_does_not():
+    _, rows, truth = _world()
+    _, again, truth_again = _world()
+    pd.testing.assert_frame_equal(rows, again)
+    pd.testing.assert_frame_equal(truth, truth_again)
+    assert _world(seed=2)[1]["messages"].tolist() != rows["messages"].tolist()
+
+
+def test_rows_are_well_formed():
+    catalog, rows, truth = _world()
+    assert len(catalog) >= 400
+    assert set(rows["date"].str.slice(0, 7)) == set(MONTHS)
+    for row in rows.to_dict("records"):
+        roles = [message["role"] for message in row["messages"]]
+        assert roles == (["user", "assistant"] * 3)[: len(roles)] and len(roles) in (1, 3, 5)
+        seen = {fold(title) for title in row["seen_titles"]}
+        assert row["groundtruth"] and all(fold(t["title"]) not in seen for t in row["groundtruth"])
+        assert all(catalog.find(t["title"], t["year"]) is not None for t in row["groundtruth"])
+    answers = rows.groupby("prompt_id").size()
+    assert set(answers) == {1, 2}, "different answers to a prompt stay separate rows"
+    assert len(set(rows["messages"].map(transcript))) > 0.99 * rows["prompt_id"].nunique(), "texts vary"
+    assert all(len(oracle) == len(set(oracle)) == 20 for oracle in truth["oracle"])
+
+
+def test_people_accept_what_has_high_utility():
+    catalog, rows, truth = _world()
+    world = World(catalog, 1, len(MONTHS))
+    tastes = dict(zip(truth["prompt_id"], truth["taste"].map(Taste.from_json), strict=True))
+    shares = []
+    for row in rows.to_dict("records"):
+        utility = world.utility(tastes[row["prompt_id"]])
+        chosen = [catalog.find(t["title"], t["year"]) for t in row["groundtruth"]]
+        shares.append((utility[:, None] < utility[chosen]).mean())
+    assert np.mean(shares) > 0.9
+
+
+def test_splits_are_by_month():
+    _, rows, _ = _world()
+    splits = split_by_month(rows, "2022-11", "2022-12")
+    assert splits["train"]["date"].max() < "2022-11-01"
+    assert set(splits["validation"]["date"].str.slice(0, 7)) == {"2022-11"}
+    assert set(splits["test"]["date"].str.slice(0, 7)) == {"2022-12"}
+    assert not set(splits["train"]["prompt_id"]) & set(splits["test"]["prompt_id"])
+
+
+def test_popularity_drifts_and_shifts_once():
+    catalog, _, _ = _world()
+    likeness = np.corrcoef(World(catalog, 1, len(MONTHS)).popularity)
+    neighbours = np.diag(likeness, 1)
+    assert np.argmin(neighbours) == SHIFT_MONTH - 1
+    assert abs(neighbours[SHIFT_MONTH - 1] - KEPT) < 0.15
+    assert np.delete(neighbours, SHIFT_MONTH - 1).min() > 0.95

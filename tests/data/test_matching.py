@@ -1,0 +1,199 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from convrec.data.catalog import Catalog, Item
+from convrec.data.matching import UNKNOWN, Truth, relevance
+from convrec.data.parsing import parse_line, parse_list
+from convrec.data.titles import fold
+
+
+def _rel(catalog, text, truth, seen=(), protocol="reward", ranks=4):
+    return relevance(text, [Truth(*t) for t in truth], list(seen), catalog, ranks, protocol)
+
+
+def test_titles_fold_and_years_may_differ_by_two(catalog):
+    assert _rel(catalog, "HEAT  (1997)", [("heat", 1995)]) == [1, 0, 0, 0]
+    assert _rel(catalog, "Heat (1998)", [("Heat", 1995)]) == [0, 0, 0, 0]
+
+
+def test_each_truth_is_credited_once(catalog):
+    assert _rel(catalog, "Heat (1995)\nHeat (1995)\nUp (2009)", [("Heat", 1995), ("Up", 2009)]) == [1, 0, 1, 0]
+
+
+def test_the_nearest_year_is_credited_first(catalog):
+    truth = [("Dune", 2020), ("Dune", 2021)]
+    assert _rel(catalog, "Dune (2021)\nDune (2021)", truth) == [1, 1, 0, 0]
+    assert _rel(catalog, "Dune (2021)", [("Dune", 1984)]) == [0, 0, 0, 0]
+
+
+def test_a_hit_must_be_in_the_catalog_and_unseen(catalog):
+    assert _rel(catalog, "Primer (2004)\nUp (2009)", [("Primer", 2004), ("Up", 2009)], seen=["up"]) == [0, 0, 0, 0]
+
+
+def test_the_reward_wastes_ranks_that_the_evaluation_closes(catalog):
+    text = "Primer (2004)\nUp (2009)\n\nHeat (1995)"
+    assert _rel(catalog, text, [("Heat", 1995)], seen=["Up"]) == [0, 0, 0, 1]
+    assert _rel(catalog, text, [("Heat", 1995)], seen=["Up"], protocol="evaluation") == [1, 0, 0, 0]
+
+
+def test_lines_past_the_last_rank_count_nothing(catalog):
+    assert _rel(catalog, "Up (2009)\nHeat (1995)", [("Heat", 1995)], ranks=1) == [0]
+
+
+GAMES = Catalog(
+    [
+        Item("Chess", None, aliases=("Schach", "Échecs")),
+        Item("7 Wonders", 2010),
+        Item("Catan: Seafarers", None),
+        Item("Amelie", 2001, aliases=("Le fabuleux destin",)),
+        Item("Dune", 1984),
+        Item("Dune", 2021),
+        Item("Reversi", None, aliases=("Othello",)),
+        Item("Othello", None),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "truth", "hit"),
+    [
+        ("Chess", ("Chess", None), True),
+        ("1. chess", ("Chess", None), True),
+        ("Chess (1475)", ("Chess", None), True),
+        ("Chess", ("Chess", 1475), True),
+        ("Chess", ("Schach", None), True),
+        ("Schach", ("Chess", None), True),
+        ("Schach", ("Échecs", None), True),
+        ("Catan: Seafarers", ("catan:  seafarers", None), True),
+        ("Catan", ("Catan: Seafarers", None), False),
+        ("7 Wonders (2010)", ("7 Wonders", None), True),
+        ("7 Wonders", ("7 Wonders", 2010), True),
+        ("7 Wonders (2012)", ("7 Wonders", 2010), True),
+        ("7 Wonders (2013)", ("7 Wonders", 2010), False),
+        ("7 Wonders (2013)", ("7 Wonders", None), False),
+        ("Amelie (2001)", ("Le fabuleux destin", 2001), True),
+        ("Amelie (2001)", ("Le fabuleux destin", 2003), True),
+        ("Amelie (2001)", ("Le fabuleux destin", 2004), False),
+        ("Amelie (2001)", ("Le fabuleux destin", None), True),
+        ("Le fabuleux destin (2001)", ("Amelie", 2001), True),
+        ("Dune (1984)", ("Dune", None), True),
+        ("Dune (2021)", ("Dune", None), True),
+        ("Dune", ("Dune", None), False),
+        ("Othello", ("Othello", None), True),
+        ("Reversi", ("Othello", None), False),
+        ("Othello", ("Reversi", None), False),
+    ],
+)
+@pytest.mark.parametrize("protocol", ["reward", "evaluation"])
+def test_a_truth_may_lack_its_year_or_be_an_alias(line, truth, hit, protocol):
+    assert _rel(GAMES, line, [truth], protocol=protocol, ranks=1) == [int(hit)]
+
+
+@pytest.mark.parametrize("seen", ["Chess", "schach", "ÉCHECS"])
+def test_an_item_that_was_seen_by_any_of_its_titles_is_no_hit(seen):
+    text = "Chess\nSchach\n7 Wonders (2010)"
+    truth = [("Schach", None), ("7 Wonders", None)]
+    assert _rel(GAMES, text, truth, seen=[seen]) == [0, 0, 1, 0]
+    assert _rel(GAMES, text, truth, seen=[seen], protocol="evaluation") == [1, 0, 0, 0]
+
+
+def test_an_item_and_its_alias_are_one_hit():
+    assert _rel(GAMES, "Schach\nChess\nÉchecs (1475)", [("Chess", None)]) == [1, 0, 0, 0]
+    assert _rel(GAMES, "Schach\nChess", [("Chess", None), ("Échecs", None)]) == [1, 1, 0, 0]
+
+
+def test_a_truth_with_a_year_is_credited_before_one_without():
+    truth = [("Dune", None), ("Dune", 2021)]
+    assert _rel(GAMES, "Dune (2021)\nDune (1984)", truth) == [1, 1, 0, 0]
+    assert _rel(GAMES, "Dune (1984)\nDune (2021)", truth) == [1, 1, 0, 0]
+    assert _rel(GAMES, "Dune (1984)\nDune (1984)", truth) == [1, 0, 0, 0]
+
+
+def test_the_year_tolerance_is_a_parameter(catalog):
+    truth = [Truth("Heat", 1995)]
+    assert relevance("Heat (1995)\nHeat (1996)", truth, [], catalog, 2, "reward", tolerance=0) == [1, 0]
+    assert relevance("Heat (1996)", truth, [], catalog, 1, "reward", tolerance=0) == [0]
+    assert relevance("Heat (1996)", truth, [], catalog, 1, "reward", tolerance=1) == [1]
+    assert relevance("Heat (2002)", truth, [], catalog, 1, "reward", tolerance=7) == [1]
+    assert relevance("Heat (1995)", [Truth("Heat", 1998)], [], catalog, 1, "reward") == [0]
+    assert relevance("Heat (1995)", [Truth("Heat", 1998)], [], catalog, 1, "reward", tolerance=3) == [1]
+
+
+SONGS = Catalog([Item("Hello - Adele", 2015), Item("Hello - Lionel Richie", 2015), Item("Hello!", 2015)])
+
+
+@pytest.mark.parametrize("protocol", ["reward", "evaluation"])
+def test_items_that_share_a_part_of_their_title_are_told_apart(protocol):
+    text = "Hello - Lionel Richie (2015)\nhello - adele (2015)\nHello! (2015)"
+    for truth, hits in [("Hello - Adele", [0, 1, 0]), ("Hello!", [0, 0, 1]), ("Hello", [0, 0, 0])]:
+        assert _rel(SONGS, text, [(truth, 2015)], protocol=protocol, ranks=3) == hits
+    assert _rel(SONGS, text, [("Hello - Adele", 2015)], seen=["Hello - Adele (2015)"], ranks=3) == [0, 0, 0]
+
+
+def test_a_truth_that_is_given_by_its_id_is_hit_by_that_item_alone():
+    text, dune_of_1984 = "Dune (1985)\nDune (1984)\nDune (2021)", GAMES.find("Dune", 1984)
+    assert relevance(text, [dune_of_1984, UNKNOWN], [], GAMES, 3, "reward") == [1, 0, 0]
+    assert relevance(text, [("Dune", 2021), dune_of_1984, dune_of_1984], [], GAMES, 3, "reward") == [1, 1, 1]
+    assert relevance("Dune (2021)", [dune_of_1984], [], GAMES, 1, "reward") == [0]
+
+
+CLEAN = [str(item) for item in GAMES.items]
+DIRTY = [
+    "",
+    " ",
+    "1. chess",
+    "- Dune (2022)",
+    "**7 Wonders** (2010)",
+    "Dune",
+    "Reversi",
+    "schach",
+    "Unknown (1999)",
+    "?",
+]
+LINES = st.lists(st.one_of(st.sampled_from(CLEAN), st.sampled_from(DIRTY), st.text(max_size=12)), max_size=8)
+TRUTHS = st.lists(st.tuples(st.sampled_from(["Chess", "Schach", "Dune", "Amelie", "Nothing"]),
+                            st.sampled_from([None, 1984, 1986, 2001, 2020, 2021])), max_size=4)  # fmt: skip
+SEEN = st.lists(st.sampled_from(["Chess", "dune", "Othello", "Amelie"]), max_size=2)
+
+
+@given(lines=LINES)
+def test_a_list_is_read_as_its_lines_are(lines):
+    text = "\n".join(lines)
+    each = [parse_line(line, GAMES) for line in text.split("\n")]
+    assert parse_list(text, GAMES) in (each, each[:-1])
+
+
+def _plain_relevance(text, groundtruth, seen_titles, ranks, protocol):
+    """The definition, word for word: every line anew, all truths compared."""
+    seen = {i for title in seen_titles for i in GAMES.indices_of_title(title)}
+    open_truths = []
+    for title, year in groundtruth:
+        index = GAMES.find(title, year)
+        open_truths.append((fold(title if index is None else GAMES.items[index].title), year))
+    found = []
+    for written in text.split("\n"):
+        entry = parse_line(written, GAMES)
+        if entry is None or entry.index is None or entry.index in seen:
+            found.append(None)
+            continue
+        own = fold(GAMES.items[entry.index].title)
+        fits = [
+            (entry.year is None or year is None, abs((entry.year or year or 0) - (year or entry.year or 0)), place)
+            for place, (title, year) in enumerate(open_truths)
+            if title == own and (entry.year is None or year is None or abs(entry.year - year) <= 2)
+        ]
+        if fits:
+            del open_truths[min(fits)[2]]
+        found.append(int(bool(fits)))
+        if sum(rank is not None or protocol == "reward" for rank in found) == ranks:
+            break
+    kept = [rank or 0 for rank in found if rank is not None or protocol == "reward"]
+    return (kept + [0] * ranks)[:ranks]
+
+
+@given(lines=LINES, groundtruth=TRUTHS, seen=SEEN, protocol=st.sampled_from(["reward", "evaluation"]))
+def test_relevance_is_that_of_the_plain_definition(lines, groundtruth, seen, protocol):
+    text, truths = "\n".join(lines), [Truth(*truth) for truth in groundtruth]
+    expected = _plain_relevance(text, truths, seen, 5, protocol)
+    assert relevance(text, truths, seen, GAMES, 5, protocol) == expected

@@ -1,0 +1,184 @@
+"""The strict reading, of lists that are rewarded or scored: only a whole title names an item."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from convrec.data.catalog import Catalog, Item
+from convrec.data.catalog_files import open_catalog
+from convrec.data.matching import Truth, relevance
+from convrec.data.parsing import (
+    _BULLET,
+    _EMPHASIS,
+    _PAIRS,
+    _TAG,
+    NUMBER,
+    Entry,
+    _is_blank,
+    bare,
+    parse_line,
+    parse_list,
+)
+from convrec.data.sources.synthetic import embedded_rows
+from convrec.data.titles import YEARS, fold
+from convrec.evaluation.scoring import list_quality
+
+FILMS = [Item("Heat", 1995), Item("The Hunger Games", 2012), Item("2001: A Space Odyssey", 1968), Item("3 Women", 1977)]
+FILMS += [Item("Amelie", 2001, aliases=("Le fabuleux destin d'Amélie Poulain",)), Item("*batteries not included", 1987)]
+FILMS += [Item("Chess", None), Item("[Rec]²", 2007), Item("'71", 2014), Item("9", 2009)]
+CATALOG = Catalog(FILMS)
+EMBEDDED = Catalog([Item(row["title"], int(row["year"])) for row in embedded_rows()])
+
+INVENTED = [
+    "{title}: The Zqx Vorn ({year})", "{title} - Zqx ({year})", "{title} (Zqx) ({year})", "{title} by Zqx ({year})",
+    "Zqx Vorn ({title}) ({year})", "{title}, Zqx ({year})", "{title} | Zqx ({year})", "{title} <Zqx> ({year})",
+    "[{title}](Zqx) ({year})", "{title} aka Zqx ({year})", "Zqx aka {title} ({year})", "**{title}** Zqx ({year})",
+    "“{title}”: Zqx ({year})", "Zqx: {title} ({year})", "{title} - a zqx vorn", "{title}: zqx",
+    "{title} directed by Zqx", "I recommend {title} ({year})", "{title} (Zqx {year})", "{title} (zqx)",
+    "Zqx {title} ({year})",
+]  # fmt: skip
+MARKED = [
+    "{}", "  {}  ", "{n}. {}", "{n}) {}", "({n}) {}", "#{n}. {}", "{n}: {}", "{n} - {}", "{n}\\. {}", "- {}",
+    "* {}", "• {}", "- {n}. {}", "* **{}**", "**{}**", "*{}*", "***{}***", "__{}__", "_{}_", "`{}`", "'{}'", '"{}"',
+    "“{}”", "«{}»", "{n}. “{}”", "**{n}. {}**", "**{n}.** {}", "{n}. **{}**", "<b>{}</b>", "{},", '"{}",',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "title", "year", "known"),
+    [
+        ("heat  (1996)", "heat", 1996, "Heat"),
+        ("Heat", "Heat", None, "Heat"),
+        ("Heat [1995]", "Heat", 1995, "Heat"),
+        ("3. **Heat** (1995) - tense", "Heat", 1995, "Heat"),
+        ("3.Heat (1995)", "Heat", 1995, "Heat"),
+        ("“Heat” (1995): cops, robbers", "Heat", 1995, "Heat"),
+        ("“Heat (1995)” - a classic", "Heat", 1995, "Heat"),
+        ("Heat (1995, Michael Mann), from Mann", "Heat", 1995, "Heat"),
+        ("Heat (1995–1996)", "Heat", 1995, "Heat"),
+        ("1. LE FABULEUX destin d'Amélie Poulain (2001)", "LE FABULEUX destin d'Amélie Poulain", 2001, "Amelie"),
+        ("Chess (1475)", "Chess", 1475, "Chess"),
+        ("3. 3 Women (1977)", "3 Women", 1977, "3 Women"),
+        ("4. 2001: A Space Odyssey (1968)", "2001: A Space Odyssey", 1968, "2001: A Space Odyssey"),
+        ("**2. *batteries not included (1987)**", "*batteries not included", 1987, "*batteries not included"),
+        ("9", "9", None, "9"),
+        ("Heat (1999)", "Heat", 1999, None),
+        ("Heat (1986) (1995)", "Heat (1986)", 1995, None),
+        ("Heat (1995) (2001)", "Heat (1995)", 2001, None),
+        ("Heat (1995) (1995)", "Heat", 1995, "Heat"),
+        ("Heat 1995", "Heat 1995", None, None),
+        ("(1995) Heat", "(1995) Heat", None, None),
+        ("Heat - tense", "Heat - tense", None, None),
+        ("Title: Heat (1995)", "Title: Heat", 1995, None),
+        ("The Hunger Games: Catqhing Fire (2013)", "The Hunger Games: Catqhing Fire", 2013, None),
+        ("Hunger Games (2012)", "Hunger Games", 2012, None),
+        ("Rec 2 (2007)", "Rec 2", 2007, None),
+        ("Chess (3000)", "Chess (3000)", None, None),
+    ],
+)
+def test_one_line(line, title, year, known):
+    entry = parse_line(line, CATALOG)
+    assert entry == Entry(title, year, None if known is None else [item.title for item in FILMS].index(known))
+
+
+@pytest.mark.parametrize("form", INVENTED)
+def test_an_invented_title_names_no_item(form):
+    lines = [form.format(title=item.title, year=item.year) for item in EMBEDDED.items]
+    truths = [Truth(item.title, item.year) for item in EMBEDDED.items]
+    assert not [str(entry) for entry in parse_list("\n".join(lines), EMBEDDED) if entry.index is not None]
+    for line, truth in zip(lines, truths, strict=True):
+        assert relevance(line, [truth], [], EMBEDDED, 1, "reward") == [0]
+        assert list_quality(line, [], EMBEDDED, 1)["in_catalog"] == 0
+
+
+def test_invented_titles_and_marked_titles_of_a_real_catalog(redial):
+    catalog = Catalog(open_catalog(redial / "catalog.jsonl")[0].items[::4])
+    for form in INVENTED:
+        lines = [form.format(title=item.title, year=item.year or 1995) for item in catalog.items]
+        assert not [str(entry) for entry in parse_list("\n".join(lines), catalog) if entry.index is not None], form
+    for form in MARKED:
+        lines = [form.format(item, n=number % 20 + 1) for number, item in enumerate(catalog.items)]
+        wrong = [(line, at) for at, line in enumerate(lines) if getattr(parse_line(line, catalog), "index", None) != at]
+        assert not wrong, form
+
+
+@pytest.mark.parametrize("form", MARKED)
+def test_a_title_in_list_marks_names_its_item(form):
+    lines = [form.format(item, n=number % 20 + 1) for number, item in enumerate(EMBEDDED.items)]
+    assert [entry and entry.index for entry in parse_list("\n".join(lines), EMBEDDED)] == list(range(len(EMBEDDED)))
+
+
+LETTERS = st.text(st.characters(categories=["L"]), min_size=1, max_size=12)
+EDITS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 3), LETTERS), min_size=1, max_size=3)
+
+
+@given(st.sampled_from(EMBEDDED.items), EDITS)
+def test_letters_within_a_title_make_it_another_title(item, edits):
+    """Each edit puts letters at a place of the title, in place of 0 to 3 characters."""
+    title = item.title
+    for at, removed, letters in edits:
+        title = title[:at] + letters + title[at + removed :]
+    same = [index for index, other in enumerate(EMBEDDED.items) if fold(other.title) == fold(title)]
+    for form in ("{} ({})", "7. **{}** ({}) - a classic"):
+        entry = parse_line(form.format(title, item.year), EMBEDDED)
+        assert entry is not None and (entry.index is None or entry.index in same)
+
+
+_CLOSING = re.compile(r"\s*[(\[]\s*(\d{4})(?:\s?[-–—/]\s?\d{0,4})?(?:[\s,;][^()\[\]]{0,60})?[)\]]")
+
+
+def _plain_forms(line):
+    """The forms of a line, each mark taken off in turn, whether there is one or not."""
+    text = " ".join(line.split())
+    for form in (text, _EMPHASIS.sub(r"\2", " ".join(_TAG.sub(" ", text).split()))):
+        yield form
+        form = form.rstrip(",; ")
+        for mark in (_BULLET, NUMBER):
+            match = mark.match(form)
+            form = bare(form[match.end() :] if match else form)
+            yield form
+
+
+def _plain_years(text):
+    begin, end, before = 0, -1, None
+    for match in _CLOSING.finditer(text):
+        year = int(match.group(1))
+        if match.start() != end or year != before:
+            begin = match.start()
+        end, before = match.end(), year
+        title, rest = text[:begin], text[end:]
+        if year not in YEARS or _CLOSING.match(rest):
+            continue
+        while title and rest and _PAIRS.get(title[0]) == rest[0]:
+            title, rest = title[1:], rest[1:]
+        if bare(title):
+            yield bare(title), year
+
+
+def _plain_entry(line, catalog):
+    """The strict reading without short cuts: every form, with every closing year."""
+    for form in _plain_forms(line):
+        closed = list(_plain_years(form))
+        for title, year in [(form, None), *closed]:
+            if (index := catalog.find(title, year)) is not None:
+                return Entry(title, year, index)
+        written = closed[0] if closed else (form, None)
+    return None if _is_blank(written[0]) else Entry(*written, None)
+
+
+MARKED_TITLES = st.builds(
+    lambda form, item, end: form.format(item, n=7) + end,
+    st.sampled_from(MARKED),
+    st.sampled_from(FILMS),
+    st.sampled_from(
+        ["", " (1995)", "(1995)", " [1995] - a classic", ", tense", "** (1995) x", ' (1995)" (2001)', "*;", " <i>x"]
+    ),
+)
+
+
+@given(st.one_of(MARKED_TITLES, st.text(alphabet="Heat 9(1)[]*_`<b>“”'.,;-", max_size=30)))
+def test_a_line_is_read_as_without_short_cuts(line):
+    expected = CATALOG.entry_of_line(line.strip()) or _plain_entry(line, CATALOG)
+    assert parse_line(line, CATALOG) == expected

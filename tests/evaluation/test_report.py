@@ -1,0 +1,311 @@
+import json
+import re
+from html.parser import HTMLParser
+from importlib.resources import files
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from convrec.data.matching import Truth
+from convrec.evaluation.data_figures import DATA_PLOTS, months_figure, words_figure
+from convrec.evaluation.examples import faults, judge_lines, worst_rows
+from convrec.evaluation.page import DARK_COLORS, LINES, metric_label
+from convrec.evaluation.ranks import hits_by_rank, rank_intervals
+from convrec.evaluation.report import best_models
+from convrec.evaluation.systems import system_names
+from convrec.evaluation.training_figures import rank_figure, validation_figures
+from convrec.tracking import file_md5
+from tests.evaluation.report_files import HOSTILE, HOSTILE_LINE, SYSTEMS, build_report, report_params
+
+REAL = tuple(name for name in SYSTEMS if name != "oracle")
+
+
+def _traces(figure):
+    """The traces of a plot, as the page hands them to plotly."""
+    return json.JSONDecoder().raw_decode(figure, figure.index("[{"))[0]
+
+
+class _Elements(HTMLParser):
+    """Collects the elements of a page, with their attributes, and its text outside scripts and styles."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.tags, self.text, self._inside = [], "", ""
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self._inside = tag
+
+    def handle_endtag(self, tag):
+        self._inside = ""
+
+    def handle_data(self, data):
+        if self._inside not in ("script", "style"):
+            self.text += data
+
+
+@pytest.fixture
+def synthetic(tmp_path, catalog):
+    return build_report(tmp_path, catalog, report_params())
+
+
+def test_lines_are_judged_by_the_one_definition_of_a_hit(catalog):
+    text = "1. Heat (1996)\nHeat (1995)\nUp (2009)\n\nPrimer (2004)\nAlien (1979)\nDune (2021)\n"
+    answers = [[Truth("Heat", 1995), Truth("Up", 2009)], [Truth("Heat", 1995), Truth("Dune", 2021)]]
+    lines = judge_lines(text, answers, ["UP"], catalog, num_ranks=3)
+    assert [line.status for line in lines] == ["hit", "repeated", "seen", "blank", "outside", "miss", "unscored"]
+    assert lines[0].text == "1. Heat (1996)"
+    assert judge_lines("", answers, [], catalog, num_ranks=3) == []
+
+
+def test_metrics_are_named_and_the_best_model_is_found_among_the_models():
+    assert [metric_label(m) for m in ("recall_at_5", "ndcg_at_20", "in_catalog")] == [
+        "Recall@5",
+        "NDCG@20",
+        "In catalog",
+    ]
+    evaluation = {"popularity": {"m": 0.9}, "sft": {"m": 0.2}, "rank_grpo": {"m": 0.1}, "n_rows": 3}
+    assert best_models(evaluation, ["m"]) == {"m": 0.2}
+    assert best_models({**evaluation, "sft_constrained": {"m": 0.3}}, ["m"]) == {"m": 0.3}
+
+
+def test_texts_are_escaped(synthetic):
+    _, html = synthetic
+    page = _Elements(html)
+    assert HOSTILE not in html and HOSTILE_LINE not in html
+    assert page.text.count(HOSTILE) == 6  # as text, in two examples of lists, of demonstrations, and of failures
+    assert HOSTILE_LINE in page.text
+    assert "img" not in {tag for tag, _ in page.tags}
+    assert not [name for _, attributes in page.tags for name in attributes if name.startswith("on")]
+
+
+def test_nothing_is_loaded_from_elsewhere(synthetic):
+    _, html = synthetic
+    page = _Elements(html)
+    loading = {"src", "srcset", "data", "action", "background", "poster"}
+    assert not [tag for tag, attributes in page.tags if loading & set(attributes) or tag in ("link", "base", "iframe")]
+    assert all(attributes["href"].startswith("#") for _, attributes in page.tags if "href" in attributes)
+    assert "@import" not in html.split("<script>")[0] and "url(" not in html.split("<script>")[0]
+    assert "default-src 'none'" in html
+    assert html.count("plotly.js v") == 1
+
+
+def test_lists_stand_side_by_side_with_their_marks(synthetic):
+    _, html = synthetic
+    page = _Elements(html)
+    statuses = [attributes["class"] for tag, attributes in page.tags if tag == "li" and "class" in attributes]
+    marks = ["hit", "seen", "outside", "hit"]
+    # the five steps of both validation prompts, then SFT and Rank-GRPO; the test prompt p-2 has empty lists
+    examples = marks * 5 + ["miss"] * 5 + marks * 2
+    second = ["miss", "seen", "outside", "hit"]  # the worse of p-1's two rows
+    assert statuses == examples + second * 2
+    assert "SFT: 2 hits" in page.text and "Rank-GRPO: 2 hits" in page.text
+    assert page.text.count("An empty list.") == 4
+
+
+def test_failures_are_the_worst_rows_and_say_what_was_wrong(synthetic):
+    text = " ".join(_Elements(synthetic[1]).text.split())
+    failures = text[text.index("Failures worth looking at") :]
+    assert "33.3 % of the 3 test rows have no hit" in failures and "the 2 rows of the lowest NDCG@20" in failures
+    assert failures.index("Failure 1 p-2") < failures.index("Failure 2 p-1")
+    assert "Rank-GRPO: an empty list." in failures and "SFT: 0 hits, NDCG@20 0.0000" in failures
+    assert failures.count("1 hit, NDCG@20 0.6309") == 2  # 1 / log2(3): the second of the unseen catalog lines
+    wrong = "lines: 4 in place of 20; 1 of 4 lines outside the catalog; 1 of 4 lines that name a seen title."
+    assert f"Rank-GRPO: {wrong}" in failures
+
+
+def test_each_prompt_has_one_failure_and_ties_go_by_loss_then_prompt_then_place():
+    scores, baseline = np.array([0.0, 0.0, 0.5, 0.0, 0.0]), np.array([0.1, 0.3, 0.9, 0.3, 0.3])
+    assert worst_rows(scores, baseline, ["a", "c", "d", "b", "b"], 9) == [3, 1, 0, 2]
+    assert worst_rows(scores, baseline, ["a", "c", "d", "b", "b"], 2) == [3, 1]
+
+
+def test_faults_are_named_with_their_numbers(catalog):
+    truth = [Truth("Heat", 1995), Truth("Alien", 1979), Truth("Primer", 2004)]
+    text = "Dune (2021)\nDune (2021)\n\nUp (2009)\nPrimer (2004)\nDune (1984)"
+    lines = judge_lines(text, [truth], ["Up"], catalog, num_ranks=6)
+    assert faults(lines, truth, {0}, catalog, 6) == [
+        "1 of 6 lines outside the catalog",
+        "1 of 6 lines that name a seen title",
+        "1 of 6 lines that repeat an earlier one",
+        "1 of 6 lines that are blank",
+        "1 of 3 ground-truth items outside the catalog",
+        "1 of 3 ground-truth items never liked in training",
+        "usable lines without a hit: 2",
+    ]
+    heat = judge_lines("Heat (1995)", [truth[:1]], [], catalog, num_ranks=1)
+    assert faults(heat, truth[:1], {0}, catalog, 1) == []
+
+
+def test_hits_by_rank_are_those_of_the_metrics_with_intervals(catalog):
+    rows = [
+        {"prompt_id": "a", "groundtruth": [{"title": "Heat", "year": 1995}], "seen_titles": ["Up"]},
+        {"prompt_id": "a", "groundtruth": [{"title": "Alien", "year": 1979}], "seen_titles": ["Up"]},
+        {"prompt_id": "b", "groundtruth": [{"title": "Heat", "year": 1995}], "seen_titles": []},
+    ]
+    hits = hits_by_rank({"a": "Up (2009)\nHeat (1995)\nAlien (1979)", "b": "Heat (1995)"}, rows, catalog, 3)
+    assert hits.tolist() == [[1, 0, 0], [0, 1, 0], [1, 0, 0]]
+    table = rank_intervals(hits, ["a", "a", "b"], samples=200, seed=1)
+    assert table["mean"].tolist() == pytest.approx([2 / 3, 1 / 3, 0])
+    assert table["low"].tolist() == pytest.approx([0.5, 0, 0])  # all draws are of a
+    assert table["high"].tolist() == pytest.approx([1, 0.5, 0])
+
+
+def test_constrained_systems_stand_beside_the_free_ones_and_slices_have_their_n(synthetic):
+    text = " ".join(_Elements(synthetic[1]).text.split())
+    shown = text[text.index("Constrained against free") : text.index("Slices of the test split")]
+    names = ("SFT, free", "SFT, constrained", "Rank-GRPO, free", "Rank-GRPO, constrained")
+    assert [shown.index(name) for name in names] == sorted(shown.index(name) for name in names)
+    assert "Rank-GRPO, constrained, against free, paired over the same 1,234 rows, in NDCG@20: +0.0300" in shown
+    assert "3 or more: 997 rows of 897 prompts." in text and 'id="plot-slice_new_items"' in synthetic[1]
+    assert 'id="plot-slice_month"' not in synthetic[1] and "Month2022-121,000900" in text, "one slice: no plot"
+    assert "mentions3 or more" not in text and "3 or more9978970.17000.1500–0.20000.27000.2500–0.3000" in text
+
+
+def test_sections_without_figures_are_left_out(tmp_path, catalog):
+    free = tuple(name for name in SYSTEMS if not name.endswith("_constrained"))
+    _, html = build_report(tmp_path, catalog, report_params(), systems=free, without=("slices",))
+    assert "Constrained against free" not in html and "Slices of the test split" not in html
+    assert 'id="plot-systems"' in html and 'href="#slices"' not in html
+
+
+def test_unknown_systems_are_named_by_their_key():
+    scores = {"intervals": {}}
+    evaluation = {"n_rows": 3, "some_new_one": scores, "sft_constrained": scores, "rank_grpo": scores, "sft": scores}
+    assert list(system_names(evaluation).items()) == [
+        ("sft", "SFT"),
+        ("sft_constrained", "SFT, constrained"),
+        ("rank_grpo", "Rank-GRPO"),
+        ("some_new_one", "some new one"),
+    ]
+
+
+def test_the_chosen_checkpoint_is_ringed_and_the_start_is_a_level():
+    scores = {"recall_at_5": 0.2, "ndcg_at_5": 0.1, "recall_at_2": 0.3, "ndcg_at_2": 0.4, "in_catalog": 1, "format": 1}
+    frame = pd.DataFrame([{"step": step, **scores, "ndcg_at_5": 0.1 + step} for step in (0, 1, 2)])
+    traces = {trace["name"]: trace for trace in _traces(validation_figures(frame, [2, 5], 1, "SFT")["validation_ndcg"])}
+    assert list(traces) == ["NDCG@5", "NDCG@2", "SFT, NDCG@5", "chosen: step 1"]
+    assert (traces["chosen: step 1"]["x"], traces["chosen: step 1"]["y"]) == ([1], [1.1])
+    assert (traces["SFT, NDCG@5"]["x"], traces["SFT, NDCG@5"]["y"]) == ([0, 2], [0.1, 0.1])
+    late = _traces(validation_figures(frame[1:], [2, 5], 7, "SFT")["validation_ndcg"])
+    assert [trace["name"] for trace in late] == ["NDCG@5", "NDCG@2"]
+
+
+def _contrast(one, other):
+    """The contrast ratio of two colours (WCAG 2.2)."""
+
+    def luminance(color):
+        parts = [int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_texts_and_lines_stand_out_in_both_modes():
+    css = (files("convrec.evaluation") / "style.css").read_text(encoding="utf-8")
+    full = re.sub(r"#(\w)(\w)(\w)\b", r"#\1\1\2\2\3\3", css)
+    colors = {name: pair for name, *pair in re.findall(r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\)", full)}
+    for mode in (0, 1):
+        for text, ground in [
+            *((text, "paper") for text in ("ink", "soft", "accent", "hit", "warn")),
+            *(("ink", ground) for ground in ("pale", "hit-pale", "warn-pale")),
+            ("hit", "hit-pale"),
+            ("soft", "pale"),
+        ]:
+            assert _contrast(colors[text][mode], colors[ground][mode]) >= 4.5, (text, ground, mode)
+        for color, _ in LINES:
+            assert _contrast((color, DARK_COLORS[color])[mode], colors["paper"][mode]) >= 3
+
+
+def test_numbers_intervals_and_versions_are_shown(synthetic):
+    paths, html = synthetic
+    text = " ".join(_Elements(html).text.split())
+    assert "1,234 rows, 2 prompts" in text
+    assert "0.32000.3100–0.3300" in text  # SFT, NDCG@20
+    assert "<strong>0.7200</strong>" in html and "<strong>0.5200</strong>" not in html  # constrained, the oracle
+    assert "OverRank-GRPO SFT +0.0123-0.0011 to +0.0257; p = 0.072" in text
+    assert "popularity +0.2000+0.1500 to +0.2500; p = 0.0005" in text
+    assert "<strong>+0.2000</strong>" in html and "<strong>+0.0123</strong>" not in html
+    assert "The best baseline: popularity." in text
+    assert "popularity0.1250– item-kNN0.0625shrinkage 10, nearest all, dislike weight 0.5" in text
+    assert "SFT0.50000.4000–0.60007.25000.8750" in text and "Popularity lift" not in text.split("Coverage:")[1]
+    assert "75.0 %12.5 %6.2 %19.5" in text  # format, repeated, seen, lines
+    assert "ground-truth items outside the catalog7keep" in text
+    assert "catalogyear is no number1" in text and "6.25 % of catalog" in text
+    assert "rank_grpo.num_generations" in text
+    for path in (paths.catalog, *(paths.split(name) for name in ("train", "validation", "test"))):
+        assert file_md5(path) in text
+    assert "exact80.0 %80.0 %" in text and "17 of 4,321" in text and "before 0.375, after 0.250" in text
+    for name in (
+        *DATA_PLOTS,
+        "demonstrations",
+        "popularity",
+        "adjust",
+        "sft",
+        "reward",
+        "validation_ndcg",
+        "validation_lists",
+        "ranks",
+        "hits",
+    ):
+        assert f'id="plot-{name}"' in html
+
+
+def test_the_data_are_described(synthetic):
+    text = " ".join(_Elements(synthetic[1]).text.split())
+    assert "names 60.0 % of the catalog's items" in text  # Heat, Alien, Up of five
+    assert "Of its mentions 33.3 % fall on the most liked 1 %" in text and "Gini coefficient: 0.400" in text
+    assert "turnstrain22.02.02.02" in text and "seen titlestrain11.01.01.01" in text
+    assert "train0.0 %–" in text and "test0.0 %0.0 %" in text  # outside the catalog, cold
+    assert text.index("Results on the test split") < text.index("Rows by month") < text.index("After each step")
+
+
+def test_each_month_is_a_bar_of_its_split_and_each_bin_a_share_of_it():
+    months = [("2021-12", "train", 7), ("2022-01", "train", 5), ("2022-02", "test", 3)]
+    bars = _traces(months_figure(pd.DataFrame(months, columns=["month", "split", "rows"])))
+    assert [(bar["name"], bar["x"], bar["y"]) for bar in bars] == [
+        ("train", ["2021-12", "2022-01"], [7, 5]),
+        ("test", ["2022-02"], [3]),
+    ]
+    counts = pd.DataFrame({"words": [7, 1000], "train": [1, 3], "validation": [0, 2], "test": [0, 0]})
+    assert [(line["x"], line["y"]) for line in _traces(words_figure(counts))] == [
+        (["7", "1,000"], [0.25, 0.75]),
+        (["7", "1,000"], [0, 1]),
+        (["7", "1,000"], [0, 0]),
+    ]
+
+
+def test_a_simulation_is_called_one(synthetic):
+    text = _Elements(synthetic[1]).text
+    assert "The data are a simulation." in text and "oracle" in text
+    assert "2022-12-01 to 2022-12-03" in text
+
+
+def test_real_data_have_no_oracle_and_may_have_no_dates(tmp_path, catalog):
+    _, html = build_report(tmp_path, catalog, report_params("redial"), dated=False, systems=REAL)
+    text = _Elements(html).text
+    assert "The data are a simulation" not in text
+    assert "oracle" not in text
+    assert text.count("undated") == 4  # the three splits, and in place of the plot of the months
+    assert 'id="plot-rows_by_month"' not in html and 'id="plot-conversation_words"' in html
+
+
+def test_a_run_too_short_to_log_has_no_curve(tmp_path, catalog):
+    _, html = build_report(tmp_path, catalog, report_params(), empty=("sft", "adjust"))
+    assert "too short to log a loss" in html and 'id="plot-sft"' not in html
+    assert "Adjust was left out" in html and 'id="plot-adjust"' not in html
+
+
+def test_the_same_inputs_give_the_same_file(tmp_path, catalog):
+    first, second = (build_report(tmp_path / name, catalog, report_params())[1] for name in "ab")
+    assert first == second
+
+
+def test_many_steps_are_averaged_in_blocks():
+    frame = pd.DataFrame([{"step": s, "rank": 1, "reward": s % 2} for s in range(1, 161)])
+    figure = rank_figure(frame)
+    assert f"[[{', '.join(['0.5'] * 80)}]]" in figure.replace(",", ", ").replace(",  ", ", ")

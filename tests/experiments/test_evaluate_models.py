@@ -1,0 +1,294 @@
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import mlflow
+import pandas as pd
+import pytest
+
+from convrec import tracking
+from convrec.cli import main
+from convrec.config import load_params
+from convrec.data.conversations import write_rows
+from convrec.evaluation.comparison import mean_interval
+from convrec.experiments import evaluate_checkpoints
+from convrec.experiments.evaluate_models import evaluation_name
+from convrec.generation import lists
+from convrec.models.folders import find_model
+from convrec.paths import Paths
+from convrec.registry import versions as registry
+from convrec.stages import sft
+from tests.generation.random_model import make_random_model, prompts_of
+from tests.project import ROOT, SHRUNK, set_params
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """A project with parameters, two random models, and a store."""
+    folder = tmp_path_factory.mktemp("made")
+    shutil.copy(ROOT / "params.yaml", folder)
+    set_params(folder, {**SHRUNK, "common": {"list_length": 6, "cutoffs": [2, 6], "device": "cpu"}})
+    for seed, name in enumerate(("base", "sft")):
+        make_random_model(folder / "models" / name, seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        tracking.connect(folder)  # once: making a store takes seconds
+    return folder
+
+
+@pytest.fixture
+def project(made, tmp_path, monkeypatch, catalog) -> Path:
+    """A copy of that, entered, with data: five prompts, one of them twice."""
+    project = shutil.copytree(made, tmp_path / "project")
+    monkeypatch.chdir(project)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    rows = [_row(i, messages) for i, messages in enumerate(prompts_of(5))]
+    for split in ("train", "validation", "test"):
+        write_rows(pd.DataFrame([*rows, {**rows[0], "conversation_id": "again"}]), Paths().split(split))
+    catalog.to_frame().to_parquet(Paths().catalog)
+    return project
+
+
+def _row(i: int, messages: list[dict[str, str]]) -> dict:
+    truth = [{"title": "Heat", "year": 1995}]
+    keys = {"conversation_id": str(i), "prompt_id": f"p{i}", "date": "2022-01-01"}
+    return {**keys, "messages": messages, "groundtruth": truth, "seen_titles": []}
+
+
+@pytest.fixture
+def written(monkeypatch) -> list[list[str]]:
+    """Lists of the catalog's lines in place of the random model's: a hit for every other prompt; the models asked."""
+    asked: list[list[str]] = []
+
+    class Written:
+        def stream(self, prompts, requests):
+            asked.append([])
+            for index in range(len(prompts)):
+                asked[-1].append(str(index))
+                yield [(index, "Up (2009)\nHeat (1995)" if index % 2 == 0 else "Up (2009)\nNowhere (1900)")]
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(lists, "load_engine", lambda *_: Written())
+    return asked
+
+
+def test_constrained_lists_are_catalog_items_none_twice(project, capsys):
+    set_params(project, {"common": {"list_length": 4, "cutoffs": [4]}})
+    main(["evaluate", "--model", "models/base", "--constrained", "--json"])
+    metrics = json.loads(capsys.readouterr().out)["metrics"]
+    for name, value in (("in_catalog", 1), ("length", 4), ("duplicates", 0), ("seen", 0), ("format", 1)):
+        assert metrics[name]["mean"] == value, name
+    assert (project / "evaluations" / "models-base.test.constrained" / "lists.parquet").is_file()
+
+
+def test_a_folder_is_scored_with_intervals_kept_and_recorded(project, written, capsys):
+    main(["evaluate", "--model", "models/base", "--json"])
+    result = json.loads(capsys.readouterr().out)
+    assert (result["model"], result["split"], result["n_rows"], result["n_prompts"]) == ("models/base", "test", 6, 5)
+    # Rows p0 (twice), p2 and p4 are hits at the second rank; p1 and p3 are none.
+    assert result["metrics"]["recall_at_2"]["mean"] == pytest.approx(4 / 6)
+    assert result["metrics"]["in_catalog"]["mean"] == pytest.approx((4 * 1.0 + 2 * 0.5) / 6)
+    folder = Paths().evaluations / "models-base.test"
+    kept = json.loads((folder / "evaluation.json").read_text())
+    scores = pd.read_parquet(folder / "scores.parquet")
+    interval = mean_interval(scores, "recall_at_2", 100, load_params().common.seed)
+    assert (
+        kept["metrics"]["recall_at_2"] == pytest.approx(interval._asdict(), abs=1e-6) and interval.low < interval.high
+    )
+    responses = pd.read_parquet(folder / "lists.parquet").set_index("prompt_id")["response"]
+    assert len(responses) == 5 and responses["p1"] == "Up (2009)\nNowhere (1900)"
+    run = mlflow.get_run(json.loads((folder / "run.json").read_text())["run_id"])
+    assert run.data.metrics["test/recall_at_2"] == pytest.approx(4 / 6)
+    assert run.data.metrics["test/recall_at_2_low"] == pytest.approx(interval.low)
+    assert run.data.tags["data.test.rows"] == "6" and run.info.status == "FINISHED"
+
+
+def test_several_models_of_few_prompts_stand_side_by_side(project, written, capsys):
+    main(["evaluate", "--model", "models/base", "--model", "models/sft", "--split", "validation", "--max-prompts", "2"])
+    out = capsys.readouterr().out
+    assert "Validation split: 3 rows, 2 prompts, 95 % intervals" in out
+    assert "models/base" in out and "models/sft" in out
+    (line,) = [line for line in out.splitlines() if "Recall@2" in line]
+    assert line.count("0.6667 [") == 2
+    assert sorted(path.name for path in Paths().evaluations.iterdir()) == [
+        "models-base.validation.first-2",
+        "models-sft.validation.first-2",
+    ]
+    assert written == [["0", "1"], ["0", "1"]]
+
+
+def test_a_registered_version_answers_under_its_own_settings(project, written, monkeypatch, capsys):
+    settings = lists.Settings("Films, please.", 3, 8, 1.3)
+    given = []
+    version = registry.RegisteredModel(Path("models/sft"), Paths().catalog, settings)
+    monkeypatch.setattr(registry, "download_version", lambda uri: given.append(uri) or version)
+    main(["evaluate", "--model", "models:/convrec-recommender@champion", "--json"])
+    assert given == ["models:/convrec-recommender@champion"] and json.loads(capsys.readouterr().out)["n_rows"] == 6
+    run = json.loads((Paths().evaluations / "convrec-recommender-champion.test" / "run.json").read_text())
+    params = mlflow.get_run(run["run_id"]).data.params
+    assert params["model.instruction"] == "Films, please." and params["model.repetition_penalty"] == "1.3"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "spoil", "message"),
+    [
+        (["--model", "models/none"], None, "--model models/none: no such folder"),
+        (["--model", "models/base"], "data/processed/test.parquet", "no data yet; run `dvc repro data` first"),
+        (["--model", "models/base"], "data/processed/catalog.parquet", "no data yet; run `dvc repro data` first"),
+        (["--model", "models/base"], "models/base/tokenizer", "models/base: lacks tokenizer_config.json"),
+        (["--model", "models/base"], "models/base/model.safetensors", "models/base: lacks *.safetensors"),
+        (["--model", "models/base"], "models/base/chat_template.jinja", "its tokenizer has no chat template"),
+        (["--model", "models/base", "--max-prompts", "0"], None, "max_prompts"),
+        (["--split", "test"], None, "give one of these"),
+        (["--max-prompts", "0"], None, "give one of these"),
+        (["--every", "0"], None, "give one of these"),
+        (["--checkpoints", ""], None, "--checkpoints : give sft or rank_grpo"),
+        (["--model", "models/base", "--every", "2"], None, "--every 2"),
+        (["--model", "models:/convrec-recommender/7"], None, "models:/convrec-recommender/7: not in the registry"),
+        (["--checkpoints", "base_model"], None, "--checkpoints base_model: give sft or rank_grpo"),
+        (["--checkpoints", "sft"], None, "not made yet; run `dvc repro sft` first"),
+        (["--checkpoints", "rank_grpo"], None, "no checkpoints of the present parameters and data"),
+    ],
+)
+def test_mistakes_are_told_before_any_work(project, written, capsys, arguments, spoil, message):
+    if spoil:
+        for path in Path(spoil).parent.glob(f"{Path(spoil).name}*"):
+            path.unlink()
+    with pytest.raises(SystemExit) as ended:
+        main(["evaluate", *arguments])
+    assert ended.value.code == 2 and message in " ".join(capsys.readouterr().err.split())
+    assert written == []
+
+
+def test_a_hub_s_model_that_cannot_be_had_is_told(project, monkeypatch, capsys):
+    monkeypatch.setattr("convrec.versions.fetch.snapshot_download", None, raising=False)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(SystemExit):
+        main(["evaluate", "--model", "nobody/nothing"])
+    assert "model nobody/nothing: could not be fetched" in capsys.readouterr().err
+
+
+def test_a_hub_s_model_is_taken_from_its_cache(project, monkeypatch):
+    asked = []
+
+    def cached(name, patterns):
+        asked.append(name)
+        return Path("models/base")
+
+    monkeypatch.setattr("convrec.versions.fetch.cached_model", cached)
+    assert find_model("owner/model@v1", "--model") == Path("models/base") and asked == ["owner/model@v1"]
+
+
+def test_names_of_evaluations_say_model_split_and_how_many():
+    assert evaluation_name("models:/convrec-recommender/3", "test", None) == "convrec-recommender-3.test"
+    assert evaluation_name("./Qwen/Qwen2.5-0.5B@main", "train", 9) == "Qwen-Qwen2.5-0.5B-main.train.first-9"
+    assert evaluation_name("./model", "test", None, True) == "model.test.constrained"
+
+
+def _checkpoint(training: Path, model: str, step: int, complete: bool = True) -> None:
+    folder = shutil.copytree(Path("models") / model, training / f"checkpoint-{step}")
+    (folder / "trainer_state.json").write_text(json.dumps({"global_step": step, "best_global_step": None}))
+    if complete:
+        (folder / "complete").write_text("{}")
+
+
+@pytest.fixture
+def training(project) -> Path:
+    """The SFT's folder, whose training keeps the steps 2, 4 and 5, and chose 4; step 6 is half written."""
+    write_rows(pd.DataFrame({"prompt_id": ["p0"]}), Paths().demonstration("train"))
+    folder = sft.checkpoint_folder(load_params(), Paths())
+    for step, model in ((2, "base"), (4, "sft"), (5, "base")):
+        _checkpoint(folder, model, step)
+    _checkpoint(folder, "base", 6, complete=False)
+    (folder / "checkpoint-5" / "config.json").write_text(
+        (folder / "checkpoint-5" / "config.json").read_text() + "\n"  # other bytes: other weights, as it were
+    )
+    (folder / "finished").write_text("checkpoint-4")
+    return folder
+
+
+def _evaluate(capsys, *options: str) -> list[tuple[int, bool, bool]]:
+    main(["evaluate", "--checkpoints", "sft", "--json", *options])
+    rows = json.loads(capsys.readouterr().out)["checkpoints"]
+    return [(row["step"], row["kept"], row["chosen"]) for row in rows]
+
+
+def test_a_checkpoint_is_evaluated_once(training, written, capsys):
+    assert _evaluate(capsys, "--every", "2") == [(2, True, False), (4, True, True), (5, True, False)]
+    assert len(written) == 3, "the last one, too"
+    shutil.rmtree("checkpoints/lists")
+    assert _evaluate(capsys) == [(2, True, False), (4, True, True), (5, True, False)]
+    assert len(written) == 3
+    shutil.rmtree(training / "checkpoint-2")
+    assert _evaluate(capsys) == [(2, False, False), (4, True, True), (5, True, False)]
+    assert len(written) == 3
+
+
+def test_checkpoints_that_are_pruned_meanwhile_are_left_out(training, written, capsys, monkeypatch, caplog):
+    whole = evaluate_checkpoints._evaluate
+
+    def prune(stage, step, *rest):
+        whole(stage, step, *rest)
+        shutil.rmtree(training / f"checkpoint-{step}")
+        shutil.rmtree(training / "checkpoint-4", ignore_errors=True)
+
+    monkeypatch.setattr(evaluate_checkpoints, "_evaluate", prune)
+    assert _evaluate(capsys) == [(2, False, False), (5, False, False)]
+    assert "sft step 4 was pruned meanwhile" in caplog.text
+
+
+def test_without_any_checkpoint_that_can_be_loaded_there_is_a_message(training, written, capsys):
+    _evaluate(capsys, "--every", "9")
+    for checkpoint in training.glob("checkpoint-*"):
+        shutil.rmtree(checkpoint)
+    assert _evaluate(capsys) == [(4, False, True), (5, False, False)]
+    with pytest.raises(SystemExit):
+        _evaluate(capsys, "--split", "test")
+    assert "no checkpoints of the present parameters and data that can be loaded" in capsys.readouterr().err
+
+
+def test_every_so_many_steps_the_last_and_the_chosen_one(training, written, capsys):
+    assert _evaluate(capsys, "--every", "3") == [(4, True, True), (5, True, False)]
+    assert len(written) == 2
+
+
+def test_other_weights_data_or_settings_are_evaluated_again(training, written, capsys):
+    _evaluate(capsys)
+    assert len(written) == 3
+    _evaluate(capsys, "--split", "test", "--max-prompts", "3")
+    rows = json.loads(Path("evaluations/checkpoints.json").read_text())
+    assert (rows["split"], rows["n_rows"], rows["n_prompts"], len(rows["checkpoints"])) == ("test", 4, 3, 3)
+    shutil.rmtree("checkpoints/lists")
+    set_params(Path(), {"evaluate": {"max_completion_length": 31}})
+    _evaluate(capsys)
+    assert len(written) == 6
+    shutil.copy("models/sft/model.safetensors", training / "checkpoint-2" / "model.safetensors")
+    _evaluate(capsys)
+    assert len(written) == 6, "the lists of these weights are kept"
+    shutil.rmtree("checkpoints/lists")
+    shutil.copy("models/base/model.safetensors", training / "checkpoint-4" / "model.safetensors")
+    assert _evaluate(capsys) == [(2, True, False), (4, True, True), (5, True, False)]
+    assert len(written) == 7
+
+
+def test_the_table_says_which_steps_there_are(training, written, capsys, caplog):
+    (training / "checkpoint-5" / "model.safetensors").rename(training / "checkpoint-5" / "model.bin")
+    with caplog.at_level(logging.WARNING):
+        main(["evaluate", "--checkpoints", "sft"])
+    assert "sft step 5: left out" in caplog.text
+    out = capsys.readouterr().out
+    assert "Validation split: 6 rows, 5 prompts, 95 % intervals" in out and "sft: kept are the steps 2, 4" in out
+    cells = [line.split() for line in out.splitlines() if "0.6667 [" in line]
+    assert [row[:3] for row in cells] == [["sft", "2", "0.6667"], ["sft", "4", "0.6667"]]
+    assert cells[0][-1] == "kept" and cells[1][-2:] == ["kept", "chosen"]
+    table = pd.read_csv("evaluations/checkpoints.csv")
+    assert table["step"].tolist() == [2, 4] and table["chosen"].tolist() == [False, True]
+    assert table["recall_at_2"].tolist() == pytest.approx([4 / 6, 4 / 6], abs=1e-5)
+    assert (table["recall_at_2_low"] < table["recall_at_2"]).all() and set(table["n_rows"]) == {6}
+    run = json.loads(Path("evaluations/checkpoints.run.json").read_text())["run_id"]
+    history = mlflow.MlflowClient().get_metric_history(run, "validation/sft/recall_at_2")
+    assert [(metric.step, round(metric.value, 4)) for metric in history] == [(2, 0.6667), (4, 0.6667)]

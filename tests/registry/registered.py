@@ -1,0 +1,78 @@
+"""A local registry with versions of untrained models, for the tests of promotion."""
+
+import json
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+
+import mlflow
+import pandas as pd
+from mlflow.models import Model
+
+from convrec import tracking
+from convrec.data.conversations import write_rows
+from convrec.generation.lists import Settings
+from convrec.paths import Paths
+from convrec.registry import versions as registry
+from convrec.registry.model_card import CHECKPOINT_TAG, checkpoint_digest
+from tests.project import ROOT, SHRUNK, set_params
+from tests.serving.recommending import CATALOG, TITLES, save_model
+
+SIZE, NUM_PROMPTS = 4, 12
+SETTINGS = Settings("Recommend {list_length} films.", SIZE, 64, 1.3, 256)
+
+
+def make_workspace(folder: Path) -> Path:
+    """Write parameters, policy, data of twelve prompts, and an empty store."""
+    for name in ("params.yaml", "promotion.yaml"):
+        shutil.copy(ROOT / name, folder)
+    common = {"list_length": SIZE, "cutoffs": [2, SIZE], "device": "cpu"}
+    set_params(folder, {**SHRUNK, "common": common})
+    set_params(folder, {"baselines": {"names": ["popularity"]}}, "promotion.yaml")
+    tracking.connect(folder)
+    rows = [_row(number) for number in range(NUM_PROMPTS)]
+    for split in ("train", "validation", "test"):
+        write_rows(pd.DataFrame(rows), Paths(folder).split(split))
+    CATALOG.to_frame().to_parquet(Paths(folder).catalog)
+    return folder
+
+
+def _row(number: int) -> dict:
+    messages = [{"role": "user", "content": f"a film with heists please, number {number}"}]
+    truth = [{"title": TITLES[number], "year": 1975 + 3 * number}]
+    keys = {"conversation_id": str(number), "prompt_id": f"p{number}", "date": "2022-01-01"}
+    return {**keys, "messages": messages, "groundtruth": truth, "seen_titles": []}
+
+
+def create_name(client: mlflow.MlflowClient) -> None:
+    """Make the registered model, which versions without files need."""
+    client.create_registered_model(registry.MODEL_NAME)
+
+
+def add_version(client: mlflow.MlflowClient, **tags: str) -> str:
+    """Register a version without files, and return its number."""
+    made = client.create_model_version(registry.MODEL_NAME, source="mlflow-artifacts:/nowhere", tags=tags)
+    return str(made.version)
+
+
+def register_model(client: mlflow.MlflowClient, folder: Path, seed: int) -> str:
+    """Register an untrained model with its files, in the layout of `registry.register`, and return its number."""
+    checkpoint = save_model(folder / "artifacts" / "model", seed)
+    shutil.copy(Paths().catalog, folder / "artifacts" / "catalog.parquet")
+    artifacts = {"model": {"path": "artifacts/model"}, "catalog": {"path": "artifacts/catalog.parquet"}}
+    description = Model()
+    description.add_flavor("python_function", loader_module="none", artifacts=artifacts, config=asdict(SETTINGS))
+    description.save(folder / "MLmodel")
+    if not client.search_registered_models():
+        create_name(client)
+    run = client.create_run(tracking.connect())
+    tags = {CHECKPOINT_TAG: checkpoint_digest(checkpoint)}
+    made = client.create_model_version(registry.MODEL_NAME, folder.as_uri(), run.info.run_id, tags=tags)
+    client.set_registered_model_alias(registry.MODEL_NAME, registry.CHALLENGER, made.version)
+    return str(made.version)
+
+
+def moves_of(client: mlflow.MlflowClient) -> list[dict]:
+    """Return the log of the champion's moves."""
+    tags = client.get_registered_model(registry.MODEL_NAME).tags
+    return [json.loads(tags[name]) for name in sorted(tags) if name.startswith("move.")]

@@ -1,0 +1,233 @@
+"""Policies and gates: what they let through, by hand-made figures."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ruamel.yaml import YAML
+
+from convrec.errors import InputError
+from convrec.evaluation.comparison import Gain
+from convrec.files.yaml import read_yaml
+from convrec.registry.gates import (
+    AWAITING,
+    LATENCY,
+    PROMOTED,
+    REFUSED,
+    Comparison,
+    Decision,
+    Side,
+    SliceChange,
+    decide,
+    decision_markdown,
+)
+from convrec.registry.policy import load_policy, parse_policy
+from tests.project import ROOT
+
+RAW = read_yaml(ROOT / "promotion.yaml")
+POLICY = parse_policy(RAW, "promotion.yaml", [5, 20])
+MEANS = {"in_catalog": 1.0, "format": 1.0, "coverage": 0.5, LATENCY: 0.2}
+CHAMPION = Side("3", "c", MEANS)
+COMPARISON = Comparison(
+    Side("4", "d", MEANS),
+    CHAMPION,
+    {"ndcg": Gain(0.02, 0.01, 0.03, 90, 0.001)},
+    [SliceChange("mentions", "0", 40, 0.30, 0.31), SliceChange("mentions", "1", 29, 0.10, 0.31)],
+    90,
+    60,
+    {"test": "t", "catalog": "c"},
+    {"lists": "constrained"},
+    {"popularity": Gain(0.05, 0.01, 0.09, 90, 0.02)},
+)
+
+
+def _with(**means: float) -> Comparison:
+    return replace(COMPARISON, challenger=Side("4", "d", {**MEANS, **means}))
+
+
+def _policy(**changes):
+    return parse_policy({**RAW, **changes}, "promotion.yaml", [5, 20])
+
+
+def _failed(decision: Decision) -> list[str]:
+    return [gate.name for gate in decision.gates if not gate.passed]
+
+
+def test_a_better_challenger_is_promoted():
+    decision = decide(POLICY, COMPARISON)
+    assert (decision.status, decision.challenger, decision.champion) == (PROMOTED, "4", "3")
+    assert decision.reason == "better than version 3 on the same 90 test rows: ndcg +0.0200, p 0.0010"
+    assert len(decision.gates) == 9 and _failed(decision) == []
+
+
+@pytest.mark.parametrize(
+    ("gain", "failed"),
+    [
+        (Gain(-0.02, -0.03, -0.01, 90, 0.001), ["ndcg gain, lower end"]),
+        (Gain(0.01, -0.01, 0.03, 90, 0.3), ["ndcg gain, lower end", "ndcg gain, p"]),
+        (Gain(0.01, 0.0, 0.03, 90, 0.05), ["ndcg gain, lower end"]),
+        (Gain(0.01, 0.001, 0.03, 90, 0.0501), ["ndcg gain, p"]),
+    ],
+)
+def test_worse_and_insignificant_challengers_are_refused(gain, failed):
+    decision = decide(POLICY, replace(COMPARISON, gains={"ndcg": gain}))
+    assert decision.status == REFUSED and _failed(decision) == failed
+    assert failed[0] in decision.reason
+
+
+@pytest.mark.parametrize(
+    ("means", "failed"),
+    [
+        ({"in_catalog": 0.989}, "in_catalog"),
+        ({"format": 0.949}, "format"),
+        ({"coverage": 0.249}, "coverage, ratio to the champion's"),
+        ({LATENCY: 0.401}, f"{LATENCY}, ratio to the champion's"),
+    ],
+)
+def test_a_broken_guard_rail_outweighs_a_gain(means, failed):
+    decision = decide(POLICY, _with(**means))
+    assert decision.status == REFUSED and _failed(decision) == [failed]
+    limits = {"in_catalog": 0.99, "format": 0.95, "coverage": 0.25, LATENCY: 0.4}
+    at_limit = decide(POLICY, _with(**{name: limits[name] for name in means}))
+    assert at_limit.status == PROMOTED, "a limit itself holds"
+
+
+def test_an_answer_that_takes_too_long_is_refused_whatever_the_champion_takes():
+    slow = Side("3", "c", {**MEANS, LATENCY: 4.0})
+    assert _failed(decide(POLICY, replace(_with(**{LATENCY: 5.5}), champion=slow))) == [LATENCY]
+
+
+def test_a_slice_that_falls_is_refused_if_it_has_the_rows():
+    fallen = [SliceChange("mentions", "0", 40, 0.25, 0.31), SliceChange("month", "2022-12", 90, 0.4, 0.3)]
+    decision = decide(POLICY, replace(COMPARISON, slices=fallen))
+    assert _failed(decision) == ["ndcg, largest fall of a slice"]
+    (gate,) = [gate for gate in decision.gates if not gate.passed]
+    assert gate.figure == pytest.approx(0.06) and gate.detail == "mentions = 0, 40 rows: 0.3100 to 0.2500"
+    few = replace(COMPARISON, slices=[replace(fallen[0], n_rows=29)])
+    assert decide(POLICY, few).gates[-1].detail == "no slice has 30 rows"
+
+
+def test_the_first_version_needs_no_gain_but_the_guard_rails():
+    alone = replace(COMPARISON, champion=None, gains={}, slices=[replace(COMPARISON.slices[0], champion=None)])
+    decision = decide(POLICY, alone)
+    assert decision.status == PROMOTED and decision.reason.startswith("there was no champion")
+    assert sum(gate.detail == "no champion" for gate in decision.gates) == 5
+    broken = decide(POLICY, replace(alone, challenger=Side("4", "d", {**MEANS, "in_catalog": 0.5})))
+    assert _failed(broken) == ["in_catalog"]
+
+
+@pytest.mark.parametrize("champion", [CHAMPION, None])
+@pytest.mark.parametrize(
+    ("low", "rule", "holds"),
+    [(0.0, {}, True), (-0.001, {}, False), (-0.001, {"min": -0.01}, True), (-0.1, {"names": []}, True)],
+)
+def test_every_version_is_no_worse_than_the_baseline(champion, low, rule, holds):
+    gains = COMPARISON.gains if champion else {}
+    found = replace(
+        COMPARISON, champion=champion, gains=gains, baselines={"popularity": Gain(0.02, low, 0.04, 90, 0.1)}
+    )
+    decision = decide(_policy(baselines={**RAW["baselines"], **rule}), found)
+    assert decision.status == (PROMOTED if holds else REFUSED)
+    assert _failed(decision) == ([] if holds else ["ndcg over the best baseline, lower end"])
+
+
+def test_the_best_of_the_baselines_is_the_one_to_reach():
+    found = {"popularity": Gain(0.1, 0.05, 0.15, 90, 0.01), "neighbours": Gain(-0.01, -0.03, 0.01, 90, 0.4)}
+    policy = _policy(baselines={"names": ["popularity", "neighbours"], "metric": "ndcg", "min": 0.0})
+    decision = decide(policy, replace(COMPARISON, baselines=found))
+    (gate,) = [gate for gate in decision.gates if not gate.passed]
+    assert gate.detail == "neighbours: -0.0100 [-0.0300, +0.0100] over 90 rows" and gate.limit == "at least 0"
+
+
+def test_a_policy_without_baselines_has_all():
+    policy = parse_policy({name: value for name, value in RAW.items() if name != "baselines"}, "promotion.yaml", [5])
+    assert policy == POLICY and policy.baselines.names == ["all"]
+
+
+def test_guard_rails_that_are_left_out_are_not_looked_at():
+    policy = _policy(guard_rails={})
+    assert decide(policy, _with(in_catalog=0.0, **{LATENCY: 99.0})).status == PROMOTED
+
+
+def test_a_version_that_was_rolled_back_needs_the_word_again():
+    decision = decide(POLICY, COMPARISON, rolled_back="rolled back by ops: slow")
+    assert _failed(decision) == ["rolled_back"] and "--again" in decision.gates[-1].detail
+    assert decide(POLICY, COMPARISON, rolled_back="rolled back", again=True).status == PROMOTED
+
+
+def test_approval_is_asked_for_what_the_gates_let_through_alone():
+    policy = _policy(approval="required")
+    assert decide(policy, COMPARISON).status == AWAITING
+    given = decide(policy, COMPARISON, approval={"by": "ops", "at": "today"})
+    assert given.status == PROMOTED and given.gates[-1].detail == "given by ops"
+    refused = decide(policy, _with(format=0.0), approval={"by": "ops", "at": "today"})
+    assert refused.status == REFUSED and _failed(refused) == ["format"]
+
+
+def test_a_decision_survives_json_and_is_a_markdown_table():
+    decision = replace(decide(POLICY, _with(format=0.5)), number=2, by="ops", at="2026-11-22T13:00:00+00:00")
+    assert Decision.from_json(json.loads(json.dumps(decision.to_json()))) == decision
+    earlier = decision.to_json()
+    del earlier["comparison"]["baselines"]  # of a release that knew none
+    assert Decision.from_json(earlier).comparison == replace(decision.comparison, baselines={})
+    text = decision_markdown(decision)
+    assert text.startswith("## Promotion: version 4 was refused: format 0.5000 (at least 0.95)")
+    table = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(table) == 2 + len(decision.gates) and all(line.count("|") == 6 for line in table)
+    assert "| format | 0.5000 | at least 0.95 | FAILS |  |" in table
+    said = {"by": "lead", "at": "today"}
+    assert "- approved by lead at today" in decision_markdown(replace(decision, approval=said))
+    assert "- refused by lead at today" in decision_markdown(replace(decision, approval={**said, "refused": ""}))
+    for fact in ("challenger: version 4", "champion: version 3", "90 test rows", "test MD5 t", "decided by ops"):
+        assert fact in text
+
+
+@given(st.floats(-0.1, 0.1), st.floats(0, 1), st.floats(0, 1), st.floats(0, 1), st.floats(0, 10), st.booleans())
+def test_promoted_means_that_every_gate_holds(low, p, share, coverage, seconds, required):
+    changed = replace(
+        _with(in_catalog=share, format=share, coverage=coverage, **{LATENCY: seconds}),
+        gains={"ndcg": Gain(low + 0.01, low, low + 0.02, 90, p)},
+    )
+    decision = decide(_policy(approval="required" if required else "none"), changed)
+    holds = low > 0 and p <= 0.05 and share >= 0.99 and coverage >= 0.25 and seconds <= 0.4
+    assert decision.status == ((AWAITING if required else PROMOTED) if holds else REFUSED)
+    assert (decision.status == PROMOTED) == all(gate.passed for gate in decision.gates)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"gain": {}}, "gain: unknown field"),
+        ({"gains": {}}, "gains = {}: "),
+        ({"gains": {"ndcg": {"min": "0", "max_p": 0.05}}}, "gains.ndcg.min = '0': "),
+        ({"gains": {"ndcg": {"min": 0.0}}}, "gains.ndcg.max_p: missing"),
+        ({"gains": {"ndcg_at_10": {"min": 0, "max_p": 0.05}}}, "has no 10; write ndcg_at_20, or ndcg"),
+        ({"gains": {"novelty": {"min": 0, "max_p": 0.05}}}, "gains = 'novelty': no metric that is compared"),
+        ({"guard_rails": {"slices": {"metric": "map", "max_drop": 0.1, "min_rows": 3}}}, "slices.metric = 'map'"),
+        ({"guard_rails": {"coverage": {}}}, "guard_rails.coverage: neither min nor min_ratio"),
+        ({"guard_rails": {"latency_p95_seconds": {}}}, "latency_p95_seconds: neither max nor max_ratio"),
+        ({"guard_rails": {"in_catalog": {"min": 1.5}}}, "guard_rails.in_catalog.min = 1.5: "),
+        ({"baselines": {"names": ["random"]}}, "baselines.names.0 = 'random': "),
+        ({"baselines": {"metric": "map"}}, "baselines.metric = 'map'"),
+        ({"lists": "both"}, "lists = 'both': "),
+        ({"approval": True}, "approval = True: "),
+    ],
+)
+def test_mistakes_in_a_policy_name_field_and_remedy(change, told):
+    with pytest.raises(InputError) as error:
+        _policy(**change)
+    assert str(error.value).startswith("promotion.yaml: ") and told in str(error.value)
+
+
+def test_the_documented_policy_is_the_shipped_one():
+    (block,) = re.findall(r"^```yaml\n(.*?)^```$", (ROOT / "docs" / "promotion.md").read_text(), re.M | re.S)
+    assert YAML(typ="safe", pure=True).load(block) == RAW
+
+
+def test_a_policy_s_file_must_be_there(tmp_path):
+    with pytest.raises(InputError, match="no such file"):
+        load_policy([5], tmp_path / "promotion.yaml")
+    assert load_policy([2, 6], ROOT / "promotion.yaml") == POLICY, "it names no cutoff"

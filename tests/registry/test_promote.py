@@ -1,0 +1,460 @@
+"""Promotion from the comparison to the alias: real versions in a real store, their lists written by hand or not."""
+
+import json
+import shutil
+from pathlib import Path
+
+import mlflow
+import numpy as np
+import pandas as pd
+import pytest
+from mlflow.exceptions import MlflowException
+from ruamel.yaml import YAML
+
+from convrec.cli import main
+from convrec.config import load_params
+from convrec.errors import InputError, Unavailable
+from convrec.evaluation.comparison import paired_interval
+from convrec.generation import lists
+from convrec.paths import Paths
+from convrec.registry import measure
+from convrec.registry.gates import ALREADY, AWAITING, LATENCY, PROMOTED, REFUSED, Decision
+from convrec.registry.model_card import checkpoint_digest
+from convrec.registry.promote import promote, reject, rollback
+from convrec.registry.versions import MODEL_NAME, download_version, read_aliases
+from tests.registry.registered import NUM_PROMPTS, SIZE, make_workspace, moves_of, register_model
+from tests.serving.recommending import TITLES
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """A workspace with three registered versions of untrained models, no champion."""
+    folder = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        patch.chdir(folder)
+        make_workspace(folder)  # once: making a store takes seconds
+        client = mlflow.MlflowClient()
+        for seed in range(3):
+            register_model(client, folder / f"version-{seed}", seed)
+    return folder
+
+
+@pytest.fixture
+def client(made, tmp_path, monkeypatch) -> mlflow.MlflowClient:
+    """The store of a copy of that, entered."""
+    shutil.copytree(made, tmp_path / "project", ignore=shutil.ignore_patterns("version-*", "artifacts"))
+    monkeypatch.chdir(tmp_path / "project")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'project'}/mlruns/mlflow.db")
+    return mlflow.MlflowClient()
+
+
+def _list(number: int, rank: int | None, others: str | None = None) -> str:
+    """Return four lines with the prompt's truth at a rank, the others films that it is not."""
+    films = [f"{title} ({1975 + 3 * place})" for place, title in enumerate(TITLES)]
+    truth = films.pop(number)
+    lines = [others or films[(number + place) % len(films)] for place in range(SIZE)]
+    if rank is not None:
+        lines[rank - 1] = truth
+    return "\n".join(lines)
+
+
+@pytest.fixture
+def ranks(made, monkeypatch) -> dict[str, object]:
+    """What the versions write in place of their own: by version, the truth's rank, or a function of the prompt.
+
+    Latencies are 0.1 s, but those that are put under the version's key `seconds`.
+    """
+    written: dict[str, object] = {"1": 3, "2": 3, "3": 3, "seconds": {}, "asked": []}
+    versions = {checkpoint_digest(made / f"version-{seed}" / "artifacts" / "model"): str(seed + 1) for seed in range(3)}
+
+    class Written:
+        def __init__(self, folder):
+            self.version = versions[checkpoint_digest(Path(folder))]
+
+        def stream(self, prompts, requests):
+            written["asked"].append(self.version)
+            how = written[self.version]
+            for index in range(len(prompts)):
+                yield [(index, how(index) if callable(how) else _list(index, how))]
+
+        def close(self):
+            pass
+
+    def seconds(params, paths, models, prompts):
+        return [written["seconds"].get(versions[checkpoint_digest(one.checkpoint)], 0.1) for one in models]
+
+    monkeypatch.setattr(lists, "load_engine", lambda folder, *_: Written(folder))
+    monkeypatch.setattr(measure, "latencies", seconds)
+    return written
+
+
+def _promote(version: str, **options) -> Decision:
+    return promote(load_params(), Paths(), version, by="ops", **options)
+
+
+def _set_policy(**changes) -> None:
+    yaml, path = YAML(), Path("promotion.yaml")
+    policy = yaml.load(path)
+    policy.update(changes)
+    yaml.dump(policy, path)
+
+
+def _champions(client) -> tuple[str | None, str | None]:
+    aliases = read_aliases(client)
+    return aliases.get("champion"), aliases.get("previous")
+
+
+def _failed(decision: Decision) -> list[str]:
+    return [gate.name for gate in decision.gates if not gate.passed]
+
+
+def _status(client, version: str) -> str | None:
+    return client.get_model_version(MODEL_NAME, version).tags.get("promotion.status")
+
+
+def test_first_better_worse_and_the_champion_itself(client, ranks):
+    ranks |= {"1": 3, "2": 1, "3": 4}
+    first = _promote("1")
+    assert first.status == PROMOTED and first.champion is None and first.comparison.gains == {}
+    assert _promote("1").status == ALREADY
+    better = _promote("2")
+    assert better.status == PROMOTED and _champions(client) == ("2", "1")
+    gain = better.comparison.gains["ndcg"]  # of rank 1 over rank 3: 1 - 1 / log2(4)
+    assert (gain.mean, gain.low, gain.high) == pytest.approx((0.5, 0.5, 0.5)) and gain.n == NUM_PROMPTS
+    assert gain.p < 0.05
+    worse = _promote("3")
+    assert worse.status == REFUSED and _champions(client) == ("2", "1")
+    assert "ndcg gain, lower end" in _failed(worse) and _status(client, "3") == "refused"
+    assert [move["to_version"] for move in moves_of(client)] == ["1", "2"]
+
+
+def test_a_first_version_below_popularity_is_refused(client, ranks):
+    """Popularity has each film once, so every list of its own is the first four: ranks 1 to 4 for four of 12."""
+    ranks |= {"1": None, "2": 1}
+    refused = _promote("1")
+    assert refused.status == REFUSED and _champions(client) == (None, None)
+    (gate,) = [gate for gate in refused.gates if not gate.passed]
+    popularity = sum(1 / np.log2(rank + 1) for rank in range(1, SIZE + 1)) / NUM_PROMPTS
+    gain = refused.comparison.baselines["popularity"]
+    assert gain.mean == pytest.approx(-popularity) and gate.figure == gain.low < 0 and gain.n == NUM_PROMPTS
+    assert gate.name == "ndcg over the best baseline, lower end" and gate.name in refused.reason
+    better = _promote("2")
+    assert better.status == PROMOTED and better.comparison.baselines["popularity"].mean == pytest.approx(1 - popularity)
+
+
+def test_a_better_baseline_is_measured_when_the_policy_names_it(client, ranks):
+    """Test and training are the same conversations, each of its own words, so the nearest one knows the answer."""
+    for split in ("train", "test"):
+        rows = pd.read_parquet(Paths().split(split))
+        rows["messages"] = [[{"role": "user", "content": chr(ord("a") + number) * 4}] for number in range(NUM_PROMPTS)]
+        rows.to_parquet(Paths().split(split))
+    ranks["1"] = 2
+    _set_policy(baselines={"names": ["popularity", "neighbours"], "metric": "ndcg", "min": 0.0})
+    refused = _promote("1")
+    assert _failed(refused) == ["ndcg over the best baseline, lower end"]
+    assert refused.comparison.baselines["neighbours"].mean == pytest.approx(1 / np.log2(3) - 1)
+    _set_policy(baselines={"names": ["popularity"], "metric": "ndcg", "min": 0.0})
+    assert _promote("1").status == PROMOTED, "figures of another policy are not taken"
+
+
+def test_a_baseline_that_the_data_cannot_have_is_named(client, ranks):
+    path = Paths().split("train")
+    pd.read_parquet(path).assign(date="").to_parquet(path)
+    _set_policy(baselines={"names": ["last_month"], "metric": "ndcg", "min": 0.0})
+    with pytest.raises(InputError, match=r"promotion.yaml: baselines.names: last_month needs a training split with da"):
+        _promote("1")
+    assert ranks["asked"] == [], "before any list is written"
+    _set_policy(baselines={"names": ["all"], "metric": "ndcg", "min": -1.0})
+    assert list(_promote("1").comparison.baselines) == ["popularity", "neighbours"], "no prompt names an item either"
+
+
+def test_an_insignificant_gain_is_refused_and_not_written_twice(client, ranks):
+    ranks |= {"1": 2, "2": lambda index: _list(index, 1 if index < 5 else 3)}
+    _promote("1")
+    refused = _promote("2")
+    assert refused.comparison.gains["ndcg"].mean > 0 and refused.status == REFUSED
+    assert _failed(refused)[0] == "ndcg gain, lower end"
+    ranks["asked"].clear()
+    assert _promote("2") == refused and refused.number == 1 and ranks["asked"] == []
+    assert _promote("2", fresh=True).number == 2 and ranks["asked"] == [], "measured again; lists are kept"
+    _set_policy(gains={"ndcg": {"min": -1.0, "max_p": 1.0}})
+    looser = _promote("2")
+    assert looser.status == PROMOTED and looser.number == 3 and ranks["asked"] == []
+
+
+@pytest.mark.parametrize(
+    ("how", "policy", "failed"),
+    [
+        (lambda index: _list(index, 1, "Nowhere (1900)"), {}, ["in_catalog", "format"]),
+        (lambda index: _list(index, 1) + "\nUp (1981)", {}, ["format"]),
+        (lambda index: _list(index, 1) if index else _list(index, None), {"slices": {"max_drop": 0.1}}, ["slices"]),
+        (1, {"coverage": {"min_ratio": 1.5}}, ["coverage, ratio to the champion's"]),
+    ],
+)
+def test_a_broken_guard_rail_is_refused(client, ranks, how, policy, failed):
+    rows = pd.read_parquet(Paths().split("test"))
+    rows["date"] = ["2022-01-01", *["2022-02-01"] * (NUM_PROMPTS - 1)]
+    rows.to_parquet(Paths().split("test"))
+    rails = YAML(typ="safe").load(Path("promotion.yaml"))["guard_rails"]
+    changed = {
+        name: {**rails[name], "min_rows": 1, **rail} if name == "slices" else rail for name, rail in policy.items()
+    }
+    _set_policy(guard_rails=rails | changed)
+    ranks |= {"1": 3, "2": how}
+    _promote("1")
+    decision = _promote("2")
+    assert decision.status == REFUSED and _champions(client) == ("1", None)
+    assert [name for name in _failed(decision) if "slice" not in name] == [name for name in failed if name != "slices"]
+    if failed == ["slices"]:
+        (gate,) = [gate for gate in decision.gates if not gate.passed]
+        assert gate.figure == pytest.approx(0.5) and "2022-01, 1 rows" in gate.detail
+
+
+def test_a_decision_that_cannot_be_read_is_made_again(client, ranks, monkeypatch):
+    ranks |= {"1": 1, "2": 3}
+    _promote("1")
+    assert _promote("2").number == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(mlflow.artifacts, "load_dict", lambda uri: {}[uri])
+        again = _promote("2")
+        assert again.number == 2 and again.status == REFUSED, "no number is given twice"
+
+        def away(uri: str) -> None:
+            raise MlflowException("API request to /api failed with error code 503 != 200")
+
+        patch.setattr(mlflow.artifacts, "load_dict", away)
+        with pytest.raises(Unavailable, match="a server is away"):
+            _promote("2")
+
+
+def test_slow_answers_are_refused(client, ranks):
+    ranks |= {"1": 3, "2": 1, "seconds": {"2": 0.21}}
+    _promote("1")
+    assert _failed(_promote("2")) == [f"{LATENCY}, ratio to the champion's"]
+    ranks["seconds"] = {"2": 0.19}
+    assert _promote("2").status == REFUSED, "the figures of the last decision are taken"
+    assert _promote("2", fresh=True).status == PROMOTED
+
+
+def test_the_decision_is_written_to_version_run_and_card(client, ranks):
+    ranks |= {"1": 3, "2": 1}
+    _promote("1")
+    decision = _promote("2")
+    version = client.get_model_version(MODEL_NAME, "2")
+    short = json.loads(version.tags["promotion.decision"])
+    assert (short["status"], short["champion"], short["by"], short["number"]) == ("promoted", "1", "ops", 1)
+    whole = mlflow.artifacts.load_dict(f"runs:/{version.run_id}/{short['artifact']}")
+    assert Decision.from_json(whole) == decision
+    assert whole["comparison"]["n_rows"] == NUM_PROMPTS
+    assert set(whole["comparison"]["data"]) == {"test", "train", "validation", "catalog"}
+    assert whole["policy"]["gains"]["ndcg"] == {"min": 0.0, "max_p": 0.05}
+    text = mlflow.artifacts.load_text(f"runs:/{version.run_id}/promotion/decision-1.md")
+    assert "| ndcg gain, lower end | 0.5000 | above 0 | holds |" in text
+    assert "version 2 was promoted: better than version 1" in version.description
+    assert moves_of(client)[-1]["decision"] == "promotion/decision-1.json"
+
+
+def test_approval_is_awaited_refused_and_given(client, ranks):
+    ranks |= {"1": 3, "2": 1}
+    _promote("1")
+    _set_policy(approval="required")
+    awaited = _promote("2")
+    assert awaited.status == AWAITING and _champions(client) == ("1", None)
+    assert _status(client, "2") == "awaiting approval" and _promote("2") == awaited
+    refused = reject(Paths(), "2", by="lead", reason="after the holidays")
+    assert refused.status == REFUSED and "lead: after the holidays" in refused.gates[-1].detail
+    assert _promote("2") == refused == _promote("2", fresh=True), "a person's no stands"
+    text = mlflow.artifacts.load_text(
+        f"runs:/{client.get_model_version(MODEL_NAME, '2').run_id}/promotion/decision-2.md"
+    )
+    assert "refused by lead" in text and "approved by" not in text
+    with pytest.raises(InputError, match="version 2 does not await approval"):
+        reject(Paths(), "2", by="lead")
+    ranks["asked"].clear()
+    given = _promote("2", approve=True)
+    assert given.status == PROMOTED and given.approval["by"] == "ops" and given.number == 3
+    assert _champions(client) == ("2", "1") and ranks["asked"] == []
+
+
+def test_an_approval_after_the_data_changed_is_of_the_new_figures(client, ranks):
+    ranks |= {"1": 3, "2": 1}
+    _promote("1")
+    _set_policy(approval="required")
+    assert _promote("2").status == AWAITING
+    rows = pd.read_parquet(Paths().split("test"))
+    rows["groundtruth"] = rows["groundtruth"].iloc[::-1].tolist()
+    rows.to_parquet(Paths().split("test"))
+    decision = _promote("2", approve=True)
+    assert decision.status == REFUSED and _champions(client) == ("1", None)
+    assert decision.approval is None or _failed(decision)
+
+
+def test_a_champion_that_changed_meanwhile_is_not_overwritten(client, ranks, monkeypatch):
+    ranks |= {"1": 3, "2": 1, "3": 2}
+    _promote("1")
+    _meanwhile(monkeypatch, lambda: _promote("3"))
+    decision = _promote("2")
+    assert decision.status == REFUSED and decision.reason == "version 3 became the champion meanwhile; compare again"
+    assert _champions(client) == ("3", "1") and _status(client, "2") == "refused"
+    assert _promote("2").status == PROMOTED and _champions(client) == ("2", "3")
+
+
+def _meanwhile(monkeypatch, happens) -> None:
+    """Let something happen after the next comparison, before its decision."""
+    compare = measure.compare
+
+    def compared(*arguments):
+        found = compare(*arguments)
+        monkeypatch.setattr(measure, "compare", compare)
+        happens()
+        return found
+
+    monkeypatch.setattr(measure, "compare", compared)
+
+
+def _recorded(client, version: str, number: int) -> str:
+    run = client.get_model_version(MODEL_NAME, version).run_id
+    return mlflow.artifacts.load_dict(f"runs:/{run}/promotion/decision-{number}.json")["status"]
+
+
+def test_a_version_that_another_promotes_meanwhile_is_the_champion_already(client, ranks, monkeypatch):
+    ranks |= {"1": 3, "2": 1}
+    _promote("1")
+    _meanwhile(monkeypatch, lambda: _promote("2"))
+    assert _promote("2").status == ALREADY
+    assert _status(client, "2") == "promoted" and _recorded(client, "2", 1) == PROMOTED
+
+
+def test_a_no_during_the_comparison_stands(client, ranks, monkeypatch):
+    ranks |= {"1": 3, "2": 1}
+    _promote("1")
+    _set_policy(approval="required")
+    assert _promote("2").status == AWAITING
+    _meanwhile(monkeypatch, lambda: reject(Paths(), "2", by="lead", reason="no"))
+    assert _promote("2", fresh=True).approval["refused"] == "no"
+    assert _status(client, "2") == "refused" and _recorded(client, "2", 2) == REFUSED
+    _meanwhile(monkeypatch, lambda: _promote("2", approve=True) and rollback(Paths(), by="lead"))
+    overtaken = _promote("2", approve=True, fresh=True)
+    assert overtaken.status == REFUSED and overtaken.number == 4, "each decision has its number"
+
+
+def test_figures_are_of_what_the_policy_asks_for(client, ranks):
+    """Those of a decision before are taken for limits that changed, not for figures that it has not."""
+    ranks |= {"1": 3, "2": 4}
+    rails = YAML(typ="safe").load(Path("promotion.yaml"))["guard_rails"]
+    _set_policy(guard_rails={"in_catalog": rails["in_catalog"]})
+    _promote("1")
+    assert _promote("2").comparison.slices == []
+    for metric in ("ndcg", "mrr"):
+        _set_policy(guard_rails={"slices": {"metric": metric, "max_drop": 0.0, "min_rows": 1}})
+        (gate,) = [gate for gate in _promote("2").gates if "slice" in gate.name]
+        fall = {"ndcg": 1 / 2 - 1 / np.log2(5), "mrr": 1 / 3 - 1 / 4}[metric]
+        assert gate.name.startswith(metric) and gate.figure == pytest.approx(fall)
+    _set_policy(gains={name: {"min": 0.0, "max_p": 0.05} for name in ("ndcg", "mrr")})
+    assert set(_promote("2").comparison.gains) == {"ndcg", "mrr"}
+
+
+def test_rollback_and_the_word_again(client, ranks):
+    ranks |= {"1": 4, "2": 3, "3": 1}
+    for version in "123":
+        _promote(version)
+    move = rollback(Paths(), by="lead", reason="complaints")
+    assert (move.from_version, move.to_version) == ("3", "2") and _champions(client) == ("2", "1")
+    assert _status(client, "3") == "rolled back"
+    assert "rolled back to version 2 by lead: complaints" in client.get_model_version(MODEL_NAME, "3").description
+    refused = _promote("3")
+    assert _failed(refused) == ["rolled_back"] and "complaints" in refused.gates[-1].detail
+    assert _promote("3", again=True).status == PROMOTED
+    assert "rolled_back" not in client.get_model_version(MODEL_NAME, "3").tags
+    rollback(Paths(), by="lead")
+    rollback(Paths(), by="lead")
+    assert _champions(client) == ("1", None)
+
+
+def test_a_dry_run_decides_and_writes_nothing(client, ranks):
+    assert _promote("1", dry_run=True).status == PROMOTED
+    assert _champions(client) == (None, None) and _status(client, "1") is None and moves_of(client) == []
+
+
+def test_the_gain_is_that_of_the_rows_as_the_present_catalog_judges_them(client, ranks, monkeypatch):
+    """Against lists and scores made by hand."""
+    ranks |= {"1": 2, "2": lambda index: _list(index, 1 + index % 4)}
+    _promote("1")
+    gain = _promote("2").comparison.gains["ndcg"]
+    prompts = [f"p{number}" for number in range(NUM_PROMPTS)]
+    own, other = (
+        pd.DataFrame({"prompt_id": prompts, "person": prompts, "ndcg": 1 / np.log2(1 + np.array(places, float))})
+        for places in ([1 + index % 4 for index in range(NUM_PROMPTS)], [2] * NUM_PROMPTS)
+    )
+    params = load_params()
+    expected = paired_interval(own, other, "ndcg", params.evaluate.bootstrap_samples, params.common.seed)
+    assert gain == pytest.approx(expected)
+
+
+def test_models_that_are_alike_are_told_apart_by_nobody(client, capsys):
+    """Untrained models, their own lists and latencies, by the commands."""
+    rails = {"latency_p95_seconds": {"max": 60.0}, "in_catalog": {"min": 1.0}}
+    _set_policy(guard_rails=rails, baselines={"names": []})
+    assert _main("promote", "--version", "1") == 0
+    assert "there was no champion" in capsys.readouterr().out
+    assert _main("promote", "--json", "--by", "ops") == 3
+    decision = json.loads(capsys.readouterr().out)
+    assert (decision["challenger"], decision["champion"], decision["status"]) == ("3", "1", "refused")
+    for side in ("challenger", "champion"):
+        means = decision["comparison"][side]["means"]
+        assert means["in_catalog"] == 1 and means["length"] == SIZE and 0 < means[LATENCY] < 60
+    assert _main("promote", "--version", "1") == 0
+    assert "Version 1 is the champion already" in capsys.readouterr().out
+    assert _main("promote", "--dry-run") == 3
+    out = capsys.readouterr().out
+    assert "FAILS" in out and "ndcg gain, lower end" in out and "nothing was written" in out
+    assert _main("registry", "list") == 0
+    out = capsys.readouterr().out
+    assert "champion" in out and "refused" in out and "not decided" in out
+    assert _main("rollback") == 2 and "first champion" in capsys.readouterr().err
+
+
+def _main(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    return int(ended.value.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["promote", "--version", "9"], "models:/convrec-recommender/9: not in the registry"),
+        (["promote", "--version", "latest"], "--version latest: give the number of a version"),
+        (["promote", "--approve"], "give --by NAME"),
+        (["promote", "--reject", "--by", "lead"], "does not await approval (no decision yet)"),
+        (["promote", "--reason", "x"], "--reason: give it with --reject"),
+        (["promote", "--reject", "--by", "lead", "--dry-run"], "--dry-run: not with --reject"),
+        (["promote", "--unlock", "--fresh"], "--fresh: not with --unlock"),
+        (["rollback"], "no version is the champion"),
+        (["registry", "register"], "models/rank_grpo/config.json: not made yet"),
+    ],
+)
+def test_mistakes_are_told(client, capsys, arguments, told):
+    assert _main(*arguments) == 2 and told in capsys.readouterr().err
+
+
+def test_without_policy_or_data_nothing_is_compared(client, ranks, capsys):
+    Paths().split("test").unlink()
+    assert _main("promote") == 2 and "no data yet" in capsys.readouterr().err
+    Path("promotion.yaml").unlink()
+    assert _main("promote") == 2 and "promotion.yaml: no such file" in capsys.readouterr().err
+    assert ranks["asked"] == []
+
+
+def test_the_workspace_s_own_checkpoint_is_not_fetched(client, ranks, made, monkeypatch):
+    shutil.copytree(made / "version-0" / "artifacts" / "model", Paths().model("rank_grpo"))
+    fetched = []
+    monkeypatch.setattr(
+        "convrec.registry.promote.download_version", lambda uri: fetched.append(uri) or download_version(uri)
+    )
+    _promote("1")
+    assert fetched == []
+    _promote("2")
+    assert fetched == [f"models:/{MODEL_NAME}/2"]

@@ -1,0 +1,139 @@
+import json
+import re
+import shutil
+
+import mlflow
+import pytest
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
+
+from convrec import tracking
+from convrec.config import load_params, parse_params
+from convrec.errors import InputError, Unavailable
+from convrec.files.yaml import read_yaml
+from convrec.paths import Paths
+from convrec.registry import versions as registry
+from convrec.registry.model_card import MAX_DESCRIPTION, Facts, checkpoint_digest, render_card, with_decision
+from convrec.stages.files import read_json
+from tests.project import ROOT
+from tests.registry.registered import create_name, make_workspace
+from tests.serving.recommending import save_model
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    """A fresh local store."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(tmp_path)
+    tracking.connect()
+    return mlflow.MlflowClient()
+
+
+def _system(ndcg: float) -> dict:
+    names = ("ndcg_at_2", "ndcg_at_4", "recall_at_4", "in_catalog")
+    intervals = {name: {"low": ndcg - 0.1, "high": ndcg + 0.1, "n": 12} for name in names}
+    return {**dict.fromkeys(names, ndcg), "coverage": 0.5, "intervals": intervals}
+
+
+def _gone(*_, **__):
+    raise ConnectionError("the server is gone")
+
+
+def test_a_version_tells_what_it_was_made_from(store, tmp_path, monkeypatch):
+    """Also where a second try finishes its registration."""
+    make_workspace(tmp_path)
+    paths = Paths()
+    for seed, stage in enumerate(("sft", "rank_grpo")):
+        save_model(paths.model(stage), seed)
+    paths.run_id("sft").parent.mkdir()
+    paths.run_id("sft").write_text(json.dumps({"run_id": "abc"}))
+    metrics = {name: _system(ndcg) for name, ndcg in (("popularity", 0.2), ("sft", 0.4), ("rank_grpo", 0.5))}
+    metrics |= {"rank_grpo_constrained": _system(0.6), "n_rows": 12, "n_prompts": 12}
+    paths.metrics("evaluate").parent.mkdir()
+    paths.metrics("evaluate").write_text(json.dumps(metrics))
+
+    with monkeypatch.context() as patch, pytest.raises(ConnectionError):
+        patch.setattr(mlflow.MlflowClient, "update_model_version", _gone)
+        registry.register(load_params(), paths, None)
+    version = registry.register(load_params(), paths, None)
+    assert str(version.version) == "1", "once for the same weights"
+    assert version.aliases == [registry.CHALLENGER]
+    tags = version.tags
+    assert tags["served_as"] == "rank_grpo_constrained" and tags["test.ndcg_at_4"] == "0.6"
+    assert json.loads(tags["metrics.rank_grpo_constrained"])["ndcg_at_4"] == [0.6, 0.5, 0.7]
+    assert json.loads(tags["metrics.rank_grpo"])["ndcg_at_4"][0] == 0.5
+    assert tags["parent.sft.md5"] == checkpoint_digest(paths.model("sft")) and tags["parent.sft.run_id"] == "abc"
+    assert tags["param.algorithm"] == "rank_grpo" and tags["checkpoint.md5"] == checkpoint_digest(
+        paths.model("rank_grpo")
+    )
+    assert {f"{name}.md5" for name in ("train", "test", "catalog", "versions")} <= set(tags)
+    assert all(len(value) < 5000 for value in tags.values())
+
+    folder = tmp_path / "fetched"
+    mlflow.artifacts.download_artifacts(f"models:/{registry.MODEL_NAME}/{version.version}", dst_path=str(folder))
+    assert read_yaml(folder / "artifacts" / "params.yaml") == load_params().model_dump()
+    card = (folder / "artifacts" / "model_card.md").read_text()
+    assert card == version.description and "| **Rank-GRPO, constrained** | 0.6000 [0.5000, 0.7000] |" in card
+    assert "simulated" in card and "| popularity | 0.2000 [0.1000, 0.3000] |" in card
+    info = mlflow.models.get_model_info(f"models:/{registry.MODEL_NAME}/{version.version}")
+    assert info.signature.params is not None and (folder / "input_example.json").is_file()
+    (torch,) = re.findall(r"^torch==(.*)$", (folder / "requirements.txt").read_text(), re.M)
+    assert re.fullmatch(r"[\d.]+", torch), "an index has no +cpu"
+    assert "model_card.md" in {artifact.path for artifact in store.list_artifacts(version.run_id)}
+    model = registry.download_version(f"models:/{registry.MODEL_NAME}/{version.version}")
+    assert checkpoint_digest(model.checkpoint) == tags["checkpoint.md5"]
+    assert model.settings == registry.version_settings(f"models:/{registry.MODEL_NAME}/{version.version}")
+
+    sft = registry.register(load_params(), paths, None, "sft")
+    assert (sft.tags["served_as"], sft.tags["test.ndcg_at_4"], sft.tags["param.algorithm"]) == ("sft", "0.4", "sft")
+    shutil.rmtree(paths.model("sft"))
+    with pytest.raises(InputError, match="models/sft/config.json: not made yet"):
+        registry.register(load_params(), paths, None, "sft")
+
+
+AWAY = MlflowException("API request to /api/2.0/mlflow failed with error code 503 != 200. Response body: ''")
+
+
+@pytest.mark.parametrize(
+    ("call", "read"),
+    [
+        ("MlflowClient.get_model_version_by_alias", lambda: registry.alias_version("champion")),
+        ("MlflowClient.get_model_version", lambda: registry.find_version(mlflow.MlflowClient(), "1")),
+        ("MlflowClient.get_model_version_by_alias", lambda: registry.find_version(mlflow.MlflowClient())),
+        ("artifacts.download_artifacts", lambda: registry.download_version("models:/convrec-recommender/1")),
+        ("models.get_model_info", lambda: registry.version_settings("models:/convrec-recommender/1")),
+    ],
+)
+def test_a_registry_that_is_away_is_not_one_without_the_version(store, monkeypatch, call, read):
+    create_name(store)
+    if "alias_version" in read.__code__.co_names:
+        assert read() is None
+    else:
+        with pytest.raises(InputError, match="not in the registry"):
+            read()
+
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(f"mlflow.{call}", fail)
+    error = AWAY
+    with pytest.raises(Unavailable, match="cannot be reached .*error code 503"):
+        read()
+    error = MlflowException("API request failed with error code 403", PERMISSION_DENIED)
+    with pytest.raises(InputError, match="refuses this user"):
+        read()
+
+
+def test_the_card_of_the_whole_evaluation_fits_the_registry():
+    params = parse_params(read_yaml(ROOT / "params.yaml"), "params.yaml")
+    data = {name: {"md5": "0" * 32, "rows": 18097, "dates": "2022-01-01 to 2022-12-31"} for name in ("train", "test")}
+    parent = {"start": "sft", "sft.md5": "0" * 32, "sft.run_id": "0" * 32}
+    evaluation = read_json(ROOT / "metrics" / "evaluate.json")
+    facts = Facts("rank_grpo", "0" * 32, params, evaluation, data, "0" * 32, parent, {})
+    card = render_card(facts)
+    assert len(card) < MAX_DESCRIPTION - 1000, "with room for decisions"
+    assert all(len(value) < 5000 for value in facts.tags().values())
+    for number in range(40):
+        card = with_decision(card, f"decision {number} {'x' * 100}")
+    assert len(card) <= MAX_DESCRIPTION and "decision 39" in card and "decision 0 " not in card
+    assert card.startswith(render_card(facts).rstrip())

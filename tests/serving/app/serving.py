@@ -1,0 +1,74 @@
+"""The server of `convrec app` in a thread, on a free port, and requests to it byte by byte."""
+
+import json
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import uvicorn
+
+from convrec.serving.app.server import make_app, make_server
+
+
+class Served(NamedTuple):
+    """A running server and its port."""
+
+    server: uvicorn.Server
+    port: int
+
+    @property
+    def num_connections(self) -> int:
+        return len(self.server.server_state.connections)
+
+    def send(self, data: bytes) -> socket.socket:
+        """Open a connection, and send this."""
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=30)
+        connection.sendall(data)
+        return connection
+
+    def ask(self, **question: Any) -> socket.socket:
+        """Ask a question, and leave its answer to be read."""
+        return self.send(request("POST /api/recommend", json.dumps(question).encode()))
+
+    def get(self, path: str) -> tuple[int, dict[str, Any]]:
+        """Return status and JSON of a GET."""
+        with self.send(request(f"GET {path}")) as connection:
+            return answer(connection)
+
+
+def request(line: str, body: bytes = b"", *headers: str) -> bytes:
+    """Return a request; its length is told unless headers are given."""
+    told = [f"Content-Length: {len(body)}", "Content-Type: application/json"]
+    lines = [f"{line} HTTP/1.1", "Host: 127.0.0.1", "Connection: close", *(headers or told)]
+    return "".join(f"{line}\r\n" for line in lines).encode() + b"\r\n" + body
+
+
+def answer(connection: socket.socket) -> tuple[int, dict[str, Any]]:
+    """Return status and JSON of what a connection answers before it is closed."""
+    told = b""
+    try:
+        while part := connection.recv(65536):
+            told += part
+    except ConnectionResetError:  # it was closed before all was read that was sent
+        pass
+    head, _, body = told.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)
+
+
+@contextmanager
+def serve(models: Mapping[str, Any], **options: Any) -> Iterator[Served]:
+    """Serve these models until the block ends."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(512)  # who comes before the server is there waits
+        server = make_server(make_app(models, **options))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        try:
+            yield Served(server, listener.getsockname()[1])
+        finally:
+            server.should_exit = True
+            thread.join(20)
+            assert not thread.is_alive()

@@ -1,0 +1,94 @@
+"""A version as MLflow's scoring server answers for it: what is no question is told in one line, without paths."""
+
+import logging
+from dataclasses import asdict
+from pathlib import Path
+
+import mlflow
+import pytest
+from fastapi.testclient import TestClient
+from mlflow.exceptions import MlflowException
+from mlflow.pyfunc import scoring_server
+
+import convrec
+from convrec.registry.versions import model_signature
+from convrec.serving.recommender import Recommender
+from tests.serving.recommending import CATALOG, SETTINGS, save_model
+
+ASK = {"inputs": "a film"}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A version's pyfunc with an untrained model."""
+    folder = tmp_path_factory.mktemp("version")
+    CATALOG.to_frame().to_parquet(folder / "catalog.parquet")
+    mlflow.pyfunc.save_model(
+        folder / "version",
+        python_model=str(Path(convrec.__file__).parent / "serving" / "pyfunc_model.py"),
+        artifacts={"model": str(save_model(folder / "model")), "catalog": str(folder / "catalog.parquet")},
+        model_config=asdict(SETTINGS),
+        signature=model_signature(),
+        pip_requirements=[],
+    )
+    return mlflow.pyfunc.load_model(str(folder / "version"))
+
+
+@pytest.fixture(scope="module")
+def client(model) -> TestClient:
+    return TestClient(scoring_server.init(model))
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b'{"inputs": null}', "inputs: None is no conversation; give a text, a list of messages, or a list of those"),
+        (b'{"inputs": 5}', "inputs: 5 is no conversation"),
+        (b'{"inputs": 1.5}', "inputs: 1.5 is no conversation"),
+        (b'{"inputs": NaN}', "inputs: nan is no conversation"),
+        (b'{"inputs": true}', "inputs: True is no conversation"),
+        (b'{"instances": null}', "inputs: None is no conversation"),
+        (b'{"inputs": {"conversation": null}}', "inputs: None is no conversation"),
+        (b'{"messages": null}', "inputs: None is no conversation"),
+        (b'{"inputs": [null]}', "conversation 1: None is neither text nor a list of messages"),
+        (b'{"inputs": "a \\ud800"}', "conversation 1: a NUL, or text that is not UTF-8"),
+        (b'{"inputs": [{"role": "user", "content": "\\udfff"}]}', "conversation 1: a NUL, or text that is not UTF-8"),
+        (b'{"inputs": "x", "params": {"deny": ["\\ud800"]}}', "deny: '\\ud800' is not in the catalog"),
+        (b'{"inputs": "x", "params": {"n": null}}', "n = None: a list has 1 item or more; give a whole number from 1"),
+        (b'{"inputs": "x", "params": {"n": "3"}}', "for 'n': long"),
+        (b'{"inputs": "x", "params": {"allow": null}}', "for param 'allow': string"),
+        (b'{"inputs": "x", "params": {"k": 3, "N": 1}}', "params: 'N', 'k' not known; give n, deny, allow"),
+        (b'{"messages": [{"role": "user", "content": "x"}], "k": 3}', "params: 'k' not known; give n, deny, allow"),
+    ],
+)  # fmt: skip
+def test_what_is_no_question_is_told_in_one_message(client, body, told):
+    reply = client.post("/invocations", content=body, headers={"Content-Type": "application/json"})
+    assert reply.status_code == 400 and told in reply.json()["message"]
+    assert "stack_trace" not in reply.json() and "/" not in reply.json()["message"]
+
+
+@pytest.mark.parametrize("params", [{"n": 2}, {"n": 2, "deny": [], "allow": []}])
+def test_known_params_are_taken(client, params):
+    expected = client.post("/invocations", json={**ASK, "params": {"n": 2}}).json()["predictions"]
+    assert len(expected) == 2
+    assert client.post("/invocations", json={**ASK, "params": params}).json()["predictions"] == expected
+    question = {"messages": [{"role": "user", "content": "a film"}], **params}
+    assert client.post("/invocations", json=question).json() == expected
+
+
+def test_unknown_params_are_refused_in_python(model):
+    with pytest.raises(MlflowException, match="params: 'k' not known; give n, deny, allow"):
+        model.predict("a film", params={"k": 3})
+
+
+def test_other_models_keep_mlflow_s_ways(model):
+    other = mlflow.types.schema.ParamSchema([mlflow.types.schema.ParamSpec("n", "long", 1)])
+    assert mlflow.pyfunc._enforce_params_schema({"k": 3}, other) == {"n": 1}
+
+
+def test_a_defect_is_told_without_its_traceback(client, monkeypatch, caplog):
+    monkeypatch.setattr(Recommender, "recommend", lambda *_, **__: 1 / 0)
+    with caplog.at_level(logging.ERROR):
+        reply = client.post("/invocations", json=ASK)
+    assert reply.status_code == 500 and "the model failed; the server's log tells why" in reply.json()["message"]
+    assert "stack_trace" not in reply.json() and "ZeroDivisionError" in caplog.text

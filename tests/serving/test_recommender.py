@@ -1,0 +1,275 @@
+import json
+import math
+import shutil
+import sys
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from convrec.cli import main
+from convrec.data.conversations import messages_of
+from convrec.errors import InputError
+from convrec.serving.recommender import Abandoned, Recommendation, as_table, open_recommender
+from convrec.serving.session import Session
+from tests.project import ROOT
+from tests.serving.recommending import CATALOG, SETTINGS, make_recommender, save_model
+
+RECOMMENDER = make_recommender()
+LINES = [str(item) for item in CATALOG.items]
+
+
+def _lines(conversation, *arguments, **options):
+    return [str(r) for r in RECOMMENDER.recommend([conversation], *arguments, **options)[0]]
+
+
+@settings(max_examples=12)
+@given(
+    st.lists(st.sampled_from(LINES), max_size=4),
+    st.lists(st.sampled_from(LINES), max_size=4),
+    st.none() | st.lists(st.sampled_from(LINES), min_size=11, unique=True),
+    st.integers(1, 15),
+)
+def test_lists_hold_what_may_be_recommended_and_nothing_else(named, denied, allowed, n):
+    seen = {line for line in LINES if line.split(" (")[0] in {name.split(" (")[0] for name in named}}
+    left = (set(LINES) if allowed is None else set(allowed)) - seen - set(denied)
+    words = "I loved " + ", ".join(named)
+    if n > len(left):
+        with pytest.raises(InputError, match=rf"n = {n}: {len(left)} of the catalog's 15 items are left"):
+            _lines(words, n, denied, allowed)
+        return
+    lines = _lines(words, n, denied, allowed)
+    assert len(lines) == len(set(lines)) == n and set(lines) <= left
+
+
+def test_what_a_conversation_names_is_recommended_again_where_the_settings_allow_it():
+    again = make_recommender(settings=replace(SETTINGS, recommend_seen=True))
+    assert {str(r) for r in again.recommend(["I loved Heat"], 15)[0]} == set(LINES)
+    assert str(again.recommend(["I loved Heat"], 14, deny=["Up"])[0]).count("Heat") == 1
+    with pytest.raises(InputError, match="n = 15: 14 of the catalog's 15 items are left"):
+        _lines("I loved Heat", 15)
+
+
+def test_a_list_does_not_depend_on_those_beside_it():
+    conversations = ["User: a film", "I loved Heat and Her\nAssistant: why?\nUser: space", "please " * 300, "Up (2009)"]
+    together = RECOMMENDER.recommend(conversations, 5)
+    for conversation, expected in zip(conversations, together, strict=True):
+        (alone,) = RECOMMENDER.recommend([conversation], 5)
+        assert [str(r) for r in alone] == [str(r) for r in expected]
+        assert [r.score for r in alone] == pytest.approx([r.score for r in expected], rel=1e-4)
+    assert [r.rank for r in together[0]] == [1, 2, 3, 4, 5]
+    assert RECOMMENDER.recommend([]) == []
+
+
+def test_an_abandoned_question_ends_at_its_next_token():
+    """And leaves the recommender as it was."""
+    asked = []
+
+    def is_abandoned():
+        asked.append(len(asked))
+        return len(asked) > 5
+
+    with pytest.raises(Abandoned):
+        RECOMMENDER.recommend(["a film"], 10, is_abandoned=is_abandoned)
+    assert len(asked) == 6
+    answer = RECOMMENDER.recommend(["a film"], 10, is_abandoned=lambda: asked.append(0))
+    assert answer == RECOMMENDER.recommend(["a film"], 10) and len(asked) > 26
+
+
+def test_text_and_messages_are_the_same_conversation():
+    text = "User: I loved Heat\nAssistant: why?\nUser: space"
+    expected = RECOMMENDER.recommend([text], 4)
+    assert RECOMMENDER.recommend([messages_of(text)], 4) == expected
+    assert RECOMMENDER.recommend([[*messages_of(text), {"role": "user", "content": " "}]], 4) == expected
+    assert RECOMMENDER.recommend(["I loved Heat"], 4) == RECOMMENDER.recommend(["User: I loved Heat"], 4)
+
+
+def _token_scores(ids, text):
+    """Token by token, with a fresh forward pass for each."""
+    model, tokenizer, scores, ids = RECOMMENDER._model, RECOMMENDER._tokenizer, [], list(ids)
+    for token in tokenizer(text).input_ids:
+        with torch.inference_mode():
+            logits = model(torch.tensor([ids])).logits[0, -1]
+        scores.append(math.log(torch.softmax(logits.double(), dim=0)[token]))
+        ids.append(token)
+    return scores
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_score_is_the_mean_log_probability_of_the_item_s_tokens(n):
+    """Without constraint and penalty; the newline counts, EOS does not, and the last item may end the list or not."""
+    (answer,) = RECOMMENDER.recommend(["a film"], n)
+    tokenizer = RECOMMENDER._tokenizer
+    prompt = SETTINGS.prompts(tokenizer)([{"role": "user", "content": "a film"}])
+    text = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
+    for r in answer:
+        ids = tokenizer(text).input_ids
+        means = [sum(scores) / len(scores) for scores in (_token_scores(ids, f"{r}\n"), _token_scores(ids, str(r)))]
+        assert r.score == pytest.approx(means[0] if r.rank < n else max(means), rel=1e-4)
+        text += f"{r}\n"
+
+
+def test_titles_are_denied_and_allowed_as_the_catalog_finds_them():
+    assert set(_lines("x", 13, deny=["dune"])) == {line for line in LINES if not line.startswith("Dune")}
+    assert set(_lines("x", 14, deny=["Dune (2020)"])) == set(LINES) - {"Dune (2021)"}
+    assert set(_lines("x", 3, allow=["amelie", "Casablanca", "Jaws"])) == {"Amélie (1999)", "Casablanca", "Jaws (2005)"}
+    with pytest.raises(InputError, match="n = 4: 3 of"):
+        _lines("x", 4, allow=["amelie", "Casablanca", "Jaws"])
+    with pytest.raises(InputError, match="n = 1: 0 of"):
+        _lines("x", 1, allow=[])
+
+
+@pytest.mark.parametrize(
+    ("conversation", "options", "message"),
+    [
+        ("x", {"deny": ["Haet"]}, "deny: 'Haet' is not in the catalog; did you mean 'Heat'?"),
+        ("x", {"allow": ["Heat", "Zzz (1999)"]}, "allow: 'Zzz (1999)' is not in the catalog; write it"),
+        ("x", {"deny": "Heat"}, "deny: 'Heat' is no list of titles"),
+        ("x", {"deny": [7]}, "deny: [7] is no list of titles"),
+        ("x", {"n": 0}, "n = 0: a list has 1 item or more"),
+        ("x", {"n": True}, "n = True: a list has 1 item or more"),
+        ("x", {"n": 16}, "n = 16: 15 of the catalog's 15 items are left for conversation 1"),
+        ("I like\0it", {}, "conversation 1: a NUL, or text that is not UTF-8"),
+        ("I like \udcff", {}, "conversation 1: a NUL, or text that is not UTF-8"),
+        (" \n", {}, "conversation 1: nothing is said in it"),
+        ([], {}, "conversation 1: nothing is said in it"),
+        (7, {}, "conversation 1: 7 is neither text nor a list of messages"),
+        ([{"role": "narrator", "content": "x"}], {}, "conversation 1: role 'narrator' is not known; give one of user"),
+        ([{"role": "user"}], {}, "conversation 1: {'role': 'user'} is no message"),
+        ([{"role": "user", "content": None}], {}, "conversation 1: content None is no text"),
+    ],
+)
+def test_what_cannot_be_answered_is_named(conversation, options, message):
+    with pytest.raises(InputError) as raised:
+        RECOMMENDER.recommend([conversation], **{"n": 2, **options})
+    assert str(raised.value).startswith(message)
+
+
+def test_a_list_too_long_for_the_model_is_refused(monkeypatch):
+    monkeypatch.setattr(RECOMMENDER, "_positions", 60)
+    with pytest.raises(InputError, match="n = 12: a list so long leaves the model no room"):
+        _lines("x", 12)
+
+
+def test_a_table_has_columns():
+    answer = [Recommendation(1, "Heat", 1995, -0.5), Recommendation(12, "Casablanca", None, -10.25)]
+    assert as_table(answer).splitlines() == [
+        "rank  item           score",
+        "   1  Heat (1995)   -0.500",
+        "  12  Casablanca   -10.250",
+    ]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A project's folder with parameters, a catalog and a model."""
+    folder = tmp_path_factory.mktemp("project")
+    shutil.copy(ROOT / "params.yaml", folder)
+    (folder / "data" / "processed").mkdir(parents=True)
+    CATALOG.to_frame().to_parquet(folder / "data" / "processed" / "catalog.parquet")
+    save_model(folder / "model")
+    return folder
+
+
+def test_recommend_prints_a_list_or_json(project, monkeypatch, capsys):
+    monkeypatch.chdir(project)
+    main(["recommend", "I loved Heat", "-n", "3", "--model", "model", "--deny", "Up", "--deny", "Her"])
+    table = capsys.readouterr().out.splitlines()
+    assert len(table) == 4 and table[0].split() == ["rank", "item", "score"]
+    monkeypatch.setattr(sys, "stdin", StringIO("User: I loved Heat\n"))
+    main(["recommend", "-", "-n", "3", "--model", "model", "--deny", "Up", "--deny", "Her", "--json"])
+    rows = json.loads(capsys.readouterr().out)
+    assert [set(row) for row in rows] == [{"rank", "title", "year", "score"}] * 3
+    assert [line.split()[:2] for line in table[1:]] == [[str(row["rank"]), row["title"]] for row in rows]
+    main(["recommend", "x", "-n", "2", "--model", "model", "--allow", "Up", "--allow", "Her", "--json"])
+    assert {row["title"] for row in json.loads(capsys.readouterr().out)} == {"Up", "Her"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["recommend", "x", "--model", "nowhere"], "--model nowhere: not a model's folder; give one with config.json"),
+        (["chat"], "`python -m flows.train` trains and registers a model; else name a model's folder"),
+        (["app", "--port", "99999"], "argument --port: 99999: give a whole number, 0 to 65,535"),
+        (["app"], "models:/convrec-recommender@champion: not in the registry (no version is the champion)"),
+        (["app", "--model", "a", "--challenger", "a"], "--challenger a: this is the first model; name another"),
+    ],
+)
+def test_a_model_that_is_not_there_ends_with_one_line(arguments, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith(f"convrec {arguments[0]}: ") and message in last
+
+
+def test_a_folder_needs_the_project_s_catalog(project, tmp_path, monkeypatch):
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="needs the project's catalog; run `dvc repro data` first"):
+        open_recommender(str(project / "model"))
+
+
+def test_chat_ends_with_its_input(project, monkeypatch, capsys):
+    monkeypatch.chdir(project)
+    monkeypatch.setattr(sys, "stdin", StringIO("I loved Heat\n/nonsense\n"))
+    main(["chat", "--model", "model", "-n", "2"])
+    shown = capsys.readouterr().out
+    assert shown.count("rank  item") == 1 and "/nonsense is no command" in shown
+    assert shown.count("Say what movies you would like; each line is your next turn.") == 2
+    monkeypatch.setattr(sys, "stdin", StringIO("/quit\nnever read\n"))
+    main(["chat", "--model", "model"])
+    assert "bye" in capsys.readouterr().out
+
+
+def test_chat_ends_with_an_interrupt(project, monkeypatch, capsys):
+    monkeypatch.chdir(project)
+    monkeypatch.setattr("os._exit", sys.exit)
+
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("builtins.input", interrupted)
+    with pytest.raises(SystemExit, match="130"):
+        main(["chat", "--model", "model"])
+    shown = capsys.readouterr()
+    assert shown.out.startswith("Say what movies you would like") and shown.out.endswith("/quit\n")
+    assert shown.err.endswith("convrec chat: interrupted\n")
+
+
+def _items(table):
+    return [line[6:].rsplit("  ", 1)[0].strip() for line in table.splitlines()[1:]]
+
+
+def test_a_session_remembers_turns_and_denied_titles():
+    session = Session(RECOMMENDER, 4, deny=["Jaws"])
+    assert session.answer("/more") == "nothing is said yet; begin with what you would like"
+    first = _items(session.answer("I loved Heat"))
+    assert first == _lines("I loved Heat", 4, ["Jaws"])
+    more = _items(session.answer("/more"))
+    assert more == _lines("I loved Heat", 4, ["Jaws", *first]) and not set(more) & set(first)
+    assert _items(session.answer("/more")) == _lines("I loved Heat", 4, ["Jaws", *first, *more])
+    assert session.answer("/more").startswith("n = 4: 1 of the catalog's 15 items are left")
+    denied = _items(session.answer(f"/deny {first[0]}"))
+    assert denied == _lines("I loved Heat", 4, ["Jaws", first[0]])
+    second = [{"role": "user", "content": "I loved Heat"}, {"role": "user", "content": "no space"}]
+    assert _items(session.answer(" no space ")) == _lines(second, 4, ["Jaws", first[0]])
+    assert len(_items(session.answer("/n 2"))) == 2
+    assert session.answer("/deny Haet") == "/deny: 'Haet' is not in the catalog; did you mean 'Heat'?"
+    assert session.answer("/deny").startswith("/deny: name a title")
+    assert session.answer("/n two").startswith("/n two: give a number")
+    assert session.answer("/reset") == "a new conversation"
+    assert session.answer("/deny Up") == "noted"
+    assert _items(session.answer("I loved Heat")) == _lines("I loved Heat", 2, ["Jaws", "Up"])
+    assert not session.is_over and session.answer("/quit") == "bye" and session.is_over
+
+
+def test_a_turn_that_cannot_be_answered_is_forgotten():
+    session = Session(RECOMMENDER, 14)
+    assert session.answer("I loved Heat and Her").startswith("n = 14: 13 of the catalog's 15 items")
+    assert _items(session.answer("I loved Heat")) == _lines("I loved Heat", 14)

@@ -1,0 +1,337 @@
+"""Sources of data read by the real command, and run on to demonstrations."""
+
+import contextlib
+import json
+import pickle
+import random
+
+import pandas as pd
+import pytest
+
+from convrec.cli import main
+from convrec.config import load_params
+from convrec.data.catalog import Catalog
+from convrec.data.quarantine import Quarantine
+from convrec.errors import InputError
+from convrec.stages.data import prepare
+from tests.data.sources.reddit_movie_sample import write_sample
+from tests.project import ROOT, SHRUNK, set_params
+
+pytestmark = pytest.mark.pipeline
+
+BY_SHARE = {"validation_month": None, "test_month": None, "validation_share": 0.2, "test_share": 0.2}
+THEMES = ["trains", "pirates", "farms", "castles", "spies", "gardens", "dragons", "markets", "islands", "planets"]
+
+
+def _project(folder, **data):
+    (folder / "params.yaml").write_text((ROOT / "params.yaml").read_text())
+    set_params(folder, {**SHRUNK, "data": data})
+    return folder
+
+
+def _run(project, *stages):
+    """Run stages; return the metrics of the last, the quarantine, and the catalog."""
+    with contextlib.chdir(project):
+        for stage in stages:
+            main([stage])  # in this process, which has imported already what takes seconds
+    processed, metrics = project / "data" / "processed", project / "metrics"
+    quarantine = pd.read_parquet(processed / "quarantine.parquet")
+    assert json.loads((metrics / "data.json").read_text())["quarantined"] == len(quarantine)
+    catalog = Catalog.from_frame(pd.read_parquet(processed / "catalog.parquet"))
+    return json.loads((metrics / f"{stages[-1]}.json").read_text()), quarantine, catalog
+
+
+def _run_to_demonstrations(project):
+    """Run both stages with the teacher that needs no world; every list is whole and of the catalog."""
+    set_params(project, {"demonstrations": {"until": None, "teacher": {"kind": "similarity"}, "adjust": {"epochs": 2}}})
+    metrics, quarantine, catalog = _run(project, "data", "demonstrations")
+    adjusted = metrics["validation"]["adjust"]
+    assert adjusted["in_catalog"] == adjusted["format"] == 1
+    lines = {str(item) for item in catalog.items}
+    demonstrations = pd.read_parquet(project / "data" / "demonstrations" / "train.parquet")
+    assert all(set(text.split("\n")) <= lines for text in demonstrations["demonstration"])
+    return quarantine, catalog
+
+
+def _reasons(quarantine):
+    return sorted(zip(quarantine["source"], quarantine["row"], quarantine["reason"], strict=True))
+
+
+def _words(draw):
+    return " ".join(draw.choice(THEMES) for _ in range(12))
+
+
+def _games(number=60):
+    """Games without a year whose titles trip over list markers, quotes, years and other alphabets."""
+    odd = [
+        "7 Wonders",
+        "Catan: Seafarers",
+        "1. FC",
+        "Uno!",
+        'Say "Go", twice',
+        "A | B",
+        "שח",
+        "Cafe\u0301",
+        "No. 5",
+        "1830",
+    ]
+    titles = odd + [f"The {THEMES[n % 10].title()} of {THEMES[n // 10 % 10].title()}" for n in range(number)]
+    return [{"title": title, "themes": [THEMES[n % 10], THEMES[n // 10 % 10]]} for n, title in enumerate(titles)]
+
+
+def _game_rows(games, number=150):
+    """Conversations of 2024 about games: truths and seen titles in every form, and three rows that cannot be used."""
+    draw = random.Random(11)
+    rows = []
+    for n in range(number):
+        wanted, other, seen = draw.sample(games, 3)
+        rows.append(
+            {
+                "conversation_id": n,
+                "date": f"2024-{n % 6 + 1:02d}-15T23:30:00-05:00",
+                "messages": [
+                    {"role": "user", "content": f"We like {seen['title']} and {' or '.join(wanted['themes'])}."},
+                    {"role": "assistant", "content": ""},
+                    {"role": "user", "content": f"{_words(draw)}\nso what shall we play?"},
+                ],
+                "groundtruth": [
+                    {"title": wanted["title"], "year": None},
+                    {"title": other["title"].upper(), "year": None},
+                ],
+                "seen_titles": [seen["title"]],
+            }
+        )
+    rows[3]["messages"] = rows[3]["messages"][1:2]
+    rows[4]["date"] = "3000-01-01"
+    rows[5]["groundtruth"] = [{"title": "\0", "year": None}]
+    return rows
+
+
+BAD_GAME_ROWS = [
+    ("conversations", "4", "no words of the user"),
+    ("conversations", "5", "date is no day from 1990 to 2099"),
+    ("conversations", "6", "no ground truth"),
+    ("groundtruth", "6", "NUL or half a character"),
+]
+
+
+def _song_files(folder, number=60):
+    """Write songs, most of which share title and year with another, and conversations that name them in every way."""
+    folder.mkdir()
+    songs = [{"id": n, "title": f"Hello {n // 3}", "year": 2015, "artist": f"Artist {n % 3}"} for n in range(number)]
+    (folder / "songs.jsonl").write_text("".join(json.dumps(song) + "\n" for song in [*songs, songs[0]]))
+    draw, rows = random.Random(5), []
+    for n in range(number):
+        one, other, third = draw.sample(songs, 3)
+        rows.append(
+            {
+                "conversation_id": n,
+                "messages": [{"role": "user", "content": _words(draw)}],
+                "groundtruth": [{"id": one["id"]}, {key: other[key] for key in ("title", "year", "artist")}],
+                "seen_titles": [{"id": third["id"]}],
+            }
+        )
+        rows[-1]["named"] = [f"{song['title']} - {song['artist']} (2015)" for song in (one, other, third)]
+    (folder / "conversations.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return [song["named"] for song in rows]
+
+
+def test_songs_of_one_title_are_told_apart_by_a_column_of_the_line(tmp_path, caplog):
+    named = _song_files(tmp_path / "songs")
+    project = _project(tmp_path, source="files", path="songs", catalog="songs.jsonl", line_column="artist", **BY_SHARE)
+    with caplog.at_level("INFO"):
+        metrics, quarantine, catalog = _run(project, "data")
+    assert _reasons(quarantine) == [("catalog", "61", "duplicate item")] and "duplicate item: 1" in caplog.text
+    assert metrics["merged"] == 1 and metrics["catalog"] == len(catalog) == 60
+    assert [item.id for item in catalog.items] == [str(n) for n in range(60)]
+    lines = {}
+    for name in ("train", "validation", "test"):
+        for row in pd.read_parquet(tmp_path / "data" / "processed" / f"{name}.parquet").to_dict("records"):
+            truths = [f"{truth['title']} ({truth['year']})" for truth in row["groundtruth"]]
+            lines[int(row["conversation_id"])] = [*truths, *row["seen_titles"]]
+    assert [lines[n] for n in range(60)] == named
+    assert all(len(catalog.indices_of_titles([seen])) == 1 for *_, seen in named)
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (None, r"20 titles stand for several items: Hello 0 \(2015\) \(ids '0' and '1'\); .* set data.line_column"),
+        ("singer", "no column 'singer' to tell items of one title apart"),
+    ],
+)
+def test_songs_that_share_a_line_are_an_error(tmp_path, column, message):
+    _song_files(tmp_path / "songs")
+    project = _project(tmp_path, source="files", path="songs", catalog="songs.jsonl", line_column=column, **BY_SHARE)
+    with contextlib.chdir(project), pytest.raises(InputError, match=message):
+        prepare(load_params(), Quarantine())
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_files_of_games_without_years_run_to_demonstrations(tmp_path, kind):
+    folder, games = tmp_path / "games", _games()
+    folder.mkdir()
+    lines = [json.dumps(row, ensure_ascii=False) for row in [*games, {"title": "Schach", "aliases": "Chess|Échecs"}]]
+    (folder / "games.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    rows, broken = _game_rows(games), []
+    rows[0]["groundtruth"] = [{"title": "CHESS", "year": None}]
+    if kind == "parquet":
+        pd.DataFrame(rows).to_parquet(folder / "conversations.parquet")
+    else:
+        text = "".join(json.dumps(row, ensure_ascii=False) + "\r\n" for row in rows)
+        (folder / "conversations.jsonl").write_bytes(b"\xef\xbb\xbf" + text.encode() + b'{"messages": [{"ro')
+        broken = [("conversations", "conversations.jsonl:151", "not JSON")]
+    project = _project(
+        tmp_path,
+        source="files",
+        path="games",
+        catalog="games.jsonl",
+        validation_month="2024-05",
+        test_month="2024-06",
+        checks={"outside_catalog": "drop"},
+    )
+    quarantine, catalog = _run_to_demonstrations(project)
+    expected = [(source, f"conversations.{kind}:{row}", reason) for source, row, reason in BAD_GAME_ROWS]
+    assert _reasons(quarantine) == sorted(expected + broken)
+    assert [item.year for item in catalog.items] == [None] * (len(games) + 1)
+    processed = tmp_path / "data" / "processed"
+    splits = {name: pd.read_parquet(processed / f"{name}.parquet") for name in ("train", "validation", "test")}
+    assert {name: sorted(set(rows["date"])) for name, rows in splits.items()} == {
+        "train": ["2024-01-16", "2024-02-16", "2024-03-16", "2024-04-16"],
+        "validation": ["2024-05-16"],
+        "test": ["2024-06-16"],
+    }
+    assert sum(map(len, splits.values())) == 147, "150 rows, three of them unusable"
+
+
+def test_a_saved_reddit_dataset_runs_to_demonstrations(tmp_path):
+    from datasets import Dataset, DatasetDict  # noqa: PLC0415  (seconds to import)
+
+    draw = random.Random(5)
+    films = [(f"The {theme.title()} {n}", 1950 + n) for n, theme in enumerate(THEMES * 4)]
+
+    def row():
+        (liked, year), (other, _) = draw.sample(films, 2)
+        words = f"Recommend 6 movies.\nUser: {_words(draw)} and more like {other}, please"
+        return {
+            "prompt": [{"role": "user", "content": words}],
+            "groundtruth_with_release_year": [[liked, str(year)]],
+            "seen_titles": [other],
+        }
+
+    splits = {name: [row() for _ in range(size)] for name, size in {"train": 60, "validation": 15, "test": 15}.items()}
+    splits["train"][0]["groundtruth_with_release_year"] = []
+    splits["train"][1]["groundtruth_with_release_year"][0][1] = "0"
+    splits["train"][2]["groundtruth_with_release_year"][0][1] = ""
+    dataset = {name: Dataset.from_list(rows) for name, rows in splits.items()}
+    DatasetDict(dataset).save_to_disk(str(tmp_path / "reddit"))
+    (tmp_path / "reddit" / "catalog.pkl").write_bytes(pickle.dumps([*films, ("", 1999)]))
+    project = _project(tmp_path, source="reddit", path="reddit", catalog="catalog.pkl")
+    set_params(project, {"common": {"instruction": None}})
+    quarantine, catalog = _run_to_demonstrations(project)
+    assert [(item.title, item.year) for item in catalog.items] == films
+    assert _reasons(quarantine) == [
+        ("catalog", "41", "no title"),
+        ("conversations", "train:1", "no ground truth"),
+        ("conversations", "train:2", "no ground truth"),
+        ("groundtruth", "train:2", "year is not from 1000 to 2100"),
+    ]
+    counts = json.loads((tmp_path / "metrics" / "data.json").read_text())
+    assert [counts[name]["rows"] for name in splits] == [58, 15, 15]
+
+
+def test_redial_files_run_to_demonstrations(tmp_path):
+    draw, folder = random.Random(7), tmp_path / "redial"
+    folder.mkdir()
+    films = [
+        {"movie_id": str(n), "name": f"The {theme.title()} {n} ({1950 + n})", "genre": [theme], "plot": _words(draw)}
+        for n, theme in enumerate(THEMES * 4)
+    ]
+    dialogues = []
+    for number in range(80):
+        liked, disliked, known = draw.sample(range(len(films)), 3)
+        texts = [f"I saw @{known}, {_words(draw)}", "", f"Try @{liked} or @{disliked}.", "Thanks!"]
+        form = {"suggested": 1, "seen": 0, "liked": 1}
+        dialogues.append(
+            {
+                "conversationId": str(number),
+                "initiatorWorkerId": 1,
+                "movieMentions": {str(n): films[n]["name"] for n in (liked, disliked, known)},
+                "respondentQuestions": {str(liked): form, str(disliked): form | {"liked": 0}},
+                "messages": [
+                    {"senderWorkerId": n % 2 + 1, "text": text} for n, text in zip((0, 1, 1, 0), texts, strict=True)
+                ],
+            }
+        )
+    dialogues[3]["messages"] = "Hello"
+    dialogues[4]["respondentQuestions"] = None
+    films.append({"movie_id": "99", "name": " "})
+    for name, rows in {"train_data.jsonl": dialogues, "catalog.jsonl": films}.items():
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    quarantine, catalog = _run_to_demonstrations(_project(tmp_path, source="redial", path="redial", **BY_SHARE))
+    assert len(catalog) == 40
+    assert _reasons(quarantine) == [
+        ("catalog", "41", "no title"),
+        ("conversations", "train_data.jsonl:4", "messages are no list of {senderWorkerId, text}"),
+        ("conversations", "train_data.jsonl:5", "respondentQuestions is no mapping"),
+    ]
+    counts = json.loads((tmp_path / "metrics" / "data.json").read_text())
+    assert [counts[name]["rows"] for name in ("train", "validation", "test")] == [46, 16, 16]
+
+
+@pytest.mark.real_data
+def test_the_real_redial_files_pass_the_stage(tmp_path, redial):
+    metrics, quarantine, catalog = _run(_project(tmp_path, source="redial", path=str(redial), **BY_SHARE), "data")
+    assert metrics["catalog"] == len(catalog) > 6_500
+    rows = sum(metrics[name]["rows"] for name in ("train", "validation", "test"))
+    assert rows + sum(quarantine["source"] == "rows") > 2_000
+    assert set(quarantine["source"]) <= {"catalog", "groundtruth", "rows"}
+    assert all(share < 0.05 for share in metrics["quarantined_share"].values())
+
+
+def test_the_raw_reddit_movie_dump_runs_to_demonstrations(tmp_path):
+    write_sample(tmp_path / "dump", num_turns=3_000, num_films=120, seed=3)
+    project = _project(tmp_path, source="reddit_movie", path="dump", validation_month="2022-11", test_month="2022-12")
+    _run_to_demonstrations(project)
+    test = pd.read_parquet(tmp_path / "data" / "processed" / "test.parquet")
+    assert test["date"].str.startswith("2022-12").all() and test["prompt_id"].nunique() <= len(test)
+
+
+def test_a_log_of_a_shop_runs_to_demonstrations(tmp_path):
+    """Songs bought by events, told apart by artist; what was bought before is in demonstrations again."""
+    draw = random.Random(5)
+    folder = tmp_path / "shop"
+    _song_files(folder)
+    (folder / "conversations.jsonl").unlink()
+    rows = ["customer_id,product_id,event,date", "c1,none,purchase,2024-01-01", "c1,3,purchase,soon"]
+    for customer in range(40):
+        favourites = draw.sample(range(60), 4)
+        for day in range(1, 20):
+            event = draw.choice(["purchase", "purchase", "return", "view"])
+            rows.append(f"c{customer},{draw.choice(favourites)},{event},2024-01-{day:02d}T08:00:00Z")
+    (folder / "sales.csv").write_text("\n".join(rows))
+    events = {"log": "sales.csv", "liked": ["purchase"], "disliked": ["return"], "genres": "artist", "max_liked": 3}
+    project = _project(
+        tmp_path,
+        source="interactions",
+        path="shop",
+        catalog="songs.jsonl",
+        line_column="artist",
+        interactions=events,
+        checks={"leaks": "keep"},
+        **BY_SHARE,
+    )
+    domain = {"item": "song", "items": "songs"}
+    set_params(project, {"common": {"recommend_seen": True, "domain": domain}})
+    quarantine, catalog = _run_to_demonstrations(project)
+    assert ("interactions", "sales.csv:2", "the time is none from 1990 to 2099") in _reasons(quarantine)
+    assert ("items of the log", "none", "not in the items file") in _reasons(quarantine)
+    train = pd.read_parquet(tmp_path / "data" / "processed" / "train.parquet").to_dict("records")
+    lines = {str(item) for item in catalog.items}
+    assert all(set(row["repeatable_titles"]) | set(row["seen_titles"]) <= lines for row in train)
+    texts = [" ".join(message["content"] for message in row["messages"]) for row in train]
+    assert any("song" in text for text in texts) and not any("movie" in text for text in texts)
+    demonstrations = pd.read_parquet(tmp_path / "data" / "demonstrations" / "train.parquet").set_index("prompt_id")
+    listed = demonstrations["demonstration"].to_dict()
+    assert any(set(listed[row["prompt_id"]].split("\n")) & set(row["repeatable_titles"]) for row in train)
+    assert not any(set(listed[row["prompt_id"]].split("\n")) & set(row["seen_titles"]) for row in train)

@@ -1,0 +1,53 @@
+import sys
+
+import pandas as pd
+import pytest
+
+from convrec.data.conversations import read_rows, truths
+from convrec.data.parsing import parse_list
+from convrec.errors import InputError
+from convrec.stages.demonstrations import choose_prompts
+from convrec.stages.files import read_catalog
+from tests.project import ROOT, SHRUNK, run_in, set_params
+
+PROMPTS = [{"prompt_id": str(n), "date": f"2022-{n:02d}-15"} for n in range(1, 11)]
+
+
+def test_prompts_are_chosen_up_to_a_month_and_by_share_in_their_order():
+    assert [row["prompt_id"] for row in choose_prompts(PROMPTS, "2022-03", 1.0, seed=0)] == ["1", "2", "3"]
+    assert choose_prompts(PROMPTS, None, 1.0, seed=0) == PROMPTS
+    half = choose_prompts(PROMPTS, None, 0.5, seed=0)
+    assert len(half) == 5 and half == sorted(half, key=lambda row: row["date"])
+    assert half == choose_prompts(PROMPTS, None, 0.5, seed=0) != choose_prompts(PROMPTS, None, 0.5, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("dates", "message"), [(["2022-04-01"], "'2022-03': no training prompt is as early"), ([""], "has no date")]
+)
+def test_a_month_that_leaves_nothing_is_told(dates, message):
+    with pytest.raises(InputError, match=message):
+        choose_prompts([{"date": date} for date in dates], "2022-03", 1.0, seed=0)
+
+
+@pytest.mark.pipeline
+def test_the_ground_truth_comes_first_in_training_demonstrations_alone(tmp_path):
+    for name in ("params.yaml", "dvc.yaml"):
+        (tmp_path / name).write_text((ROOT / name).read_text())
+    set_params(tmp_path, {**SHRUNK, "demonstrations": {"until": None, "ground_truth_first": True}})
+    for stage in ("data", "demonstrations"):
+        run_in(tmp_path, sys.executable, "-m", "convrec.cli", stage)
+    catalog = read_catalog(tmp_path / "data/processed/catalog.parquet")
+    begin = {}
+    for split in ("train", "validation"):
+        liked = {}
+        for row in read_rows(tmp_path / f"data/processed/{split}.parquet"):
+            found = {catalog.find(truth.title, truth.year) for truth in truths(row)}
+            liked.setdefault(row["prompt_id"], set()).update(found - {None})
+        frame = pd.read_parquet(tmp_path / f"data/demonstrations/{split}.parquet")
+        begin[split] = []
+        for prompt, text in zip(frame["prompt_id"], frame["demonstration"], strict=True):
+            listed = [catalog.find(entry.title, entry.year) for entry in parse_list(text, catalog)]
+            number = min(len(liked[prompt]), len(listed))
+            begin[split].append(set(listed[:number]) <= liked[prompt])
+    assert len(begin["train"]) > 20 and all(begin["train"])
+    assert not all(begin["validation"])
