@@ -42,9 +42,10 @@ test-tools: $(READY)  ## install what the other tests need: Chromium, PostgreSQL
 test-all: test-tools  ## run all tests: at most 20 minutes on two cores
 	$(PYTEST)
 
-check: $(READY)  ## lint, formatting, types
+check: $(READY)  ## lint, formatting, layers, types
 	ruff check .
 	ruff format --check .
+	lint-imports
 	mypy
 
 # pip-audit has an environment of its own, so that its packages are none of the project's.

@@ -92,11 +92,11 @@ def _run(
 
 
 def _open_record(name: str) -> str:
-    from convrec.tracking import run_tags, start_pipeline_run
+    from convrec.tracking import data_tags, start_pipeline_run
 
     params = load_params()
     return start_pipeline_run(
-        f"{name} {params.common.profile}", {"flow": name, **run_tags(params, Paths())}, params.model_dump()
+        f"{name} {params.common.profile}", {"flow": name, **params.tags(), **data_tags(Paths())}, params.model_dump()
     )
 
 

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from convrec.data.titles import is_clean
 from convrec.errors import EXIT_BAD_INPUT, EXIT_INTERRUPTED, InputError, causes, exit_status, leave, outside_cause
 from convrec.hardware.threads import limit_threads
+from convrec.text import is_clean
 
 
 def _set_up() -> None:

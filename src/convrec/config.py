@@ -529,6 +529,14 @@ class RankGRPO(Training):
         return self
 
     @property
+    def name(self) -> str:
+        """The algorithm as `convrec compare` names it: grpo, rank_grpo:exp_inf, rank_grpo:exp:2.0."""
+        if self.algorithm not in BY_RANK:
+            return self.algorithm
+        gamma = f":{self.return_gamma}" if self.returns == "exp" else ""
+        return f"{self.algorithm}:{self.returns}{gamma}"
+
+    @property
     def group_size(self) -> int:
         """The lists of one prompt in a step."""
         if self.algorithm not in PREFERENCES:
@@ -589,6 +597,50 @@ class Params(Section):
     rank_grpo: RankGRPO
     evaluate: Evaluate
     report: Report
+
+    def tags(self) -> dict[str, str]:
+        """Return the tags by which runs are compared: profile, algorithm, base model, seed."""
+        return {
+            "profile": self.common.profile,
+            "algorithm": self.rank_grpo.name,
+            "base_model": self.base_model.name,
+            "seed": str(self.common.seed),
+        }
+
+    def list_settings(self) -> dict[str, Any]:
+        """Return the arguments of `generation.lists.Settings`: what a model's lists are asked and written with."""
+        return {
+            "instruction": self.common.prompt_instruction,
+            "list_length": self.common.list_length,
+            "max_completion_length": self.evaluate.max_completion_length,
+            "repetition_penalty": self.common.repetition_penalty,
+            "max_prompt_length": self.common.max_prompt_length,
+            "items": self.common.domain.items,
+            "recommend_seen": self.common.recommend_seen,
+        }
+
+    def engine_options(self) -> dict[str, Any]:
+        """Return the arguments of `generation.lists.EngineOptions.on_this_machine`."""
+        return {
+            "engine": self.evaluate.engine,
+            "device": self.common.device,
+            "batch_size": self.evaluate.batch_size,
+            "tensor_parallel_size": self.evaluate.vllm_tensor_parallel_size,
+            "gpu_memory_utilization": self.evaluate.vllm_gpu_memory_utilization,
+            "trust_remote_code": self.base_model.trust_remote_code,
+        }
+
+    def baseline_options(self) -> dict[str, Any]:
+        """Return the arguments of `evaluation.baselines.Options.of`."""
+        common = self.common
+        embedder = self.demonstrations.embedder.model_dump()
+        return {
+            "size": common.list_length,
+            "cutoffs": common.cutoffs,
+            "embedder": embedder,
+            "device": common.device,
+            "seed": common.seed,
+        }
 
     @model_validator(mode="after")
     def _sft_holds_a_prompt(self) -> "Params":

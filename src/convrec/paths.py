@@ -87,6 +87,12 @@ class Paths:
     def split(self, name: str) -> Path:
         return self.processed / f"{name}.parquet"
 
+    def require_split(self, name: str) -> None:
+        """Raise `InputError` where the split or the catalog is not made yet."""
+        for path in (self.split(name), self.catalog):
+            if not path.is_file():
+                raise InputError(f"{path}: no data yet; run `dvc repro data` first")
+
     def demonstration(self, split: str) -> Path:
         return self.demonstrations / f"{split}.parquet"
 

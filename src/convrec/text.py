@@ -1,4 +1,4 @@
-"""Lists of titles for a terminal: one line each, cut to its width."""
+"""Text that can be written to any file, and lists of titles for a terminal: one line each, cut to its width."""
 
 import re
 from collections.abc import Sequence
@@ -6,6 +6,15 @@ from collections.abc import Sequence
 WIDTH = 100
 # Control characters, halves of surrogate pairs, and marks that turn the direction of what follows.
 _STEERING = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
+
+
+def is_clean(text: str) -> bool:
+    """Tell whether a text can be written to any file: without NUL, and without half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # JSON can write halves
+        return False
+    return "\0" not in text
 
 
 def plain(text: str) -> str:

@@ -9,9 +9,10 @@ from convrec.data.conversations import write_rows
 from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import write_catalog
 from convrec.data.statistics import describe
+from convrec.demonstrations.columns import STEP_COLUMNS
+from convrec.files.results import write_json, write_plot
 from convrec.paths import Paths
 from convrec.stages import report
-from convrec.stages.files import STEP_COLUMNS, write_json, write_plot
 
 SYSTEMS = (
     "popularity",

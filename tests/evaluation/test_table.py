@@ -2,8 +2,8 @@ import pytest
 
 from convrec.errors import InputError
 from convrec.evaluation.table import print_results
+from convrec.files.results import write_json
 from convrec.paths import Paths
-from convrec.stages.files import write_json
 
 
 def _scores(mean):

@@ -124,7 +124,9 @@ def test_a_registered_version_answers_under_its_own_settings(project, written, m
     settings = lists.Settings("Films, please.", 3, 8, 1.3)
     given = []
     version = registry.RegisteredModel(Path("models/sft"), Paths().catalog, settings)
-    monkeypatch.setattr(registry, "download_version", lambda uri: given.append(uri) or version)
+    monkeypatch.setattr(
+        "convrec.experiments.evaluate_models.download_version", lambda uri: given.append(uri) or version
+    )
     main(["evaluate", "--model", "models:/convrec-recommender@champion", "--json"])
     assert given == ["models:/convrec-recommender@champion"] and json.loads(capsys.readouterr().out)["n_rows"] == 6
     run = json.loads((Paths().evaluations / "convrec-recommender-champion.test" / "run.json").read_text())
@@ -179,7 +181,7 @@ def test_a_hub_s_model_is_taken_from_its_cache(project, monkeypatch):
         asked.append(name)
         return Path("models/base")
 
-    monkeypatch.setattr("convrec.versions.fetch.cached_model", cached)
+    monkeypatch.setattr("convrec.models.hub.cached_model", cached)
     assert find_model("owner/model@v1", "--model") == Path("models/base") and asked == ["owner/model@v1"]
 
 

@@ -98,12 +98,13 @@ def _with_vllm(**evaluate):
 def test_vllm_that_is_not_there_is_told_before_any_work(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"evaluate\.engine = 'vllm': .*pip install -e '\.\[gpu\]'"):
-        EngineOptions.of(_with_vllm())
+        EngineOptions.on_this_machine(**_with_vllm().engine_options())
 
 
 def test_more_gpus_than_there_are_is_told_before_any_work(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    assert EngineOptions.of(_with_vllm(vllm_tensor_parallel_size=2)).tensor_parallel_size == 2
+    options = EngineOptions.on_this_machine(**_with_vllm(vllm_tensor_parallel_size=2).engine_options())
+    assert options.tensor_parallel_size == 2
     with pytest.raises(InputError, match="evaluate.vllm_tensor_parallel_size = 3: this machine has 2 GPUs"):
-        EngineOptions.of(_with_vllm(vllm_tensor_parallel_size=3))
+        EngineOptions.on_this_machine(**_with_vllm(vllm_tensor_parallel_size=3).engine_options())

@@ -2,7 +2,6 @@ import torch
 from peft import get_peft_model
 from transformers import AutoModelForCausalLM
 
-from convrec.config import Lora
 from convrec.models.export import export_model, lora_config
 from convrec.training.embedded import make_model, train_tokenizer
 
@@ -13,9 +12,7 @@ def test_adapters_are_merged_into_the_model_that_is_written(tmp_path):
     tokenizer = train_tokenizer(["a film please"] * 5, [], 300)
     base, saved, folder = (tmp_path / name for name in ("base", "saved", "out"))
     make_model(tokenizer, **SIZES, seed=0).save_pretrained(base)
-    adapted = get_peft_model(
-        AutoModelForCausalLM.from_pretrained(base), lora_config(Lora(rank=2, alpha=4, dropout=0.0))
-    )
+    adapted = get_peft_model(AutoModelForCausalLM.from_pretrained(base), lora_config(rank=2, alpha=4, dropout=0.0))
     torch.manual_seed(0)
     for name, value in adapted.named_parameters():
         if "lora_B" in name:
@@ -27,4 +24,3 @@ def test_adapters_are_merged_into_the_model_that_is_written(tmp_path):
     torch.testing.assert_close(written(ids).logits, adapted.eval()(ids).logits, rtol=1e-4, atol=1e-5)
     assert not torch.allclose(written(ids).logits, AutoModelForCausalLM.from_pretrained(base)(ids).logits)
     assert written.generation_config.repetition_penalty == 1.3
-    assert lora_config(None) is None

@@ -10,11 +10,11 @@ from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
 from convrec import tracking
 from convrec.config import load_params, parse_params
 from convrec.errors import InputError, Unavailable
+from convrec.files.results import read_json
 from convrec.files.yaml import read_yaml
 from convrec.paths import Paths
 from convrec.registry import versions as registry
 from convrec.registry.model_card import MAX_DESCRIPTION, Facts, checkpoint_digest, render_card, with_decision
-from convrec.stages.files import read_json
 from tests.project import ROOT
 from tests.registry.registered import create_name, make_workspace
 from tests.serving.recommending import save_model

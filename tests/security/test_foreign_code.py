@@ -15,7 +15,8 @@ from convrec.generation.lists import EngineOptions
 from convrec.models.folders import find_model
 from convrec.models.pretrained import load_config, load_model, load_tokenizer
 from convrec.paths import Paths
-from convrec.serving.recommender import Recommender, open_recommender
+from convrec.registry.recommenders import open_recommender
+from convrec.serving.recommender import Recommender
 from convrec.similarity.embedding import SentenceEmbedder
 from convrec.stages import base_model
 from tests.security.hostile import save_model_with_code, save_plain_model, save_tokenizer_with_code
@@ -92,7 +93,8 @@ def test_the_parameter_reaches_the_engines():
     trusting = params.model_copy(
         update={"base_model": params.base_model.model_copy(update={"trust_remote_code": True})}
     )
-    assert [EngineOptions.of(some).trust_remote_code for some in (params, trusting)] == [False, True]
+    options = [EngineOptions.on_this_machine(**some.engine_options()) for some in (params, trusting)]
+    assert [one.trust_remote_code for one in options] == [False, True]
 
 
 def test_an_embedder_of_foreign_code_is_refused(tmp_path, marker):

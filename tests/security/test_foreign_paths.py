@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from convrec.config import load_params, parse_params
+from convrec.config import parse_params
 from convrec.errors import InputError
 from convrec.experiments.evaluate_models import evaluation_name
 from convrec.files.yaml import read_yaml
 from convrec.paths import inside, is_below
 from convrec.registry.versions import read_version
-from convrec.training.launch import is_launched, launch
+from convrec.training.launch import launch
 from convrec.versions.fetch import fetch
 
 HOSTILE = ["../x", "a/../../x", "/etc/passwd", "..", "..\\x", "", "a\0b"]
@@ -75,9 +75,7 @@ def test_addresses_with_secrets_are_refused(place, url):
 
 
 def test_a_launch_file_outside_configs_is_refused(tmp_path, monkeypatch):
-    section = load_params(Path("params.yaml")).sft
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("RANK", raising=False)
     for folder in ("configs", "data"):
         (tmp_path / folder).mkdir()
     for name in ("configs/own.yaml", "data/foreign.yaml"):
@@ -85,11 +83,10 @@ def test_a_launch_file_outside_configs_is_refused(tmp_path, monkeypatch):
     (tmp_path / "configs" / "link.yaml").symlink_to(tmp_path / "data" / "foreign.yaml")
     for name in ("data/foreign.yaml", "configs/link.yaml"):
         with pytest.raises(InputError, match=f"sft.launch = '{name}' leads out of configs/"):
-            launch("sft", section.model_copy(update={"launch": name}))
+            launch("sft", name, 2)
     launched: list[Any] = []
     monkeypatch.setattr("accelerate.commands.launch.launch_command", launched.append)
-    own = section.model_copy(update={"launch": "configs/own.yaml"})
-    assert is_launched(own) and launch("sft", own) == 0
+    assert launch("sft", "configs/own.yaml", 2) == 0
     assert [options.config_file for options in launched] == ["configs/own.yaml"]
 
 

@@ -12,7 +12,7 @@ from mlflow import MlflowClient
 
 from convrec import tracking
 from convrec.errors import InputError
-from convrec.versions import record as versions
+from convrec.tracking import versions
 from convrec.versions.restore import restore
 from convrec.versions.trust import check_contents, check_names
 from tests.files.test_yaml import BOMB

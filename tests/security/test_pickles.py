@@ -17,7 +17,7 @@ from convrec.data.catalog_files import read_rows
 from convrec.errors import InputError
 from convrec.models.folders import check_model
 from convrec.models.pretrained import load_model
-from convrec.serving.recommender import open_recommender
+from convrec.registry.recommenders import open_recommender
 from convrec.similarity.embedding import SentenceEmbedder
 from convrec.training.start import resolve_start
 from tests.registry.registered import SETTINGS
@@ -88,7 +88,7 @@ def test_a_model_with_pickled_weights_alone_is_refused(tmp_path, marker, name):
     with pytest.raises(InputError, match=r"lacks \*.safetensors"):
         check_model(folder, "--model")
     with pytest.raises(InputError, match=r"lacks \*.safetensors"):
-        resolve_start(str(folder), Path("models/sft"), 10)
+        resolve_start(str(folder), Path("models/sft"), 10, pytest.fail)
     assert not marker.exists()
 
 
@@ -190,9 +190,9 @@ def test_a_checkpoint_of_deepspeed_is_continued_in_the_project_s_own_folder_alon
             torch.save({}, tmp_path / folder / name)
         (tmp_path / folder / "trainer_state.json").write_text('{"global_step": 2}')
     with pytest.raises(InputError, match="DeepSpeed's checkpoints are pickles"):
-        resolve_start("elsewhere/checkpoint-2", Path("models/sft"), 10)
+        resolve_start("elsewhere/checkpoint-2", Path("models/sft"), 10, pytest.fail)
     (tmp_path / "checkpoints" / "link").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(InputError, match="DeepSpeed's checkpoints are pickles"):
-        resolve_start("checkpoints/link/checkpoint-2", Path("models/sft"), 10)
+        resolve_start("checkpoints/link/checkpoint-2", Path("models/sft"), 10, pytest.fail)
     own = "checkpoints/rank_grpo/x/checkpoint-2"
-    assert resolve_start(own, Path("models/sft"), 10).checkpoint == Path(own)
+    assert resolve_start(own, Path("models/sft"), 10, pytest.fail).checkpoint == Path(own)

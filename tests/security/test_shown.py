@@ -58,10 +58,9 @@ def test_names_are_checked_where_the_server_is_this_machine_s_alone(host, restri
         replies.append(client.get("/api/models").status_code)
         replies.append(client.get("/api/models", headers={"Host": f"evil.example:{port}"}).status_code)
 
-    monkeypatch.setattr(server, "load_models", lambda *_: MODELS)
     monkeypatch.setattr("uvicorn.Server.run", run)
     try:
-        server.serve(None, None, host, 0)
+        server.serve(lambda: MODELS, host, 0)
     except InputError:
         pytest.skip(f"{host} cannot be bound here")
     assert replies == [200, 421 if restricted else 200]

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from convrec.cli import main
 from convrec.data.conversations import messages_of
 from convrec.errors import InputError
-from convrec.serving.recommender import Abandoned, Recommendation, as_table, open_recommender
+from convrec.registry.recommenders import open_recommender
+from convrec.serving.recommender import Abandoned, Recommendation, as_table
 from convrec.serving.session import Session
 from tests.project import ROOT
 from tests.serving.recommending import CATALOG, SETTINGS, make_recommender, save_model

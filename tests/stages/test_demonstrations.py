@@ -3,11 +3,11 @@ import sys
 import pandas as pd
 import pytest
 
+from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_rows, truths
 from convrec.data.parsing import parse_list
 from convrec.errors import InputError
 from convrec.stages.demonstrations import choose_prompts
-from convrec.stages.files import read_catalog
 from tests.project import ROOT, SHRUNK, run_in, set_params
 
 PROMPTS = [{"prompt_id": str(n), "date": f"2022-{n:02d}-15"} for n in range(1, 11)]
@@ -36,7 +36,7 @@ def test_the_ground_truth_comes_first_in_training_demonstrations_alone(tmp_path)
     set_params(tmp_path, {**SHRUNK, "demonstrations": {"until": None, "ground_truth_first": True}})
     for stage in ("data", "demonstrations"):
         run_in(tmp_path, sys.executable, "-m", "convrec.cli", stage)
-    catalog = read_catalog(tmp_path / "data/processed/catalog.parquet")
+    catalog = Catalog.read(tmp_path / "data/processed/catalog.parquet")
     begin = {}
     for split in ("train", "validation"):
         liked = {}

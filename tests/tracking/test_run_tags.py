@@ -53,7 +53,7 @@ def test_what_runs_write_makes_no_work_tree_dirty(tmp_path, monkeypatch):
 
 def test_the_tags_of_a_run_tell_what_it_was_made_from(tmp_path):
     params, paths = load_params(ROOT / "params.yaml"), Paths(tmp_path)
-    assert tracking.run_tags(params, paths) == {
+    assert params.tags() | tracking.data_tags(paths) == {
         "profile": params.common.profile,
         "algorithm": f"rank_grpo:{params.rank_grpo.returns}",
         "base_model": params.base_model.name,
@@ -64,7 +64,7 @@ def test_the_tags_of_a_run_tell_what_it_was_made_from(tmp_path):
         paths.split(name).write_text(name)
     paths.catalog.write_text("catalog")
     digests = " ".join(hashlib.md5(name.encode()).hexdigest() for name in ("train", "validation", "test"))
-    tags = tracking.run_tags(params, paths)
+    tags = params.tags() | tracking.data_tags(paths)
     assert tags["data_version"] == hashlib.md5(digests.encode()).hexdigest()[:12]
     assert tags["catalog_version"] == hashlib.md5(b"catalog").hexdigest()[:12]
     paths.split("test").write_text("other")
@@ -79,7 +79,7 @@ def test_the_algorithm_is_named_as_in_comparisons():
         ({"returns": "log"}, "rank_grpo:log"),
     ):
         section = params.rank_grpo.model_copy(update=changes)
-        assert tracking.run_tags(params.model_copy(update={"rank_grpo": section}), Paths())["algorithm"] == name
+        assert params.model_copy(update={"rank_grpo": section}).tags()["algorithm"] == name
 
 
 def test_params_of_every_profile_fit_mlflow():

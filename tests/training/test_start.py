@@ -24,20 +24,20 @@ def _folder(root: Path, *names: str, step: int | None = None) -> Path:
 
 
 def test_the_stage_s_model_and_a_name_of_the_hub():
-    assert resolve_start("sft", SFT, 10) == Start(str(SFT))
-    assert resolve_start("Qwen/Qwen2.5-0.5B-Instruct", SFT, 10) == Start("Qwen/Qwen2.5-0.5B-Instruct")
+    assert resolve_start("sft", SFT, 10, pytest.fail) == Start(str(SFT))
+    assert resolve_start("Qwen/Qwen2.5-0.5B-Instruct", SFT, 10, pytest.fail) == Start("Qwen/Qwen2.5-0.5B-Instruct")
 
 
 def test_a_foreign_folder_starts_at_step_0_and_says_so(tmp_path, caplog):
     folder = _folder(tmp_path, "config.json", "tokenizer_config.json", "model.safetensors")
     with caplog.at_level("INFO"):
-        assert resolve_start(str(folder), SFT, 10) == Start(str(folder))
+        assert resolve_start(str(folder), SFT, 10, pytest.fail) == Start(str(folder))
     assert "no optimiser or schedule" in caplog.text
 
 
 def test_a_checkpoint_is_continued_with_the_sft_model_as_reference(tmp_path):
     folder = _folder(tmp_path, *COMPLETE, step=4)
-    assert resolve_start(str(folder), SFT, 10) == Start(str(SFT), folder)
+    assert resolve_start(str(folder), SFT, 10, pytest.fail) == Start(str(SFT), folder)
 
 
 @pytest.mark.parametrize("name", ["optimizer.pt", "model.safetensors"])
@@ -45,7 +45,7 @@ def test_a_checkpoint_with_a_file_cut_short_is_refused(tmp_path, name):
     folder = _folder(tmp_path, *COMPLETE, step=4)
     (folder / name).write_bytes((folder / name).read_bytes()[:-1])
     with pytest.raises(InputError, match=f"is damaged: {name} cannot be read: .*; name an older checkpoint"):
-        resolve_start(str(folder), SFT, 10)
+        resolve_start(str(folder), SFT, 10, pytest.fail)
 
 
 @pytest.mark.parametrize(
@@ -62,9 +62,9 @@ def test_a_checkpoint_with_a_file_cut_short_is_refused(tmp_path, name):
 )
 def test_a_folder_that_cannot_serve_is_refused(tmp_path, names, step, message):
     with pytest.raises(InputError, match=message):
-        resolve_start(str(_folder(tmp_path, *names, step=step)), SFT, 10)
+        resolve_start(str(_folder(tmp_path, *names, step=step)), SFT, 10, pytest.fail)
 
 
 def test_a_folder_that_does_not_exist_is_refused():
     with pytest.raises(InputError, match="no such folder"):
-        resolve_start("./nowhere", SFT, None)
+        resolve_start("./nowhere", SFT, None, pytest.fail)

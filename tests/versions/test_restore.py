@@ -20,7 +20,7 @@ from convrec import tracking
 from convrec.errors import InputError, Unavailable, outside_cause
 from convrec.files.yaml import read_yaml
 from convrec.paths import Paths
-from convrec.versions import record as versions
+from convrec.tracking import versions
 from convrec.versions.restore import restore
 
 GRAPH = f"""stages:

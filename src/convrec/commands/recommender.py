@@ -43,7 +43,8 @@ def add(commands: Any) -> None:
 
 
 def _recommend(options: argparse.Namespace) -> None:
-    from convrec.serving.recommender import as_json, as_table, open_recommender
+    from convrec.registry.recommenders import open_recommender
+    from convrec.serving.recommender import as_json, as_table
 
     said = _read_stdin() if options.conversation == "-" else options.conversation
     recommender = open_recommender(options.model)
@@ -59,7 +60,7 @@ def _read_stdin() -> str:
 
 
 def _chat(options: argparse.Namespace) -> None:
-    from convrec.serving.recommender import open_recommender
+    from convrec.registry.recommenders import open_recommender
     from convrec.serving.session import Session
 
     try:
@@ -77,6 +78,7 @@ def _chat(options: argparse.Namespace) -> None:
 
 
 def _app(options: argparse.Namespace) -> None:
+    from convrec.registry.recommenders import load_models
     from convrec.serving.app.server import serve
 
-    serve(options.model, options.challenger, options.host, options.port)
+    serve(lambda: load_models(options.model, options.challenger), options.host, options.port)

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from convrec.commands import add_command, data, evaluate
-from convrec.config import load_params
+from convrec.config import Training, load_params
 from convrec.errors import InputError, Stopped
 from convrec.files.yaml import read_yaml
 from convrec.paths import Paths
-from convrec.training.launch import end_processes, is_launched, is_main_process, launch
+from convrec.training.launch import end_processes, is_main_process, launch
 from convrec.workspaces import hold_stage
 
 STAGES = ("data", "demonstrations", "base_model", "sft", "rank_grpo", "evaluate", "report")
@@ -37,8 +37,8 @@ def run(options: argparse.Namespace) -> int | None:
         _check_inputs(stage)
         hold_stage(stage)
     section = getattr(params, stage)
-    if is_launched(section):
-        return launch(stage, section)
+    if isinstance(section, Training) and section.launch is not None and "RANK" not in os.environ:
+        return launch(stage, section.launch, section.num_processes)
     signal.signal(signal.SIGTERM, _stop)  # so that the record is closed; trainings write a checkpoint first
     work, paths = importlib.import_module(f"convrec.stages.{stage}").run, Paths()
     if not is_main_process():
@@ -47,10 +47,10 @@ def run(options: argparse.Namespace) -> int | None:
         work(params, paths, SilentRun())
         end_processes()
         return None
-    from convrec.tracking import run_tags, stage_run
+    from convrec.tracking import data_tags, stage_run
 
     values = {"common": params.common.model_dump(), stage: section.model_dump()}
-    with stage_run(stage, values, run_tags(params, paths), paths.run_id(stage)) as record:
+    with stage_run(stage, values, params.tags() | data_tags(paths), paths.run_id(stage)) as record:
         work(params, paths, record)
         end_processes()
     return None

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -212,6 +213,11 @@ class Catalog:
                 "metadata": [json.dumps(item.metadata, ensure_ascii=False) for item in self.items],
             }
         )
+
+    @classmethod
+    def read(cls, path: Path) -> "Catalog":
+        """Return the catalog of a canonical Parquet file."""
+        return cls.from_frame(pd.read_parquet(path))
 
     @classmethod
     def from_frame(cls, frame: pd.DataFrame) -> "Catalog":

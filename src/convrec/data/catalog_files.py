@@ -10,8 +10,9 @@ from convrec.data.catalog import Catalog, build_catalog
 from convrec.data.json_keys import repeated_key
 from convrec.data.parquet import MAX_ITEMS, parquet_rows
 from convrec.data.quarantine import Quarantine
-from convrec.data.titles import is_clean, title_and_year
+from convrec.data.titles import title_and_year
 from convrec.errors import InputError
+from convrec.text import is_clean
 
 
 class _PlainUnpickler(pickle._Unpickler):  # the other one, in C, takes as much memory as a damaged byte asks for

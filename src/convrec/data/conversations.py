@@ -116,6 +116,14 @@ def distinct_prompts(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(first.values())
 
 
+def read_prompts(path: Path, limit: int | None = None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the rows of the first `limit` distinct prompts of a file (all of them for None), and these prompts."""
+    rows = read_rows(path)
+    prompts = distinct_prompts(rows)[:limit]
+    kept = {row["prompt_id"] for row in prompts}
+    return [row for row in rows if row["prompt_id"] in kept], prompts
+
+
 def require_filled(splits: dict[str, pd.DataFrame], remedy: str) -> dict[str, pd.DataFrame]:
     """Return the splits with fresh indices. Raises `InputError`, with the remedy, on an empty one."""
     for name, rows in splits.items():

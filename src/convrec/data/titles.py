@@ -8,6 +8,8 @@ from typing import Literal
 
 import regex
 
+from convrec.text import is_clean
+
 LONGEST_TITLE = 1000  # characters of a title; a longer one is not used
 YEARS = range(1000, 2101)  # the years that an item can have
 WRITTEN_YEARS = range(1870, 2101)  # the numbers of four digits in free text that are read as a year
@@ -206,12 +208,3 @@ def _usable_year(year: object) -> int | None:
     if number not in YEARS or number != value:
         raise ValueError(f"year is not from {YEARS[0]} to {YEARS[-1]}")
     return number
-
-
-def is_clean(text: str) -> bool:
-    """Tell whether a text can be written to any file: without NUL, and without half of a surrogate pair."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # JSON can write halves
-        return False
-    return "\0" not in text

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from convrec.config import Params
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import distinct_prompts
 from convrec.data.parsing import format_list
@@ -53,11 +52,9 @@ class Options:
     seed: int
 
     @classmethod
-    def of(cls, params: Params) -> "Options":
-        """Return the options that the parameters give."""
-        common, embedder = params.common, params.demonstrations.embedder.model_dump()
-        make = partial(make_embedder, **embedder, device=pick_device(common.device))
-        return cls(common.list_length, max(common.cutoffs), make, common.seed)
+    def of(cls, size: int, cutoffs: Sequence[int], embedder: Mapping[str, Any], device: str, seed: int) -> "Options":
+        """Return the options; `embedder` holds the arguments of `make_embedder`, the widest cutoff decides."""
+        return cls(size, max(cutoffs), partial(make_embedder, **embedder, device=pick_device(device)), seed)
 
 
 class Scorer(NamedTuple):

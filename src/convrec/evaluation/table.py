@@ -8,8 +8,8 @@ from rich.table import Table
 
 from convrec.errors import InputError
 from convrec.evaluation.systems import settings_words, system_names, system_pair
+from convrec.files.results import read_json
 from convrec.paths import Paths
-from convrec.stages.files import read_json
 
 MAX_CUTOFFS = 3  # the widest so many are shown: the table fits 80 columns
 

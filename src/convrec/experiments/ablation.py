@@ -10,17 +10,19 @@ from rich.console import Console
 from rich.table import Table
 
 from convrec.config import Params, parse_params
+from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_rows
+from convrec.demonstrations.columns import STEP_COLUMNS
 from convrec.errors import InputError
 from convrec.evaluation.comparison import KEYS, mean_interval, paired_interval
 from convrec.evaluation.scoring import mean_scores, score_lists
 from convrec.experiments.compare import SCORES, keep_scores, model_scores
+from convrec.files.results import write_json
 from convrec.generation.lists import EngineOptions
 from convrec.models.export import export_model
 from convrec.paths import Paths
-from convrec.stages.files import STEP_COLUMNS, read_catalog, write_json
 from convrec.stages.sft import learn
-from convrec.tracking import Run, group_run, run_tags, stage_run
+from convrec.tracking import Run, data_tags, group_run, stage_run
 from convrec.training.checkpoints import training_folder
 
 logger = logging.getLogger(__name__)
@@ -70,7 +72,7 @@ def _train(name: str, params: Params, paths: Paths, frame: Rows, measured: dict[
         return folder
     logger.info("%s, seed %d: in %s", name, params.common.seed, folder)
     values = {"common": params.common.model_dump(), "sft": params.sft.model_dump()}
-    tags = {**run_tags(params, paths), "demonstrations": name, "stage": "sft"}
+    tags = {**params.tags(), **data_tags(paths), "demonstrations": name, "stage": "sft"}
     run_name = f"SFT on {name} seed {params.common.seed}"
     with stage_run(run_name, values, tags, folder / "run.json", parent.run_id) as record:
         rows = [row for row in frame if row["teacher"] and not row["held_out"]]  # the same prompts for all variants
@@ -91,7 +93,7 @@ def _train_seeds(
     name: str, runs: list[Params], paths: Paths, frame: Rows, measured: dict[str, Rows], parent: Run
 ) -> list[Path]:
     """Train and score one variant with every seed, nested under a run of its own; return the folders by seed."""
-    tags = {key: value for key, value in run_tags(runs[0], paths).items() if key != "seed"}
+    tags = {key: value for key, value in (runs[0].tags() | data_tags(paths)).items() if key != "seed"}
     tags |= {"demonstrations": name, "stage": "variant"}
     with group_run(f"SFT on {name}", tags, {"sft": runs[0].sft.model_dump()}, parent.run_id) as record:
         return [_train(name, run, paths, frame, measured, record) for run in runs]
@@ -99,7 +101,7 @@ def _train_seeds(
 
 def _list_scores(name: str, params: Params, paths: Paths, measured: dict[str, Rows]) -> dict[str, pd.DataFrame]:
     """Return the scores of the demonstrations themselves, by the prompts that they are measured on."""
-    catalog, common = read_catalog(paths.catalog), params.common
+    catalog, common = Catalog.read(paths.catalog), params.common
     texts = {
         row["prompt_id"]: row[STEP_COLUMNS[VARIANTS[name]]]
         for split in ("train", "validation")
@@ -129,7 +131,7 @@ def ablate(params: Params, paths: Paths, num_seeds: int) -> Path:
     for path, stage in ((paths.model("base"), "base_model"), (paths.demonstration("train"), "demonstrations")):
         if not path.exists():
             raise InputError(f"{path}: not made yet; run `dvc repro {stage}` first")
-    EngineOptions.of(params)  # an engine that is not installed is to be known before the trainings
+    EngineOptions.on_this_machine(**params.engine_options())  # a missing engine stops this before the trainings
     raw = params.model_dump()
     raw["sft"] |= params.sft.in_one_process()
     runs = []
@@ -139,7 +141,7 @@ def ablate(params: Params, paths: Paths, num_seeds: int) -> Path:
     frame = read_rows(paths.demonstration("train"))
     measured = _measured(paths, frame)
     metric, samples = f"ndcg_at_{max(params.common.cutoffs)}", params.evaluate.bootstrap_samples
-    tags = {**run_tags(params, paths), "stage": "ablate-demonstrations"}
+    tags = {**params.tags(), **data_tags(paths), "stage": "ablate-demonstrations"}
     with group_run("ablate-demonstrations", tags, {"ablation": {"seeds": num_seeds}}) as record:
         folders = {name: _train_seeds(name, runs, paths, frame, measured, record) for name in VARIANTS}
         groups = {group: {"rows": len(rows)} for group, rows in measured.items()}

@@ -18,13 +18,13 @@ from convrec.evaluation.page import LINES, curve, figure, metric_label, render_p
 from convrec.evaluation.scoring import mean_scores
 from convrec.experiments.evaluate_models import answers
 from convrec.files.atomic import replaced, write_text
+from convrec.files.results import write_json
 from convrec.generation.lists import EngineOptions, Settings
 from convrec.models.export import export_model
 from convrec.models.pretrained import load_tokenizer
 from convrec.paths import Paths
-from convrec.stages.files import write_json
 from convrec.stages.rank_grpo import align
-from convrec.tracking import Run, group_run, run_tags, stage_run
+from convrec.tracking import Run, data_tags, group_run, stage_run
 from convrec.training.callbacks import read_history
 from convrec.training.checkpoints import last_checkpoint, training_folder
 from convrec.training.start import Start
@@ -71,7 +71,7 @@ def model_scores(
     model: Path, rows: list[dict[str, Any]], params: Params, paths: Paths, constrained: bool = False
 ) -> pd.DataFrame:
     """Return the scores of a model's greedy lists for every one of the rows."""
-    return answers(model, Settings.of(params), rows, params, paths, constrained).scores
+    return answers(model, Settings(**params.list_settings()), rows, params, paths, constrained).scores
 
 
 def keep_scores(scores: pd.DataFrame, folder: Path) -> None:
@@ -97,7 +97,7 @@ def _run(name: str, params: Params, paths: Paths, parent: Run) -> Path:
         return folder
     logger.info("%s, seed %d: in %s", name, params.common.seed, folder)
     values = {"common": params.common.model_dump(), "rank_grpo": params.rank_grpo.model_dump()}
-    tags = {**run_tags(params, paths), "algorithm": name, "stage": "rank_grpo"}
+    tags = {**params.tags(), **data_tags(paths), "algorithm": name, "stage": "rank_grpo"}
     run_name = f"{name} seed {params.common.seed}"
     with stage_run(run_name, values, tags, folder / "run.json", parent.run_id) as record:
         checkpoint = align(params, paths, Start(str(paths.model("sft"))), folder, record)
@@ -114,7 +114,7 @@ def _run(name: str, params: Params, paths: Paths, parent: Run) -> Path:
 
 def _run_seeds(name: str, runs: Sequence[Params], paths: Paths, parent: Run) -> list[Path]:
     """Train and score one variant with every seed, nested under a run of its own; return the folders by seed."""
-    shared = {key: value for key, value in run_tags(runs[0], paths).items() if key != "seed"}
+    shared = {key: value for key, value in (runs[0].tags() | data_tags(paths)).items() if key != "seed"}
     tags = {**shared, "algorithm": name, "stage": "algorithm"}
     with group_run(name, tags, {"rank_grpo": runs[0].rank_grpo.model_dump()}, parent.run_id) as record:
         folders = [_run(name, run, paths, record) for run in runs]
@@ -170,8 +170,8 @@ def compare(params: Params, paths: Paths, names: Sequence[str], num_seeds: int, 
                   for name in dict.fromkeys(names)}  # fmt: skip
     if not paths.model("sft").is_dir():
         raise InputError(f"{paths.model('sft')}: no SFT model yet; run `dvc repro sft` first")
-    EngineOptions.of(params)  # an engine that is not installed is to be known before the trainings
-    tags = {**run_tags(params, paths), "algorithm": ",".join(everything), "stage": "compare"}
+    EngineOptions.on_this_machine(**params.engine_options())  # a missing engine stops this before the trainings
+    tags = {**params.tags(), **data_tags(paths), "algorithm": ",".join(everything), "stage": "compare"}
     with group_run("compare", tags, {"compare": {"seeds": num_seeds, "steps": num_steps}}) as record:
         folders = {name: _run_seeds(name, runs, paths, record) for name, runs in everything.items()}
         metric = f"ndcg_at_{max(params.common.cutoffs)}"

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from convrec.config import Params
+from convrec.data.conversations import read_prompts
 from convrec.errors import InputError
 from convrec.evaluation.page import metric_label
 from convrec.experiments.evaluate_models import (
@@ -19,15 +20,14 @@ from convrec.experiments.evaluate_models import (
     flat_metrics,
     interval_metrics,
     record_data,
-    require_data,
     shown,
 )
 from convrec.files.fingerprint import fingerprint
+from convrec.files.results import write_json, write_plot
 from convrec.generation.lists import EngineOptions, Settings
 from convrec.models.folders import check_model, has_weights, model_files
 from convrec.paths import Paths
-from convrec.stages.files import read_split_rows, write_json, write_plot
-from convrec.tracking import run_tags, stage_run
+from convrec.tracking import data_tags, stage_run
 from convrec.training.checkpoints import chosen_step, complete_checkpoints
 
 logger = logging.getLogger(__name__)
@@ -45,10 +45,12 @@ def _training_folder(stage: str, params: Params, paths: Paths) -> Path:
 
             return sft.checkpoint_folder(params, paths)
         if stage == "rank_grpo":
+            from convrec.registry.versions import download_checkpoint  # noqa: PLC0415
             from convrec.stages import rank_grpo  # noqa: PLC0415  (15 s to import)
             from convrec.training.start import resolve_start  # noqa: PLC0415
 
-            start = resolve_start(params.rank_grpo.start, paths.model("sft"), params.rank_grpo.num_steps)
+            config = params.rank_grpo
+            start = resolve_start(config.start, paths.model("sft"), config.num_steps, download_checkpoint)
             return rank_grpo.checkpoint_folder(params, paths, start)
     except FileNotFoundError as error:
         raise InputError(f"{error.filename}: not made yet; run `dvc repro {stage}` first") from None
@@ -74,7 +76,7 @@ def _context(params: Params, paths: Paths, split: str) -> str:
     """Return what stands for all that a checkpoint's scores depend on beside its weights."""
     code = sorted(file for name in _CODE for file in (_PACKAGE / name).rglob("*.py"))
     parameters = {
-        "settings": asdict(Settings.of(params)),
+        "settings": asdict(Settings(**params.list_settings())),
         "cutoffs": params.common.cutoffs,
         "seed": params.common.seed,
         "constrained": params.rank_grpo.constrained,
@@ -112,15 +114,15 @@ def evaluate_checkpoints(
     `evaluations/checkpoints.json`, flat to `checkpoints.csv`, and to an MLflow run by step. Raises `InputError` before
     any generation where data, engine or checkpoints are missing.
     """
-    require_data(paths, split)
-    EngineOptions.of(params)
+    paths.require_split(split)
+    EngineOptions.on_this_machine(**params.engine_options())
     folders = {stage: _training_folder(stage, params, paths) for stage in dict.fromkeys(stages)}
     context = _context(params, paths, split)
     trust = params.base_model.trust_remote_code
     kept = {stage: _kept(stage, folder, context, trust) for stage, folder in folders.items()}
-    rows, prompts = read_split_rows(params, paths, split)
+    rows, prompts = read_prompts(paths.split(split), params.evaluate.max_prompts)
     values = {"common": params.common.model_dump(), "evaluate": params.evaluate.model_dump(), "every": every}
-    tags = {**run_tags(params, paths), "stage": "evaluate", "split": split, "stages": ",".join(folders)}
+    tags = {**params.tags(), **data_tags(paths), "stage": "evaluate", "split": split, "stages": ",".join(folders)}
     target = paths.evaluations / "checkpoints.json"
     result: dict[str, Any] = {"split": split, "n_rows": len(rows), "n_prompts": len(prompts)}
     result |= {"kept": {}, "checkpoints": []}
@@ -176,7 +178,7 @@ def _evaluate(
         logger.info("%s step %d: evaluated before", stage, step)
         return
     constrained = stage == "rank_grpo" and params.rank_grpo.constrained
-    found = answers(checkpoint, Settings.of(params), rows, params, paths, constrained)
+    found = answers(checkpoint, Settings(**params.list_settings()), rows, params, paths, constrained)
     metrics = interval_metrics(found.scores, params)
     write_json(file, {"context": context, "stage": stage, "step": step, "metrics": metrics})
 

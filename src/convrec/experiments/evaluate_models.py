@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 from rich import box
@@ -13,15 +13,17 @@ from rich.console import Console
 from rich.table import Table
 
 from convrec.config import Params, parse_params
-from convrec.data.conversations import distinct_prompts, write_rows
-from convrec.errors import InputError
+from convrec.data.catalog import Catalog
+from convrec.data.conversations import read_prompts, write_rows
 from convrec.evaluation.comparison import mean_interval
+from convrec.evaluation.model_scores import ScoredLists, score_model
 from convrec.evaluation.page import metric_label
-from convrec.evaluation.scoring import mean_scores, score_lists
-from convrec.generation.lists import EngineOptions, Settings, model_lists
+from convrec.evaluation.scoring import mean_scores
+from convrec.files.results import write_json
+from convrec.generation.lists import EngineOptions, Settings
 from convrec.models.folders import check_model, find_model
 from convrec.paths import Paths
-from convrec.stages.files import read_catalog, read_split_rows, write_json
+from convrec.registry.versions import download_version
 from convrec.tracking import Run, data_tags, file_md5, stage_run
 
 logger = logging.getLogger(__name__)
@@ -29,24 +31,13 @@ logger = logging.getLogger(__name__)
 Rows = list[dict[str, Any]]
 
 
-class Answers(NamedTuple):
-    """A model's lists by prompt_id, their scores row by row, and the share of the prompts that were cut."""
-
-    texts: dict[str, str]
-    scores: pd.DataFrame
-    truncated_share: float
-
-
 def answers(
     model: Path, settings: Settings, rows: Rows, params: Params, paths: Paths, constrained: bool = False
-) -> Answers:
+) -> ScoredLists:
     """Return a model's greedy lists for the prompts of these rows, and their scores."""
-    common, catalog = params.common, read_catalog(paths.catalog)
-    prompts = distinct_prompts(rows)
-    lists = model_lists(model, prompts, settings, EngineOptions.of(params), catalog if constrained else None)
-    texts = dict(zip((row["prompt_id"] for row in prompts), lists.texts, strict=True))
-    scores = score_lists(texts, rows, catalog, common.list_length, common.cutoffs)
-    return Answers(texts, scores, lists.truncated_share)
+    engine, catalog = EngineOptions.on_this_machine(**params.engine_options()), Catalog.read(paths.catalog)
+    size, cutoffs = params.common.list_length, params.common.cutoffs
+    return score_model(model, settings, engine, rows, catalog, cutoffs, size, constrained)
 
 
 def interval_metrics(scores: pd.DataFrame, params: Params) -> dict[str, dict[str, float]]:
@@ -65,13 +56,6 @@ def flat_metrics(metrics: dict[str, dict[str, float]], prefix: str = "") -> dict
     }
 
 
-def require_data(paths: Paths, split: str) -> None:
-    """Raise `InputError` where the split or the catalog is not made yet."""
-    for path in (paths.split(split), paths.catalog):
-        if not path.is_file():
-            raise InputError(f"{path}: no data yet; run `dvc repro data` first")
-
-
 def with_options(params: Params, max_prompts: int | None, engine: str | None) -> Params:
     """Return the parameters with what the command line gives instead of `evaluate.max_prompts` and `.engine`."""
     raw = params.model_dump()
@@ -83,9 +67,7 @@ def with_options(params: Params, max_prompts: int | None, engine: str | None) ->
 def _locate(name: str, params: Params) -> tuple[Path, Settings]:
     """Return a model's folder and the settings it answers under: a registered version has its own."""
     if not name.startswith("models:/"):
-        return find_model(name, "--model", params.base_model.trust_remote_code), Settings.of(params)
-    from convrec.registry.versions import download_version  # noqa: PLC0415  (imports this module)
-
+        return find_model(name, "--model", params.base_model.trust_remote_code), Settings(**params.list_settings())
     version = download_version(name)
     check_model(version.checkpoint, f"--model {name}", params.base_model.trust_remote_code)
     return version.checkpoint, version.settings
@@ -101,8 +83,8 @@ def evaluate_models(
     and figures are kept in `evaluations/NAME/`, and each model gets an MLflow run. Raises `InputError` before any
     generation where data, engine or one of the models is missing.
     """
-    require_data(paths, split)
-    EngineOptions.of(params)
+    paths.require_split(split)
+    EngineOptions.on_this_machine(**params.engine_options())
     found = {name: _locate(name, params) for name in dict.fromkeys(names)}
     return [_evaluate(name, *where, params, paths, split, constrained) for name, where in found.items()]
 
@@ -110,7 +92,7 @@ def evaluate_models(
 def _evaluate(
     name: str, folder: Path, settings: Settings, params: Params, paths: Paths, split: str, constrained: bool
 ) -> dict[str, Any]:
-    rows, prompts = read_split_rows(params, paths, split)
+    rows, prompts = read_prompts(paths.split(split), params.evaluate.max_prompts)
     target = paths.evaluations / evaluation_name(name, split, params.evaluate.max_prompts, constrained)
     values = {"common": params.common.model_dump(), "evaluate": params.evaluate.model_dump(), "model": asdict(settings)}
     digests = " ".join(file_md5(path) for path in sorted(folder.glob("*.safetensors")))

@@ -12,8 +12,8 @@ from ruamel.yaml.composer import Composer
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
 
-from convrec.data.titles import is_clean
 from convrec.errors import InputError
+from convrec.text import is_clean
 
 MAX_BYTES = 2_000_000
 MAX_NODES = 100_000  # values and keys, each alias counted as what it stands for

@@ -8,7 +8,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from convrec.config import Params
 from convrec.data.catalog import Catalog
 from convrec.errors import InputError
 from convrec.files.fingerprint import fingerprint
@@ -40,20 +39,6 @@ class Settings:
     items: str = "items"  # what is recommended, for those who ask: movies, books
     recommend_seen: bool = False  # whether lists may hold what the conversation names
 
-    @classmethod
-    def of(cls, params: Params) -> "Settings":
-        """Return the settings that the parameters give."""
-        common = params.common
-        return cls(
-            common.prompt_instruction,
-            common.list_length,
-            params.evaluate.max_completion_length,
-            common.repetition_penalty,
-            common.max_prompt_length,
-            common.domain.items,
-            common.recommend_seen,
-        )
-
     def prompts(self, tokenizer: Any) -> PromptBuilder:
         """Return what makes the prompts of a model with this tokenizer."""
         return PromptBuilder(tokenizer, self.instruction, self.list_length, self.max_prompt_length)
@@ -78,19 +63,16 @@ class EngineOptions:
     trust_remote_code: bool = False  # run what code lies beside a model's weights
 
     @classmethod
-    def of(cls, params: Params) -> "EngineOptions":
-        """Return what the parameters give. Raises `InputError` where the engine is not installed."""
-        config = params.evaluate
-        if config.engine == "vllm":
-            require_vllm(config.vllm_tensor_parallel_size)
-        return cls(
-            config.engine,
-            pick_device(params.common.device),
-            config.batch_size,
-            config.vllm_tensor_parallel_size,
-            config.vllm_gpu_memory_utilization,
-            params.base_model.trust_remote_code,
-        )
+    def on_this_machine(
+        cls, engine: Literal["transformers", "vllm"], device: str, tensor_parallel_size: int, **options: Any
+    ) -> "EngineOptions":
+        """Return the options with the device that `device` names here (`auto`: the best there is).
+
+        Raises `InputError` where the engine is not installed.
+        """
+        if engine == "vllm":
+            require_vllm(tensor_parallel_size)
+        return cls(engine, pick_device(device), tensor_parallel_size=tensor_parallel_size, **options)
 
 
 def load_engine(

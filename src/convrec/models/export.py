@@ -5,19 +5,16 @@ from typing import Any
 
 from peft import LoraConfig, PeftModel
 
-from convrec.config import Lora
 from convrec.models.finite import check_weights
 from convrec.models.pretrained import load_model
 
 
-def lora_config(lora: Lora | None) -> LoraConfig | None:
-    """Return PEFT's configuration of adapters on every linear layer but the head, or None."""
-    if lora is None:
-        return None
+def lora_config(rank: int, alpha: int, dropout: float) -> LoraConfig:
+    """Return PEFT's configuration of adapters on every linear layer but the head."""
     return LoraConfig(
-        r=lora.rank,
-        lora_alpha=lora.alpha,
-        lora_dropout=lora.dropout,
+        r=rank,
+        lora_alpha=alpha,
+        lora_dropout=dropout,
         target_modules="all-linear",
         task_type="CAUSAL_LM",
     )

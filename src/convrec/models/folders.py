@@ -41,7 +41,7 @@ def _locate(name: str, what: str) -> Path:
         by_path = folder.is_absolute() or name.startswith(".") or name.count("/") > 1
         if by_path or (folder.parent != Path() and folder.parent.is_dir()):
             raise InputError(f"{what}: no such folder; give a model's folder, a name of the hub, or models:/NAME@ALIAS")
-        from convrec.versions.fetch import cached_model  # noqa: PLC0415  (asks the hub)
+        from convrec.models.hub import cached_model  # noqa: PLC0415  (asks the hub)
 
         folder = cached_model(name, [*_PATTERNS, "*.model"])
     return folder

@@ -11,21 +11,21 @@ import pandas as pd
 
 from convrec.config import Params
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import distinct_prompts, read_rows
+from convrec.data.conversations import distinct_prompts, read_prompts, read_rows
 from convrec.errors import InputError
 from convrec.evaluation.baselines import NEEDS, Options, baseline_lists
 from convrec.evaluation.beyond_accuracy import coverage, mentions, recommended
 from convrec.evaluation.comparison import paired_interval
+from convrec.evaluation.model_scores import score_model
 from convrec.evaluation.scoring import mean_scores, score_lists
 from convrec.evaluation.slices import slice_rows
 from convrec.evaluation.systems import BASELINES
-from convrec.experiments.evaluate_models import answers, require_data
+from convrec.generation.lists import EngineOptions
 from convrec.paths import Paths
 from convrec.registry.gates import LATENCY, Comparison, Side, SliceChange
 from convrec.registry.policy import POLICY_FILE, Baselines, Policy, resolve_metric
 from convrec.registry.versions import RegisteredModel
 from convrec.serving.recommender import Recommender
-from convrec.stages.files import read_catalog, read_test_rows
 from convrec.tracking import file_md5
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ def present_data(paths: Paths) -> dict[str, str]:
     """Return the MD5 of what a comparison reads. Raises `InputError` where the data is not made yet."""
     splits = ("test", "train", "validation")
     for split in splits:
-        require_data(paths, split)
+        paths.require_split(split)
     return {**{split: file_md5(paths.split(split)) for split in splits}, "catalog": file_md5(paths.catalog)}
 
 
@@ -81,15 +81,19 @@ def compare(
     Lists that were written before are taken from their journal. The latency is that of one conversation at a time.
     """
     data, settings = present_data(paths), comparison_settings(params, policy)
-    rows, prompts = read_test_rows(params, paths)
-    catalog, train = read_catalog(paths.catalog), read_rows(paths.split("train"))
+    rows, prompts = read_prompts(paths.split("test"), params.evaluate.max_prompts)
+    catalog, train = Catalog.read(paths.catalog), read_rows(paths.split("train"))
     baselines = _baseline_scores(policy.baselines, train, read_rows(paths.split("validation")), rows, catalog, params)
+    common, engine = params.common, EngineOptions.on_this_machine(**params.engine_options())
     sides = [challenger] if champion is None else [challenger, champion]
     tables: list[pd.DataFrame] = []
     means: list[dict[str, float]] = []
     for side in sides:
         logger.info("version %s answers %d test prompts", side.version, len(prompts))
-        found = answers(side.model.checkpoint, side.model.settings, rows, params, paths, policy.lists == "constrained")
+        found = score_model(
+            side.model.checkpoint, side.model.settings, engine, rows, catalog, common.cutoffs, common.list_length,
+            policy.lists == "constrained",
+        )  # fmt: skip
         tables.append(found.scores)
         means.append({**mean_scores(found.scores), "coverage": _coverage(found.texts, prompts, catalog, params)})
     if settings["latency"]:
@@ -121,7 +125,8 @@ def _baseline_scores(
     size, prompts = params.common.list_length, distinct_prompts(rows)
     names = BASELINES if "all" in rule.names else [name for name in BASELINES if name in rule.names]
     found: dict[str, pd.DataFrame] = {}
-    for name, made in baseline_lists(names, train, validation, prompts, catalog, Options.of(params)).items():
+    options = Options.of(**params.baseline_options())
+    for name, made in baseline_lists(names, train, validation, prompts, catalog, options).items():
         if made is None:
             if name not in rule.names:
                 continue

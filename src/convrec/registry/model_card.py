@@ -11,10 +11,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from convrec.config import Params
 from convrec.evaluation.systems import CONSTRAINED, system_names
+from convrec.files.results import read_json
 from convrec.paths import Paths
-from convrec.stages.files import read_json
 from convrec.tracking import COMMIT_TAG, file_md5, git_state
-from convrec.versions.record import digest, read_versions
+from convrec.tracking.versions import digest, read_versions
 
 MAX_DESCRIPTION = 5000  # characters that the registry keeps of a version's description
 CHECKPOINT_TAG = "checkpoint.md5"

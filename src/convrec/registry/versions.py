@@ -165,7 +165,7 @@ def register(params: Params, paths: Paths, parent_run: str | None, stage: str = 
             name="recommender",
             python_model=str(_PACKAGE / "serving" / "pyfunc_model.py"),
             artifacts={name: str(path) for name, path in files.items()},
-            model_config=asdict(Settings.of(params)),
+            model_config=asdict(Settings(**params.list_settings())),
             code_paths=[str(_PACKAGE)],
             signature=model_signature(),
             pip_requirements=[f"{name}=={version(name).split('+')[0]}" for name in packages],

@@ -11,23 +11,20 @@ from typing import Any
 
 import torch
 
-from convrec.config import load_params
 from convrec.data.catalog import Catalog, Item
 from convrec.data.conversations import ROLES, messages_of, usable_role
 from convrec.data.mentions import Mentions
 from convrec.data.parquet import MAX_ITEMS, parquet_frame
-from convrec.data.titles import is_clean, line, title_and_year
+from convrec.data.titles import line, title_and_year
 from convrec.errors import InputError
 from convrec.generation.constraint import ListRequest
 from convrec.generation.engine import TransformersEngine, token_ids
 from convrec.generation.line_tokens import generation_prompt, tokenize_lines
 from convrec.generation.lists import Settings, catalog_trie
 from convrec.hardware.device import pick_device
-from convrec.models.folders import check_model
 from convrec.models.pretrained import load_model, load_tokenizer
-from convrec.paths import Paths
 from convrec.rl.segmentation import newline_counts, segment_ranks
-from convrec.text import plain
+from convrec.text import is_clean, plain
 
 logger = logging.getLogger(__name__)
 
@@ -277,29 +274,6 @@ def as_table(answer: Sequence[Recommendation]) -> str:
 def as_json(answer: Sequence[Recommendation]) -> str:
     """Return a list as a JSON array of objects."""
     return json.dumps([asdict(r) for r in answer], ensure_ascii=False, indent=1)
-
-
-def open_recommender(name: str) -> Recommender:
-    """Return the recommender of a registered version, or of a model's folder with the project's catalog and parameters.
-
-    A version is `models:/NAME@ALIAS`, `models:/NAME/VERSION` or the folder that it was downloaded to. Raises
-    `InputError` where there is none, or the folder holds no model.
-    """
-    folder = Path(name)
-    if name.startswith("models:/") or (folder / "MLmodel").is_file():
-        from convrec.registry.versions import download_version, read_version  # noqa: PLC0415  (imports mlflow)
-
-        version = download_version(name) if name.startswith("models:/") else read_version(folder, name)
-        check_model(version.checkpoint, f"--model {name}")
-        return Recommender.load(version.checkpoint, version.catalog, version.settings)
-    if not (folder / "config.json").is_file():
-        raise InputError(f"--model {name}: not a model's folder; give one with config.json, or models:/NAME@ALIAS")
-    params, catalog = load_params(), Paths().catalog
-    check_model(folder, f"--model {name}", params.base_model.trust_remote_code)
-    if not catalog.is_file():
-        raise InputError(f"{catalog}: a model's folder needs the project's catalog; run `dvc repro data` first")
-    common, trust = params.common, params.base_model.trust_remote_code
-    return Recommender.load(folder, catalog, Settings.of(params), common.device, trust)
 
 
 def messages_from(value: Any, place: int = 1) -> Messages:

@@ -7,13 +7,14 @@ import numpy as np
 from datasets import Dataset
 
 from convrec.config import BaseModelStage, Params
+from convrec.data.catalog import Catalog
 from convrec.data.conversations import build_prompt, distinct_prompts, read_rows
+from convrec.files.results import write_json, write_plot
 from convrec.generation.list_lengths import check_length, require_length
 from convrec.generation.lists import catalog_trie
 from convrec.models.export import export_model, write_model
 from convrec.models.pretrained import load_model, load_tokenizer
 from convrec.paths import Paths
-from convrec.stages.files import read_catalog, write_json, write_plot
 from convrec.tracking import Run
 from convrec.training.callbacks import HistoryCallback, read_history
 from convrec.training.checkpoints import mark_finished, training_folder
@@ -30,7 +31,7 @@ def _make_embedded(params: Params, paths: Paths, record: Run) -> None:
         build_prompt(row["messages"], common.prompt_instruction, common.list_length)
         for row in distinct_prompts(read_rows(paths.split("train")))
     ]
-    catalog = read_catalog(paths.catalog)
+    catalog = Catalog.read(paths.catalog)
     cards = catalog_cards(catalog)
     tokenizer = train_tokenizer([p[0]["content"] for p in prompts] + cards, catalog.items, config.vocab_size)
     sizes = config.model_dump(
@@ -101,7 +102,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         _make_embedded(params, paths, record)
     else:
         _copy_pretrained(params.base_model, paths)
-    trust, catalog = params.base_model.trust_remote_code, read_catalog(paths.catalog)
+    trust, catalog = params.base_model.trust_remote_code, Catalog.read(paths.catalog)
     tokenizer = load_tokenizer(paths.model("base"), trust_remote_code=trust)
     size, length = params.common.list_length, params.rank_grpo.max_completion_length
     # These stages come hours later.

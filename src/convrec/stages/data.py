@@ -29,8 +29,8 @@ from convrec.data.sources.redial import read_redial
 from convrec.data.sources.synthetic import embedded_rows, simulate
 from convrec.data.statistics import describe
 from convrec.errors import InputError
+from convrec.files.results import write_json, write_plot
 from convrec.paths import Paths
-from convrec.stages.files import write_json, write_plot
 from convrec.tracking import Run, flatten
 
 logger = logging.getLogger(__name__)

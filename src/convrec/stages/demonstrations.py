@@ -19,6 +19,7 @@ from convrec.demonstrations.adjust import Fit, fit_adjust, keep_if_better
 from convrec.demonstrations.answers import parse_answer
 from convrec.demonstrations.calls import CallStore
 from convrec.demonstrations.chat import Budget, ChatClient
+from convrec.demonstrations.columns import STEP_COLUMNS
 from convrec.demonstrations.combine import Weights, fit_weights
 from convrec.demonstrations.describe import Describer
 from convrec.demonstrations.evidence import EVIDENCE, Evidence
@@ -39,11 +40,11 @@ from convrec.demonstrations.teacher_prompts import Prompts
 from convrec.errors import InputError
 from convrec.evaluation.comparison import mean_interval
 from convrec.evaluation.scoring import mean_scores, score_lists
+from convrec.files.results import write_json, write_plot
 from convrec.hardware.device import pick_device
 from convrec.paths import Paths
 from convrec.similarity.embedding import Embedder, make_embedder
 from convrec.similarity.scores import Blocks, WeightedSum, sparse_scores, top_items
-from convrec.stages.files import STEP_COLUMNS, read_catalog, write_json, write_plot
 from convrec.tracking import Run, flatten
 
 logger = logging.getLogger(__name__)
@@ -318,7 +319,7 @@ def _texts(top: np.ndarray, catalog: Catalog) -> list[str]:
 def run(params: Params, paths: Paths, record: Run) -> None:
     """Write a demonstration for the chosen training prompts (`choose_prompts`) and for every validation prompt."""
     config, common = params.demonstrations, params.common
-    catalog = read_catalog(paths.catalog)
+    catalog = Catalog.read(paths.catalog)
     rows = {name: read_rows(paths.split(name)) for name in ("train", "validation")}
     prompts = {name: distinct_prompts(split) for name, split in rows.items()}
     conversations = [transcript(row["messages"]) for row in prompts["train"]]

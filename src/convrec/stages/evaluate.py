@@ -9,7 +9,7 @@ import pandas as pd
 
 from convrec.config import Params
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import read_rows, write_rows
+from convrec.data.conversations import read_prompts, read_rows, write_rows
 from convrec.data.parsing import format_list
 from convrec.evaluation.baselines import Answers, Options, baseline_lists
 from convrec.evaluation.beyond_accuracy import coverage, describe_lists, mentions, recommended
@@ -17,11 +17,11 @@ from convrec.evaluation.comparison import KEYS, Interval, mean_intervals, paired
 from convrec.evaluation.scoring import score_lists
 from convrec.evaluation.slices import slice_rows, slice_scores
 from convrec.evaluation.systems import BASELINES, CONSTRAINED
+from convrec.files.results import write_json, write_plot
 from convrec.generation.lists import EngineOptions, Settings, check_constraint, model_lists
 from convrec.generation.prompts import TRUNCATED_SHARE
 from convrec.paths import TRAINED, Paths
 from convrec.similarity.embedding import TfidfEmbedder
-from convrec.stages.files import read_catalog, read_test_rows, write_json, write_plot
 from convrec.tracking import Run
 
 logger = logging.getLogger(__name__)
@@ -54,11 +54,11 @@ def _system_lists(
     shares = []
     for model, system in SYSTEM_OF_MODEL.items():
         logger.info("%s: %d prompts", system, len(prompts))
-        answers = model_lists(paths.model(model), prompts, Settings.of(params), engine)
+        answers = model_lists(paths.model(model), prompts, Settings(**params.list_settings()), engine)
         lists[system] = answers.texts
         shares.append(answers.truncated_share)
         if params.evaluate.constrained and system != "zero_shot":
-            constrained = model_lists(paths.model(model), prompts, Settings.of(params), engine, catalog)
+            constrained = model_lists(paths.model(model), prompts, Settings(**params.list_settings()), engine, catalog)
             lists[system + CONSTRAINED] = constrained.texts
     record.log_metrics({TRUNCATED_SHARE: max(shares)})  # one and the same, where the models share their tokenizer
     if paths.world.is_file():
@@ -107,10 +107,10 @@ def _intervals(scores: pd.DataFrame, samples: int, seed: int) -> dict[str, Inter
 def run(params: Params, paths: Paths, record: Run) -> None:
     """Write every system's lists, scores and intervals, overall and by slice, and the paired gains of Rank-GRPO."""
     common, config = params.common, params.evaluate
-    engine = EngineOptions.of(params)
-    catalog = read_catalog(paths.catalog)
+    engine = EngineOptions.on_this_machine(**params.engine_options())
+    catalog = Catalog.read(paths.catalog)
     train = read_rows(paths.split("train"))
-    rows, prompts = read_test_rows(params, paths)
+    rows, prompts = read_prompts(paths.split("test"), params.evaluate.max_prompts)
     record.log_dataset(paths.split("test"), "test")
     record.log_dataset(paths.catalog, "catalog")
 
@@ -120,7 +120,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     headline = f"ndcg_at_{max(common.cutoffs)}"
     metrics: dict[str, Any] = {"n_rows": len(rows), "n_prompts": len(prompts)}
     validation = read_rows(paths.split("validation"))
-    found = baseline_lists(BASELINES, train, validation, prompts, catalog, Options.of(params))
+    found = baseline_lists(BASELINES, train, validation, prompts, catalog, Options.of(**params.baseline_options()))
     baselines: dict[str, Answers] = {name: answers for name, answers in found.items() if answers is not None}
     metrics["best_baseline"] = max(baselines, key=lambda name: baselines[name].validation)
     metrics["baselines"] = {

@@ -15,6 +15,7 @@ from convrec.data.catalog import Catalog
 from convrec.data.conversations import distinct_prompts, read_rows
 from convrec.errors import InputError
 from convrec.evaluation.scoring import mean_scores, score_lists
+from convrec.files.results import write_json, write_plot
 from convrec.generation.constraint import CatalogTrie
 from convrec.generation.engine import TransformersEngine
 from convrec.generation.list_lengths import require_length
@@ -29,7 +30,6 @@ from convrec.rl.preference_trainer import PreferenceConfig, PreferenceTrainer
 from convrec.rl.rewards import GroundedReward, RankReward
 from convrec.rl.samples import SampleCallback
 from convrec.rl.trainer import RankGRPOTrainer
-from convrec.stages.files import read_catalog, write_json, write_plot
 from convrec.tracking import Run
 from convrec.training.arguments import shared_arguments, unnumber_cpu
 from convrec.training.callbacks import HistoryCallback, Measure, ValidationCallback, read_history
@@ -168,7 +168,7 @@ def align(params: Params, paths: Paths, start: Start, folder: Path, record: Run)
     The folder's `history.jsonl` holds every logged metric, `samples/` some rollouts.
     """
     config, common = params.rank_grpo, params.common
-    catalog = read_catalog(paths.catalog)
+    catalog = Catalog.read(paths.catalog)
     trust = params.base_model.trust_remote_code
     for model in filter(None, (start.model, config.rewards.model)):
         load_config(model, trust_remote_code=trust)
@@ -198,7 +198,7 @@ def align(params: Params, paths: Paths, start: Start, folder: Path, record: Run)
             train_dataset=dataset,
             processing_class=tokenizer,
             callbacks=[history],
-            peft_config=lora_config(config.lora),
+            peft_config=lora_config(**config.lora.model_dump()) if config.lora else None,
         )
     trainer.remove_callback(PrinterCallback)  # the history callback tells the progress
     measure = _measure(params, paths, catalog, trie, trainer, prompts)
@@ -235,12 +235,18 @@ def checkpoint_folder(params: Params, paths: Paths, start: Start) -> Path:
     return training_folder("rank_grpo", parameters, [*given, paths.split("train"), paths.catalog])
 
 
+def _download(uri: str) -> Path:
+    from convrec.registry.versions import download_checkpoint  # noqa: PLC0415  (imports mlflow)
+
+    return download_checkpoint(uri)
+
+
 def run(params: Params, paths: Paths, record: Run) -> None:
     """Write the aligned model, its last metrics, and its curves (rewards by rank, validation by step)."""
     config, common = params.rank_grpo, params.common
     for name in ("train", "validation"):
         record.log_dataset(paths.split(name), name)
-    start = resolve_start(config.start, paths.model("sft"), config.num_steps)
+    start = resolve_start(config.start, paths.model("sft"), config.num_steps, _download)
     folder = checkpoint_folder(params, paths, start)
     checkpoint = align(params, paths, start, folder, record)
     if not is_main_process():

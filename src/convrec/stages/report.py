@@ -9,7 +9,8 @@ from pandas.errors import EmptyDataError
 
 from convrec.config import Params
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import SPLITS, distinct_prompts, person_of, read_rows, truths
+from convrec.data.conversations import SPLITS, distinct_prompts, person_of, read_prompts, read_rows, truths
+from convrec.demonstrations.columns import STEP_COLUMNS
 from convrec.evaluation.beyond_accuracy import mentions
 from convrec.evaluation.data_figures import DATA_PLOTS
 from convrec.evaluation.examples import Example, faults, judge_lines, worst_rows
@@ -18,8 +19,8 @@ from convrec.evaluation.ranks import hits_by_rank, rank_intervals
 from convrec.evaluation.report import COMPARED, DataFile, Failures, render_report
 from convrec.evaluation.table import read_evaluation
 from convrec.files.atomic import write_text
+from convrec.files.results import read_json
 from convrec.paths import Path, Paths
-from convrec.stages.files import STEP_COLUMNS, read_catalog, read_json, read_test_rows
 from convrec.tracking import Run, file_md5, flatten, git_state
 
 DEMONSTRATION_EXAMPLES = 2  # validation prompts whose lists are shown after each step
@@ -108,10 +109,10 @@ def _demonstration_examples(paths: Paths, number: int, catalog: Catalog, num_ran
 
 def run(params: Params, paths: Paths, record: Run) -> None:
     """Write the report."""
-    catalog, num_ranks = read_catalog(paths.catalog), params.common.list_length
+    catalog, num_ranks = Catalog.read(paths.catalog), params.common.list_length
     data, evaluation = read_json(paths.metrics("data")), read_evaluation(paths)
     quarantine = pd.read_parquet(paths.quarantine)
-    rows, _ = read_test_rows(params, paths)
+    rows, _ = read_prompts(paths.split("test"), params.evaluate.max_prompts)
     liked = set(mentions(read_rows(paths.split("train")), catalog).nonzero()[0].tolist())
     lists, samples, seed = _test_lists(paths), params.evaluate.bootstrap_samples, params.common.seed
     hits = {system: hits_by_rank(texts, rows, catalog, num_ranks) for system, texts in lists.items()}

@@ -7,12 +7,13 @@ from datasets import Dataset
 
 from convrec.config import Optimization, Params
 from convrec.data.conversations import read_rows
+from convrec.demonstrations.columns import STEP_COLUMNS
 from convrec.errors import InputError
+from convrec.files.results import write_json, write_plot
 from convrec.generation.prompts import TRUNCATED_SHARE, PromptBuilder
 from convrec.models.export import export_model, lora_config
 from convrec.models.pretrained import load_model, load_tokenizer
 from convrec.paths import Paths
-from convrec.stages.files import STEP_COLUMNS, write_json, write_plot
 from convrec.tracking import Run
 from convrec.training.callbacks import HistoryCallback, read_history
 from convrec.training.checkpoints import last_checkpoint, mark_finished, training_folder
@@ -63,7 +64,7 @@ def learn(
         seed=common.seed,
         device=common.device,
         bf16=params.base_model.dtype == "bfloat16",
-        peft_config=lora_config(config.lora),
+        peft_config=lora_config(**config.lora.model_dump()) if config.lora else None,
         **config.model_dump(include=set(Optimization.model_fields)),
     )
     return saved, tokenizer

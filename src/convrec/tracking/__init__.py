@@ -9,7 +9,6 @@ from convrec.tracking.describe import (
     flatten,
     git_state,
     param_texts,
-    run_tags,
 )
 from convrec.tracking.recorded import RecordedVersions, recorded_versions
 from convrec.tracking.run import (
@@ -48,7 +47,6 @@ __all__ = [
     "recorded_versions",
     "replay_left",
     "run_address",
-    "run_tags",
     "shown_address",
     "shown_uri",
     "stage_run",

@@ -7,7 +7,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from convrec.config import BY_RANK, Params
 from convrec.paths import Paths
 
 PARENT_TAG, COMMIT_TAG = "mlflow.parentRunId", "mlflow.source.git.commit"
@@ -56,29 +55,6 @@ def data_tags(paths: Paths) -> dict[str, str]:
     if paths.catalog.is_file():
         tags[DATA_TAGS[1]] = file_md5(paths.catalog)[:_SHORT]
     return tags
-
-
-def algorithm_name(params: Params) -> str:
-    """Return the alignment's algorithm as `convrec compare` names it: grpo, rank_grpo:exp_inf, rank_grpo:exp:2.0."""
-    section = params.rank_grpo
-    if section.algorithm not in BY_RANK:
-        return section.algorithm
-    gamma = f":{section.return_gamma}" if section.returns == "exp" else ""
-    return f"{section.algorithm}:{section.returns}{gamma}"
-
-
-def run_tags(params: Params, paths: Paths) -> dict[str, str]:
-    """Return the tags by which runs are compared: profile, algorithm, base model, seed, versions of data and catalog.
-
-    Those of the code and of the exact versions are added where a run is opened.
-    """
-    return {
-        "profile": params.common.profile,
-        "algorithm": algorithm_name(params),
-        "base_model": params.base_model.name,
-        "seed": str(params.common.seed),
-        **data_tags(paths),
-    }
 
 
 def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

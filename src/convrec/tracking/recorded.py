@@ -10,9 +10,9 @@ from mlflow.entities import Run as MlflowRun
 from mlflow.exceptions import MlflowException
 
 from convrec.errors import InputError
+from convrec.tracking import versions
 from convrec.tracking.describe import COMMIT_TAG, PARENT_TAG
 from convrec.tracking.store import connect, shown_uri
-from convrec.versions import record as versions
 
 logger = logging.getLogger(__name__)
 

@@ -19,6 +19,7 @@ from convrec.errors import Stopped
 from convrec.files.atomic import write_bytes
 from convrec.paths import Paths
 from convrec.tracking import journal as journals
+from convrec.tracking import versions
 from convrec.tracking.delivery import Sender, replay_left
 from convrec.tracking.describe import (
     DATA_TAGS,
@@ -34,7 +35,6 @@ from convrec.tracking.describe import (
 from convrec.tracking.journal import About, Journal
 from convrec.tracking.redaction import redact, redact_all, redactor
 from convrec.tracking.store import client_uri, connect, not_opened, shown_uri
-from convrec.versions import record as versions
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from convrec.config import Section, Training
 from convrec.errors import (
     EXIT_BAD_INPUT,
     EXIT_INTERRUPTED,
@@ -96,17 +95,12 @@ def rank_process() -> Iterator[None]:
     leave(status)
 
 
-def is_launched(section: Section) -> bool:
-    """Return whether the stage of this section is to run in several processes, and this is none of them yet."""
-    return isinstance(section, Training) and section.launch is not None and "RANK" not in os.environ
-
-
-def launch(stage: str, section: Training) -> int:
+def launch(stage: str, config_file: str, num_processes: int) -> int:
     """Run the stage in several processes; return the exit status that says most of theirs.
 
     Raises `InputError` where the launch file does not exist, or lies outside configs/: such a file can name programs.
     """
-    path = Path(str(section.launch))
+    path = Path(config_file)
     if not path.resolve().is_relative_to(CONFIGS.resolve()):
         raise InputError(
             f"{stage}.launch = {str(path)!r} leads out of {CONFIGS}/, which holds launch files; put it there"
@@ -119,7 +113,7 @@ def launch(stage: str, section: Training) -> int:
     from torch.distributed.elastic.multiprocessing.api import SignalException  # noqa: PLC0415
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415
 
-    options = ["--config_file", str(path), "--num_processes", str(section.num_processes)]
+    options = ["--config_file", str(path), "--num_processes", str(num_processes)]
     try:
         launch_command(launch_command_parser().parse_args([*options, "-m", "convrec.cli", stage]))
     except ChildFailedError as error:

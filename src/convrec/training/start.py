@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,22 +24,20 @@ class Start:
     checkpoint: Path | None = None
 
 
-def resolve_start(start: str, sft: Path, num_steps: int | None) -> Start:
+def resolve_start(start: str, sft: Path, num_steps: int | None, download: Callable[[str], Path]) -> Start:
     """Return what the parameter `rank_grpo.start` names.
 
     `sft`: the stage's model. A folder with `trainer_state.json`: a checkpoint to continue (weights, optimiser,
     schedule, random state, step), with the SFT model as the reference of the KL penalty. Another folder, or a Hugging
     Face name: weights and tokenizer, and a fresh optimiser. `models:/NAME/VERSION`, `models:/NAME@ALIAS`: the same
-    from the registry.
+    from the registry, from which `download` takes its folder.
 
     Raises `InputError` for a folder that lacks what its kind needs, or a checkpoint at or past `num_steps`.
     """
     if start == "sft":
         return Start(str(sft))
     if start.startswith("models:/"):
-        from convrec.registry.versions import download_checkpoint  # noqa: PLC0415  (imports mlflow)
-
-        folder = download_checkpoint(start)
+        folder = download(start)
         logger.info("starting from %s: its weights, at step 0", start)
         return Start(str(folder))
     folder = Path(start)

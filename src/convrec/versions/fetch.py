@@ -7,23 +7,20 @@ fetch that was interrupted finds those that are complete, and to the folder once
 The raw Reddit-Movie dump that `data.source: reddit_movie` reads is the dataset `ZhankuiHe/reddit_movie_large_v1`.
 """
 
-import errno
 import glob
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
 from convrec.errors import InputError, NoSpace
 from convrec.files.atomic import write_text
+from convrec.models.hub import DEFAULT_REVISION, hub_errors
 from convrec.paths import is_below
 
 Kind = Literal["dataset", "model"]
-DEFAULT_REVISION = "main"
 
 
 @dataclass(frozen=True)
@@ -76,54 +73,11 @@ def _is_whole(path: Path, file: dict[str, int | str]) -> bool:
     return path.is_file() and path.stat().st_size == file["size"] and _digest(path, "sha256") == file["sha256"]
 
 
-@contextmanager
-def _hub_errors(kind: str, name: str, revision: str) -> Iterator[None]:
-    """Turn what goes wrong with the hub into an `InputError` with the remedy, and a full disk into `NoSpace`."""
-    import httpx  # noqa: PLC0415  (with the hub's library)
-    from huggingface_hub import constants, errors  # noqa: PLC0415  (slow)
-
-    where = f"{kind} {name}"
-    try:
-        yield
-    except errors.GatedRepoError:
-        raise InputError(
-            f"{where}: gated; accept its terms on {constants.ENDPOINT}, and give a token of that account in HF_TOKEN"
-        ) from None
-    except errors.RepositoryNotFoundError:
-        raise InputError(
-            f"{where}: not found on {constants.ENDPOINT}; check the name (OWNER/NAME) and whether it is a dataset or a "
-            "model, and give HF_TOKEN if it is private"
-        ) from None
-    except errors.RevisionNotFoundError:
-        raise InputError(f"--revision {revision}: {where} has no such branch, tag or commit") from None
-    except errors.HFValidationError as error:
-        raise InputError(f"{where}: {error}") from None
-    except (httpx.HTTPError, OSError) as error:
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            raise NoSpace(f"{where}: no space left on the device; make room, and fetch again") from None
-        raise InputError(
-            f"{where}: could not be fetched from {constants.ENDPOINT} ({' '.join(str(error).split())[:300]}); check "
-            "the network, HF_ENDPOINT and HF_HUB_OFFLINE, and fetch again: complete files are kept"
-        ) from None
-
-
 def _download(kind: Kind, name: str, commit: str, patterns: list[str] | None, partial: Path) -> None:
     from huggingface_hub import snapshot_download  # noqa: PLC0415  (slow)
 
-    with _hub_errors(kind, name, commit):
+    with hub_errors(kind, name, commit):
         snapshot_download(name, repo_type=kind, revision=commit, local_dir=partial, allow_patterns=patterns)
-
-
-def cached_model(name: str, patterns: list[str]) -> Path:
-    """Return the folder of a hub's model, NAME or NAME@REVISION, in the hub's own cache; what is not there is fetched.
-
-    Raises `InputError` where the hub cannot give it.
-    """
-    from huggingface_hub import snapshot_download  # noqa: PLC0415  (slow)
-
-    repository, _, revision = name.partition("@")
-    with _hub_errors("model", repository, revision or DEFAULT_REVISION):
-        return Path(snapshot_download(repository, revision=revision or None, allow_patterns=patterns))
 
 
 def _check_space(folder: Path, needed: int) -> None:
@@ -137,7 +91,7 @@ def _pin(kind: Kind, name: str, folder: Path, revision: str, patterns: list[str]
     from huggingface_hub import HfApi  # noqa: PLC0415  (slow)
     from huggingface_hub.utils import filter_repo_objects  # noqa: PLC0415  (slow)
 
-    with _hub_errors(kind, name, revision):
+    with hub_errors(kind, name, revision):
         hub = HfApi()
         describe = hub.dataset_info if kind == "dataset" else hub.model_info
         info = describe(name, revision=revision, files_metadata=True)

@@ -12,8 +12,7 @@ from convrec.files.yaml import parse_yaml
 from convrec.paths import inside
 from convrec.text import plain
 from convrec.tracking import RecordedVersions, file_md5, recorded_versions
-from convrec.versions import workspace
-from convrec.versions.record import (
+from convrec.tracking.versions import (
     GRAPH,
     LOCK,
     PARAMS,
@@ -24,6 +23,7 @@ from convrec.versions.record import (
     raw_hashes,
     read_versions,
 )
+from convrec.versions import workspace
 from convrec.versions.trust import check_contents, check_names
 from convrec.versions.workspace import Out
 

@@ -11,7 +11,7 @@ from ruamel.yaml.error import YAMLError
 from convrec.errors import InputError
 from convrec.files.yaml import parse_yaml
 from convrec.paths import is_below
-from convrec.versions.record import GRAPH, LOCK, PARAMS, parse_mapping
+from convrec.tracking.versions import GRAPH, LOCK, PARAMS, parse_mapping
 
 _HASH = re.compile(r"[0-9a-f]{32}(\.dir)?")
 _DATA = "data"  # the folder that holds data and no code

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from convrec.errors import InputError
 from convrec.paths import is_below
-from convrec.versions.record import write_versions
+from convrec.tracking.versions import write_versions
 from convrec.versions.trust import is_hash
 
 if TYPE_CHECKING:

@@ -3,8 +3,10 @@ from fastapi.testclient import TestClient
 
 from convrec.data.catalog import Catalog
 from convrec.errors import InputError
+from convrec.registry import recommenders
+from convrec.registry.recommenders import load_models
 from convrec.serving.app import server
-from convrec.serving.app.server import load_models, make_app
+from convrec.serving.app.server import make_app
 from tests.serving.recommending import CATALOG, make_recommender
 
 MODELS = {"champion": make_recommender(0), "challenger": make_recommender(1)}
@@ -115,8 +117,8 @@ def test_the_page_loads_nothing_from_elsewhere():
 )
 def test_which_models_are_shown(model, challenger, loaded, monkeypatch):
     versions = {"champion, version 1": "models:/m/1", "challenger, version 2": "models:/m/2"}
-    monkeypatch.setattr("convrec.registry.versions.compared_versions", lambda: dict(versions))
-    monkeypatch.setattr(server, "open_recommender", str)
+    monkeypatch.setattr(recommenders, "compared_versions", lambda: dict(versions))
+    monkeypatch.setattr(recommenders, "open_recommender", str)
     assert load_models(model, challenger) == loaded
 
 
@@ -126,12 +128,10 @@ def test_a_model_is_not_its_own_challenger():
 
 
 def test_an_interrupt_ends_the_server(monkeypatch):
-    monkeypatch.setattr(server, "load_models", lambda *_: MODELS)
-
     def interrupted(self, sockets):
         assert sockets[0].getsockname()[0] == "127.0.0.1"
         raise KeyboardInterrupt
 
     monkeypatch.setattr("uvicorn.Server.run", interrupted)
     with pytest.raises(KeyboardInterrupt):  # of which the command line makes a line and status 130
-        server.serve(None, None, "127.0.0.1", 0)
+        server.serve(lambda: MODELS, "127.0.0.1", 0)

@@ -15,8 +15,9 @@ from convrec.data.catalog import Catalog, build_catalog
 from convrec.data.conversations import prompt_key
 from convrec.data.quarantine import Quarantine
 from convrec.data.sources.reddit_turns import list_of_ids, read_turns
-from convrec.data.titles import is_clean, title_and_year
+from convrec.data.titles import title_and_year
 from convrec.errors import InputError
+from convrec.text import is_clean
 
 NAMES = "id2name.json"
 _IMDB_ID = re.compile(r"tt[0-9]+")

@@ -16,8 +16,9 @@ from convrec.data.catalog import Catalog, Item, build_catalog
 from convrec.data.catalog_files import read_json_lines, read_rows
 from convrec.data.quarantine import Quarantine
 from convrec.data.rows import check_length
-from convrec.data.titles import is_clean, title_and_year, usable_id, usable_title
+from convrec.data.titles import title_and_year, usable_id, usable_title
 from convrec.errors import InputError
+from convrec.text import is_clean
 
 METADATA = ("genre", "plot", "director", "star")
 _MENTION = re.compile(r"@(\d+)")

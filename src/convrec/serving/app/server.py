@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 
 from convrec.errors import InputError
 from convrec.serving.app.guard import Guard, TimedHead
-from convrec.serving.recommender import LIST_LENGTH, Recommender, open_recommender
+from convrec.serving.recommender import LIST_LENGTH, Recommender
 
 logger = logging.getLogger(__name__)
 
@@ -167,30 +167,11 @@ def make_server(app: FastAPI) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
-def load_models(model: str | None, challenger: str | None) -> dict[str, Recommender]:
-    """Return the models to show, by name: by default the champion and, where there is one, its challenger.
+def serve(load: Callable[[], Mapping[str, Recommender]], host: str, port: int) -> None:
+    """Serve the page of the models that `load` returns, by name, until it is interrupted.
 
-    With `model` named, there is a second one only if `challenger` is; `none` leaves it out. Raises `InputError` where
-    a model is not found.
+    Raises `InputError` where the address cannot be used.
     """
-    if model is None:
-        from convrec.registry.versions import compared_versions  # noqa: PLC0415  (imports mlflow)
-
-        names = compared_versions()
-        if challenger is not None:
-            names = dict(list(names.items())[:1])
-    else:
-        names = {model: model}
-    if challenger not in (None, "none"):
-        if challenger in names.values():
-            raise InputError(f"--challenger {challenger}: this is the first model; name another, or `none`")
-        names[str(challenger)] = str(challenger)
-    logger.info("loading %s", " and ".join(names))
-    return {name: open_recommender(uri) for name, uri in names.items()}
-
-
-def serve(model: str | None, challenger: str | None, host: str, port: int) -> None:
-    """Serve the page until it is interrupted. Raises `InputError` where the address cannot be taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -200,6 +181,6 @@ def serve(model: str | None, challenger: str | None, host: str, port: int) -> No
             raise InputError(f"--host {host} --port {port}: cannot be used ({error}); give another") from None
         where = f"[{host}]" if family == socket.AF_INET6 else host
         is_local = ip_address(listener.getsockname()[0]).is_loopback
-        app = make_app(load_models(model, challenger), (*_LOOPBACK, where.lower()) if is_local else None)
+        app = make_app(load(), (*_LOOPBACK, where.lower()) if is_local else None)
         logger.info("serving http://%s:%d, end with Ctrl-C", where, listener.getsockname()[1])
         make_server(app).run(sockets=[listener])  # ends in order, then raises

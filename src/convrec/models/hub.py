@@ -1,0 +1,53 @@
+"""What the Hugging Face hub gives, and what goes wrong with it."""
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from convrec.errors import InputError, NoSpace
+
+DEFAULT_REVISION = "main"
+
+
+@contextmanager
+def hub_errors(kind: str, name: str, revision: str) -> Iterator[None]:
+    """Turn what goes wrong with the hub into an `InputError` with the remedy, and a full disk into `NoSpace`."""
+    import httpx  # noqa: PLC0415  (with the hub's library)
+    from huggingface_hub import constants, errors  # noqa: PLC0415  (slow)
+
+    where = f"{kind} {name}"
+    try:
+        yield
+    except errors.GatedRepoError:
+        raise InputError(
+            f"{where}: gated; accept its terms on {constants.ENDPOINT}, and give a token of that account in HF_TOKEN"
+        ) from None
+    except errors.RepositoryNotFoundError:
+        raise InputError(
+            f"{where}: not found on {constants.ENDPOINT}; check the name (OWNER/NAME) and whether it is a dataset or a "
+            "model, and give HF_TOKEN if it is private"
+        ) from None
+    except errors.RevisionNotFoundError:
+        raise InputError(f"--revision {revision}: {where} has no such branch, tag or commit") from None
+    except errors.HFValidationError as error:
+        raise InputError(f"{where}: {error}") from None
+    except (httpx.HTTPError, OSError) as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            raise NoSpace(f"{where}: no space left on the device; make room, and fetch again") from None
+        raise InputError(
+            f"{where}: could not be fetched from {constants.ENDPOINT} ({' '.join(str(error).split())[:300]}); check "
+            "the network, HF_ENDPOINT and HF_HUB_OFFLINE, and fetch again: complete files are kept"
+        ) from None
+
+
+def cached_model(name: str, patterns: list[str]) -> Path:
+    """Return the folder of a hub's model, NAME or NAME@REVISION, in the hub's own cache; what is not there is fetched.
+
+    Raises `InputError` where the hub cannot give it.
+    """
+    from huggingface_hub import snapshot_download  # noqa: PLC0415  (slow)
+
+    repository, _, revision = name.partition("@")
+    with hub_errors("model", repository, revision or DEFAULT_REVISION):
+        return Path(snapshot_download(repository, revision=revision or None, allow_patterns=patterns))

@@ -1,0 +1,55 @@
+"""Recommenders by name: registered versions, and models' folders."""
+
+import logging
+from pathlib import Path
+
+from convrec.config import load_params
+from convrec.errors import InputError
+from convrec.generation.lists import Settings
+from convrec.models.folders import check_model
+from convrec.paths import Paths
+from convrec.registry.versions import compared_versions, download_version, read_version
+from convrec.serving.recommender import Recommender
+
+logger = logging.getLogger(__name__)
+
+
+def open_recommender(name: str) -> Recommender:
+    """Return the recommender of a registered version, or of a model's folder with the project's catalog and parameters.
+
+    A version is `models:/NAME@ALIAS`, `models:/NAME/VERSION` or the folder that it was downloaded to. Raises
+    `InputError` where there is none, or the folder holds no model.
+    """
+    folder = Path(name)
+    if name.startswith("models:/") or (folder / "MLmodel").is_file():
+        version = download_version(name) if name.startswith("models:/") else read_version(folder, name)
+        check_model(version.checkpoint, f"--model {name}")
+        return Recommender.load(version.checkpoint, version.catalog, version.settings)
+    if not (folder / "config.json").is_file():
+        raise InputError(f"--model {name}: not a model's folder; give one with config.json, or models:/NAME@ALIAS")
+    params, catalog = load_params(), Paths().catalog
+    check_model(folder, f"--model {name}", params.base_model.trust_remote_code)
+    if not catalog.is_file():
+        raise InputError(f"{catalog}: a model's folder needs the project's catalog; run `dvc repro data` first")
+    common, trust = params.common, params.base_model.trust_remote_code
+    return Recommender.load(folder, catalog, Settings(**params.list_settings()), common.device, trust)
+
+
+def load_models(model: str | None, challenger: str | None) -> dict[str, Recommender]:
+    """Return the models to show, by name: by default the champion and, where there is one, its challenger.
+
+    With `model` named, there is a second one only if `challenger` is; `none` leaves it out. Raises `InputError` where
+    a model is not found.
+    """
+    if model is None:
+        names = compared_versions()
+        if challenger is not None:
+            names = dict(list(names.items())[:1])
+    else:
+        names = {model: model}
+    if challenger not in (None, "none"):
+        if challenger in names.values():
+            raise InputError(f"--challenger {challenger}: this is the first model; name another, or `none`")
+        names[str(challenger)] = str(challenger)
+    logger.info("loading %s", " and ".join(names))
+    return {name: open_recommender(uri) for name, uri in names.items()}
