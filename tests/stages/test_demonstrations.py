@@ -6,8 +6,8 @@ import pytest
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_rows, truths
 from convrec.data.parsing import parse_list
+from convrec.demonstrations.prompts import choose_prompts
 from convrec.errors import InputError
-from convrec.stages.demonstrations import choose_prompts
 from tests.project import ROOT, SHRUNK, run_in, set_params
 
 PROMPTS = [{"prompt_id": str(n), "date": f"2022-{n:02d}-15"} for n in range(1, 11)]

@@ -1,0 +1,33 @@
+"""The scores of demonstrations after each step."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from convrec.data.catalog import Catalog
+from convrec.evaluation.comparison import mean_interval
+from convrec.evaluation.scoring import mean_scores, score_lists
+
+Row = dict[str, Any]
+BOOTSTRAP_SAMPLES = 1000
+
+
+def list_scores(
+    lists: dict[str, list[str]],
+    prompts: list[Row],
+    rows: list[Row],
+    catalog: Catalog,
+    list_length: int,
+    cutoffs: Sequence[int],
+    seed: int,
+) -> dict[str, Any]:
+    """Return the mean scores of lists for these prompts' rows, by name, with intervals of the widest cutoff."""
+    found: dict[str, Any] = {}
+    for step, texts in lists.items():
+        by_prompt = {row["prompt_id"]: text for row, text in zip(prompts, texts, strict=True)}
+        scores = score_lists(by_prompt, rows, catalog, list_length, cutoffs)
+        intervals = {}
+        for metric in (f"recall_at_{max(cutoffs)}", f"ndcg_at_{max(cutoffs)}"):
+            interval = mean_interval(scores, metric, BOOTSTRAP_SAMPLES, seed)
+            intervals[metric] = {"low": interval.low, "high": interval.high}
+        found[step] = {**mean_scores(scores), "intervals": intervals}
+    return found
