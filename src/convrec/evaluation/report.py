@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -106,33 +107,9 @@ def best_models(evaluation: Mapping[str, Any], metrics: Sequence[str]) -> dict[s
     return {metric: max((scores[metric] for scores in present), default=np.inf) for metric in metrics}
 
 
-def render_report(
-    *,
-    profile: str,
-    seed: int,
-    simulated: bool,
-    list_length: int,
-    cutoffs: Sequence[int],
-    bootstrap_samples: int,
-    catalog_size: int,
-    files_of_data: Sequence[DataFile],
-    quarantined: Sequence[tuple[str, str, int]],
-    quarantined_share: Mapping[str, float],
-    problems: Mapping[str, int],
-    statistics: Mapping[str, Any],
-    demonstrations: Mapping[str, Any],
-    training: Mapping[str, Mapping[str, Any]],
-    evaluation: Mapping[str, Any],
-    plots: Mapping[str, pd.DataFrame],
-    ranks: Mapping[str, pd.DataFrame],
-    validated: tuple[int, int],
-    examples: Sequence[Example],
-    failures: Failures,
-    demonstration_examples: Sequence[Example],
-    parameters: Mapping[str, Any],
-    code: Mapping[str, str],
-) -> str:
-    """Return the report as one HTML document.
+@dataclass(frozen=True)
+class Findings:
+    """What a report shows.
 
     `evaluation`, `demonstrations` and `training` (by stage) are the metrics files of the stages, `statistics` is the
     part of that name of the stage `data`'s, `plots` are their curves by name. `ranks` are the shares of hits by rank
@@ -140,60 +117,71 @@ def render_report(
     source, reason and number of rows that were left out, `problems` what the checks found, `parameters` flat, `code`
     the state of git or nothing.
     """
-    headline = f"ndcg_at_{max(cutoffs)}"
-    recall = f"recall_at_{max(cutoffs)}"
-    metrics = [f"{name}_at_{k}" for name in ("recall", "ndcg") for k in cutoffs]
-    systems = system_names(evaluation)
-    gains = _gains(evaluation, headline, systems)
-    start = parameters["rank_grpo.start"]
+
+    profile: str
+    seed: int
+    simulated: bool
+    list_length: int
+    cutoffs: Sequence[int]
+    bootstrap_samples: int
+    catalog_size: int
+    data_files: Sequence[DataFile]
+    quarantined: Sequence[tuple[str, str, int]]
+    quarantined_share: Mapping[str, float]
+    problems: Mapping[str, int]
+    statistics: Mapping[str, Any]
+    demonstrations: Mapping[str, Any]
+    training: Mapping[str, Mapping[str, Any]]
+    evaluation: Mapping[str, Any]
+    plots: Mapping[str, pd.DataFrame]
+    ranks: Mapping[str, pd.DataFrame]
+    validated: tuple[int, int]
+    examples: Sequence[Example]
+    failures: Failures
+    demonstration_examples: Sequence[Example]
+    parameters: Mapping[str, Any]
+    code: Mapping[str, str]
+
+
+def render_report(found: Findings) -> str:
+    """Return the report as one HTML document."""
+    headline = f"ndcg_at_{max(found.cutoffs)}"
+    recall = f"recall_at_{max(found.cutoffs)}"
+    metrics = [f"{name}_at_{k}" for name in ("recall", "ndcg") for k in found.cutoffs]
+    systems = system_names(found.evaluation)
+    gains = _gains(found.evaluation, headline, systems)
+    start = found.parameters["rank_grpo.start"]
     start = SYSTEMS.get(start, start)
     return render_page(
         "report.html.j2",
-        profile=profile,
-        seed=seed,
-        simulated=simulated,
-        list_length=list_length,
-        bootstrap_samples=bootstrap_samples,
-        catalog_size=catalog_size,
-        data_files=files_of_data,
-        quarantined=quarantined,
-        quarantined_share=quarantined_share,
-        problems=problems,
-        statistics=statistics,
-        demonstrations=demonstrations,
-        training=training,
-        evaluation=evaluation,
+        **vars(found),
         systems=systems,
         models=_models(systems),
         compared={key: systems[key] for key in COMPARED},
         constrained=constrained_pairs(systems),
-        slices=evaluation.get("slices", {}),
+        slices=found.evaluation.get("slices", {}),
         slice_names=SLICES,
         metrics=metrics,
-        beside_hits={key: name for key, name in BESIDE_HITS.items() if any(key in evaluation[s] for s in systems)},
+        beside_hits={
+            key: name for key, name in BESIDE_HITS.items() if any(key in found.evaluation[s] for s in systems)
+        },
         headline=headline,
         recall=recall,
         start=start,
-        lists_per_step=_lists_per_step(parameters),
+        lists_per_step=_lists_per_step(found.parameters),
         step_names=DEMONSTRATION_STEPS,
         evidence_names=EVIDENCE,
-        best=best_models(evaluation, [*metrics, "in_catalog"]),
+        best=best_models(found.evaluation, [*metrics, "in_catalog"]),
         gains=gains,
         paired=_paired(gains),
         baselines={
-            key: (found[f"validation_{headline}"], settings_words(found["settings"]))
-            for key, found in evaluation.get("baselines", {}).items()
+            key: (own[f"validation_{headline}"], settings_words(own["settings"]))
+            for key, own in found.evaluation.get("baselines", {}).items()
         },
         figures={
-            **data_figures(plots),
-            **demonstration_figures(plots, demonstrations, headline),
-            **training_figures(plots, cutoffs, training["rank_grpo"]["chosen_step"], start),
-            **system_figures(evaluation, ranks, headline, recall),
+            **data_figures(found.plots),
+            **demonstration_figures(found.plots, found.demonstrations, headline),
+            **training_figures(found.plots, found.cutoffs, found.training["rank_grpo"]["chosen_step"], start),
+            **system_figures(found.evaluation, found.ranks, headline, recall),
         },
-        validated=validated,
-        examples=examples,
-        failures=failures,
-        demonstration_examples=demonstration_examples,
-        parameters=parameters,
-        code=code,
     )

@@ -16,7 +16,7 @@ from convrec.evaluation.data_figures import DATA_PLOTS
 from convrec.evaluation.examples import Example, faults, judge_lines, worst_rows
 from convrec.evaluation.metrics import ndcg
 from convrec.evaluation.ranks import hits_by_rank, rank_intervals
-from convrec.evaluation.report import COMPARED, DataFile, Failures, render_report
+from convrec.evaluation.report import COMPARED, DataFile, Failures, Findings, render_report
 from convrec.evaluation.table import read_evaluation
 from convrec.files.atomic import write_text
 from convrec.files.results import read_json
@@ -118,7 +118,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     hits = {system: hits_by_rank(texts, rows, catalog, num_ranks) for system, texts in lists.items()}
     persons = [person_of(row) for row in rows]
     reasons = Counter(zip(quarantine["source"], quarantine["reason"], strict=True))
-    html = render_report(
+    found = Findings(
         profile=params.common.profile,
         seed=seed,
         simulated=params.data.source == "synthetic",
@@ -126,7 +126,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         cutoffs=params.common.cutoffs,
         bootstrap_samples=samples,
         catalog_size=data["catalog"],
-        files_of_data=_data_files(paths),
+        data_files=_data_files(paths),
         quarantined=[(*reason, number) for reason, number in reasons.most_common()],
         quarantined_share=data["quarantined_share"],
         problems=data["problems"],
@@ -143,5 +143,5 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         parameters=flatten(params.model_dump()),
         code=git_state(),
     )
-    write_text(paths.report, html)
+    write_text(paths.report, render_report(found))
     record.log_artifact(paths.report)
