@@ -22,7 +22,7 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from convrec.config import load_params
+from convrec.config.params import load_params
 from convrec.data.catalog import Item
 from convrec.data.catalog_files import load_catalog
 from convrec.data.quarantine import Quarantine

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from convrec.config import load_params
+from convrec.config.params import load_params
 from convrec.data.catalog import build_catalog
 from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import write_conversations

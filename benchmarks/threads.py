@@ -33,7 +33,7 @@ def _trial() -> None:
     import torch  # noqa: PLC0415  (it reads the variables of this process)
     from transformers import Qwen2Config, Qwen2ForCausalLM  # noqa: PLC0415
 
-    from convrec.config import load_params  # noqa: PLC0415
+    from convrec.config.params import load_params  # noqa: PLC0415
 
     sizes = load_params().base_model.embedded
     config = Qwen2Config(

@@ -7,7 +7,7 @@ from typing import Any
 
 from prefect import flow
 
-from convrec.config import load_params
+from convrec.config.params import load_params
 from flows.pipeline import bring_up_to_date, check_folder, ended_well, refuse_early, run_name
 from tasks.artifacts import show_link, show_table
 from tasks.promotion import evaluate_versions

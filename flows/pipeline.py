@@ -13,7 +13,7 @@ from prefect.logging import get_run_logger
 from rich.console import Console
 from rich.markup import escape
 
-from convrec.config import load_params
+from convrec.config.params import load_params
 from convrec.errors import EXIT_INTERRUPTED, InputError, Unavailable, exit_status, outside_cause
 from convrec.evaluation.table import print_results, results_markdown
 from convrec.paths import Paths

@@ -13,7 +13,7 @@ from prefect.logging import get_run_logger
 from pydantic import Field
 from rich.console import Console
 
-from convrec.config import load_params
+from convrec.config.params import load_params
 from convrec.paths import Paths
 from flows.pipeline import bring_up_to_date, check_folder, ended_well, refuse_early, run_name
 from tasks.dvc_stage import has_server

@@ -6,7 +6,7 @@ from prefect import task
 from prefect.logging import get_run_logger
 
 from convrec.commands.registry import EXIT_NOT_PROMOTED
-from convrec.config import load_params
+from convrec.config.params import load_params
 from convrec.errors import outside_cause
 from convrec.paths import Paths
 from tasks.artifacts import show_link, show_table

@@ -10,8 +10,8 @@ from dvc.repo import Repo
 from prefect import task
 from prefect.logging import get_run_logger
 
+from convrec.config.profiles import change_params
 from convrec.errors import EXIT_BAD_INPUT, EXIT_UNAVAILABLE, InputError, Unavailable, outside_cause
-from convrec.profiles import change_params
 from tasks.dvc_stage import PATIENT, BadInput, StageFailed, StageInterrupted
 
 

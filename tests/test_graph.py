@@ -9,7 +9,7 @@ import pytest
 
 from convrec.cli import main
 from convrec.commands.stage import STAGES
-from convrec.config import Params
+from convrec.config.params import Params
 from convrec.files.yaml import read_yaml
 from tasks.dvc_stage import stages
 from tests.project import make_project

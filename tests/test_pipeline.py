@@ -24,7 +24,7 @@ from urllib3.util import Retry
 
 from convrec.cli import main
 from convrec.commands.stage import STAGES
-from convrec.config import load_params
+from convrec.config.params import load_params
 from convrec.evaluation.systems import BASELINES
 from convrec.experiments.evaluate_checkpoints import evaluate_checkpoints
 from convrec.experiments.evaluate_models import evaluate_models

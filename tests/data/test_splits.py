@@ -5,11 +5,11 @@ import logging
 
 import pytest
 
-from convrec.config import load_params
+from convrec.config.params import load_params
+from convrec.config.profiles import apply_profile
 from convrec.data.quarantine import Quarantine
 from convrec.data.sources.sample import write_sample
 from convrec.errors import InputError
-from convrec.profiles import apply_profile
 from convrec.stages.data import prepare
 from tests.project import ROOT
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from convrec.config import Params, load_params
+from convrec.config.params import Params, load_params
 from convrec.data.conversations import write_rows
 from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import write_catalog

@@ -1,7 +1,7 @@
 import pandas as pd
 import pytest
 
-from convrec.config import load_params, parse_params
+from convrec.config.params import load_params, parse_params
 from convrec.errors import InputError
 from convrec.experiments.compare import comparison_page, run_params, variant
 

@@ -9,7 +9,7 @@ import pytest
 
 from convrec import tracking
 from convrec.cli import main
-from convrec.config import load_params
+from convrec.config.params import load_params
 from convrec.data.conversations import write_rows
 from convrec.evaluation.comparison import mean_interval
 from convrec.experiments import evaluate_checkpoints

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from transformers import GenerationConfig
 
-from convrec.config import load_params, parse_params
+from convrec.config.params import load_params, parse_params
 from convrec.errors import InputError
 from convrec.generation.constraint import ListRequest
 from convrec.generation.engine import TransformersEngine, token_ids

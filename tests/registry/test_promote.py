@@ -12,7 +12,7 @@ from mlflow.exceptions import MlflowException
 from ruamel.yaml import YAML
 
 from convrec.cli import main
-from convrec.config import load_params
+from convrec.config.params import load_params
 from convrec.errors import InputError, Unavailable
 from convrec.evaluation.comparison import paired_interval
 from convrec.generation import lists

@@ -8,7 +8,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
 
 from convrec import tracking
-from convrec.config import load_params, parse_params
+from convrec.config.params import load_params, parse_params
 from convrec.errors import InputError, Unavailable
 from convrec.files.results import read_json
 from convrec.files.yaml import read_yaml

@@ -8,7 +8,7 @@ import mlflow
 import pytest
 from transformers import dynamic_module_utils
 
-from convrec.config import load_params
+from convrec.config.params import load_params
 from convrec.errors import InputError
 from convrec.generation.engine import TransformersEngine
 from convrec.generation.lists import EngineOptions

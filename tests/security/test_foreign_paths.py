@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from convrec.config import parse_params
+from convrec.config.params import parse_params
 from convrec.errors import InputError
 from convrec.experiments.evaluate_models import evaluation_name
 from convrec.files.yaml import read_yaml

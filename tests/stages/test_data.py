@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from convrec.cli import main
-from convrec.config import load_params
+from convrec.config.params import load_params
 from convrec.data.catalog import Catalog
 from convrec.data.quarantine import Quarantine
 from convrec.errors import InputError

@@ -3,7 +3,7 @@ import json
 import subprocess
 
 from convrec import tracking
-from convrec.config import load_params
+from convrec.config.params import load_params
 from convrec.paths import Paths
 from convrec.tracking.describe import shortened
 from tests.project import ROOT, commit

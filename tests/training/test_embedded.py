@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from convrec.config import load_params
+from convrec.config.params import load_params
 from convrec.data.catalog import Catalog, Item, build_catalog
 from convrec.data.parsing import parse_list
 from convrec.data.quarantine import Quarantine

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from convrec.commands import add_command, whole_number
-from convrec.config import load_params
+from convrec.config.params import load_params
 from convrec.errors import InputError
 from convrec.paths import Paths
 

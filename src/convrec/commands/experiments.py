@@ -4,9 +4,9 @@ import argparse
 from typing import Any
 
 from convrec.commands import add_command, whole_number
-from convrec.config import load_params
+from convrec.config.params import load_params
+from convrec.config.profiles import apply_profile, profile_names
 from convrec.paths import Paths
-from convrec.profiles import apply_profile, profile_names
 
 
 def add(commands: Any) -> None:

@@ -56,7 +56,7 @@ def _promote(options: argparse.Namespace) -> int:
     for name in ("dry_run", "again", "fresh"):
         if (options.reject or options.unlock) and getattr(options, name):
             raise InputError(f"--{name.replace('_', '-')}: not with {'--reject' if options.reject else '--unlock'}")
-    from convrec.config import load_params
+    from convrec.config.params import load_params
     from convrec.paths import Paths
     from convrec.registry.gates import ALREADY
     from convrec.registry.promote import promote, reject, release_lock
@@ -139,7 +139,7 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _register(options: argparse.Namespace) -> int:
-    from convrec.config import load_params
+    from convrec.config.params import load_params
     from convrec.paths import Paths
     from convrec.registry.versions import MODEL_NAME, register
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from convrec.commands import add_command, data, evaluate
-from convrec.config import Training, load_params
+from convrec.config.params import load_params
+from convrec.config.training import Training
 from convrec.errors import InputError, Stopped
 from convrec.files.yaml import read_yaml
 from convrec.paths import Paths

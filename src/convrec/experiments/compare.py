@@ -10,7 +10,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from convrec.config import BY_RANK, Params, parse_params
+from convrec.config.params import Params, parse_params
+from convrec.config.rank_grpo import BY_RANK
 from convrec.data.conversations import read_rows
 from convrec.errors import InputError
 from convrec.evaluation.comparison import KEYS, paired_interval

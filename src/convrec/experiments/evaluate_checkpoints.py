@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from convrec.config import Params
+from convrec.config.params import Params
 from convrec.data.conversations import read_prompts
 from convrec.errors import InputError
 from convrec.evaluation.page import metric_label

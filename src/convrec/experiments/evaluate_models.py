@@ -12,7 +12,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from convrec.config import Params, parse_params
+from convrec.config.params import Params, parse_params
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_prompts, write_rows
 from convrec.evaluation.comparison import mean_interval

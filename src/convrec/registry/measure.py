@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from convrec.config import Params
+from convrec.config.params import Params
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import distinct_prompts, read_prompts, read_rows
 from convrec.errors import InputError

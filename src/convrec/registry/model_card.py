@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from convrec.config import Params
+from convrec.config.params import Params
 from convrec.evaluation.systems import CONSTRAINED, system_names
 from convrec.files.results import read_json
 from convrec.paths import Paths

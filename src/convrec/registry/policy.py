@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from convrec.config import Section, Share
+from convrec.config.base import Section, Share
 from convrec.errors import InputError
 from convrec.evaluation.systems import Baseline
 from convrec.files.yaml import read_yaml

@@ -9,7 +9,7 @@ from typing import Any
 import mlflow
 from mlflow.entities.model_registry import ModelVersion
 
-from convrec.config import Params
+from convrec.config.params import Params
 from convrec.errors import InputError, outside_cause
 from convrec.paths import TRAINED, Paths
 from convrec.registry.gates import (

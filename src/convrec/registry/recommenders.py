@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from convrec.config import load_params
+from convrec.config.params import load_params
 from convrec.errors import InputError
 from convrec.generation.lists import Settings
 from convrec.models.folders import check_model

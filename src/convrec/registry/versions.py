@@ -17,7 +17,7 @@ from mlflow.models import Model, ModelSignature
 from mlflow.types.schema import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 from ruamel.yaml import YAML
 
-from convrec.config import Params
+from convrec.config.params import Params
 from convrec.errors import InputError, Unavailable
 from convrec.paths import Paths, inside
 from convrec.registry.model_card import CHECKPOINT_TAG, MAX_DESCRIPTION, checkpoint_digest, render_card, version_facts

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 
-from convrec.config import BaseModelStage, Params
+from convrec.config.params import Params
+from convrec.config.training import BaseModelStage
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import build_prompt, distinct_prompts, read_rows
 from convrec.files.results import write_json, write_plot

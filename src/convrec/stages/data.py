@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from convrec.config import Params
+from convrec.config.params import Params
 from convrec.data.catalog import DUPLICATE, Catalog, build_catalog
 from convrec.data.checks import check_rows, drop_leaks
 from convrec.data.conversations import (

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from convrec.config import Params
+from convrec.config.params import Params
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_prompts, read_rows, write_rows
 from convrec.data.parsing import format_list

@@ -10,7 +10,9 @@ from datasets import Dataset
 from transformers import PrinterCallback
 from trl.models.utils import unwrap_model_for_generation
 
-from convrec.config import PREFERENCES, Optimization, Params, Rewards
+from convrec.config.params import Params
+from convrec.config.rank_grpo import PREFERENCES, Rewards
+from convrec.config.training import Optimization
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import distinct_prompts, read_rows
 from convrec.errors import InputError

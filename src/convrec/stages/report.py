@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from pandas.errors import EmptyDataError
 
-from convrec.config import Params
+from convrec.config.params import Params
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import SPLITS, distinct_prompts, person_of, read_prompts, read_rows, truths
 from convrec.demonstrations.columns import STEP_COLUMNS

@@ -5,7 +5,8 @@ from typing import Any
 
 from datasets import Dataset
 
-from convrec.config import Optimization, Params
+from convrec.config.params import Params
+from convrec.config.training import Optimization
 from convrec.data.conversations import read_rows
 from convrec.demonstrations.columns import STEP_COLUMNS
 from convrec.errors import InputError

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convrec.cli import main
-from convrec.config import load_params
+from convrec.config.params import load_params
+from convrec.config.profiles import apply_profile
 from convrec.data.conversations import named_titles, truths
 from convrec.data.matching import relevance
 from convrec.data.quarantine import Quarantine
@@ -23,7 +24,6 @@ from convrec.data.sources.interaction_log import Feedback
 from convrec.data.sources.interactions import find_files, read_interactions
 from convrec.errors import InputError
 from convrec.evaluation.beyond_accuracy import mentions
-from convrec.profiles import apply_profile
 from convrec.stages.data import prepare
 from tests.project import ROOT
 

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from convrec import profiles
-from convrec.config import load_params
+from convrec.config import profiles
+from convrec.config.params import load_params
 from convrec.data.conversations import transcript
 from convrec.data.quarantine import Quarantine
 from convrec.errors import InputError
@@ -22,7 +22,7 @@ def project(tmp_path, monkeypatch):
 
 
 def test_the_committed_parameters_are_the_embedded_profile(project):
-    committed = Path(__file__).parent.parent / "params.yaml"
+    committed = Path(__file__).parents[2] / "params.yaml"
     profiles.apply_profile("embedded", [])
     assert (project / "params.yaml").read_text() == committed.read_text()
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from convrec.config import parse_params
+from convrec.config.params import parse_params
 from convrec.errors import InputError
 from convrec.files.atomic import replaced, write_bytes
 from convrec.files.yaml import parse_yaml, read_commented_yaml, read_yaml

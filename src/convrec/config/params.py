@@ -1,0 +1,123 @@
+"""params.yaml, read once, as frozen models: one section, one model, one stage. Imports no torch."""
+
+import difflib
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import ValidationError, model_validator
+
+from convrec.config.base import LEAST_PROMPT, Section
+from convrec.config.common import Common
+from convrec.config.data import Data
+from convrec.config.demonstrations import Demonstrations
+from convrec.config.evaluate import Evaluate, Report
+from convrec.config.rank_grpo import RankGRPO
+from convrec.config.training import SFT, BaseModelStage
+from convrec.errors import InputError
+from convrec.files.yaml import read_yaml
+
+
+class Params(Section):
+    """The whole of params.yaml."""
+
+    common: Common
+    data: Data
+    demonstrations: Demonstrations
+    base_model: BaseModelStage
+    sft: SFT
+    rank_grpo: RankGRPO
+    evaluate: Evaluate
+    report: Report
+
+    def tags(self) -> dict[str, str]:
+        """Return the tags by which runs are compared: profile, algorithm, base model, seed."""
+        return {
+            "profile": self.common.profile,
+            "algorithm": self.rank_grpo.name,
+            "base_model": self.base_model.name,
+            "seed": str(self.common.seed),
+        }
+
+    def list_settings(self) -> dict[str, Any]:
+        """Return the arguments of `generation.lists.Settings`: what a model's lists are asked and written with."""
+        return {
+            "instruction": self.common.prompt_instruction,
+            "list_length": self.common.list_length,
+            "max_completion_length": self.evaluate.max_completion_length,
+            "repetition_penalty": self.common.repetition_penalty,
+            "max_prompt_length": self.common.max_prompt_length,
+            "items": self.common.domain.items,
+            "recommend_seen": self.common.recommend_seen,
+        }
+
+    def engine_options(self) -> dict[str, Any]:
+        """Return the arguments of `generation.lists.EngineOptions.on_this_machine`."""
+        return {
+            "engine": self.evaluate.engine,
+            "device": self.common.device,
+            "batch_size": self.evaluate.batch_size,
+            "tensor_parallel_size": self.evaluate.vllm_tensor_parallel_size,
+            "gpu_memory_utilization": self.evaluate.vllm_gpu_memory_utilization,
+            "trust_remote_code": self.base_model.trust_remote_code,
+        }
+
+    def baseline_options(self) -> dict[str, Any]:
+        """Return the arguments of `evaluation.baselines.Options.of`."""
+        common = self.common
+        embedder = self.demonstrations.embedder.model_dump()
+        return {
+            "size": common.list_length,
+            "cutoffs": common.cutoffs,
+            "embedder": embedder,
+            "device": common.device,
+            "seed": common.seed,
+        }
+
+    @model_validator(mode="after")
+    def _sft_holds_a_prompt(self) -> "Params":
+        needed = LEAST_PROMPT + 2 * self.common.list_length  # a line is two tokens or more
+        if self.sft.max_length < needed:
+            raise ValueError(
+                f"sft.max_length = {self.sft.max_length} has no room for a prompt ({LEAST_PROMPT} tokens or more) and "
+                f"a list of common.list_length = {self.common.list_length} lines; set it to {needed} or more"
+            )
+        return self
+
+
+def _known_fields(location: tuple[int | str, ...]) -> list[str]:
+    """Return the field names of the section that holds `location`."""
+    model: Any = Params
+    for part in location[:-1]:
+        annotation = model.model_fields[part].annotation  # a section, or one that may be null
+        model = next(kind for kind in (*get_args(annotation), annotation) if hasattr(kind, "model_fields"))
+    return list(model.model_fields)
+
+
+def _explain(error: dict[str, Any]) -> str:
+    location = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        close = difflib.get_close_matches(str(error["loc"][-1]), _known_fields(error["loc"]), n=1)
+        hint = f"did you mean {close[0]!r}?" if close else "remove it"
+        return f"{location}: unknown parameter; {hint}"
+    if error["type"] == "missing":
+        return f"{location}: missing; add it (profiles/embedded.yaml shows every parameter)"
+    if error["type"] == "value_error":  # one of several sections has no location, and names its fields itself
+        return f"{location}: {error['ctx']['error']}" if location else str(error["ctx"]["error"])
+    return f"{location} = {error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}"
+
+
+def parse_params(raw: dict[str, Any], source: str) -> Params:
+    """Return the validated parameters.
+
+    Raises `InputError` with one line for each mistake: field, value, and what is wanted.
+    """
+    try:
+        return Params.model_validate(raw)
+    except ValidationError as error:
+        lines = [_explain(dict(mistake)) for mistake in error.errors()]
+        raise InputError("\n".join(f"{source}: {line}" for line in lines)) from None
+
+
+def load_params(path: Path = Path("params.yaml")) -> Params:
+    """Return the validated parameters of a params.yaml."""
+    return parse_params(read_yaml(path), str(path))
