@@ -9,11 +9,12 @@ from scipy import sparse
 
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import month_of
+from convrec.data.parsing import format_list
 from convrec.demonstrations.combine import Weights, fit_weights
 from convrec.demonstrations.demonstrator import Grounded
-from convrec.demonstrations.evidence import Evidence
+from convrec.demonstrations.evidence import EVIDENCE, Evidence
 from convrec.demonstrations.prompts import seen_items
-from convrec.similarity.scores import Blocks, WeightedSum, sparse_scores
+from convrec.similarity.scores import Blocks, WeightedSum, sparse_scores, top_items
 
 logger = logging.getLogger(__name__)
 
@@ -63,3 +64,21 @@ def combine(
         terms[name] |= evidence.terms(split.prompts, without_own=is_train, earlier=is_train and by_month)
     seen = seen_items(grounded["train"].prompts, catalog)
     return Combined(terms, fit_weights(terms["train"], REFLECTED, positives, seen, fitted, list_length))
+
+
+def list_texts(top: np.ndarray, catalog: Catalog) -> list[str]:
+    """Return the lists of these items, best first; -1 is none. Shape: top (prompts, N)."""
+    return [format_list([str(catalog.items[i]) for i in row if i >= 0]) for row in top.tolist()]
+
+
+def evidence_lists(
+    terms: dict[str, Blocks], prompts: list[Row], catalog: Catalog, list_length: int
+) -> dict[str, list[str]]:
+    """Return the lists of each kind of collaborative evidence alone; nothing without the evidence."""
+    if "popularity" not in terms:
+        return {}
+    seen, found = seen_items(prompts, catalog), {}
+    for name in EVIDENCE:
+        scores = WeightedSum([terms[name], terms["popularity"]], [1.0, 1e-6])  # equal ones go by popularity
+        found[name] = list_texts(top_items(scores, list_length, seen)[0], catalog)
+    return found

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from convrec.data.catalog import Catalog
 from convrec.evaluation.comparison import mean_interval
 from convrec.evaluation.scoring import mean_scores, score_lists
@@ -11,7 +13,7 @@ Row = dict[str, Any]
 BOOTSTRAP_SAMPLES = 1000
 
 
-def list_scores(
+def _list_scores(
     lists: dict[str, list[str]],
     prompts: list[Row],
     rows: list[Row],
@@ -31,3 +33,28 @@ def list_scores(
             intervals[metric] = {"low": interval.low, "high": interval.high}
         found[step] = {**mean_scores(scores), "intervals": intervals}
     return found
+
+
+def step_scores(
+    chosen: np.ndarray,
+    prompts: list[Row],
+    lists: dict[str, list[str]],
+    alone: dict[str, list[str]],
+    rows: list[Row],
+    catalog: Catalog,
+    list_length: int,
+    cutoffs: Sequence[int],
+    seed: int,
+) -> dict[str, Any]:
+    """Return the scores, for the chosen prompts, of the lists after each step and of each kind of evidence alone."""
+    own = [prompts[i] for i in chosen]
+    wanted = {row["prompt_id"] for row in own}
+    rows = [row for row in rows if row["prompt_id"] in wanted]
+    steps, single = (
+        _list_scores(
+            {name: [texts[i] for i in chosen] for name, texts in of.items()},
+            own, rows, catalog, list_length, cutoffs, seed,
+        )
+        for of in (lists, alone)
+    )  # fmt: skip
+    return {"rows": len(rows), "prompts": len(own), **steps, "alone": single}

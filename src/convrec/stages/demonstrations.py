@@ -13,7 +13,6 @@ import pandas as pd
 from convrec.config.params import Params
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import distinct_prompts, read_rows, transcript, write_rows
-from convrec.data.parsing import format_list
 from convrec.data.sources.synthetic import Taste, World
 from convrec.demonstrations.adjust import Fit, fit_adjust, keep_if_better
 from convrec.demonstrations.calls import CallStore
@@ -21,7 +20,7 @@ from convrec.demonstrations.chat import Budget, ChatClient
 from convrec.demonstrations.columns import STEP_COLUMNS
 from convrec.demonstrations.demonstrator import Demonstrator, Grounded, describe_items
 from convrec.demonstrations.describe import Describer
-from convrec.demonstrations.evidence import EVIDENCE, Evidence
+from convrec.demonstrations.evidence import Evidence
 from convrec.demonstrations.grounding import Grounder
 from convrec.demonstrations.prompts import choose_prompts, count_positives, seen_items
 from convrec.demonstrations.quality import (
@@ -35,14 +34,14 @@ from convrec.demonstrations.quality import (
 )
 from convrec.demonstrations.teacher import LLMTeacher, SimilarityTeacher, SimulatedTeacher, Teacher
 from convrec.demonstrations.teacher_prompts import Prompts
-from convrec.demonstrations.terms import combine
+from convrec.demonstrations.terms import combine, evidence_lists, list_texts
 from convrec.errors import InputError
-from convrec.evaluation.demonstration_scores import list_scores
+from convrec.evaluation.demonstration_scores import step_scores
 from convrec.files.results import write_json, write_plot
 from convrec.hardware.device import pick_device
 from convrec.paths import Paths
 from convrec.similarity.embedding import Embedder, make_embedder
-from convrec.similarity.scores import Blocks, WeightedSum, top_items
+from convrec.similarity.scores import Blocks, top_items
 from convrec.tracking import Run, flatten
 
 logger = logging.getLogger(__name__)
@@ -131,43 +130,6 @@ def _best(grounded: Grounded, combined: Blocks, fit: Fit, catalog: Catalog, size
     }
 
 
-def _scores_of(
-    chosen: np.ndarray,
-    split: Grounded,
-    lists: dict[str, list[str]],
-    terms: dict[str, Blocks],
-    rows: list[Row],
-    catalog: Catalog,
-    params: Params,
-) -> dict[str, Any]:
-    """Return the scores of the lists after each step for the chosen prompts, and of each kind of evidence alone."""
-    prompts = [split.prompts[i] for i in chosen]
-    wanted = {row["prompt_id"] for row in prompts}
-    rows = [row for row in rows if row["prompt_id"] in wanted]
-    seen = seen_items(split.prompts, catalog)
-    alone = {}
-    for name in EVIDENCE if "popularity" in terms else ():
-        scores = WeightedSum([terms[name], terms["popularity"]], [1.0, 1e-6])  # equal ones go by popularity
-        alone[name] = _texts(top_items(scores, params.common.list_length, seen)[0], catalog)
-    steps, single = (
-        list_scores(
-            {name: [texts[i] for i in chosen] for name, texts in of.items()},
-            prompts,
-            rows,
-            catalog,
-            params.common.list_length,
-            params.common.cutoffs,
-            params.common.seed,
-        )  # fmt: skip
-        for of in (lists, alone)
-    )
-    return {"rows": len(rows), "prompts": len(prompts), **steps, "alone": single}
-
-
-def _texts(top: np.ndarray, catalog: Catalog) -> list[str]:
-    return [format_list([str(catalog.items[i]) for i in row if i >= 0]) for row in top.tolist()]
-
-
 def run(params: Params, paths: Paths, record: Run) -> None:
     """Write a demonstration for the chosen training prompts (`choose_prompts`) and for every validation prompt."""
     config, common = params.demonstrations, params.common
@@ -204,11 +166,11 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     metrics: dict[str, Any] = {"train_prompts": len(prompts["train"])}
     for name, split in grounded.items():
         top = _best(split, combined.scores(name), fit, catalog, common.list_length)
-        lists = {"teacher": split.answers, **{step: _texts(best, catalog) for step, best in top.items()}}
+        lists = {"teacher": split.answers, **{step: list_texts(best, catalog) for step, best in top.items()}}
         columns = {STEP_COLUMNS[step]: texts for step, texts in lists.items()}
         if name == "train" and config.ground_truth_first:
             first, _ = top_items(combined.scores(name), common.list_length, seen, fit.weight, fit.bias, positives)
-            columns[STEP_COLUMNS["adjust"]] = _texts(first, catalog)
+            columns[STEP_COLUMNS["adjust"]] = list_texts(first, catalog)
         check_demonstrations(columns[STEP_COLUMNS["adjust"]], split.prompts, catalog, common.list_length)
         sources = placed_by(split.remapped.sources.of(top["adjust"]), top["adjust"], top["reflect"])
         frame = pd.DataFrame(
@@ -224,7 +186,17 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         chosen = held_out if name == "train" else np.arange(len(split.prompts))
         if len(chosen):
             where = "held_out" if name == "train" else name
-            metrics[where] = _scores_of(chosen, split, lists, combined.terms[name], rows[name], catalog, params)
+            metrics[where] = step_scores(
+                chosen,
+                split.prompts,
+                lists,
+                evidence_lists(combined.terms[name], split.prompts, catalog, common.list_length),
+                rows[name],
+                catalog,
+                common.list_length,
+                common.cutoffs,
+                common.seed,
+            )
         metrics[f"{name}_answers"] = answer_shapes(split.lengths, common.list_length)
         metrics[f"{name}_titles"] = match_shares(split.remapped.teacher)
         metrics[f"{name}_sources"] = source_shares(sources)

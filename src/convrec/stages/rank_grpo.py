@@ -5,23 +5,18 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
-from accelerate.utils import gather_object
 from datasets import Dataset
 from transformers import PrinterCallback
-from trl.models.utils import unwrap_model_for_generation
 
 from convrec.config.params import Params
 from convrec.config.rank_grpo import PREFERENCES, Rewards
 from convrec.config.training import Optimization
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import distinct_prompts, read_rows
+from convrec.data.conversations import read_prompts, read_rows
 from convrec.errors import InputError
-from convrec.evaluation.scoring import mean_scores, score_lists
 from convrec.files.results import write_json, write_plot
-from convrec.generation.constraint import CatalogTrie
-from convrec.generation.engine import TransformersEngine
 from convrec.generation.list_lengths import require_length
-from convrec.generation.lists import catalog_trie, list_request
+from convrec.generation.lists import catalog_trie
 from convrec.generation.prompts import TRUNCATED_SHARE, PromptBuilder
 from convrec.models.export import export_model, lora_config
 from convrec.models.pretrained import load_config, load_tokenizer, refusals
@@ -32,9 +27,10 @@ from convrec.rl.preference_trainer import PreferenceConfig, PreferenceTrainer
 from convrec.rl.rewards import GroundedReward, RankReward
 from convrec.rl.samples import SampleCallback
 from convrec.rl.trainer import RankGRPOTrainer
+from convrec.rl.validation import make_measure
 from convrec.tracking import Run
 from convrec.training.arguments import shared_arguments, unnumber_cpu
-from convrec.training.callbacks import HistoryCallback, Measure, ValidationCallback, read_history
+from convrec.training.callbacks import HistoryCallback, ValidationCallback, read_history
 from convrec.training.checkpoints import (
     CompletionCallback,
     best_checkpoint,
@@ -119,51 +115,6 @@ def _arguments(params: Params, folder: Path, reward_weights: list[float]) -> Ran
     )
 
 
-def _measure(
-    params: Params,
-    paths: Paths,
-    catalog: Catalog,
-    trie: CatalogTrie | None,
-    trainer: RankGRPOTrainer,
-    builder: PromptBuilder,
-) -> Measure:
-    """Return what scores greedy lists, with a trie constrained, for the first validation prompts.
-
-    The processes share them out.
-    """
-    common, config = params.common, params.rank_grpo
-    rows = read_rows(paths.split("validation"))
-    prompts = distinct_prompts(rows)[: config.validation_prompts]
-    kept = {row["prompt_id"] for row in prompts}
-    rows = [row for row in rows if row["prompt_id"] in kept]
-    accelerator = trainer.accelerator
-    # As many in each process, some repeated: under ZeRO-3 the processes generate token by token together.
-    repeated = prompts + prompts[: -len(prompts) % accelerator.num_processes]
-    mine = repeated[accelerator.process_index :: accelerator.num_processes]
-    my_prompts = [builder(row["messages"]) for row in mine]
-    requests = [] if trie is None else [list_request(row, catalog, common.list_length) for row in mine]
-
-    def measure(_: Any) -> dict[str, float]:
-        reentrant = trainer.args.gradient_checkpointing_kwargs
-        unwrapped = unwrap_model_for_generation(
-            trainer.model_wrapped, accelerator, gradient_checkpointing_kwargs=reentrant
-        )
-        with unwrapped as model:
-            engine = TransformersEngine(
-                model,
-                trainer.processing_class,
-                config.per_device_batch_size,
-                config.max_completion_length,
-                common.repetition_penalty,
-                trie,
-            )
-            lists = engine.generate(my_prompts, requests)
-        texts = dict(gather_object(list(zip((row["prompt_id"] for row in mine), lists, strict=True))))
-        return mean_scores(score_lists(texts, rows, catalog, common.list_length, common.cutoffs))
-
-    return measure
-
-
 def align(params: Params, paths: Paths, start: Start, folder: Path, record: Run) -> Path:
     """Train from `start` in `folder`, resuming what is there; return the chosen checkpoint: the best or the last.
 
@@ -203,7 +154,17 @@ def align(params: Params, paths: Paths, start: Start, folder: Path, record: Run)
             peft_config=lora_config(**config.lora.model_dump()) if config.lora else None,
         )
     trainer.remove_callback(PrinterCallback)  # the history callback tells the progress
-    measure = _measure(params, paths, catalog, trie, trainer, prompts)
+    measure = make_measure(
+        trainer,
+        prompts,
+        read_prompts(paths.split("validation"), config.validation_prompts)[0],
+        catalog,
+        trie,
+        config.per_device_batch_size,
+        config.max_completion_length,
+        common.list_length,
+        common.cutoffs,
+    )
     metric = f"ndcg_at_{max(common.cutoffs)}"
     trainer.add_callback(ValidationCallback(measure, config.validation_steps, metric, history))
     sampled = (config.sample_steps, config.group_size, folder / "samples")
