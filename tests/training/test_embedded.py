@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import sparse
 
 from convrec.config.params import load_params
 from convrec.data.catalog import Catalog, Item, build_catalog
@@ -14,7 +15,14 @@ from convrec.data.sources.synthetic import embedded_rows
 from convrec.models.pretrained import load_tokenizer
 from convrec.training.callbacks import read_history
 from convrec.training.checkpoints import clear_finished, last_checkpoint, mark_finished, training_folder
-from convrec.training.embedded import catalog_cards, catalog_pages, make_model, page_budget, train_tokenizer
+from convrec.training.embedded import (
+    catalog_cards,
+    catalog_pages,
+    make_model,
+    page_budget,
+    set_title_vectors,
+    train_tokenizer,
+)
 
 PAGES = "4f7a0bbecefa68d5e77a06633533afab73a670dae21871d10afb3cc616995faf"
 FILMS = build_catalog(embedded_rows(), ("genres", "keywords"), Quarantine())[0]
@@ -150,3 +158,26 @@ def test_a_history_cut_short_by_a_crash_keeps_its_whole_lines(tmp_path):
     path.write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "lo', encoding="utf-8")
     assert read_history(path) == [{"step": 1, "loss": 2.0}]
     assert read_history(tmp_path / "none") == []
+
+
+@pytest.mark.parametrize("people", [1, 30])
+def test_products_of_title_vectors_are_those_of_the_best_approximation_of_the_cosines(people):
+    items = FILMS.items[:12]
+    likes = np.random.default_rng(0).random((people, 12)) < 0.4
+    likes[:, 3] = False  # nobody liked it
+    tokens = TOKENIZER.convert_tokens_to_ids([item.title for item in items])
+    model = make_model(TOKENIZER, 8, 8, 1, 1, 1, seed=0)
+    before = model.get_input_embeddings().weight.detach().clone()
+    set_title_vectors(model, TOKENIZER, items, sparse.csr_array(likes.astype(np.float32)))
+    after = model.get_input_embeddings().weight.detach()
+    changed = (after != before).any(dim=1).nonzero().flatten().tolist()
+    if people == 1:  # no two likes to compare
+        assert not changed
+        return
+    liked = [i for i in range(12) if i != 3]
+    assert changed == sorted(tokens[i] for i in liked)
+    columns = likes[:, liked] / np.linalg.norm(likes[:, liked], axis=0)
+    _, values, right = np.linalg.svd(columns)
+    expected = (right[:8].T * values[:8] ** 2) @ right[:8]
+    found = after[[tokens[i] for i in liked]].numpy()
+    np.testing.assert_allclose(found @ found.T, expected, atol=1e-5)

@@ -20,6 +20,7 @@ class EmbeddedModel(Section):
     catalog_pages: Whole | None = Field(
         ge=0, description="pages of an index to the catalog among its texts; none: 12 an item, up to 6000"
     )
+    co_occurrence: bool = Field(description="the vectors of titles start from who liked them together, not at random")
     epochs: Whole = Field(ge=0)
     learning_rate: Positive
     batch_size: Whole = Field(ge=1)

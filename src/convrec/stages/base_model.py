@@ -16,10 +16,19 @@ from convrec.generation.lists import catalog_trie
 from convrec.models.export import export_model, write_model
 from convrec.models.pretrained import load_model, load_tokenizer
 from convrec.paths import Paths
+from convrec.similarity.collaborative import Likes
 from convrec.tracking import Run
 from convrec.training.callbacks import HistoryCallback, read_history
 from convrec.training.checkpoints import mark_finished, training_folder
-from convrec.training.embedded import END, catalog_cards, catalog_pages, make_model, page_budget, train_tokenizer
+from convrec.training.embedded import (
+    END,
+    catalog_cards,
+    catalog_pages,
+    make_model,
+    page_budget,
+    set_title_vectors,
+    train_tokenizer,
+)
 from convrec.training.sft import train_sft
 
 logger = logging.getLogger(__name__)
@@ -36,10 +45,13 @@ def _make_embedded(params: Params, paths: Paths, record: Run) -> None:
     cards = catalog_cards(catalog)
     tokenizer = train_tokenizer([p[0]["content"] for p in prompts] + cards, catalog.items, config.vocab_size)
     sizes = config.model_dump(
-        exclude={"vocab_size", "conversations", "catalog_pages", "epochs", "learning_rate", "batch_size"}
+        include={"hidden_size", "intermediate_size", "num_layers", "num_heads", "num_key_value_heads"}
     )
     model = make_model(tokenizer, seed=common.seed, **sizes)
     logger.info("embedded model: %d parameters, %d tokens", model.num_parameters(), len(tokenizer))
+    if config.co_occurrence:
+        likes = Likes.of(read_rows(paths.split("train")), catalog)
+        set_title_vectors(model, tokenizer, catalog.items, likes.matrix)
     num_pages = page_budget(len(catalog)) if config.catalog_pages is None else config.catalog_pages
     pages = catalog_pages(catalog, num_pages, common.list_length, common.seed)
     order = np.random.default_rng(common.seed).permutation(len(prompts))[: config.conversations]

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from scipy import sparse
+from scipy.sparse import linalg
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, set_seed
 
@@ -62,6 +64,32 @@ def train_tokenizer(texts: Sequence[str], items: Sequence[Item], vocab_size: int
     fast.chat_template = CHAT_TEMPLATE
     fast.padding_side = "left"
     return fast
+
+
+def set_title_vectors(
+    model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, items: Sequence[Item], likes: sparse.csr_array
+) -> None:
+    """Set the embeddings of the title tokens so that their products are near the cosines of who liked both items.
+
+    They are the item vectors of the truncated singular value decomposition of the likes, each item's column divided by
+    its length; as the cosines are, they are at most 1 long. Titles that are no token, and items that nobody liked, keep
+    their random vectors. Items of one title share its token; the last one counts.
+
+    Shape: likes (people, C), binary.
+    """
+    embeddings = model.model.embed_tokens.weight.data
+    counts = np.asarray(likes.sum(axis=0)).ravel()
+    columns = (likes @ sparse.diags_array(1 / np.sqrt(np.maximum(counts, 1)))).astype(np.float64)
+    rank = min(embeddings.shape[1], min(columns.shape) - 1)
+    if rank < 1:  # one person or one item says nothing of what belongs together
+        return
+    _, values, right = linalg.svds(columns, k=rank, random_state=0)
+    vectors = np.zeros((len(items), embeddings.shape[1]))
+    vectors[:, :rank] = (right * values[:, None]).T
+    vocabulary = tokenizer.get_vocab()
+    for item, count, vector in zip(items, counts, vectors, strict=True):
+        if count and item.title in vocabulary:
+            embeddings[vocabulary[item.title]] = torch.from_numpy(vector).to(embeddings)
 
 
 def catalog_cards(catalog: Catalog) -> list[str]:
