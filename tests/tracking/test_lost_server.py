@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -128,12 +129,13 @@ def test_an_artifact_waits_until_the_store_behind_the_server_is_mended(server, c
     try:
         store.write_text("no folder: each PUT is answered with 500")
         failed = 0
-        for _ in range(30):  # after some of the 500s the server closes the connection: these tries reach no store
+        for _ in range(60):  # after some of the 500s the server closes the connection: these tries reach no store
             with pytest.raises(Undelivered) as told:
                 sending.send()
             failed += "/mlflow-artifacts/" in str(told.value)
             if failed == 5:
                 break
+            time.sleep(0.3)  # a closed connection is seen as such, and the next try makes a new one
         assert failed == 5
     finally:
         store.unlink()
