@@ -57,6 +57,9 @@ audit:  ## look the locked versions up among the known vulnerabilities; needs py
 	$(AUDIT)/bin/pip-audit --strict --disable-pip --no-deps --progress-spinner off --requirement requirements/constraints.txt \
 		$$(sed -n 's/^\([A-Z][A-Za-z0-9-]*\) .*/--ignore-vuln \1/p' $(ACCEPTED))
 
+docs-figures: $(READY)  ## draw the figures of README.md from the last demo
+	@python docs/figures.py
+
 ui: $(READY)  ## open the tracking UI of the local store, on port PORT (5000)
 	@case "$${MLFLOW_TRACKING_URI:-}" in http*) echo "The tracking server's own UI: $$MLFLOW_TRACKING_URI"; exit 1;; esac
 	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow ui --backend-store-uri "$${MLFLOW_TRACKING_URI:-sqlite:///$(CURDIR)/mlruns/mlflow.db}" --host 127.0.0.1 --port $(PORT)
@@ -73,4 +76,4 @@ stack-status: $(READY)  ## say what runs of them
 clean:  ## remove what runs made (models, records, caches), but neither parameters nor the environment
 	rm -rf data/processed data/demonstrations models predictions reports comparison evaluations checkpoints mlruns runs .dvc/cache .dvc/tmp .prefect
 
-.PHONY: help install demo deploy test test-tools test-all check audit ui stack-up stack-down stack-status clean
+.PHONY: help install demo deploy test test-tools test-all check audit docs-figures ui stack-up stack-down stack-status clean
