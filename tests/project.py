@@ -28,10 +28,10 @@ SHRUNK = {
             "epochs": 1,
         }
     },
-    "sft": {"num_epochs": 2, "logging_steps": 1, "save_steps": 2},
+    "sft": {"num_train_epochs": 2, "logging_steps": 1, "save_steps": 2},
     "rank_grpo": {
-        "num_steps": 4,
-        "per_device_batch_size": 16,
+        "max_steps": 4,
+        "per_device_train_batch_size": 16,
         "num_generations": 4,
         "max_completion_length": 24,
         "save_steps": 2,

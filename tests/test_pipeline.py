@@ -107,7 +107,7 @@ def test_curves_are_recorded_for_every_rank(project, client):
     steps = [metric.step for metric in client.get_metric_history(run_id, "validation/ndcg_at_6")]
     assert steps == [0, 2, 4]
     run = client.get_run(run_id)
-    assert run.data.params["rank_grpo.num_steps"] == "4"
+    assert run.data.params["rank_grpo.max_steps"] == "4"
     for tag in ("profile", "algorithm", "base_model", "seed", "data_version", "catalog_version", "git_dirty", "stage"):
         assert run.data.tags[tag]
     assert run.data.tags["mlflow.source.git.commit"] and run.data.tags["data.train.md5"]
@@ -310,9 +310,9 @@ def test_both_trainings_run_in_two_processes(scratch):
     shutil.copytree(ROOT / "configs", scratch / "configs")
     launch = {"launch": "configs/accelerate/ddp.yaml", "num_processes": 2}
     before = (scratch / "models" / "sft" / "model.safetensors").read_bytes()
-    _stage(scratch, "sft", {"sft": {**launch, "per_device_batch_size": 4}})
+    _stage(scratch, "sft", {"sft": {**launch, "per_device_train_batch_size": 4}})
     assert (scratch / "models" / "sft" / "model.safetensors").read_bytes() != before
-    aligned = _stage(scratch, "rank_grpo", {"rank_grpo": {**launch, "per_device_batch_size": 8}})
+    aligned = _stage(scratch, "rank_grpo", {"rank_grpo": {**launch, "per_device_train_batch_size": 8}})
     assert aligned.stderr.count("step 4/4") == 2, "only the first process tells"
     assert json.loads((scratch / "metrics" / "rank_grpo.json").read_text())["steps"] == 4
 
@@ -324,7 +324,7 @@ def test_adapters_from_a_registered_version_with_both_rewards_and_constrained_ro
         "lora": {"rank": 4, "alpha": 8, "dropout": 0.0},
         "rewards": {"grounded": 0.5},
         "constrained": True,
-        "num_steps": 2,
+        "max_steps": 2,
     }
     result = _stage(scratch, "rank_grpo", {"rank_grpo": changes})
     assert f"starting from models:/{MODEL_NAME}@{CHAMPION}" in result.stderr
@@ -396,7 +396,7 @@ def test_an_ablation_is_made_once(scratch, client):
 def test_an_experiment_changes_a_parameter(project, trained):
     commit(project, "trained")
     run_in(
-        project, "dvc", "exp", "run", "-S", "rank_grpo.num_steps=2", "-S", "rank_grpo.validation_steps=1", "rank_grpo"
+        project, "dvc", "exp", "run", "-S", "rank_grpo.max_steps=2", "-S", "rank_grpo.validation_steps=1", "rank_grpo"
     )
     difference = json.loads(run_in(project, "dvc", "metrics", "diff", "--json").stdout)
     assert "metrics/rank_grpo.json" in difference
@@ -408,7 +408,7 @@ def test_an_experiment_changes_a_parameter(project, trained):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rank_grpo": {"num_steps": "many"}}, "rank_grpo.num_steps = 'many'"),
+        ({"rank_grpo": {"max_steps": "many"}}, "rank_grpo.max_steps = 'many'"),
         ({"data": {"test_month": "2023-05"}}, "the test split is empty"),
         ({"data": {"source": "redial", "path": "nowhere"}}, "data.path = 'nowhere': no such folder"),
     ],

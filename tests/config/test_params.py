@@ -41,7 +41,7 @@ def test_every_profile_is_valid(name, tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("num_steps: ", "num_stesp: ", "rank_grpo.num_stesp: unknown parameter; did you mean 'num_steps'?"),
+        ("max_steps: ", "max_stesp: ", "rank_grpo.max_stesp: unknown parameter; did you mean 'max_steps'?"),
         ("seed: 17", "seed: seventeen", "common.seed = 'seventeen': input should be a valid integer"),
         ("seed: 17", "seed: -1", "common.seed = -1: input should be greater than or equal to 0"),
         ("  num_generations: 4 ", "  num_generations: 7 ", "no multiple of num_generations = 7"),
@@ -103,13 +103,13 @@ def test_mistakes_name_field_value_and_remedy(tmp_path, old, new, message):
 def test_groups_are_whole_over_the_processes(changes, factors):
     raw = load_params().model_dump()
     launch = {"launch": "configs/accelerate/ddp.yaml", "num_processes": 4}
-    raw["rank_grpo"] |= {**launch, "per_device_batch_size": 2, "num_generations": 8, **changes}
+    raw["rank_grpo"] |= {**launch, "per_device_train_batch_size": 2, "num_generations": 8, **changes}
     if factors is None:
-        assert parse_params(raw, "test").rank_grpo.per_device_batch_size == 2
+        assert parse_params(raw, "test").rank_grpo.per_device_train_batch_size == 2
         return
     with pytest.raises(InputError, match="no multiple of num_generations = 8") as error:
         parse_params(raw, "test")
-    assert f"per_device_batch_size * gradient_accumulation_steps{factors}" in str(error.value)
+    assert f"per_device_train_batch_size * gradient_accumulation_steps{factors}" in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -119,15 +119,18 @@ def test_groups_are_whole_over_the_processes(changes, factors):
         ({"rollouts": "beam"}, 'rollouts = "beam": .* set it to "transformers"'),
         ({"num_iterations": 2, "save_steps": 2, "validation_steps": 2}, "num_iterations = 2: .* set it to 1"),
         ({"launch": "configs/accelerate/ddp.yaml", "num_processes": 2}, "launch = .*ddp.yaml.: .* set it to null"),
-        ({"per_device_batch_size": 9}, "per_device_batch_size = 9 is no multiple of 2, the lists of a prompt"),
-        ({"algorithm": "sdpo", "per_device_batch_size": 6}, "is no multiple of 4, the lists of a prompt"),
+        (
+            {"per_device_train_batch_size": 9},
+            "per_device_train_batch_size = 9 is no multiple of 2, the lists of a prompt",
+        ),
+        ({"algorithm": "sdpo", "per_device_train_batch_size": 6}, "is no multiple of 4, the lists of a prompt"),
         ({"lora": {"rank": 2, "alpha": 2, "dropout": 0.0}}, "lora: algorithm 'sprec' changes the reference's weights"),
-        ({"num_steps": 9}, "num_steps = 9 has no room for preferences.rounds = 5 of two phases each; raise it to 10"),
+        ({"max_steps": 9}, "max_steps = 9 has no room for preferences.rounds = 5 of two phases each; raise it to 10"),
     ],
 )
 def test_what_preferences_cannot_be_learnt_with_is_refused(changes, message):
     raw = load_params().model_dump()
-    good = {"algorithm": "sprec", "constrained": True, "num_steps": 10}
+    good = {"algorithm": "sprec", "constrained": True, "max_steps": 10}
     raw["rank_grpo"] |= good
     assert parse_params(raw, "test").rank_grpo.group_size == 2
     raw["rank_grpo"] |= changes
@@ -136,7 +139,9 @@ def test_what_preferences_cannot_be_learnt_with_is_refused(changes, message):
 
 
 @pytest.mark.parametrize("value", [".inf", "-.inf", ".nan"])
-@pytest.mark.parametrize("field", ["learning_rate", "weight_decay", "model_weight", "noise", "temperature", "warmup"])
+@pytest.mark.parametrize(
+    "field", ["learning_rate", "weight_decay", "model_weight", "noise", "temperature", "warmup_steps"]
+)
 def test_no_parameter_takes_a_number_that_is_not_finite(tmp_path, field, value):
     (line, *_) = (
         line for line in PARAMS.read_text(encoding="utf-8").splitlines() if line.lstrip().startswith(f"{field}:")

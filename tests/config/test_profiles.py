@@ -30,9 +30,9 @@ def test_the_committed_parameters_are_the_embedded_profile(project):
 def test_applying_keeps_the_previous_parameters(project):
     profiles.apply_profile("embedded", [])
     (project / "params.yaml").write_text((project / "params.yaml").read_text() + "# mine\n")
-    profiles.apply_profile("redial", ["data.path=../redial", "rank_grpo.num_steps=3"])
+    profiles.apply_profile("redial", ["data.path=../redial", "rank_grpo.max_steps=3"])
     params = load_params(project / "params.yaml")
-    assert (params.data.source, params.data.path, params.rank_grpo.num_steps) == ("redial", "../redial", 3)
+    assert (params.data.source, params.data.path, params.rank_grpo.max_steps) == ("redial", "../redial", 3)
     assert (project / "params.previous.yaml").read_text().endswith("# mine\n")
 
 

@@ -8,7 +8,7 @@ from convrec.experiments.compare import comparison_page, run_params, variant
 
 def test_a_name_stands_for_parameters_as_published():
     params = run_params(load_params(), "rank_grpo:exp:2", 5, 7)
-    assert (params.rank_grpo.returns, params.rank_grpo.return_gamma, params.rank_grpo.num_steps) == ("exp", 2.0, 7)
+    assert (params.rank_grpo.returns, params.rank_grpo.return_gamma, params.rank_grpo.max_steps) == ("exp", 2.0, 7)
     assert params.common.seed == 5 and params.rank_grpo.epsilon_low is None
     assert variant("grpo")["algorithm"] == "grpo"
     public = run_params(load_params(), "rank_grpo_public:log", 5, 7).rank_grpo
@@ -19,10 +19,10 @@ def test_one_process_trains_on_the_effective_batch_of_several():
     """Here a group of 8 is whole only across the 4 processes."""
     raw = load_params().model_dump()
     launch = {"launch": "configs/accelerate/ddp.yaml", "num_processes": 4}
-    raw["rank_grpo"] |= {**launch, "per_device_batch_size": 2, "gradient_accumulation_steps": 3}
+    raw["rank_grpo"] |= {**launch, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 3}
     section = run_params(parse_params(raw, "test"), "grpo", 5, 7).rank_grpo
     assert (section.launch, section.num_processes) == (None, 1)
-    assert (section.per_device_batch_size, section.gradient_accumulation_steps) == (2, 12)
+    assert (section.per_device_train_batch_size, section.gradient_accumulation_steps) == (2, 12)
 
 
 def test_preferences_are_learnt_under_the_constraint_alone():

@@ -25,8 +25,8 @@ pytestmark = pytest.mark.pipeline
 SFT_STEPS, RL_STEPS = 240, 200
 SIZES = {
     "base_model": {"embedded": {"epochs": 0}},
-    "sft": {"num_epochs": 30, "save_steps": 1000},
-    "rank_grpo": {"num_steps": RL_STEPS, "save_steps": 1000, "validation_steps": 1000},
+    "sft": {"num_train_epochs": 30, "save_steps": 1000},
+    "rank_grpo": {"max_steps": RL_STEPS, "save_steps": 1000, "validation_steps": 1000},
 }
 
 

@@ -107,7 +107,7 @@ def test_every_level_and_aggregation_equals_the_loop(level, aggregation, seed, i
     ends = torch.tensor([-0.2, 0.1, 0.0, -0.1], dtype=torch.float64)
     found = _loss(batch, level, aggregation, delta=1.2, ref_logps=reference, beta=0.3, overflow_advantage=-0.1,
                   eos=eos, eos_advantages=ends, eos_in_rank=in_rank, sampler_logps=sampler,
-                  sampler_cap=1.3)  # fmt: skip
+                  vllm_importance_sampling_clip_max=1.3)  # fmt: skip
     expected = _oracle(batch, level, aggregation, delta=1.2, beta=0.3, reference=reference, overflow=-0.1, eos=eos,
                        ends=ends, in_rank=in_rank, sampler=sampler, cap=1.3)  # fmt: skip
     assert float(found.loss) == pytest.approx(expected, rel=1e-9, abs=1e-12)

@@ -60,7 +60,7 @@ def test_parameters_that_lead_out_are_refused(field, name):
     [
         (("demonstrations", "teacher", "base_url"), "https://user:secret@host/v1"),
         (("demonstrations", "teacher", "base_url"), "https://host/v1?api-key=secret"),
-        (("rank_grpo", "vllm_server_url"), "http://:secret@host:8000"),
+        (("rank_grpo", "vllm_server_base_url"), "http://:secret@host:8000"),
     ],
 )
 def test_addresses_with_secrets_are_refused(place, url):

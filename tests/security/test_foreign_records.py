@@ -92,7 +92,7 @@ def test_no_hook_is_written(history):  # noqa: F811
         ("data/evil.dvc", b"desc: \xff\n" + ESCAPING, "no plain YAML mapping"),
         ("data/evil.dvc", b"", "no plain YAML mapping"),
         ("dvc.lock", b"schema:\tx\nstages: {data: {outs: [{path: data/processed, md5: x}]}}\n", "no plain YAML"),
-        ("params.yaml", b"x:\ty\nrank_grpo:\n  vllm_server_url: http://evil.example\n", "no plain YAML mapping"),
+        ("params.yaml", b"x:\ty\nrank_grpo:\n  vllm_server_base_url: http://evil.example\n", "no plain YAML mapping"),
     ],
 )
 def test_records_that_do_more_than_name_data_are_refused(name, content, words):
@@ -139,7 +139,7 @@ def test_files_of_the_project_are_read_alike(name):
         {"base_model": {"name": "evil/model", "trust_remote_code": True}},
         {"demonstrations": {"embedder": {"name": "evil/model", "trust_remote_code": True}}},
         {"demonstrations": {"teacher": {"base_url": "http://evil.example/v1"}}},
-        {"rank_grpo": {"vllm_server_url": "http://evil.example"}},
+        {"rank_grpo": {"vllm_server_base_url": "http://evil.example"}},
     ],
 )
 def test_parameters_that_run_code_or_send_keys_elsewhere_are_refused(changes):

@@ -56,7 +56,7 @@ def test_a_checkpoint_with_a_file_cut_short_is_refused(tmp_path, name):
         (
             ("optimizer.pt", "scheduler.pt", "rng_state.pth", "model.safetensors"),
             10,
-            "at step 10; raise rank_grpo.num_steps = 10",
+            "at step 10; raise rank_grpo.max_steps = 10",
         ),
     ],
 )

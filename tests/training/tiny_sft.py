@@ -30,23 +30,23 @@ def train_tiny(
 ) -> Path:
     """Train in `folder`, resuming what is there, to the last step or to `stop`; `options` are those of `train_sft`."""
     usual: dict[str, Any] = {
-        "num_epochs": 2,
+        "num_train_epochs": 2,
         "max_length": 24,
         "seed": 0,
         "device": "cpu",
         "bf16": False,
         "learning_rate": 1e-3,
-        "lr_scheduler": "constant",
-        "warmup": 0.0,
+        "lr_scheduler_type": "constant",
+        "warmup_steps": 0.0,
         "adam_beta1": 0.9,
         "adam_beta2": 0.99,
         "weight_decay": 0.0,
         "max_grad_norm": 1.0,
-        "per_device_batch_size": 4,
+        "per_device_train_batch_size": 4,
         "gradient_accumulation_steps": 1,
         "logging_steps": 1,
         "save_steps": 1,
-        "keep_checkpoints": 3,
+        "save_total_limit": 4,
         "gradient_checkpointing": False,
     }
     rows = rows or Dataset.from_dict({"text": [f"{number} films please" for number in range(16)]})

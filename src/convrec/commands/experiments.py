@@ -29,7 +29,7 @@ def add(commands: Any) -> None:
         "gspo, dr_grpo, dapo; dpo, sdpo, sprec",
     )
     runs = "runs of each, %(type)s, from common.seed on: %(default)s"
-    steps = "steps of each run, %(type)s; rank_grpo.num_steps where it is not given"
+    steps = "steps of each run, %(type)s; rank_grpo.max_steps where it is not given"
     comparison.add_argument("--seeds", type=whole_number(1, 1000), default=3, help=runs)
     comparison.add_argument("--steps", type=whole_number(1), help=steps)
     text = "train SFT on the lists after each step, and compare"

@@ -45,8 +45,8 @@ class Preferences(Section):
 class RankGRPO(Training):
     """Stage `rank_grpo`. The optimiser steps once on `batch * accumulation` completions (times processes)."""
 
-    num_steps: Whole | None = Field(ge=1, description="optimiser steps; none to go by num_epochs")
-    num_epochs: float = Field(gt=0, description="passes over the training rows, where num_steps is none")
+    max_steps: Whole | None = Field(ge=1, description="optimiser steps; none to go by num_train_epochs")
+    num_train_epochs: float = Field(gt=0, description="passes over the training rows, where max_steps is none")
     decay_step: Whole | None = Field(ge=1, description="from this step on the rate is decayed_learning_rate")
     decayed_learning_rate: float | None = Field(gt=0)
     algorithm: Algorithm = Field(description="rank_grpo_public: as the authors' code averages and treats EOS")
@@ -78,8 +78,10 @@ class RankGRPO(Training):
     rollouts: Literal["transformers", "beam", "vllm_colocate", "vllm_server"]
     constrained: bool = Field(description="rollouts hold nothing but catalog items, each once, none seen")
     vllm_gpu_memory_utilization: float = Field(gt=0, lt=1, description="vllm_colocate: its share of the GPU's memory")
-    vllm_server_url: Url | None = Field(description="vllm_server: where it listens, e.g. http://127.0.0.1:8000")
-    sampler_cap: Positive = Field(description="vLLM: cap of the weights that correct for its log-probabilities")
+    vllm_server_base_url: Url | None = Field(description="vllm_server: where it listens, e.g. http://127.0.0.1:8000")
+    vllm_importance_sampling_clip_max: Positive = Field(
+        description="vLLM: cap of the weights that correct for its log-probabilities"
+    )
     validation_steps: Whole = Field(ge=1, description="validation is measured every so many steps")
     validation_prompts: Whole = Field(ge=1, description="on so many validation prompts")
     sample_steps: Whole = Field(ge=1, description="some lists of a group are recorded every so many steps")
@@ -94,13 +96,13 @@ class RankGRPO(Training):
                 f"decay_step = {self.decay_step} and decayed_learning_rate = {self.decayed_learning_rate}; "
                 "give both or neither"
             )
-        if self.decay_step is not None and (self.lr_scheduler != "constant" or self.warmup):
+        if self.decay_step is not None and (self.lr_scheduler_type != "constant" or self.warmup_steps):
             raise ValueError(
-                f"decay_step = {self.decay_step} is a schedule of its own; set lr_scheduler = {self.lr_scheduler!r} to "
-                f"'constant' and warmup = {self.warmup} to 0.0"
+                f"decay_step = {self.decay_step} is a schedule of its own; set lr_scheduler_type = "
+                f"{self.lr_scheduler_type!r} to 'constant' and warmup_steps = {self.warmup_steps} to 0.0"
             )
-        if self.rollouts == "vllm_server" and not self.vllm_server_url:
-            raise ValueError("vllm_server_url is empty; rollouts 'vllm_server' needs it")
+        if self.rollouts == "vllm_server" and not self.vllm_server_base_url:
+            raise ValueError("vllm_server_base_url is empty; rollouts 'vllm_server' needs it")
         if self.lora is not None and self.lora.dropout:
             raise ValueError(
                 f"lora.dropout = {self.lora.dropout}: lists are sampled and scored without dropout, so that both are "
@@ -116,12 +118,12 @@ class RankGRPO(Training):
                 )
         if self.algorithm in PREFERENCES:
             self._check_preferences()
-        completions, factors = self.per_device_batch_size * self.gradient_accumulation_steps, ""
+        completions, factors = self.per_device_train_batch_size * self.gradient_accumulation_steps, ""
         if self.launch is not None and self.rollouts != "beam":  # a beam group is one search in one process
             completions, factors = completions * self.num_processes, " * num_processes"
         if self.algorithm not in PREFERENCES and completions % self.num_generations:
             raise ValueError(
-                f"per_device_batch_size * gradient_accumulation_steps{factors} = {completions} is no multiple of "
+                f"per_device_train_batch_size * gradient_accumulation_steps{factors} = {completions} is no multiple of "
                 f"num_generations = {self.num_generations}; every group must be whole"
             )
         return self
@@ -149,16 +151,17 @@ class RankGRPO(Training):
                     f"{name} = {json.dumps(getattr(self, name))}: algorithm {self.algorithm!r} compares catalog lists "
                     f"that one process samples for each step; set it to {json.dumps(value)}"
                 )
-        if self.per_device_batch_size % self.group_size:
+        if self.per_device_train_batch_size % self.group_size:
             raise ValueError(
-                f"per_device_batch_size = {self.per_device_batch_size} is no multiple of {self.group_size}, the lists "
-                f"of a prompt with algorithm {self.algorithm!r}; they are compared in one forward pass"
+                f"per_device_train_batch_size = {self.per_device_train_batch_size} is no multiple of "
+                f"{self.group_size}, the lists of a prompt with algorithm {self.algorithm!r}; they are compared in "
+                "one forward pass"
             )
         if self.algorithm == "sprec":
             if self.lora is not None:
                 raise ValueError("lora: algorithm 'sprec' changes the reference's weights; set it to null")
-            if self.num_steps is not None and self.num_steps < 2 * self.preferences.rounds:
+            if self.max_steps is not None and self.max_steps < 2 * self.preferences.rounds:
                 raise ValueError(
-                    f"num_steps = {self.num_steps} has no room for preferences.rounds = {self.preferences.rounds} of "
+                    f"max_steps = {self.max_steps} has no room for preferences.rounds = {self.preferences.rounds} of "
                     f"two phases each; raise it to {2 * self.preferences.rounds}, or lower rounds"
                 )

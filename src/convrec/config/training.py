@@ -60,17 +60,17 @@ class Optimization(Section):
     """What both training stages share."""
 
     learning_rate: Positive
-    lr_scheduler: Literal["constant", "cosine", "linear"]
-    warmup: Share = Field(description="share of the steps")
+    lr_scheduler_type: Literal["constant", "cosine", "linear"]
+    warmup_steps: Share = Field(description="as a share of all steps")
     adam_beta1: Share
     adam_beta2: Share
     weight_decay: float = Field(ge=0)
     max_grad_norm: Positive
-    per_device_batch_size: int = Field(ge=1, le=65_536)
+    per_device_train_batch_size: int = Field(ge=1, le=65_536)
     gradient_accumulation_steps: Whole = Field(ge=1)
     logging_steps: Whole = Field(ge=1)
     save_steps: Whole = Field(ge=1)
-    keep_checkpoints: Whole = Field(ge=1, description="the newest so many, and the best")
+    save_total_limit: Whole = Field(ge=2, description="checkpoints that are kept: the best, and the newest")
     gradient_checkpointing: bool
 
 
@@ -93,7 +93,7 @@ class Training(Optimization):
 class SFT(Training):
     """Stage `sft`: the negative log-likelihood of the demonstrations."""
 
-    num_epochs: float = Field(gt=0, description="the length of the schedule")
+    num_train_epochs: float = Field(gt=0, description="the length of the schedule")
     checkpoint_step: Whole | None = Field(ge=1, description="stop at this step of the schedule; none for its end")
     max_length: int = Field(
         ge=16, le=1_000_000, description="tokens of prompt and completion; the prompt is cut to what it leaves"

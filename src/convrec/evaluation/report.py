@@ -92,7 +92,7 @@ def system_figures(
 
 
 def _lists_per_step(parameters: Mapping[str, Any]) -> int:
-    names = ("per_device_batch_size", "gradient_accumulation_steps", "num_processes")
+    names = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_processes")
     return math.prod(parameters[f"rank_grpo.{name}"] for name in names)
 
 

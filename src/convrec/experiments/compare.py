@@ -58,13 +58,13 @@ def variant(name: str) -> dict[str, Any]:
     return {**changes, **published, "start": START, "output_checkpoint": "last"}
 
 
-def run_params(params: Params, name: str, seed: int, num_steps: int | None) -> Params:
+def run_params(params: Params, name: str, seed: int, max_steps: int | None) -> Params:
     """Return the parameters of one run of the comparison, which one process trains on the stage's effective batch."""
     raw = params.model_dump()
     raw["common"]["seed"] = seed
     raw["rank_grpo"] |= variant(name) | params.rank_grpo.in_one_process()
-    if num_steps is not None:
-        raw["rank_grpo"]["num_steps"] = num_steps
+    if max_steps is not None:
+        raw["rank_grpo"]["max_steps"] = max_steps
     return parse_params(raw, f"--algorithms {name}")
 
 
@@ -159,7 +159,7 @@ def comparison_page(result: dict[str, Any], curves: pd.DataFrame) -> str:
     return render_page("comparison.html.j2", result=result, figures=figures)
 
 
-def compare(params: Params, paths: Paths, names: Sequence[str], num_seeds: int, num_steps: int | None) -> Path:
+def compare(params: Params, paths: Paths, names: Sequence[str], num_seeds: int, max_steps: int | None) -> Path:
     """Run every variant with every seed, and write `compare.json`, `curves.csv` and `compare.html`; return the page.
 
     The table gives each variant's mean validation NDCG and its spread over seeds, and the paired difference to GRPO
@@ -167,13 +167,13 @@ def compare(params: Params, paths: Paths, names: Sequence[str], num_seeds: int, 
     means over seeds. The lists are constrained where those of training are. An interrupted comparison, started again,
     goes on where it was.
     """
-    everything = {name: [run_params(params, name, params.common.seed + i, num_steps) for i in range(num_seeds)]
+    everything = {name: [run_params(params, name, params.common.seed + i, max_steps) for i in range(num_seeds)]
                   for name in dict.fromkeys(names)}  # fmt: skip
     if not paths.model("sft").is_dir():
         raise InputError(f"{paths.model('sft')}: no SFT model yet; run `dvc repro sft` first")
     EngineOptions.on_this_machine(**params.engine_options())  # a missing engine stops this before the trainings
     tags = {**params.tags(), **data_tags(paths), "algorithm": ",".join(everything), "stage": "compare"}
-    with group_run("compare", tags, {"compare": {"seeds": num_seeds, "steps": num_steps}}) as record:
+    with group_run("compare", tags, {"compare": {"seeds": num_seeds, "steps": max_steps}}) as record:
         folders = {name: _run_seeds(name, runs, paths, record) for name, runs in everything.items()}
         metric = f"ndcg_at_{max(params.common.cutoffs)}"
         constrained = params.rank_grpo.constrained

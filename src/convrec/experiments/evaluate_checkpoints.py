@@ -50,7 +50,7 @@ def _training_folder(stage: str, params: Params, paths: Paths) -> Path:
             from convrec.training.start import resolve_start  # noqa: PLC0415
 
             config = params.rank_grpo
-            start = resolve_start(config.start, paths.model("sft"), config.num_steps, download_checkpoint)
+            start = resolve_start(config.start, paths.model("sft"), config.max_steps, download_checkpoint)
             return rank_grpo.checkpoint_folder(params, paths, start)
     except FileNotFoundError as error:
         raise InputError(f"{error.filename}: not made yet; run `dvc repro {stage}` first") from None

@@ -41,7 +41,7 @@ def rank_grpo_loss(
     eos_advantages: torch.Tensor | None = None,
     eos_in_rank: bool = False,
     sampler_logps: torch.Tensor | None = None,
-    sampler_cap: float = 3.0,
+    vllm_importance_sampling_clip_max: float = 3.0,
     max_completion_length: int | None = None,
     num_items: torch.Tensor | float | None = None,
 ) -> LossOutput:
@@ -63,7 +63,8 @@ def rank_grpo_loss(
     its rank (the public code). With the defaults neither changes J.
 
     `sampler_logps` are the log-probabilities under which another engine drew the tokens; each rank (token, sequence)
-    is then weighted by exp(mean(old_logps - sampler_logps)), at most `sampler_cap`; a NaN counts as no difference.
+    is then weighted by exp(mean(old_logps - sampler_logps)), at most
+    `vllm_importance_sampling_clip_max`; a NaN counts as no difference.
 
     Shape: logps, old_logps, ref_logps, sampler_logps, ranks (-1 on padding), mask, eos (B, T); advantages (B, N);
     eos_advantages (B,).
@@ -128,10 +129,10 @@ def rank_grpo_loss(
         if sampler_logps is not None:
             difference = torch.nan_to_num(old_logps - sampler_logps, nan=0.0)
             mismatch = unit_mean(difference).exp()
-            correction = mismatch.clamp(max=sampler_cap)
+            correction = mismatch.clamp(max=vllm_importance_sampling_clip_max)
             metrics["sampler/weight_mean"] = (correction * present).sum() / num_units
             metrics["sampler/weight_max"] = (mismatch * present).max()
-            metrics["sampler/truncated"] = share(mismatch > sampler_cap)
+            metrics["sampler/truncated"] = share(mismatch > vllm_importance_sampling_clip_max)
     if sampler_logps is not None:
         per_token = per_token * to_tokens(correction)
 

@@ -300,7 +300,7 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
             sampler_logps=(
                 inputs.get("sampling_per_token_logps") if args.vllm_importance_sampling_correction else None
             ),
-            sampler_cap=args.vllm_importance_sampling_clip_max,
+            vllm_importance_sampling_clip_max=args.vllm_importance_sampling_clip_max,
             max_completion_length=args.max_completion_length,
             num_items=num_items,
         )

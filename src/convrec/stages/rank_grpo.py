@@ -95,8 +95,8 @@ def _arguments(params: Params, folder: Path, reward_weights: list[float]) -> Ran
         optimization["learning_rate"] = preferences.learning_rate or config.learning_rate
     return kind(
         num_generations=config.group_size,
-        max_steps=config.num_steps or -1,
-        num_train_epochs=config.num_epochs,
+        max_steps=config.max_steps or -1,
+        num_train_epochs=config.num_train_epochs,
         num_ranks=common.list_length,
         epsilon=config.epsilon_low,
         scalar_rewards=config.rewards.model_spread,
@@ -107,8 +107,8 @@ def _arguments(params: Params, folder: Path, reward_weights: list[float]) -> Ran
         beam_groups=config.rollouts == "beam",
         use_vllm=config.rollouts.startswith("vllm"),
         vllm_mode=config.rollouts.removeprefix("vllm_") if config.rollouts.startswith("vllm") else "colocate",
-        vllm_server_base_url=config.vllm_server_url,
-        vllm_importance_sampling_clip_max=config.sampler_cap,
+        vllm_server_base_url=config.vllm_server_base_url,
+        vllm_importance_sampling_clip_max=config.vllm_importance_sampling_clip_max,
         **config.model_dump(include=as_named),
         **own,
         **shared_arguments(folder, common.seed, common.device, bf16, **optimization),
@@ -160,7 +160,7 @@ def align(params: Params, paths: Paths, start: Start, folder: Path, record: Run)
         read_prompts(paths.split("validation"), config.validation_prompts)[0],
         catalog,
         trie,
-        config.per_device_batch_size,
+        config.per_device_train_batch_size,
         config.max_completion_length,
         common.list_length,
         common.cutoffs,
@@ -186,7 +186,7 @@ def align(params: Params, paths: Paths, start: Start, folder: Path, record: Run)
     chosen = best_checkpoint(folder) if config.output_checkpoint == "best" else None
     chosen = chosen or last_checkpoint(folder)
     if chosen is None:
-        raise InputError(f"rank_grpo.start = {config.start!r}: nothing is left to train; raise rank_grpo.num_steps")
+        raise InputError(f"rank_grpo.start = {config.start!r}: nothing is left to train; raise rank_grpo.max_steps")
     return chosen
 
 
@@ -209,7 +209,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     config, common = params.rank_grpo, params.common
     for name in ("train", "validation"):
         record.log_dataset(paths.split(name), name)
-    start = resolve_start(config.start, paths.model("sft"), config.num_steps, _download)
+    start = resolve_start(config.start, paths.model("sft"), config.max_steps, _download)
     folder = checkpoint_folder(params, paths, start)
     checkpoint = align(params, paths, start, folder, record)
     if not is_main_process():

@@ -59,7 +59,7 @@ def learn(
         Dataset.from_list(rows),
         folder,
         [HistoryCallback(folder / "history.jsonl", record.log_metrics)],
-        num_epochs=config.num_epochs,
+        num_train_epochs=config.num_train_epochs,
         checkpoint_step=config.checkpoint_step,
         max_length=config.max_length,
         seed=common.seed,

@@ -36,7 +36,7 @@ def train_sft(
     folder: Path,
     callbacks: Sequence[TrainerCallback],
     *,
-    num_epochs: float,
+    num_train_epochs: float,
     checkpoint_step: int | None,
     max_length: int,
     seed: int,
@@ -48,13 +48,14 @@ def train_sft(
     """Train a model by the negative log-likelihood of the completions; return the folder it is saved in.
 
     `dataset` has `prompt` and `completion` (the loss is the completion's) or `text` (the loss is the whole text's).
-    The schedule is that of `num_epochs`, which `checkpoint_step` may cut short. The training resumes from the newest
-    checkpoint in `folder`. Batches hold no padding where the model's attention allows it (`drop_padding`): the model is
-    changed in place, but not what is computed. `optimization` holds the fields of `config.Optimization`. Raises
-    `Stopped` where a signal ended it, and `NotFiniteError` where the loss or its gradient is not finite.
+    The schedule is that of `num_train_epochs`, which `checkpoint_step` may cut short. The training resumes from the
+    newest checkpoint in `folder`. Batches hold no padding where the model's attention allows it
+    (`drop_padding`): the model is changed in place, but not what is computed. `optimization` holds the fields of
+    `config.Optimization`. Raises `Stopped` where a signal ended it, and `NotFiniteError` where the loss or its
+    gradient is not finite.
     """
     arguments = SFTConfig(
-        num_train_epochs=num_epochs,
+        num_train_epochs=num_train_epochs,
         max_length=max_length,
         **shared_arguments(folder, seed, device, bf16, **optimization),
     )

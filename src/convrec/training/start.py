@@ -24,7 +24,7 @@ class Start:
     checkpoint: Path | None = None
 
 
-def resolve_start(start: str, sft: Path, num_steps: int | None, download: Callable[[str], Path]) -> Start:
+def resolve_start(start: str, sft: Path, max_steps: int | None, download: Callable[[str], Path]) -> Start:
     """Return what the parameter `rank_grpo.start` names.
 
     `sft`: the stage's model. A folder with `trainer_state.json`: a checkpoint to continue (weights, optimiser,
@@ -32,7 +32,7 @@ def resolve_start(start: str, sft: Path, num_steps: int | None, download: Callab
     Face name: weights and tokenizer, and a fresh optimiser. `models:/NAME/VERSION`, `models:/NAME@ALIAS`: the same
     from the registry, from which `download` takes its folder.
 
-    Raises `InputError` for a folder that lacks what its kind needs, or a checkpoint at or past `num_steps`.
+    Raises `InputError` for a folder that lacks what its kind needs, or a checkpoint at or past `max_steps`.
     """
     if start == "sft":
         return Start(str(sft))
@@ -47,7 +47,7 @@ def resolve_start(start: str, sft: Path, num_steps: int | None, download: Callab
         logger.info("starting from the Hugging Face model %s", start)
         return Start(start)
     if (folder / _STATE).is_file():
-        return _checkpoint(start, folder, sft, num_steps)
+        return _checkpoint(start, folder, sft, max_steps)
     missing = [name for name in ("config.json", "tokenizer_config.json") if not (folder / name).is_file()]
     if not any(folder.glob("*.safetensors")):
         missing.append("*.safetensors")
@@ -57,7 +57,7 @@ def resolve_start(start: str, sft: Path, num_steps: int | None, download: Callab
     return Start(start)
 
 
-def _checkpoint(start: str, folder: Path, sft: Path, num_steps: int | None) -> Start:
+def _checkpoint(start: str, folder: Path, sft: Path, max_steps: int | None) -> Start:
     by_deepspeed = any(folder.glob("global_step*"))  # it keeps the optimiser in a folder of its own
     if by_deepspeed and not folder.resolve().is_relative_to(CHECKPOINTS.resolve()):
         raise InputError(
@@ -75,7 +75,7 @@ def _checkpoint(start: str, folder: Path, sft: Path, num_steps: int | None) -> S
     if damage is not None:
         raise InputError(f"rank_grpo.start = {start!r} is damaged: {damage}; name an older checkpoint or a whole copy")
     step = json.loads((folder / _STATE).read_text(encoding="utf-8"))["global_step"]
-    if num_steps is not None and step >= num_steps:
-        raise InputError(f"rank_grpo.start = {start!r} is at step {step}; raise rank_grpo.num_steps = {num_steps}")
+    if max_steps is not None and step >= max_steps:
+        raise InputError(f"rank_grpo.start = {start!r} is at step {step}; raise rank_grpo.max_steps = {max_steps}")
     logger.info("continuing the checkpoint %s at step %d; the reference policy is %s", start, step, sft)
     return Start(str(sft), folder)

@@ -22,7 +22,7 @@ _RUNS_CODE = {
     + ("rank_grpo.rewards.model",),
     "demonstrations.embedder.trust_remote_code": ("demonstrations.embedder.name", "demonstrations.embedder.revision"),
 }
-_SENDS = ("demonstrations.teacher.base_url", "rank_grpo.vllm_server_url")
+_SENDS = ("demonstrations.teacher.base_url", "rank_grpo.vllm_server_base_url")
 
 
 def is_hash(value: object) -> bool:
