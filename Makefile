@@ -57,8 +57,8 @@ audit:  ## look the locked versions up among the known vulnerabilities; needs py
 	$(AUDIT)/bin/pip-audit --strict --disable-pip --no-deps --progress-spinner off --requirement requirements/constraints.txt \
 		$$(sed -n 's/^\([A-Z][A-Za-z0-9-]*\) .*/--ignore-vuln \1/p' $(ACCEPTED))
 
-docs-figures: $(READY)  ## draw the figures of README.md from the last demo
-	@python docs/figures.py
+docs-figures: $(READY)  ## draw README.md's figures from the last demo, and write docs/walkthrough.md
+	@python docs/figures.py && python docs/walkthrough.py
 
 ui: $(READY)  ## open the tracking UI of the local store, on port PORT (5000)
 	@case "$${MLFLOW_TRACKING_URI:-}" in http*) echo "The tracking server's own UI: $$MLFLOW_TRACKING_URI"; exit 1;; esac

@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from convrec.rl.loss import rank_grpo_loss
+from convrec.rl import loss as loss_module
+from convrec.rl.loss import LossOutput, Objective, Rollouts
 
 NUM_RANKS = 3
 CLIP = {"num_ranks": NUM_RANKS, "epsilon_low": 0.06, "epsilon_high": 0.08}
@@ -26,6 +27,12 @@ def _batch(seed: int, rows: int = 4, length: int = 9) -> dict[str, torch.Tensor]
         "ranks": ranks.masked_fill(mask == 0, -1),
         "mask": mask,
     }
+
+
+def rank_grpo_loss(logps, num_items=None, **options) -> LossOutput:
+    """The loss, each option put where it belongs."""
+    rollouts = Rollouts(**{name: options.pop(name) for name in Rollouts._fields if name in options})
+    return loss_module.rank_grpo_loss(logps, rollouts, Objective(**options), num_items)
 
 
 LEVELS = ["token", "sequence", "rank"]

@@ -12,6 +12,7 @@ from convrec.generation.lists import catalog_trie
 from convrec.models.pretrained import load_tokenizer
 from convrec.rl.constrained import RolloutConstraint
 from convrec.rl.preference_trainer import PreferenceTrainer
+from convrec.rl.trainer import _Scored
 from convrec.training.checkpoints import CompletionCallback, last_checkpoint
 from tests.rl.tiny import CATALOG, NUM_RANKS, same_rows, series, tiny_trainer, varied_rows, weights
 
@@ -41,7 +42,7 @@ def make(tiny_model, tmp_path):
 
 def _asked(trainer, rows) -> list[list[int]]:
     """Have the trainer work on these rows; return the tokens of their prompts."""
-    trainer._inputs = rows
+    trainer._scored = _Scored(rows)
     texts = [row["prompt"] for row in rows]
     return trainer._tokenizer.apply_chat_template(texts, add_generation_prompt=True, return_dict=True)["input_ids"]
 
@@ -55,7 +56,7 @@ def test_dpo_steps_as_trl_s_own_trainer_does(make, tiny_model, tmp_path, monkeyp
     def recorded(trainer, prompt_ids, num_generations):
         lists = groups(trainer, prompt_ids, num_generations)
         texts = trainer._tokenizer.batch_decode(lists, skip_special_tokens=True)
-        prompts = [row["prompt"] for row in trainer._inputs[::2]]
+        prompts = [row["prompt"] for row in trainer._scored.rows[::2]]
         answers = ([{"role": "assistant", "content": text}] for text in texts)
         pairs.extend({"prompt": prompt, "chosen": next(answers), "rejected": next(answers)} for prompt in prompts)
         return lists
@@ -91,7 +92,7 @@ def test_what_was_liked_comes_to_the_top(make, options):
     for name, value in (("in_catalog", 1), ("items", NUM_RANKS), ("duplicates", 0), ("seen", 0)):
         assert set(series(trainer, f"lists/{name}")) == {value}, name
     prompts = _asked(trainer, [trainer.train_dataset[0]] * 32)
-    trainer._constraint.begin(prompts, [row["seen_titles"] for row in trainer._inputs])
+    trainer._constraint.begin(prompts, [row["seen_titles"] for row in trainer._scored.rows])
     written = super(PreferenceTrainer, trainer)._complete(prompts, 32)  # by the policy
     texts = trainer._tokenizer.batch_decode(written, skip_special_tokens=True)
     assert sum(text.startswith("Up") for text in texts) > 20  # of 32, where a third would be chance

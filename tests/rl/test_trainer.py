@@ -197,7 +197,7 @@ def test_a_reward_model_beside_the_rank_reward(make):
     )
     trainer.train()
     assert len(series(trainer, "rewards/judge/mean")) == 1
-    assert trainer._scalars.std() > 0
+    assert trainer._scored.scalars.std() > 0
 
 
 def test_beam_groups(make):

@@ -4,7 +4,7 @@ from typing import Any
 
 from convrec.rl.arguments import RankGRPOConfig
 from convrec.rl.constrained import RolloutConstraint
-from convrec.rl.rewards import required_columns
+from convrec.rl.rewards import RankRewardFunction, required_columns
 
 
 def check_inputs(
@@ -16,7 +16,9 @@ def check_inputs(
             f"args is a {type(args).__name__}; give a convrec.rl.arguments.RankGRPOConfig, which takes the same "
             "options and those of Rank-GRPO"
         )
-    ranks = {i: reward.last_relevance.shape[1] for i, reward in enumerate(rewards) if hasattr(reward, "last_relevance")}
+    ranks = {
+        i: reward.last_relevance.shape[1] for i, reward in enumerate(rewards) if isinstance(reward, RankRewardFunction)
+    }
     if args.by_rank and not ranks:
         raise ValueError(f"reward_funcs = {rewards!r}; at least one must be a rank reward, as RankReward is")
     for i, num_ranks in ranks.items():

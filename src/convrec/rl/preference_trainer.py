@@ -89,7 +89,7 @@ class PreferenceTrainer(RankGRPOTrainer):
         for first in range(0, len(prompt_ids), num_generations):
             rejected = [next(written) for _ in range(num_generations - 1)]
             banned = self._constraint.request(prompt_ids[first]).banned
-            lists += [self._preferred.prefer(rejected[0], self._inputs[first]["groundtruth"], banned), *rejected]
+            lists += [self._preferred.prefer(rejected[0], self._scored.rows[first]["groundtruth"], banned), *rejected]
         return lists
 
     def _objective(self, logps: torch.Tensor, inputs: dict[str, Any], num_items: torch.Tensor) -> LossOutput:

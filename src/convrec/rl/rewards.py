@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 
@@ -45,12 +45,26 @@ def rank_returns(relevance: torch.Tensor, kind: Returns, gamma: float | None = N
     raise ValueError(f"kind = {kind!r}; use 'exp_inf', 'exp' or 'log'")
 
 
+@runtime_checkable
+class RankRewardFunction(Protocol):
+    """A reward function of TRL that also rewards each rank.
+
+    `last_relevance` holds the rewards of the lists of its last call. Shape: (B, N), float32.
+    """
+
+    last_relevance: torch.Tensor
+
+    def __call__(self, *args: Any, **kwargs: Any) -> list[float]:
+        """Return one reward a completion."""
+        ...
+
+
 class RankReward:
     """The relevance of each rank of a completion, under the protocol `reward`.
 
-    As a reward function of TRL it returns DCG@N, the sequence reward of the GRPO baseline; `RankGRPOTrainer` also
-    reads `last_relevance`, and so takes any callable with that attribute for a rank reward. Completions are chat
-    messages or plain strings; the dataset's `groundtruth` holds `{title, year}` mappings or pairs.
+    As a reward function of TRL it returns DCG@N, the sequence reward of the GRPO baseline; as a `RankRewardFunction` it
+    is what `RankGRPOTrainer` needs. Completions are chat messages or plain strings; the dataset's `groundtruth` holds
+    `{title, year}` mappings or pairs.
     """
 
     __name__ = "dcg"

@@ -1,10 +1,12 @@
 """TRL's GRPO trainer, with the rank as the unit of reward, advantage and importance ratio."""
 
 import logging
+import math
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +24,29 @@ from convrec.rl.constrained import RolloutConstraint
 from convrec.rl.dropout import disable_dropout
 from convrec.rl.logprobs import add_log_prob_head
 from convrec.rl.loop import EpochSampler, StepClock
-from convrec.rl.loss import LossOutput, rank_grpo_loss
-from convrec.rl.rewards import rank_returns
+from convrec.rl.loss import LossOutput, Objective, Rollouts, rank_grpo_loss
+from convrec.rl.rewards import RankRewardFunction, rank_returns
 from convrec.rl.rollouts import beam_config, generate_groups
 from convrec.rl.segmentation import attach_eos, list_ends, newline_counts, segment_ranks
 from convrec.rl.shared_prompts import share_prompts
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass
+class _Scored:
+    """The rollouts of one batch while TRL's hooks generate and score them.
+
+    `rows` and `completions` are those of this process, the rewards those of all. Shape: relevance (B, N), weighted and
+    summed over the rank rewards; scalars (B, 1), likewise over all other rewards; kept (B,), false for lists that do
+    not count in their group.
+    """
+
+    rows: list[dict[str, Any]]
+    completions: list[Any] = field(default_factory=list)
+    relevance: torch.Tensor = field(default_factory=lambda: torch.zeros(0))
+    scalars: torch.Tensor = field(default_factory=lambda: torch.zeros(0))
+    kept: torch.Tensor = field(default_factory=lambda: torch.zeros(0))
 
 
 class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
@@ -63,11 +81,11 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
             args = RankGRPOConfig(f"{Path(name).name}-Rank-GRPO")
         rewards = list(reward_funcs) if isinstance(reward_funcs, (list, tuple)) else [reward_funcs]
         check_inputs(rewards, args, constraint, kwargs)
-        self._rank_rewards = [i for i, reward in enumerate(rewards) if hasattr(reward, "last_relevance")]
+        self._rank_rewards = [i for i, reward in enumerate(rewards) if isinstance(reward, RankRewardFunction)]
         self._constraint = constraint
         self.seconds: dict[str, float] = defaultdict(float)
         self.tokens = 0
-        self._relevance = torch.zeros(0)
+        self._scored = _Scored([])
         super().__init__(model=model, reward_funcs=rewards, args=args, **kwargs)
         if self.aux_loss_enabled:
             raise ValueError("a mixture of experts with a router loss is not honoured; the loss has no term for it")
@@ -87,14 +105,34 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
                 base = unwrapped.get_base_model() if hasattr(unwrapped, "get_base_model") else unwrapped
                 add_log_prob_head(base, args.repetition_penalty, args.temperature, constraint)
                 hindrances.add(share_prompts(base))
+        self._loss_settings = self._make_objective()
         self._shared = hindrances == {None}
         for hindrance in hindrances - {None}:
             logger.info("each completion reads its prompt anew: %s", hindrance)
         self.add_callback(StepClock(self))
 
+    def _make_objective(self) -> Objective:
+        """Return the settings of the loss."""
+        args = self.args
+        cap = args.vllm_importance_sampling_clip_max
+        return Objective(
+            num_ranks=args.num_ranks if args.by_rank else 1,
+            epsilon_low=self.epsilon_low,
+            epsilon_high=self.epsilon_high,
+            delta=args.delta,
+            beta=self.beta,
+            level=args.level,
+            aggregation=args.aggregation,
+            max_completion_length=args.max_completion_length,
+            overflow_advantage=args.overflow_penalty if args.by_rank else 0.0,
+            eos_in_rank=args.algorithm == "rank_grpo_public",
+            vllm_importance_sampling_clip_max=math.inf if cap is None else cap,
+        )
+
     def last_group(self) -> tuple[list[dict], list, torch.Tensor]:
         """Return rows, completions and relevance (B, N) of this process's last rollouts."""
-        return *self._last_rollouts, self.reward_funcs[self._rank_rewards[0]].last_relevance
+        last = self.reward_funcs[self._rank_rewards[0]].last_relevance
+        return self._scored.rows, self._scored.completions, last
 
     def note(self, metrics: dict[str, Any]) -> None:
         """Add numbers to the next log, averaged over the calls until then."""
@@ -131,7 +169,7 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
             if self.use_vllm or self.use_transformers_continuous_batching:
                 return super()._generate_single_turn(prompt_ids, images, multimodal_fields, num_generations)
             if self._constraint is not None:
-                self._constraint.begin(prompt_ids, [row["seen_titles"] for row in self._inputs])
+                self._constraint.begin(prompt_ids, [row["seen_titles"] for row in self._scored.rows])
             return self._complete(prompt_ids, num_generations), None
 
     def _complete(self, prompt_ids: list[list[int]], num_generations: int) -> list[list[int]]:
@@ -197,36 +235,36 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
                 ends = {*self.eos_token_ids, self._tokenizer.pad_token_id}
                 truncated = [ids[-1] not in ends for ids in completion_ids_list]
                 rewards[gather(torch.tensor(truncated, device=rewards.device))] = torch.nan
-            self._kept = ~rewards.isnan().all(dim=1)
-            self._last_rollouts = (inputs, completions)
+            scored = self._scored
+            scored.completions, scored.kept = completions, ~rewards.isnan().all(dim=1)
             weighted = [self.reward_funcs[i].last_relevance * self.reward_weights[i] for i in self._rank_rewards]
             if weighted:
-                self._relevance = gather(torch.stack(weighted).sum(0).to(self.accelerator.device))
-                spread = self._relevance.std(dim=0) if len(self._relevance) > 1 else torch.zeros(self.args.num_ranks)
-                for name, values in (("reward", self._relevance.mean(dim=0)), ("reward_std", spread)):
+                scored.relevance = gather(torch.stack(weighted).sum(0).to(self.accelerator.device))
+                spread = scored.relevance.std(dim=0) if len(rewards) > 1 else torch.zeros(self.args.num_ranks)
+                for name, values in (("reward", scored.relevance.mean(dim=0)), ("reward_std", spread)):
                     self.note({f"{name}/rank_{k:02d}": value for k, value in enumerate(values.tolist(), start=1)})
             scalars = [i for i in range(rewards.shape[1]) if i not in self._rank_rewards]
             weights = self.reward_weights.to(rewards.device)
-            self._scalars = (rewards[:, scalars].nan_to_num() * weights[scalars]).sum(1, keepdim=True)
+            scored.scalars = (rewards[:, scalars].nan_to_num() * weights[scalars]).sum(1, keepdim=True)
         return rewards
 
     def _rank_advantages(self, num_generations: int) -> torch.Tensor:
         """Return the advantages of all processes' ranks. Shape: (B, N)."""
-        args = self.args
-        returns = rank_returns(self._relevance, args.returns, args.return_gamma)
+        args, scored = self.args, self._scored
+        returns = rank_returns(scored.relevance, args.returns, args.return_gamma)
         scale = args.scale_rewards != "none"
         if args.scalar_rewards == "ranks":
-            returns = returns + self._scalars / args.num_ranks
+            returns = returns + scored.scalars / args.num_ranks
         flat = returns.view(-1, num_generations, returns.shape[1])
         self.note({"frac_rank_zero_std": (flat.amax(1) == flat.amin(1)).float().mean()})
-        advantages = rank_advantages(returns, num_generations, args.normalization, scale, self._kept)
+        advantages = rank_advantages(returns, num_generations, args.normalization, scale, scored.kept)
         if args.scalar_rewards == "sequence":
-            advantages = advantages + rank_advantages(self._scalars, num_generations, scale=scale, kept=self._kept)
+            advantages = advantages + rank_advantages(scored.scalars, num_generations, scale=scale, kept=scored.kept)
         return advantages
 
     def _generate_and_score_completions(self, inputs: list[dict]) -> dict[str, Any]:
         """Put the ranks of the tokens (B, T) and the advantages of the ranks (B, N) into TRL's batch."""
-        self._inputs = inputs
+        self._scored = _Scored(inputs)
         batch = super()._generate_and_score_completions(inputs)
         if "tool_mask" in batch:
             raise ValueError("env_mask of a rollout_func is not honoured; every token of a completion is the policy's")
@@ -278,29 +316,16 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
 
         `num_items`: the tokens of the optimiser step, over the number of its micro-batches in all processes.
         """
-        args, old_logps = self.args, inputs.get("old_per_token_logps")
-        return rank_grpo_loss(
-            logps,
-            logps.detach() if old_logps is None else old_logps,
-            inputs["advantages"],
-            inputs["ranks"],
-            inputs["completion_mask"],
-            num_ranks=inputs["advantages"].shape[1],
-            epsilon_low=self.epsilon_low,
-            epsilon_high=self.epsilon_high,
-            delta=args.delta,
+        old_logps = inputs.get("old_per_token_logps")
+        is_corrected = self.args.vllm_importance_sampling_correction
+        rollouts = Rollouts(
+            old_logps=logps.detach() if old_logps is None else old_logps,
+            advantages=inputs["advantages"],
+            ranks=inputs["ranks"],
+            mask=inputs["completion_mask"],
             ref_logps=inputs.get("ref_per_token_logps"),
-            beta=self.beta,
-            aggregation=args.aggregation,
-            level=args.level,
-            overflow_advantage=args.overflow_penalty if args.by_rank else 0.0,
+            sampler_logps=inputs.get("sampling_per_token_logps") if is_corrected else None,
             eos=inputs.get("eos"),
             eos_advantages=inputs.get("eos_advantages"),
-            eos_in_rank=args.algorithm == "rank_grpo_public",
-            sampler_logps=(
-                inputs.get("sampling_per_token_logps") if args.vllm_importance_sampling_correction else None
-            ),
-            vllm_importance_sampling_clip_max=args.vllm_importance_sampling_clip_max,
-            max_completion_length=args.max_completion_length,
-            num_items=num_items,
         )
+        return rank_grpo_loss(logps, rollouts, self._loss_settings, num_items)

@@ -1,11 +1,11 @@
-"""README.md shows the figures of docs/figures/demo.json, and nothing else."""
+"""What README.md and docs/ show is what a command writes."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from docs import figures
+from docs import figures, walkthrough
 
 
 @pytest.fixture(scope="module")
@@ -23,3 +23,7 @@ def test_the_pictures_of_the_readme_are_drawn_from_the_demo(demo, tmp_path: Path
     drawn = tmp_path / "demo.svg"
     figures.draw(demo, drawn, **figures.THEMES[theme])
     assert drawn.read_text() == (figures.FIGURES / f"demo-{theme}.svg").read_text()
+
+
+def test_the_walkthrough_has_the_library_s_numbers():
+    assert walkthrough.PAGE.read_text() == walkthrough.page()
