@@ -57,6 +57,9 @@ audit:  ## look the locked versions up among the known vulnerabilities; needs py
 	$(AUDIT)/bin/pip-audit --strict --disable-pip --no-deps --progress-spinner off --requirement requirements/constraints.txt \
 		$$(sed -n 's/^\([A-Z][A-Za-z0-9-]*\) .*/--ignore-vuln \1/p' $(ACCEPTED))
 
+code-deps: $(READY)  ## write the modules that each stage is made of into dvc.yaml
+	@python -m tasks.code_deps
+
 docs-figures: $(READY)  ## draw README.md's figures from the last demo, and write docs/walkthrough.md
 	@python docs/figures.py && python docs/walkthrough.py
 
@@ -76,4 +79,4 @@ stack-status: $(READY)  ## say what runs of them
 clean:  ## remove what runs made (models, records, caches), but neither parameters nor the environment
 	rm -rf data/processed data/demonstrations models predictions reports comparison evaluations checkpoints mlruns runs .dvc/cache .dvc/tmp .prefect
 
-.PHONY: help install demo deploy test test-tools test-all check audit docs-figures ui stack-up stack-down stack-status clean
+.PHONY: help install demo deploy test test-tools test-all check audit code-deps docs-figures ui stack-up stack-down stack-status clean

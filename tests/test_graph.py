@@ -10,8 +10,10 @@ import pytest
 from convrec.cli import main
 from convrec.commands.stage import STAGES
 from convrec.config.params import Params
+from convrec.files.code import PACKAGE, stage_code
 from convrec.files.yaml import read_yaml
-from tasks.dvc_stage import stages
+from tasks.code_deps import with_code_deps
+from tasks.dvc_stage import stages as graph_stages
 from tests.project import make_project
 
 GRAPH = read_yaml(Path("dvc.yaml"))["stages"]
@@ -29,22 +31,42 @@ def test_names_agree():
         assert GRAPH[stage]["cmd"] == f"exec convrec {stage}"
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_source_deps_exist(stage):
-    for dep in GRAPH[stage]["deps"]:
-        if dep.startswith("src/"):
-            assert Path(dep).exists(), dep
+def test_the_deps_on_code_are_the_modules_that_a_stage_imports():
+    text = Path("dvc.yaml").read_text()
+    assert with_code_deps(text) == text, "run `make code-deps`"
+
+
+@pytest.mark.parametrize(
+    ("file", "stages"),
+    [
+        ("data/sources/reddit_movie.py", {"data"}),
+        ("data/titles.py", set(STAGES)),
+        ("serving/app/server.py", set()),
+        ("serving/recommender.py", set()),
+        ("tracking/run.py", set()),
+        ("training/sft.py", {"base_model", "sft"}),
+        ("training/embedded.py", {"base_model"}),
+        ("generation/prompts.py", {"sft", "rank_grpo", "evaluate"}),
+        ("rl/loss.py", {"rank_grpo"}),
+        ("evaluation/metrics.py", {"evaluate", "report"}),
+        ("evaluation/style.css", {"report"}),
+    ],
+)
+def test_an_edited_file_makes_the_stages_stale_that_use_it(file, stages):
+    path = PACKAGE / file
+    assert path.is_file()
+    assert {stage for stage in STAGES if path in stage_code(stage)} == stages
 
 
 def test_the_flow_reads_its_order_from_the_graph():
-    order = [stage.name for stage in stages()]
+    order = [stage.name for stage in graph_stages()]
     assert sorted(order) == sorted(STAGES)
     made = {out: stage for stage in GRAPH for out in GRAPH[stage]["outs"]}
     for stage in order:
         for dep in GRAPH[stage]["deps"]:
             if dep in made:
                 assert order.index(made[dep]) < order.index(stage)
-    assert {stage.name for stage in stages() if stage.gpu} == {"base_model", "sft", "rank_grpo", "evaluate"}
+    assert {stage.name for stage in graph_stages() if stage.gpu} == {"base_model", "sft", "rank_grpo", "evaluate"}
 
 
 def test_an_edited_metric_retrains_nothing():

@@ -8,7 +8,7 @@ from convrec.config.params import load_params
 from convrec.data.conversations import transcript
 from convrec.data.quarantine import Quarantine
 from convrec.errors import InputError
-from convrec.generation.lists import catalog_trie
+from convrec.generation.constraint import catalog_trie
 from convrec.stages.data import prepare
 from convrec.training.embedded import catalog_cards, train_tokenizer
 

@@ -5,8 +5,8 @@ import pytest
 
 from convrec.data.catalog import Catalog
 from convrec.errors import InputError
+from convrec.generation.constraint import catalog_trie
 from convrec.generation.list_lengths import SAMPLE, check_length, list_lengths, require_length
-from convrec.generation.lists import catalog_trie
 from tests.generation.vocabularies import FILMS, embedded
 
 CATALOG = Catalog([item for item in FILMS if str(item).isascii()])

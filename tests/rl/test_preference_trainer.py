@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from trl import DPOConfig, DPOTrainer
 
 from convrec.errors import InputError
-from convrec.generation.lists import catalog_trie
+from convrec.generation.constraint import catalog_trie
 from convrec.models.pretrained import load_tokenizer
 from convrec.rl.constrained import RolloutConstraint
 from convrec.rl.preference_trainer import PreferenceTrainer

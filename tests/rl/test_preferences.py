@@ -5,8 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from convrec.generation.constraint import ListRequest
-from convrec.generation.lists import catalog_trie
+from convrec.generation.constraint import ListRequest, catalog_trie
 from convrec.generation.processors import CatalogConstraint
 from convrec.models.pretrained import load_tokenizer
 from convrec.rl.preferences import PreferredLists, softmax_dpo_loss

@@ -12,7 +12,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from convrec.data.catalog import Catalog
 from convrec.errors import InputError
-from convrec.generation.lists import catalog_trie
+from convrec.generation.constraint import catalog_trie
 from convrec.models.finite import FiniteTrainer
 from convrec.models.pretrained import load_tokenizer
 from convrec.rl import trainer as trainer_module

@@ -17,6 +17,7 @@ from convrec.errors import InputError
 from convrec.evaluation.comparison import KEYS, mean_interval, paired_interval
 from convrec.evaluation.scoring import mean_scores, score_lists
 from convrec.experiments.compare import SCORES, keep_scores, model_scores
+from convrec.files.code import code_files
 from convrec.files.results import write_json
 from convrec.generation.lists import EngineOptions
 from convrec.models.export import export_model
@@ -62,7 +63,7 @@ def _train(name: str, params: Params, paths: Paths, frame: Rows, measured: dict[
         "dtype": params.base_model.dtype,
         "scored_length": params.evaluate.max_completion_length,
     }
-    code = sorted(Path(__file__).parents[1].rglob("*.py"))  # runs of other code are not comparable
+    code = code_files([__name__])  # runs of other code are not comparable
     splits = [paths.split("train"), paths.split("validation"), paths.catalog]
     folder = training_folder(
         "ablation", parameters, [paths.model("base"), paths.demonstration("train"), *splits, *code]

@@ -19,6 +19,7 @@ from convrec.evaluation.page import LINES, curve, figure, metric_label, render_p
 from convrec.evaluation.scoring import mean_scores
 from convrec.experiments.evaluate_models import answers
 from convrec.files.atomic import replaced, write_text
+from convrec.files.code import code_files
 from convrec.files.results import write_json
 from convrec.generation.lists import EngineOptions, Settings
 from convrec.models.export import export_model
@@ -90,7 +91,7 @@ def _run(name: str, params: Params, paths: Paths, parent: Run) -> Path:
         "dtype": params.base_model.dtype,
         "scored_length": params.evaluate.max_completion_length,
     }
-    code = sorted(Path(__file__).parents[1].rglob("*.py"))  # runs of other code are not comparable
+    code = code_files([__name__])  # runs of other code are not comparable
     inputs = [paths.model("sft"), paths.split("train"), paths.split("validation"), paths.catalog, *code]
     folder = training_folder("compare", parameters, inputs)
     if (folder / SCORES).is_file():

@@ -22,6 +22,7 @@ from convrec.experiments.evaluate_models import (
     record_data,
     shown,
 )
+from convrec.files.code import code_files
 from convrec.files.fingerprint import fingerprint
 from convrec.files.results import write_json, write_plot
 from convrec.generation.lists import EngineOptions, Settings
@@ -33,8 +34,7 @@ from convrec.training.checkpoints import chosen_step, complete_checkpoints
 logger = logging.getLogger(__name__)
 
 _SCORES = "evaluations"  # in a training's folder, so that they outlive the checkpoints that are pruned
-_PACKAGE = Path(__file__).parents[1]
-_CODE = ("data", "evaluation", "generation")  # what decides scores, as in dvc.yaml
+_SCORED_BY = ("convrec.experiments.evaluate_models", "convrec.generation.lists")
 
 
 def _training_folder(stage: str, params: Params, paths: Paths) -> Path:
@@ -74,7 +74,6 @@ def _kept(stage: str, folder: Path, context: str, trust_remote_code: bool) -> di
 
 def _context(params: Params, paths: Paths, split: str) -> str:
     """Return what stands for all that a checkpoint's scores depend on beside its weights."""
-    code = sorted(file for name in _CODE for file in (_PACKAGE / name).rglob("*.py"))
     parameters = {
         "settings": asdict(Settings(**params.list_settings())),
         "cutoffs": params.common.cutoffs,
@@ -82,7 +81,7 @@ def _context(params: Params, paths: Paths, split: str) -> str:
         "constrained": params.rank_grpo.constrained,
         "evaluate": params.evaluate.model_dump(include={"engine", "bootstrap_samples", "max_prompts"}),
     }
-    inputs = [paths.split(split), paths.catalog, *code]
+    inputs = [paths.split(split), paths.catalog, *code_files(_SCORED_BY)]
     return fingerprint(parameters, inputs)
 
 

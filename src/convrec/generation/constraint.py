@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from convrec.data.catalog import Catalog
 from convrec.errors import InputError
 from convrec.generation.line_tokens import generation_prompt, tokenize_batches
 from convrec.generation.trie_build import Edges, Sequences, collect
@@ -377,3 +378,8 @@ def allowed_tokens(
         row = int(state.lost.nonzero()[0])
         raise ValueError(f"completion {row}: it holds a token that its request does not allow; give the same request")
     return allowed
+
+
+def catalog_trie(catalog: Catalog, tokenizer: Any) -> CatalogTrie:
+    """Return the trie of a catalog's lines, each item under its index; raises `InputError` for one it cannot write."""
+    return CatalogTrie.build([str(item) for item in catalog.items], tokenizer)

@@ -10,8 +10,9 @@ from typing import Any, Literal, NamedTuple
 
 from convrec.data.catalog import Catalog
 from convrec.errors import InputError
+from convrec.files.code import code_files
 from convrec.files.fingerprint import fingerprint
-from convrec.generation.constraint import CatalogTrie, ListRequest
+from convrec.generation.constraint import CatalogTrie, ListRequest, catalog_trie
 from convrec.generation.engine import Engine, TransformersEngine, token_ids
 from convrec.generation.journal import ListJournal, request_digest
 from convrec.generation.prompts import PromptBuilder
@@ -96,11 +97,6 @@ def load_engine(
     )
 
 
-def catalog_trie(catalog: Catalog, tokenizer: Any) -> CatalogTrie:
-    """Return the trie of a catalog's lines, each item under its index; raises `InputError` for one it cannot write."""
-    return CatalogTrie.build([str(item) for item in catalog.items], tokenizer)
-
-
 def list_request(row: Mapping[str, Any], catalog: Catalog, length: int) -> ListRequest:
     """Return what a canonical row asks for: a list of so many items, none of them seen."""
     return ListRequest(length, catalog.indices_of_titles(row["seen_titles"]))
@@ -128,7 +124,7 @@ def list_journal(model: Path, settings: Settings, options: EngineOptions, catalo
         "device": options.device,
         "versions": {name: version(name) for name in libraries if _is_installed(name)},
     }
-    code = sorted(Path(__file__).parent.glob("*.py"))
+    code = code_files([__name__])
     return ListJournal(CHECKPOINTS / "lists" / f"{fingerprint(parameters, [*model_files(model), *code])}.jsonl")
 
 

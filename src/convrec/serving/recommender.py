@@ -17,10 +17,10 @@ from convrec.data.mentions import Mentions
 from convrec.data.parquet import MAX_ITEMS, parquet_frame
 from convrec.data.titles import line, title_and_year
 from convrec.errors import InputError
-from convrec.generation.constraint import ListRequest
+from convrec.generation.constraint import ListRequest, catalog_trie
 from convrec.generation.engine import TransformersEngine, token_ids
 from convrec.generation.line_tokens import generation_prompt, tokenize_lines
-from convrec.generation.lists import Settings, catalog_trie
+from convrec.generation.lists import Settings
 from convrec.hardware.device import pick_device
 from convrec.models.pretrained import load_model, load_tokenizer
 from convrec.rl.segmentation import newline_counts, segment_ranks

@@ -11,8 +11,8 @@ from convrec.config.training import BaseModelStage
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import build_prompt, distinct_prompts, read_rows
 from convrec.files.results import write_json, write_plot
+from convrec.generation.constraint import catalog_trie
 from convrec.generation.list_lengths import check_length, require_length
-from convrec.generation.lists import catalog_trie
 from convrec.models.export import export_model, write_model
 from convrec.models.pretrained import load_model, load_tokenizer
 from convrec.paths import Paths

@@ -15,8 +15,8 @@ from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_prompts, read_rows
 from convrec.errors import InputError
 from convrec.files.results import write_json, write_plot
+from convrec.generation.constraint import catalog_trie
 from convrec.generation.list_lengths import require_length
-from convrec.generation.lists import catalog_trie
 from convrec.generation.prompts import TRUNCATED_SHARE, PromptBuilder
 from convrec.models.export import export_model, lora_config
 from convrec.models.pretrained import load_config, load_tokenizer, refusals

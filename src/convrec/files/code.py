@@ -1,0 +1,84 @@
+"""The code that decides what a stage writes: the modules that it imports, and the files that these read.
+
+dvc.yaml's deps are tested against it; experiments and kept lists are keyed by it.
+"""
+
+import ast
+import re
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1]
+_ROOT = PACKAGE.parent
+# Modules and packages that are followed no further, since they do not change what is computed.
+PLUMBING = (
+    "convrec.config",  # parameters reach a stage as values, which DVC compares
+    "convrec.errors",
+    "convrec.files",  # how files are written
+    "convrec.paths",
+    "convrec.registry",  # fetches the model that a training starts from
+    "convrec.serving",  # imported by the registry
+    "convrec.tracking",
+    "convrec.training.launch",  # starts processes
+    "convrec.versions",
+)
+_QUOTED = re.compile(r'{% include "([^"]+)" %}')
+MEASURES = "convrec.evaluation"  # in a training it measures, and chooses among checkpoints: an edit retrains nothing
+
+
+def _file(module: str) -> Path | None:
+    """Return the file of a module of this package, else None."""
+    path = _ROOT.joinpath(*module.split("."))
+    candidates = (path.with_suffix(".py"), path / "__init__.py")
+    return next((file for file in candidates if file.is_file()), None)
+
+
+def _named_files(texts: Iterable[str], folder: Path) -> set[Path]:
+    """Return the files of a folder that some of the texts are the name of, with the files that these templates name."""
+    found = {folder / text for text in texts if text and len(text) < 100 and Path(text).name == text}
+    found = {path for path in found if path.is_file()}
+    for template in [path for path in found if path.suffix == ".j2"]:
+        found |= _named_files(_QUOTED.findall(template.read_text(encoding="utf-8")), folder)
+    return found
+
+
+@cache
+def _reads(file: Path) -> tuple[frozenset[str], frozenset[Path]]:
+    """Return the modules of this package that a file imports, anywhere in it, and the files beside it that it names."""
+    modules, texts = set(), set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            modules |= {name if _file(name) else node.module for name in names}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            texts.add(node.value)
+    return frozenset(name for name in modules if _file(name)), frozenset(_named_files(texts, file.parent))
+
+
+def code_files(modules: Iterable[str], left_out: Iterable[str] = PLUMBING) -> list[Path]:
+    """Return the files that these modules are made of, sorted: their own and, by imports, those of this package.
+
+    What lies in `left_out`, modules or packages, is not followed.
+    """
+    ignored = tuple(left_out)
+    found: set[Path] = set()
+    waiting = list(modules)
+    while waiting:
+        module = waiting.pop()
+        file = _file(module)
+        is_ignored = any(module == name or module.startswith(f"{name}.") for name in ignored)
+        if file is None or file in found or is_ignored or module == PACKAGE.name:
+            continue
+        imports, resources = _reads(file)
+        found |= {file, *resources}
+        waiting += imports
+    return sorted(found)
+
+
+def stage_code(stage: str) -> list[Path]:
+    """Return the files that decide what a stage of dvc.yaml writes."""
+    measured = () if stage in ("evaluate", "report") else (MEASURES,)
+    return code_files([f"{PACKAGE.name}.stages.{stage}"], (*PLUMBING, *measured))

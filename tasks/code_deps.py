@@ -1,0 +1,36 @@
+"""Write the deps on code into dvc.yaml: `make code-deps`, after a module was added, moved or imported elsewhere."""
+
+import re
+from pathlib import Path
+
+from convrec.files.code import PACKAGE, stage_code
+
+GRAPH = Path("dvc.yaml")
+_STAGE = re.compile(r"^  (\w+):\n    cmd: .*?(?=^    params:)", re.MULTILINE | re.DOTALL)
+_CODE_DEP = re.compile(r"^      - src/.*\n", re.MULTILINE)
+
+
+def code_deps(stage: str) -> list[str]:
+    """Return a stage's deps on code: its files, or a folder of which all files decide what the stage writes."""
+    files = set(stage_code(stage))
+    whole: list[Path] = []
+    for folder in sorted({file.parent for file in files} - {PACKAGE}):
+        inside = {path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+        if len(inside) > 1 and inside <= files | {folder / "__init__.py"}:
+            whole.append(folder)
+    alone = [file for file in files if not any(file.is_relative_to(folder) for folder in whole)]
+    return sorted(path.relative_to(PACKAGE.parents[1]).as_posix() for path in (*whole, *alone))
+
+
+def with_code_deps(text: str) -> str:
+    """Return dvc.yaml's text with the deps on code as they are now."""
+
+    def complete(stage: re.Match[str]) -> str:
+        deps = "".join(f"      - {dep}\n" for dep in code_deps(stage[1]))
+        return _CODE_DEP.sub("", stage[0]) + deps
+
+    return _STAGE.sub(complete, text)
+
+
+if __name__ == "__main__":
+    GRAPH.write_text(with_code_deps(GRAPH.read_text()))
