@@ -121,8 +121,8 @@ def main() -> None:
         tokenizer,
         sizes.hidden_size,
         sizes.intermediate_size,
-        sizes.num_layers,
-        sizes.num_heads,
+        sizes.num_hidden_layers,
+        sizes.num_attention_heads,
         sizes.num_key_value_heads,
         seed=0,
     ).eval()

@@ -40,8 +40,8 @@ def _trial() -> None:
         vocab_size=VOCABULARY,
         hidden_size=sizes.hidden_size,
         intermediate_size=sizes.intermediate_size,
-        num_hidden_layers=sizes.num_layers,
-        num_attention_heads=sizes.num_heads,
+        num_hidden_layers=sizes.num_hidden_layers,
+        num_attention_heads=sizes.num_attention_heads,
         num_key_value_heads=sizes.num_key_value_heads,
         tie_word_embeddings=True,
     )

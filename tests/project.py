@@ -20,12 +20,12 @@ SHRUNK = {
         "embedded": {
             "hidden_size": 32,
             "intermediate_size": 48,
-            "num_layers": 2,
-            "num_heads": 1,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 1,
             "num_key_value_heads": 1,
             "vocab_size": 1024,
             "catalog_pages": 300,
-            "epochs": 1,
+            "num_train_epochs": 1,
         }
     },
     "sft": {"num_train_epochs": 2, "logging_steps": 1, "save_steps": 2},

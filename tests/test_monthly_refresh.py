@@ -23,7 +23,7 @@ sys.path.insert(0, {str(ROOT)!r})
 from tests.project import set_params
 
 set_params(Path(), {SIZES!r})
-set_params(Path(), {{"base_model": {{"embedded": {{"epochs": 0}}}}, "sft": {{"num_train_epochs": 0.1}}}})
+set_params(Path(), {{"base_model": {{"embedded": {{"num_train_epochs": 0}}}}, "sft": {{"num_train_epochs": 0.1}}}})
 """
 # The champion of November has hardly been trained, so that December's model, which has a little, is sure to beat it.
 TRAINED = {
@@ -31,11 +31,11 @@ TRAINED = {
         "embedded": {
             "hidden_size": 64,
             "intermediate_size": 128,
-            "num_heads": 4,
+            "num_attention_heads": 4,
             "num_key_value_heads": 4,
             "catalog_pages": 300,
             "learning_rate": 0.004,
-            "epochs": 1,
+            "num_train_epochs": 1,
         }
     },
     "sft": {"num_train_epochs": 3, "learning_rate": 0.005, "save_steps": 1000},

@@ -321,7 +321,7 @@ def test_both_trainings_run_in_two_processes(scratch):
 def test_adapters_from_a_registered_version_with_both_rewards_and_constrained_rollouts(scratch):
     changes = {
         "start": f"models:/{MODEL_NAME}@{CHAMPION}",
-        "lora": {"rank": 4, "alpha": 8, "dropout": 0.0},
+        "lora": {"r": 4, "lora_alpha": 8, "lora_dropout": 0.0},
         "rewards": {"grounded": 0.5},
         "constrained": True,
         "max_steps": 2,

@@ -48,8 +48,8 @@ def test_every_profile_is_valid(name, tmp_path):
         ("returns: exp_inf", "returns: exp", "return_gamma = None"),
         (
             "  lora: null\n",
-            "  lora: {rank: 4, alpha: 8, dropout: 0.05}\n",
-            "rank_grpo: lora.dropout = 0.05: lists are sampled and scored without dropout",
+            "  lora: {r: 4, lora_alpha: 8, lora_dropout: 0.05}\n",
+            "rank_grpo: lora.lora_dropout = 0.05: lists are sampled and scored without dropout",
         ),
         ("cutoffs: [5, 10, 20]", f"cutoffs: {[5] * 20000}", "list should have at most 100 items"),
         ("num_conversations: 14400", "num_conversations: 1000000000000", "should be less than or equal to 1000000"),
@@ -79,8 +79,8 @@ def test_every_profile_is_valid(name, tmp_path):
         ("    items: movies", "    items: ''", "common.domain.items = ''"),
         (
             "  lora: null ",
-            "  lora: {rnk: 8, alpha: 16, dropout: 0.0} ",
-            "sft.lora.rnk: unknown parameter; did",
+            "  lora: {r: 8, lora_alhpa: 16, lora_dropout: 0.0} ",
+            "sft.lora.lora_alhpa: unknown parameter; did you mean 'lora_alpha'?",
         ),
         ("  reflect:\n", "  reflekt:\n", "demonstrations.reflekt: unknown parameter; did you mean 'reflect'?"),
     ],
@@ -124,7 +124,10 @@ def test_groups_are_whole_over_the_processes(changes, factors):
             "per_device_train_batch_size = 9 is no multiple of 2, the lists of a prompt",
         ),
         ({"algorithm": "sdpo", "per_device_train_batch_size": 6}, "is no multiple of 4, the lists of a prompt"),
-        ({"lora": {"rank": 2, "alpha": 2, "dropout": 0.0}}, "lora: algorithm 'sprec' changes the reference's weights"),
+        (
+            {"lora": {"r": 2, "lora_alpha": 2, "lora_dropout": 0.0}},
+            "lora: algorithm 'sprec' changes the reference's weights",
+        ),
         ({"max_steps": 9}, "max_steps = 9 has no room for preferences.rounds = 5 of two phases each; raise it to 10"),
     ],
 )

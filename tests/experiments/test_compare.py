@@ -9,7 +9,7 @@ from convrec.experiments.compare import comparison_page, run_params, variant
 def test_a_name_stands_for_parameters_as_published():
     params = run_params(load_params(), "rank_grpo:exp:2", 5, 7)
     assert (params.rank_grpo.returns, params.rank_grpo.return_gamma, params.rank_grpo.max_steps) == ("exp", 2.0, 7)
-    assert params.common.seed == 5 and params.rank_grpo.epsilon_low is None
+    assert params.common.seed == 5 and params.rank_grpo.epsilon is None
     assert variant("grpo")["algorithm"] == "grpo"
     public = run_params(load_params(), "rank_grpo_public:log", 5, 7).rank_grpo
     assert (public.algorithm, public.returns, public.exact_eos_reward) == ("rank_grpo_public", "log", None)

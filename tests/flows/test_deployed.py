@@ -24,7 +24,7 @@ pytestmark = pytest.mark.pipeline
 # Long enough that a busy machine still finds each training running when it is to be hit.
 SFT_STEPS, RL_STEPS = 240, 200
 SIZES = {
-    "base_model": {"embedded": {"epochs": 0}},
+    "base_model": {"embedded": {"num_train_epochs": 0}},
     "sft": {"num_train_epochs": 30, "save_steps": 1000},
     "rank_grpo": {"max_steps": RL_STEPS, "save_steps": 1000, "validation_steps": 1000},
 }

@@ -10,7 +10,13 @@ from convrec.generation.constraint import CatalogTrie, ListRequest
 from convrec.models.pretrained import load_tokenizer
 from convrec.training.embedded import make_model, train_tokenizer
 
-SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_layers": 2, "num_heads": 1, "num_key_value_heads": 1}
+SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 1,
+    "num_key_value_heads": 1,
+}
 WORDS = ["a", "film", "something", "with", "heists", "please", "old"]
 PENALTIES = (1.0, 1.2)
 MAX_NEW = 24

@@ -5,14 +5,22 @@ from transformers import AutoModelForCausalLM
 from convrec.models.export import export_model, lora_config
 from convrec.training.embedded import make_model, train_tokenizer
 
-SIZES = {"hidden_size": 16, "intermediate_size": 16, "num_layers": 1, "num_heads": 2, "num_key_value_heads": 2}
+SIZES = {
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+}
 
 
 def test_adapters_are_merged_into_the_model_that_is_written(tmp_path):
     tokenizer = train_tokenizer(["a film please"] * 5, [], 300)
     base, saved, folder = (tmp_path / name for name in ("base", "saved", "out"))
     make_model(tokenizer, **SIZES, seed=0).save_pretrained(base)
-    adapted = get_peft_model(AutoModelForCausalLM.from_pretrained(base), lora_config(rank=2, alpha=4, dropout=0.0))
+    adapted = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(base), lora_config(r=2, lora_alpha=4, lora_dropout=0.0)
+    )
     torch.manual_seed(0)
     for name, value in adapted.named_parameters():
         if "lora_B" in name:

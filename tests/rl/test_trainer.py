@@ -480,7 +480,7 @@ def test_a_reward_without_ranks_is_refused(tmp_path):
 def test_the_published_clip_ranges_are_the_defaults(tmp_path):
     for algorithm, published in PUBLISHED.items():
         config = RankGRPOConfig(str(tmp_path), use_cpu=True, bf16=False, algorithm=algorithm)
-        assert (config.epsilon, config.epsilon_high) == (published.epsilon_low, published.epsilon_high)
+        assert (config.epsilon, config.epsilon_high) == (published.epsilon, published.epsilon_high)
 
 
 def test_the_overridden_methods_are_those_of_the_pinned_trl():

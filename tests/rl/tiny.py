@@ -27,7 +27,13 @@ from convrec.training.stopping import stoppable
 NUM_RANKS = 2
 CATALOG = Catalog([Item(title, year) for title, year in (("Heat", 1995), ("Up", 2009), ("Dune", 2021), ("Her", 2013))])
 LINES = [str(item) for item in CATALOG.items]
-SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_layers": 1, "num_heads": 1, "num_key_value_heads": 1}
+SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+    "num_key_value_heads": 1,
+}
 ASKED = "a film please"
 
 

@@ -7,7 +7,13 @@ from convrec.generation.lists import Settings
 from convrec.serving.recommender import Recommender
 from convrec.training.embedded import make_model, train_tokenizer
 
-SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_layers": 1, "num_heads": 1, "num_key_value_heads": 1}
+SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+    "num_key_value_heads": 1,
+}
 SETTINGS = Settings("Recommend {list_length} films.", 20, 64, 1.3, 256, "films")
 WORDS = "User: Assistant: a film with heists please, I loved that one but no space"
 TITLES = ("Heat", "Her", "Up", "Alien", "Brazil", "Fargo", "Tenet", "Speed", "Amélie", "Network", "Jaws", "Rocky")

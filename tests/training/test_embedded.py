@@ -54,7 +54,13 @@ def test_a_title_is_one_token_wherever_it_stands_but_not_within_a_word():
 
 
 def test_a_saved_tokenizer_loads_as_it_was(tmp_path):
-    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_layers": 1, "num_heads": 2, "num_key_value_heads": 2}
+    sizes = {
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+    }
     make_model(TOKENIZER, **sizes, seed=0).save_pretrained(tmp_path)
     TOKENIZER.save_pretrained(tmp_path)
     loaded = load_tokenizer(tmp_path)
@@ -122,7 +128,7 @@ def test_the_budget_of_pages_grows_with_the_catalog(num_items, pages):
 
 
 def test_the_model_has_about_a_million_parameters_and_follows_the_seed():
-    fields = ("hidden_size", "intermediate_size", "num_layers", "num_heads", "num_key_value_heads")
+    fields = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
     sizes = load_params().base_model.embedded.model_dump(include=set(fields))
     first, second = (make_model(TOKENIZER, **sizes, seed=1).state_dict() for _ in range(2))
     assert 0.8e6 < sum(p.numel() for p in make_model(TOKENIZER, **sizes, seed=1).parameters()) < 1.5e6

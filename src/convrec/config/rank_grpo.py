@@ -63,7 +63,7 @@ class RankGRPO(Training):
     num_generations: int = Field(ge=2, le=1024, description="G")
     num_iterations: Whole = Field(ge=1, description="mu; 1 is on-policy")
     beta: float = Field(ge=0, description="weight of the KL penalty to the policy that training starts from")
-    epsilon_low: Share | None = Field(description="none for the algorithm's published one; so too below")
+    epsilon: Share | None = Field(description="none for the algorithm's published one; so too below")
     epsilon_high: float | None = Field(ge=0)
     delta: float | None = Field(gt=1, description="cap of the unclipped ratio (two-sided clip); none for no cap")
     overflow_penalty: float = Field(le=0, description="epsilon_o, the advantage of tokens past rank N")
@@ -103,10 +103,10 @@ class RankGRPO(Training):
             )
         if self.rollouts == "vllm_server" and not self.vllm_server_base_url:
             raise ValueError("vllm_server_base_url is empty; rollouts 'vllm_server' needs it")
-        if self.lora is not None and self.lora.dropout:
+        if self.lora is not None and self.lora.lora_dropout:
             raise ValueError(
-                f"lora.dropout = {self.lora.dropout}: lists are sampled and scored without dropout, so that both are "
-                "of one distribution; set it to 0.0"
+                f"lora.lora_dropout = {self.lora.lora_dropout}: lists are sampled and scored without dropout, so that "
+                "both are of one distribution; set it to 0.0"
             )
         if self.constrained and self.rollouts.startswith("vllm"):
             raise ValueError(f"constrained = true: not with rollouts {self.rollouts!r}; use transformers or beam")

@@ -13,24 +13,24 @@ class EmbeddedModel(Section):
     vocab_size: int = Field(ge=300, le=1_000_000)
     hidden_size: int = Field(ge=16, le=65_536)
     intermediate_size: int = Field(ge=16, le=1_000_000)
-    num_layers: int = Field(ge=1, le=1000)
-    num_heads: int = Field(ge=1, le=1024)
+    num_hidden_layers: int = Field(ge=1, le=1000)
+    num_attention_heads: int = Field(ge=1, le=1024)
     num_key_value_heads: int = Field(ge=1, le=1024)
     conversations: Whole = Field(ge=1, description="training conversations among the texts it is trained on, at most")
     catalog_pages: Whole | None = Field(
         ge=0, description="pages of an index to the catalog among its texts; none: 12 an item, up to 6000"
     )
     co_occurrence: bool = Field(description="the vectors of titles start from who liked them together, not at random")
-    epochs: Whole = Field(ge=0)
+    num_train_epochs: Whole = Field(ge=0)
     learning_rate: Positive
-    batch_size: Whole = Field(ge=1)
+    per_device_train_batch_size: Whole = Field(ge=1)
 
     @model_validator(mode="after")
     def _heads_divide(self) -> "EmbeddedModel":
-        if self.hidden_size % self.num_heads or self.num_heads % self.num_key_value_heads:
+        if self.hidden_size % self.num_attention_heads or self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(
-                f"num_heads = {self.num_heads} must divide hidden_size = {self.hidden_size} and be a multiple "
-                f"of num_key_value_heads = {self.num_key_value_heads}"
+                f"num_attention_heads = {self.num_attention_heads} must divide hidden_size = {self.hidden_size} and "
+                f"be a multiple of num_key_value_heads = {self.num_key_value_heads}"
             )
         return self
 
@@ -51,9 +51,9 @@ class BaseModelStage(Section):
 class Lora(Section):
     """Low-rank adapters on every linear layer; they are merged into the model that the stage writes."""
 
-    rank: int = Field(ge=1, le=65_536)
-    alpha: Whole = Field(ge=1)
-    dropout: float = Field(ge=0, lt=1)
+    r: int = Field(ge=1, le=65_536, description="the rank")
+    lora_alpha: Whole = Field(ge=1)
+    lora_dropout: float = Field(ge=0, lt=1)
 
 
 class Optimization(Section):
@@ -61,7 +61,7 @@ class Optimization(Section):
 
     learning_rate: Positive
     lr_scheduler_type: Literal["constant", "cosine", "linear"]
-    warmup_steps: Share = Field(description="as a share of all steps")
+    warmup_steps: float = Field(ge=0, description="below 1: a share of all steps; from 1 on: so many")
     adam_beta1: Share
     adam_beta2: Share
     weight_decay: float = Field(ge=0)

@@ -55,7 +55,7 @@ def variant(name: str) -> dict[str, Any]:
             changes["return_gamma"] = float(rest[1])
         except ValueError:
             raise InputError(f"--algorithms: {name!r}; {rest[1]!r} is no number for Gamma") from None
-    published = dict.fromkeys(("epsilon_low", "epsilon_high", "aggregation", "delta", "exact_eos_reward"))
+    published = dict.fromkeys(("epsilon", "epsilon_high", "aggregation", "delta", "exact_eos_reward"))
     return {**changes, **published, "start": START, "output_checkpoint": "last"}
 
 

@@ -9,14 +9,10 @@ from convrec.models.finite import check_weights
 from convrec.models.pretrained import load_model
 
 
-def lora_config(rank: int, alpha: int, dropout: float) -> LoraConfig:
+def lora_config(r: int, lora_alpha: int, lora_dropout: float) -> LoraConfig:
     """Return PEFT's configuration of adapters on every linear layer but the head."""
     return LoraConfig(
-        r=rank,
-        lora_alpha=alpha,
-        lora_dropout=dropout,
-        target_modules="all-linear",
-        task_type="CAUSAL_LM",
+        r=r, lora_alpha=lora_alpha, lora_dropout=lora_dropout, target_modules="all-linear", task_type="CAUSAL_LM"
     )
 
 

@@ -19,7 +19,7 @@ class Published(NamedTuple):
 
     level: Level
     aggregation: Aggregation
-    epsilon_low: float
+    epsilon: float
     epsilon_high: float
     scale_rewards: str
     exact_eos_reward: float = 0.0
@@ -88,7 +88,7 @@ class RankGRPOConfig(GRPOConfig):
     beam_groups: bool = field(default=False, metadata={"help": "a group is the G best beams, by transformers"})
     decay_step: int | None = field(default=None, metadata={"help": "the rate drops at this step"})
     decayed_learning_rate: float | None = field(default=None, metadata={"help": "to this value"})
-    epsilon: float | None = field(default=None, metadata={"help": "epsilon_low"})  # type: ignore[assignment]
+    epsilon: float | None = field(default=None, metadata={"help": "lower clip range"})  # type: ignore[assignment]
     epsilon_high: float | None = field(default=None)
     scale_rewards: str | None = field(default=None)  # type: ignore[assignment]
     beta: float = field(default=1e-3, metadata={"help": "weight of the KL penalty, the plain k3 estimator"})
@@ -103,7 +103,7 @@ class RankGRPOConfig(GRPOConfig):
             raise ValueError(f"algorithm = {self.algorithm!r}; use one of {', '.join(PUBLISHED)}")
         published = PUBLISHED[self.algorithm]
         self.level, self.aggregation = self.level or published.level, self.aggregation or published.aggregation
-        self.epsilon = published.epsilon_low if self.epsilon is None else self.epsilon
+        self.epsilon = published.epsilon if self.epsilon is None else self.epsilon
         self.epsilon_high = published.epsilon_high if self.epsilon_high is None else self.epsilon_high
         self.scale_rewards = published.scale_rewards if self.scale_rewards is None else self.scale_rewards
         if self.bf16 is None:

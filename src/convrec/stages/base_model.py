@@ -45,7 +45,7 @@ def _make_embedded(params: Params, paths: Paths, record: Run) -> None:
     cards = catalog_cards(catalog)
     tokenizer = train_tokenizer([p[0]["content"] for p in prompts] + cards, catalog.items, config.vocab_size)
     sizes = config.model_dump(
-        include={"hidden_size", "intermediate_size", "num_layers", "num_heads", "num_key_value_heads"}
+        include={"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"}
     )
     model = make_model(tokenizer, seed=common.seed, **sizes)
     logger.info("embedded model: %d parameters, %d tokens", model.num_parameters(), len(tokenizer))
@@ -61,14 +61,14 @@ def _make_embedded(params: Params, paths: Paths, record: Run) -> None:
     parameters = {**config.model_dump(), **shared}
     folder = training_folder("base_model", parameters, [paths.catalog, paths.split("train")])
     history = HistoryCallback(folder / "history.jsonl", record.log_metrics)
-    if config.epochs:
+    if config.num_train_epochs:
         saved = train_sft(
             model,
             tokenizer,
             Dataset.from_dict({"text": texts}),
             folder,
             [history],
-            num_train_epochs=config.epochs,
+            num_train_epochs=config.num_train_epochs,
             checkpoint_step=None,
             max_length=512,
             seed=common.seed,
@@ -81,7 +81,7 @@ def _make_embedded(params: Params, paths: Paths, record: Run) -> None:
             adam_beta2=0.99,
             weight_decay=0.0,
             max_grad_norm=1.0,
-            per_device_train_batch_size=config.batch_size,
+            per_device_train_batch_size=config.per_device_train_batch_size,
             gradient_accumulation_steps=1,
             logging_steps=20,
             save_steps=200,

@@ -83,9 +83,10 @@ def _arguments(params: Params, folder: Path, reward_weights: list[float]) -> Ran
     config, common = params.rank_grpo, params.common
     bf16 = params.base_model.dtype == "bfloat16"
     optimization = config.model_dump(include=set(Optimization.model_fields))
-    as_named = {"num_iterations", "epsilon_high", "delta", "overflow_penalty", "early_eos_penalty", "exact_eos_reward"}
-    as_named |= {"aggregation", "normalization", "temperature", "max_completion_length", "decay_step"}
-    as_named |= {"decayed_learning_rate", "vllm_gpu_memory_utilization"}
+    as_named = {"num_train_epochs", "num_iterations", "epsilon", "epsilon_high", "delta", "temperature"}
+    as_named |= {"overflow_penalty", "early_eos_penalty", "exact_eos_reward", "aggregation", "normalization"}
+    as_named |= {"max_completion_length", "decay_step", "decayed_learning_rate"}
+    as_named |= {"vllm_gpu_memory_utilization", "vllm_server_base_url", "vllm_importance_sampling_clip_max"}
     kind: type[RankGRPOConfig] = RankGRPOConfig
     own: dict[str, Any] = config.model_dump(include={"algorithm", "returns", "return_gamma", "beta"})
     if config.algorithm in PREFERENCES:
@@ -96,9 +97,7 @@ def _arguments(params: Params, folder: Path, reward_weights: list[float]) -> Ran
     return kind(
         num_generations=config.group_size,
         max_steps=config.max_steps or -1,
-        num_train_epochs=config.num_train_epochs,
         num_ranks=common.list_length,
-        epsilon=config.epsilon_low,
         scalar_rewards=config.rewards.model_spread,
         reward_weights=reward_weights,
         repetition_penalty=common.repetition_penalty,
@@ -107,8 +106,6 @@ def _arguments(params: Params, folder: Path, reward_weights: list[float]) -> Ran
         beam_groups=config.rollouts == "beam",
         use_vllm=config.rollouts.startswith("vllm"),
         vllm_mode=config.rollouts.removeprefix("vllm_") if config.rollouts.startswith("vllm") else "colocate",
-        vllm_server_base_url=config.vllm_server_base_url,
-        vllm_importance_sampling_clip_max=config.vllm_importance_sampling_clip_max,
         **config.model_dump(include=as_named),
         **own,
         **shared_arguments(folder, common.seed, common.device, bf16, **optimization),
