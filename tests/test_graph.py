@@ -1,13 +1,14 @@
 """Stage = section of params.yaml = module in stages/ = command, and dvc.yaml is the only graph."""
 
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from convrec.cli import main
+from convrec.cli import _parser, main
 from convrec.commands.stage import STAGES
 from convrec.config.params import Params
 from convrec.files.code import PACKAGE, stage_code
@@ -90,3 +91,23 @@ def test_a_stage_whose_inputs_are_not_made_says_what_makes_them(tmp_path, monkey
 def test_the_command_line_explains_itself():
     result = subprocess.run([sys.executable, "-m", "convrec.cli", "--help"], capture_output=True, text=True, check=True)
     assert all(stage in result.stdout for stage in STAGES)
+
+
+def test_every_command_is_in_one_group_of_the_help(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    listed = re.findall(r"^  ([a-z][a-z_-]+) {2,}", capsys.readouterr().out, re.MULTILINE)
+    commands = next(iter(_parser()._subparsers._group_actions)).choices
+    assert sorted(listed) == sorted(commands)
+
+
+def test_convrec_alone_says_where_to_begin(capsys):
+    main([])
+    assert "python -m flows.train" in capsys.readouterr().out
+
+
+def test_a_mistyped_command_is_answered_with_the_nearest(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["recomend"])
+    told = "convrec: 'recomend' is not known; did you mean 'recommend'; `convrec --help` shows what can be given\n"
+    assert ended.value.code == 2 and capsys.readouterr().err == told

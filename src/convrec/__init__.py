@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from convrec.rl.arguments import RankGRPOConfig
     from convrec.rl.rewards import RankReward
     from convrec.rl.trainer import RankGRPOTrainer
-    from convrec.serving.recommender import Recommendation, Recommender
+    from convrec.serving.recommendation import Recommendation, RecommendedList
+    from convrec.serving.recommender import Recommender
 
 __version__ = "0.1.0"
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "RankGRPOTrainer",
     "RankReward",
     "Recommendation",
+    "RecommendedList",
     "Recommender",
     "__version__",
     "open_recommender",
@@ -36,7 +38,8 @@ _MODULES = {
     "RankGRPOConfig": "rl.arguments",
     "RankGRPOTrainer": "rl.trainer",
     "RankReward": "rl.rewards",
-    "Recommendation": "serving.recommender",
+    "Recommendation": "serving.recommendation",
+    "RecommendedList": "serving.recommendation",
     "Recommender": "serving.recommender",
     "open_recommender": "registry.recommenders",
 }

@@ -1,14 +1,17 @@
 """`convrec COMMAND`: the stages of the pipeline, and what goes with them (`commands/`)."""
 
 import argparse
+import difflib
 import logging
 import multiprocessing
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from convrec import __version__
 from convrec.errors import EXIT_BAD_INPUT, EXIT_INTERRUPTED, InputError, causes, exit_status, leave, outside_cause
 from convrec.hardware.threads import limit_threads
 from convrec.text import is_clean
@@ -32,10 +35,44 @@ def _set_up() -> None:
         os.environ.setdefault(name, value)
 
 
+_GROUPS = {
+    "Ask a model": ("recommend", "chat", "app"),
+    "Set up": ("profile", "fetch-model", "workspace"),
+    "Stages of the pipeline, which `dvc repro` runs": (
+        "data",
+        "demonstrations",
+        "base_model",
+        "sft",
+        "rank_grpo",
+        "evaluate",
+        "report",
+    ),
+    "Measure and compare": ("results", "score", "compare", "ablate-demonstrations"),
+    "A language model's answers": ("parse", "remap"),
+    "Registry and tracking": ("promote", "rollback", "registry", "tracking"),
+}
+_BEGIN = """\
+convrec trains, tests and serves small language models that recommend from conversations.
+
+Begin with:
+  python -m flows.train                 run the whole pipeline with params.yaml, register and promote
+  convrec recommend "I loved Heat"      ask the champion
+  convrec profile --help                choose other data, another model, a GPU
+
+`convrec --help` lists every command, `convrec COMMAND --help` its options.
+"""
+_INVALID = re.compile(r"argument .*: invalid choice: '(.*?)' \(choose from (.*)\)", re.DOTALL)
+
+
 class _Parser(argparse.ArgumentParser):
     """Tells a mistake in one line, without the usage before it."""
 
     def error(self, message: str) -> NoReturn:
+        if match := _INVALID.fullmatch(message):
+            choices = [name.strip(" '") for name in match[2].split(",")]
+            near = difflib.get_close_matches(match[1], choices, n=1)
+            hint = f"did you mean '{near[0]}'" if near else f"give one of {', '.join(choices)}"
+            message = f"'{match[1]}' is not known; {hint}"
         self.exit(EXIT_BAD_INPUT, f"{self.prog}: {message}; `{self.prog} --help` shows what can be given\n")
 
 
@@ -53,8 +90,16 @@ def _parser() -> argparse.ArgumentParser:
         workspace,
     )
 
-    parser = _Parser(prog="convrec", description="Train and test LLM conversational recommenders.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    parser = _Parser(
+        prog="convrec",
+        usage="convrec COMMAND ...",
+        description="Train, test and serve small language models that recommend from conversations.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"convrec {__version__}")
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", prog="convrec", help=argparse.SUPPRESS
+    )
     for add in (
         stage.add,
         experiments.add,
@@ -68,6 +113,10 @@ def _parser() -> argparse.ArgumentParser:
         tracking.add,
     ):
         add(commands)
+    parser.epilog = "\n\n".join(
+        "\n".join([f"{title}:", *(f"  {name:<22} {commands.choices[name].description}" for name in names)])
+        for title, names in _GROUPS.items()
+    )
     return parser
 
 
@@ -100,6 +149,9 @@ def main(arguments: list[str] | None = None) -> None:
     name = "convrec"
     try:
         _check_texts(given)
+        if not given:
+            print(_BEGIN, end="")
+            return
         options = _parser().parse_args(given)
         name = f"convrec {options.command}"
         from convrec.training.launch import end_with_parent, is_supervised  # noqa: PLC0415  (as the commands)

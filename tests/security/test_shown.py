@@ -13,7 +13,7 @@ from convrec.demonstrations.responses import _lines
 from convrec.errors import InputError
 from convrec.serving.app import server
 from convrec.serving.app.server import make_app
-from convrec.serving.recommender import Recommendation, as_table
+from convrec.serving.recommendation import Recommendation, RecommendedList
 from tests.serving.recommending import CATALOG, make_recommender
 
 TITLE = "<img src=x onerror=\"document.title='owned'\">"
@@ -88,7 +88,7 @@ def test_a_title_in_html_is_shown_as_text(browser):
 
 def test_a_title_does_not_steer_the_terminal():
     steering = "\x1b]0;owned\x07\x1b[31mHeat\u202e"
-    for told in (as_table([Recommendation(1, steering, 1995, -1.0)]), "\n".join(_told(steering))):
+    for told in (str(RecommendedList([Recommendation(1, steering, 1995, -1.0)])), "\n".join(_told(steering))):
         assert "Heat" in told and not set(told) & set("\x1b\x07\u202e")
 
 

@@ -14,7 +14,8 @@ from convrec.cli import main
 from convrec.data.conversations import messages_of
 from convrec.errors import InputError
 from convrec.registry.recommenders import open_recommender
-from convrec.serving.recommender import Abandoned, Recommendation, as_table
+from convrec.serving.recommendation import Recommendation, RecommendedList
+from convrec.serving.recommender import Abandoned
 from convrec.serving.session import Session
 from tests.project import ROOT
 from tests.serving.recommending import CATALOG, SETTINGS, make_recommender, save_model
@@ -156,12 +157,23 @@ def test_a_list_too_long_for_the_model_is_refused(monkeypatch):
 
 
 def test_a_table_has_columns():
-    answer = [Recommendation(1, "Heat", 1995, -0.5), Recommendation(12, "Casablanca", None, -10.25)]
-    assert as_table(answer).splitlines() == [
+    answer = RecommendedList([Recommendation(1, "Heat", 1995, -0.5), Recommendation(12, "Up & <i>", None, -10.25)])
+    assert str(answer).splitlines() == [
         "rank  item           score",
         "   1  Heat (1995)   -0.500",
-        "  12  Casablanca   -10.250",
+        "  12  Up & <i>     -10.250",
     ]
+    assert "<td>12</td><td>Up &amp; &lt;i&gt;</td><td>-10.250</td>" in answer._repr_html_()
+    frame = answer.to_frame()
+    assert frame["title"].tolist() == ["Heat", "Up & <i>"]
+    assert frame["year"].dtype == "Int64" and frame["year"].isna().tolist() == [False, True]
+
+
+def test_a_text_is_one_conversation_and_a_list_is_several():
+    alone = RECOMMENDER.recommend("a film with heists", n=3)
+    several = RECOMMENDER.recommend(["a film with heists", "something else"], n=3)
+    assert isinstance(alone, RecommendedList) and [str(item) for item in alone] == [str(item) for item in several[0]]
+    assert len(several) == 2 and all(isinstance(answer, RecommendedList) for answer in several)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from typing import Any
 from convrec.commands import add_command, whole_number
 from convrec.errors import InputError
 
-CHAMPION_URI = "models:/convrec-recommender@champion"
+CHAMPION = "champion"
 _PAGE = "docs/recommender.md"
 _NOT_UTF8 = InputError("stdin: not UTF-8; convert what you write there to UTF-8")
 
@@ -32,8 +32,8 @@ def add(commands: Any) -> None:
         command.add_argument(
             "--model",
             metavar="NAME",
-            default=None if command is app else CHAMPION_URI,
-            help=f"models:/NAME@ALIAS or a folder: {CHAMPION_URI}, if not given",
+            default=None if command is app else CHAMPION,
+            help=f"champion, challenger, models:/NAME@ALIAS or a folder; {CHAMPION} if not given",
         )
     app.add_argument("--challenger", metavar="NAME", help="the second model; `none` for one alone")
     app.add_argument("--host", default="127.0.0.1")
@@ -44,12 +44,11 @@ def add(commands: Any) -> None:
 
 def _recommend(options: argparse.Namespace) -> None:
     from convrec.registry.recommenders import open_recommender
-    from convrec.serving.recommender import as_json, as_table
 
     said = _read_stdin() if options.conversation == "-" else options.conversation
     recommender = open_recommender(options.model)
-    answer = recommender.recommend([said], options.n, options.deny, options.allow)[0]
-    print(as_json(answer) if options.json else as_table(answer))
+    answer = recommender.recommend(said, options.n, options.deny, options.allow)
+    print(answer.to_json() if options.json else answer)
 
 
 def _read_stdin() -> str:

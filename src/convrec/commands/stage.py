@@ -16,13 +16,22 @@ from convrec.paths import Paths
 from convrec.training.launch import end_processes, is_main_process, launch
 from convrec.workspaces import hold_stage
 
-STAGES = ("data", "demonstrations", "base_model", "sft", "rank_grpo", "evaluate", "report")
+TEXTS = {
+    "data": "read conversations and catalog, check and split them; `convrec data --help` has more commands",
+    "demonstrations": "ground the teacher's lists in the catalog: Remap, Reflect, Adjust",
+    "base_model": "make the small model, or fetch the one to start from",
+    "sft": "train the model on the demonstrations",
+    "rank_grpo": "align the SFT model with what users liked",
+    "evaluate": "write and score the lists of the test split; or score other models, see its options",
+    "report": "write the HTML report",
+}
+STAGES = tuple(TEXTS)
 
 
 def add(commands: Any) -> None:
     """Add a command a stage; `data` and `evaluate` do more, when they are asked to."""
     for stage in STAGES:
-        text = f"run the stage `{stage}` with params.yaml (usually through `dvc repro`)"
+        text = TEXTS[stage]
         command = add_command(commands, stage, run, text)
         if stage == "data":
             data.extend(command)

@@ -8,7 +8,14 @@ from convrec.errors import InputError
 from convrec.generation.lists import Settings
 from convrec.models.folders import check_model
 from convrec.paths import Paths
-from convrec.registry.versions import compared_versions, download_version, read_version
+from convrec.registry.versions import (
+    CHALLENGER,
+    CHAMPION,
+    MODEL_NAME,
+    compared_versions,
+    download_version,
+    read_version,
+)
 from convrec.serving.recommender import Recommender
 
 logger = logging.getLogger(__name__)
@@ -17,16 +24,20 @@ logger = logging.getLogger(__name__)
 def open_recommender(name: str) -> Recommender:
     """Return the recommender of a registered version, or of a model's folder with the project's catalog and parameters.
 
-    A version is `models:/NAME@ALIAS`, `models:/NAME/VERSION` or the folder that it was downloaded to. Raises
-    `InputError` where there is none, or the folder holds no model.
+    A version is `champion` or `challenger`, `models:/NAME@ALIAS`, `models:/NAME/VERSION`, or the folder that it was
+    downloaded to. Raises `InputError` where there is none, or the folder holds no model.
     """
+    if name in (CHAMPION, CHALLENGER):
+        name = f"models:/{MODEL_NAME}@{name}"
     folder = Path(name)
     if name.startswith("models:/") or (folder / "MLmodel").is_file():
         version = download_version(name) if name.startswith("models:/") else read_version(folder, name)
         check_model(version.checkpoint, f"--model {name}")
         return Recommender.load(version.checkpoint, version.catalog, version.settings)
     if not (folder / "config.json").is_file():
-        raise InputError(f"--model {name}: not a model's folder; give one with config.json, or models:/NAME@ALIAS")
+        raise InputError(
+            f"--model {name}: not a model's folder; give one with config.json, `champion`, or models:/NAME@ALIAS"
+        )
     params, catalog = load_params(), Paths().catalog
     check_model(folder, f"--model {name}", params.base_model.trust_remote_code)
     if not catalog.is_file():

@@ -1,13 +1,11 @@
 """A model to ask for recommendations: conversations in, ranked lists of catalog items out."""
 
 import difflib
-import json
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import torch
 
@@ -15,7 +13,7 @@ from convrec.data.catalog import Catalog, Item
 from convrec.data.conversations import ROLES, messages_of, usable_role
 from convrec.data.mentions import Mentions
 from convrec.data.parquet import MAX_ITEMS, parquet_frame
-from convrec.data.titles import line, title_and_year
+from convrec.data.titles import title_and_year
 from convrec.errors import InputError
 from convrec.generation.constraint import ListRequest, catalog_trie
 from convrec.generation.engine import TransformersEngine, token_ids
@@ -24,7 +22,8 @@ from convrec.generation.lists import Settings
 from convrec.hardware.device import pick_device
 from convrec.models.pretrained import load_model, load_tokenizer
 from convrec.rl.segmentation import newline_counts, segment_ranks
-from convrec.text import is_clean, plain
+from convrec.serving.recommendation import Recommendation, RecommendedList
+from convrec.text import is_clean
 
 logger = logging.getLogger(__name__)
 
@@ -38,19 +37,6 @@ _MAX_LOGITS = 2**26  # numbers held at once when items are scored
 
 class Abandoned(Exception):
     """Nobody waits for the answer any more."""
-
-
-@dataclass(frozen=True)
-class Recommendation:
-    """One item of a list; `score` is the mean log-probability of its tokens under the model alone, in nats."""
-
-    rank: int
-    title: str
-    year: int | None
-    score: float
-
-    def __str__(self) -> str:
-        return line(self.title, self.year)
 
 
 class Recommender:
@@ -88,15 +74,35 @@ class Recommender:
         tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code)
         return cls(weights, tokenizer, Catalog.from_frame(parquet_frame(Path(catalog), max_rows=MAX_ITEMS)), settings)
 
+    @overload
+    def recommend(  # type: ignore[overload-overlap]  # a text is a sequence of texts, too
+        self,
+        conversations: str,
+        n: int = ...,
+        deny: Collection[str] = ...,
+        allow: Collection[str] | None = ...,
+        is_abandoned: Callable[[], bool] = ...,
+    ) -> RecommendedList: ...
+
+    @overload
     def recommend(
         self,
         conversations: Sequence[Conversation],
+        n: int = ...,
+        deny: Collection[str] = ...,
+        allow: Collection[str] | None = ...,
+        is_abandoned: Callable[[], bool] = ...,
+    ) -> list[RecommendedList]: ...
+
+    def recommend(
+        self,
+        conversations: str | Sequence[Conversation],
         n: int = LIST_LENGTH,
         deny: Collection[str] = (),
         allow: Collection[str] | None = None,
         is_abandoned: Callable[[], bool] = lambda: False,
-    ) -> list[list[Recommendation]]:
-        """Return for each conversation exactly `n` items, best first.
+    ) -> RecommendedList | list[RecommendedList]:
+        """Return for each conversation exactly `n` items, best first; for a text, which is one conversation, its list.
 
         A conversation is a list of messages `{role, content}`, or text: `User: …` and `Assistant: …` lines, or a user's
         words alone. No item is one that `deny` names or, unless the settings allow it, the conversation (see
@@ -111,6 +117,8 @@ class Recommender:
                 raise Abandoned
 
         go_on()
+        if isinstance(conversations, str):
+            return self.recommend([conversations], n, deny, allow, is_abandoned)[0]
         turns = [messages_from(value, place) for place, value in enumerate(conversations, start=1)]
         denied = self._resolve("deny", deny)
         allowed = None if allow is None else self._resolve("allow", allow)
@@ -120,7 +128,7 @@ class Recommender:
         room = self._room(n)
         prompts = token_ids(self._tokenizer, [self._prompts(messages, room) for messages in turns])
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
-        lists: list[list[Recommendation]] = [[] for _ in prompts]
+        lists = [RecommendedList() for _ in prompts]
         with self._lock:
             for first in range(0, len(order), _BATCH):
                 rows = order[first : first + _BATCH]
@@ -193,13 +201,15 @@ class Recommender:
     @torch.inference_mode()
     def _answer(
         self, prompts: list[list[int]], requests: list[ListRequest], go_on: Callable[[], None]
-    ) -> list[list[Recommendation]]:
+    ) -> list[RecommendedList]:
         end = self._tokenizer.eos_token_id
         completions = [row[: row.index(end)] for row in self._engine.complete(prompts, requests, go_on)]
         items = [self._items(completion) for completion in completions]
         scores = self._scores(prompts, completions, items)
         return [
-            [Recommendation(rank, item.title, item.year, score) for rank, (item, score) in enumerate(pairs, start=1)]
+            RecommendedList(
+                Recommendation(rank, item.title, item.year, score) for rank, (item, score) in enumerate(pairs, start=1)
+            )
             for pairs in (zip(own, row, strict=True) for own, row in zip(items, scores, strict=True))
         ]
 
@@ -261,19 +271,6 @@ class Recommender:
         sums.scatter_add_(1, places, torch.cat(log_probs).masked_fill(written == 0, 0.0))
         counts.scatter_add_(1, places, written.float())
         return [row[: int(last) + 1] for row, last in zip((sums / counts).tolist(), ranks.amax(1), strict=True)]
-
-
-def as_table(answer: Sequence[Recommendation]) -> str:
-    """Return a list as text: rank, item and score in columns."""
-    lines = [plain(str(r)) for r in answer]
-    width = max([len("item"), *map(len, lines)])
-    rows = [f"{r.rank:>4}  {line:<{width}}  {r.score:>7.3f}" for r, line in zip(answer, lines, strict=True)]
-    return "\n".join([f"rank  {'item':<{width}}    score", *rows])
-
-
-def as_json(answer: Sequence[Recommendation]) -> str:
-    """Return a list as a JSON array of objects."""
-    return json.dumps([asdict(r) for r in answer], ensure_ascii=False, indent=1)
 
 
 def messages_from(value: Any, place: int = 1) -> Messages:

@@ -4,7 +4,8 @@ import re
 from collections.abc import Sequence
 
 from convrec.errors import InputError
-from convrec.serving.recommender import Recommendation, Recommender, as_table
+from convrec.serving.recommendation import Recommendation
+from convrec.serving.recommender import Recommender
 
 _HELP = """Say what {items} you would like; each line is your next turn.
 /more  further items    /deny TITLE  never this    /n N  items of a list    /reset  start again    /quit"""
@@ -71,7 +72,7 @@ class Session:
         deny = [*self._always_denied, *self._denied, *map(str, shown)]
         answer = self._recommender.recommend([self._messages], self._n, deny, self._allow)[0]
         self._shown = [*shown, *answer]
-        return as_table(answer)
+        return str(answer)
 
     def _reset(self) -> None:
         self._messages, self._denied, self._shown = [], [], []
