@@ -1,6 +1,7 @@
 """What the flows share: the stages in order, their record, what a run shows, and how it is told in a terminal."""
 
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -15,12 +16,22 @@ from rich.markup import escape
 
 from convrec.config.params import load_params
 from convrec.errors import EXIT_INTERRUPTED, InputError, Unavailable, exit_status, outside_cause
-from convrec.evaluation.table import print_results, results_markdown
+from convrec.evaluation.table import print_summary, results_markdown
 from convrec.paths import Paths
 from convrec.workspaces import exclusive
+from flows.console import show_stages
 from flows.temporary_server import start_temporary_server
 from tasks.artifacts import show_link, show_table
-from tasks.dvc_stage import Stage, StageFailed, check_server, choose_stages, has_server, needs_run, run_stage
+from tasks.dvc_stage import (
+    Stage,
+    StageFailed,
+    check_server,
+    choose_stages,
+    has_server,
+    needs_run,
+    run_stage,
+    stages,
+)
 from tasks.promotion import decide_promotion, register_checkpoint
 from tasks.raw_data import pull_raw_data, push_outputs
 
@@ -145,8 +156,12 @@ def _without_traceback(record: logging.LogRecord) -> bool:
     return True
 
 
-def ended_well(name: str, run: Callable[[], T], check: Callable[[], object]) -> T:
+def ended_well(
+    name: str, run: Callable[[], T], check: Callable[[], object], stage_names: Callable[[], list[str]] = list
+) -> T:
     """Run a flow and return its outcome; what fails is told in one message, and ends with the status of its kind.
+
+    The terminal shows a line for each of the stages of `stage_names`.
 
     What `check` raises is told before a flow run is made, as are bad parameters and a server that is away.
     """
@@ -154,11 +169,14 @@ def ended_well(name: str, run: Callable[[], T], check: Callable[[], object]) -> 
 
     for kind in ("flow_runs", "task_runs"):
         logging.getLogger(f"prefect.{kind}").addFilter(_without_traceback)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # of a store that is new
     logging.getLogger("urllib3").setLevel(logging.ERROR)  # of every try at a server that is away; the outcome is told
     signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on a run may have to be ended in order
+    shown: logging.Handler = logging.NullHandler()
     try:
         profile = load_params().common.profile
         check()
+        shown = show_stages(stage_names())
         connect()
         check_server()
         if not has_server():
@@ -174,15 +192,18 @@ def ended_well(name: str, run: Callable[[], T], check: Callable[[], object]) -> 
             raise
         Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]{escape(str(told))}[/red]")
         sys.exit(told.status if isinstance(told, StageFailed) else exit_status(told))
+    finally:
+        shown.close()
 
 
 def tell(name: str, run: Callable[[], Outcome], check: Callable[[], object]) -> None:
     """Run a flow and print what came of it (see `ended_well`)."""
-    outcome, console = ended_well(name, run, check), Console(highlight=False, soft_wrap=True)
+    outcome = ended_well(name, run, check, lambda: [stage.name for stage in stages()])
+    console = Console(highlight=False, soft_wrap=True)
     if not outcome["run"]:
         console.print("\nNothing to do: every stage is up to date.")
     if outcome["version"]:
-        print_results(Paths())
+        print_summary(Paths())
         console.print(f"Model: convrec-recommender version {outcome['version']} ({outcome['aliases'] or 'no alias'})")
         console.print(f"Decision: {outcome['decision']}")
     if outcome["run"]:
@@ -190,6 +211,10 @@ def tell(name: str, run: Callable[[], Outcome], check: Callable[[], object]) -> 
     if outcome["version"]:
         console.print(f"Report: {Paths().report}")
     console.print(f"Tracking UI: {_tracking_ui()}")
+    if outcome["version"]:
+        ask = "" if os.environ.get("VIRTUAL_ENV") else "source .venv/bin/activate; "
+        console.print(f'\nAsk the model:   {ask}convrec recommend "I loved Heat"   or, in a page: {ask}convrec app')
+        console.print(f"Details:         {ask}convrec results", markup=False)
 
 
 def _tracking_ui() -> str:

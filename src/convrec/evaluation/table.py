@@ -110,6 +110,50 @@ def print_results(paths: Paths) -> None:
         console.print(line, soft_wrap=True, markup=False)
 
 
+def verdict(metrics: dict[str, Any]) -> str:
+    """Return in words how far the aligned model is above the SFT model and the best baseline."""
+    systems = system_names(metrics)
+    ours, base = (
+        next(name for name in (f"{stage}_constrained", stage) if name in systems) for stage in ("rank_grpo", "sft")
+    )
+    best = str(metrics.get("best_baseline"))
+    gains = next(value for name, value in metrics.items() if name.startswith("paired_ndcg_at_"))
+    metric = next(name for name in metrics if name.startswith("paired_ndcg_at_")).removeprefix("paired_")
+    parts = []
+    for other in (base, best):
+        gain = gains.get(f"{ours}_over_{other}")
+        if gain is None:
+            continue
+        side = "above" if gain["low"] > 0 else "below" if gain["high"] < 0 else "not certainly above or below"
+        what = f"the best baseline, {systems[other]}" if other == best else systems[other]
+        parts.append(f"{side} {what} ({gain['mean']:+.3f}, 95 % interval {gain['low']:+.3f} to {gain['high']:+.3f})")
+    score = f"{systems[ours]}: {metric.replace('ndcg_at_', 'NDCG@')} {metrics[ours][metric]:.3f}"
+    return f"{score}, {', and '.join(parts)}." if parts else f"{score}."
+
+
+def print_summary(paths: Paths) -> None:
+    """Print the verdict, and one line a system: NDCG and recall at the widest cutoff, and the in-catalog share.
+
+    Raises `InputError` before the first evaluation.
+    """
+    found = _results(paths)
+    shown = {f"ndcg_at_{found.widest}": f"NDCG@{found.widest}", f"recall_at_{found.widest}": f"Recall@{found.widest}"}
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0))
+    table.add_column("system", no_wrap=True)
+    for heading in (*shown.values(), "in catalog"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for system, label in found.systems.items():
+        scores = found.metrics[system]
+        cells = []
+        for name in shown:
+            interval = scores["intervals"][name]
+            cells.append(f"{scores[name]:.3f} ± {(interval['high'] - interval['low']) / 2:.3f}")
+        table.add_row(label, *cells, f"{scores['in_catalog']:.3f}")
+    console = Console(highlight=False)
+    console.print(f"\n{verdict(found.metrics)}", markup=False, soft_wrap=True)
+    console.print(table)
+
+
 def results_markdown(paths: Paths) -> str:
     """Return the same table as Markdown. Raises `InputError` before the first evaluation."""
     found = _results(paths)

@@ -1,0 +1,97 @@
+"""What a flow that was started in a terminal shows there: a line for each stage, and how far the present one is.
+
+The whole log goes to Prefect's server, as it does without a terminal.
+"""
+
+import logging
+import re
+import time
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.status import Status
+
+_CLOCK = re.compile(r"^\d\d:\d\d:\d\d ")
+_STEP = re.compile(r"^step (\d+/\d+)\s+(.*?)\s*[\d.]+ s/step(?:, (.*) left)?$")
+_TASK_ENDED = re.compile(r"^Finished in state (\w+)")
+_SECONDS = 60.0  # between two lines about one stage where the output is no terminal
+
+
+def duration(seconds: float) -> str:
+    """Return a time as in `2m 05s`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h {minutes:02d}m"
+    return f"{minutes}m {rest:02d}s" if minutes else f"{rest}s"
+
+
+class StageConsole(logging.Handler):
+    """Shows the log of Prefect's task runs: one line for each of `stages` that ended, and a live one before that.
+
+    A stage's line has its place, its time and, where it trains, its last figures. Warnings and errors are shown whole.
+    """
+
+    def __init__(self, stages: Sequence[str], console: Console):
+        super().__init__()
+        self._console = console
+        self._places = {stage: f"[{place}/{len(stages)}]" for place, stage in enumerate(stages, start=1)}
+        self._live: Status | None = None
+        self._task, self._began, self._told, self._figures = "", 0.0, 0.0, ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Show a record of a task run or a flow run."""
+        task, text = getattr(record, "task_run_name", ""), record.getMessage()
+        text = _CLOCK.sub("", text)
+        if record.levelno >= logging.WARNING:
+            self._print(f"{task}: {text}" if task else text)
+        elif task:
+            self._read(task, text)
+        elif (cached := re.fullmatch(r"stage (\w+) is up to date", text)) and cached[1] in self._places:
+            self._print(self._line(cached[1], "up to date"))
+
+    def _read(self, task: str, text: str) -> None:
+        if task != self._task:
+            self._task, self._began, self._told, self._figures = task, time.monotonic(), time.monotonic(), ""
+        if step := _STEP.match(text):
+            self._figures = step[2] or self._figures
+        ended = _TASK_ENDED.match(text)
+        if ended is None:
+            left = f", {step[3]} left" if step and step[3] else ""
+            self._show(f"step {step[1]}  {self._figures}{left}" if step else text)
+            return
+        self.close()
+        if task in self._places and ended[1] == "Completed":
+            self._print(self._line(task, duration(time.monotonic() - self._began), self._figures))
+        self._task = ""
+
+    def _line(self, task: str, *parts: str) -> str:
+        first, *others = parts
+        return f"{self._places.get(task, ''):<6} {task:<15} {first:>10}  {'  '.join(others)}".rstrip()
+
+    def _show(self, text: str) -> None:
+        since = duration(time.monotonic() - self._began)
+        if self._console.is_terminal:
+            if self._live is None:
+                self._live = self._console.status("", spinner="dots")
+                self._live.start()
+            self._live.update(self._line(self._task, since, text)[: self._console.width - 4])
+        elif time.monotonic() - self._told >= _SECONDS:
+            self._told = time.monotonic()
+            self._print(self._line(self._task, since, text))
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def close(self) -> None:
+        """Take the live line away."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+def show_stages(stages: Sequence[str]) -> StageConsole:
+    """Show Prefect's log in the terminal as `StageConsole` does, in place of its own console, to the process's end."""
+    shown = StageConsole(stages, Console(stderr=True))
+    logging.getLogger("prefect").handlers = [shown]
+    return shown

@@ -1,0 +1,61 @@
+import io
+import logging
+
+import pytest
+from rich.console import Console
+
+from flows.console import StageConsole, duration
+
+
+@pytest.fixture
+def show():
+    """Shows records of task runs, and returns what was written until then."""
+    written = io.StringIO()
+    shown = StageConsole(["data", "sft"], Console(file=written, width=80))
+
+    def emit(task: str, text: str, level: int = logging.INFO) -> str:
+        record = logging.LogRecord("prefect.task_runs", level, "", 0, text, None, None)
+        record.task_run_name = task
+        shown.emit(record)
+        return written.getvalue()
+
+    return emit
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(9.6, "10s"), (59.7, "1m 00s"), (125, "2m 05s"), (7260, "2h 01m")])
+def test_durations(seconds, told):
+    assert duration(seconds) == told
+
+
+def test_a_stage_that_ended_is_one_line_with_its_last_figures(show):
+    show("sft", "10:00:00 step 25/50  loss 3.1  0.1 s/step, 2 s left")
+    show("sft", "10:00:02 step 50/50  loss 1.55  0.1 s/step, 0 s left")
+    show("sft", "10:00:02 step 50/50    0.1 s/step, 0 s left")
+    assert show("sft", "Finished in state Completed()") == "[2/2]  sft                     0s  loss 1.55\n"
+
+
+def test_what_is_no_stage_and_went_well_is_not_shown(show):
+    show("pull raw data", "no remote")
+    assert show("pull raw data", "Finished in state Completed()") == ""
+
+
+def test_a_stage_that_failed_has_no_line_of_success_and_its_error_is_shown(show):
+    show("data", "10:00:00 reading")
+    told = show("data", "Finished in state Failed('no file')", logging.ERROR)
+    assert told == "data: Finished in state Failed('no file')\n"
+
+
+def test_a_stage_that_is_up_to_date_is_said_so(show):
+    assert show("", "stage data is up to date") == "[1/2]  data            up to date\n"
+
+
+def test_a_long_stage_says_how_far_it_is_once_a_minute(show, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("flows.console.time.monotonic", lambda: now[0])
+    for second in range(0, 150, 10):
+        now[0] = second
+        told = show("sft", f"10:00:00 step {second}/150  loss 2.0  1.0 s/step, {150 - second} s left")
+    assert told.splitlines() == [
+        "[2/2]  sft                 1m 00s  step 60/150  loss 2.0, 90 s left",
+        "[2/2]  sft                 2m 00s  step 120/150  loss 2.0, 30 s left",
+    ]
