@@ -37,7 +37,8 @@ class StageConsole(logging.Handler):
         self._console = console
         self._places = {stage: f"[{place}/{len(stages)}]" for place, stage in enumerate(stages, start=1)}
         self._live: Status | None = None
-        self._task, self._began, self._told, self._figures = "", 0.0, 0.0, ""
+        self._task, self._figures = "", ""
+        self._began = self._told = time.monotonic()  # the present task; and the last line about it
 
     def emit(self, record: logging.LogRecord) -> None:
         """Show a record of a task run or a flow run."""
@@ -51,8 +52,7 @@ class StageConsole(logging.Handler):
             self._print(self._line(cached[1], "up to date"))
 
     def _read(self, task: str, text: str) -> None:
-        if task != self._task:
-            self._task, self._began, self._told, self._figures = task, time.monotonic(), time.monotonic(), ""
+        self._task = task
         if step := _STEP.match(text):
             self._figures = step[2] or self._figures
         ended = _TASK_ENDED.match(text)
@@ -63,7 +63,7 @@ class StageConsole(logging.Handler):
         self.close()
         if task in self._places and ended[1] == "Completed":
             self._print(self._line(task, duration(time.monotonic() - self._began), self._figures))
-        self._task = ""
+        self._figures, self._began, self._told = "", time.monotonic(), time.monotonic()
 
     def _line(self, task: str, *parts: str) -> str:
         first, *others = parts
@@ -92,6 +92,7 @@ class StageConsole(logging.Handler):
 
 def show_stages(stages: Sequence[str]) -> StageConsole:
     """Show Prefect's log in the terminal as `StageConsole` does, in place of its own console, to the process's end."""
-    shown = StageConsole(stages, Console(stderr=True))
-    logging.getLogger("prefect").handlers = [shown]
+    shown, logger = StageConsole(stages, Console(stderr=True)), logging.getLogger("prefect")
+    logger.addHandler(shown)
+    logger.propagate = False  # Prefect's console is the root logger's
     return shown

@@ -8,7 +8,15 @@ from flows.console import StageConsole, duration
 
 
 @pytest.fixture
-def show():
+def clock(monkeypatch):
+    """The time, in seconds, as the one number of a list."""
+    now = [0.0]
+    monkeypatch.setattr("flows.console.time.monotonic", lambda: now[0])
+    return now
+
+
+@pytest.fixture
+def show(clock):
     """Shows records of task runs, and returns what was written until then."""
     written = io.StringIO()
     shown = StageConsole(["data", "sft"], Console(file=written, width=80))
@@ -27,11 +35,14 @@ def test_durations(seconds, told):
     assert duration(seconds) == told
 
 
-def test_a_stage_that_ended_is_one_line_with_its_last_figures(show):
+def test_a_stage_that_ended_is_one_line_with_its_last_figures(show, clock):
+    show("data", "Finished in state Completed()")
+    clock[0] = 9.0
     show("sft", "10:00:00 step 25/50  loss 3.1  0.1 s/step, 2 s left")
     show("sft", "10:00:02 step 50/50  loss 1.55  0.1 s/step, 0 s left")
     show("sft", "10:00:02 step 50/50    0.1 s/step, 0 s left")
-    assert show("sft", "Finished in state Completed()") == "[2/2]  sft                     0s  loss 1.55\n"
+    told = show("sft", "Finished in state Completed()")
+    assert told.splitlines() == ["[1/2]  data                    0s", "[2/2]  sft                     9s  loss 1.55"]
 
 
 def test_what_is_no_stage_and_went_well_is_not_shown(show):
@@ -49,11 +60,9 @@ def test_a_stage_that_is_up_to_date_is_said_so(show):
     assert show("", "stage data is up to date") == "[1/2]  data            up to date\n"
 
 
-def test_a_long_stage_says_how_far_it_is_once_a_minute(show, monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr("flows.console.time.monotonic", lambda: now[0])
+def test_a_long_stage_says_how_far_it_is_once_a_minute(show, clock):
     for second in range(0, 150, 10):
-        now[0] = second
+        clock[0] = second
         told = show("sft", f"10:00:00 step {second}/150  loss 2.0  1.0 s/step, {150 - second} s left")
     assert told.splitlines() == [
         "[2/2]  sft                 1m 00s  step 60/150  loss 2.0, 90 s left",
