@@ -41,7 +41,8 @@ class RowScore(NamedTuple):
     quality: Quality
 
 
-def _quality(written: WrittenList, target: Target, catalog: Catalog, num_ranks: int) -> Quality:
+def quality(written: WrittenList, target: Target, catalog: Catalog, num_ranks: int) -> Quality:
+    """Return what one list looks like, whatever the ground truth."""
     items, _, others, unparsed, _, exact = written
     num_blank = items.count(None)
     num_items = len(items) - num_blank
@@ -75,7 +76,7 @@ def _num_seen_unparsed(written: WrittenList, titles: AbstractSet[str], catalog: 
 
 def list_quality(text: str, seen_titles: Sequence[str], catalog: Catalog, num_ranks: int) -> dict[str, float]:
     """Return the `Quality` of one list by name."""
-    return _quality(read_list(text, catalog), make_target([], seen_titles, catalog), catalog, num_ranks)._asdict()
+    return quality(read_list(text, catalog), make_target([], seen_titles, catalog), catalog, num_ranks)._asdict()
 
 
 def score_row(
@@ -88,7 +89,7 @@ def score_row(
 ) -> RowScore:
     """Return what one list is worth to one row."""
     hits = judge(written, target, catalog, num_ranks, protocol, tolerance)
-    return RowScore(hits, target.num_truths, _quality(written, target, catalog, num_ranks))
+    return RowScore(hits, target.num_truths, quality(written, target, catalog, num_ranks))
 
 
 def score_table(

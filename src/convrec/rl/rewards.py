@@ -8,8 +8,8 @@ import torch
 
 from convrec.data.catalog import YEAR_TOLERANCE, Catalog
 from convrec.data.lists import read_list
-from convrec.data.matching import Truth, make_target
-from convrec.evaluation.scoring import Quality, RowScore, score_row
+from convrec.data.matching import Truth, judge, make_target
+from convrec.evaluation.scoring import Quality, quality
 
 Returns = Literal["exp_inf", "exp", "log"]
 _LIST_METRICS = {
@@ -89,18 +89,18 @@ class RankReward:
         seen_titles: Sequence[Sequence[str]],
     ) -> tuple[torch.Tensor, dict[str, float]]:
         """Return the reward of every rank (see `relevance`), and the means that describe the lists."""
-        scores: list[RowScore] = []
+        hits, qualities = bytearray(), []
         row: Any = None
         for completion, *asked in zip(completions, groundtruth, seen_titles, strict=True):
             if asked != row:  # the lists of one prompt come one after the other
                 target = make_target(list(map(Truth.of, asked[0])), asked[1], self.catalog, self.year_tolerance)
                 row = asked
             written = read_list(completion_text(completion), self.catalog, self.year_tolerance)
-            scores.append(score_row(written, target, self.catalog, self.num_ranks, "reward", self.year_tolerance))
-        hits = bytearray().join(score.hits for score in scores)
-        relevance = torch.frombuffer(hits, dtype=torch.uint8).view(len(scores), self.num_ranks).float()
-        columns = dict(zip(Quality._fields, zip(*(score.quality for score in scores), strict=True), strict=True))
-        means = {name: sum(columns[key]) / len(scores) for name, key in _LIST_METRICS.items()}
+            hits += judge(written, target, self.catalog, self.num_ranks, "reward", self.year_tolerance)
+            qualities.append(quality(written, target, self.catalog, self.num_ranks))
+        relevance = torch.frombuffer(hits, dtype=torch.uint8).view(-1, self.num_ranks).float()
+        columns = dict(zip(Quality._fields, zip(*qualities, strict=True), strict=True))
+        means = {name: sum(columns[key]) / len(qualities) for name, key in _LIST_METRICS.items()}
         return relevance, {**means, "lists/hits": float(relevance.sum(dim=1).mean())}
 
     def __call__(
