@@ -1,4 +1,4 @@
-# Every target makes the environment if it is missing; `make help` lists them.
+# Every target creates the environment if it is missing. `make help` lists the targets.
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 VENV := .venv
@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYTHONUNBUFFERED := 1
-# PROFILE and DATA change params.yaml first; without them, it is used as it stands.
+# With PROFILE and DATA, params.yaml is changed first; otherwise it is used unchanged.
 PROFILE ?=
 DATA ?=
 PORT ?= 5000
@@ -22,7 +22,7 @@ $(READY): pyproject.toml requirements/constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements/constraints.txt -e '.[dev]'
 	@touch $@
 
-install: $(READY)  ## make the virtual environment with the locked versions
+install: $(READY)  ## create the virtual environment with the locked versions
 
 demo: $(READY)  ## run the whole pipeline; PROFILE=name and DATA=folder choose another profile and its data
 	@if [ -n "$(DATA)" ] && [ -z "$(PROFILE)" ]; then echo "DATA=$(DATA): name its PROFILE, too" >&2; exit 2; fi
@@ -49,16 +49,16 @@ check: $(READY)  ## lint, formatting, layers, types
 	lint-imports
 	mypy
 
-# pip-audit has an environment of its own, so that its packages are none of the project's.
+# pip-audit has its own environment, so that its packages stay out of the project's.
 AUDIT := .cache/audit
 ACCEPTED := requirements/accepted-vulnerabilities.txt
 
-audit:  ## look the locked versions up among the known vulnerabilities; needs pypi.org
+audit:  ## check the locked versions for known vulnerabilities; needs access to PyPI
 	test -x $(AUDIT)/bin/pip-audit || ($(PYTHON) -m venv $(AUDIT) && $(AUDIT)/bin/pip install --quiet 'pip-audit==2.10.1')
 	$(AUDIT)/bin/pip-audit --strict --disable-pip --no-deps --progress-spinner off --requirement requirements/constraints.txt \
 		$$(sed -n 's/^\([A-Z][A-Za-z0-9-]*\) .*/--ignore-vuln \1/p' $(ACCEPTED))
 
-code-deps: $(READY)  ## write the modules that each stage is made of into dvc.yaml
+code-deps: $(READY)  ## write the modules that each stage uses into dvc.yaml
 	@python -m tasks.code_deps
 
 docs-figures: $(READY)  ## draw README.md's figures from the last demo, and write docs/walkthrough.md
@@ -71,13 +71,13 @@ ui: $(READY)  ## open the tracking UI of the local store, on port PORT (5000)
 stack-up: $(READY)  ## start the team's servers on this machine (docs/stack.md): PostgreSQL, S3, MLflow, Prefect, workers
 	@python -m stack up
 
-stack-down: $(READY)  ## stop them; their data stay in .stack
+stack-down: $(READY)  ## stop the team's servers; their data stay in .stack
 	@python -m stack down
 
-stack-status: $(READY)  ## say what runs of them
+stack-status: $(READY)  ## show which of the team's servers are running
 	@python -m stack status
 
-clean:  ## remove what runs made (models, records, caches), but neither parameters nor the environment
+clean:  ## delete the outputs of runs (models, records, caches); keep parameters, environment and teacher answers
 	rm -rf data/processed data/demonstrations models predictions reports comparison evaluations checkpoints mlruns runs .dvc/cache .dvc/tmp .prefect
 
 .PHONY: help install demo deploy test test-tools test-all check audit code-deps docs-figures ui stack-up stack-down stack-status clean
