@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from convrec.rl.trainer import RankGRPOTrainer
     from convrec.serving.recommendation import Recommendation, RecommendedList
     from convrec.serving.recommender import Recommender
+    from convrec.tracking.history import history
 
 __version__ = "0.1.0"
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "RecommendedList",
     "Recommender",
     "__version__",
+    "history",
     "open_recommender",
 ]
 _MODULES = {
@@ -41,6 +43,7 @@ _MODULES = {
     "Recommendation": "serving.recommendation",
     "RecommendedList": "serving.recommendation",
     "Recommender": "serving.recommender",
+    "history": "tracking.history",
     "open_recommender": "registry.recommenders",
 }
 
