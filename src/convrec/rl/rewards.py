@@ -49,7 +49,8 @@ def rank_returns(relevance: torch.Tensor, kind: Returns, gamma: float | None = N
 class RankRewardFunction(Protocol):
     """A reward function of TRL that also rewards each rank.
 
-    `last_relevance` holds the rewards of the lists of its last call. Shape: (B, N), float32.
+    `last_relevance` holds the rewards of the lists of its last call. Shape: (B, N), float32; (0, N) before the first
+    call, because the trainer checks N at construction.
     """
 
     last_relevance: torch.Tensor

@@ -35,10 +35,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class _Scored:
-    """The rollouts of one batch while TRL's hooks generate and score them.
+    """The rollouts of one batch while TRL's methods generate and score them.
 
-    `rows` and `completions` are those of this process, the rewards those of all. Shape: relevance (B, N), weighted and
-    summed over the rank rewards; scalars (B, 1), likewise over all other rewards; kept (B,), false for lists that do
+    `_generate_and_score_completions` sets `rows`, which generation reads. `_calculate_rewards` sets the rest, which
+    `_rank_advantages` reads. `last_group` returns rows and completions.
+
+    `rows` and `completions` are those of this process, the tensors those of all processes. Shape: relevance (B, N),
+    the weighted sum of the rank rewards; scalars (B, 1), that of all other rewards; kept (B,), false for lists that do
     not count in their group.
     """
 
