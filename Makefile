@@ -62,7 +62,7 @@ code-deps: $(READY)  ## write the modules that each stage uses into dvc.yaml
 	@python -m tasks.code_deps
 
 docs-figures: $(READY)  ## draw README.md's figures from the last demo, and write docs/walkthrough.md
-	@python docs/figures.py && python docs/walkthrough.py
+	@python docs/draw_figures.py && python docs/walkthrough.py
 
 ui: $(READY)  ## open the tracking UI of the local store, on port PORT (5000)
 	@case "$${MLFLOW_TRACKING_URI:-}" in http*) echo "The tracking server's own UI: $$MLFLOW_TRACKING_URI"; exit 1;; esac

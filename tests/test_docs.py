@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from docs import figures, walkthrough
+from docs import draw_figures as figures
+from docs import walkthrough
 
 
 @pytest.fixture(scope="module")
