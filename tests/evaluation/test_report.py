@@ -10,11 +10,13 @@ import pytest
 from convrec.data.matching import Truth
 from convrec.evaluation.data_figures import DATA_PLOTS, months_figure, words_figure
 from convrec.evaluation.examples import faults, judge_lines, worst_rows
-from convrec.evaluation.page import DARK_COLORS, LINES, metric_label
+from convrec.evaluation.headline import findings, headline_facts, p_words
+from convrec.evaluation.page import DARK_COLORS, LINES, metric_label, unnumbered
 from convrec.evaluation.ranks import hits_by_rank, rank_intervals
 from convrec.evaluation.report import best_models
+from convrec.evaluation.story_figures import group_figure
 from convrec.evaluation.systems import system_names
-from convrec.evaluation.training_figures import rank_figure, validation_figures
+from convrec.evaluation.training_figures import validation_figures
 from convrec.tracking import file_md5
 from tests.evaluation.report_files import HOSTILE, HOSTILE_LINE, SYSTEMS, build_report, report_params
 
@@ -110,8 +112,8 @@ def test_failures_are_the_worst_rows_and_say_what_was_wrong(synthetic):
     failures = text[text.index("Failures worth looking at") :]
     assert "33.3 % of the 3 test rows have no hit" in failures and "the 2 rows of the lowest NDCG@20" in failures
     assert failures.index("Failure 1 p-2") < failures.index("Failure 2 p-1")
-    assert "Rank-GRPO: an empty list." in failures and "SFT: 0 hits, NDCG@20 0.0000" in failures
-    assert failures.count("1 hit, NDCG@20 0.6309") == 2  # 1 / log2(3): the second of the unseen catalog lines
+    assert "Rank-GRPO: an empty list." in failures and "SFT: 0 hits, NDCG@20 0.000" in failures
+    assert failures.count("1 hit, NDCG@20 0.631") == 2  # 1 / log2(3): the second of the unseen catalog lines
     wrong = "lines: 4 in place of 20; 1 of 4 lines outside the catalog; 1 of 4 lines that name a seen title."
     assert f"Rank-GRPO: {wrong}" in failures
 
@@ -158,17 +160,20 @@ def test_constrained_systems_stand_beside_the_free_ones_and_slices_have_their_n(
     shown = text[text.index("Constrained against free") : text.index("Slices of the test split")]
     names = ("SFT, free", "SFT, constrained", "Rank-GRPO, free", "Rank-GRPO, constrained")
     assert [shown.index(name) for name in names] == sorted(shown.index(name) for name in names)
-    assert "Rank-GRPO, constrained, against free, paired over the same 1,234 rows, in NDCG@20: +0.0300" in shown
+    assert (
+        "Rank-GRPO, constrained, against free, paired over the same 1,234 rows, in NDCG@20: +0.030 ± 0.010, p < 0.001"
+        in shown
+    )
     assert "3 or more: 997 rows of 897 prompts." in text and 'id="plot-slice_new_items"' in synthetic[1]
     assert 'id="plot-slice_month"' not in synthetic[1] and "Month2022-121,000900" in text, "one slice: no plot"
-    assert "mentions3 or more" not in text and "3 or more9978970.17000.1500–0.20000.27000.2500–0.3000" in text
+    assert "mentions3 or more" not in text and "3 or more9978970.170± 0.0250.270± 0.025" in text
 
 
 def test_sections_without_figures_are_left_out(tmp_path, catalog):
     free = tuple(name for name in SYSTEMS if not name.endswith("_constrained"))
     _, html = build_report(tmp_path, catalog, report_params(), systems=free, without=("slices",))
     assert "Constrained against free" not in html and "Slices of the test split" not in html
-    assert 'id="plot-systems"' in html and 'href="#slices"' not in html
+    assert 'id="plot-ladder"' in html and 'href="#slices"' not in html
 
 
 def test_unknown_systems_are_named_by_their_key():
@@ -225,14 +230,14 @@ def test_numbers_intervals_and_versions_are_shown(synthetic):
     paths, html = synthetic
     text = " ".join(_Elements(html).text.split())
     assert "1,234 rows, 2 prompts" in text
-    assert "0.32000.3100–0.3300" in text  # SFT, NDCG@20
-    assert "<strong>0.7200</strong>" in html and "<strong>0.5200</strong>" not in html  # constrained, the oracle
-    assert "OverRank-GRPO SFT +0.0123-0.0011 to +0.0257; p = 0.072" in text
-    assert "popularity +0.2000+0.1500 to +0.2500; p = 0.0005" in text
-    assert "<strong>+0.2000</strong>" in html and "<strong>+0.0123</strong>" not in html
+    assert "0.320± 0.010" in text  # SFT, NDCG@20
+    assert "<strong>0.720</strong>" in html and "<strong>0.520</strong>" not in html  # constrained, the oracle
+    assert "OverRank-GRPO SFT +0.012± 0.013; p = 0.072" in text
+    assert "popularity +0.200± 0.050; p < 0.001" in text
+    assert "<strong>+0.200</strong>" in html and "<strong>+0.012</strong>" not in html
     assert "The best baseline: popularity." in text
-    assert "popularity0.1250– item-kNN0.0625shrinkage 10, nearest all, dislike weight 0.5" in text
-    assert "SFT0.50000.4000–0.60007.25000.8750" in text and "Popularity lift" not in text.split("Coverage:")[1]
+    assert "popularity0.125– item-kNN0.062shrinkage 10, nearest all, dislike weight 0.5" in text
+    assert "SFT0.500± 0.1007.2500.875" in text and "Popularity lift" not in text.split("Coverage:")[1]
     assert "75.0 %12.5 %6.2 %19.5" in text  # format, repeated, seen, lines
     assert "ground-truth items outside the catalog7keep" in text
     assert "catalogyear is no number1" in text and "6.25 % of catalog" in text
@@ -249,7 +254,10 @@ def test_numbers_intervals_and_versions_are_shown(synthetic):
         "reward",
         "validation_ndcg",
         "validation_lists",
-        "ranks",
+        "ladder",
+        "groups",
+        "course",
+        "kl",
         "hits",
     ):
         assert f'id="plot-{name}"' in html
@@ -305,7 +313,52 @@ def test_the_same_inputs_give_the_same_file(tmp_path, catalog):
     assert first == second
 
 
-def test_many_steps_are_averaged_in_blocks():
-    frame = pd.DataFrame([{"step": s, "rank": 1, "reward": s % 2} for s in range(1, 161)])
-    figure = rank_figure(frame)
-    assert f"[[{', '.join(['0.5'] * 80)}]]" in figure.replace(",", ", ").replace(",  ", ", ")
+def test_rank_groups_are_means_of_their_ranks_smoothed_over_steps():
+    frame = pd.DataFrame([{"step": s, "rank": r, "reward": float(r)} for s in range(1, 31) for r in range(1, 21)])
+    lines = {line["name"]: line["y"] for line in _traces(group_figure(frame))}
+    assert lines["ranks 1–5"] == [3.0] * 30 and lines["ranks 6–10"] == [8.0] * 30
+    assert lines["ranks 11–20"] == [15.5] * 30
+    assert len(_traces(group_figure(frame[frame["rank"] <= 5]))) == 1
+
+
+def _system(ndcg, **others):
+    return {"ndcg_at_20": ndcg, "format": 1.0, "in_catalog": 1.0, "duplicates": 0.0, "intervals": {}, **others}
+
+
+def test_the_card_and_the_words_say_what_is_better_and_what_is_worse():
+    evaluation = {
+        "neighbours": _system(0.5),
+        "ease": _system(0.45),
+        "popularity": _system(0.1),
+        "sft": _system(0.2, format=0.99),
+        "sft_constrained": _system(0.25),
+        "rank_grpo": _system(0.3, format=0.83, duplicates=0.2),
+        "rank_grpo_constrained": _system(0.4, coverage=0.5),
+        "paired_ndcg_at_20": {
+            "rank_grpo_constrained_over_sft_constrained": {"mean": 0.15, "low": 0.14, "high": 0.16, "p": 0.0005},
+            "rank_grpo_constrained_over_neighbours": {"mean": -0.1, "low": -0.12, "high": -0.08, "p": 0.0123},
+            "rank_grpo_constrained_over_rank_grpo": {"mean": 0.1, "low": 0.05, "high": 0.15, "p": 0.0005},
+        },
+    }
+    systems = system_names(evaluation)
+    facts = {fact.label: fact.value for fact in headline_facts(evaluation, systems, "ndcg_at_20")}
+    assert facts == {
+        "NDCG@20 gain over constrained SFT": "+0.150 ± 0.010",
+        "Place among the baselines": "3 of 4",
+        "Exact format": "100.0 %",
+        "In catalog": "100.0 %",
+        "Coverage": "50.0 %",
+    }
+    assert findings(evaluation, systems, "ndcg_at_20") == [
+        "Constrained Rank-GRPO beats constrained SFT in NDCG@20: +0.150 ± 0.010, p < 0.001.",
+        "Constrained Rank-GRPO loses to the best baseline, neighbours, in NDCG@20: -0.100 ± 0.020, p = 0.012.",
+        "2 baselines score higher: neighbours, EASE.",
+        "Without the constraint, its lists are worse: NDCG@20 falls by 0.100.",
+        "Exact format of the free lists fell from 99.0 % after SFT to 83.0 % after Rank-GRPO.",
+        "The share of repeated lines of the free lists rose from 0.0 % after SFT to 20.0 % after Rank-GRPO.",
+    ]
+
+
+def test_p_values_have_three_digits_and_lines_one_number():
+    assert [p_words(p) for p in (0.0005, 0.001, 0.0721)] == ["p < 0.001", "p = 0.001", "p = 0.072"]
+    assert unnumbered("12. Heat (1995)") == "Heat (1995)" and unnumbered("1917 (2019)") == "1917 (2019)"

@@ -1,5 +1,6 @@
 """HTML pages that need nothing from elsewhere: their template, their plots, their style, in a light and a dark mode."""
 
+import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -56,8 +57,14 @@ def render_page(template: str, **values: Any) -> str:
         keep_trailing_newline=False,
     )
     environment.filters["metric"] = metric_label
+    environment.filters["unnumbered"] = unnumbered
     page = environment.get_template(template)
     return page.render(**values, plotly=Markup(get_plotlyjs()), dark_colors=DARK_COLORS)
+
+
+def unnumbered(line: str) -> str:
+    """Return a list's line without the number that it begins with: the page numbers the lines."""
+    return re.sub(r"^\d+[.)]\s+", "", line)
 
 
 def metric_label(metric: str) -> str:

@@ -12,8 +12,10 @@ from markupsafe import Markup
 from convrec.evaluation.data_figures import data_figures
 from convrec.evaluation.demonstration_figures import DEMONSTRATION_STEPS, EVIDENCE, demonstration_figures
 from convrec.evaluation.examples import Example
+from convrec.evaluation.headline import findings, gain_words, headline_facts, p_words, spread
 from convrec.evaluation.page import render_page
-from convrec.evaluation.system_figures import constrained_figure, hits_figure, slice_figure, systems_figure
+from convrec.evaluation.story_figures import story_figures
+from convrec.evaluation.system_figures import constrained_figure, hits_figure, slice_figure
 from convrec.evaluation.systems import CONSTRAINED, SYSTEMS, settings_words, system_names, system_pair
 from convrec.evaluation.training_figures import training_figures
 
@@ -74,13 +76,12 @@ def _paired(gains: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def system_figures(
-    evaluation: Mapping[str, Any], ranks: Mapping[str, pd.DataFrame], headline: str, recall: str
+    evaluation: Mapping[str, Any], ranks: Mapping[str, pd.DataFrame], headline: str
 ) -> dict[str, Markup]:
     """Return the plots of the test split as HTML by name: what was not evaluated is absent."""
     systems = system_names(evaluation)
     compared = {key: systems[key] for key in COMPARED if key in systems}
     figures = {
-        "systems": systems_figure(evaluation, systems, [headline, recall]),
         "hits": hits_figure({systems[key]: frame for key, frame in ranks.items()}),
     }
     if pairs := constrained_pairs(systems):
@@ -166,6 +167,11 @@ def render_report(found: Findings) -> str:
             key: name for key, name in BESIDE_HITS.items() if any(key in found.evaluation[s] for s in systems)
         },
         headline=headline,
+        facts=headline_facts(found.evaluation, systems, headline),
+        words=findings(found.evaluation, systems, headline),
+        spread=spread,
+        p_words=p_words,
+        gain_words=gain_words,
         recall=recall,
         start=start,
         lists_per_step=_lists_per_step(found.parameters),
@@ -182,6 +188,7 @@ def render_report(found: Findings) -> str:
             **data_figures(found.plots),
             **demonstration_figures(found.plots, found.demonstrations, headline),
             **training_figures(found.plots, found.cutoffs, found.training["rank_grpo"]["chosen_step"], start),
-            **system_figures(found.evaluation, found.ranks, headline, recall),
+            **system_figures(found.evaluation, found.ranks, headline),
+            **story_figures(found.plots, found.evaluation, systems, headline),
         },
     )

@@ -33,16 +33,6 @@ def _intervals(scores: Sequence[Mapping[str, Any]], metric: str) -> pd.DataFrame
     return pd.DataFrame([{"mean": score[metric], **score["intervals"][metric]} for score in scores])
 
 
-def systems_figure(evaluation: Mapping[str, Any], systems: Mapping[str, str], metrics: Sequence[str]) -> Markup:
-    """Return the plot of every system's metrics with their intervals; `systems` are names by key."""
-    scores, labels = [evaluation[key] for key in systems], list(systems.values())
-    traces = []
-    for place, metric in enumerate(metrics):
-        above = [row + 0.24 * (place - (len(metrics) - 1) / 2) for row in range(len(labels))]
-        traces.append(dots(_intervals(scores, metric), metric_label(metric), *LINES[place], above, labels))
-    return figure("systems", traces, "mean", "", _height(len(labels)), FROM_ZERO, **_place_axis(labels))
-
-
 def constrained_figure(
     evaluation: Mapping[str, Any], pairs: Mapping[str, str], systems: Mapping[str, str], metric: str
 ) -> Markup:

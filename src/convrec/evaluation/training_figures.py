@@ -1,15 +1,13 @@
-"""The plots of the trainings: loss and reward by step, the reward of every rank, the checkpoints' validation."""
+"""The plots of the trainings: loss and reward by step, the checkpoints' validation."""
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from markupsafe import Markup
 
 from convrec.evaluation.page import BLUE, GREY, INK, LINES, PALE, curve, figure, metric_label
 
-MAX_COLUMNS = 80  # of the heatmap: more would be narrower than a pixel on a phone
 RING = {"symbol": "circle-open", "size": 17, "color": INK, "line": {"width": 2.5}}
 
 
@@ -21,28 +19,6 @@ def reward_figure(frame: pd.DataFrame) -> Markup:
     if window > 1:
         traces.append(curve(smooth, "hits", "running mean", BLUE))
     return figure("reward", traces, "step", "hits per list")
-
-
-def rank_figure(frame: pd.DataFrame) -> Markup:
-    """Return the heatmap rank by step of the mean reward at the rank.
-
-    Steps are averaged in equal blocks where there are more than `MAX_COLUMNS`.
-    """
-    grid = frame.pivot_table(index="rank", columns="step", values="reward")
-    width = -(-grid.shape[1] // MAX_COLUMNS)
-    means = grid.T.groupby(np.arange(grid.shape[1]) // width).mean().T
-    heatmap = go.Heatmap(
-        x=grid.columns[::width].tolist(),
-        y=grid.index.tolist(),
-        z=means.round(4).to_numpy().tolist(),
-        zmin=0,
-        zmax=float(means.to_numpy().max()) or 1.0,
-        colorscale="Viridis",
-        colorbar={"thickness": 12, "outlinewidth": 0, "tickformat": ".2f"},
-        hovertemplate="step %{x}, rank %{y}: %{z:.3f}<extra></extra>",
-    )
-    ticks = [rank for rank in grid.index if rank == 1 or rank % 5 == 0]
-    return figure("ranks", [heatmap], "step", "rank", 420, autorange="reversed", tickvals=ticks, showgrid=False)
 
 
 def _chosen(frame: pd.DataFrame, column: str, chosen: int) -> list[go.Scatter]:
@@ -93,8 +69,6 @@ def training_figures(
         figures["sft"] = figure("sft", [curve(plots["sft"], "loss", "loss", BLUE)], "step", "loss")
     if not plots["reward"].empty:
         figures["reward"] = reward_figure(plots["reward"])
-    if not plots["reward_by_rank"].empty:
-        figures["ranks"] = rank_figure(plots["reward_by_rank"])
     if not plots["validation"].empty:
         figures |= validation_figures(plots["validation"], cutoffs, chosen, start)
     return figures

@@ -1,0 +1,112 @@
+"""What an evaluation says first: the facts of the report's card, and its figures in words."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from convrec.evaluation.page import metric_label
+from convrec.evaluation.systems import BASELINES, CONSTRAINED
+
+
+class Fact(NamedTuple):
+    """One cell of the card."""
+
+    label: str
+    value: str
+    note: str = ""
+
+
+def p_words(p: float) -> str:
+    """Return a p-value as it is printed."""
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+
+
+def spread(interval: Mapping[str, Any], scale: float = 1) -> str:
+    """Return half the width of a 95 % interval, with its sign; `scale` is 100 for percentages."""
+    half = scale * (interval["high"] - interval["low"]) / 2
+    return f"± {half:.1f}" if scale == 100 else f"± {half:.3f}"
+
+
+def gain_words(gain: Mapping[str, Any]) -> str:
+    """Return a paired difference with its interval and p-value."""
+    return f"{gain['mean']:+.3f} {spread(gain)}, {p_words(gain['p'])}"
+
+
+def served(evaluation: Mapping[str, Any], stage: str) -> str:
+    """Return the key of a stage's constrained system, as models are served; of its free one where that is all."""
+    return stage + CONSTRAINED if stage + CONSTRAINED in evaluation else stage
+
+
+def ranking(evaluation: Mapping[str, Any], headline: str) -> list[str]:
+    """Return the keys of the baselines and of the served Rank-GRPO model, the highest score first."""
+    keys = [key for key in (*BASELINES, served(evaluation, "rank_grpo")) if key in evaluation]
+    return sorted(keys, key=lambda key: -evaluation[key][headline])
+
+
+def _in_a_sentence(name: str) -> str:
+    """Return a system's name without the comma: constrained SFT."""
+    free, comma, _ = name.partition(", ")
+    return f"constrained {free}" if comma else free
+
+
+def headline_facts(evaluation: Mapping[str, Any], systems: Mapping[str, str], headline: str) -> list[Fact]:
+    """Return the facts of the card: gain over SFT, place among the baselines, format, catalog and coverage."""
+    ours, base = served(evaluation, "rank_grpo"), served(evaluation, "sft")
+    gains, scores, facts = evaluation.get(f"paired_{headline}", {}), evaluation[ours], []
+    if gain := gains.get(f"{ours}_over_{base}"):
+        note = f"{p_words(gain['p'])}; {scores[headline]:.3f} from {evaluation[base][headline]:.3f}"
+        facts.append(
+            Fact(
+                f"{metric_label(headline)} gain over {_in_a_sentence(systems[base])}",
+                f"{gain['mean']:+.3f} {spread(gain)}",
+                note,
+            )
+        )
+    order = ranking(evaluation, headline)
+    others = [key for key in order if key != ours]
+    if others:
+        best = others[0]
+        note = f"best baseline: {systems[best]}, {evaluation[best][headline]:.3f}"
+        facts.append(Fact("Place among the baselines", f"{order.index(ours) + 1} of {len(order)}", note))
+    facts.append(Fact("Exact format", f"{100 * scores['format']:.1f} %", "share of the lists"))
+    facts.append(Fact("In catalog", f"{100 * scores['in_catalog']:.1f} %", "share of the lines"))
+    if "coverage" in scores:
+        facts.append(Fact("Coverage", f"{100 * scores['coverage']:.1f} %", "share of the catalog that is listed"))
+    return facts
+
+
+def findings(evaluation: Mapping[str, Any], systems: Mapping[str, str], headline: str) -> list[str]:
+    """Return sentences on the gain, the best baseline, the free lists, and on what became worse since SFT."""
+    ours, base = served(evaluation, "rank_grpo"), served(evaluation, "sft")
+    metric, gains = metric_label(headline), evaluation.get(f"paired_{headline}", {})
+    others = [key for key in ranking(evaluation, headline) if key != ours]
+    sentences = []
+    for other in dict.fromkeys([base, *others[:1]]):
+        if gain := gains.get(f"{ours}_over_{other}"):
+            verb = "beats" if gain["low"] > 0 else "loses to" if gain["high"] < 0 else "is not clearly apart from"
+            what = f"the best baseline, {systems[other]}," if other in others else _in_a_sentence(systems[other])
+            subject = _in_a_sentence(systems[ours])
+            sentences.append(f"{subject[0].upper()}{subject[1:]} {verb} {what} in {metric}: {gain_words(gain)}.")
+    ahead = [key for key in others if evaluation[key][headline] > evaluation[ours][headline]]
+    if len(ahead) > 1:
+        names = ", ".join(systems[key] for key in ahead)
+        sentences.append(f"{len(ahead)} baselines score higher: {names}.")
+    if (gain := gains.get(f"{ours}_over_rank_grpo")) and gain["low"] > 0:
+        sentences.append(f"Without the constraint, its lists are worse: {metric} falls by {gain['mean']:.3f}.")
+    for key in dict.fromkeys(["rank_grpo", ours]):
+        before = "sft" + key.removeprefix("rank_grpo")
+        if not {before, key} <= evaluation.keys():
+            continue
+        old, new = evaluation[before], evaluation[key]
+        for name, label, sign in (
+            ("format", "Exact format", -1),
+            ("duplicates", "The share of repeated lines", 1),
+            ("coverage", "Coverage", -1),
+        ):
+            if name in old and name in new and sign * (new[name] - old[name]) >= 0.01:
+                verb = "fell" if sign < 0 else "rose"
+                kind = "constrained" if key.endswith(CONSTRAINED) else "free"
+                sentences.append(
+                    f"{label} of the {kind} lists {verb} from {100 * old[name]:.1f} % after SFT"
+                    f" to {100 * new[name]:.1f} % after Rank-GRPO."
+                )
+    return sentences
