@@ -35,7 +35,7 @@ from benchmarks.plain_reward import plain_reward
 from convrec.data.catalog import Catalog, Item, build_catalog
 from convrec.data.quarantine import Quarantine
 from convrec.data.sources.synthetic import embedded_rows
-from convrec.evaluation.predictions import Settings, score_predictions
+from convrec.evaluation.predictions import ScoringSettings, score_predictions
 from convrec.rl.rewards import RankReward
 
 RANKS, SIMILARITY = 20, 0.9
@@ -177,7 +177,7 @@ def main() -> None:
         for mix in MIXES:
             plain, ours = rewards(mix, catalog, options.calls)
             write_predictions(path, catalog, mix, options.rows)
-            speed = options.rows / _timed(lambda: score_predictions(path, catalog, Settings()))
+            speed = options.rows / _timed(lambda: score_predictions(path, catalog, ScoringSettings()))
             sys.stdout.write(f"{mix:24}{plain:11,.1f} us{ours:7,.1f} us{plain / ours:8.1f}{speed:11,.0f} rows/s\n")
         write_predictions(path, catalog, "clean", options.sample)
         slow = options.sample / _timed(lambda: plain_scores(path, catalog, options.sample))

@@ -18,7 +18,7 @@ from convrec.config.params import load_params
 from convrec.errors import EXIT_INTERRUPTED, InputError, Unavailable, exit_status, outside_cause
 from convrec.evaluation.table import print_summary, results_markdown
 from convrec.paths import Paths
-from convrec.workspaces import exclusive
+from convrec.workspaces import lock_folder
 from flows.console import show_stages
 from flows.temporary_server import start_temporary_server
 from tasks.artifacts import show_link, show_table
@@ -59,7 +59,7 @@ def bring_up_to_date(
     folder is this run's; `after_data` with the id of the parent run once the stage `data` has run.
     """
     chosen = choose_stages(stages, force)
-    with exclusive():
+    with lock_folder():
         before()
         pull_raw_data()
         outcome = _run(name, chosen, stages is None, force or [], after_data)
@@ -134,7 +134,7 @@ def check_folder(stages: list[str] | None = None, force: list[str] | None = None
     That is `InputError` where it lacks one of them, git or DVC, and `Unavailable` while another run works there.
     """
     choose_stages(stages, force)
-    with exclusive():
+    with lock_folder():
         pass
 
 

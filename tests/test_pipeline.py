@@ -29,7 +29,7 @@ from convrec.evaluation.systems import BASELINES
 from convrec.experiments.evaluate_checkpoints import evaluate_checkpoints
 from convrec.experiments.evaluate_models import evaluate_models
 from convrec.paths import Paths
-from convrec.registry.measure import Contestant, compare
+from convrec.registry.measure import Contestant, compare_versions
 from convrec.registry.policy import load_policy
 from convrec.registry.versions import CHALLENGER, CHAMPION, MODEL_NAME, download_version
 from tests.project import NO_BASELINES, ROOT, SHRUNK, commit, make_project, run_in, set_params
@@ -206,7 +206,7 @@ def test_promotion_measures_a_version_as_the_stage_does(project, client, monkeyp
     champion = client.get_model_version_by_alias(MODEL_NAME, CHAMPION)
     model = download_version(f"models:/{MODEL_NAME}/{champion.version}")
     one = Contestant("1", champion.tags["checkpoint.md5"], model)
-    found = compare(params, paths, load_policy(params.common.cutoffs), one, one)
+    found = compare_versions(params, paths, load_policy(params.common.cutoffs), one, one)
     stage = json.loads(paths.metrics("evaluate").read_text())["rank_grpo_constrained"]
     for metric in ("ndcg_at_6", "in_catalog", "coverage"):
         assert found.challenger.means[metric] == pytest.approx(stage[metric], abs=1e-6)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from convrec.errors import InputError, Unavailable
-from convrec.workspaces import exclusive, prepare_workspace
+from convrec.workspaces import lock_folder, prepare_workspace
 from tests.project import commit, run_in
 
 GRAPH = """
@@ -88,7 +88,7 @@ def test_workspaces_share_what_dvc_has_made(origin, tmp_path):
 
 
 def _hold(folder: Path, held, done) -> None:
-    with exclusive(folder):
+    with lock_folder(folder):
         held.set()
         done.wait(60)
 
@@ -100,11 +100,14 @@ def test_one_run_at_a_time_works_in_a_folder(origin, tmp_path):
     other = context.Process(target=_hold, args=(folder, held, done))
     other.start()
     assert held.wait(60)
-    with pytest.raises(Unavailable, match=f"another run works in this folder .process {other.pid}."), exclusive(folder):
+    with (
+        pytest.raises(Unavailable, match=f"another run works in this folder .process {other.pid}."),
+        lock_folder(folder),
+    ):
         pass
     other.kill()  # a lock goes with its process, however that ends
     other.join()
-    with exclusive(folder):
+    with lock_folder(folder):
         pass
 
 

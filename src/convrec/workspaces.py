@@ -29,7 +29,7 @@ _LOCK = Path(".dvc") / "tmp" / "convrec.lock"
 
 
 @contextmanager
-def exclusive(root: Path = Path()) -> Iterator[None]:
+def lock_folder(root: Path = Path()) -> Iterator[None]:
     """Hold the workspace for one flow run; the lock goes with the process.
 
     Raises `Unavailable` while another run works there.
@@ -129,7 +129,7 @@ def prepare_workspace(name: str, folder: Path, repository: str, branch: str | No
         if target.exists() and not (target / ".git").is_dir():
             raise InputError(f"{target} is no clone; remove it, or name another workspace")
         if target.exists():
-            with exclusive(target):
+            with lock_folder(target):
                 _update(target, repository, branch)
         else:
             _clone(repository, branch, target, folder.resolve() / _CACHE)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from convrec.data.catalog import Catalog, Item, build_catalog
-from convrec.data.catalog_files import load_catalog, read_rows
+from convrec.data.catalog_files import load_catalog, read_raw_rows
 from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import write_catalog
 from convrec.data.titles import fold, usable_title
@@ -88,7 +88,7 @@ def test_csv_json_lines_and_pickle_read_alike(tmp_path):
 def test_malformed_files_name_row_and_field(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=message):
-        read_rows(tmp_path / name)
+        read_raw_rows(tmp_path / name)
 
 
 def test_a_pickle_that_runs_code_is_refused(tmp_path):
@@ -98,7 +98,7 @@ def test_a_pickle_that_runs_code_is_refused(tmp_path):
 
     (tmp_path / "c.pkl").write_bytes(pickle.dumps([Attack()]))
     with pytest.raises(InputError, match="only plain lists"):
-        read_rows(tmp_path / "c.pkl")
+        read_raw_rows(tmp_path / "c.pkl")
     assert not (tmp_path / "harm").exists()
 
 

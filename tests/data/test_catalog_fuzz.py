@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from convrec.data.catalog import Catalog, Item, build_catalog
-from convrec.data.catalog_files import load_catalog, read_rows
+from convrec.data.catalog_files import load_catalog, read_raw_rows
 from convrec.data.parsing import format_list, parse_line, parse_list
 from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import write_catalog
@@ -238,7 +238,7 @@ def test_any_bytes_give_an_error_that_names_the_file_or_rows(tmp_path_factory, k
     path.write_bytes(bytes(content))
     quarantine = Quarantine()
     try:
-        rows = read_rows(path)
+        rows = read_raw_rows(path)
         catalog = load_catalog(path, quarantine)
     except InputError as error:
         assert str(path) in str(error) or "none of its" in str(error)

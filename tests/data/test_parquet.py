@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from convrec.data import parquet
-from convrec.data.catalog_files import read_rows
+from convrec.data.catalog_files import read_raw_rows
 from convrec.data.parquet import MAX_ITEMS, open_parquet, parquet_frame, parquet_rows
 from convrec.errors import InputError
 
@@ -42,7 +42,7 @@ def test_a_small_file_that_stands_for_a_large_one_is_refused(kind, words, tmp_pa
     path = _bomb(tmp_path / "catalog.parquet", kind)
     assert path.stat().st_size < 100_000
     with pytest.raises(InputError, match=f"catalog.parquet: {words}"):
-        read_rows(path)
+        read_raw_rows(path)
 
 
 def test_rows_that_the_metadata_conceals_are_counted(tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from convrec.demonstrations.calls import Answer, CallStore, Spent, canonical, request_key
+from convrec.demonstrations.calls import CallStore, ChatAnswer, Spent, canonical, request_key
 from convrec.errors import InputError
 
 pytestmark = pytest.mark.filterwarnings("error")  # an unclosed database fails the test
@@ -31,13 +31,13 @@ def test_the_store_keeps_the_first_answer_and_all_costs(tmp_path):
     assert store.get("a") is None and store.spent() == Spent(0, 0, 0, 0.0)
     store.charge("a", request, 1, 2, 0.5)
     assert store.get("a") is None and store.spent() == Spent(0, 1, 2, 0.5)
-    store.put("a", request, Answer("first", "stop", 10, 20, 0.25))
-    store.put("a", request, Answer("second", "length", 100, 200, 1.0))
-    store.put("b", request, Answer("", None, 0, 0, 0.0))
+    store.put("a", request, ChatAnswer("first", "stop", 10, 20, 0.25))
+    store.put("a", request, ChatAnswer("second", "length", 100, 200, 1.0))
+    store.put("b", request, ChatAnswer("", None, 0, 0, 0.0))
     store.close()
     again = CallStore(path)
-    assert again.get("a") == Answer("first", "stop", 111, 222, 1.75)
-    assert again.get("b") == Answer("", None, 0, 0, 0.0), "an empty answer is one"
+    assert again.get("a") == ChatAnswer("first", "stop", 111, 222, 1.75)
+    assert again.get("b") == ChatAnswer("", None, 0, 0, 0.0), "an empty answer is one"
     assert again.spent() == Spent(2, 111, 222, 1.75)
     again.close()
 
@@ -46,7 +46,7 @@ def test_the_store_syncs_every_commit(store):
     database = store._database
     assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     assert database.execute("PRAGMA synchronous").fetchone() == (2,), "FULL"
-    store.put("a", {}, Answer("text", None, 1, 1, 0.0))
+    store.put("a", {}, ChatAnswer("text", None, 1, 1, 0.0))
     assert not database.in_transaction
 
 
@@ -63,7 +63,7 @@ def _other_database(path):
 def _damaged(path):
     store = CallStore(path)
     for n in range(200):
-        store.put(str(n), {"n": n}, Answer("x" * 100, None, 1, 1, 0.0))
+        store.put(str(n), {"n": n}, ChatAnswer("x" * 100, None, 1, 1, 0.0))
     store.close()
     path.write_bytes(path.read_bytes()[:4096] + b"\xff" * 8192)
 
@@ -97,7 +97,7 @@ def test_a_new_file_is_made_by_many_at_once(tmp_path):
         start.wait()
         try:
             store = CallStore(path)
-            store.put(str(n), {}, Answer("text", None, 1, 0, 0.0))
+            store.put(str(n), {}, ChatAnswer("text", None, 1, 0, 0.0))
             store.close()
         except InputError as error:
             errors.append(error)

@@ -11,7 +11,7 @@ from convrec.data.catalog import Catalog, Item
 from convrec.data.catalog_files import open_catalog
 from convrec.data.matching import relevance
 from convrec.evaluation.comparison import KEYS
-from convrec.evaluation.predictions import Settings, score_predictions
+from convrec.evaluation.predictions import ScoringSettings, score_predictions
 from convrec.evaluation.scoring import list_quality, score_lists
 
 CATALOG = "title,year\nHeat,1995\nDune,1984\nDune,2021\nUp,2009\nAlien,1979\n"
@@ -20,7 +20,7 @@ ROWS = [
     {"items": ["Primer (2004)", ["Dune", 2021], "Up (2009)"], "groundtruth": [{"title": "Up", "year": 2009}]},
     {"response": "Dune (2021)\nAlien (1979)", "groundtruth": [["Alien", None]], "seen_titles": ["dune"]},
 ]
-SETTINGS = Settings(cutoffs=(1, 2), list_length=3)
+SETTINGS = ScoringSettings(cutoffs=(1, 2), list_length=3)
 
 
 def _write(folder, rows):
@@ -210,7 +210,7 @@ def _hits(folder, row, *more):
     path = folder / "rows.jsonl"
     path.write_text(json.dumps(row) + "\n")
     catalog, _ = open_catalog(folder / "songs.csv", *more)
-    scores = score_predictions(path, catalog, Settings((1, 2, 3), 3, "reward", 0, *more))
+    scores = score_predictions(path, catalog, ScoringSettings((1, 2, 3), 3, "reward", 0, *more))
     at = [round(scores.intervals[f"recall@{k}"].mean * len(row["groundtruth"])) for k in (1, 2, 3)]
     return [now - before for before, now in zip([0, *at], at, strict=False)]
 

@@ -121,7 +121,7 @@ def test_several_models_of_few_prompts_stand_side_by_side(project, written, caps
 
 
 def test_a_registered_version_answers_under_its_own_settings(project, written, monkeypatch, capsys):
-    settings = lists.Settings("Films, please.", 3, 8, 1.3)
+    settings = lists.ListSettings("Films, please.", 3, 8, 1.3)
     given = []
     version = registry.RegisteredModel(Path("models/sft"), Paths().catalog, settings)
     monkeypatch.setattr(

@@ -11,7 +11,7 @@ from prefect.logging import disable_run_logger
 
 from convrec.errors import InputError, Unavailable
 from convrec.tracking import connect
-from convrec.workspaces import exclusive
+from convrec.workspaces import lock_folder
 from flows.evaluate import evaluate
 from flows.pipeline import ended_well, refuse_early
 from flows.promote import promote
@@ -75,7 +75,7 @@ def test_bad_input_is_told_in_one_line_before_a_run_begins(refused, words, messa
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
 @pytest.mark.parametrize("flow", ["train", "refresh"])
 def test_a_folder_in_which_another_run_works_is_told_before_a_run_begins(refused, flow):
-    with exclusive():
+    with lock_folder():
         status, told = refused(flow)
     assert status == 75 and told.startswith("another run works in this folder (process ") and told.count("\n") == 1
 

@@ -6,7 +6,7 @@ import pytest
 from convrec.data.catalog import Catalog
 from convrec.errors import InputError
 from convrec.generation.constraint import catalog_trie
-from convrec.generation.list_lengths import SAMPLE, check_length, list_lengths, require_length
+from convrec.generation.list_lengths import SAMPLE, list_lengths, require_length, warn_if_cut
 from tests.generation.vocabularies import FILMS, embedded
 
 CATALOG = Catalog([item for item in FILMS if str(item).isascii()])
@@ -24,7 +24,7 @@ def test_lengths_are_those_of_whole_lists_with_their_end():
 def test_lists_that_would_be_cut_are_told(length, told, caplog):
     dated = Catalog([item for item in CATALOG.items if item.year is not None])
     with caplog.at_level(logging.WARNING):
-        check_length("evaluate.max_completion_length", length, dated, embedded(), 5)
+        warn_if_cut("evaluate.max_completion_length", length, dated, embedded(), 5)
     message = (
         "evaluate.max_completion_length = 9: 100.0 % of random lists of 5 catalog items take more tokens (up to 11), "
         "and would be cut; set it to 32 or more"

@@ -15,14 +15,14 @@ from transformers import AutoModelForCausalLM
 from convrec.data.catalog import Catalog, Item
 from convrec.errors import InputError
 from convrec.generation.engine import TransformersEngine
-from convrec.generation.journal import ListJournal
-from convrec.generation.lists import EngineOptions, Settings, check_constraint, model_lists
+from convrec.generation.list_cache import ListCache
+from convrec.generation.lists import EngineOptions, ListSettings, check_constraint, model_lists
 from convrec.models.folders import standalone
 from convrec.models.pretrained import load_tokenizer
 from tests.conftest import ROOT
 from tests.generation.random_model import make_random_model, prompts_of
 
-SETTINGS = Settings(None, 5, 16)
+SETTINGS = ListSettings(None, 5, 16)
 OPTIONS = EngineOptions("transformers", "cpu", 2, 1, 0.5)
 ROWS = [{"messages": prompt} for prompt in prompts_of(9)]
 
@@ -59,10 +59,10 @@ def test_other_weights_other_decoding_and_another_device_are_other_lists(model, 
     copy = shutil.copytree(model, tmp_path / "copy")
     (copy / "trainer_state.json").touch()
     assert model_lists(copy, ROWS[:2], SETTINGS, OPTIONS) == first and asked == [2], "the same weights elsewhere"
-    penalised = model_lists(model, ROWS[:2], Settings(None, 5, 16, repetition_penalty=2.0), OPTIONS)
+    penalised = model_lists(model, ROWS[:2], ListSettings(None, 5, 16, repetition_penalty=2.0), OPTIONS)
     other = model_lists(make_random_model(tmp_path / "other", seed=1), ROWS[:2], SETTINGS, OPTIONS)
     assert asked == [2, 2, 2] and len({*first.texts, *penalised.texts, *other.texts}) == 6
-    instructed = model_lists(model, ROWS[:2], Settings("Films.", 5, 16), OPTIONS)
+    instructed = model_lists(model, ROWS[:2], ListSettings("Films.", 5, 16), OPTIONS)
     assert asked == [2, 2, 2, 2] and instructed.texts != first.texts
 
 
@@ -111,8 +111,8 @@ def test_a_generation_that_was_killed_goes_on_where_it_was(model, asked, tmp_pat
         [sys.executable, "-c", script], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, check=False
     )
     assert killed.returncode == -signal.SIGKILL
-    (journal,) = (tmp_path / "checkpoints" / "lists").glob("*.jsonl")
-    assert len(journal.read_text().splitlines()) == 6
+    (cache,) = (tmp_path / "checkpoints" / "lists").glob("*.jsonl")
+    assert len(cache.read_text().splitlines()) == 6
     resumed = model_lists(model, ROWS, SETTINGS, OPTIONS)
     assert asked == [2, 1]
     shutil.rmtree("checkpoints")
@@ -141,7 +141,7 @@ def test_lists_from_the_catalog_alone(model, asked):
     )
     seen = ["Heat (1995)", "M"]
     rows = [{**ROWS[0], "seen_titles": []}, {**ROWS[0], "seen_titles": seen}, {**ROWS[1], "seen_titles": seen}]
-    settings = Settings(None, 3, 1)  # what a list of the catalog takes is not cut
+    settings = ListSettings(None, 3, 1)  # what a list of the catalog takes is not cut
     lists = model_lists(model, rows, settings, OPTIONS, catalog).texts
     assert asked == [2, 1], "one prompt with other seen titles is another list"
     for text, row in zip(lists, rows, strict=True):
@@ -161,18 +161,18 @@ ENTRIES = st.dictionaries(st.text(max_size=5), st.text(max_size=8), min_size=1, 
 
 
 @given(ENTRIES, ENTRIES, st.data())
-def test_a_journal_cut_anywhere_loses_its_last_line_alone(tmp_path_factory, first, second, data):
-    path = tmp_path_factory.mktemp("journal") / "deep" / "lists.jsonl"
-    journal = ListJournal(path)
-    assert journal.read() == {}
-    journal.append(first)
+def test_a_cache_cut_anywhere_loses_its_last_line_alone(tmp_path_factory, first, second, data):
+    path = tmp_path_factory.mktemp("cache") / "deep" / "lists.jsonl"
+    cache = ListCache(path)
+    assert cache.read() == {}
+    cache.append(first)
     written = path.read_bytes()
     kept = data.draw(st.integers(0, len(written)))
     path.write_bytes(written[:kept])
     whole = dict(list(first.items())[: sum(1 for end in _line_ends(written) if end <= kept)])
-    assert journal.read() == whole
-    journal.append(second)
-    assert journal.read() == whole | second
+    assert cache.read() == whole
+    cache.append(second)
+    assert cache.read() == whole | second
 
 
 def _line_ends(written: bytes) -> list[int]:
@@ -184,4 +184,4 @@ def _line_ends(written: bytes) -> list[int]:
 def test_a_line_of_something_else_is_no_list(tmp_path, line):
     path = tmp_path / "lists.jsonl"
     path.write_text(f"{line}\n{json.dumps({'request': 'a', 'list': 'x'})}\n")
-    assert ListJournal(path).read() == {"a": "x"}
+    assert ListCache(path).read() == {"a": "x"}

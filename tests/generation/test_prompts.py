@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from convrec.data.conversations import build_prompt, messages_of, transcript
 from convrec.errors import InputError
-from convrec.generation.lists import Settings
+from convrec.generation.lists import ListSettings
 from convrec.generation.prompts import ELLIPSIS, PromptBuilder
 from convrec.stages.sft import training_rows
 from convrec.training.embedded import train_tokenizer
@@ -191,7 +191,7 @@ def test_a_length_without_room_is_refused():
 
 def test_versions_without_a_limit_answer_prompts_of_any_length():
     registered = {"instruction": INSTRUCTION, "list_length": 20, "max_completion_length": 8, "repetition_penalty": 1.0}
-    builder = Settings(**registered).prompts(TOKENIZER)
+    builder = ListSettings(**registered).prompts(TOKENIZER)
     messages = _turns(WORDS * 500)
     assert builder(messages) == build_prompt(messages, INSTRUCTION, 20)
 

@@ -11,7 +11,7 @@ from mlflow.models import Model
 
 from convrec import tracking
 from convrec.data.conversations import write_rows
-from convrec.generation.lists import Settings
+from convrec.generation.lists import ListSettings
 from convrec.paths import Paths
 from convrec.registry import versions as registry
 from convrec.registry.model_card import CHECKPOINT_TAG, checkpoint_digest
@@ -19,7 +19,7 @@ from tests.project import ROOT, SHRUNK, set_params
 from tests.serving.recommending import CATALOG, TITLES, save_model
 
 SIZE, NUM_PROMPTS = 4, 12
-SETTINGS = Settings("Recommend {list_length} films.", SIZE, 64, 1.3, 256)
+SETTINGS = ListSettings("Recommend {list_length} films.", SIZE, 64, 1.3, 256)
 
 
 def make_workspace(folder: Path) -> Path:

@@ -303,15 +303,15 @@ def test_a_champion_that_changed_meanwhile_is_not_overwritten(client, ranks, mon
 
 def _meanwhile(monkeypatch, happens) -> None:
     """Let something happen after the next comparison, before its decision."""
-    compare = measure.compare
+    compare = measure.compare_versions
 
     def compared(*arguments):
         found = compare(*arguments)
-        monkeypatch.setattr(measure, "compare", compare)
+        monkeypatch.setattr(measure, "compare_versions", compare)
         happens()
         return found
 
-    monkeypatch.setattr(measure, "compare", compared)
+    monkeypatch.setattr(measure, "compare_versions", compared)
 
 
 def _recorded(client, version: str, number: int) -> str:

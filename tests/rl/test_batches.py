@@ -2,7 +2,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from convrec.rl.batches import begins_group, cut, micro_batches, padding_share
+from convrec.rl.batches import begins_group, micro_batches, padding_share, trim_padding
 
 
 def _rollouts(sizes, lengths, seed=0, width=4):
@@ -73,7 +73,7 @@ def test_chance_decides_which_groups_a_step_gets():
 
 
 def test_the_share_of_padding_by_hand():
-    batch = cut(_rollouts([2, 1], [3, 1]) | {"completion_mask": torch.tensor([[1, 1], [1, 0], [1, 1]])})
+    batch = trim_padding(_rollouts([2, 1], [3, 1]) | {"completion_mask": torch.tensor([[1, 1], [1, 0], [1, 1]])})
     # prompts 3 + 3 + 1 of 9 tokens, or 3 + 1 of 6 where each is read once; completions 5 of 6
     assert abs(padding_share(batch, shared=False) - 3 / 15) < 1e-9
     assert abs(padding_share(batch, shared=True) - 3 / 12) < 1e-9
@@ -82,4 +82,4 @@ def test_the_share_of_padding_by_hand():
 def test_a_batch_of_empty_completions_keeps_a_column():
     batch = _rollouts([2], [3])
     batch["completion_mask"] = torch.zeros_like(batch["completion_mask"])
-    assert cut(batch)["completion_ids"].shape == (2, 1)
+    assert trim_padding(batch)["completion_ids"].shape == (2, 1)

@@ -13,7 +13,7 @@ import torch
 from mlflow.models import Model
 from safetensors.torch import save_file
 
-from convrec.data.catalog_files import read_rows
+from convrec.data.catalog_files import read_raw_rows
 from convrec.errors import InputError
 from convrec.models.folders import check_model
 from convrec.models.pretrained import load_model
@@ -74,7 +74,7 @@ def test_a_pickled_catalog_runs_nothing(tmp_path, marker, protocol):
     path = tmp_path / "catalog.pkl"
     path.write_bytes(pickle.dumps([(Mark(marker), 1995)], protocol))
     with pytest.raises(InputError, match="asks for .*open; only plain lists"):
-        read_rows(path)
+        read_raw_rows(path)
     assert not marker.exists()
 
 

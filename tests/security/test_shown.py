@@ -8,7 +8,7 @@ import uvicorn
 from fastapi.testclient import TestClient
 
 from convrec.data.catalog import Catalog, Item
-from convrec.demonstrations.answers import Answer, Dropped
+from convrec.demonstrations.answers import Dropped, ParsedAnswer
 from convrec.demonstrations.responses import _lines
 from convrec.errors import InputError
 from convrec.serving.app import server
@@ -94,4 +94,4 @@ def test_a_title_does_not_steer_the_terminal():
 
 def _told(title: str) -> list[str]:
     place = {"title": title, "year": None, "items": [], "match": None}
-    return list(_lines(1, Answer([], [Dropped(2, title, "prose")]), [place]))
+    return list(_lines(1, ParsedAnswer([], [Dropped(2, title, "prose")]), [place]))

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from convrec.data.catalog import Catalog, Item
-from convrec.generation.lists import Settings
+from convrec.generation.lists import ListSettings
 from convrec.serving.recommender import Recommender
 from convrec.training.embedded import make_model, train_tokenizer
 
@@ -14,7 +14,7 @@ SIZES = {
     "num_attention_heads": 1,
     "num_key_value_heads": 1,
 }
-SETTINGS = Settings("Recommend {list_length} films.", 20, 64, 1.3, 256, "films")
+SETTINGS = ListSettings("Recommend {list_length} films.", 20, 64, 1.3, 256, "films")
 WORDS = "User: Assistant: a film with heists please, I loved that one but no space"
 TITLES = ("Heat", "Her", "Up", "Alien", "Brazil", "Fargo", "Tenet", "Speed", "Amélie", "Network", "Jaws", "Rocky")
 CATALOG = Catalog(
@@ -27,7 +27,7 @@ CATALOG = Catalog(
 )
 
 
-def make_recommender(seed: int = 0, catalog: Catalog = CATALOG, settings: Settings = SETTINGS) -> Recommender:
+def make_recommender(seed: int = 0, catalog: Catalog = CATALOG, settings: ListSettings = SETTINGS) -> Recommender:
     """Return a recommender whose model was never trained."""
     tokenizer = train_tokenizer([WORDS] * 5, catalog.items, 300)
     return Recommender(make_model(tokenizer, **SIZES, seed=seed), tokenizer, catalog, settings)

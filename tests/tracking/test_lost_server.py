@@ -74,7 +74,7 @@ def test_sending_again_after_a_crash_changes_nothing(client, project):
     """The process ended after it sent, before it wrote down how far it was."""
     experiment = tracking.connect()
     run_id = client.create_run(experiment).info.run_id
-    about = journals.About(run_id, "sft", tracking.shown_uri(), True, journals.now())
+    about = journals.About(run_id, "sft", tracking.shown_uri(), True, journals.now_ms())
     journal = journals.Journal.create(project / journals.FOLDER, about)
     for step in range(4):
         journal.append("metrics", step=step, metrics={"loss": step / 3, "gap": "nan"})
@@ -119,7 +119,7 @@ def test_a_refused_record_is_set_aside_and_holds_up_nothing(client, project, cap
 
 def test_an_artifact_waits_until_the_store_behind_the_server_is_mended(server, client, project):
     run_id = client.create_run(tracking.connect()).info.run_id
-    about = journals.About(run_id, "sft", tracking.shown_uri(), True, journals.now())
+    about = journals.About(run_id, "sft", tracking.shown_uri(), True, journals.now_ms())
     journal = journals.Journal.create(project / journals.FOLDER, about)
     journal.append_file(b"text", "a/b.txt")
     sending = Delivery(journal, tracking.tracking_uri())
@@ -152,7 +152,7 @@ def test_a_journal_of_a_run_that_the_server_has_not_tells_how_to_give_it_up(clie
     project.mkdir()
     tracking.connect()
     for run_id, is_empty in (("0" * 32, False), ("1" * 32, True)):
-        about = journals.About(run_id, "sft", tracking.shown_uri(), True, journals.now())
+        about = journals.About(run_id, "sft", tracking.shown_uri(), True, journals.now_ms())
         journal = journals.Journal.create(project / journals.FOLDER, about)
         if not is_empty:
             journal.append("metrics", step=1, metrics={"loss": 0.5})
@@ -248,7 +248,7 @@ def test_a_killed_server_loses_nothing_of_any_run(server, client, project, capsy
 def test_a_new_run_sends_what_an_earlier_process_left(client, project):
     experiment = tracking.connect()
     run_id = client.create_run(experiment).info.run_id
-    about = journals.About(run_id, "sft", tracking.shown_uri(), True, journals.now())
+    about = journals.About(run_id, "sft", tracking.shown_uri(), True, journals.now_ms())
     journal = journals.Journal.create(project / journals.FOLDER, about)
     journal.append("metrics", step=1, metrics={"loss": 0.5})
     journal.release()

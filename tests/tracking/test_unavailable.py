@@ -84,7 +84,7 @@ def test_recording_does_not_wait_for_a_server_that_never_answers(project, monkey
     monkeypatch.setattr(delivery, "_STALL", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{silent.getsockname()[1]}")
-        run = tracking.Run(About("r1", "sft", tracking.shown_uri(), True, journals.now()), project)
+        run = tracking.Run(About("r1", "sft", tracking.shown_uri(), True, journals.now_ms()), project)
         run.log_metrics({"loss": 1.0}, 0)
         connection, _ = silent.accept()  # now the sender waits for an answer
         for step in range(1, 200):

@@ -129,9 +129,11 @@ def _score(options: argparse.Namespace) -> None:
     if not options.predictions.is_file():
         raise InputError(f"--predictions {options.predictions}: no such file, or a folder; name a JSON-lines file")
     from convrec.data.catalog_files import open_catalog
-    from convrec.evaluation.predictions import Settings, print_scores, score_predictions
+    from convrec.evaluation.predictions import ScoringSettings, print_scores, score_predictions
 
-    settings = Settings(cutoffs, options.list_length, options.protocol, options.year_tolerance, options.line_column)
+    settings = ScoringSettings(
+        cutoffs, options.list_length, options.protocol, options.year_tolerance, options.line_column
+    )
     catalog, told = open_catalog(options.catalog, options.line_column)
     logging.getLogger("convrec.score").info("%s", told)
     scores = score_predictions(options.predictions, catalog, settings)

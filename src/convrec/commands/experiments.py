@@ -42,9 +42,9 @@ def _profile(options: argparse.Namespace) -> None:
 
 
 def _compare(options: argparse.Namespace) -> None:
-    from convrec.experiments.compare import compare
+    from convrec.experiments.compare import compare_algorithms
 
-    page = compare(load_params(), Paths(), options.algorithms.split(","), options.seeds, options.steps)
+    page = compare_algorithms(load_params(), Paths(), options.algorithms.split(","), options.seeds, options.steps)
     print(f"Curves: {page}")
 
 

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from convrec.config.base import Month, Positive, Section, Share, Url, Whole
 
 
-class Budget(Section):
+class BudgetParams(Section):
     """What the teacher may spend, over all calls that the project's cache holds."""
 
     max_tokens: int | None = Field(ge=1, le=10**12, description="none for no limit")
@@ -16,13 +16,13 @@ class Budget(Section):
     completion_price: float = Field(ge=0, description="of a million completion tokens")
 
     @model_validator(mode="after")
-    def _cost_has_prices(self) -> "Budget":
+    def _cost_has_prices(self) -> "BudgetParams":
         if self.max_cost is not None and not self.prompt_price and not self.completion_price:
             raise ValueError(f"max_cost = {self.max_cost}, but both prices are 0; give prompt_price, completion_price")
         return self
 
 
-class Teacher(Section):
+class TeacherParams(Section):
     """Who writes the raw lists, and who judges."""
 
     kind: Literal["simulated", "similarity", "llm"]
@@ -38,16 +38,16 @@ class Teacher(Section):
     timeout_seconds: Positive
     max_retries: int = Field(ge=0, le=100, description="of one call, after rate limits, server errors, broken answers")
     max_failed: Share = Field(description="share of the prompts asked at a time that may stay without an answer")
-    budget: Budget
+    budget: BudgetParams
 
     @model_validator(mode="after")
-    def _llm_is_named(self) -> "Teacher":
+    def _llm_is_named(self) -> "TeacherParams":
         if self.kind == "llm" and not self.model:
             raise ValueError("model is empty; kind 'llm' needs the name of a chat model")
         return self
 
 
-class Embedder(Section):
+class EmbedderParams(Section):
     """What turns items and conversations into vectors."""
 
     name: str = Field(description="'tfidf', or the name or folder of a sentence-transformers model")
@@ -100,8 +100,8 @@ class Demonstrations(Section):
     until: Month | None = Field(description="training prompts up to this month get a demonstration; none for all")
     train_share: float = Field(gt=0, le=1, description="the share of them that does")
     prompts: str = Field(description="folder of the LLM teacher's prompts; a dep of the stage")
-    teacher: Teacher
-    embedder: Embedder
+    teacher: TeacherParams
+    embedder: EmbedderParams
     remap: Remap
     reflect: Reflect
     collaborative: Collaborative

@@ -39,7 +39,7 @@ class Params(Section):
         }
 
     def list_settings(self) -> dict[str, Any]:
-        """Return the arguments of `generation.lists.Settings`: what a model's lists are asked and written with."""
+        """Return the arguments of `generation.lists.ListSettings`: what a model's lists are asked and written with."""
         return {
             "instruction": self.common.prompt_instruction,
             "list_length": self.common.list_length,

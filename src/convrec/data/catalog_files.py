@@ -111,7 +111,7 @@ def read_json_lines(path: Path) -> list[dict]:
     return rows
 
 
-def read_rows(path: Path) -> list[dict]:
+def read_raw_rows(path: Path) -> list[dict]:
     """Return the raw rows of a catalog file: CSV, JSON lines, Parquet, or a pickled list of (title, year).
 
     A row without `title` that has a `name`, "Title" or "Title (Year)", gets title and year from it.
@@ -160,12 +160,12 @@ RESERVED = ("title", "year", "name", "aliases", "id")  # columns that are no met
 def load_catalog(
     path: Path, quarantine: Quarantine, source: str = "catalog", line_column: str | None = None
 ) -> Catalog:
-    """Return the catalog of a file in any of the forms of `read_rows`.
+    """Return the catalog of a file in any of the forms of `read_raw_rows`.
 
     Columns beside title, year, name, aliases, `id` and other identifiers (`..._id`) are metadata. `line_column` is one
     of these, which becomes part of the title (see `catalog.title_of`).
     """
-    rows = read_rows(path)
+    rows = read_raw_rows(path)
     return build_catalog(rows, metadata_columns(path, rows, line_column), quarantine, source, line_column)[0]
 
 

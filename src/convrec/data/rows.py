@@ -21,7 +21,7 @@ MOST_MESSAGES = 10_000
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
-def check_length(texts: Sequence[str]) -> None:
+def check_conversation_length(texts: Sequence[str]) -> None:
     """Raise `ValueError` where the texts of a conversation are too many or too long."""
     if len(texts) > MOST_MESSAGES:
         raise ValueError(f"a conversation of more than {MOST_MESSAGES:,} messages")
@@ -44,7 +44,7 @@ def usable_messages(value: Any) -> list[dict[str, str]]:
             raise ValueError("NUL or half a character")
         if content.strip():
             messages.append({"role": role, "content": content})
-    check_length([message["content"] for message in messages])
+    check_conversation_length([message["content"] for message in messages])
     if not any(message["role"] == "user" for message in messages):
         raise ValueError("no words of the user")
     return messages

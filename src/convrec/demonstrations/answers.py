@@ -56,7 +56,7 @@ class Dropped(NamedTuple):
     reason: str
 
 
-class Answer(NamedTuple):
+class ParsedAnswer(NamedTuple):
     """What a free answer names, in its order, and what was dropped of it."""
 
     entries: list[Entry]
@@ -316,7 +316,7 @@ def _read_line(
     return ([], reason) if reason else ([entry], None)
 
 
-def parse_answer(text: str, catalog: Catalog) -> Answer:
+def parse_answer(text: str, catalog: Catalog) -> ParsedAnswer:
     """Return the items that a free answer names, and each line that was dropped, with the reason.
 
     Where lines are numbered or have bullets, those of the kind that names more known titles are the list, and of the
@@ -324,9 +324,9 @@ def parse_answer(text: str, catalog: Catalog) -> Answer:
     """
     clean = [catalog.entry_of_line(line) for line in text.split("\n")]
     if all(clean):
-        return Answer([entry for entry in clean if entry], [])
+        return ParsedAnswer([entry for entry in clean if entry], [])
     if items := _parse_json(text, catalog):
-        return Answer(items, [])
+        return ParsedAnswer(items, [])
     lines, read = list(_lines(text, catalog)), []
     counts = {"number": [0, 0], "bullet": [0, 0]}
     end, named = len(lines) + 1, False
@@ -363,4 +363,4 @@ def parse_answer(text: str, catalog: Catalog) -> Answer:
             dropped.append(Dropped(number, line.strip()[:MAX_TITLE], reason))
         else:
             entries += found
-    return Answer(entries, dropped)
+    return ParsedAnswer(entries, dropped)

@@ -43,7 +43,7 @@ ON CONFLICT (key) DO UPDATE SET
 
 
 @dataclass(frozen=True)
-class Answer:
+class ChatAnswer:
     """What a model answered, and what that took; `cost` is in the currency of the prices."""
 
     text: str
@@ -132,7 +132,7 @@ class CallStore:
                 f"{self.path}: not usable as the database of chat calls ({error}); mend that, or move the file away"
             ) from None
 
-    def get(self, key: str) -> Answer | None:
+    def get(self, key: str) -> ChatAnswer | None:
         """Return the answer to a request, or None; its tokens and cost are of all calls for it."""
         query = (
             "SELECT answer, finish_reason, prompt_tokens, completion_tokens, cost FROM calls"
@@ -140,9 +140,9 @@ class CallStore:
         )
         with self._told():
             row = self._database.execute(query, (key,)).fetchone()
-        return Answer(*row) if row else None
+        return ChatAnswer(*row) if row else None
 
-    def put(self, key: str, request: Mapping[str, Any], answer: Answer) -> None:
+    def put(self, key: str, request: Mapping[str, Any], answer: ChatAnswer) -> None:
         """Record an answer, on disk when this returns. An earlier answer stays; the costs add up."""
         self._add(
             key, request, answer.text, answer.finish_reason, answer.prompt_tokens, answer.completion_tokens, answer.cost

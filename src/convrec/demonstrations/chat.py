@@ -16,7 +16,7 @@ from typing import Any
 import tenacity
 
 from convrec.demonstrations.budget import Budget, Ledger, estimated_tokens
-from convrec.demonstrations.calls import Answer, CallStore, Spent, request_key
+from convrec.demonstrations.calls import CallStore, ChatAnswer, Spent, request_key
 from convrec.demonstrations.replies import Fault, Reply, fault_of, message_of, read_reply, sendable
 from convrec.errors import InputError
 
@@ -84,7 +84,7 @@ class _Ask:
             self.reason = reason
         self.stopped.set()
 
-    def take(self, prompt: str, answer: Answer) -> None:
+    def take(self, prompt: str, answer: ChatAnswer) -> None:
         self.answers[prompt] = answer.text
         self.tally.cut += self.times[prompt] * (answer.finish_reason == "length")
         self._answered += self.times[prompt]
@@ -280,15 +280,15 @@ class ChatClient:
             before_sleep=before_sleep,
             retry_error_callback=lambda state: state.outcome.result() if state.outcome else None,
         )
-        outcome: Answer | Fault | None = await retrying(self._call, ask, client, prompt)
-        if isinstance(outcome, Answer):
+        outcome: ChatAnswer | Fault | None = await retrying(self._call, ask, client, prompt)
+        if isinstance(outcome, ChatAnswer):
             ask.take(prompt, outcome)
         elif outcome is not None:
             if outcome.then == "stop":
                 ask.stop(partial(self._refusal, outcome))
             ask.fail(prompt)
 
-    async def _call(self, ask: _Ask, client: Any, prompt: str) -> Answer | Fault | None:
+    async def _call(self, ask: _Ask, client: Any, prompt: str) -> ChatAnswer | Fault | None:
         """Return the recorded answer to one call, or its fault, or None if the ask was stopped before it."""
         request = self._request(prompt)
         needed = (estimated_tokens(request["messages"][0]["content"]), self._max_completion_tokens)
@@ -307,7 +307,7 @@ class ChatClient:
             ask.warn(outcome)
         return outcome
 
-    def _record(self, ask: _Ask, request: dict[str, Any], reply: Reply) -> Answer | Fault:
+    def _record(self, ask: _Ask, request: dict[str, Any], reply: Reply) -> ChatAnswer | Fault:
         """Put what the model sent, and what it took, on disk and in the sums."""
         key = request_key(request)
         text = reply.text if reply.text and not reply.text.isspace() else None
@@ -328,7 +328,7 @@ class ChatClient:
                 self._store.charge(key, request, prompt_tokens, completion_tokens, cost)
             message = reply.message or f"an empty answer, finish_reason {reply.finish_reason!r}"
             return self._without_key(Fault("no text", message))
-        answer = Answer(text, reply.finish_reason, prompt_tokens, completion_tokens, cost)
+        answer = ChatAnswer(text, reply.finish_reason, prompt_tokens, completion_tokens, cost)
         self._store.put(key, request, answer)
         ask.tally.calls += 1
         return answer

@@ -11,7 +11,7 @@ from convrec.data.catalog_files import open_catalog, read_json_lines
 from convrec.data.conversations import transcript
 from convrec.data.parsing import Entry, parse_line
 from convrec.data.titles import line
-from convrec.demonstrations.answers import Answer, parse_answer
+from convrec.demonstrations.answers import ParsedAnswer, parse_answer
 from convrec.demonstrations.grounding import KINDS, Grounder, Match
 from convrec.demonstrations.remap import SOURCES, remap
 from convrec.demonstrations.replies import sendable
@@ -79,7 +79,7 @@ def _place(entry: Entry, match: Match | None, catalog: Catalog) -> dict[str, Any
 
 def parse_responses(
     responses: Sequence[Response], catalog: Catalog, grounder: Grounder
-) -> Iterator[tuple[Answer, list[dict[str, Any]]]]:
+) -> Iterator[tuple[ParsedAnswer, list[dict[str, Any]]]]:
     """Yield each response parsed, and what each of its entries names in the catalog."""
     known: dict[Entry, Match | None] = {}
     for response in responses:
@@ -89,7 +89,7 @@ def parse_responses(
         yield answer, [_place(entry, known[entry], catalog) for entry in answer.entries]
 
 
-def _lines(number: int, answer: Answer, places: list[dict[str, Any]]) -> Iterator[str]:
+def _lines(number: int, answer: ParsedAnswer, places: list[dict[str, Any]]) -> Iterator[str]:
     yield f"Response {number}: {len(places)} items"
     for rank, place in enumerate(places, start=1):
         written = plain(line(place["title"], place["year"]))
@@ -132,7 +132,7 @@ def print_parsed(
     yield "dropped lines: " + (", ".join(f"{reason} {count}" for reason, count in reasons.most_common()) or "none")
 
 
-def seen_items(titles: Sequence[str], catalog: Catalog) -> list[int]:
+def named_items(titles: Sequence[str], catalog: Catalog) -> list[int]:
     """Return the catalog items of seen titles, written as `Title (Year)` or as titles alone, which mean any year."""
     entries = [(title, parse_line(title, catalog)) for title in titles]
     found = {i for title, _ in entries for i in catalog.indices_of_title(title)}
@@ -167,7 +167,7 @@ def remap_responses(
         Grounder(catalog, *grounding),
         conversation_weight=conversation_weight,
     )
-    seen = [seen_items(row.seen, catalog) for row in rows]
+    seen = [named_items(row.seen, catalog) for row in rows]
     best, scores = top_items(remapped.scores, top, seen)
     sources = remapped.sources.of(best)
     written = [

@@ -27,8 +27,8 @@ from convrec.similarity.neighbours import Neighbours
 logger = logging.getLogger(__name__)
 
 Row = dict[str, Any]
-Settings = dict[str, Any]
-Scores = Callable[..., np.ndarray]  # of a slice of prompts, under hyper-parameters, for all items. Shape: (B, C)
+Hyperparameters = dict[str, Any]
+ScoreFunction = Callable[..., np.ndarray]  # of a slice of prompts, under hyper-parameters, for all items. Shape: (B, C)
 NEEDS = {  # what data must have for a baseline
     "last_month": "a training split with dates",
     **dict.fromkeys(("item_knn", "ease", "als"), "prompts that name items of the catalog"),
@@ -60,15 +60,15 @@ class Options:
 class Scorer(NamedTuple):
     """A baseline fitted to the training split: the hyper-parameters to choose among, and the scores of prompts."""
 
-    grid: list[Settings]
-    of: Callable[[Sequence[Row]], Scores]
+    grid: list[Hyperparameters]
+    of: Callable[[Sequence[Row]], ScoreFunction]
 
 
 class Answers(NamedTuple):
     """A baseline's lists, one a prompt; its chosen hyper-parameters; its NDCG on the validation split with them."""
 
     lists: list[str]
-    settings: Settings
+    settings: Hyperparameters
     validation: float
 
 
@@ -97,13 +97,13 @@ class _Training:
     def of_all(self, scores: np.ndarray) -> Scorer:
         """Return the scorer of a baseline that scores all prompts alike."""
 
-        def of(prompts: Sequence[Row]) -> Scores:
+        def of(prompts: Sequence[Row]) -> ScoreFunction:
             return lambda part: np.broadcast_to(scores, (len(prompts[part]), len(scores)))
 
         return Scorer([{}], of)
 
 
-def _grid(values: Mapping[str, Sequence[Any]]) -> list[Settings]:
+def _grid(values: Mapping[str, Sequence[Any]]) -> list[Hyperparameters]:
     """Return all combinations of the hyper-parameters' values."""
     return [dict(zip(values, combination, strict=True)) for combination in product(*values.values())]
 
@@ -124,7 +124,7 @@ def _last_month(training: _Training) -> Scorer | None:
 def _neighbours(training: _Training) -> Scorer:
     neighbours = Neighbours(training.rows, training.catalog, training.options.embedder)
 
-    def of(prompts: Sequence[Row]) -> Scores:
+    def of(prompts: Sequence[Row]) -> ScoreFunction:
         nearest = neighbours.nearest(prompts, max(_NEIGHBOURS))
         return lambda part, neighbours: nearest.votes(part, neighbours)
 
@@ -134,7 +134,7 @@ def _neighbours(training: _Training) -> Scorer:
 def _item_knn(training: _Training) -> Scorer:
     knn = ItemKnn(training.likes.matrix)
 
-    def of(prompts: Sequence[Row]) -> Scores:
+    def of(prompts: Sequence[Row]) -> ScoreFunction:
         named = Named.of(prompts, training.catalog)
         return lambda part, **settings: knn.scores(named.part(part), **settings)
 
@@ -146,7 +146,7 @@ def _ease(training: _Training) -> Scorer:
     def model(regularization: float) -> Ease:
         return Ease(training.likes.matrix, regularization)
 
-    def of(prompts: Sequence[Row]) -> Scores:
+    def of(prompts: Sequence[Row]) -> ScoreFunction:
         named = Named.of(prompts, training.catalog)
         return lambda part, regularization, **settings: model(regularization).scores(named.part(part), **settings)
 
@@ -158,7 +158,7 @@ def _als(training: _Training) -> Scorer:
     def model(**settings: Any) -> Als:
         return Als(training.likes.matrix, seed=training.options.seed, **settings)
 
-    def of(prompts: Sequence[Row]) -> Scores:
+    def of(prompts: Sequence[Row]) -> ScoreFunction:
         named = Named.of(prompts, training.catalog)
         return lambda part, **settings: model(**settings).scores(named.liked[part])
 
@@ -214,7 +214,7 @@ def baseline_lists(
     return found
 
 
-def _lists(scores: Scores, settings: Settings, prompts: Sequence[Row], training: _Training) -> list[str]:
+def _lists(scores: ScoreFunction, settings: Hyperparameters, prompts: Sequence[Row], training: _Training) -> list[str]:
     """Return the lists of the highest scores, without what the prompts have seen."""
     catalog, lists = training.catalog, []
     for start in range(0, len(prompts), _BLOCK):

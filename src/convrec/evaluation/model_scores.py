@@ -9,7 +9,7 @@ import pandas as pd
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import distinct_prompts
 from convrec.evaluation.scoring import score_lists
-from convrec.generation.lists import EngineOptions, Settings, model_lists
+from convrec.generation.lists import EngineOptions, ListSettings, model_lists
 
 
 class ScoredLists(NamedTuple):
@@ -22,7 +22,7 @@ class ScoredLists(NamedTuple):
 
 def score_model(
     model: Path,
-    settings: Settings,
+    settings: ListSettings,
     engine: EngineOptions,
     rows: list[dict[str, Any]],
     catalog: Catalog,

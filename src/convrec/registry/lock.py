@@ -29,7 +29,7 @@ _DESCRIPTION = (
 
 
 @dataclass(frozen=True)
-class Lock:
+class PromotionLock:
     """The lock while it is held."""
 
     client: mlflow.MlflowClient
@@ -74,12 +74,12 @@ def _take(client: mlflow.MlflowClient, holder: str, token: str) -> bool:
 
 
 @contextmanager
-def promotion_lock(client: mlflow.MlflowClient, holder: str, patience: float = PATIENCE) -> Iterator[Lock]:
+def promotion_lock(client: mlflow.MlflowClient, holder: str, patience: float = PATIENCE) -> Iterator[PromotionLock]:
     """Hold the lock; it is released whatever happens, unless the process is killed.
 
     Raises `InputError`, with holder, age and remedy, where another holds it for longer than `patience` seconds.
     """
-    lock, deadline = Lock(client, uuid.uuid4().hex), time.monotonic() + patience
+    lock, deadline = PromotionLock(client, uuid.uuid4().hex), time.monotonic() + patience
     while not _take(client, holder, lock.token):
         if time.monotonic() >= deadline:
             held = describe_holder(client)
@@ -96,7 +96,7 @@ def promotion_lock(client: mlflow.MlflowClient, holder: str, patience: float = P
         _release(lock)
 
 
-def _release(lock: Lock) -> None:
+def _release(lock: PromotionLock) -> None:
     try:
         found = _find(lock.client)
         if found is not None and found.tags.get("token") == lock.token:

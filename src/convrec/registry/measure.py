@@ -73,12 +73,12 @@ def comparison_settings(params: Params, policy: Policy) -> dict[str, Any]:
     }
 
 
-def compare(
+def compare_versions(
     params: Params, paths: Paths, policy: Policy, challenger: Contestant, champion: Contestant | None
 ) -> Comparison:
     """Return how both do on the present test split with the present catalog, paired row by row.
 
-    Lists that were written before are taken from their journal. The latency is that of one conversation at a time.
+    Lists that were written before are taken from the cache. The latency is that of one conversation at a time.
     """
     data, settings = present_data(paths), comparison_settings(params, policy)
     rows, prompts = read_prompts(paths.split("test"), params.evaluate.max_prompts)

@@ -48,7 +48,7 @@ class Superseded(InputError):
     """The champion has changed since the versions were compared."""
 
 
-def now() -> str:
+def utc_now() -> str:
     """Return the time, to the second, in UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
@@ -120,7 +120,7 @@ def promote_version(
     """
     with promotion_lock(client, by, patience) as lock:
         state = _require(client, expected)
-        move = Move(now(), "promote", state.champion, version, by, reason[:_MAX_REASON], decision)
+        move = Move(utc_now(), "promote", state.champion, version, by, reason[:_MAX_REASON], decision)
         lock.check()
         _commit(client, state, move, state.champion)
         _unmark(client, version)
@@ -138,7 +138,7 @@ def roll_back(
     with promotion_lock(client, by, patience) as lock:
         state = read_state(client)
         target = rollback_target(client, state, to)
-        move = Move(now(), "rollback", state.champion, target, by, reason[:_MAX_REASON])
+        move = Move(utc_now(), "rollback", state.champion, target, by, reason[:_MAX_REASON])
         after = lineage(State(target, None, (*_with_unlogged(state), move)))
         before = [version for version in after[:-1] if _exists(client, version)]
         lock.check()
@@ -251,7 +251,7 @@ def _with_unlogged(state: State) -> tuple[Move, ...]:
     if state.champion in (None, last):
         return state.moves
     told = "the champion was found so: its alias was set without a log"
-    return (*state.moves, Move(now(), "unlogged", last, str(state.champion), "", told))
+    return (*state.moves, Move(utc_now(), "unlogged", last, str(state.champion), "", told))
 
 
 def _log(client: mlflow.MlflowClient, state: State, move: Move) -> None:

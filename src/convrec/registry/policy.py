@@ -17,7 +17,7 @@ _RANKED = ("ndcg", "recall", "hit_rate")  # metrics that take a cutoff
 _Ratio = Annotated[float, Field(gt=0)]
 
 
-class Gain(Section):
+class GainRule(Section):
     """How sure a gain over the champion must be."""
 
     min: float = Field(description="the lower end of the gain's 95 % interval is above this")
@@ -88,7 +88,7 @@ class Policy(Section):
     """The whole of promotion.yaml."""
 
     lists: Literal["constrained", "free"] = Field(description="which lists of both are compared")
-    gains: dict[str, Gain] = Field(min_length=1)
+    gains: dict[str, GainRule] = Field(min_length=1)
     baselines: Baselines = Baselines()
     guard_rails: GuardRails
     approval: Literal["none", "required"]

@@ -32,12 +32,12 @@ from convrec.registry.moves import (
     Move,
     State,
     Superseded,
-    now,
     promote_version,
     read_state,
     roll_back,
     rollback_target,
     rolled_back,
+    utc_now,
 )
 from convrec.registry.policy import POLICY_FILE, Policy, load_policy
 from convrec.registry.versions import MODEL_NAME, RegisteredModel, download_version, find_version, version_settings
@@ -90,7 +90,7 @@ def promote(
         comparison,
         rolled_back=_lost_place(challenger, lost),
         again=again,
-        approval={"by": who, "at": now()} if approve else None,
+        approval={"by": who, "at": utc_now()} if approve else None,
     )
     if dry_run:
         return decision
@@ -123,7 +123,7 @@ def reject(paths: Paths, version: str | None = None, *, by: str, reason: str = "
     if last is None or last.status != AWAITING:
         status = challenger.tags.get(STATUS_TAG, "no decision yet")
         raise InputError(f"--reject: version {challenger.version} does not await approval ({status})")
-    said = {"by": by, "at": now(), "refused": reason}
+    said = {"by": by, "at": utc_now(), "refused": reason}
     told = f"refused by {by}{': ' if reason else ''}{reason}"
     refused = replace(refuse(last, Gate("approval", None, "required", False, told)), approval=said)
     decision = _signed(refused, challenger, by)
@@ -220,7 +220,7 @@ def _lost_place(challenger: ModelVersion, move: Move | None) -> str | None:
 def _signed(decision: Decision, version: ModelVersion, by: str) -> Decision:
     git = git_state()
     commit = git.get(COMMIT_TAG, "") + (", with changes" if git.get("git_dirty") == "true" else "")
-    return replace(decision, number=_short(version).get("number", 0) + 1, by=by, at=now(), commit=commit)
+    return replace(decision, number=_short(version).get("number", 0) + 1, by=by, at=utc_now(), commit=commit)
 
 
 def _standing(
@@ -251,7 +251,7 @@ def _comparison(
         return kept.comparison
     both = [challenger] if state.champion is None else [challenger, find_version(client, state.champion)]
     sides = [_contestant(version, paths) for version in both]
-    return measure.compare(params, paths, policy, sides[0], sides[1] if len(sides) > 1 else None)
+    return measure.compare_versions(params, paths, policy, sides[0], sides[1] if len(sides) > 1 else None)
 
 
 def _contestant(version: ModelVersion, paths: Paths) -> Any:

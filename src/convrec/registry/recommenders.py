@@ -5,7 +5,7 @@ from pathlib import Path
 
 from convrec.config.params import load_params
 from convrec.errors import InputError
-from convrec.generation.lists import Settings
+from convrec.generation.lists import ListSettings
 from convrec.models.folders import check_model
 from convrec.paths import Paths
 from convrec.registry.versions import (
@@ -43,7 +43,7 @@ def open_recommender(name: str) -> Recommender:
     if not catalog.is_file():
         raise InputError(f"{catalog}: a model's folder needs the project's catalog; run `dvc repro data` first")
     common, trust = params.common, params.base_model.trust_remote_code
-    return Recommender.load(folder, catalog, Settings(**params.list_settings()), common.device, trust)
+    return Recommender.load(folder, catalog, ListSettings(**params.list_settings()), common.device, trust)
 
 
 def load_models(model: str | None, challenger: str | None) -> dict[str, Recommender]:

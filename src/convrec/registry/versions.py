@@ -25,7 +25,7 @@ from convrec.tracking import PARENT_TAG, connect, git_state, record_versions
 from convrec.tracking.store import not_opened, told
 
 if TYPE_CHECKING:
-    from convrec.generation.lists import Settings
+    from convrec.generation.lists import ListSettings
 
 MODEL_NAME = "convrec-recommender"
 CHALLENGER, CHAMPION, PREVIOUS = "challenger", "champion", "previous"
@@ -40,7 +40,7 @@ class RegisteredModel:
 
     checkpoint: Path
     catalog: Path
-    settings: "Settings"
+    settings: "ListSettings"
 
 
 def _latest(client: mlflow.MlflowClient, digest: str) -> ModelVersion | None:
@@ -133,7 +133,7 @@ def register(params: Params, paths: Paths, parent_run: str | None, stage: str = 
     are the metrics with intervals, the data's and the parent's hashes, and the commit. Raises `InputError` where the
     checkpoint or its evaluation is not there.
     """
-    from convrec.generation.lists import Settings  # noqa: PLC0415  (imports torch)
+    from convrec.generation.lists import ListSettings  # noqa: PLC0415  (imports torch)
 
     experiment = connect(paths.root)
     client = mlflow.MlflowClient()
@@ -165,7 +165,7 @@ def register(params: Params, paths: Paths, parent_run: str | None, stage: str = 
             name="recommender",
             python_model=str(_PACKAGE / "serving" / "pyfunc_model.py"),
             artifacts={name: str(path) for name, path in files.items()},
-            model_config=asdict(Settings(**params.list_settings())),
+            model_config=asdict(ListSettings(**params.list_settings())),
             code_paths=[str(_PACKAGE)],
             signature=model_signature(),
             pip_requirements=[f"{name}=={version(name).split('+')[0]}" for name in packages],
@@ -223,17 +223,17 @@ def read_version(folder: Path, uri: str) -> RegisteredModel:
     return RegisteredModel(checkpoint, catalog, settings)
 
 
-def _settings(flavor: dict[str, Any]) -> "Settings":
-    from convrec.generation.lists import Settings  # noqa: PLC0415  (imports torch)
+def _settings(flavor: dict[str, Any]) -> "ListSettings":
+    from convrec.generation.lists import ListSettings  # noqa: PLC0415  (imports torch)
 
-    return Settings(**flavor["config"])
+    return ListSettings(**flavor["config"])
 
 
 def _not_ours(uri: str) -> InputError:
     return InputError(f"{uri}: this version holds no checkpoint and catalog; name one that this project made")
 
 
-def version_settings(uri: str) -> "Settings":
+def version_settings(uri: str) -> "ListSettings":
     """Return the settings of a registered version, without its weights. Raises as `download_version` does."""
     try:
         return _settings(mlflow.models.get_model_info(uri).flavors["python_function"])

@@ -33,7 +33,7 @@ def micro_batches(batch: dict[str, Any], number: int, steps: int) -> list[dict[s
     order = chance[groups].argsort(stable=True)
     lengths = batch["prompt_mask"].sum(1)
     order = torch.cat([rows[lengths[rows].argsort(stable=True)] for rows in order.chunk(steps)])
-    return [cut({name: _rows(value, rows) for name, value in batch.items()}) for rows in order.chunk(number)]
+    return [trim_padding({name: _rows(value, rows) for name, value in batch.items()}) for rows in order.chunk(number)]
 
 
 def _rows(value: Any, rows: torch.Tensor) -> Any:
@@ -42,7 +42,7 @@ def _rows(value: Any, rows: torch.Tensor) -> Any:
     return [value[i] for i in rows.tolist()] if isinstance(value, list) else value
 
 
-def cut(batch: dict[str, Any]) -> dict[str, Any]:
+def trim_padding(batch: dict[str, Any]) -> dict[str, Any]:
     """Return the batch without the columns that are padding in every row: prompts' on the left, completions' right."""
     first = int(batch["prompt_mask"].any(0).int().argmax())
     width = max(1, int(batch["completion_mask"].any(0).sum()))

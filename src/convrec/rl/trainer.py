@@ -18,7 +18,7 @@ from trl.models.utils import unwrap_model_for_generation
 from convrec.models.finite import FiniteTrainer
 from convrec.rl.advantages import rank_advantages
 from convrec.rl.arguments import RankGRPOConfig
-from convrec.rl.batches import cut, micro_batches, padding_share
+from convrec.rl.batches import micro_batches, padding_share, trim_padding
 from convrec.rl.checks import check_inputs
 from convrec.rl.constrained import RolloutConstraint
 from convrec.rl.dropout import disable_dropout
@@ -192,7 +192,7 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
     def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
         """Return the next micro-batch, of new rollouts where those before are used up."""
         if not self.model.training:
-            return cut(self._generate_and_score_completions(generation_batch))
+            return trim_padding(self._generate_and_score_completions(generation_batch))
         number = self.args.steps_per_generation
         if self._buffered_inputs is None or self._step % (number * self.num_iterations) == 0:
             batch = self._generate_and_score_completions(generation_batch)
@@ -216,7 +216,9 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
         order = whole["prompt_mask"].sum(1).argsort(stable=True)
         scored = []
         for rows in order.split(batch_size or len(order)):
-            prompts, prompt_mask, ids, mask = cut({name: value[rows] for name, value in whole.items()}).values()
+            prompts, prompt_mask, ids, mask = trim_padding(
+                {name: value[rows] for name, value in whole.items()}
+            ).values()
             with self.accelerator.autocast():
                 output = model(
                     input_ids=torch.cat([prompts, ids], dim=1),

@@ -26,10 +26,10 @@ class ListModel(PythonModel):
     def load_context(self, context: PythonModelContext) -> None:
         """Load checkpoint and catalog."""
         _refuse_unknown_params()
-        from convrec.generation.lists import Settings  # noqa: PLC0415  (the package travels with the model)
+        from convrec.generation.lists import ListSettings  # noqa: PLC0415  (the package travels with the model)
         from convrec.serving.recommender import Recommender  # noqa: PLC0415
 
-        settings = Settings(**context.model_config)
+        settings = ListSettings(**context.model_config)
         # Whoever loads a version by MLflow runs this file, and so trusts what came with it already.
         self._recommender = Recommender.load(
             context.artifacts["model"], context.artifacts["catalog"], settings, trust_remote_code=True

@@ -18,7 +18,7 @@ from convrec.errors import InputError
 from convrec.generation.constraint import ListRequest, catalog_trie
 from convrec.generation.engine import TransformersEngine, token_ids
 from convrec.generation.line_tokens import generation_prompt, tokenize_lines
-from convrec.generation.lists import Settings
+from convrec.generation.lists import ListSettings
 from convrec.hardware.device import pick_device
 from convrec.models.pretrained import load_model, load_tokenizer
 from convrec.rl.segmentation import newline_counts, segment_ranks
@@ -46,7 +46,7 @@ class Recommender:
     call from several threads, which wait for each other. `noun` is what its domain calls the items: movies, books.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, catalog: Catalog, settings: Settings):
+    def __init__(self, model: Any, tokenizer: Any, catalog: Catalog, settings: ListSettings):
         """Raise `InputError` where the tokenizer cannot write an item of the catalog."""
         self.catalog, self.noun, self._recommend_seen = catalog, settings.items, settings.recommend_seen
         self._model, self._tokenizer = model.eval(), tokenizer
@@ -64,7 +64,7 @@ class Recommender:
         cls,
         model: str | Path,
         catalog: str | Path,
-        settings: Settings,
+        settings: ListSettings,
         device: str = "auto",
         trust_remote_code: bool = False,
     ) -> "Recommender":

@@ -12,7 +12,7 @@ from convrec.data.catalog import Catalog
 from convrec.data.conversations import build_prompt, distinct_prompts, read_rows
 from convrec.files.results import write_json, write_plot
 from convrec.generation.constraint import catalog_trie
-from convrec.generation.list_lengths import check_length, require_length
+from convrec.generation.list_lengths import require_length, warn_if_cut
 from convrec.models.export import export_model, write_model
 from convrec.models.pretrained import load_model, load_tokenizer
 from convrec.paths import Paths
@@ -119,10 +119,10 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     tokenizer = load_tokenizer(paths.model("base"), trust_remote_code=trust)
     size, length = params.common.list_length, params.rank_grpo.max_completion_length
     # These stages come hours later.
-    check_length("evaluate.max_completion_length", params.evaluate.max_completion_length, catalog, tokenizer, size)
+    warn_if_cut("evaluate.max_completion_length", params.evaluate.max_completion_length, catalog, tokenizer, size)
     if params.rank_grpo.constrained and params.rank_grpo.start == "sft":
         require_length("rank_grpo.max_completion_length", length, catalog_trie(catalog, tokenizer), size)
     else:
-        check_length("rank_grpo.max_completion_length", length, catalog, tokenizer, size)
+        warn_if_cut("rank_grpo.max_completion_length", length, catalog, tokenizer, size)
     num_bytes = sum(file.stat().st_size for file in paths.model("base").glob("*.safetensors"))
     write_json(paths.metrics("base_model"), {"megabytes": num_bytes / 1e6})

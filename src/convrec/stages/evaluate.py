@@ -18,7 +18,7 @@ from convrec.evaluation.scoring import score_lists
 from convrec.evaluation.slices import slice_rows, slice_scores
 from convrec.evaluation.systems import BASELINES, CONSTRAINED
 from convrec.files.results import write_json, write_plot
-from convrec.generation.lists import EngineOptions, Settings, check_constraint, model_lists
+from convrec.generation.lists import EngineOptions, ListSettings, check_constraint, model_lists
 from convrec.generation.prompts import TRUNCATED_SHARE
 from convrec.paths import TRAINED, Paths
 from convrec.similarity.embedding import TfidfEmbedder
@@ -54,11 +54,13 @@ def _system_lists(
     shares = []
     for model, system in SYSTEM_OF_MODEL.items():
         logger.info("%s: %d prompts", system, len(prompts))
-        answers = model_lists(paths.model(model), prompts, Settings(**params.list_settings()), engine)
+        answers = model_lists(paths.model(model), prompts, ListSettings(**params.list_settings()), engine)
         lists[system] = answers.texts
         shares.append(answers.truncated_share)
         if params.evaluate.constrained and system != "zero_shot":
-            constrained = model_lists(paths.model(model), prompts, Settings(**params.list_settings()), engine, catalog)
+            constrained = model_lists(
+                paths.model(model), prompts, ListSettings(**params.list_settings()), engine, catalog
+            )
             lists[system + CONSTRAINED] = constrained.texts
     record.log_metrics({TRUNCATED_SHARE: max(shares)})  # one and the same, where the models share their tokenizer
     if paths.world.is_file():

@@ -68,7 +68,7 @@ def _record(line: bytes) -> dict[str, Any]:
     return {"kind": TORN, "line": line.decode(errors="replace")}
 
 
-def now() -> int:
+def now_ms() -> int:
     """Return the milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
@@ -140,7 +140,7 @@ class Journal:
 
     def append(self, kind: str, at: int | None = None, **fields: Any) -> None:
         """Write one record, redacted, by one call of the system; a full disk is told and stops nothing."""
-        record = {"kind": kind, "at": at or now(), **redact_all(fields, self._redact)}
+        record = {"kind": kind, "at": at or now_ms(), **redact_all(fields, self._redact)}
         line = orjson.dumps(record) + b"\n"
         with self._mutex:
             try:

@@ -171,7 +171,7 @@ def _open_run(
     experiment = connect(root)
     root = root.resolve()
     _replay_in_background(root)
-    started = journals.now()
+    started = journals.now_ms()
     all_tags = tag_texts({**user_tag(), **git_state(), **tags, **({PARENT_TAG: parent} if parent else {})})
     try:
         client = mlflow.MlflowClient(client_uri(root))
@@ -189,7 +189,7 @@ def _open_run(
 
 def _attach(run_id: str, root: Path = Path()) -> Run:
     """Return a run that something else has opened, and ends."""
-    return Run(About(run_id, "", shown_uri(root), False, journals.now()), root.resolve())
+    return Run(About(run_id, "", shown_uri(root), False, journals.now_ms()), root.resolve())
 
 
 @contextmanager

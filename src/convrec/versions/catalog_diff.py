@@ -207,7 +207,7 @@ def _respelt(kept: Iterable[tuple[_Item, _Item]]) -> list[Renamed]:
     return [Renamed(old, new, "spelling" if old.title != new.title else "year") for old, new in names]
 
 
-def year_gap(year: int | None, other: int | None) -> int | None:
+def tolerated_year_gap(year: int | None, other: int | None) -> int | None:
     """Return how far two years of one item are apart; None where they are too far for one item."""
     if year == other:
         return 0
@@ -226,7 +226,7 @@ def _paired(removed: Iterable[_Item], added: Iterable[_Item]) -> list[tuple[Reas
         by_alias += [new for alias in old.aliases for new in names.titles.get(normalise(alias), ())]
         for by, items in ((0, names.titles.get(title, [])), (1, by_alias)):
             for new in items:
-                if (gap := year_gap(old.name.year, new.name.year)) is not None:
+                if (gap := tolerated_year_gap(old.name.year, new.name.year)) is not None:
                     # Ids in their own order: the same pairs, whichever of the versions is the old one.
                     ids = sorted((old.item_id, new.item_id))
                     candidates.append(((gap, by, *ids), old, new))
@@ -244,7 +244,7 @@ def _merged(removed: Iterable[_Item], kept: Iterable[_Item]) -> list[tuple[_Item
         for new in kept
         for alias in new.aliases
         for old in titles.get(normalise(alias), ())
-        if (gap := year_gap(old.name.year, new.name.year)) is not None
+        if (gap := tolerated_year_gap(old.name.year, new.name.year)) is not None
     ]
     return [(old, new) for _, old, new in _each_once(candidates)]
 

@@ -14,7 +14,7 @@ from convrec.data.conversations import SPLITS
 from convrec.data.titles import fold
 from convrec.errors import InputError
 from convrec.text import listing
-from convrec.versions.catalog_diff import year_gap
+from convrec.versions.catalog_diff import tolerated_year_gap
 
 UNDATED = "undated"
 _BATCH = 20_000  # rows whose text is in memory at a time
@@ -206,7 +206,7 @@ def _mentions(
     count = 0
     for truth in _truths_of(new, identities, Counter(fresh)):
         known, year = years.get(fold(truth["title"]), []), truth["year"]
-        count += any(year_gap(y, year) is not None for y in known)
+        count += any(tolerated_year_gap(y, year) is not None for y in known)
     return count
 
 

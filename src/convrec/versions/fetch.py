@@ -24,7 +24,7 @@ Kind = Literal["dataset", "model"]
 
 
 @dataclass(frozen=True)
-class Lock:
+class LockFile:
     """What FOLDER.lock.json holds."""
 
     kind: str
@@ -40,9 +40,9 @@ def lock_path(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.lock.json")
 
 
-def _read_lock(path: Path) -> Lock:
+def _read_lock(path: Path) -> LockFile:
     try:
-        lock = Lock(**json.loads(path.read_text(encoding="utf-8")))
+        lock = LockFile(**json.loads(path.read_text(encoding="utf-8")))
         sound = all(isinstance(file["size"], int) and file["sha256"] for file in lock.files.values())
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f"{path}: no lock of `convrec fetch` ({error}); take it from git, or remove it") from None
@@ -51,7 +51,7 @@ def _read_lock(path: Path) -> Lock:
     return lock
 
 
-def _write_lock(path: Path, lock: Lock) -> None:
+def _write_lock(path: Path, lock: LockFile) -> None:
     write_text(path, json.dumps(asdict(lock), indent=2, ensure_ascii=False) + "\n")
 
 
@@ -86,7 +86,7 @@ def _check_space(folder: Path, needed: int) -> None:
         raise NoSpace(f"{folder}: {needed:,} bytes are needed and {free:,} are free there; make room")
 
 
-def _pin(kind: Kind, name: str, folder: Path, revision: str, patterns: list[str] | None) -> Lock:
+def _pin(kind: Kind, name: str, folder: Path, revision: str, patterns: list[str] | None) -> LockFile:
     """Download a revision beside the folder, check it against the hub's own hashes, and return its lock."""
     from huggingface_hub import HfApi  # noqa: PLC0415  (slow)
     from huggingface_hub.utils import filter_repo_objects  # noqa: PLC0415  (slow)
@@ -114,7 +114,7 @@ def _pin(kind: Kind, name: str, folder: Path, revision: str, patterns: list[str]
         if expected and found != expected:
             _reject(partial, path, found, expected, "of the hub's listing; fetch again")
         files[path] = {"size": here.stat().st_size, "sha256": _digest(here, "sha256")}
-    return Lock(kind, name, revision, info.sha, patterns, files)
+    return LockFile(kind, name, revision, info.sha, patterns, files)
 
 
 def _partial(folder: Path) -> Path:
@@ -136,7 +136,7 @@ def _take(partial: Path, folder: Path, names: list[str]) -> None:
 
 
 def _check_request(
-    lock: Lock, path: Path, kind: str, name: str, revision: str | None, patterns: list[str] | None
+    lock: LockFile, path: Path, kind: str, name: str, revision: str | None, patterns: list[str] | None
 ) -> None:
     """Raise where something else is asked for than what is pinned."""
     comparisons: list[tuple[str, object, list[object]]] = [
@@ -152,7 +152,7 @@ def _check_request(
             )
 
 
-def _repair(lock: Lock, folder: Path) -> list[str]:
+def _repair(lock: LockFile, folder: Path) -> list[str]:
     """Fetch the pinned files that are missing or damaged, and return their names."""
     wanted = [name for name, file in lock.files.items() if not _is_whole(folder / name, file)]
     if not wanted:
@@ -172,7 +172,7 @@ def _repair(lock: Lock, folder: Path) -> list[str]:
     return wanted
 
 
-def _size(lock: Lock) -> str:
+def _size(lock: LockFile) -> str:
     return f"{len(lock.files)} files, {sum(int(file['size']) for file in lock.files.values()) / 1e6:,.1f} MB"
 
 

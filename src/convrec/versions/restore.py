@@ -234,7 +234,7 @@ def restore(run_id: str, *, force: bool = False) -> str:
         _refuse_unsaved_files(lost)
     unsaved += lost
     available = [out for out in outs if out.cached and out.available]
-    with workspace.exclusive(available):
+    with workspace.dvc_locks(available):
         _refuse_unsaved_data(available)
         kept = [f"kept in {_keep(unsaved)}/: {', '.join(unsaved)}"] if unsaved else []
         checked_out = _put({**files, **metrics}, available)

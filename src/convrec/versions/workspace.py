@@ -168,7 +168,7 @@ def unsaved_outs(outs: list[Out]) -> list[str]:
 
 
 @contextmanager
-def exclusive(outs: list[Out]) -> Iterator[None]:
+def dvc_locks(outs: list[Out]) -> Iterator[None]:
     """Hold DVC's locks of these paths; raises DVC's `LockError` while a stage works with one of them."""
     from dvc.repo import Repo  # noqa: PLC0415  (seconds)
     from dvc.rwlock import rwlock  # noqa: PLC0415  (seconds)

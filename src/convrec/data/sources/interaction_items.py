@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from convrec.data.catalog import Catalog, build_catalog
-from convrec.data.catalog_files import metadata_columns, read_rows
+from convrec.data.catalog_files import metadata_columns, read_raw_rows
 from convrec.data.quarantine import Quarantine
 from convrec.data.titles import usable_id
 from convrec.errors import InputError
@@ -101,7 +101,7 @@ def read_items(path: Path, quarantine: Quarantine, line_column: str | None = Non
     elif path.name.startswith("meta_") and path.suffix == ".jsonl":
         rows = _amazon(path)
     else:
-        rows = read_rows(path)
+        rows = read_raw_rows(path)
     names = {name for row in rows for name in row}
     column = next((name for name in _IDS if name in names), None)
     if column is None:

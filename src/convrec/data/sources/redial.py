@@ -13,9 +13,9 @@ from typing import Any
 import pandas as pd
 
 from convrec.data.catalog import Catalog, Item, build_catalog
-from convrec.data.catalog_files import read_json_lines, read_rows
+from convrec.data.catalog_files import read_json_lines, read_raw_rows
 from convrec.data.quarantine import Quarantine
-from convrec.data.rows import check_length
+from convrec.data.rows import check_conversation_length
 from convrec.data.titles import title_and_year, usable_id, usable_title
 from convrec.errors import InputError
 from convrec.text import is_clean
@@ -55,7 +55,7 @@ def _check(dialogue: dict) -> None:
     usable_id(dialogue["initiatorWorkerId"], "initiatorWorkerId")
     if not _are_messages(dialogue["messages"]):
         raise ValueError("messages are no list of {senderWorkerId, text}")
-    check_length([message["text"] for message in dialogue["messages"]])
+    check_conversation_length([message["text"] for message in dialogue["messages"]])
     for field in ("movieMentions", "respondentQuestions"):
         if not isinstance(dialogue[field], dict) and dialogue[field] != []:
             raise ValueError(f"{field} is no mapping")
@@ -86,7 +86,7 @@ def _catalog(folder: Path, dialogues: list[dict], quarantine: Quarantine) -> tup
     }
     rows = []
     path = folder / "catalog.jsonl"
-    for number, row in enumerate(read_rows(path), start=1):
+    for number, row in enumerate(read_raw_rows(path), start=1):
         for field in ("movie_id", "name"):
             if not isinstance(row.get(field), (str, int)):
                 raise InputError(f"{path}: row {number}: field {field!r} is missing")

@@ -11,7 +11,7 @@ from convrec.generation.engine import TokenIds
 
 
 def request_digest(prompt: TokenIds, request: ListRequest | None) -> str:
-    """Return what stands for a prompt's tokens, and for what its list may hold, in a journal."""
+    """Return what stands for a prompt's tokens, and for what its list may hold, in the cache."""
     asked: list[Any] = [prompt]
     if request is not None:
         allowed = None if request.allowed is None else sorted(request.allowed)
@@ -19,7 +19,7 @@ def request_digest(prompt: TokenIds, request: ListRequest | None) -> str:
     return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:32]
 
 
-class ListJournal:
+class ListCache:
     """A file of JSON lines, each the digest of a request and its list.
 
     A line that was cut short, by a crash or a full disk, is no line: it is asked for again.
