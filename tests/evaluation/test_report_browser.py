@@ -22,6 +22,7 @@ CUT_TEXTS = """() => [...document.querySelectorAll(".plot")].flatMap((plot) => {
   }).map((text) => `${plot.id}: ${text.textContent}`);
 })"""
 TICKS = "() => [...new Set([...document.querySelectorAll('.plot .xtick text')].map((t) => getComputedStyle(t).fill))]"
+UNFOLD = "() => document.querySelectorAll('details').forEach((part) => { part.open = true; })"
 PAPER = "() => getComputedStyle(document.body).backgroundColor"
 
 
@@ -48,6 +49,7 @@ def _open(browser, address, width, mode):
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("request", lambda request: asked.append(request.url))
     page.goto(address)
+    page.evaluate(UNFOLD)
     page.wait_for_function(f"({DRAWN})().every((plot) => plot.drawn === plot.wanted)", timeout=20_000)
     return page, complaints, asked
 
