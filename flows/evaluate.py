@@ -6,6 +6,8 @@ Run it with `python -m flows.evaluate`.
 from typing import Any
 
 from prefect import flow
+from rich.console import Console
+from rich.markdown import Markdown
 
 from convrec.config.params import load_params
 from flows.pipeline import bring_up_to_date, check_folder, ended_well, refuse_early, run_name
@@ -53,4 +55,4 @@ def _check() -> None:
 
 
 if __name__ == "__main__":
-    ended_well("evaluate", evaluate, _check)
+    Console().print(Markdown(ended_well("evaluate", evaluate, _check)))
