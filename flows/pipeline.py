@@ -212,7 +212,7 @@ def tell(name: str, run: Callable[[], Outcome], check: Callable[[], object]) -> 
         console.print(f"Report: {Paths().report}")
     console.print(f"Tracking UI: {_tracking_ui()}")
     if outcome["version"]:
-        ask = "" if os.environ.get("VIRTUAL_ENV") else "source .venv/bin/activate; "
+        ask = "" if os.environ.get("VIRTUAL_ENV") == sys.prefix else "source .venv/bin/activate; "
         console.print(f'\nAsk the model:   {ask}convrec recommend "I loved Heat"   or, in a page: {ask}convrec app')
         console.print(f"Details:         {ask}convrec results", markup=False)
 
