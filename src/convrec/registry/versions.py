@@ -2,9 +2,8 @@
 
 import io
 import tempfile
-import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from importlib.metadata import version
@@ -16,7 +15,6 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.models import Model, ModelSignature
 from mlflow.types.schema import ColSpec, DataType, ParamSchema, ParamSpec, Schema
-from mlflow.utils.logging_utils import disable_logging, enable_logging
 from ruamel.yaml import YAML
 
 from convrec.config.params import Params
@@ -154,7 +152,7 @@ def register(params: Params, paths: Paths, parent_run: str | None, stage: str = 
     packages = ("torch", "transformers", "pandas", "pydantic", "pyarrow", "ruamel.yaml")
     facts = version_facts(params, paths, stage)
     with (
-        _without_chatter(),
+        redirect_stderr(io.StringIO()),  # MLflow's remarks on a model that it logs; what fails is raised
         mlflow.start_run(experiment_id=experiment, run_name="register", tags={**git_state(), **tags}) as run,
         tempfile.TemporaryDirectory() as folder,
     ):
@@ -179,18 +177,6 @@ def register(params: Params, paths: Paths, parent_run: str | None, stage: str = 
     client.update_model_version(MODEL_NAME, made.version, description=card[:MAX_DESCRIPTION])
     client.set_registered_model_alias(MODEL_NAME, CHALLENGER, made.version)
     return client.get_model_version(MODEL_NAME, made.version)
-
-
-@contextmanager
-def _without_chatter() -> Iterator[None]:
-    """Keep MLflow's remarks on a model that is being logged from the terminal; errors are raised as ever."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*Add type hints to the `predict` method", category=UserWarning)
-        disable_logging()
-        try:
-            yield
-        finally:
-            enable_logging()
 
 
 def _yaml(value: dict[str, Any]) -> str:
