@@ -29,7 +29,8 @@ def duration(seconds: float) -> str:
 class StageConsole(logging.Handler):
     """Shows the log of Prefect's task runs: one line for each of `stages` that ended, and a live one before that.
 
-    A stage's line has its place, its time and, where it trains, its last figures. Warnings and errors are shown whole.
+    A stage's line has its place, its time and, where it trains, its last figures. Warnings, errors and lines that are
+    logged with `SHOWN` are shown whole.
     """
 
     def __init__(self, stages: Sequence[str], console: Console):
@@ -46,6 +47,8 @@ class StageConsole(logging.Handler):
         text = _CLOCK.sub("", text)
         if record.levelno >= logging.WARNING:
             self._print(f"{task}: {text}" if task else text)
+        elif getattr(record, "shown", False):
+            self._print(text)
         elif task:
             self._read(task, text)
         elif (cached := re.fullmatch(r"stage (\w+) is up to date", text)) and cached[1] in self._places:

@@ -16,6 +16,7 @@ from rich.console import Console
 from convrec.config.params import load_params
 from convrec.paths import Paths
 from flows.pipeline import bring_up_to_date, check_folder, ended_well, refuse_early, run_name
+from tasks.artifacts import SHOWN
 from tasks.dvc_stage import has_server
 from tasks.promotion import decide_promotion, reject_version
 
@@ -43,7 +44,7 @@ def promote(version: str | None = None, again: bool = False, approval_hours: flo
     if not decision["awaiting"]:
         return decision["headline"]
     if not has_server():
-        logger.info("convrec promote --version %s --approve --by NAME gives the word", decision["version"])
+        logger.info("convrec promote --version %s --approve --by NAME gives the word", decision["version"], extra=SHOWN)
         return decision["headline"]
     said: Any = pause_flow_run(
         wait_for_input=Approval.with_initial_data(description=decision["markdown"]),

@@ -1,4 +1,4 @@
-"""What a run shows in Prefect's UI beside its log: tables, links, progress."""
+"""What a run shows beside its log: tables, links and progress in Prefect's UI, and lines in a terminal."""
 
 import logging
 import re
@@ -14,6 +14,7 @@ from prefect.artifacts import (
 
 logger = logging.getLogger(__name__)
 
+SHOWN = {"shown": True}  # `extra` of a log line that the terminal of a flow shows, too
 _STEP = re.compile(r"\b(?:step|generated) (\d+)(?:/| of )(\d+)\b")
 _SECONDS = 2.0  # between two updates at least
 

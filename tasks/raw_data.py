@@ -12,6 +12,7 @@ from prefect.logging import get_run_logger
 
 from convrec.config.profiles import change_params
 from convrec.errors import EXIT_BAD_INPUT, EXIT_UNAVAILABLE, InputError, Unavailable, outside_cause
+from tasks.artifacts import SHOWN
 from tasks.dvc_stage import PATIENT, BadInput, StageFailed, StageInterrupted
 
 
@@ -112,7 +113,7 @@ def set_test_month(month: str) -> None:
     Raises `InputError` on what is no month, or on parameters that do not allow it.
     """
     before, tested = months(month)
-    get_run_logger().info(change_params([f"data.validation_month={before}", f"data.test_month={tested}"]))
+    get_run_logger().info(change_params([f"data.validation_month={before}", f"data.test_month={tested}"]), extra=SHOWN)
 
 
 @task(task_run_name="changes since {since}")
@@ -128,9 +129,9 @@ def record_changes(since: str, parent_run: str) -> None:
     try:
         found = diff(since, "workspace")
     except InputError as error:
-        logger.info("nothing to compare the data with: %s", error)
+        logger.info("nothing to compare the data with: %s", error, extra=SHOWN)
         return
     for line in found.to_text().splitlines():
-        logger.info(line)
+        logger.info(line, extra=SHOWN)
     log_text(parent_run, found.to_text(limit=10_000), "changes/diff.txt")
     log_text(parent_run, found.to_json(), "changes/diff.json")

@@ -5,6 +5,7 @@ import pytest
 from rich.console import Console
 
 from flows.console import StageConsole, duration
+from tasks.artifacts import SHOWN
 
 
 @pytest.fixture
@@ -21,9 +22,9 @@ def show(clock):
     written = io.StringIO()
     shown = StageConsole(["data", "sft"], Console(file=written, width=80))
 
-    def emit(task: str, text: str, level: int = logging.INFO) -> str:
+    def emit(task: str, text: str, level: int = logging.INFO, **extra: bool) -> str:
         record = logging.LogRecord("prefect.task_runs", level, "", 0, text, None, None)
-        record.task_run_name = task
+        record.__dict__.update({"task_run_name": task, **extra})
         shown.emit(record)
         return written.getvalue()
 
@@ -48,6 +49,10 @@ def test_a_stage_that_ended_is_one_line_with_its_last_figures(show, clock):
 def test_what_is_no_stage_and_went_well_is_not_shown(show):
     show("pull raw data", "no remote")
     assert show("pull raw data", "Finished in state Completed()") == ""
+
+
+def test_a_line_that_is_to_be_shown_is_shown(show):
+    assert show("changes since HEAD", "Catalog: 480 -> 481 items", **SHOWN) == "Catalog: 480 -> 481 items\n"
 
 
 def test_a_stage_that_failed_has_no_line_of_success_and_its_error_is_shown(show):
