@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from convrec.evaluation.page import metric_label
-from convrec.evaluation.systems import BASELINES, CONSTRAINED
+from convrec.evaluation.systems import BASELINES, CONSTRAINED, metric_label
 
 
 class Fact(NamedTuple):

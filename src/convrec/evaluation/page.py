@@ -11,6 +11,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
+from convrec.evaluation.systems import metric_label
+
 # After Okabe and Ito's colours, which the colour-blind can tell apart (https://jfly.uni-koeln.de/color/), some of them
 # darker, to stand out on white.
 BLUE, VERMILLION, GREEN, PURPLE, OCHRE = "#0072b2", "#d55e00", "#008f68", "#b8568f", "#807000"
@@ -65,15 +67,6 @@ def render_page(template: str, **values: Any) -> str:
 def unnumbered(line: str) -> str:
     """Return a list's line without the number that it begins with: the page numbers the lines."""
     return re.sub(r"^\d+[.)]\s+", "", line)
-
-
-def metric_label(metric: str) -> str:
-    """Return a metric's name as it is printed: `ndcg_at_5` is NDCG@5."""
-    if metric == "mrr":
-        return "MRR"
-    names = {"recall": "Recall@", "ndcg": "NDCG@", "hit_rate": "Hit rate@"}
-    name, _, cutoff = metric.partition("_at_")
-    return f"{names[name]}{cutoff}" if cutoff else metric.replace("_", " ").capitalize()
 
 
 def figure(

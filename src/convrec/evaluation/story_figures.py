@@ -7,8 +7,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from markupsafe import Markup
 
-from convrec.evaluation.page import BLUE, GREY, PURPLE, VERMILLION, curve, figure, metric_label
-from convrec.evaluation.systems import CONSTRAINED
+from convrec.evaluation.page import BLUE, GREY, PURPLE, VERMILLION, curve, figure
+from convrec.evaluation.systems import CONSTRAINED, metric_label
 
 RANK_GROUPS = {"ranks 1–5": (1, 5), "ranks 6–10": (6, 10), "ranks 11–20": (11, 20)}
 COLORS = {"sft": BLUE, "rank_grpo": VERMILLION}  # as in the plots of the sections

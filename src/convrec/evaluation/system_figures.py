@@ -7,7 +7,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from markupsafe import Markup
 
-from convrec.evaluation.page import LINES, dots, figure, metric_label
+from convrec.evaluation.page import LINES, dots, figure
+from convrec.evaluation.systems import metric_label
 
 STEP_OF_PIXELS = 34  # between two places of the vertical axis
 BAND_OPACITY = 0.25

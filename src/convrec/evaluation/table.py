@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from convrec.errors import InputError
+from convrec.evaluation.headline import findings
 from convrec.evaluation.systems import settings_words, system_names, system_pair
 from convrec.files.results import read_json
 from convrec.paths import Paths
@@ -110,31 +111,11 @@ def print_results(paths: Paths) -> None:
         console.print(line, soft_wrap=True, markup=False)
 
 
-def verdict(metrics: dict[str, Any]) -> str:
-    """Return in words how far the aligned model is above the SFT model and the best baseline."""
-    systems = system_names(metrics)
-    ours, base = (
-        next(name for name in (f"{stage}_constrained", stage) if name in systems) for stage in ("rank_grpo", "sft")
-    )
-    best = str(metrics.get("best_baseline"))
-    gains = next(value for name, value in metrics.items() if name.startswith("paired_ndcg_at_"))
-    metric = next(name for name in metrics if name.startswith("paired_ndcg_at_")).removeprefix("paired_")
-    parts = []
-    for other in (base, best):
-        gain = gains.get(f"{ours}_over_{other}")
-        if gain is None:
-            continue
-        side = "above" if gain["low"] > 0 else "below" if gain["high"] < 0 else "not certainly above or below"
-        what = f"the best baseline, {systems[other]}" if other == best else systems[other]
-        parts.append(f"{side} {what} ({gain['mean']:+.3f}, 95 % interval {gain['low']:+.3f} to {gain['high']:+.3f})")
-    score = f"{systems[ours]}: {metric.replace('ndcg_at_', 'NDCG@')} {metrics[ours][metric]:.3f}"
-    return f"{score}, {', and '.join(parts)}." if parts else f"{score}."
-
-
 def print_summary(paths: Paths) -> None:
-    """Print the verdict, and one line a system: NDCG and recall at the widest cutoff, and the in-catalog share.
+    """Print what the figures say in words, and one line a system.
 
-    Raises `InputError` before the first evaluation.
+    A line has NDCG and recall at the widest cutoff, and the in-catalog share. Raises `InputError` before the first
+    evaluation.
     """
     found = _results(paths)
     shown = {f"ndcg_at_{found.widest}": f"NDCG@{found.widest}", f"recall_at_{found.widest}": f"Recall@{found.widest}"}
@@ -150,7 +131,8 @@ def print_summary(paths: Paths) -> None:
             cells.append(f"{scores[name]:.3f} ± {(interval['high'] - interval['low']) / 2:.3f}")
         table.add_row(label, *cells, f"{scores['in_catalog']:.3f}")
     console = Console(highlight=False)
-    console.print(f"\n{verdict(found.metrics)}", markup=False, soft_wrap=True)
+    words = findings(found.metrics, found.systems, f"ndcg_at_{found.widest}")
+    console.print("\n" + " ".join(words), markup=False, soft_wrap=True)
     console.print(table)
 
 

@@ -6,7 +6,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from markupsafe import Markup
 
-from convrec.evaluation.page import BLUE, GREY, INK, LINES, PALE, curve, figure, metric_label
+from convrec.evaluation.page import BLUE, GREY, INK, LINES, PALE, curve, figure
+from convrec.evaluation.systems import metric_label
 
 RING = {"symbol": "circle-open", "size": 17, "color": INK, "line": {"width": 2.5}}
 

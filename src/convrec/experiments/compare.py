@@ -15,8 +15,9 @@ from convrec.config.rank_grpo import BY_RANK
 from convrec.data.conversations import read_rows
 from convrec.errors import InputError
 from convrec.evaluation.comparison import KEYS, paired_interval
-from convrec.evaluation.page import LINES, curve, figure, metric_label, render_page
+from convrec.evaluation.page import LINES, curve, figure, render_page
 from convrec.evaluation.scoring import mean_scores
+from convrec.evaluation.systems import metric_label
 from convrec.experiments.evaluate_models import answers
 from convrec.files.atomic import replaced, write_text
 from convrec.files.code import code_files

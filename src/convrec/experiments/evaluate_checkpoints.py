@@ -14,7 +14,7 @@ from rich.table import Table
 from convrec.config.params import Params
 from convrec.data.conversations import read_prompts
 from convrec.errors import InputError
-from convrec.evaluation.page import metric_label
+from convrec.evaluation.systems import metric_label
 from convrec.experiments.evaluate_models import (
     answers,
     flat_metrics,

@@ -17,8 +17,8 @@ from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_prompts, write_rows
 from convrec.evaluation.comparison import mean_interval
 from convrec.evaluation.model_scores import ScoredLists, score_model
-from convrec.evaluation.page import metric_label
 from convrec.evaluation.scoring import mean_scores
+from convrec.evaluation.systems import metric_label
 from convrec.files.results import write_json
 from convrec.generation.lists import EngineOptions, ListSettings
 from convrec.models.folders import check_model, find_model
