@@ -1,5 +1,6 @@
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ TIERS = {"browser": "browser", "compose": "stack", "gpu_python": "vllm", "native
 limit_threads(int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))  # before any test imports torch
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's shell ignores it
 settings.register_profile("project", deadline=None)  # a busy machine would miss any
 settings.load_profile("project")
 
