@@ -31,7 +31,7 @@ LIST_LENGTH, CANDIDATES, POSITIVES, FAULTS, SAMPLE = 20, 100, 3, 0.2, 512
 LETTERS = np.array(list("abcdefghijklmnopqrstuvwxyz"))
 
 
-def tell(line: str) -> None:
+def report(line: str) -> None:
     """Write a line of the result at once."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
@@ -107,7 +107,7 @@ def stage(name: str, rows: int) -> Iterator[None]:
     seconds = time.perf_counter() - start
     status = Path("/proc/self/status").read_text()
     peak = int(status.split("VmHWM:")[1].split()[0]) / 2**20
-    tell(f"{name:34} {seconds:8.1f} s {rows / seconds:10,.0f} conversations/s {peak:8.2f} GiB")
+    report(f"{name:34} {seconds:8.1f} s {rows / seconds:10,.0f} conversations/s {peak:8.2f} GiB")
 
 
 def formula(
@@ -151,7 +151,7 @@ def main() -> None:
     conversations = [" ".join(rng.choice(words, 60)) for _ in range(rows)]
     texts = [item.text() for item in catalog.items]
     seen = [rng.choice(len(catalog), 3).tolist() for _ in range(rows)]
-    tell(f"{rows:,} conversations, {len(catalog):,} items, {options.dimensions or 'TF-IDF'} dimensions")
+    report(f"{rows:,} conversations, {len(catalog):,} items, {options.dimensions or 'TF-IDF'} dimensions")
 
     with stage("embedding (not counted)", rows):
         fitted = RandomEmbedder(options.dimensions) if options.dimensions else TfidfEmbedder(texts)
@@ -185,7 +185,7 @@ def main() -> None:
             seed=0,
         )
     for losses in fit.losses:
-        tell(f"    { {name: round(value, 4) for name, value in losses.items()} }")
+        report(f"    { {name: round(value, 4) for name, value in losses.items()} }")
     with stage(f"top {LIST_LENGTH} of adjust", rows):
         top_items(remapped.scores, LIST_LENGTH, seen, fit.weight, fit.bias)
 
@@ -197,9 +197,9 @@ def main() -> None:
         return top_items(small.scores, LIST_LENGTH, [[]] * SAMPLE)[0]
 
     ratio = least_seconds(plain, 2) / least_seconds(blocks, 2)
-    tell(f"{SAMPLE} conversations: the formula with its matrices takes {ratio:.1f} x as long")
+    report(f"{SAMPLE} conversations: the formula with its matrices takes {ratio:.1f} x as long")
     if not options.dimensions:  # random vectors are others each time
-        tell(f"the same items at the same ranks: {float((plain() == blocks()).mean()):.4f}")
+        report(f"the same items at the same ranks: {float((plain() == blocks()).mean()):.4f}")
 
 
 if __name__ == "__main__":

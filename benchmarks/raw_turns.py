@@ -134,8 +134,8 @@ def main() -> None:
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
                 results[work] = pool.submit(measure, work, folder).result()
             seconds, peak, number, _ = results[work]
-            told = "training rows" if work == "whole_stage" else "rows"
-            sys.stdout.write(f"{work}: {seconds:.1f} s, peak {peak / 2**30:.2f} GiB, {number} {told}\n")
+            kind = "training rows" if work == "whole_stage" else "rows"
+            sys.stdout.write(f"{work}: {seconds:.1f} s, peak {peak / 2**30:.2f} GiB, {number} {kind}\n")
             sys.stdout.flush()
     ours, theirs = results["by_polars"], results["by_pandas"]
     if ours[2:] != theirs[2:]:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from convrec.config.params import load_params
-from flows.pipeline import bring_up_to_date, check_folder, ended_well, refuse_early, run_name
+from flows.pipeline import bring_up_to_date, check_folder, refuse_early, run_name, run_or_exit
 from tasks.artifacts import show_link, show_table
 from tasks.promotion import evaluate_versions
 
@@ -55,4 +55,4 @@ def _check() -> None:
 
 
 if __name__ == "__main__":
-    Console().print(Markdown(ended_well("evaluate", evaluate, _check)))
+    Console().print(Markdown(run_or_exit("evaluate", evaluate, _check)))

@@ -37,7 +37,7 @@ from tasks.raw_data import pull_raw_data, push_outputs
 
 Outcome = dict[str, str]
 T = TypeVar("T")
-_TOLD = (StageFailed, InputError, Unavailable)  # in one message, without a traceback
+_REPORTED = (StageFailed, InputError, Unavailable)  # in one message, without a traceback
 
 
 def run_name(flow: str) -> Callable[[], str]:
@@ -144,19 +144,19 @@ def refuse_early(check: Callable[[], object]) -> None:
         check()
 
 
-def _told(error: BaseException) -> BaseException | None:
+def _reported(error: BaseException) -> BaseException | None:
     """Return what is told of an error in one message; None for a defect of the program."""
-    return error if isinstance(error, _TOLD) else outside_cause(error)
+    return error if isinstance(error, _REPORTED) else outside_cause(error)
 
 
 def _without_traceback(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else None
-    if error and (isinstance(error, KeyboardInterrupt) or _told(error)):
+    if error and (isinstance(error, KeyboardInterrupt) or _reported(error)):
         record.exc_info = None
     return True
 
 
-def ended_well(
+def run_or_exit(
     name: str, run: Callable[[], T], check: Callable[[], object], stage_names: Callable[[], list[str]] = list
 ) -> T:
     """Run a flow and return its outcome; what fails is told in one message, and ends with the status of its kind.
@@ -187,18 +187,18 @@ def ended_well(
         Console(stderr=True).print("[red]interrupted[/red]")
         sys.exit(EXIT_INTERRUPTED)
     except Exception as error:
-        told = _told(error)
-        if told is None:
+        reported = _reported(error)
+        if reported is None:
             raise
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]{escape(str(told))}[/red]")
-        sys.exit(told.status if isinstance(told, StageFailed) else exit_status(told))
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]{escape(str(reported))}[/red]")
+        sys.exit(reported.status if isinstance(reported, StageFailed) else exit_status(reported))
     finally:
         shown.close()
 
 
-def tell(name: str, run: Callable[[], Outcome], check: Callable[[], object]) -> None:
-    """Run a flow and print what came of it (see `ended_well`)."""
-    outcome = ended_well(name, run, check, lambda: [stage.name for stage in stages()])
+def run_and_print(name: str, run: Callable[[], Outcome], check: Callable[[], object]) -> None:
+    """Run a flow and print what came of it (see `run_or_exit`)."""
+    outcome = run_or_exit(name, run, check, lambda: [stage.name for stage in stages()])
     console = Console(highlight=False, soft_wrap=True)
     if not outcome["run"]:
         console.print("\nNothing to do: every stage is up to date.")

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from convrec.config.params import load_params
 from convrec.paths import Paths
-from flows.pipeline import bring_up_to_date, check_folder, ended_well, refuse_early, run_name
+from flows.pipeline import bring_up_to_date, check_folder, refuse_early, run_name, run_or_exit
 from tasks.artifacts import SHOWN
 from tasks.dvc_stage import has_server
 from tasks.promotion import decide_promotion, reject_version
@@ -68,8 +68,8 @@ def main() -> None:
     parser.add_argument("--version", metavar="N", help="the challenger, if not given")
     parser.add_argument("--again", action="store_true", help="even a version that was rolled back")
     options = parser.parse_args()
-    told = ended_well("promote", lambda: promote(options.version, options.again), lambda: _check(options.version))
-    Console(highlight=False, soft_wrap=True).print(told)
+    message = run_or_exit("promote", lambda: promote(options.version, options.again), lambda: _check(options.version))
+    Console(highlight=False, soft_wrap=True).print(message)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import argparse
 
 from prefect import flow
 
-from flows.pipeline import Outcome, bring_up_to_date, check_folder, refuse_early, run_name, tell
+from flows.pipeline import Outcome, bring_up_to_date, check_folder, refuse_early, run_and_print, run_name
 from tasks.raw_data import months, record_changes, set_test_month, update_imports
 
 HEAD = "HEAD"
@@ -54,7 +54,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     given = options.test_month, options.since
-    tell("refresh", lambda: refresh(*given), lambda: _check(*given))
+    run_and_print("refresh", lambda: refresh(*given), lambda: _check(*given))
 
 
 if __name__ == "__main__":

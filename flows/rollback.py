@@ -9,7 +9,7 @@ from prefect import flow
 from rich.console import Console
 
 from convrec.paths import Paths
-from flows.pipeline import ended_well, run_name
+from flows.pipeline import run_name, run_or_exit
 from tasks.promotion import roll_back
 
 
@@ -33,8 +33,8 @@ def main() -> None:
     parser.add_argument("--reason", default="", metavar="TEXT", help="kept in the log, and on the version")
     options = parser.parse_args()
     given = options.to, options.by, options.reason
-    told = ended_well("rollback", lambda: rollback(*given), lambda: _check(options.to))
-    Console(highlight=False, soft_wrap=True).print(told)
+    message = run_or_exit("rollback", lambda: rollback(*given), lambda: _check(options.to))
+    Console(highlight=False, soft_wrap=True).print(message)
 
 
 if __name__ == "__main__":

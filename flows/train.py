@@ -7,7 +7,7 @@ import argparse
 
 from prefect import flow
 
-from flows.pipeline import Outcome, bring_up_to_date, check_folder, run_name, tell
+from flows.pipeline import Outcome, bring_up_to_date, check_folder, run_and_print, run_name
 
 
 @flow(name="train", flow_run_name=run_name("train"))
@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--force", nargs="+", metavar="STAGE", help="run these although nothing has changed")
     options = parser.parse_args()
     given = options.stages, options.force
-    tell("train", lambda: train(*given), lambda: check_folder(*given))
+    run_and_print("train", lambda: train(*given), lambda: check_folder(*given))
 
 
 if __name__ == "__main__":

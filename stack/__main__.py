@@ -60,7 +60,7 @@ def _hints(folder: Path) -> str:
     )
 
 
-def _tell(stack: Stack) -> bool:
+def _print_status(stack: Stack) -> bool:
     """Print a line for each service; return whether all run."""
     running = True
     for name in SERVICES:
@@ -79,11 +79,11 @@ def main() -> None:
         if options.command == "up":
             started = time.monotonic()
             stack.up()
-            _tell(stack)
+            _print_status(stack)
             print(f"Ready after {time.monotonic() - started:.0f} s. {_hints(options.folder)}")
         elif options.command == "down":
             stack.down(options.remove)
-        elif not _tell(stack):
+        elif not _print_status(stack):
             sys.exit(1)
     except StackError as error:
         print(f"stack: {error}", file=sys.stderr)

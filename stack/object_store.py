@@ -22,8 +22,8 @@ def _on_path() -> str | None:
     found = shutil.which("rclone")
     if found is None:
         return None
-    told = subprocess.run([found, "version"], capture_output=True, text=True, check=False).stdout
-    version = re.match(r"rclone v(\d+)\.(\d+)", told)
+    output = subprocess.run([found, "version"], capture_output=True, text=True, check=False).stdout
+    version = re.match(r"rclone v(\d+)\.(\d+)", output)
     return found if version and (int(version[1]), int(version[2])) >= _VERSION else None
 
 

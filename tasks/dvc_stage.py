@@ -68,14 +68,14 @@ def stages() -> list[Stage]:
     try:
         opened = Repo(".")
     except (NotDvcRepoError, SCMError) as error:
-        told = "run in a clone of the project (where it came as an archive: `git init` makes a repository of it)"
-        raise InputError(f"{str(error).partition(chr(10))[0]}; {told}") from None
+        message = "run in a clone of the project (where it came as an archive: `git init` makes a repository of it)"
+        raise InputError(f"{str(error).partition(chr(10))[0]}; {message}") from None
     with opened as repo:
         try:
             graph = repo.index.graph  # edges point from a stage to what it depends on
         except (ParseError, YAMLValidationError) as error:
-            told = " ".join(str(error).split())
-            raise InputError(f"{told}; correct the file, or bring it back (`git checkout`)") from None
+            message = " ".join(str(error).split())
+            raise InputError(f"{message}; correct the file, or bring it back (`git checkout`)") from None
         order = list(networkx.lexicographical_topological_sort(graph.reverse(), key=lambda stage: stage.addressing))
         return [
             Stage(stage.name, bool((stage.meta or {}).get("gpu")), (stage.meta or {}).get("timeout_hours"))
@@ -147,11 +147,11 @@ def tool_environment() -> dict[str, str]:
 def failure(what: str, status: int, tail: list[str]) -> StageFailed:
     """Return the error that an exit status means."""
     words = " | ".join(_PREFIX.sub("", line) for line in tail[-_TAIL:])
-    told = f"{what} ended with status {status}; its last words: {words}"
+    message = f"{what} ended with status {status}; its last words: {words}"
     if status == EXIT_BAD_INPUT:
-        return BadInput(told, status)
+        return BadInput(message, status)
     killed = status < 0 or status > 128
-    return (StageInterrupted if status == EXIT_UNAVAILABLE or killed else StageFailed)(told, status)
+    return (StageInterrupted if status == EXIT_UNAVAILABLE or killed else StageFailed)(message, status)
 
 
 def _reproduce(stage: Stage, force: bool, parent_run: str | None) -> None:
@@ -181,7 +181,7 @@ def _reproduce(stage: Stage, force: bool, parent_run: str | None) -> None:
     progress.finish()
 
 
-def can_help(_task: object, _run: object, state: State) -> bool:
+def is_retryable(_task: object, _run: object, state: State) -> bool:
     """Return whether another try can help: where a GPU or a server was away, or a command was killed."""
     error = state.result(raise_on_failure=False)
     if isinstance(error, (StageFailed, InputError)):
@@ -189,14 +189,14 @@ def can_help(_task: object, _run: object, state: State) -> bool:
     return isinstance(error, Unavailable) or isinstance(outside_cause(error), Unavailable)
 
 
-PATIENT: dict[str, Any] = {
+RETRIES: dict[str, Any] = {
     "retries": 2,
     "retry_delay_seconds": exponential_backoff(backoff_factor=10),
-    "retry_condition_fn": can_help,
+    "retry_condition_fn": is_retryable,
 }
 
 
-@task(task_run_name="{stage.name}", **PATIENT)
+@task(task_run_name="{stage.name}", **RETRIES)
 def run_stage(stage: Stage, force: bool, parent_run: str | None) -> None:
     """Bring one stage up to date; GPU stages wait for the server's limit `gpu`.
 

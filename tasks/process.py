@@ -24,17 +24,17 @@ def end_session(leader: int, grace_seconds: float = GRACE_SECONDS) -> None:
     while it looks, by a process that ends before the look comes to it: the session has ended after two that found none.
     """
     deadline = time.monotonic() + grace_seconds
-    told: set[psutil.Process] = set()
+    signalled: set[psutil.Process] = set()
     empty = 0
     while empty < 2:
-        members = _members(leader) | {process for process in told if _runs(process)}
+        members = _members(leader) | {process for process in signalled if _runs(process)}
         empty = 0 if members else empty + 1
         late = time.monotonic() > deadline
-        if late or told.isdisjoint(members):
+        if late or signalled.isdisjoint(members):
             for process in members:
                 with suppress(psutil.NoSuchProcess):  # it ended by itself
                     process.kill() if late else process.terminate()
-            told |= members
+            signalled |= members
         time.sleep(_POLL_SECONDS)
 
 

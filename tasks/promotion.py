@@ -11,12 +11,12 @@ from convrec.errors import outside_cause
 from convrec.paths import Paths
 from tasks.artifacts import show_link, show_table
 from tasks.command import ask_convrec
-from tasks.dvc_stage import PATIENT
+from tasks.dvc_stage import RETRIES
 
 _TIMEOUT_HOURS = 12.0
 
 
-@task(task_run_name="register", **PATIENT)
+@task(task_run_name="register", **RETRIES)
 def register_checkpoint(parent_run: str | None) -> str:
     """Register the present checkpoint as the challenger, once; return its version.
 
@@ -33,7 +33,7 @@ def register_checkpoint(parent_run: str | None) -> str:
         raise
 
 
-@task(task_run_name="evaluate champion and challenger", **PATIENT)
+@task(task_run_name="evaluate champion and challenger", **RETRIES)
 def evaluate_versions() -> dict[str, dict[str, Any]]:
     """Return what `convrec evaluate` finds out about the champion and what may replace it, by name.
 
@@ -47,7 +47,7 @@ def evaluate_versions() -> dict[str, dict[str, Any]]:
     return dict(zip(versions, results, strict=True))
 
 
-@task(task_run_name="decide on {version}", **PATIENT)
+@task(task_run_name="decide on {version}", **RETRIES)
 def decide_promotion(version: str | None, again: bool = False, approved_by: str | None = None) -> dict[str, Any]:
     """Carry out what promotion.yaml says of a version, and show it gate by gate.
 
@@ -81,7 +81,7 @@ def _show(found: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@task(task_run_name="refuse {version}", **PATIENT)
+@task(task_run_name="refuse {version}", **RETRIES)
 def reject_version(version: str, by: str, reason: str) -> str:
     """Write down a person's refusal; return the decision in one line."""
     from convrec.registry.promote import reject
@@ -95,7 +95,7 @@ def roll_back(to: str | None, by: str | None, reason: str) -> str:
     from convrec.registry.promote import rollback
 
     move = rollback(Paths(), to, by=by, reason=reason)
-    told = f"Version {move.to_version} is the champion again; version {move.from_version} was rolled back"
-    show_table("rollback", f"{told} by {move.by}. {move.reason}\n", "A move of the champion")
-    get_run_logger().info("%s", told)
-    return told
+    message = f"Version {move.to_version} is the champion again; version {move.from_version} was rolled back"
+    show_table("rollback", f"{message} by {move.by}. {move.reason}\n", "A move of the champion")
+    get_run_logger().info("%s", message)
+    return message

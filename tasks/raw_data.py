@@ -13,7 +13,7 @@ from prefect.logging import get_run_logger
 from convrec.config.profiles import change_params
 from convrec.errors import EXIT_BAD_INPUT, EXIT_UNAVAILABLE, InputError, Unavailable, outside_cause
 from tasks.artifacts import SHOWN
-from tasks.dvc_stage import PATIENT, BadInput, StageFailed, StageInterrupted
+from tasks.dvc_stage import RETRIES, BadInput, StageFailed, StageInterrupted
 
 
 def _dvc(*arguments: str) -> None:
@@ -25,9 +25,9 @@ def _dvc(*arguments: str) -> None:
     command = [sys.executable, "-m", "dvc", "--wait-for-lock", *arguments]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
-        told = f"dvc {' '.join(arguments)} failed: {' '.join((result.stderr or result.stdout).split())[-600:]}"
-        is_away = isinstance(outside_cause(RuntimeError(told)), Unavailable)
-        raise StageInterrupted(told, EXIT_UNAVAILABLE) if is_away else BadInput(told, EXIT_BAD_INPUT)
+        message = f"dvc {' '.join(arguments)} failed: {' '.join((result.stderr or result.stdout).split())[-600:]}"
+        is_away = isinstance(outside_cause(RuntimeError(message)), Unavailable)
+        raise StageInterrupted(message, EXIT_UNAVAILABLE) if is_away else BadInput(message, EXIT_BAD_INPUT)
 
 
 def _tracked() -> tuple[list[str], list[str]]:
@@ -44,7 +44,7 @@ def _has_remote() -> bool:
         return bool(repo.config["core"].get("remote"))
 
 
-@task(task_run_name="update imported data", **PATIENT)
+@task(task_run_name="update imported data", **RETRIES)
 def update_imports() -> None:
     """Look for new data at the source of what was imported (`dvc import`, `dvc import-url`).
 
@@ -59,7 +59,7 @@ def update_imports() -> None:
         _dvc("update", name)
 
 
-@task(task_run_name="pull raw data", **PATIENT)
+@task(task_run_name="pull raw data", **RETRIES)
 def pull_raw_data() -> None:
     """Bring the raw data that .dvc files name to the workspace, from the cache or the default remote.
 

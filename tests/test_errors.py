@@ -60,12 +60,12 @@ def test_a_place_that_cannot_be_used_is_told_in_one_line(tmp_path, monkeypatch, 
     Path("file").write_text("")
     with pytest.raises(SystemExit, match="2"):
         main(["data", "sample", "file/folder"])
-    told = "file/folder: Not a directory; name another place, or change what is there or who may use it"
-    assert capsys.readouterr().err == f"convrec data: {told}\n"
+    message = "file/folder: Not a directory; name another place, or change what is there or who may use it"
+    assert capsys.readouterr().err == f"convrec data: {message}\n"
 
 
 @pytest.mark.parametrize(
-    ("command", "told"),
+    ("command", "message"),
     [
         (["registry", "list"], "convrec registry: MLFLOW_TRACKING_URI is no URI (Invalid IPv6 URL); name an http"),
         (["promote", "--version", "9" * 5000], f"convrec promote: --version {'9' * 40}: give the number of a version"),
@@ -80,13 +80,13 @@ def test_a_place_that_cannot_be_used_is_told_in_one_line(tmp_path, monkeypatch, 
         (["nosuch"], "convrec: 'nosuch' is not known; give one of"),
     ],
 )
-def test_a_mistake_is_told_in_one_line(tmp_path, monkeypatch, capsys, command, told):
+def test_a_mistake_is_told_in_one_line(tmp_path, monkeypatch, capsys, command, message):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://user:secret@[::1")
     with pytest.raises(SystemExit, match="2"):
         main(command)
     shown = capsys.readouterr().err
-    assert told in shown and shown.count("\n") == 1 and "secret" not in shown
+    assert message in shown and shown.count("\n") == 1 and "secret" not in shown
 
 
 def test_an_embedder_without_a_name_is_told():

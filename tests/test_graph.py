@@ -83,8 +83,10 @@ def test_a_stage_whose_inputs_are_not_made_says_what_makes_them(tmp_path, monkey
     monkeypatch.chdir(make_project(tmp_path / "project"))
     with pytest.raises(SystemExit) as ended:
         main([stage])
-    told = f"convrec {stage}: {missing}: not made yet; run `dvc repro {stage}`, which first makes what the stage reads"
-    assert ended.value.code == 2 and capsys.readouterr().err == f"{told}\n"
+    message = (
+        f"convrec {stage}: {missing}: not made yet; run `dvc repro {stage}`, which first makes what the stage reads"
+    )
+    assert ended.value.code == 2 and capsys.readouterr().err == f"{message}\n"
     assert not Path("mlruns").exists()
 
 
@@ -109,5 +111,5 @@ def test_convrec_alone_says_where_to_begin(capsys):
 def test_a_mistyped_command_is_answered_with_the_nearest(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["recomend"])
-    told = "convrec: 'recomend' is not known; did you mean 'recommend'; `convrec --help` shows what can be given\n"
-    assert ended.value.code == 2 and capsys.readouterr().err == told
+    message = "convrec: 'recomend' is not known; did you mean 'recommend'; `convrec --help` shows what can be given\n"
+    assert ended.value.code == 2 and capsys.readouterr().err == message

@@ -88,5 +88,9 @@ def test_a_flow_ends_in_one_line_while_it_is_imported():
 def test_an_argument_that_is_no_text_is_told(argument, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["data", "diff", argument])
-    told = capsys.readouterr().err
-    assert told.startswith("convrec: argument 3, ") and told.endswith("write it in UTF-8\n") and told.count("\n") == 1
+    output = capsys.readouterr().err
+    assert (
+        output.startswith("convrec: argument 3, ")
+        and output.endswith("write it in UTF-8\n")
+        and output.count("\n") == 1
+    )

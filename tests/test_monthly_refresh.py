@@ -77,30 +77,30 @@ def _months(project: Path) -> set[str]:
 def test_two_months_and_back(project):
     first_data, first_run, second_data, second_run, difference, back, forward = BLOCKS
     _run(first_data, project)
-    told = _run(first_run, project)
-    assert "there was no champion" in told and "nothing to compare the data with" in told
+    output = _run(first_run, project)
+    assert "there was no champion" in output and "nothing to compare the data with" in output
     assert _months(project) == {"2022-11"}
     november = _state(project)
 
     _run(second_data, project)
     set_params(project, TRAINED)
-    told = _run(second_run, project)
+    output = _run(second_run, project)
     num_rows = len(pd.read_parquet(project / "data" / "processed" / "test.parquet"))
     better = rf"Decision: version 2 was promoted: better than version 1 on the same {num_rows} test rows: ndcg \+0\.\d+"
-    assert re.search(better, told)
-    assert "Catalog: 480 -> 480 items: 1 added, 1 removed, 1 renamed, 2 changed" in told
+    assert re.search(better, output)
+    assert "Catalog: 480 -> 480 items: 1 added, 1 removed, 1 renamed, 2 changed" in output
     assert _months(project) == {"2022-12"}
     december = _state(project)
-    run_id = re.search(r"^Run: (\w+)$", told, re.M).group(1)
+    run_id = re.search(r"^Run: (\w+)$", output, re.M).group(1)
     mlflow.set_tracking_uri(f"sqlite:///{project}/mlruns/mlflow.db")
     client = mlflow.MlflowClient()
     assert str(client.get_model_version_by_alias(MODEL_NAME, CHAMPION).version) == "2"
     assert {a.path for a in client.list_artifacts(run_id, "changes")} == {"changes/diff.txt", "changes/diff.json"}
     assert client.get_run(run_id).data.tags["dvc.data/raw/world"].endswith(".dir")
 
-    told = _run(difference, project)
+    output = _run(difference, project)
     for words in ("november -> december", "Living (2022)", "M3GAN (2022)", "Seven (1995) -> Se7en (1995)", "genres"):
-        assert words in told
+        assert words in output
     changes = json.loads((project / "diff.json").read_text())
     assert changes["conversations"]["moved"], "November's rows, from test to validation"
 

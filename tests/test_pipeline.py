@@ -362,8 +362,8 @@ def test_a_comparison_is_made_once(scratch, client):
 def test_preferences_are_compared_under_the_constraint(scratch):
     set_params(scratch, {"rank_grpo": {"constrained": True, "preferences": {"rounds": 1}}})
     command = ["compare", "--algorithms", "grpo,dpo,sdpo,sprec", "--seeds", "1", "--steps", "2"]
-    told = run_in(scratch, sys.executable, "-m", "convrec.cli", *command).stdout
-    assert "Validation NDCG@6, constrained lists" in told
+    output = run_in(scratch, sys.executable, "-m", "convrec.cli", *command).stdout
+    assert "Validation NDCG@6, constrained lists" in output
     result = json.loads((scratch / "comparison" / "compare.json").read_text())
     assert set(result["algorithms"]) == {"sft", "grpo", "dpo", "sdpo", "sprec"} and result["constrained"]
     curves = pd.read_csv(scratch / "comparison" / "curves.csv")

@@ -126,5 +126,5 @@ def test_what_cannot_be_is_told(origin, tmp_path):
     result = run_in(tmp_path, *command, check=False)
     assert result.returncode == 2 and "set CONVREC_WORKSPACES; and --repository, or set CONVREC_REPO" in result.stderr
     options = ["--folder", "all", "--repository", str(origin)]
-    told = subprocess.run([*command, *options], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert told.stdout == f"{tmp_path}/all/train\n"
+    output = subprocess.run([*command, *options], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert output.stdout == f"{tmp_path}/all/train\n"

@@ -165,11 +165,11 @@ def main(arguments: list[str] | None = None) -> None:
     except Exception as error:
         if any(isinstance(cause, KeyboardInterrupt) for cause in causes(error)):  # a library made another error of it
             _interrupted(name)
-        told = error if exit_status(error) else outside_cause(error)
-        if told is None:
+        reported = error if exit_status(error) else outside_cause(error)
+        if reported is None:
             raise
-        print(f"{name}: {told}", file=sys.stderr)
-        sys.exit(exit_status(told))
+        print(f"{name}: {reported}", file=sys.stderr)
+        sys.exit(exit_status(reported))
     if status is not None:
         sys.exit(status)
 

@@ -77,7 +77,7 @@ def _git(*arguments: str, cwd: Path | None = None) -> str:
     done = subprocess.run(["git", *arguments], cwd=cwd, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         words = " ".join(done.stderr.split())[-400:]
-        kind = InputError if any(told in words for told in _ABSENT) else Unavailable
+        kind = InputError if any(absent in words for absent in _ABSENT) else Unavailable
         raise kind(f"git {arguments[0]} failed ({words}); see {REPOSITORY_VARIABLE} and {BRANCH_VARIABLE}")
     return done.stdout.strip()
 

@@ -92,9 +92,9 @@ def test_rows_get_the_canonical_columns_and_types():
 def test_a_rule_that_is_broken_names_the_column(column, value):
     with pytest.raises(InputError) as caught:
         conform(pd.DataFrame([ROW | {column: value}]))
-    told = str(caught.value)
-    assert told.startswith("conversations: ") and told.endswith("; see docs/data.md")
-    assert column in told, told
+    message = str(caught.value)
+    assert message.startswith("conversations: ") and message.endswith("; see docs/data.md")
+    assert column in message, message
 
 
 def test_half_a_character_names_the_column():

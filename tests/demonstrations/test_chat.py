@@ -84,7 +84,7 @@ def make_client(store, server, **changes):
     return ChatClient(store, **options | changes)
 
 
-def told(error):
+def chain_text(error):
     """Return all that an exception shows to a reader."""
     return "\n".join([str(error), repr(error), *traceback.format_exception(error)])
 
@@ -413,7 +413,7 @@ def test_the_key_is_redacted_wherever_the_endpoint_repeats_it(store, caplog):
         with pytest.raises(InputError, match=r"no such key: Bearer \[key\]") as caught:
             make_client(store, server, max_concurrency=1, max_retries=9).ask(PROMPTS, "judge")
         assert len(server.asked) == 4
-    assert KEY not in told(caught.value) and caught.value.__context__ is None
+    assert KEY not in chain_text(caught.value) and caught.value.__context__ is None
     assert "[key]" in caplog.text and KEY not in caplog.text
     reply = sent(completion(f"your key is {KEY}", reported()))
     with ChatServer([reply]) as server:
@@ -426,7 +426,7 @@ def test_half_a_key_is_not_told(store, caplog):
     padding = "x" * (chat.DETAIL_LENGTH - len(KEY) // 2)
     with ChatServer([error(401, message=padding + KEY)]) as server, pytest.raises(InputError) as caught:
         make_client(store, server).ask(PROMPTS[:1], "judge")
-    assert KEY[:4] not in told(caught.value) + caplog.text
+    assert KEY[:4] not in chain_text(caught.value) + caplog.text
 
 
 def test_a_word_as_key_is_left_in_answers(store, monkeypatch):
@@ -451,7 +451,7 @@ def test_a_key_that_no_header_can_hold_is_told(store, monkeypatch, key):
     monkeypatch.setattr(os, "environ", os.environ | {"OPENAI_API_KEY": key})
     with pytest.raises(InputError, match="OPENAI_API_KEY holds characters") as caught:
         make_client(store, SimpleNamespace(url="http://127.0.0.1:1"))
-    assert key not in told(caught.value)
+    assert key not in chain_text(caught.value)
 
 
 def test_blanks_around_the_key_are_left_out(store, monkeypatch):

@@ -146,9 +146,9 @@ def test_a_file_is_scored_as_the_library_scores_lists(tmp_path_factory, lines):
 def test_a_bad_row_is_an_error_that_says_where_and_what(tmp_path, capsys, row, message):
     with pytest.raises(SystemExit, match="2"):
         _score(tmp_path, [ROWS[0], row])
-    told = capsys.readouterr()
-    assert not told.out and "rows.jsonl: line 2: " in told.err
-    assert re.search(message, told.err)
+    output = capsys.readouterr()
+    assert not output.out and "rows.jsonl: line 2: " in output.err
+    assert re.search(message, output.err)
 
 
 def test_seen_titles_count_with_a_year_or_without(tmp_path, capsys):

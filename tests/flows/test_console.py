@@ -31,9 +31,9 @@ def show(clock):
     return emit
 
 
-@pytest.mark.parametrize(("seconds", "told"), [(9.6, "10s"), (59.7, "1m 00s"), (125, "2m 05s"), (7260, "2h 01m")])
-def test_durations(seconds, told):
-    assert duration(seconds) == told
+@pytest.mark.parametrize(("seconds", "output"), [(9.6, "10s"), (59.7, "1m 00s"), (125, "2m 05s"), (7260, "2h 01m")])
+def test_durations(seconds, output):
+    assert duration(seconds) == output
 
 
 def test_a_stage_that_ended_is_one_line_with_its_last_figures(show, clock):
@@ -42,8 +42,8 @@ def test_a_stage_that_ended_is_one_line_with_its_last_figures(show, clock):
     show("sft", "10:00:00 step 25/50  loss 3.1  0.1 s/step, 2 s left")
     show("sft", "10:00:02 step 50/50  loss 1.55  0.1 s/step, 0 s left")
     show("sft", "10:00:02 step 50/50    0.1 s/step, 0 s left")
-    told = show("sft", "Finished in state Completed()")
-    assert told.splitlines() == ["[1/2]  data                    0s", "[2/2]  sft                     9s  loss 1.55"]
+    output = show("sft", "Finished in state Completed()")
+    assert output.splitlines() == ["[1/2]  data                    0s", "[2/2]  sft                     9s  loss 1.55"]
 
 
 def test_what_is_no_stage_and_went_well_is_not_shown(show):
@@ -57,8 +57,8 @@ def test_a_line_that_is_to_be_shown_is_shown(show):
 
 def test_a_stage_that_failed_has_no_line_of_success_and_its_error_is_shown(show):
     show("data", "10:00:00 reading")
-    told = show("data", "Finished in state Failed('no file')", logging.ERROR)
-    assert told == "data: Finished in state Failed('no file')\n"
+    output = show("data", "Finished in state Failed('no file')", logging.ERROR)
+    assert output == "data: Finished in state Failed('no file')\n"
 
 
 def test_a_stage_that_is_up_to_date_is_said_so(show):
@@ -68,8 +68,8 @@ def test_a_stage_that_is_up_to_date_is_said_so(show):
 def test_a_long_stage_says_how_far_it_is_once_a_minute(show, clock):
     for second in range(0, 150, 10):
         clock[0] = second
-        told = show("sft", f"10:00:00 step {second}/150  loss 2.0  1.0 s/step, {150 - second} s left")
-    assert told.splitlines() == [
+        output = show("sft", f"10:00:00 step {second}/150  loss 2.0  1.0 s/step, {150 - second} s left")
+    assert output.splitlines() == [
         "[2/2]  sft                 1m 00s  step 60/150  loss 2.0, 90 s left",
         "[2/2]  sft                 2m 00s  step 120/150  loss 2.0, 30 s left",
     ]

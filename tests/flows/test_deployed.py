@@ -93,7 +93,7 @@ def test_runs_are_scheduled_cancelled_killed_and_lose_nothing(deployed, monkeypa
     assert deployed.ended(first, 60)["state_type"] == "CANCELLED"
     wait_for(lambda: not deployed.stages(), 30, "the end of what the cancelled run had started")
     stopped = _checkpoints(workspace, "sft")[-1]
-    assert 7 <= stopped < SFT_STEPS, "at the step that it was told in"
+    assert 7 <= stopped < SFT_STEPS, "at the step in which the signal came"
     assert deployed.ended(second, 10)["state_type"] == "CANCELLED", "no second run of a deployment beside the first"
 
     # The next run goes on from there. Its tracking server dies, then its worker, both in the middle of Rank-GRPO.
@@ -113,9 +113,9 @@ def test_runs_are_scheduled_cancelled_killed_and_lose_nothing(deployed, monkeypa
     deployed.api(f"flow_runs/{third}/set_state", state={"type": "CRASHED", "name": "Crashed"}, force=True)
     last = deployed.start("train", "weekly")
     assert deployed.ended(last, 600)["state_type"] == "COMPLETED", deployed.log(last)[-3000:]
-    told = deployed.log(last)
-    assert f"resuming at step {crashed_at} of {RL_STEPS}" in told and "Finished in state Completed" in told
-    assert "stage sft is up to date" in told
+    output = deployed.log(last)
+    assert f"resuming at step {crashed_at} of {RL_STEPS}" in output and "Finished in state Completed" in output
+    assert "stage sft is up to date" in output
 
     # All of it is in PostgreSQL and the object store: the curves whole, the model registered and promoted.
     for name, value in deployed.stack.environment().items():

@@ -13,7 +13,7 @@ from convrec.errors import InputError, Unavailable
 from convrec.tracking import connect
 from convrec.workspaces import lock_folder
 from flows.evaluate import evaluate
-from flows.pipeline import ended_well, refuse_early
+from flows.pipeline import refuse_early, run_or_exit
 from flows.promote import promote
 from flows.refresh import refresh
 from tests.project import make_project
@@ -68,25 +68,25 @@ def refused(project, monkeypatch, capsys):
     ],
 )
 def test_bad_input_is_told_in_one_line_before_a_run_begins(refused, words, message):
-    status, told = refused(*words)
-    assert status == 2 and told.startswith(message) and told.count("\n") == 1
+    status, output = refused(*words)
+    assert status == 2 and output.startswith(message) and output.count("\n") == 1
 
 
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
 @pytest.mark.parametrize("flow", ["train", "refresh"])
 def test_a_folder_in_which_another_run_works_is_told_before_a_run_begins(refused, flow):
     with lock_folder():
-        status, told = refused(flow)
-    assert status == 75 and told.startswith("another run works in this folder (process ") and told.count("\n") == 1
+        status, output = refused(flow)
+    assert status == 75 and output.startswith("another run works in this folder (process ") and output.count("\n") == 1
 
 
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
 def test_a_tracking_server_that_is_away_is_told_before_a_run_begins(refused, monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    status, told = refused("train", "--stages", "data")
-    assert status == 75 and told.startswith("MLFLOW_TRACKING_URI = 'http://127.0.0.1:9' cannot be reached (")
-    assert told.count("\n") == 1
+    status, output = refused("train", "--stages", "data")
+    assert status == 75 and output.startswith("MLFLOW_TRACKING_URI = 'http://127.0.0.1:9' cannot be reached (")
+    assert output.count("\n") == 1
 
 
 def test_another_dvc_process_is_told_without_a_traceback(project, capsys):
@@ -94,9 +94,9 @@ def test_another_dvc_process_is_told_without_a_traceback(project, capsys):
         raise LockError("'models/sft' is busy, it is being blocked by:\n  (PID 7): dvc repro\n")
 
     with pytest.raises(SystemExit, match="75"):
-        ended_well("train", lambda: None, check)
-    told = capsys.readouterr().err
-    assert "models/sft" in told and "(PID 7): dvc repro" in told and told.count("\n") == 1
+        run_or_exit("train", lambda: None, check)
+    output = capsys.readouterr().err
+    assert "models/sft" in output and "(PID 7): dvc repro" in output and output.count("\n") == 1
 
 
 def test_an_archive_of_the_project_is_told_what_it_lacks(refused, tmp_path, monkeypatch):
@@ -104,8 +104,8 @@ def test_an_archive_of_the_project_is_told_what_it_lacks(refused, tmp_path, monk
     monkeypatch.chdir(project)
     for name in (".git", ".dvc"):
         shutil.rmtree(project / name)
-        status, told = refused("train")
-        assert status == 2 and "; run in a clone of the project (" in told and told.count("\n") == 1
+        status, output = refused("train")
+        assert status == 2 and "; run in a clone of the project (" in output and output.count("\n") == 1
 
 
 @pytest.mark.parametrize(("flow", "given"), [(evaluate, ()), (promote, ()), (refresh, ("2022-13",))])

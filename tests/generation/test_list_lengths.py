@@ -20,8 +20,8 @@ def test_lengths_are_those_of_whole_lists_with_their_end():
     assert list_lengths(dated, embedded(), 100).max() == 2 * len(dated) + 1
 
 
-@pytest.mark.parametrize(("length", "told"), [(11, False), (9, True)])
-def test_lists_that_would_be_cut_are_told(length, told, caplog):
+@pytest.mark.parametrize(("length", "warned"), [(11, False), (9, True)])
+def test_lists_that_would_be_cut_are_told(length, warned, caplog):
     dated = Catalog([item for item in CATALOG.items if item.year is not None])
     with caplog.at_level(logging.WARNING):
         warn_if_cut("evaluate.max_completion_length", length, dated, embedded(), 5)
@@ -29,7 +29,7 @@ def test_lists_that_would_be_cut_are_told(length, told, caplog):
         "evaluate.max_completion_length = 9: 100.0 % of random lists of 5 catalog items take more tokens (up to 11), "
         "and would be cut; set it to 32 or more"
     )
-    assert [record.getMessage() for record in caplog.records] == [message] * told
+    assert [record.getMessage() for record in caplog.records] == [message] * warned
 
 
 def test_constrained_lists_that_cannot_be_whole_are_refused():

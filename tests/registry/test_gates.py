@@ -198,7 +198,7 @@ def test_promoted_means_that_every_gate_holds(low, p, share, coverage, seconds, 
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"gain": {}}, "gain: unknown field"),
         ({"gains": {}}, "gains = {}: "),
@@ -216,10 +216,10 @@ def test_promoted_means_that_every_gate_holds(low, p, share, coverage, seconds, 
         ({"approval": True}, "approval = True: "),
     ],
 )
-def test_mistakes_in_a_policy_name_field_and_remedy(change, told):
+def test_mistakes_in_a_policy_name_field_and_remedy(change, message):
     with pytest.raises(InputError) as error:
         _policy(**change)
-    assert str(error.value).startswith("promotion.yaml: ") and told in str(error.value)
+    assert str(error.value).startswith("promotion.yaml: ") and message in str(error.value)
 
 
 def test_the_documented_policy_is_the_shipped_one():

@@ -79,8 +79,8 @@ def test_rollback_twice_and_no_further(client):
     move = roll_back(client, "lead", "slow answers")
     assert (move.kind, move.from_version, move.to_version) == ("rollback", "3", "2")
     assert _aliases(client) == {"champion": "2", "previous": "1"}
-    told = json.loads(client.get_model_version(MODEL_NAME, "3").tags["rolled_back"])
-    assert (told["by"], told["reason"], told["to"]) == ("lead", "slow answers", "2")
+    tag = json.loads(client.get_model_version(MODEL_NAME, "3").tags["rolled_back"])
+    assert (tag["by"], tag["reason"], tag["to"]) == ("lead", "slow answers", "2")
     roll_back(client, "lead", "")
     assert _aliases(client) == {"champion": "1"}
     with pytest.raises(InputError, match="version 1 is the first champion"):
@@ -233,7 +233,7 @@ def test_of_threads_at_once_one_promotes(client):
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(won) == 1 and len(lost) == 2 and all(won[0] in told for told in lost)
+    assert len(won) == 1 and len(lost) == 2 and all(won[0] in message for message in lost)
     assert _aliases(client) == {"champion": won[0], "previous": "1"} and len(moves_of(client)) == 2
 
 
@@ -264,8 +264,8 @@ def test_of_two_processes_at_once_one_promotes(client):
     for process in both:
         process.stdin.write("go\n")
         process.stdin.flush()
-    told = sorted(process.communicate(timeout=60)[0].split()[0] for process in both)
-    assert told == ["lost", "won"]
+    output = sorted(process.communicate(timeout=60)[0].split()[0] for process in both)
+    assert output == ["lost", "won"]
     assert len(moves_of(client)) == 2 and _aliases(client)["previous"] == "1"
 
 
@@ -425,5 +425,5 @@ def test_an_empty_registry_is_told_as_such(client, capsys):
     for words in (["prune", "--keep", "1"], ["prune", "--keep", "1", "--yes"], ["list"]):
         with pytest.raises(SystemExit) as ended:
             main(["registry", *words])
-        told = capsys.readouterr().out
-        assert ended.value.code == 0 and told.startswith("No version is registered") and told.count("\n") == 1
+        output = capsys.readouterr().out
+        assert ended.value.code == 0 and output.startswith("No version is registered") and output.count("\n") == 1

@@ -423,7 +423,7 @@ def _main(*arguments: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["promote", "--version", "9"], "models:/convrec-recommender/9: not in the registry"),
         (["promote", "--version", "latest"], "--version latest: give the number of a version"),
@@ -436,8 +436,8 @@ def _main(*arguments: str) -> int:
         (["registry", "register"], "models/rank_grpo/config.json: not made yet"),
     ],
 )
-def test_mistakes_are_told(client, capsys, arguments, told):
-    assert _main(*arguments) == 2 and told in capsys.readouterr().err
+def test_mistakes_are_told(client, capsys, arguments, message):
+    assert _main(*arguments) == 2 and message in capsys.readouterr().err
 
 
 def test_without_policy_or_data_nothing_is_compared(client, ranks, capsys):

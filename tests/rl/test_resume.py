@@ -89,7 +89,7 @@ def test_a_training_told_to_end_stops_at_a_checkpoint_and_goes_on_from_there(und
             process.terminate()
     assert process.wait() != 0
     stopped = int(last_checkpoint(tmp_path).name.removeprefix("checkpoint-"))
-    assert 4 <= stopped < STEPS and stopped % 2 == 0, "with the last step of the rollout it was told in"
+    assert 4 <= stopped < STEPS and stopped % 2 == 0, "with the last step of the rollout in which the signal came"
     first, result = _finish(tiny_model, tmp_path, processes)
     assert first == f"step {stopped + 1}", "all processes stopped alike"
     assert result == expected

@@ -51,5 +51,5 @@ def test_what_is_accepted_is_passed_on(tmp_path, content, options):
     (tmp_path / "accepted").write_text(content)
     program = re.search(r"\$\((sed .*)\)", _command(f"ACCEPTED={tmp_path / 'accepted'}"))
     assert program is not None
-    told = subprocess.run(["bash", "-c", program[1]], capture_output=True, text=True, check=True).stdout
-    assert " ".join(told.split()) == options
+    output = subprocess.run(["bash", "-c", program[1]], capture_output=True, text=True, check=True).stdout
+    assert " ".join(output.split()) == options

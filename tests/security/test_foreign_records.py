@@ -104,8 +104,8 @@ def test_records_that_do_more_than_name_data_are_refused(name, content, words):
 
 @pytest.mark.parametrize("name", ["params.yaml", "data/evil.dvc", "dvc.lock"])
 def test_aliases_that_stand_for_more_than_a_computer_holds_are_refused(history, name):  # noqa: F811
-    told = _refused(_forge({**_recorded(history.first), name: BOMB.encode()}), force=True)
-    assert f"its {name}, which is no plain YAML mapping: not usable as YAML (more than 100,000 values" in told
+    output = _refused(_forge({**_recorded(history.first), name: BOMB.encode()}), force=True)
+    assert f"its {name}, which is no plain YAML mapping: not usable as YAML (more than 100,000 values" in output
 
 
 def test_such_aliases_in_a_local_file_are_refused_too(history):  # noqa: F811
@@ -205,8 +205,8 @@ def test_a_command_is_not_made_of_a_recorded_commit(history):  # noqa: F811
     run_id = _forge(_recorded(history.first))
     for key, value in {tracking.COMMIT_TAG: "x; touch owned", "mlflow.runName": "red\x1b[31m"}.items():
         MlflowClient().set_tag(run_id, key, value)
-    told = restore(run_id, force=True)
-    assert "touch owned" not in told and "\x1b" not in told and _is_first()
+    output = restore(run_id, force=True)
+    assert "touch owned" not in output and "\x1b" not in output and _is_first()
 
 
 def test_what_a_commit_holds_is_restored_as_it_is(history):  # noqa: F811

@@ -40,7 +40,7 @@ def client(model) -> TestClient:
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         (b'{"inputs": null}', "inputs: None is no conversation; give a text, a list of messages, or a list of those"),
         (b'{"inputs": 5}', "inputs: 5 is no conversation"),
@@ -61,9 +61,9 @@ def client(model) -> TestClient:
         (b'{"messages": [{"role": "user", "content": "x"}], "k": 3}', "params: 'k' not known; give n, deny, allow"),
     ],
 )  # fmt: skip
-def test_what_is_no_question_is_told_in_one_message(client, body, told):
+def test_what_is_no_question_is_told_in_one_message(client, body, message):
     reply = client.post("/invocations", content=body, headers={"Content-Type": "application/json"})
-    assert reply.status_code == 400 and told in reply.json()["message"]
+    assert reply.status_code == 400 and message in reply.json()["message"]
     assert "stack_trace" not in reply.json() and "/" not in reply.json()["message"]
 
 

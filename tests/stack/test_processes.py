@@ -49,19 +49,19 @@ def test_a_fixed_port_is_kept_or_refused(taken):
 
 
 @pytest.mark.parametrize(
-    ("ports", "told"),
+    ("ports", "message"),
     [
         (["mlfow=5001"], "port of 'mlfow': there is no such server; name one of postgres, s3, mlflow, prefect"),
         (["mlflow=5001", "prefect=5001"], "port 5001 is given to mlflow and to another server"),
         (["mlflow=5001", "mlflow=5002"], "mlflow is given twice"),
     ],
 )
-def test_ports_that_cannot_be_are_told_before_anything_starts(tmp_path, monkeypatch, capsys, ports, told):
+def test_ports_that_cannot_be_are_told_before_anything_starts(tmp_path, monkeypatch, capsys, ports, message):
     words = [word for port in ports for word in ("--port", port)]
     monkeypatch.setattr(sys, "argv", ["stack", "--folder", str(tmp_path / "stack"), "up", *words])
     with pytest.raises(SystemExit) as ended:
         main()
-    assert ended.value.code == 1 and told in capsys.readouterr().err
+    assert ended.value.code == 1 and message in capsys.readouterr().err
     assert not (tmp_path / "stack").exists()
 
 
@@ -74,8 +74,8 @@ def test_what_is_printed_at_the_end_is_of_the_folder_that_was_started(tmp_path, 
     ):
         monkeypatch.setattr(sys, "argv", ["stack", *options, "up"])
         main()
-        told = capsys.readouterr().out
-        assert f"set -a; . {env}; set +a\n" in told and told.endswith(f"Stop it with: {down}\n")
+        output = capsys.readouterr().out
+        assert f"set -a; . {env}; set +a\n" in output and output.endswith(f"Stop it with: {down}\n")
 
 
 def test_ports_that_were_any_stay_what_they_became(tmp_path):
@@ -111,8 +111,8 @@ def test_the_environment_file_is_read_by_a_shell(tmp_path):
     settings = Settings.load(tmp_path)
     settings.save()
     command = f"set -a; . {tmp_path}/env; {sys.executable} -c 'import json, os; print(json.dumps(dict(os.environ)))'"
-    told = json.loads(subprocess.check_output(["sh", "-c", command], text=True))
-    assert {name: told[name] for name in settings.clients()} == settings.clients()
+    output = json.loads(subprocess.check_output(["sh", "-c", command], text=True))
+    assert {name: output[name] for name in settings.clients()} == settings.clients()
 
 
 def test_a_process_is_known_again_and_stopped(tmp_path):
@@ -189,11 +189,13 @@ def test_a_step_that_fails_is_told_with_what_to_do(tmp_path, monkeypatch, error)
     monkeypatch.setitem(provision.STEPS, "bucket", fail)
     stack = Stack(tmp_path, ROOMY)
     try:
-        with pytest.raises(StackError, match="s3 runs, but .* bucket failed: .*401 Client Error.*servers.json") as told:
+        with pytest.raises(
+            StackError, match="s3 runs, but .* bucket failed: .*401 Client Error.*servers.json"
+        ) as caught:
             stack.up(["s3"])
     finally:
         stack.down()
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(caught.value)
 
 
 def test_an_apt_that_fails_is_told_with_what_to_do(tmp_path, monkeypatch):
@@ -276,22 +278,22 @@ def run_command(*arguments: str) -> subprocess.CompletedProcess:
 
 
 def test_the_command_says_what_does_not_run(tmp_path):
-    told = run_command("--folder", str(tmp_path / "none"), "status")
-    assert told.returncode == 1
-    assert [line.split() for line in told.stdout.splitlines()] == [[name, "stopped"] for name in SERVICES]
+    output = run_command("--folder", str(tmp_path / "none"), "status")
+    assert output.returncode == 1
+    assert [line.split() for line in output.stdout.splitlines()] == [[name, "stopped"] for name in SERVICES]
     assert run_command("--folder", str(tmp_path / "none"), "down").returncode == 0
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_command_refuses_what_it_cannot_do_in_one_line(tmp_path, taken):
-    told = run_command("--folder", str(tmp_path), "up", "--port", f"mlflow={taken}")
-    assert (told.returncode, told.stdout) == (1, "")
-    assert told.stderr == f"stack: port {taken} for mlflow is taken: stop what listens there, or name another\n"
+    output = run_command("--folder", str(tmp_path), "up", "--port", f"mlflow={taken}")
+    assert (output.returncode, output.stdout) == (1, "")
+    assert output.stderr == f"stack: port {taken} for mlflow is taken: stop what listens there, or name another\n"
     for wrong in ("5001", "mlflow=99999", "mlflow=-1"):
         refused = run_command("--folder", str(tmp_path), "up", "--port", wrong).stderr
         assert f"{wrong!r} is not of the form mlflow=5001, with a port from 0 to 65535" in refused
-    told = run_command("--folder", f"{__file__}/stack", "up")
-    assert told.stderr == f"stack: {__file__}/stack cannot be used (Not a directory): name another with --folder\n"
+    output = run_command("--folder", f"{__file__}/stack", "up")
+    assert output.stderr == f"stack: {__file__}/stack cannot be used (Not a directory): name another with --folder\n"
 
 
 def test_an_unknown_service_is_named(tmp_path):

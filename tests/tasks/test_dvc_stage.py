@@ -10,9 +10,9 @@ from tasks.dvc_stage import (
     BadInput,
     StageFailed,
     StageInterrupted,
-    can_help,
     choose_stages,
     failure,
+    is_retryable,
     run_stage,
     stages,
 )
@@ -34,20 +34,20 @@ from tests.project import make_project, set_params
 def test_only_what_another_try_may_cure_is_tried_again(status, kind):
     error = failure("stage sft", status, ["one", "two"])
     assert type(error) is kind and "stage sft ended with status" in str(error) and "one | two" in str(error)
-    assert can_help(None, None, Failed(data=error)) == (kind is StageInterrupted)
+    assert is_retryable(None, None, Failed(data=error)) == (kind is StageInterrupted)
 
 
 def test_a_command_is_named_once_in_its_last_words():
     lines = ["10:00:00 step 3/80", "convrec promote: no version is the challenger"]
-    told = "convrec promote ended with status 2; its last words: 10:00:00 step 3/80 | no version is the challenger"
-    assert str(failure("convrec promote", 2, lines)) == told
+    message = "convrec promote ended with status 2; its last words: 10:00:00 step 3/80 | no version is the challenger"
+    assert str(failure("convrec promote", 2, lines)) == message
 
 
 def test_an_error_of_the_flow_itself_is_not_tried_again():
-    assert not can_help(None, None, Failed(data=ValueError("no")))
-    assert not can_help(None, None, Failed(data=InputError("Connection refused")))
-    assert can_help(None, None, Failed(data=Unavailable("away")))
-    assert can_help(None, None, Failed(data=OSError("HTTPConnectionPool: Max retries exceeded with url: /api")))
+    assert not is_retryable(None, None, Failed(data=ValueError("no")))
+    assert not is_retryable(None, None, Failed(data=InputError("Connection refused")))
+    assert is_retryable(None, None, Failed(data=Unavailable("away")))
+    assert is_retryable(None, None, Failed(data=OSError("HTTPConnectionPool: Max retries exceeded with url: /api")))
 
 
 @pytest.mark.parametrize("text", ["{", "stages: 3", "stages: {data: {outs: [3]}}"])

@@ -27,8 +27,12 @@ def test_a_stage_whose_files_another_dvc_process_writes_ends_with_status_75(tmp_
         rwlock(repo.tmp_dir, repo.fs, "dvc repro make", read=[], write=[os.path.abspath("out")], hardlink=False),
     ):
         assert reproduce.main() == 75
-    told = capsys.readouterr().err
-    assert "works in this folder" in told and f"(PID {os.getpid()}): dvc repro make" in told and told.count("\n") == 1
+    output = capsys.readouterr().err
+    assert (
+        "works in this folder" in output
+        and f"(PID {os.getpid()}): dvc repro make" in output
+        and output.count("\n") == 1
+    )
     assert reproduce.main() == 0 and (tmp_path / "out").read_text() == "made\n"
 
 

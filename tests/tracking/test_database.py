@@ -11,7 +11,7 @@ from mlflow.exceptions import MlflowException
 
 from convrec import tracking
 from convrec.errors import InputError, Unavailable
-from convrec.tracking.store import LOCAL_FOLDER, not_opened
+from convrec.tracking.store import LOCAL_FOLDER, store_error
 
 DATABASE = LOCAL_FOLDER / "mlflow.db"
 
@@ -78,5 +78,5 @@ def test_a_database_that_another_process_writes_is_unavailable_and_one_without_a
 
 
 def test_damage_that_is_found_later_is_bad_input(project):
-    error = not_opened(MlflowException("(sqlite3.DatabaseError) database disk image is malformed"), project)
+    error = store_error(MlflowException("(sqlite3.DatabaseError) database disk image is malformed"), project)
     assert isinstance(error, InputError) and "mlflow.db' is damaged" in str(error)

@@ -216,6 +216,6 @@ def test_a_refused_artifact_keeps_its_copy(tmp_path):
     (record,) = _records(journal, "artifacts")
     journal.refuse(record, "too large")
     journal.remove()
-    told = json.loads((tmp_path / journals.REFUSED).read_text())
-    assert (told["run_id"], told["reason"], told["record"]["path"]) == ("r1", "too large", "a.txt")
-    assert (tmp_path / told["file"]).read_bytes() == b"text"
+    refused = json.loads((tmp_path / journals.REFUSED).read_text())
+    assert (refused["run_id"], refused["reason"], refused["record"]["path"]) == ("r1", "too large", "a.txt")
+    assert (tmp_path / refused["file"]).read_bytes() == b"text"

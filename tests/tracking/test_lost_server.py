@@ -130,9 +130,9 @@ def test_an_artifact_waits_until_the_store_behind_the_server_is_mended(server, c
         store.write_text("no folder: each PUT is answered with 500")
         failed = 0
         for _ in range(60):  # after some of the 500s the server closes the connection: these tries reach no store
-            with pytest.raises(Undelivered) as told:
+            with pytest.raises(Undelivered) as output:
                 sending.send()
-            failed += "/mlflow-artifacts/" in str(told.value)
+            failed += "/mlflow-artifacts/" in str(output.value)
             if failed == 5:
                 break
             time.sleep(0.3)  # a closed connection is seen as such, and the next try makes a new one
@@ -222,10 +222,10 @@ def test_a_killed_server_loses_nothing_of_any_run(server, client, project, capsy
         server.start()
         with pytest.raises(SystemExit, match="0"):
             main(["tracking", "sync"])
-        told = capsys.readouterr().out
-        assert f"sft ({killed}): its process records still" in told
-        assert f"rank_grpo ({lives.run_id}): its process records still" in told
-        assert f"evaluate ({ended.run_id}): sent 1 metrics, 1 status; ended as FINISHED" in told
+        output = capsys.readouterr().out
+        assert f"sft ({killed}): its process records still" in output
+        assert f"rank_grpo ({lives.run_id}): its process records still" in output
+        assert f"evaluate ({ended.run_id}): sent 1 metrics, 1 status; ended as FINISHED" in output
         lives.log_metrics({"loss": 200.0}, 200)
     assert _points(client, lives.run_id) == [(step, float(step)) for step in range(201)]
     assert [client.get_run(run.run_id).info.status for run in (lives, ended)] == ["FINISHED", "FINISHED"]

@@ -41,9 +41,9 @@ def refusing(request):
 @pytest.mark.parametrize("refusing", [401, 403], indirect=True)
 def test_a_server_that_refuses_the_user_is_bad_input(refusing, project, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", refusing)
-    with pytest.raises(InputError, match="refuses this user .*MLFLOW_TRACKING_USERNAME") as told:
+    with pytest.raises(InputError, match="refuses this user .*MLFLOW_TRACKING_USERNAME") as caught:
         tracking.connect()
-    assert "s3cret-word" not in str(told.value) and "somebody" not in str(told.value)
+    assert "s3cret-word" not in str(caught.value) and "somebody" not in str(caught.value)
 
 
 @pytest.mark.parametrize("refusing", [500, 503], indirect=True)

@@ -21,9 +21,9 @@ def test_a_process_that_ends_amid_collectives_has_its_own_status(tmp_path, end, 
         subprocess.Popen(command, cwd=ROOT, env={**environment, "RANK": rank}, stderr=subprocess.PIPE, text=True)
         for rank in "01"
     ]
-    told = [process.communicate(timeout=120)[1] for process in pair]
-    assert [process.returncode for process in pair] == [status, status], told
-    assert all("ValueError: of this process" in text for text in told) == (end == "raise")
+    output = [process.communicate(timeout=120)[1] for process in pair]
+    assert [process.returncode for process in pair] == [status, status], output
+    assert all("ValueError: of this process" in text for text in output) == (end == "raise")
 
 
 def test_a_process_of_its_own_goes_on_after_the_block(monkeypatch):

@@ -31,10 +31,10 @@ def others(monkeypatch) -> list:
     """What the other processes of a launch do in each reduction, in order; then they do nothing."""
     deeds: list = []
 
-    def all_reduce(told: torch.Tensor, operation: object) -> None:
+    def all_reduce(flag: torch.Tensor, operation: object) -> None:
         assert operation == torch.distributed.ReduceOp.MAX
         if deeds:
-            deeds.pop(0)(told)
+            deeds.pop(0)(flag)
 
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "all_reduce", all_reduce)
@@ -60,7 +60,7 @@ def test_a_second_ctrl_c_ends_the_process_at_once():
 
 def test_a_signal_that_comes_while_the_processes_agree_stops_none_of_them_before_the_next_step(others):
     trainer = _Steps()
-    others.append(lambda told: signal.raise_signal(signal.SIGTERM))
+    others.append(lambda flag: signal.raise_signal(signal.SIGTERM))
     with pytest.raises(Stopped, match="stopped at step 2"), stoppable(trainer):
         assert not trainer.step().should_training_stop
         assert trainer.step().should_training_stop
@@ -68,6 +68,6 @@ def test_a_signal_that_comes_while_the_processes_agree_stops_none_of_them_before
 
 def test_a_process_that_got_no_signal_stops_with_the_others(others):
     trainer = _Steps()
-    others.append(lambda told: told.fill_(1))
+    others.append(lambda flag: flag.fill_(1))
     with pytest.raises(Stopped, match="stopped at step 1"), stoppable(trainer):
         assert trainer.step().should_training_stop

@@ -169,8 +169,8 @@ def _there(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_dataset_is_fetched_and_pinned_and_checked_again(hub, run, tmp_path):
-    told = run()
-    assert f"main is commit {COMMIT}; 4 files" in told and "commit that file to git" in told
+    output = run()
+    assert f"main is commit {COMMIT}; 4 files" in output and "commit that file to git" in output
     folder = tmp_path / "films"
     assert _there(folder) == FILES, "nothing but the hub's files"
     lock = json.loads(lock_path(folder).read_text())
@@ -192,8 +192,8 @@ def test_damaged_and_missing_files_are_fetched_again(hub, run, tmp_path):
     (folder / "README.md").unlink()
     (folder / "mine.txt").write_text("mine")
     hub.asked.clear()
-    told = run()
-    assert f"fetched now: README.md, {LARGE}" in told and "1 files there are not of it" in told
+    output = run()
+    assert f"fetched now: README.md, {LARGE}" in output and "1 files there are not of it" in output
     assert _there(folder) == {**FILES, "mine.txt": b"mine"}
     assert not any("entity2id" in line for line in hub.asked)
 
@@ -203,10 +203,10 @@ def test_a_file_that_changed_after_pinning_is_refused(hub, run, tmp_path):
     folder = tmp_path / "films"
     (folder / "README.md").unlink()
     hub.served["README.md"] = hub.listed["README.md"] = b"# other films\n"
-    told = run()
-    assert told.startswith("refused: README.md") and "remove the lock and the folder" in told
+    output = run()
+    assert output.startswith("refused: README.md") and "remove the lock and the folder" in output
     for content in (b"# other films\n", FILES["README.md"]):
-        assert hashlib.sha256(content).hexdigest() in told
+        assert hashlib.sha256(content).hexdigest() in output
     assert not (folder / "README.md").exists()
     hub.served["README.md"] = FILES["README.md"]
     assert "fetched now: README.md" in run()

@@ -245,12 +245,12 @@ def test_tags_keep_mlflows_rules():
 
 
 def test_the_first_run_comes_back_and_then_there_is_nothing_to_do(history):
-    told = restore(history.first)
+    output = restore(history.first)
     assert _is_first()
-    assert "`dvc repro` has nothing to do" in told
-    assert f"data brought back: data/processed, {RAW}" in told
+    assert "`dvc repro` has nothing to do" in output
+    assert f"data brought back: data/processed, {RAW}" in output
     for name in ("params.yaml", "dvc.lock", f"{RAW}.dvc"):
-        assert name in told
+        assert name in output
     assert "files written: none" in (again := restore(history.first)) and "data brought back: none" in again
     assert "`dvc repro` has nothing to do" in restore(history.second)
     assert not _is_first() and _git("status", "--porcelain") == ""
@@ -264,10 +264,10 @@ def test_the_run_of_a_stage_stands_for_its_pipeline(history):
 def test_the_run_of_a_stage_stands_for_itself_where_the_pipeline_failed(history):
     tracking.connect()
     mlflow.MlflowClient().set_terminated(history.first, "FAILED")
-    told = restore(history.first_stage)
-    assert f"Run {history.first_stage} (data)" in told and "the run had no dvc.lock yet" in told
+    output = restore(history.first_stage)
+    assert f"Run {history.first_stage} (data)" in output and "the run had no dvc.lock yet" in output
     assert Path(RAW, UNICODE).read_text() == "first\n"
-    assert "`dvc repro` would bring up to date, with what depends on them: data" in told
+    assert "`dvc repro` would bring up to date, with what depends on them: data" in output
 
 
 def test_the_code_is_left_and_its_commit_told(history):
@@ -275,10 +275,10 @@ def test_the_code_is_left_and_its_commit_told(history):
     Path("make.py").write_text(STAGE + "# another program\n")
     Path("dvc.yaml").write_text(GRAPH + "# another graph\n")
     head = _commit("other code")
-    told = restore(history.second)
-    assert f"HEAD is {head[:12]}; `git checkout {history.commits[0]}`" in told
-    assert "dvc.yaml is not the run's" in told and Path("dvc.yaml").read_text().endswith("another graph\n")
-    assert "data (make.py)" in told
+    output = restore(history.second)
+    assert f"HEAD is {head[:12]}; `git checkout {history.commits[0]}`" in output
+    assert "dvc.yaml is not the run's" in output and Path("dvc.yaml").read_text().endswith("another graph\n")
+    assert "data (make.py)" in output
 
 
 def test_what_the_cache_lacks_is_fetched(history):
@@ -309,8 +309,8 @@ def test_what_a_stage_can_make_again_need_not_be_there(history):
     restore(history.first)
     _commit("first again")
     os.unlink(only_here)
-    told = restore(run.run_id)
-    assert "to be made again by `dvc repro`: data/processed" in told and "bring up to date" in told
+    output = restore(run.run_id)
+    assert "to be made again by `dvc repro`: data/processed" in output and "bring up to date" in output
     assert Path(RAW, UNICODE).read_text() == "second\n"
 
 
@@ -322,8 +322,8 @@ def test_uncommitted_files_are_refused_or_kept(history):
     mine = {name: Path(name).read_bytes() for name in ("params.yaml", "dvc.lock", f"{RAW}.dvc")}
     message = _refused(history.first)
     assert "params.yaml" in message and "dvc.lock" in message and f"{RAW}.dvc" in message and "--force" in message
-    told = restore(history.first, force=True)
-    assert _is_first() and "kept in previous/1/" in told
+    output = restore(history.first, force=True)
+    assert _is_first() and "kept in previous/1/" in output
     assert {name: Path("previous/1", name).read_bytes() for name in mine} == mine
     _parameters(78)
     assert "kept in previous/2/" in restore(history.second, force=True)
@@ -366,8 +366,8 @@ def test_files_of_other_raw_data_are_left(history):
     Path("data/raw/.gitignore").write_text("/other\n")
     _forget(RAW)
     _commit("other data")
-    told = restore(history.first)
-    assert "left, though the run did not have it: data/raw/other.dvc" in told and _is_first()
+    output = restore(history.first)
+    assert "left, though the run did not have it: data/raw/other.dvc" in output and _is_first()
     assert "/films" in Path("data/raw/.gitignore").read_text(), "as dvc add does"
 
 
@@ -388,9 +388,9 @@ def test_raw_data_that_dvc_does_not_track(history, monkeypatch):
     _commit("made")
     assert "data/raw/loose is not under DVC, so it is not restored, but its content is the run's" in restore(loose)
     _raw("changed", "data/raw/loose")
-    told = restore(loose)
-    assert "data/raw/loose is not under DVC and cannot be restored" in told
-    assert "bring up to date, with what depends on them: data (data/raw/loose)" in told
+    output = restore(loose)
+    assert "data/raw/loose is not under DVC and cannot be restored" in output
+    assert "bring up to date, with what depends on them: data (data/raw/loose)" in output
     assert Path("data/processed", UNICODE).read_text() == "loose\n", "what the stage made of it is in the cache"
     restore(history.first, force=True)
     _commit("first")

@@ -134,8 +134,8 @@ def _score(options: argparse.Namespace) -> None:
     settings = ScoringSettings(
         cutoffs, options.list_length, options.protocol, options.year_tolerance, options.line_column
     )
-    catalog, told = open_catalog(options.catalog, options.line_column)
-    logging.getLogger("convrec.score").info("%s", told)
+    catalog, summary = open_catalog(options.catalog, options.line_column)
+    logging.getLogger("convrec.score").info("%s", summary)
     scores = score_predictions(options.predictions, catalog, settings)
     if options.json:
         print(json.dumps(scores.to_json()))

@@ -77,5 +77,5 @@ def _check_inputs(stage: str, graph: Path = Path("dvc.yaml")) -> None:
     outs = {name for entry in entries for name in ([entry] if isinstance(entry, str) else entry)}
     missing = [name for name in stages.get(stage, {}).get("deps", []) if name in outs and not Path(name).exists()]
     if missing:
-        told = f"run `dvc repro {stage}`, which first makes what the stage reads"
-        raise InputError(f"{', '.join(missing)}: not made yet; {told}")
+        remedy = f"run `dvc repro {stage}`, which first makes what the stage reads"
+        raise InputError(f"{', '.join(missing)}: not made yet; {remedy}")

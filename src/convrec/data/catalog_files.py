@@ -190,5 +190,5 @@ def open_catalog(path: Path, line_column: str | None = None) -> tuple[Catalog, s
         raise InputError(f"--catalog {path}: no such file; name a catalog, or run `dvc repro data` first")
     quarantine = Quarantine()
     catalog = load_catalog(path, quarantine, line_column=line_column)
-    told = f"; left out: {quarantine.summary()}" if quarantine.rows else ""
-    return catalog, f"{path}: {len(catalog)} items{told}"
+    left_out = f"; left out: {quarantine.summary()}" if quarantine.rows else ""
+    return catalog, f"{path}: {len(catalog)} items{left_out}"

@@ -20,14 +20,14 @@ def repeated_key(text: bytes, value: Any) -> str | None:
         return None
     repeated: list[str] = []
 
-    def note(pairs: list[tuple[str, Any]]) -> None:
+    def collect(pairs: list[tuple[str, Any]]) -> None:
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
                 repeated.append(key)
             seen.add(key)
 
-    json.loads(text, object_pairs_hook=note)
+    json.loads(text, object_pairs_hook=collect)
     return repeated[0] if repeated else None
 
 

@@ -51,7 +51,7 @@ def _most_values(metadata: pq.FileMetaData) -> int:
     A child process counts: damaged metadata of a column can abort the process that asks for it (Arrow 25). Raises
     `ValueError` where it did.
     """
-    result, told = os.pipe()
+    result, writing = os.pipe()
     child = os.fork()
     if not child:
         with suppress(BaseException):
@@ -60,9 +60,9 @@ def _most_values(metadata: pq.FileMetaData) -> int:
             groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
             columns = range(metadata.num_columns)
             values = [sum(group.column(place).num_values for group in groups) for place in columns]
-            os.write(told, str(max(values, default=0)).encode())
+            os.write(writing, str(max(values, default=0)).encode())
         os.kill(os.getpid(), signal.SIGKILL)  # nothing of the parent's may run on here, neither hooks nor handlers
-    os.close(told)
+    os.close(writing)
     with os.fdopen(result) as answer:
         found = answer.read()
     os.waitpid(child, 0)

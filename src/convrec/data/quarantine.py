@@ -66,9 +66,9 @@ class Quarantine:
         for source, share in self.shares().items():
             if share > max_share:
                 reasons = Counter({r: n for (s, r), n in self.reasons().items() if s == source})
-                told = "; ".join(f"{reason}: {n}" for reason, n in reasons.most_common(5))
+                most_common = "; ".join(f"{reason}: {n}" for reason, n in reasons.most_common(5))
                 raise InputError(
                     f"{source}: {reasons.total()} of {self.num_read[source]} rows cannot be used, a share of "
-                    f"{share:.3f}, above data.max_quarantined = {max_share} ({told}); look at {path}, then mend the "
-                    "files or raise the limit"
+                    f"{share:.3f}, above data.max_quarantined = {max_share} ({most_common}); look at {path}, then mend "
+                    "the files or raise the limit"
                 )

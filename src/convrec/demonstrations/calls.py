@@ -89,10 +89,10 @@ class CallStore:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"{path}: its folder cannot be made ({error.strerror}); name another") from None
-        with self._told():
+        with self._explaining_errors():
             self._database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
         try:
-            with self._told():
+            with self._explaining_errors():
                 self._create()
         except InputError:
             self._database.close()
@@ -123,7 +123,7 @@ class CallStore:
         return tuple(row[1] for row in self._database.execute("PRAGMA table_info(calls)"))
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _explaining_errors(self) -> Iterator[None]:
         """Tell what SQLite cannot do with the file: full disks, damaged files, files of another kind."""
         try:
             yield
@@ -138,7 +138,7 @@ class CallStore:
             "SELECT answer, finish_reason, prompt_tokens, completion_tokens, cost FROM calls"
             " WHERE key = ? AND answer IS NOT NULL"
         )
-        with self._told():
+        with self._explaining_errors():
             row = self._database.execute(query, (key,)).fetchone()
         return ChatAnswer(*row) if row else None
 
@@ -156,7 +156,7 @@ class CallStore:
 
     def _add(self, key: str, request: Mapping[str, Any], *values: object) -> None:
         created = datetime.now(UTC).isoformat(timespec="seconds")
-        with self._told():
+        with self._explaining_errors():
             self._database.execute(_ADD, (key, canonical(request), *values, created))
 
     def spent(self) -> Spent:
@@ -165,7 +165,7 @@ class CallStore:
             "SELECT count(answer), coalesce(sum(prompt_tokens), 0), coalesce(sum(completion_tokens), 0),"
             " coalesce(sum(cost), 0.0) FROM calls"
         )
-        with self._told():
+        with self._explaining_errors():
             return Spent(*self._database.execute(query).fetchone())
 
     def close(self) -> None:

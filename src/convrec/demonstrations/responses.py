@@ -110,7 +110,7 @@ def print_parsed(
     if out is not None:
         check_target(out, "--out")
     rows = read_responses(responses, with_conversation=False)
-    catalog, told = open_catalog(catalog_path)
+    catalog, summary = open_catalog(catalog_path)
     lengths: Counter[int] = Counter()
     kinds: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
@@ -125,7 +125,7 @@ def print_parsed(
         write_json_lines(out, written)
     total = max(1, kinds.total())
     yield ""
-    yield told
+    yield summary
     yield f"{len(rows)} responses, {kinds.total()} items"
     yield "items a response: " + ", ".join(f"{size}: {count}" for size, count in sorted(lengths.items()))
     yield "in the catalog: " + ", ".join(f"{kind} {kinds[kind] / total:.1%}" for kind in (*KINDS, "none"))
@@ -157,7 +157,7 @@ def remap_responses(
     """Write each row with the top items of Remap, their scores and sources, as `items`; return what was done."""
     check_target(out, "--out")
     rows = read_responses(responses, with_conversation=True)
-    catalog, told = open_catalog(catalog_path)
+    catalog, summary = open_catalog(catalog_path)
     texts = [item.text() for item in catalog.items]
     remapped = remap(
         (parse_answer(row.response, catalog).entries for row in rows),
@@ -190,4 +190,4 @@ def remap_responses(
     write_json_lines(out, written)
     counts = Counter(item["source"] for row in written for item in row["items"])
     shares = ", ".join(f"{source} {counts[source] / max(1, counts.total()):.1%}" for source in SOURCES)
-    return f"{told}\n{out}: {len(written)} lists; placed by: {shares}"
+    return f"{summary}\n{out}: {len(written)} lists; placed by: {shares}"

@@ -15,7 +15,7 @@ from mlflow.entities.model_registry import RegisteredModel
 from mlflow.exceptions import MlflowException
 
 from convrec.errors import InputError
-from convrec.registry.versions import MODEL_NAME, told_if_not_owner
+from convrec.registry.versions import MODEL_NAME, explain_forbidden
 
 logger = logging.getLogger(__name__)
 
@@ -110,6 +110,6 @@ def unlock(client: mlflow.MlflowClient) -> str:
     held = describe_holder(client)
     if held is None:
         return "no promotion lock is held"
-    with told_if_not_owner(f"the promotion lock of {held}"):
+    with explain_forbidden(f"the promotion lock of {held}"):
         client.delete_registered_model(LOCK_NAME)
     return f"removed the promotion lock of {held}"

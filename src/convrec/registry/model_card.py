@@ -148,8 +148,8 @@ def render_card(facts: Facts) -> str:
 
 def with_decision(card: str, line: str) -> str:
     """Return the card with one more line of its decisions; the oldest ones go where the registry has no room."""
-    head, _, told = card.partition(DECISIONS)
-    lines = [*(old for old in told.splitlines() if old.startswith("- ")), f"- {line}"]
+    head, _, decisions = card.partition(DECISIONS)
+    lines = [*(old for old in decisions.splitlines() if old.startswith("- ")), f"- {line}"]
     while len(lines) > 1 and len(head) + len(DECISIONS) + sum(map(len, lines)) + len(lines) + 3 > MAX_DESCRIPTION:
         del lines[0]
     return "\n".join([f"{head}{DECISIONS}", "", *lines, ""])[:MAX_DESCRIPTION]

@@ -13,7 +13,7 @@ from mlflow.exceptions import MlflowException
 
 from convrec.errors import InputError
 from convrec.registry.lock import PATIENCE, promotion_lock
-from convrec.registry.versions import CHAMPION, MODEL_NAME, PREVIOUS, read_aliases, told_if_not_owner
+from convrec.registry.versions import CHAMPION, MODEL_NAME, PREVIOUS, explain_forbidden, read_aliases
 
 logger = logging.getLogger(__name__)
 
@@ -144,10 +144,10 @@ def roll_back(
         lock.check()
         _commit(client, state, move, before[-1] if before else None)
         _unmark(client, target)
-        told = json.dumps({"at": move.at, "by": by, "reason": move.reason, "to": target})
+        record = json.dumps({"at": move.at, "by": by, "reason": move.reason, "to": target})
         _attempt(
             "the tag of the rollback",
-            lambda: client.set_model_version_tag(MODEL_NAME, str(state.champion), ROLLED_BACK, told),
+            lambda: client.set_model_version_tag(MODEL_NAME, str(state.champion), ROLLED_BACK, record),
         )
     return move
 
@@ -157,7 +157,7 @@ def _unmark(client: mlflow.MlflowClient, version: str) -> None:
 
     def remove() -> None:
         if ROLLED_BACK in client.get_model_version(MODEL_NAME, version).tags:
-            with told_if_not_owner(f"the tag {ROLLED_BACK} of version {version}"):
+            with explain_forbidden(f"the tag {ROLLED_BACK} of version {version}"):
                 client.delete_model_version_tag(MODEL_NAME, version, ROLLED_BACK)
 
     _attempt(f"the end of the tag {ROLLED_BACK} of version {version}", remove)
@@ -206,7 +206,7 @@ def _exists(client: mlflow.MlflowClient, version: str) -> bool:
 
 def _set_previous(client: mlflow.MlflowClient, version: str | None) -> None:
     if version is None:
-        with told_if_not_owner(f"{MODEL_NAME}: the alias {PREVIOUS}"):
+        with explain_forbidden(f"{MODEL_NAME}: the alias {PREVIOUS}"):
             client.delete_registered_model_alias(MODEL_NAME, PREVIOUS)
     else:
         client.set_registered_model_alias(MODEL_NAME, PREVIOUS, version)
@@ -250,8 +250,8 @@ def _with_unlogged(state: State) -> tuple[Move, ...]:
     last = state.moves[-1].to_version if state.moves else None
     if state.champion in (None, last):
         return state.moves
-    told = "the champion was found so: its alias was set without a log"
-    return (*state.moves, Move(utc_now(), "unlogged", last, str(state.champion), "", told))
+    reason = "the champion was found so: its alias was set without a log"
+    return (*state.moves, Move(utc_now(), "unlogged", last, str(state.champion), "", reason))
 
 
 def _log(client: mlflow.MlflowClient, state: State, move: Move) -> None:

@@ -124,8 +124,8 @@ def reject(paths: Paths, version: str | None = None, *, by: str, reason: str = "
         status = challenger.tags.get(STATUS_TAG, "no decision yet")
         raise InputError(f"--reject: version {challenger.version} does not await approval ({status})")
     said = {"by": by, "at": utc_now(), "refused": reason}
-    told = f"refused by {by}{': ' if reason else ''}{reason}"
-    refused = replace(refuse(last, Gate("approval", None, "required", False, told)), approval=said)
+    message = f"refused by {by}{': ' if reason else ''}{reason}"
+    refused = replace(refuse(last, Gate("approval", None, "required", False, message)), approval=said)
     decision = _signed(refused, challenger, by)
     _record(client, challenger, decision)
     return decision
@@ -169,16 +169,18 @@ def last_decision(client: mlflow.MlflowClient, version: ModelVersion) -> Decisio
     Raises `Unavailable` where the store of the artifacts is away, `InputError` where this user may not read it: the
     decision may be a person's no.
     """
-    told = _short(version)
-    if not told.get("artifact") or not version.run_id:
+    summary = _short(version)
+    if not summary.get("artifact") or not version.run_id:
         return None
     try:
-        return Decision.from_json(mlflow.artifacts.load_dict(f"runs:/{version.run_id}/{told['artifact']}"))
+        return Decision.from_json(mlflow.artifacts.load_dict(f"runs:/{version.run_id}/{summary['artifact']}"))
     except Exception as error:  # an object store's library has exceptions of its own
         away = outside_cause(error)
         if away is not None:
             raise away from None
-        logger.warning("%s of version %s could not be read (%s)", told["artifact"], version.version, str(error)[:120])
+        logger.warning(
+            "%s of version %s could not be read (%s)", summary["artifact"], version.version, str(error)[:120]
+        )
         return None
 
 
@@ -279,8 +281,8 @@ def _carry_out(
         _record(client, challenger, decision)
         return decision
     try:
-        told = f"{_artifact(decision)}.json"
-        promote_version(client, state, decision.challenger, decision.by, decision.reason, told, patience)
+        artifact = f"{_artifact(decision)}.json"
+        promote_version(client, state, decision.challenger, decision.by, decision.reason, artifact, patience)
     except Superseded as error:
         if read_state(client).champion == decision.challenger:  # by another process, which writes that down itself
             return Decision(ALREADY, "", decision.challenger, decision.challenger)

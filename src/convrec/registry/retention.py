@@ -9,7 +9,7 @@ from mlflow.entities.model_registry import ModelVersion
 from convrec.registry.gates import AWAITING
 from convrec.registry.lock import PATIENCE, promotion_lock
 from convrec.registry.promote import STATUS_TAG
-from convrec.registry.versions import MODEL_NAME, all_versions, read_aliases, told_if_not_owner
+from convrec.registry.versions import MODEL_NAME, all_versions, explain_forbidden, read_aliases
 from convrec.tracking import connect
 
 _LOGGED = "models:/m-"  # how the source of a version that was logged begins: the model's id follows
@@ -66,7 +66,7 @@ def prune(keep: int, by: str, remove: bool, patience: float = PATIENCE) -> list[
             if not fate.stays:
                 lock.check()
                 source = version.source or ""
-                with told_if_not_owner(f"{MODEL_NAME}: version {version.version}"):
+                with explain_forbidden(f"{MODEL_NAME}: version {version.version}"):
                     client.delete_model_version(MODEL_NAME, version.version)
                     if source not in kept and source.startswith(_LOGGED):
                         client.delete_logged_model(source.removeprefix("models:/"))

@@ -22,7 +22,7 @@ from convrec.errors import InputError, Unavailable
 from convrec.paths import Paths, inside
 from convrec.registry.model_card import CHECKPOINT_TAG, MAX_DESCRIPTION, checkpoint_digest, render_card, version_facts
 from convrec.tracking import PARENT_TAG, connect, git_state, record_versions
-from convrec.tracking.store import not_opened, told
+from convrec.tracking.store import short_message, store_error
 
 if TYPE_CHECKING:
     from convrec.generation.lists import ListSettings
@@ -55,7 +55,7 @@ def alias_version(alias: str) -> ModelVersion | None:
     except MlflowException as error:
         if error.error_code in _ABSENT:
             return None
-        raise not_opened(error) from None
+        raise store_error(error) from None
 
 
 def read_aliases(client: mlflow.MlflowClient) -> dict[str, str]:
@@ -96,7 +96,7 @@ def find_version(client: mlflow.MlflowClient, number: str | None = None) -> Mode
 
 
 @contextmanager
-def told_if_not_owner(what: str) -> Iterator[None]:
+def explain_forbidden(what: str) -> Iterator[None]:
     """Raise `InputError`, with who can help, where the server does not let this user remove what another has made."""
     try:
         yield
@@ -198,7 +198,7 @@ def _not_registered(uri: str, why: str, remedy: str = f"{_TRAIN}; else name a mo
 
 def _unread(uri: str, error: MlflowException, *remedy: str) -> InputError | Unavailable:
     """Return what is to be told of a version that could not be read: only the registry's own word makes it absent."""
-    return _not_registered(uri, told(error), *remedy) if error.error_code in _ABSENT else not_opened(error)
+    return _not_registered(uri, short_message(error), *remedy) if error.error_code in _ABSENT else store_error(error)
 
 
 def _download(uri: str) -> Path:

@@ -37,5 +37,5 @@ class StepClock(TrainerCallback):
     def on_step_end(self, *_: Any, **__: Any) -> None:
         total, parts, trainer = time.perf_counter() - self._start, self._trainer.seconds, self._trainer
         parts["update"] = total - sum(parts.values())
-        trainer.note({f"seconds/{name}": value for name, value in parts.items()})
-        trainer.note({"tokens_per_second": trainer.tokens * trainer.accelerator.num_processes / total})
+        trainer.record_metrics({f"seconds/{name}": value for name, value in parts.items()})
+        trainer.record_metrics({"tokens_per_second": trainer.tokens * trainer.accelerator.num_processes / total})

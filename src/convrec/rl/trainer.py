@@ -137,7 +137,7 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
         last = self.reward_funcs[self._rank_rewards[0]].last_relevance
         return self._scored.rows, self._scored.completions, last
 
-    def note(self, metrics: dict[str, Any]) -> None:
+    def record_metrics(self, metrics: dict[str, Any]) -> None:
         """Add numbers to the next log, averaged over the calls until then."""
         for name, value in metrics.items():
             self._metrics["train" if self.model.training else "eval"][name].append(float(value))
@@ -247,7 +247,9 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
                 scored.relevance = gather(torch.stack(weighted).sum(0).to(self.accelerator.device))
                 spread = scored.relevance.std(dim=0) if len(rewards) > 1 else torch.zeros(self.args.num_ranks)
                 for name, values in (("reward", scored.relevance.mean(dim=0)), ("reward_std", spread)):
-                    self.note({f"{name}/rank_{k:02d}": value for k, value in enumerate(values.tolist(), start=1)})
+                    self.record_metrics(
+                        {f"{name}/rank_{k:02d}": value for k, value in enumerate(values.tolist(), start=1)}
+                    )
             scalars = [i for i in range(rewards.shape[1]) if i not in self._rank_rewards]
             weights = self.reward_weights.to(rewards.device)
             scored.scalars = (rewards[:, scalars].nan_to_num() * weights[scalars]).sum(1, keepdim=True)
@@ -261,7 +263,7 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
         if args.scalar_rewards == "ranks":
             returns = returns + scored.scalars / args.num_ranks
         flat = returns.view(-1, num_generations, returns.shape[1])
-        self.note({"frac_rank_zero_std": (flat.amax(1) == flat.amin(1)).float().mean()})
+        self.record_metrics({"frac_rank_zero_std": (flat.amax(1) == flat.amin(1)).float().mean()})
         advantages = rank_advantages(returns, num_generations, args.normalization, scale, scored.kept)
         if args.scalar_rewards == "sequence":
             advantages = advantages + rank_advantages(scored.scalars, num_generations, scale=scale, kept=scored.kept)
@@ -279,7 +281,7 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
         ranks = attach_eos(by_newlines, is_eos)
         lists = torch.stack([(is_eos & (ranks < args.num_ranks - 1)).any(1), (ranks >= args.num_ranks).any(1)])
         stops, overflow = self.accelerator.gather(lists.T.float()).mean(0).tolist()
-        self.note({"lists/early_stop": stops, "lists/overflow": overflow})
+        self.record_metrics({"lists/early_stop": stops, "lists/overflow": overflow})
         if not args.by_rank:  # a list is one unit
             return {**batch, "advantages": batch["advantages"][:, None], "ranks": ranks.clamp(max=0)}
         num_generations: Any = self.num_generations if self.model.training else self.num_generations_eval
@@ -308,12 +310,12 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
             num_items = inputs["num_items_in_batch"].clamp(min=1) * share / steps / self.accelerator.num_processes
             output = self._objective(logps, inputs, num_items)
         self.tokens += int(attention_mask.sum())
-        self.note({"padding_share": padding_share(inputs, shared=self._shared)})
+        self.record_metrics({"padding_share": padding_share(inputs, shared=self._shared)})
         size = mask.sum().clamp(min=1)
         metrics = {**output.metrics, "entropy": ((entropies * mask).sum() / size).detach()}
         local = torch.stack([value.float() for value in (*metrics.values(), size)])
         *values, sizes = self.accelerator.gather(local[None]).T  # each of one number a process
-        self.note({name: (v * sizes).sum() / sizes.sum() for name, v in zip(metrics, values, strict=True)})
+        self.record_metrics({name: (v * sizes).sum() / sizes.sum() for name, v in zip(metrics, values, strict=True)})
         return output.loss / steps
 
     def _objective(self, logps: torch.Tensor, inputs: dict[str, Any], num_items: torch.Tensor) -> LossOutput:

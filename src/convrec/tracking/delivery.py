@@ -20,7 +20,7 @@ from mlflow.exceptions import MlflowException
 from convrec.paths import is_below
 from convrec.tracking import journal as journals
 from convrec.tracking.journal import Journal, Lane
-from convrec.tracking.store import client_uri, shown_uri, told
+from convrec.tracking.store import client_uri, short_message, shown_uri
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Delivery:
         except Undelivered:
             raise
         except Exception as error:  # an object store's library has exceptions of its own
-            raise Undelivered(told(error)) from error
+            raise Undelivered(short_message(error)) from error
 
     def end(self, status: str, at: int) -> None:
         """Give the run its final status."""
@@ -142,7 +142,7 @@ class Delivery:
             if not self._is_refused(error, lane):
                 raise
             if len(items) == 1:
-                self.journal.refuse(items[0], told(error))
+                self.journal.refuse(items[0], short_message(error))
                 self.sent["refused"] += 1
                 return
             middle = len(items) // 2
@@ -329,7 +329,7 @@ def replay(path: Path, root: Path) -> Replayed | None:
             delivery.end(status, at)
     except (Undelivered, MlflowException) as error:
         journal.release()
-        problem = str(error) if isinstance(error, Undelivered) else told(error)  # no path is cut short
+        problem = str(error) if isinstance(error, Undelivered) else short_message(error)  # no path is cut short
         return Replayed(about.run_id, about.name, dict(delivery.sent), None, problem)
     journal.remove()
     return Replayed(about.run_id, about.name, dict(delivery.sent), status, None)

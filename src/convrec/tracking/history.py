@@ -7,7 +7,7 @@ import pandas as pd
 from mlflow.exceptions import MlflowException
 
 from convrec.errors import InputError
-from convrec.tracking.store import connect, not_opened, shown_uri
+from convrec.tracking.store import connect, shown_uri, store_error
 
 
 def history(run_id: str, root: Path = Path()) -> pd.DataFrame:
@@ -23,7 +23,7 @@ def history(run_id: str, root: Path = Path()) -> pd.DataFrame:
         names = sorted(client.get_run(run_id).data.metrics)
     except MlflowException as error:
         if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
-            raise not_opened(error, root) from None
+            raise store_error(error, root) from None
         raise InputError(
             f"run {run_id!r:.60}: no such run in {shown_uri(root)}; `make ui` and runs/STAGE.json show the ids"
         ) from None

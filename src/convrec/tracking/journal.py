@@ -214,16 +214,19 @@ class Journal:
     def refuse(self, record: dict[str, Any], reason: str) -> None:
         """Set a record aside that cannot be sent, with the reason; an artifact keeps its copy."""
         folder = self.path.parent
-        told = {"run_id": self.about.run_id, "reason": self._redact(reason), "record": record}
+        refused = {"run_id": self.about.run_id, "reason": self._redact(reason), "record": record}
         if record.get("kind") == "artifact" and self.file(record).is_file():
             kept = folder / "refused" / self.path.name / record["file"]
             kept.parent.mkdir(parents=True, exist_ok=True)
             self.file(record).replace(kept)
-            told["file"] = kept.relative_to(folder).as_posix()
+            refused["file"] = kept.relative_to(folder).as_posix()
         with (folder / REFUSED).open("ab", buffering=0) as stream:
-            stream.write(orjson.dumps(told) + b"\n")
+            stream.write(orjson.dumps(refused) + b"\n")
         logger.warning(
-            "a record of run %s was refused, and is kept in %s: %s", self.about.run_id, folder / REFUSED, told["reason"]
+            "a record of run %s was refused, and is kept in %s: %s",
+            self.about.run_id,
+            folder / REFUSED,
+            refused["reason"],
         )
 
     def release(self) -> None:
@@ -262,8 +265,8 @@ def left_journals(folder: Path) -> list[Path]:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except (OSError, TypeError, ValueError) as error:
-            told = "%s cannot be read (%s), so its journal is not sent; remove the folder to give its records up"
-            logger.warning(told, path / _ABOUT, error)
+            refused = "%s cannot be read (%s), so its journal is not sent; remove the folder to give its records up"
+            logger.warning(refused, path / _ABOUT, error)
     return sorted(found, key=found.__getitem__)
 
 

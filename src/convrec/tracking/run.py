@@ -34,7 +34,7 @@ from convrec.tracking.describe import (
 )
 from convrec.tracking.journal import About, Journal
 from convrec.tracking.redaction import redact, redact_all, redactor
-from convrec.tracking.store import client_uri, connect, not_opened, shown_uri
+from convrec.tracking.store import client_uri, connect, shown_uri, store_error
 
 logger = logging.getLogger(__name__)
 
@@ -177,7 +177,7 @@ def _open_run(
         client = mlflow.MlflowClient(client_uri(root))
         created = client.create_run(experiment, started, redact_all(all_tags, redactor()), redact(name))
     except MlflowException as error:
-        raise not_opened(error, root) from None
+        raise store_error(error, root) from None
     uri = shown_uri(root)
     if uri.startswith("http"):
         logger.info("recorded in %s/#/experiments/%s/runs/%s", uri.rstrip("/"), experiment, created.info.run_id)

@@ -64,13 +64,15 @@ def connect(root: Path = Path()) -> str:
         location = (root / LOCAL_FOLDER / "artifacts").resolve().as_uri() if local else None
         return _create_experiment(name, location)
     except MlflowException as error:
-        raise not_opened(error, root) from None
+        raise store_error(error, root) from None
     except SQLAlchemyError as error:
         if is_damaged(error):
-            raise not_opened(MlflowException(str(error)), root) from None
-        raise Unavailable(f"{URI_VARIABLE} = {shown_uri(root)!r} cannot be reached ({told(error)})") from None
+            raise store_error(MlflowException(str(error)), root) from None
+        raise Unavailable(f"{URI_VARIABLE} = {shown_uri(root)!r} cannot be reached ({short_message(error)})") from None
     except ImportError as error:
-        raise InputError(f"{URI_VARIABLE} = {shown_uri(root)!r} needs a package: {told(error)}; install it") from None
+        raise InputError(
+            f"{URI_VARIABLE} = {shown_uri(root)!r} needs a package: {short_message(error)}; install it"
+        ) from None
 
 
 def _create_experiment(name: str, location: str | None) -> str:
@@ -97,9 +99,9 @@ def _split_credentials(uri: str) -> tuple[str, dict[str, str]]:
     return urlunsplit(parts._replace(netloc=host)), credentials
 
 
-def not_opened(error: MlflowException, root: Path = Path()) -> InputError | Unavailable:
+def store_error(error: MlflowException, root: Path = Path()) -> InputError | Unavailable:
     """Return what is to be told of a store that does not open a run: who can mend it, and how."""
-    field, reason = f"{URI_VARIABLE} = {shown_uri(root)!r}", told(error)
+    field, reason = f"{URI_VARIABLE} = {shown_uri(root)!r}", short_message(error)
     if is_damaged(error):
         return InputError(f"{field} is damaged ({reason}); restore it from a backup, or remove it to begin a new one")
     status = error.get_http_status_code()
@@ -112,6 +114,6 @@ def not_opened(error: MlflowException, root: Path = Path()) -> InputError | Unav
     )
 
 
-def told(error: BaseException) -> str:
+def short_message(error: BaseException) -> str:
     """Return the first line of an error, short and without secrets."""
     return redact((str(error).splitlines() or [type(error).__name__])[0])[:200]

@@ -119,9 +119,9 @@ def launch(stage: str, config_file: str, num_processes: int) -> int:
     except ChildFailedError as error:
         statuses = [failure.exitcode for failure in error.failures.values()]
         # Those that the launcher ended itself count among the failures: as stopped, or killed.
-        told = [status for status in (EXIT_BAD_INPUT, EXIT_NO_SPACE, EXIT_UNAVAILABLE) if status in statuses]
+        known = [status for status in (EXIT_BAD_INPUT, EXIT_NO_SPACE, EXIT_UNAVAILABLE) if status in statuses]
         first = error.get_first_failure()[1].exitcode
-        return told[0] if told else first if first > 0 else 128 - first
+        return known[0] if known else first if first > 0 else 128 - first
     except SignalException as error:
         return EXIT_INTERRUPTED if error.sigval == signal.SIGINT else EXIT_STOPPED
     return 0

@@ -35,7 +35,7 @@ class _SignalCallback(TrainerCallback):
         self.received: list[int] = []
         self.has_stopped = False
 
-    def note(self, number: int, _frame: Any) -> None:
+    def handle_signal(self, number: int, _frame: Any) -> None:
         """Handle a signal; a second Ctrl-C ends the process at once, without a checkpoint."""
         if number == signal.SIGINT and number in self.received:
             raise KeyboardInterrupt
@@ -44,13 +44,13 @@ class _SignalCallback(TrainerCallback):
         self.received.append(number)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        told = bool(self.received)
+        stopping = bool(self.received)
         if torch.distributed.is_initialized():
             # The processes stop after the same step: by what they tell each other here, whatever comes meanwhile.
-            by_any = torch.tensor(int(told), device=args.device)
+            by_any = torch.tensor(int(stopping), device=args.device)
             torch.distributed.all_reduce(by_any, torch.distributed.ReduceOp.MAX)
-            told = bool(by_any)
-        if told and state.global_step % self._every == 0:
+            stopping = bool(by_any)
+        if stopping and state.global_step % self._every == 0:
             control.should_training_stop = control.should_save = self.has_stopped = True
 
 
@@ -63,7 +63,7 @@ def stoppable(trainer: Trainer, every: int = 1) -> Iterator[None]:
     """
     callback = _SignalCallback(every)
     trainer.add_callback(callback)
-    before = {number: signal.signal(number, callback.note) for number in _SIGNALS}
+    before = {number: signal.signal(number, callback.handle_signal) for number in _SIGNALS}
     try:
         yield
     finally:
@@ -71,5 +71,5 @@ def stoppable(trainer: Trainer, every: int = 1) -> Iterator[None]:
             signal.signal(number, handler)
         trainer.remove_callback(callback)
     if callback.received or callback.has_stopped:
-        told = f"stopped at step {trainer.state.global_step} of {trainer.state.max_steps}; start again to go on"
-        raise Stopped(told, callback.received[0] if callback.received else signal.SIGTERM)
+        message = f"stopped at step {trainer.state.global_step} of {trainer.state.max_steps}; start again to go on"
+        raise Stopped(message, callback.received[0] if callback.received else signal.SIGTERM)

@@ -40,20 +40,20 @@ class Served(NamedTuple):
 
 def request(line: str, body: bytes = b"", *headers: str) -> bytes:
     """Return a request; its length is told unless headers are given."""
-    told = [f"Content-Length: {len(body)}", "Content-Type: application/json"]
-    lines = [f"{line} HTTP/1.1", "Host: 127.0.0.1", "Connection: close", *(headers or told)]
+    received = [f"Content-Length: {len(body)}", "Content-Type: application/json"]
+    lines = [f"{line} HTTP/1.1", "Host: 127.0.0.1", "Connection: close", *(headers or received)]
     return "".join(f"{line}\r\n" for line in lines).encode() + b"\r\n" + body
 
 
 def answer(connection: socket.socket) -> tuple[int, dict[str, Any]]:
     """Return status and JSON of what a connection answers before it is closed."""
-    told = b""
+    received = b""
     try:
         while part := connection.recv(65536):
-            told += part
+            received += part
     except ConnectionResetError:  # it was closed before all was read that was sent
         pass
-    head, _, body = told.partition(b"\r\n\r\n")
+    head, _, body = received.partition(b"\r\n\r\n")
     return int(head.split()[1]), json.loads(body)
 
 

@@ -38,8 +38,8 @@ def test_a_body_in_chunks_of_no_told_length_is_a_question(served):
     body = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (question[:9], question[9:], b""))
     headers = [CHUNKED, "Content-Type: application/json"]
     with served.send(request("POST /api/recommend", body, *headers)) as connection:
-        status, told = answer(connection)
-    assert status == 200 and len(told["models"][0]["recommendations"]) == 2
+        status, answered = answer(connection)
+    assert status == 200 and len(answered["models"][0]["recommendations"]) == 2
 
 
 def test_a_told_length_beyond_the_limit_is_refused_before_the_body(served):
@@ -61,28 +61,28 @@ def test_a_body_that_trickles_has_the_same_time(served, monkeypatch):
     monkeypatch.setattr(guard, "BODY_SECONDS", 0.3)
     with served.send(request("POST /api/recommend", b"{", "Content-Length: 900")) as connection:
         connection.settimeout(0.01)
-        told = b""
+        answered = b""
         start = time.monotonic()
-        while not told and time.monotonic() < start + 20:
+        while not answered and time.monotonic() < start + 20:
             try:
                 connection.sendall(b" ")
-                told = connection.recv(1000)
+                answered = connection.recv(1000)
             except TimeoutError:
                 pass
-    assert told.startswith(b"HTTP/1.1 408")
+    assert answered.startswith(b"HTTP/1.1 408")
 
 
 @pytest.mark.parametrize("begun", [b"", b"GET /api/mod", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nGET / HTTP"])
 def test_a_request_that_is_never_whole_is_closed(served, monkeypatch, begun):
     monkeypatch.setattr(guard, "HEAD_SECONDS", 0.2)
     with served.send(begun) as connection:
-        told = b"".join(iter(lambda: connection.recv(65536), b""))  # until the server closes it
-    assert told.count(b"HTTP/1.1 200") == begun.count(b"\r\n\r\n")
+        answered = b"".join(iter(lambda: connection.recv(65536), b""))  # until the server closes it
+    assert answered.count(b"HTTP/1.1 200") == begun.count(b"\r\n\r\n")
 
 
 def test_a_foreign_host_is_refused():
     with serve({"champion": make_recommender()}, hosts=("localhost",)) as other:
-        status, told = other.get("/api/models")
-        assert status == 421 and told["error"] == "Host '127.0.0.1' is not served; ask for localhost"
+        status, answered = other.get("/api/models")
+        assert status == 421 and answered["error"] == "Host '127.0.0.1' is not served; ask for localhost"
         with other.send(b"GET /api/models HTTP/1.1\r\nHost: LOCALHOST:80\r\nConnection: close\r\n\r\n") as connection:
             assert answer(connection)[0] == 200

@@ -64,9 +64,9 @@ class Guard:
 
     async def _body(self, headers: Headers, receive: Receive) -> bytes | None:
         """Return the body; None where the client left before its end."""
-        told = headers.get("content-length", "0")
+        length = headers.get("content-length", "0")
         too_long = _Refused(413, f"a question has at most {MAX_BODY:,} bytes; shorten it")
-        if not told.isdecimal() or int(told) > MAX_BODY:
+        if not length.isdecimal() or int(length) > MAX_BODY:
             raise too_long
         body = bytearray()
         try:
