@@ -6,11 +6,13 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import settings
 from playwright.sync_api import Browser, sync_playwright
 
+from convrec.cli import main
 from convrec.data.catalog import Catalog, Item
 from convrec.hardware.threads import limit_threads
 from stack import Stack
@@ -62,6 +64,62 @@ def catalog() -> Catalog:
             Item("Alien", 1979, {"genres": "horror, sci-fi", "keywords": "space"}),
         ]
     )
+
+
+class Ended(NamedTuple):
+    """How a command ended, and what it printed."""
+
+    status: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def cli(capsys) -> Callable[..., Ended]:
+    """Runs a command of convrec in this process: `cli("data", "--force")`."""
+
+    def run(*arguments: object) -> Ended:
+        status: object = 0
+        try:
+            main([str(argument) for argument in arguments])
+        except SystemExit as ended:
+            status = ended.code or 0
+        return Ended(int(str(status)), *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def own_store() -> None:
+    """Let each test record into the store of its folder: MLflow notes the one before in the environment."""
+    os.environ.pop("MLFLOW_TRACKING_URI", None)
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory) -> Path:
+    """MLflow's database without a run, to be copied: MLflow takes seconds to make its tables."""
+    from convrec.tracking.database import ready_database  # noqa: PLC0415  (seconds to import)
+
+    database = tmp_path_factory.mktemp("store") / "mlflow.db"
+    ready_database(f"sqlite:///{database}")
+    return database
+
+
+@pytest.fixture(scope="session")
+def make_store(empty_store) -> Callable[[Path], Any]:
+    """Makes the empty local store of a project, points MLflow at it, and returns its client."""
+    from mlflow import MlflowClient  # noqa: PLC0415  (seconds to import)
+
+    from convrec.tracking import connect  # noqa: PLC0415
+
+    def make(project: Path) -> MlflowClient:
+        os.environ.pop("MLFLOW_TRACKING_URI", None)
+        (project / "mlruns").mkdir()
+        shutil.copy(empty_store, project / "mlruns")
+        connect(project)
+        return MlflowClient()
+
+    return make
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from dvc.lock import LockError
 
-from convrec.cli import main
 from convrec.errors import InputError, NoSpace, Stopped, Unavailable, exit_status, outside_cause
 from convrec.similarity.embedding import SentenceEmbedder
 
@@ -55,13 +54,11 @@ def test_each_kind_has_a_status_of_its_own():
     assert exit_status(ValueError("x")) is None
 
 
-def test_a_place_that_cannot_be_used_is_told_in_one_line(tmp_path, monkeypatch, capsys):
+def test_a_place_that_cannot_be_used_is_told_in_one_line(tmp_path, monkeypatch, cli):
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("")
-    with pytest.raises(SystemExit, match="2"):
-        main(["data", "sample", "file/folder"])
     message = "file/folder: Not a directory; name another place, or change what is there or who may use it"
-    assert capsys.readouterr().err == f"convrec data: {message}\n"
+    assert cli("data", "sample", "file/folder") == (2, "", f"convrec data: {message}\n")
 
 
 @pytest.mark.parametrize(
@@ -80,13 +77,11 @@ def test_a_place_that_cannot_be_used_is_told_in_one_line(tmp_path, monkeypatch, 
         (["nosuch"], "convrec: 'nosuch' is not known; give one of"),
     ],
 )
-def test_a_mistake_is_told_in_one_line(tmp_path, monkeypatch, capsys, command, message):
+def test_a_mistake_is_told_in_one_line(tmp_path, monkeypatch, cli, command, message):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://user:secret@[::1")
-    with pytest.raises(SystemExit, match="2"):
-        main(command)
-    shown = capsys.readouterr().err
-    assert message in shown and shown.count("\n") == 1 and "secret" not in shown
+    status, _, shown = cli(*command)
+    assert status == 2 and message in shown and shown.count("\n") == 1 and "secret" not in shown
 
 
 def test_an_embedder_without_a_name_is_told():

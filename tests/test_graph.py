@@ -1,21 +1,16 @@
 """Stage = section of params.yaml = module in stages/ = command, and dvc.yaml is the only graph."""
 
 import importlib.util
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from convrec.cli import _parser, main
 from convrec.commands.stage import STAGES
 from convrec.config.params import Params
 from convrec.files.code import PACKAGE, stage_code
 from convrec.files.yaml import read_yaml
 from tasks.code_deps import with_code_deps
 from tasks.dvc_stage import stages as graph_stages
-from tests.project import make_project
 
 GRAPH = read_yaml(Path("dvc.yaml"))["stages"]
 
@@ -73,43 +68,3 @@ def test_the_flow_reads_its_order_from_the_graph():
 def test_an_edited_metric_retrains_nothing():
     for stage in ("data", "demonstrations", "base_model", "sft", "rank_grpo"):
         assert not any(dep.startswith("src/convrec/evaluation") for dep in GRAPH[stage]["deps"])
-
-
-@pytest.mark.parametrize(
-    ("stage", "missing"),
-    [("sft", "data/demonstrations, models/base"), ("demonstrations", "data/processed")],
-)
-def test_a_stage_whose_inputs_are_not_made_says_what_makes_them(tmp_path, monkeypatch, capsys, stage, missing):
-    monkeypatch.chdir(make_project(tmp_path / "project"))
-    with pytest.raises(SystemExit) as ended:
-        main([stage])
-    message = (
-        f"convrec {stage}: {missing}: not made yet; run `dvc repro {stage}`, which first makes what the stage reads"
-    )
-    assert ended.value.code == 2 and capsys.readouterr().err == f"{message}\n"
-    assert not Path("mlruns").exists()
-
-
-def test_the_command_line_explains_itself():
-    result = subprocess.run([sys.executable, "-m", "convrec.cli", "--help"], capture_output=True, text=True, check=True)
-    assert all(stage in result.stdout for stage in STAGES)
-
-
-def test_every_command_is_in_one_group_of_the_help(capsys):
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    listed = re.findall(r"^  ([a-z][a-z_-]+) {2,}", capsys.readouterr().out, re.MULTILINE)
-    commands = next(iter(_parser()._subparsers._group_actions)).choices
-    assert sorted(listed) == sorted(commands)
-
-
-def test_convrec_alone_says_where_to_begin(capsys):
-    main([])
-    assert "python -m flows.train" in capsys.readouterr().out
-
-
-def test_a_mistyped_command_is_answered_with_the_nearest(capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["recomend"])
-    message = "convrec: 'recomend' is not known; did you mean 'recommend'; `convrec --help` shows what can be given\n"
-    assert ended.value.code == 2 and capsys.readouterr().err == message

@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-from convrec.cli import main
 from convrec.errors import Stopped, exit_status
 from convrec.training.stopping import stoppable
 from tests.training.test_stopping import _Steps
@@ -44,7 +43,7 @@ def test_ctrl_c_while_a_command_loads_ends_it_in_one_line(arguments, module, nam
     assert (result.returncode, result.stdout, result.stderr) == (130, "", f"{name}: interrupted\n")
 
 
-def test_what_a_library_makes_of_ctrl_c_is_told_as_such(monkeypatch, capsys):
+def test_what_a_library_makes_of_ctrl_c_is_told_as_such(monkeypatch, cli):
     def convert(_):
         try:
             raise KeyboardInterrupt
@@ -53,9 +52,7 @@ def test_what_a_library_makes_of_ctrl_c_is_told_as_such(monkeypatch, capsys):
 
     monkeypatch.setattr("os._exit", sys.exit)
     monkeypatch.setattr("convrec.commands.evaluate._results", convert)
-    with pytest.raises(SystemExit, match="130"):
-        main(["results"])
-    assert capsys.readouterr().err == "convrec results: interrupted\n"
+    assert cli("results") == (130, "", "convrec results: interrupted\n")
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -85,12 +82,7 @@ def test_a_flow_ends_in_one_line_while_it_is_imported():
 
 
 @pytest.mark.parametrize("argument", ["a\0b", "a\udcff", "\ud800"])
-def test_an_argument_that_is_no_text_is_told(argument, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        main(["data", "diff", argument])
-    output = capsys.readouterr().err
-    assert (
-        output.startswith("convrec: argument 3, ")
-        and output.endswith("write it in UTF-8\n")
-        and output.count("\n") == 1
-    )
+def test_an_argument_that_is_no_text_is_told(argument, cli):
+    status, _, output = cli("data", "diff", argument)
+    assert status == 2 and output.count("\n") == 1
+    assert output.startswith("convrec: argument 3, ") and output.endswith("write it in UTF-8\n")

@@ -3,7 +3,6 @@ import sys
 
 import pytest
 
-from convrec.cli import main
 from tests.project import run_in
 
 RESPONSES = [
@@ -27,13 +26,15 @@ def files(tmp_path, catalog):
     return tmp_path
 
 
-def _arguments(command, files, *more):
-    return [command, "--responses", str(files / "responses.jsonl"), "--catalog", str(files / "catalog.parquet"), *more]
+@pytest.fixture
+def run(cli, files):
+    """Runs `convrec parse` or `convrec remap` on the files, with options of its own."""
+    given = ["--responses", files / "responses.jsonl", "--catalog", files / "catalog.parquet"]
+    return lambda command, *more: cli(command, *given, *more)
 
 
-def test_parse_shows_each_item_what_was_dropped_and_why(files, capsys):
-    main(_arguments("parse", files, "--out", str(files / "out.jsonl")))
-    shown = capsys.readouterr().out
+def test_parse_shows_each_item_what_was_dropped_and_why(files, run):
+    shown = run("parse", "--out", files / "out.jsonl").out
     assert "1  Heat  [exact] → Heat (1995)" in shown
     assert "2  Primer (2004)  [not in the catalog]\n" in shown
     assert "3  Up! (2009)  [normalised] → Up (2009)" in shown
@@ -47,9 +48,8 @@ def test_parse_shows_each_item_what_was_dropped_and_why(files, capsys):
     assert first["dropped"] == [{"line": 1, "text": "Here are some:", "reason": "a heading"}]
 
 
-def test_remap_writes_the_top_items_with_scores_and_sources(files, capsys):
-    main(_arguments("remap", files, "--out", str(files / "deep" / "out.jsonl"), "--top", "3"))
-    assert "2 lists; placed by: exact" in capsys.readouterr().out
+def test_remap_writes_the_top_items_with_scores_and_sources(files, run):
+    assert "2 lists; placed by: exact" in run("remap", "--out", files / "deep" / "out.jsonl", "--top", "3").out
     first, second = (json.loads(line) for line in (files / "deep" / "out.jsonl").read_text().splitlines())
     assert first["id"] == 7 and first["conversation"] == RESPONSES[0]["conversation"]
     assert [(item["rank"], item["title"], item["source"]) for item in first["items"]] == [
@@ -64,25 +64,23 @@ def test_remap_writes_the_top_items_with_scores_and_sources(files, capsys):
 
 
 @pytest.mark.parametrize("seen", ["Heat", "heat", "Heat (1995)", "1. Heat (1995)"])
-def test_seen_titles_in_any_form_stay_out(files, seen):
+def test_seen_titles_in_any_form_stay_out(files, run, seen):
     row = {"conversation": "a heist \ud83d", "response": "Heat (1995)\nUp (2009)", "seen": [seen]}
     (files / "responses.jsonl").write_text(json.dumps(row))
-    main(_arguments("remap", files, "--out", str(files / "out.jsonl")))
+    run("remap", "--out", files / "out.jsonl")
     items = json.loads((files / "out.jsonl").read_text())["items"]
     assert [item["title"] for item in items][0] == "Up" and "Heat" not in [item["title"] for item in items]
 
 
-def test_a_target_that_cannot_be_written_is_told_before_any_work(files, capsys):
-    with pytest.raises(SystemExit):
-        main(_arguments("remap", files, "--out", str(files)))
-    assert "a folder; name a file" in capsys.readouterr().err
+def test_a_target_that_cannot_be_written_is_told_before_any_work(files, run):
+    assert "a folder; name a file" in run("remap", "--out", files).err
 
 
 @pytest.mark.parametrize("command", ["parse", "remap"])
-def test_a_link_as_the_target_stays_a_link(files, command):
+def test_a_link_as_the_target_stays_a_link(files, run, command):
     (files / "link").symlink_to("lists.jsonl")
     for _ in range(2):
-        main(_arguments(command, files, "--out", str(files / "link")))
+        run(command, "--out", files / "link")
         assert (files / "link").is_symlink() and (files / "lists.jsonl").read_text()
         (files / "lists.jsonl").write_text("")
 
@@ -99,24 +97,22 @@ def test_a_link_as_the_target_stays_a_link(files, command):
         ("", "it holds no row"),
     ],
 )
-def test_a_wrong_row_is_named(files, capsys, row, message):
+def test_a_wrong_row_is_named(files, run, row, message):
     (files / "responses.jsonl").write_text(row)
-    with pytest.raises(SystemExit) as ended:
-        main(_arguments("remap", files, "--out", str(files / "out.jsonl")))
-    assert ended.value.code == 2 and message in capsys.readouterr().err
+    ended = run("remap", "--out", files / "out.jsonl")
+    assert ended.status == 2 and message in ended.err
     assert not (files / "out.jsonl").exists()
 
 
 def test_a_reader_that_stops_early_is_no_error(files):
-    arguments = " ".join(_arguments("parse", files))
-    result = run_in(files, "bash", "-c", f"set -o pipefail; {sys.executable} -m convrec.cli {arguments} | head -n 1")
+    parse = f"{sys.executable} -m convrec.cli parse --responses responses.jsonl --catalog catalog.parquet"
+    result = run_in(files, "bash", "-c", f"set -o pipefail; {parse} | head -n 1")
     assert result.stdout == "Response 1: 3 items\n" and not result.stderr
 
 
 @pytest.mark.parametrize(
     "option", ["--top 0", "--min-ratio 0", "--min-ratio-without-year 101", "--conversation-weight -1"]
 )
-def test_options_out_of_range(files, capsys, option):
-    with pytest.raises(SystemExit):
-        main(_arguments("remap", files, "--out", str(files / "out.jsonl"), *option.split()))
-    assert option.split()[0] in capsys.readouterr().err
+def test_options_out_of_range(files, run, option):
+    ended = run("remap", "--out", files / "out.jsonl", *option.split())
+    assert ended.status == 2 and option.split()[0] in ended.err

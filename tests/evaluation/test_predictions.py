@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from convrec.cli import main
 from convrec.data.catalog import Catalog, Item
 from convrec.data.catalog_files import open_catalog
 from convrec.data.matching import relevance
@@ -30,14 +29,19 @@ def _write(folder, rows):
     return path
 
 
-def _score(folder, rows, *more):
-    options = ["--catalog", str(folder / "catalog.csv"), "--cutoffs", "1,2", "--list-length", "3", *more]
-    main(["score", "--predictions", str(_write(folder, rows)), *options])
+@pytest.fixture
+def score(cli, tmp_path):
+    """Scores rows by the command, with options of their own."""
+
+    def run(rows, *more):
+        options = ["--catalog", tmp_path / "catalog.csv", "--cutoffs", "1,2", "--list-length", "3", *more]
+        return cli("score", "--predictions", _write(tmp_path, rows), *options)
+
+    return run
 
 
-def test_json_holds_means_and_intervals(tmp_path, capsys):
-    _score(tmp_path, ROWS, "--json")
-    found = json.loads(capsys.readouterr().out)
+def test_json_holds_means_and_intervals(score):
+    found = json.loads(score(ROWS, "--json").out)
     assert found["n"] == found["n_prompts"] == 3
     assert found["recall@1"] == pytest.approx((0 + 0 + 1) / 3)
     assert found["recall@2"] == pytest.approx((1 / 2 + 1 + 1) / 3)
@@ -51,26 +55,23 @@ def test_json_holds_means_and_intervals(tmp_path, capsys):
     assert found["intervals"]["recall@1"] == [0, 1]
 
 
-def test_the_protocol_reward_keeps_ranks(tmp_path, capsys):
-    _score(tmp_path, ROWS, "--json", "--protocol", "reward")
-    found = json.loads(capsys.readouterr().out)
+def test_the_protocol_reward_keeps_ranks(score):
+    found = json.loads(score(ROWS, "--json", "--protocol", "reward").out)
     assert found["recall@1"] == 0 and found["recall@2"] == pytest.approx((1 / 2 + 0 + 1) / 3)
 
 
-def test_the_table_shows_n(tmp_path, capsys):
-    _score(tmp_path, [{**ROWS[0], "prompt_id": "a"}, {**ROWS[0], "prompt_id": "a"}, ROWS[2]])
-    shown = capsys.readouterr().out
+def test_the_table_shows_n(score):
+    shown = score([{**ROWS[0], "prompt_id": "a"}, {**ROWS[0], "prompt_id": "a"}, ROWS[2]]).out
     assert "3 rows, 2 prompts; protocol evaluation, 3 ranks" in shown
     assert max(map(len, shown.splitlines())) <= 80
     (line,) = [line for line in shown.splitlines() if "recall@2" in line]
     assert line.split() == ["recall@2", "0.6667", "0.5000", "to", "1.0000", "3"]
 
 
-def test_the_year_tolerance_holds_for_list_and_truth(tmp_path, capsys):
+def test_the_year_tolerance_holds_for_list_and_truth(score):
     rows = [{"response": "Heat (1996)", "groundtruth": [["Heat", 1995]]}]
     for tolerance, hit in (("0", 0), ("1", 1)):
-        _score(tmp_path, rows, "--json", "--year-tolerance", tolerance)
-        found = json.loads(capsys.readouterr().out)
+        found = json.loads(score(rows, "--json", "--year-tolerance", tolerance).out)
         assert found["recall@1"] == found["in_catalog"] == hit
 
 
@@ -143,31 +144,23 @@ def test_a_file_is_scored_as_the_library_scores_lists(tmp_path_factory, lines):
         ({**ROWS[0], "user_id": {}}, "field 'user_id' is {}; give"),
     ],
 )
-def test_a_bad_row_is_an_error_that_says_where_and_what(tmp_path, capsys, row, message):
-    with pytest.raises(SystemExit, match="2"):
-        _score(tmp_path, [ROWS[0], row])
-    output = capsys.readouterr()
-    assert not output.out and "rows.jsonl: line 2: " in output.err
+def test_a_bad_row_is_an_error_that_says_where_and_what(score, row, message):
+    output = score([ROWS[0], row])
+    assert output.status == 2 and not output.out and "rows.jsonl: line 2: " in output.err
     assert re.search(message, output.err)
 
 
-def test_seen_titles_count_with_a_year_or_without(tmp_path, capsys):
+def test_seen_titles_count_with_a_year_or_without(score):
+    row = {"response": "Ronin (1998)\nHeat (1995)", "groundtruth": [["Heat", 1995]]}
     for seen in ("Ronin (1998)", "Ronin", " ronin (2001)"):
-        _score(
-            tmp_path,
-            [{"response": "Ronin (1998)\nHeat (1995)", "groundtruth": [["Heat", 1995]], "seen_titles": [seen]}],
-            "--json",
-        )
-        found = json.loads(capsys.readouterr().out)
+        found = json.loads(score([{**row, "seen_titles": [seen]}], "--json").out)
         assert (found["recall@1"], found["seen"]) == (1, 0.5), seen
 
 
 @pytest.mark.parametrize(("length", "cutoffs"), [(20, [5, 10, 15, 20]), (12, [5, 10]), (3, [3])])
-def test_the_cutoffs_not_given_are_those_up_to_the_length(tmp_path, capsys, length, cutoffs):
-    path = _write(tmp_path, ROWS)
-    files = ["--predictions", str(path), "--catalog", str(tmp_path / "catalog.csv")]
-    main(["score", *files, "--list-length", str(length), "--json"])
-    found = json.loads(capsys.readouterr().out)
+def test_the_cutoffs_not_given_are_those_up_to_the_length(tmp_path, cli, length, cutoffs):
+    files = ["--predictions", _write(tmp_path, ROWS), "--catalog", tmp_path / "catalog.csv"]
+    found = json.loads(cli("score", *files, "--list-length", length, "--json").out)
     assert [name for name in found if name.startswith("ndcg")] == [f"ndcg@{k}" for k in cutoffs]
 
 
@@ -186,19 +179,17 @@ def test_the_cutoffs_not_given_are_those_up_to_the_length(tmp_path, capsys, leng
         (["--catalog", "nowhere.csv"], "--catalog nowhere.csv: no such file"),
     ],
 )
-def test_bad_options_are_told(tmp_path, capsys, options, message):
-    with pytest.raises(SystemExit, match="2"):
-        _score(tmp_path, ROWS, *options)
-    assert message in capsys.readouterr().err
+def test_bad_options_are_told(score, options, message):
+    ended = score(ROWS, *options)
+    assert ended.status == 2 and message in ended.err
 
 
-def test_an_empty_file_and_one_that_is_not_utf_8_are_told(tmp_path, capsys):
+def test_an_empty_file_and_one_that_is_not_utf_8_are_told(tmp_path, cli):
     for content, message in ((b"\n \n", "it holds no row"), (b'{"a": "\xff"}\n', "line 1: not UTF-8")):
         path = _write(tmp_path, [])
         path.write_bytes(content)
-        with pytest.raises(SystemExit, match="2"):
-            main(["score", "--predictions", str(path), "--catalog", str(tmp_path / "catalog.csv")])
-        assert message in capsys.readouterr().err
+        ended = cli("score", "--predictions", path, "--catalog", tmp_path / "catalog.csv")
+        assert ended.status == 2 and message in ended.err
 
 
 SONGS = "id,title,year,artist\na,Hello,2015,Adele\nb,Hello,2015,Lionel Richie\nc,Hello,1984,Lionel Richie\n"

@@ -7,8 +7,6 @@ import mlflow
 import pandas as pd
 import pytest
 
-from convrec import tracking
-from convrec.cli import main
 from convrec.config.params import load_params
 from convrec.data.conversations import write_rows
 from convrec.evaluation.comparison import mean_interval
@@ -25,24 +23,21 @@ from tests.project import ROOT, SHRUNK, set_params
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Path:
-    """A project with parameters, two random models, and a store."""
+    """A project with parameters and two random models."""
     folder = tmp_path_factory.mktemp("made")
     shutil.copy(ROOT / "params.yaml", folder)
     set_params(folder, {**SHRUNK, "common": {"list_length": 6, "cutoffs": [2, 6], "device": "cpu"}})
     for seed, name in enumerate(("base", "sft")):
         make_random_model(folder / "models" / name, seed)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        tracking.connect(folder)  # once: making a store takes seconds
     return folder
 
 
 @pytest.fixture
-def project(made, tmp_path, monkeypatch, catalog) -> Path:
-    """A copy of that, entered, with data: five prompts, one of them twice."""
+def project(made, make_store, tmp_path, monkeypatch, catalog) -> Path:
+    """A copy of that, entered, with a store and data: five prompts, one of them twice."""
     project = shutil.copytree(made, tmp_path / "project")
     monkeypatch.chdir(project)
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    make_store(project)
     rows = [_row(i, messages) for i, messages in enumerate(prompts_of(5))]
     for split in ("train", "validation", "test"):
         write_rows(pd.DataFrame([*rows, {**rows[0], "conversation_id": "again"}]), Paths().split(split))
@@ -75,18 +70,16 @@ def written(monkeypatch) -> list[list[str]]:
     return asked
 
 
-def test_constrained_lists_are_catalog_items_none_twice(project, capsys):
+def test_constrained_lists_are_catalog_items_none_twice(project, cli):
     set_params(project, {"common": {"list_length": 4, "cutoffs": [4]}})
-    main(["evaluate", "--model", "models/base", "--constrained", "--json"])
-    metrics = json.loads(capsys.readouterr().out)["metrics"]
+    metrics = json.loads(cli("evaluate", "--model", "models/base", "--constrained", "--json").out)["metrics"]
     for name, value in (("in_catalog", 1), ("length", 4), ("duplicates", 0), ("seen", 0), ("format", 1)):
         assert metrics[name]["mean"] == value, name
     assert (project / "evaluations" / "models-base.test.constrained" / "lists.parquet").is_file()
 
 
-def test_a_folder_is_scored_with_intervals_kept_and_recorded(project, written, capsys):
-    main(["evaluate", "--model", "models/base", "--json"])
-    result = json.loads(capsys.readouterr().out)
+def test_a_folder_is_scored_with_intervals_kept_and_recorded(project, written, cli):
+    result = json.loads(cli("evaluate", "--model", "models/base", "--json").out)
     assert (result["model"], result["split"], result["n_rows"], result["n_prompts"]) == ("models/base", "test", 6, 5)
     # Rows p0 (twice), p2 and p4 are hits at the second rank; p1 and p3 are none.
     assert result["metrics"]["recall_at_2"]["mean"] == pytest.approx(4 / 6)
@@ -106,9 +99,9 @@ def test_a_folder_is_scored_with_intervals_kept_and_recorded(project, written, c
     assert run.data.tags["data.test.rows"] == "6" and run.info.status == "FINISHED"
 
 
-def test_several_models_of_few_prompts_stand_side_by_side(project, written, capsys):
-    main(["evaluate", "--model", "models/base", "--model", "models/sft", "--split", "validation", "--max-prompts", "2"])
-    out = capsys.readouterr().out
+def test_several_models_of_few_prompts_stand_side_by_side(project, written, cli):
+    models = ["--model", "models/base", "--model", "models/sft"]
+    out = cli("evaluate", *models, "--split", "validation", "--max-prompts", "2").out
     assert "Validation split: 3 rows, 2 prompts, 95 % intervals" in out
     assert "models/base" in out and "models/sft" in out
     (line,) = [line for line in out.splitlines() if "Recall@2" in line]
@@ -120,15 +113,15 @@ def test_several_models_of_few_prompts_stand_side_by_side(project, written, caps
     assert written == [["0", "1"], ["0", "1"]]
 
 
-def test_a_registered_version_answers_under_its_own_settings(project, written, monkeypatch, capsys):
+def test_a_registered_version_answers_under_its_own_settings(project, written, monkeypatch, cli):
     settings = lists.ListSettings("Films, please.", 3, 8, 1.3)
     given = []
     version = registry.RegisteredModel(Path("models/sft"), Paths().catalog, settings)
     monkeypatch.setattr(
         "convrec.experiments.evaluate_models.download_version", lambda uri: given.append(uri) or version
     )
-    main(["evaluate", "--model", "models:/convrec-recommender@champion", "--json"])
-    assert given == ["models:/convrec-recommender@champion"] and json.loads(capsys.readouterr().out)["n_rows"] == 6
+    champion = "models:/convrec-recommender@champion"
+    assert json.loads(cli("evaluate", "--model", champion, "--json").out)["n_rows"] == 6 and given == [champion]
     run = json.loads((Paths().evaluations / "convrec-recommender-champion.test" / "run.json").read_text())
     params = mlflow.get_run(run["run_id"]).data.params
     assert params["model.instruction"] == "Films, please." and params["model.repetition_penalty"] == "1.3"
@@ -155,23 +148,20 @@ def test_a_registered_version_answers_under_its_own_settings(project, written, m
         (["--checkpoints", "rank_grpo"], None, "no checkpoints of the present parameters and data"),
     ],
 )
-def test_mistakes_are_told_before_any_work(project, written, capsys, arguments, spoil, message):
+def test_mistakes_are_told_before_any_work(project, written, cli, arguments, spoil, message):
     if spoil:
         for path in Path(spoil).parent.glob(f"{Path(spoil).name}*"):
             path.unlink()
-    with pytest.raises(SystemExit) as ended:
-        main(["evaluate", *arguments])
-    assert ended.value.code == 2 and message in " ".join(capsys.readouterr().err.split())
+    ended = cli("evaluate", *arguments)
+    assert ended.status == 2 and message in " ".join(ended.err.split())
     assert written == []
 
 
-def test_a_hub_s_model_that_cannot_be_had_is_told(project, monkeypatch, capsys):
+def test_a_hub_s_model_that_cannot_be_had_is_told(project, monkeypatch, cli):
     monkeypatch.setattr("convrec.versions.fetch.snapshot_download", None, raising=False)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(SystemExit):
-        main(["evaluate", "--model", "nobody/nothing"])
-    assert "model nobody/nothing: could not be fetched" in capsys.readouterr().err
+    assert "model nobody/nothing: could not be fetched" in cli("evaluate", "--model", "nobody/nothing").err
 
 
 def test_a_hub_s_model_is_taken_from_its_cache(project, monkeypatch):
@@ -213,24 +203,23 @@ def training(project) -> Path:
     return folder
 
 
-def _evaluate(capsys, *options: str) -> list[tuple[int, bool, bool]]:
-    main(["evaluate", "--checkpoints", "sft", "--json", *options])
-    rows = json.loads(capsys.readouterr().out)["checkpoints"]
+def _evaluate(cli, *options: str) -> list[tuple[int, bool, bool]]:
+    rows = json.loads(cli("evaluate", "--checkpoints", "sft", "--json", *options).out)["checkpoints"]
     return [(row["step"], row["kept"], row["chosen"]) for row in rows]
 
 
-def test_a_checkpoint_is_evaluated_once(training, written, capsys):
-    assert _evaluate(capsys, "--every", "2") == [(2, True, False), (4, True, True), (5, True, False)]
+def test_a_checkpoint_is_evaluated_once(training, written, cli):
+    assert _evaluate(cli, "--every", "2") == [(2, True, False), (4, True, True), (5, True, False)]
     assert len(written) == 3, "the last one, too"
     shutil.rmtree("checkpoints/lists")
-    assert _evaluate(capsys) == [(2, True, False), (4, True, True), (5, True, False)]
+    assert _evaluate(cli) == [(2, True, False), (4, True, True), (5, True, False)]
     assert len(written) == 3
     shutil.rmtree(training / "checkpoint-2")
-    assert _evaluate(capsys) == [(2, False, False), (4, True, True), (5, True, False)]
+    assert _evaluate(cli) == [(2, False, False), (4, True, True), (5, True, False)]
     assert len(written) == 3
 
 
-def test_checkpoints_that_are_pruned_meanwhile_are_left_out(training, written, capsys, monkeypatch, caplog):
+def test_checkpoints_that_are_pruned_meanwhile_are_left_out(training, written, cli, monkeypatch, caplog):
     whole = evaluate_checkpoints._evaluate
 
     def prune(stage, step, *rest):
@@ -239,50 +228,48 @@ def test_checkpoints_that_are_pruned_meanwhile_are_left_out(training, written, c
         shutil.rmtree(training / "checkpoint-4", ignore_errors=True)
 
     monkeypatch.setattr(evaluate_checkpoints, "_evaluate", prune)
-    assert _evaluate(capsys) == [(2, False, False), (5, False, False)]
+    assert _evaluate(cli) == [(2, False, False), (5, False, False)]
     assert "sft step 4 was pruned meanwhile" in caplog.text
 
 
-def test_without_any_checkpoint_that_can_be_loaded_there_is_a_message(training, written, capsys):
-    _evaluate(capsys, "--every", "9")
+def test_without_any_checkpoint_that_can_be_loaded_there_is_a_message(training, written, cli):
+    _evaluate(cli, "--every", "9")
     for checkpoint in training.glob("checkpoint-*"):
         shutil.rmtree(checkpoint)
-    assert _evaluate(capsys) == [(4, False, True), (5, False, False)]
-    with pytest.raises(SystemExit):
-        _evaluate(capsys, "--split", "test")
-    assert "no checkpoints of the present parameters and data that can be loaded" in capsys.readouterr().err
+    assert _evaluate(cli) == [(4, False, True), (5, False, False)]
+    output = cli("evaluate", "--checkpoints", "sft", "--split", "test").err
+    assert "no checkpoints of the present parameters and data that can be loaded" in output
 
 
-def test_every_so_many_steps_the_last_and_the_chosen_one(training, written, capsys):
-    assert _evaluate(capsys, "--every", "3") == [(4, True, True), (5, True, False)]
+def test_every_so_many_steps_the_last_and_the_chosen_one(training, written, cli):
+    assert _evaluate(cli, "--every", "3") == [(4, True, True), (5, True, False)]
     assert len(written) == 2
 
 
-def test_other_weights_data_or_settings_are_evaluated_again(training, written, capsys):
-    _evaluate(capsys)
+def test_other_weights_data_or_settings_are_evaluated_again(training, written, cli):
+    _evaluate(cli)
     assert len(written) == 3
-    _evaluate(capsys, "--split", "test", "--max-prompts", "3")
+    _evaluate(cli, "--split", "test", "--max-prompts", "3")
     rows = json.loads(Path("evaluations/checkpoints.json").read_text())
     assert (rows["split"], rows["n_rows"], rows["n_prompts"], len(rows["checkpoints"])) == ("test", 4, 3, 3)
     shutil.rmtree("checkpoints/lists")
     set_params(Path(), {"evaluate": {"max_completion_length": 31}})
-    _evaluate(capsys)
+    _evaluate(cli)
     assert len(written) == 6
     shutil.copy("models/sft/model.safetensors", training / "checkpoint-2" / "model.safetensors")
-    _evaluate(capsys)
+    _evaluate(cli)
     assert len(written) == 6, "the lists of these weights are kept"
     shutil.rmtree("checkpoints/lists")
     shutil.copy("models/base/model.safetensors", training / "checkpoint-4" / "model.safetensors")
-    assert _evaluate(capsys) == [(2, True, False), (4, True, True), (5, True, False)]
+    assert _evaluate(cli) == [(2, True, False), (4, True, True), (5, True, False)]
     assert len(written) == 7
 
 
-def test_the_table_says_which_steps_there_are(training, written, capsys, caplog):
+def test_the_table_says_which_steps_there_are(training, written, cli, caplog):
     (training / "checkpoint-5" / "model.safetensors").rename(training / "checkpoint-5" / "model.bin")
     with caplog.at_level(logging.WARNING):
-        main(["evaluate", "--checkpoints", "sft"])
+        out = cli("evaluate", "--checkpoints", "sft").out
     assert "sft step 5: left out" in caplog.text
-    out = capsys.readouterr().out
     assert "Validation split: 6 rows, 5 prompts, 95 % intervals" in out and "sft: kept are the steps 2, 4" in out
     cells = [line.split() for line in out.splitlines() if "0.6667 [" in line]
     assert [row[:3] for row in cells] == [["sft", "2", "0.6667"], ["sft", "4", "0.6667"]]

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from convrec.cli import main
 from convrec.errors import InputError
 from convrec.files.atomic import check_target, replaced, write_text
 
@@ -90,7 +89,7 @@ def test_a_write_that_fails_leaves_all_as_it_was(tmp_path, error):
     assert path.read_text() == "before" and _names(tmp_path) == ["out"]
 
 
-def test_a_sample_that_a_full_disk_cuts_short_has_no_torn_month(tmp_path, monkeypatch, capsys):
+def test_a_sample_that_a_full_disk_cuts_short_has_no_torn_month(tmp_path, monkeypatch, cli):
     """The second month finds the disk full; the next try makes what is missing."""
     write = Path.write_text
 
@@ -103,9 +102,7 @@ def test_a_sample_that_a_full_disk_cuts_short_has_no_torn_month(tmp_path, monkey
     arguments = ["data", "sample", str(tmp_path), "--until", "2022-03", "--conversations", "240"]
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_text", full)
-        with pytest.raises(SystemExit, match="74"):
-            main(arguments)
-    assert "the disk is full" in capsys.readouterr().err
+        ended = cli(*arguments)
+    assert ended.status == 74 and "the disk is full" in ended.err
     assert _names(tmp_path) == ["catalog.csv", "conversations-2022-01.jsonl"]
-    main(arguments)
-    assert "2 new files: conversations-2022-02.jsonl, conversations-2022-03.jsonl" in capsys.readouterr().out
+    assert "2 new files: conversations-2022-02.jsonl, conversations-2022-03.jsonl" in cli(*arguments).out

@@ -10,7 +10,6 @@ from dvc.lock import LockError
 from prefect.logging import disable_run_logger
 
 from convrec.errors import InputError, Unavailable
-from convrec.tracking import connect
 from convrec.workspaces import lock_folder
 from flows.evaluate import evaluate
 from flows.pipeline import refuse_early, run_or_exit
@@ -20,20 +19,17 @@ from tests.project import make_project
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory) -> Path:
+def made(make_store, tmp_path_factory) -> Path:
     """A project that has run nothing, with an empty store."""
     project = make_project(tmp_path_factory.mktemp("refused") / "project")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        connect(project)
+    make_store(project)
     return project
 
 
 @pytest.fixture
 def project(made, monkeypatch) -> Path:
     """The same, entered."""
-    for name in ("MLFLOW_TRACKING_URI", "PREFECT_API_URL"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
     monkeypatch.chdir(made)
     return made
 

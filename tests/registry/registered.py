@@ -15,6 +15,7 @@ from convrec.generation.lists import ListSettings
 from convrec.paths import Paths
 from convrec.registry import versions as registry
 from convrec.registry.model_card import CHECKPOINT_TAG, checkpoint_digest
+from convrec.registry.moves import promote_version, read_state
 from tests.project import ROOT, SHRUNK, set_params
 from tests.serving.recommending import CATALOG, TITLES, save_model
 
@@ -23,13 +24,12 @@ SETTINGS = ListSettings("Recommend {list_length} films.", SIZE, 64, 1.3, 256)
 
 
 def make_workspace(folder: Path) -> Path:
-    """Write parameters, policy, data of twelve prompts, and an empty store."""
+    """Write parameters, policy and data of twelve prompts."""
     for name in ("params.yaml", "promotion.yaml"):
         shutil.copy(ROOT / name, folder)
     common = {"list_length": SIZE, "cutoffs": [2, SIZE], "device": "cpu"}
     set_params(folder, {**SHRUNK, "common": common})
     set_params(folder, {"baselines": {"names": ["popularity"]}}, "promotion.yaml")
-    tracking.connect(folder)
     rows = [_row(number) for number in range(NUM_PROMPTS)]
     for split in ("train", "validation", "test"):
         write_rows(pd.DataFrame(rows), Paths(folder).split(split))
@@ -70,6 +70,12 @@ def register_model(client: mlflow.MlflowClient, folder: Path, seed: int) -> str:
     made = client.create_model_version(registry.MODEL_NAME, folder.as_uri(), run.info.run_id, tags=tags)
     client.set_registered_model_alias(registry.MODEL_NAME, registry.CHALLENGER, made.version)
     return str(made.version)
+
+
+def promote_in_turn(client: mlflow.MlflowClient, *versions: str) -> None:
+    """Let each of these versions become the champion."""
+    for version in versions:
+        promote_version(client, read_state(client), version, "ops", f"version {version} is better")
 
 
 def moves_of(client: mlflow.MlflowClient) -> list[dict]:

@@ -1,19 +1,15 @@
 """The champion's moves and their lock, against a real MLflow store."""
 
 import json
-import shutil
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import mlflow
 import pytest
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
 
-from convrec import tracking
-from convrec.cli import main
 from convrec.errors import InputError
 from convrec.registry.lock import LOCK_NAME, describe_holder, promotion_lock, unlock
 from convrec.registry.moves import (
@@ -26,48 +22,16 @@ from convrec.registry.moves import (
     roll_back,
     rolled_back,
 )
-from convrec.registry.retention import plan, prune
+from convrec.registry.retention import prune
 from convrec.registry.versions import MODEL_NAME, read_aliases
-from tests.registry.registered import add_version, create_name, moves_of
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory) -> Path:
-    """A store with three versions, none of them the champion."""
-    folder = tmp_path_factory.mktemp("made")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        tracking.connect(folder)  # once: making a store takes seconds
-        client = mlflow.MlflowClient()
-        create_name(client)
-        for _ in range(4):
-            add_version(client)
-    return folder
-
-
-@pytest.fixture
-def client(made, tmp_path, monkeypatch) -> mlflow.MlflowClient:
-    shutil.copytree(made, tmp_path / "store")
-    monkeypatch.chdir(tmp_path / "store")
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    tracking.connect()
-    return mlflow.MlflowClient()
-
-
-def _promote(client, *versions: str) -> None:
-    for version in versions:
-        promote_version(client, read_state(client), version, "ops", f"version {version} is better")
-
-
-def _aliases(client) -> dict[str, str]:
-    return read_aliases(client)
+from tests.registry.registered import moves_of, promote_in_turn
 
 
 def test_a_promotion_moves_both_aliases_and_is_logged(client):
-    _promote(client, "1")
-    assert _aliases(client) == {"champion": "1"}
+    promote_in_turn(client, "1")
+    assert read_aliases(client) == {"champion": "1"}
     move = promote_version(client, read_state(client), "2", "ops", "better", "promotion/decision-1.json")
-    assert _aliases(client) == {"champion": "2", "previous": "1"}
+    assert read_aliases(client) == {"champion": "2", "previous": "1"}
     first, second = moves_of(client)
     assert (first["from_version"], first["to_version"], first["kind"]) == (None, "1", "promote")
     assert second == vars(move) and second["by"] == "ops" and second["decision"] == "promotion/decision-1.json"
@@ -75,27 +39,27 @@ def test_a_promotion_moves_both_aliases_and_is_logged(client):
 
 
 def test_rollback_twice_and_no_further(client):
-    _promote(client, "1", "2", "3")
+    promote_in_turn(client, "1", "2", "3")
     move = roll_back(client, "lead", "slow answers")
     assert (move.kind, move.from_version, move.to_version) == ("rollback", "3", "2")
-    assert _aliases(client) == {"champion": "2", "previous": "1"}
-    tag = json.loads(client.get_model_version(MODEL_NAME, "3").tags["rolled_back"])
-    assert (tag["by"], tag["reason"], tag["to"]) == ("lead", "slow answers", "2")
+    assert read_aliases(client) == {"champion": "2", "previous": "1"}
+    output = json.loads(client.get_model_version(MODEL_NAME, "3").tags["rolled_back"])
+    assert (output["by"], output["reason"], output["to"]) == ("lead", "slow answers", "2")
     roll_back(client, "lead", "")
-    assert _aliases(client) == {"champion": "1"}
+    assert read_aliases(client) == {"champion": "1"}
     with pytest.raises(InputError, match="version 1 is the first champion"):
         roll_back(client, "lead", "")
     assert [move["kind"] for move in moves_of(client)] == ["promote"] * 3 + ["rollback"] * 2
 
 
 def test_rollback_to_an_earlier_champion(client):
-    _promote(client, "1", "2", "3")
+    promote_in_turn(client, "1", "2", "3")
     with pytest.raises(InputError, match="--to 4: not an earlier champion; those are: 1, 2"):
         roll_back(client, "lead", "", to="4")
     roll_back(client, "lead", "", to="1")
-    assert _aliases(client) == {"champion": "1"}
+    assert read_aliases(client) == {"champion": "1"}
     roll_back(client, "lead", "", to="2")
-    assert _aliases(client) == {"champion": "2"}, "it took the place of 1"
+    assert read_aliases(client) == {"champion": "2"}, "it took the place of 1"
     roll_back(client, "lead", "", to="3")
     tagged = ["rolled_back" in client.get_model_version(MODEL_NAME, version).tags for version in "123"]
     assert tagged == [True, True, False], "the champion is not among them"
@@ -108,14 +72,14 @@ def test_nothing_to_roll_back(client):
 
 def test_a_champion_from_before_the_log_is_gone_back_to(client):
     client.set_registered_model_alias(MODEL_NAME, "champion", "1")
-    _promote(client, "2")
+    promote_in_turn(client, "2")
     assert [move["kind"] for move in moves_of(client)] == ["unlogged", "promote"]
     roll_back(client, "lead", "")
-    assert _aliases(client) == {"champion": "1"}
+    assert read_aliases(client) == {"champion": "1"}
 
 
 def test_a_version_that_is_gone_is_passed_over(client):
-    _promote(client, "1", "2", "3")
+    promote_in_turn(client, "1", "2", "3")
     client.delete_model_version(MODEL_NAME, "2")
     with pytest.raises(InputError, match="--to 2: this version was deleted"):
         roll_back(client, "lead", "", to="2")
@@ -147,7 +111,7 @@ def _break(client, monkeypatch, name: str, number: int) -> None:
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_a_failure_anywhere_leaves_the_old_champion_or_the_new_one(client, monkeypatch, name, number):
-    _promote(client, "1", "2")
+    promote_in_turn(client, "1", "2")
     before = read_state(client)
     with monkeypatch.context() as patch:
         _break(client, patch, name, number)
@@ -158,11 +122,11 @@ def test_a_failure_anywhere_leaves_the_old_champion_or_the_new_one(client, monke
             failed = True
     unlock(client)
     if failed:
-        assert _aliases(client) == {"champion": "2", "previous": "1"} and len(moves_of(client)) == 2
-        _promote(client, "3")
-    assert _aliases(client) == {"champion": "3", "previous": "2"}
+        assert read_aliases(client) == {"champion": "2", "previous": "1"} and len(moves_of(client)) == 2
+        promote_in_turn(client, "3")
+    assert read_aliases(client) == {"champion": "3", "previous": "2"}
     assert roll_back(client, "lead", "").to_version == "2", "even where the log of the move was lost"
-    assert _aliases(client) == {"champion": "2", "previous": "1"}
+    assert read_aliases(client) == {"champion": "2", "previous": "1"}
 
 
 @pytest.mark.parametrize(
@@ -175,7 +139,7 @@ def test_a_failure_anywhere_leaves_the_old_champion_or_the_new_one(client, monke
     ],
 )
 def test_a_rollback_that_fails_changes_nothing_or_is_done(client, monkeypatch, name, number, moved):
-    _promote(client, "1", "2", "3")
+    promote_in_turn(client, "1", "2", "3")
     with monkeypatch.context() as patch:
         _break(client, patch, name, number)
         if moved:
@@ -184,14 +148,14 @@ def test_a_rollback_that_fails_changes_nothing_or_is_done(client, monkeypatch, n
             with pytest.raises(ConnectionError):
                 roll_back(client, "lead", "")
     after = {"champion": "2", "previous": "1"} if moved else {"champion": "3", "previous": "2"}
-    assert _aliases(client) == after and describe_holder(client) is None
+    assert read_aliases(client) == after and describe_holder(client) is None
     tagged, logged = "rolled_back" in client.get_model_version(MODEL_NAME, "3").tags, len(moves_of(client)) == 4
     assert (tagged or logged) == moved, "either is enough to keep the version from coming back by itself"
     assert roll_back(client, "lead", "").to_version == ("1" if moved else "2")
 
 
 def test_a_move_whose_answer_was_lost_is_a_move(client, monkeypatch):
-    _promote(client, "1")
+    promote_in_turn(client, "1")
     real = client.set_registered_model_alias
 
     def moved_but_unheard(name, alias, version):
@@ -200,24 +164,24 @@ def test_a_move_whose_answer_was_lost_is_a_move(client, monkeypatch):
             raise ConnectionError("no answer")
 
     monkeypatch.setattr(client, "set_registered_model_alias", moved_but_unheard)
-    _promote(client, "2")
-    assert _aliases(client) == {"champion": "2", "previous": "1"} and len(moves_of(client)) == 2
+    promote_in_turn(client, "2")
+    assert read_aliases(client) == {"champion": "2", "previous": "1"} and len(moves_of(client)) == 2
 
 
 def test_a_promotion_that_was_overtaken_is_refused(client):
-    _promote(client, "1")
+    promote_in_turn(client, "1")
     compared = read_state(client)
-    _promote(client, "2")
+    promote_in_turn(client, "2")
     with pytest.raises(Superseded, match="version 2 became the champion meanwhile; compare again"):
         promote_version(client, compared, "3", "ops", "better than 1")
     roll_back(client, "lead", "")
     with pytest.raises(Superseded, match="the champion moved meanwhile, and is version 1 again"):
         promote_version(client, compared, "3", "ops", "better than 1")
-    assert _aliases(client) == {"champion": "1"}
+    assert read_aliases(client) == {"champion": "1"}
 
 
 def test_of_threads_at_once_one_promotes(client):
-    _promote(client, "1")
+    promote_in_turn(client, "1")
     compared, barrier, won, lost = read_state(client), threading.Barrier(3), [], []
 
     def contend(version: str) -> None:
@@ -233,8 +197,8 @@ def test_of_threads_at_once_one_promotes(client):
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(won) == 1 and len(lost) == 2 and all(won[0] in message for message in lost)
-    assert _aliases(client) == {"champion": won[0], "previous": "1"} and len(moves_of(client)) == 2
+    assert len(won) == 1 and len(lost) == 2 and all(won[0] in output for output in lost)
+    assert read_aliases(client) == {"champion": won[0], "previous": "1"} and len(moves_of(client)) == 2
 
 
 CONTENDER = """
@@ -255,7 +219,7 @@ except Superseded as error:
 
 @pytest.mark.slow
 def test_of_two_processes_at_once_one_promotes(client):
-    _promote(client, "1")
+    promote_in_turn(client, "1")
     command = [sys.executable, "-c", CONTENDER]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     both = [subprocess.Popen([*command, version], **pipes) for version in ("2", "3")]
@@ -266,11 +230,11 @@ def test_of_two_processes_at_once_one_promotes(client):
         process.stdin.flush()
     output = sorted(process.communicate(timeout=60)[0].split()[0] for process in both)
     assert output == ["lost", "won"]
-    assert len(moves_of(client)) == 2 and _aliases(client)["previous"] == "1"
+    assert len(moves_of(client)) == 2 and read_aliases(client)["previous"] == "1"
 
 
-def test_a_lock_that_was_left_is_told_and_removed(client, capsys):
-    _promote(client, "1")
+def test_a_lock_that_was_left_is_told_and_removed(client, cli):
+    promote_in_turn(client, "1")
     left = promotion_lock(client, "a dead process")
     left.__enter__()
     with pytest.raises(InputError, match=r"is held by a dead process \(process \d+ on .*\), for \d+ s; .* --unlock"):
@@ -278,16 +242,14 @@ def test_a_lock_that_was_left_is_told_and_removed(client, capsys):
     with pytest.raises(InputError, match="is held by a dead process"):
         roll_back(client, "ops", "", patience=0)
     assert "Not a model" in client.get_registered_model(LOCK_NAME).description
-    with pytest.raises(SystemExit):
-        main(["promote", "--unlock"])
-    assert "removed the promotion lock of a dead process" in capsys.readouterr().out
+    assert "removed the promotion lock of a dead process" in cli("promote", "--unlock").out
     assert unlock(client) == "no promotion lock is held"
-    _promote(client, "2")
-    assert _aliases(client) == {"champion": "2", "previous": "1"}
+    promote_in_turn(client, "2")
+    assert read_aliases(client) == {"champion": "2", "previous": "1"}
 
 
 def test_who_lost_the_lock_moves_nothing_and_leaves_another_s(client, monkeypatch):
-    _promote(client, "1")
+    promote_in_turn(client, "1")
     real, another = read_state(client), promotion_lock(client, "another")
 
     def taken_away(*_):
@@ -298,7 +260,7 @@ def test_who_lost_the_lock_moves_nothing_and_leaves_another_s(client, monkeypatc
     monkeypatch.setattr("convrec.registry.moves._require", taken_away)
     with pytest.raises(InputError, match="the promotion lock was removed while it was held"):
         promote_version(client, real, "2", "ops", "better")
-    assert _aliases(client) == {"champion": "1"}
+    assert read_aliases(client) == {"champion": "1"}
     assert describe_holder(client).startswith("another ")
 
 
@@ -315,11 +277,11 @@ def _forbid(client, monkeypatch, *names: str) -> None:
 def test_who_did_not_make_the_model_promotes_and_is_told_what_else_he_may_not(client, monkeypatch, caplog):
     calls = ("delete_model_version_tag", "delete_registered_model_alias", "delete_model_version")
     _forbid(client, monkeypatch, *calls)
-    _promote(client, "1", "2")
+    promote_in_turn(client, "1", "2")
     assert not caplog.records, "there was nothing to remove"
     with pytest.raises(InputError, match="alias previous is not this user's .* or admin, may do that"):
         roll_back(client, "lead", "")
-    assert _aliases(client) == {"champion": "2", "previous": "1"} and len(moves_of(client)) == 2
+    assert read_aliases(client) == {"champion": "2", "previous": "1"} and len(moves_of(client)) == 2
     monkeypatch.setattr("mlflow.MlflowClient.delete_model_version", client.delete_model_version)
     with pytest.raises(InputError, match="version 3 is not this user's"):
         prune(1, "prune", remove=True)
@@ -367,63 +329,3 @@ def test_a_version_is_rolled_back_until_it_is_promoted_again():
     moves = [_move("promote", "1", "2"), _move("rollback", "2", "1")]
     assert rolled_back(moves, "2") == moves[-1] and rolled_back(moves, "1") is None
     assert rolled_back([*moves, _move("promote", "1", "2")], "2") is None
-
-
-def test_what_prune_keeps():
-    versions = [
-        ("6", None),
-        ("5", "refused"),
-        ("4", "awaiting approval"),
-        ("3", "promoted"),
-        ("2", "refused"),
-        ("1", None),
-    ]
-    fates = plan(versions, {"champion": "3", "previous": "1", "challenger": "6", "blue": "1"}, keep=2)
-    assert [(fate.version, fate.stays) for fate in fates] == [
-        ("6", True), ("5", True), ("4", True), ("3", True), ("2", False), ("1", True),
-    ]  # fmt: skip
-    assert [fate.why for fate in fates[2:]] == [
-        "awaits approval",
-        "is the champion",
-        "is older than the newest 2, and has no alias",
-        "is the blue and previous",
-    ]
-
-
-def test_prune_removes_the_logged_model_of_what_goes(client):
-    models = [client.create_logged_model(tracking.connect(), name="recommender").model_id for _ in range(2)]
-    for model in models:
-        client.create_model_version(MODEL_NAME, source=f"models:/{model}")
-    add_version(client)
-    prune(2, "prune", remove=True)
-    with pytest.raises(MlflowException, match="not found"):
-        client.get_logged_model(models[0])
-    assert client.get_logged_model(models[1]).model_id == models[1]
-
-
-def test_prune_says_first_and_removes_then(client, capsys):
-    _promote(client, "1", "2")
-    with pytest.raises(SystemExit) as ended:
-        main(["registry", "prune", "--keep", "1"])
-    out = capsys.readouterr().out
-    assert ended.value.code == 0 and "would go" in out and "Dry run: nothing was removed" in out
-    assert len(client.search_model_versions(f"name = '{MODEL_NAME}'")) == 4
-    with pytest.raises(SystemExit):
-        main(["registry", "prune", "--keep", "1", "--yes", "--json"])
-    assert [row["version"] for row in json.loads(capsys.readouterr().out) if not row["stays"]] == ["3"]
-    left = {str(version.version) for version in client.search_model_versions(f"name = '{MODEL_NAME}'")}
-    assert left == {"1", "2", "4"} and _aliases(client) == {"champion": "2", "previous": "1"}
-    with promotion_lock(client, "a promotion"), pytest.raises(InputError, match="held by a promotion"):
-        prune(1, "prune", remove=True, patience=0)
-    with pytest.raises(SystemExit) as ended:
-        main(["registry", "prune", "--keep", "0"])
-    assert ended.value.code == 2
-
-
-def test_an_empty_registry_is_told_as_such(client, capsys):
-    client.delete_registered_model(MODEL_NAME)
-    for words in (["prune", "--keep", "1"], ["prune", "--keep", "1", "--yes"], ["list"]):
-        with pytest.raises(SystemExit) as ended:
-            main(["registry", *words])
-        output = capsys.readouterr().out
-        assert ended.value.code == 0 and output.startswith("No version is registered") and output.count("\n") == 1

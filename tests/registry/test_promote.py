@@ -1,5 +1,6 @@
 """Promotion from the comparison to the alias: real versions in a real store, their lists written by hand or not."""
 
+import contextlib
 import json
 import shutil
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from mlflow.exceptions import MlflowException
 from ruamel.yaml import YAML
 
-from convrec.cli import main
+from convrec import tracking
 from convrec.config.params import load_params
 from convrec.errors import InputError, Unavailable
 from convrec.evaluation.comparison import paired_interval
@@ -27,14 +28,11 @@ from tests.serving.recommending import TITLES
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory) -> Path:
+def made(make_store, tmp_path_factory) -> Path:
     """A workspace with three registered versions of untrained models, no champion."""
-    folder = tmp_path_factory.mktemp("made")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        patch.chdir(folder)
-        make_workspace(folder)  # once: making a store takes seconds
-        client = mlflow.MlflowClient()
+    folder = make_workspace(tmp_path_factory.mktemp("made"))
+    client = make_store(folder)
+    with contextlib.chdir(folder):
         for seed in range(3):
             register_model(client, folder / f"version-{seed}", seed)
     return folder
@@ -45,8 +43,7 @@ def client(made, tmp_path, monkeypatch) -> mlflow.MlflowClient:
     """The store of a copy of that, entered."""
     shutil.copytree(made, tmp_path / "project", ignore=shutil.ignore_patterns("version-*", "artifacts"))
     monkeypatch.chdir(tmp_path / "project")
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'project'}/mlruns/mlflow.db")
+    tracking.connect()
     return mlflow.MlflowClient()
 
 
@@ -393,33 +390,27 @@ def test_the_gain_is_that_of_the_rows_as_the_present_catalog_judges_them(client,
     assert gain == pytest.approx(expected)
 
 
-def test_models_that_are_alike_are_told_apart_by_nobody(client, capsys):
+def test_models_that_are_alike_are_told_apart_by_nobody(client, cli):
     """Untrained models, their own lists and latencies, by the commands."""
     rails = {"latency_p95_seconds": {"max": 60.0}, "in_catalog": {"min": 1.0}}
     _set_policy(guard_rails=rails, baselines={"names": []})
-    assert _main("promote", "--version", "1") == 0
-    assert "there was no champion" in capsys.readouterr().out
-    assert _main("promote", "--json", "--by", "ops") == 3
-    decision = json.loads(capsys.readouterr().out)
+    first = cli("promote", "--version", "1")
+    assert first.status == 0 and "there was no champion" in first.out
+    status, out, _ = cli("promote", "--json", "--by", "ops")
+    decision = json.loads(out)
+    assert status == 3
     assert (decision["challenger"], decision["champion"], decision["status"]) == ("3", "1", "refused")
     for side in ("challenger", "champion"):
         means = decision["comparison"][side]["means"]
         assert means["in_catalog"] == 1 and means["length"] == SIZE and 0 < means[LATENCY] < 60
-    assert _main("promote", "--version", "1") == 0
-    assert "Version 1 is the champion already" in capsys.readouterr().out
-    assert _main("promote", "--dry-run") == 3
-    out = capsys.readouterr().out
-    assert "FAILS" in out and "ndcg gain, lower end" in out and "nothing was written" in out
-    assert _main("registry", "list") == 0
-    out = capsys.readouterr().out
-    assert "champion" in out and "refused" in out and "not decided" in out
-    assert _main("rollback") == 2 and "first champion" in capsys.readouterr().err
-
-
-def _main(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(list(arguments))
-    return int(ended.value.code or 0)
+    again = cli("promote", "--version", "1")
+    assert again.status == 0 and "Version 1 is the champion already" in again.out
+    status, out, _ = cli("promote", "--dry-run")
+    assert status == 3 and "FAILS" in out and "ndcg gain, lower end" in out and "nothing was written" in out
+    status, out, _ = cli("registry", "list")
+    assert status == 0 and all(word in out for word in ("champion", "refused", "not decided"))
+    undone = cli("rollback")
+    assert undone.status == 2 and "first champion" in undone.err
 
 
 @pytest.mark.parametrize(
@@ -436,15 +427,16 @@ def _main(*arguments: str) -> int:
         (["registry", "register"], "models/rank_grpo/config.json: not made yet"),
     ],
 )
-def test_mistakes_are_told(client, capsys, arguments, message):
-    assert _main(*arguments) == 2 and message in capsys.readouterr().err
+def test_mistakes_are_told(client, cli, arguments, message):
+    refused = cli(*arguments)
+    assert refused.status == 2 and message in refused.err
 
 
-def test_without_policy_or_data_nothing_is_compared(client, ranks, capsys):
-    Paths().split("test").unlink()
-    assert _main("promote") == 2 and "no data yet" in capsys.readouterr().err
-    Path("promotion.yaml").unlink()
-    assert _main("promote") == 2 and "promotion.yaml: no such file" in capsys.readouterr().err
+def test_without_policy_or_data_nothing_is_compared(client, ranks, cli):
+    for missing, message in ((Paths().split("test"), "no data yet"), (Path("promotion.yaml"), "yaml: no such file")):
+        missing.unlink()
+        refused = cli("promote")
+        assert refused.status == 2 and message in refused.err
     assert ranks["asked"] == []
 
 

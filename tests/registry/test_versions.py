@@ -7,7 +7,6 @@ import pytest
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
 
-from convrec import tracking
 from convrec.config.params import load_params, parse_params
 from convrec.errors import InputError, Unavailable
 from convrec.files.results import read_json
@@ -21,12 +20,10 @@ from tests.serving.recommending import save_model
 
 
 @pytest.fixture
-def store(tmp_path, monkeypatch):
+def store(make_store, tmp_path, monkeypatch) -> mlflow.MlflowClient:
     """A fresh local store."""
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.chdir(tmp_path)
-    tracking.connect()
-    return mlflow.MlflowClient()
+    return make_store(tmp_path)
 
 
 def _system(ndcg: float) -> dict:

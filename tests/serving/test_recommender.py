@@ -10,15 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from convrec.cli import main
 from convrec.data.conversations import messages_of
 from convrec.errors import InputError
 from convrec.registry.recommenders import open_recommender
 from convrec.serving.recommendation import Recommendation, RecommendedList
 from convrec.serving.recommender import Abandoned
-from convrec.serving.session import Session
 from tests.project import ROOT
-from tests.serving.recommending import CATALOG, SETTINGS, make_recommender, save_model
+from tests.serving.recommending import CATALOG, SETTINGS, make_recommender
 
 RECOMMENDER = make_recommender()
 LINES = [str(item) for item in CATALOG.items]
@@ -176,29 +174,17 @@ def test_a_text_is_one_conversation_and_a_list_is_several():
     assert len(several) == 2 and all(isinstance(answer, RecommendedList) for answer in several)
 
 
-@pytest.fixture(scope="module")
-def project(tmp_path_factory):
-    """A project's folder with parameters, a catalog and a model."""
-    folder = tmp_path_factory.mktemp("project")
-    shutil.copy(ROOT / "params.yaml", folder)
-    (folder / "data" / "processed").mkdir(parents=True)
-    CATALOG.to_frame().to_parquet(folder / "data" / "processed" / "catalog.parquet")
-    save_model(folder / "model")
-    return folder
-
-
-def test_recommend_prints_a_list_or_json(project, monkeypatch, capsys):
+def test_recommend_prints_a_list_or_json(project, monkeypatch, cli):
     monkeypatch.chdir(project)
-    main(["recommend", "I loved Heat", "-n", "3", "--model", "model", "--deny", "Up", "--deny", "Her"])
-    table = capsys.readouterr().out.splitlines()
+    options = ["-n", "3", "--model", "model", "--deny", "Up", "--deny", "Her"]
+    table = cli("recommend", "I loved Heat", *options).out.splitlines()
     assert len(table) == 4 and table[0].split() == ["rank", "item", "score"]
     monkeypatch.setattr(sys, "stdin", StringIO("User: I loved Heat\n"))
-    main(["recommend", "-", "-n", "3", "--model", "model", "--deny", "Up", "--deny", "Her", "--json"])
-    rows = json.loads(capsys.readouterr().out)
+    rows = json.loads(cli("recommend", "-", *options, "--json").out)
     assert [set(row) for row in rows] == [{"rank", "title", "year", "score"}] * 3
     assert [line.split()[:2] for line in table[1:]] == [[str(row["rank"]), row["title"]] for row in rows]
-    main(["recommend", "x", "-n", "2", "--model", "model", "--allow", "Up", "--allow", "Her", "--json"])
-    assert {row["title"] for row in json.loads(capsys.readouterr().out)} == {"Up", "Her"}
+    allowed = cli("recommend", "x", "-n", "2", "--model", "model", "--allow", "Up", "--allow", "Her", "--json").out
+    assert {row["title"] for row in json.loads(allowed)} == {"Up", "Her"}
 
 
 @pytest.mark.parametrize(
@@ -211,14 +197,12 @@ def test_recommend_prints_a_list_or_json(project, monkeypatch, capsys):
         (["app", "--model", "a", "--challenger", "a"], "--challenger a: this is the first model; name another"),
     ],
 )
-def test_a_model_that_is_not_there_ends_with_one_line(arguments, message, tmp_path, monkeypatch, capsys):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+def test_a_model_that_is_not_there_ends_with_one_line(arguments, message, make_store, tmp_path, monkeypatch, cli):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 2
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith(f"convrec {arguments[0]}: ") and message in last
+    make_store(tmp_path)
+    status, _, output = cli(*arguments)
+    last = output.splitlines()[-1]
+    assert status == 2 and last.startswith(f"convrec {arguments[0]}: ") and message in last
 
 
 def test_a_folder_needs_the_project_s_catalog(project, tmp_path, monkeypatch):
@@ -226,63 +210,3 @@ def test_a_folder_needs_the_project_s_catalog(project, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="needs the project's catalog; run `dvc repro data` first"):
         open_recommender(str(project / "model"))
-
-
-def test_chat_ends_with_its_input(project, monkeypatch, capsys):
-    monkeypatch.chdir(project)
-    monkeypatch.setattr(sys, "stdin", StringIO("I loved Heat\n/nonsense\n"))
-    main(["chat", "--model", "model", "-n", "2"])
-    shown = capsys.readouterr().out
-    assert shown.count("rank  item") == 1 and "/nonsense is no command" in shown
-    assert shown.count("Say what movies you would like; each line is your next turn.") == 2
-    monkeypatch.setattr(sys, "stdin", StringIO("/quit\nnever read\n"))
-    main(["chat", "--model", "model"])
-    assert "bye" in capsys.readouterr().out
-
-
-def test_chat_ends_with_an_interrupt(project, monkeypatch, capsys):
-    monkeypatch.chdir(project)
-    monkeypatch.setattr("os._exit", sys.exit)
-
-    def interrupted(_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("builtins.input", interrupted)
-    with pytest.raises(SystemExit, match="130"):
-        main(["chat", "--model", "model"])
-    shown = capsys.readouterr()
-    assert shown.out.startswith("Say what movies you would like") and shown.out.endswith("/quit\n")
-    assert shown.err.endswith("convrec chat: interrupted\n")
-
-
-def _items(table):
-    return [line[6:].rsplit("  ", 1)[0].strip() for line in table.splitlines()[1:]]
-
-
-def test_a_session_remembers_turns_and_denied_titles():
-    session = Session(RECOMMENDER, 4, deny=["Jaws"])
-    assert session.answer("/more") == "nothing is said yet; begin with what you would like"
-    first = _items(session.answer("I loved Heat"))
-    assert first == _lines("I loved Heat", 4, ["Jaws"])
-    more = _items(session.answer("/more"))
-    assert more == _lines("I loved Heat", 4, ["Jaws", *first]) and not set(more) & set(first)
-    assert _items(session.answer("/more")) == _lines("I loved Heat", 4, ["Jaws", *first, *more])
-    assert session.answer("/more").startswith("n = 4: 1 of the catalog's 15 items are left")
-    denied = _items(session.answer(f"/deny {first[0]}"))
-    assert denied == _lines("I loved Heat", 4, ["Jaws", first[0]])
-    second = [{"role": "user", "content": "I loved Heat"}, {"role": "user", "content": "no space"}]
-    assert _items(session.answer(" no space ")) == _lines(second, 4, ["Jaws", first[0]])
-    assert len(_items(session.answer("/n 2"))) == 2
-    assert session.answer("/deny Haet") == "/deny: 'Haet' is not in the catalog; did you mean 'Heat'?"
-    assert session.answer("/deny").startswith("/deny: name a title")
-    assert session.answer("/n two").startswith("/n two: give a number")
-    assert session.answer("/reset") == "a new conversation"
-    assert session.answer("/deny Up") == "noted"
-    assert _items(session.answer("I loved Heat")) == _lines("I loved Heat", 2, ["Jaws", "Up"])
-    assert not session.is_over and session.answer("/quit") == "bye" and session.is_over
-
-
-def test_a_turn_that_cannot_be_answered_is_forgotten():
-    session = Session(RECOMMENDER, 14)
-    assert session.answer("I loved Heat and Her").startswith("n = 14: 13 of the catalog's 15 items")
-    assert _items(session.answer("I loved Heat")) == _lines("I loved Heat", 14)

@@ -23,10 +23,17 @@ BY_SHARE = {"validation_month": None, "test_month": None, "validation_share": 0.
 THEMES = ["trains", "pirates", "farms", "castles", "spies", "gardens", "dragons", "markets", "islands", "planets"]
 
 
-def _project(folder, **data):
-    (folder / "params.yaml").write_text((ROOT / "params.yaml").read_text())
-    set_params(folder, {**SHRUNK, "data": data})
-    return folder
+@pytest.fixture
+def make(tmp_path, make_store):
+    """Writes a project with these parameters of its data, beside an empty store."""
+
+    def project(**data):
+        (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text())
+        set_params(tmp_path, {**SHRUNK, "data": data})
+        make_store(tmp_path)
+        return tmp_path
+
+    return project
 
 
 def _run(project, *stages):
@@ -136,9 +143,9 @@ def _song_files(folder, number=60):
     return [song["named"] for song in rows]
 
 
-def test_songs_of_one_title_are_told_apart_by_a_column_of_the_line(tmp_path, caplog):
+def test_songs_of_one_title_are_told_apart_by_a_column_of_the_line(tmp_path, make, caplog):
     named = _song_files(tmp_path / "songs")
-    project = _project(tmp_path, source="files", path="songs", catalog="songs.jsonl", line_column="artist", **BY_SHARE)
+    project = make(source="files", path="songs", catalog="songs.jsonl", line_column="artist", **BY_SHARE)
     with caplog.at_level("INFO"):
         metrics, quarantine, catalog = _run(project, "data")
     assert _reasons(quarantine) == [("catalog", "61", "duplicate item")] and "duplicate item: 1" in caplog.text
@@ -160,15 +167,15 @@ def test_songs_of_one_title_are_told_apart_by_a_column_of_the_line(tmp_path, cap
         ("singer", "no column 'singer' to tell items of one title apart"),
     ],
 )
-def test_songs_that_share_a_line_are_an_error(tmp_path, column, message):
+def test_songs_that_share_a_line_are_an_error(tmp_path, make, column, message):
     _song_files(tmp_path / "songs")
-    project = _project(tmp_path, source="files", path="songs", catalog="songs.jsonl", line_column=column, **BY_SHARE)
+    project = make(source="files", path="songs", catalog="songs.jsonl", line_column=column, **BY_SHARE)
     with contextlib.chdir(project), pytest.raises(InputError, match=message):
         prepare(load_params(), Quarantine())
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_files_of_games_without_years_run_to_demonstrations(tmp_path, kind):
+def test_files_of_games_without_years_run_to_demonstrations(tmp_path, make, kind):
     folder, games = tmp_path / "games", _games()
     folder.mkdir()
     lines = [json.dumps(row, ensure_ascii=False) for row in [*games, {"title": "Schach", "aliases": "Chess|Échecs"}]]
@@ -181,8 +188,7 @@ def test_files_of_games_without_years_run_to_demonstrations(tmp_path, kind):
         text = "".join(json.dumps(row, ensure_ascii=False) + "\r\n" for row in rows)
         (folder / "conversations.jsonl").write_bytes(b"\xef\xbb\xbf" + text.encode() + b'{"messages": [{"ro')
         broken = [("conversations", "conversations.jsonl:151", "not JSON")]
-    project = _project(
-        tmp_path,
+    project = make(
         source="files",
         path="games",
         catalog="games.jsonl",
@@ -204,7 +210,7 @@ def test_files_of_games_without_years_run_to_demonstrations(tmp_path, kind):
     assert sum(map(len, splits.values())) == 147, "150 rows, three of them unusable"
 
 
-def test_a_saved_reddit_dataset_runs_to_demonstrations(tmp_path):
+def test_a_saved_reddit_dataset_runs_to_demonstrations(tmp_path, make):
     from datasets import Dataset, DatasetDict  # noqa: PLC0415  (seconds to import)
 
     draw = random.Random(5)
@@ -226,7 +232,7 @@ def test_a_saved_reddit_dataset_runs_to_demonstrations(tmp_path):
     dataset = {name: Dataset.from_list(rows) for name, rows in splits.items()}
     DatasetDict(dataset).save_to_disk(str(tmp_path / "reddit"))
     (tmp_path / "reddit" / "catalog.pkl").write_bytes(pickle.dumps([*films, ("", 1999)]))
-    project = _project(tmp_path, source="reddit", path="reddit", catalog="catalog.pkl")
+    project = make(source="reddit", path="reddit", catalog="catalog.pkl")
     set_params(project, {"common": {"instruction": None}})
     quarantine, catalog = _run_to_demonstrations(project)
     assert [(item.title, item.year) for item in catalog.items] == films
@@ -240,7 +246,7 @@ def test_a_saved_reddit_dataset_runs_to_demonstrations(tmp_path):
     assert [counts[name]["rows"] for name in splits] == [58, 15, 15]
 
 
-def test_redial_files_run_to_demonstrations(tmp_path):
+def test_redial_files_run_to_demonstrations(tmp_path, make):
     draw, folder = random.Random(7), tmp_path / "redial"
     folder.mkdir()
     films = [
@@ -268,7 +274,7 @@ def test_redial_files_run_to_demonstrations(tmp_path):
     films.append({"movie_id": "99", "name": " "})
     for name, rows in {"train_data.jsonl": dialogues, "catalog.jsonl": films}.items():
         (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    quarantine, catalog = _run_to_demonstrations(_project(tmp_path, source="redial", path="redial", **BY_SHARE))
+    quarantine, catalog = _run_to_demonstrations(make(source="redial", path="redial", **BY_SHARE))
     assert len(catalog) == 40
     assert _reasons(quarantine) == [
         ("catalog", "41", "no title"),
@@ -280,8 +286,8 @@ def test_redial_files_run_to_demonstrations(tmp_path):
 
 
 @pytest.mark.real_data
-def test_the_real_redial_files_pass_the_stage(tmp_path, redial):
-    metrics, quarantine, catalog = _run(_project(tmp_path, source="redial", path=str(redial), **BY_SHARE), "data")
+def test_the_real_redial_files_pass_the_stage(tmp_path, make, redial):
+    metrics, quarantine, catalog = _run(make(source="redial", path=str(redial), **BY_SHARE), "data")
     assert metrics["catalog"] == len(catalog) > 6_500
     rows = sum(metrics[name]["rows"] for name in ("train", "validation", "test"))
     assert rows + sum(quarantine["source"] == "rows") > 2_000
@@ -289,15 +295,15 @@ def test_the_real_redial_files_pass_the_stage(tmp_path, redial):
     assert all(share < 0.05 for share in metrics["quarantined_share"].values())
 
 
-def test_the_raw_reddit_movie_dump_runs_to_demonstrations(tmp_path):
+def test_the_raw_reddit_movie_dump_runs_to_demonstrations(tmp_path, make):
     write_sample(tmp_path / "dump", num_turns=3_000, num_films=120, seed=3)
-    project = _project(tmp_path, source="reddit_movie", path="dump", validation_month="2022-11", test_month="2022-12")
+    project = make(source="reddit_movie", path="dump", validation_month="2022-11", test_month="2022-12")
     _run_to_demonstrations(project)
     test = pd.read_parquet(tmp_path / "data" / "processed" / "test.parquet")
     assert test["date"].str.startswith("2022-12").all() and test["prompt_id"].nunique() <= len(test)
 
 
-def test_a_log_of_a_shop_runs_to_demonstrations(tmp_path):
+def test_a_log_of_a_shop_runs_to_demonstrations(tmp_path, make):
     """Songs bought by events, told apart by artist; what was bought before is in demonstrations again."""
     draw = random.Random(5)
     folder = tmp_path / "shop"
@@ -311,8 +317,7 @@ def test_a_log_of_a_shop_runs_to_demonstrations(tmp_path):
             rows.append(f"c{customer},{draw.choice(favourites)},{event},2024-01-{day:02d}T08:00:00Z")
     (folder / "sales.csv").write_text("\n".join(rows))
     events = {"log": "sales.csv", "liked": ["purchase"], "disliked": ["return"], "genres": "artist", "max_liked": 3}
-    project = _project(
-        tmp_path,
+    project = make(
         source="interactions",
         path="shop",
         catalog="songs.jsonl",

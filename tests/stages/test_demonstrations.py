@@ -30,10 +30,11 @@ def test_a_month_that_leaves_nothing_is_told(dates, message):
 
 
 @pytest.mark.pipeline
-def test_the_ground_truth_comes_first_in_training_demonstrations_alone(tmp_path):
+def test_the_ground_truth_comes_first_in_training_demonstrations_alone(make_store, tmp_path):
     for name in ("params.yaml", "dvc.yaml"):
         (tmp_path / name).write_text((ROOT / name).read_text())
     set_params(tmp_path, {**SHRUNK, "demonstrations": {"until": None, "ground_truth_first": True}})
+    make_store(tmp_path)
     for stage in ("data", "demonstrations"):
         run_in(tmp_path, sys.executable, "-m", "convrec.cli", stage)
     catalog = Catalog.read(tmp_path / "data/processed/catalog.parquet")

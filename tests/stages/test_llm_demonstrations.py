@@ -39,21 +39,25 @@ def _reply(asked):
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def world(make_store, tmp_path_factory):
     """A small embedded world whose demonstrations an LLM is to write."""
     folder = tmp_path_factory.mktemp("world")
     for name in ("params.yaml", "dvc.yaml"):
         (folder / name).write_text((ROOT / name).read_text())
     (folder / "prompts").symlink_to(ROOT / "prompts")
     set_params(folder, {**SHRUNK, "data": {"synthetic": {"num_conversations": 90}}})
+    make_store(folder)
     run_in(folder, sys.executable, "-m", "convrec.cli", "data")
     return folder
 
 
 @pytest.fixture
-def project(world, tmp_path):
-    """A copy of it, to change at will; its store of runs is made anew, since a store names its folder."""
-    return shutil.copytree(world, tmp_path / "project", symlinks=True, ignore=shutil.ignore_patterns("mlruns", "runs"))
+def project(world, make_store, tmp_path):
+    """A copy of it, to change at will; its store of runs is another, since a store names its folder."""
+    ignored = shutil.ignore_patterns("mlruns", "runs")
+    project = shutil.copytree(world, tmp_path / "project", symlinks=True, ignore=ignored)
+    make_store(project)
+    return project
 
 
 def _use(project, server):

@@ -1,3 +1,4 @@
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +13,10 @@ ENVIRONMENT = ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKI
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory) -> Iterator[TrackingServer]:
-    made = TrackingServer(tmp_path_factory.mktemp("server"))
+def server(empty_store, tmp_path_factory) -> Iterator[TrackingServer]:
+    folder = tmp_path_factory.mktemp("server")
+    shutil.copy(empty_store, folder)
+    made = TrackingServer(folder)
     made.start()
     yield made
     made.kill()

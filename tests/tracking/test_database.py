@@ -57,21 +57,24 @@ def test_a_database_that_is_emptied_or_damaged_is_bad_input(project, content, re
     assert (project / DATABASE).read_bytes() == content
 
 
-def test_a_database_without_its_versions_is_not_filled_up(project):
-    tracking.connect()
+def test_a_database_without_its_versions_is_not_filled_up(project, make_store):
+    make_store(project)
     with closing(sqlite3.connect(project / DATABASE)) as database:
         database.execute("DROP TABLE registered_model_aliases")
     with pytest.raises(InputError, match="lacks the tables registered_model_aliases of MLflow"):
         tracking.connect()
 
 
-def test_a_database_that_another_process_writes_is_unavailable_and_one_without_a_folder_bad_input(project, monkeypatch):
-    tracking.connect()
+def test_a_database_that_another_process_writes_is_unavailable(project, make_store, monkeypatch):
+    make_store(project)
     monkeypatch.setattr(sqlite3, "connect", lambda *_, connect=sqlite3.connect, **more: connect(*_, timeout=0, **more))
     with closing(sqlite3.connect(project / DATABASE)) as database:
         database.execute("BEGIN EXCLUSIVE")
         with pytest.raises(Unavailable, match="database is locked"):
             tracking.connect()
+
+
+def test_a_database_without_a_folder_is_bad_input(project, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///nowhere/mlflow.db")
     with pytest.raises(InputError, match="nowhere/mlflow.db: No such file or directory"):
         tracking.connect()

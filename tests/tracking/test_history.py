@@ -1,4 +1,3 @@
-import mlflow
 import pytest
 
 import convrec
@@ -6,13 +5,12 @@ from convrec.errors import InputError
 from convrec.tracking import connect
 
 
-def test_curves_of_a_run_become_a_frame(project):
+def test_curves_of_a_run_become_a_frame(project, make_store):
     """One row a step; metrics with one value are no curves, and of a step logged twice the last value counts.
 
     A run without curves is an empty frame, and an unknown run the user's mistake.
     """
-    experiment = connect()
-    client = mlflow.MlflowClient()
+    client, experiment = make_store(project), connect()
     run_id = client.create_run(experiment).info.run_id
     for time, (name, value, step) in enumerate(
         [

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from convrec import tracking
-from convrec.cli import main
 from convrec.paths import Paths
 from convrec.tracking import journal as journals
 from convrec.tracking.delivery import Delivery, Undelivered
@@ -201,7 +200,7 @@ def test_no_secret_reaches_server_journal_or_files(server, client, project, monk
 
 
 @pytest.mark.slow
-def test_a_killed_server_loses_nothing_of_any_run(server, client, project, capsys):
+def test_a_killed_server_loses_nothing_of_any_run(server, client, project, cli):
     """Three runs: one goes on until the server is back, one ends without it, and one's process is killed."""
     child = subprocess.Popen([sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     killed = child.stdout.readline().strip()
@@ -216,13 +215,11 @@ def test_a_killed_server_loses_nothing_of_any_run(server, client, project, capsy
             child.stdin.flush()
             assert child.stdout.readline() == "done\n"
         assert sorted(_left(project)) == sorted([killed, lives.run_id, ended.run_id])
-        with pytest.raises(SystemExit, match="75"):
-            main(["tracking", "sync"])
-        assert "convrec tracking: MLFLOW_TRACKING_URI" in capsys.readouterr().err
+        away = cli("tracking", "sync")
+        assert away.status == 75 and "convrec tracking: MLFLOW_TRACKING_URI" in away.err
         server.start()
-        with pytest.raises(SystemExit, match="0"):
-            main(["tracking", "sync"])
-        output = capsys.readouterr().out
+        status, output, _ = cli("tracking", "sync")
+        assert status == 0
         assert f"sft ({killed}): its process records still" in output
         assert f"rank_grpo ({lives.run_id}): its process records still" in output
         assert f"evaluate ({ended.run_id}): sent 1 metrics, 1 status; ended as FINISHED" in output
@@ -240,9 +237,7 @@ def test_a_killed_server_loses_nothing_of_any_run(server, client, project, capsy
     info = client.get_run(killed).info
     assert info.status == "KILLED" and info.start_time < info.end_time
     assert [artifact.path for artifact in client.list_artifacts(killed, "notes")] == ["notes/a.txt"]
-    with pytest.raises(SystemExit, match="0"):
-        main(["tracking", "sync"])
-    assert capsys.readouterr().out == "Nothing waits to be sent.\n" and _left(project) == []
+    assert cli("tracking", "sync")[:2] == (0, "Nothing waits to be sent.\n") and _left(project) == []
 
 
 def test_a_new_run_sends_what_an_earlier_process_left(client, project):

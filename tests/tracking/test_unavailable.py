@@ -10,7 +10,6 @@ import pytest
 from mlflow.exceptions import MlflowException
 
 from convrec import tracking
-from convrec.cli import main
 from convrec.errors import InputError, Unavailable
 from convrec.tracking import delivery
 from convrec.tracking import journal as journals
@@ -63,7 +62,7 @@ def test_no_server_is_unavailable_and_an_unknown_scheme_is_bad_input(project, mo
         tracking.connect()
 
 
-def test_the_command_line_tells_them_apart_by_exit_status(project, monkeypatch, capsys):
+def test_the_command_line_tells_them_apart_by_exit_status(project, monkeypatch, cli):
     def left(error: Exception):
         def answer(folder):
             raise error
@@ -75,9 +74,7 @@ def test_the_command_line_tells_them_apart_by_exit_status(project, monkeypatch, 
         (InputError("MLFLOW_TRACKING_URI = 1"), 2, "convrec tracking: MLFLOW_TRACKING_URI = 1\n"),
     ):
         monkeypatch.setattr(journals, "left_journals", left(error))
-        with pytest.raises(SystemExit) as ended:
-            main(["tracking", "sync"])
-        assert ended.value.code == status and capsys.readouterr().err == words
+        assert cli("tracking", "sync") == (status, "", words)
 
 
 def test_recording_does_not_wait_for_a_server_that_never_answers(project, monkeypatch, caplog):

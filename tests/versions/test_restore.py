@@ -106,11 +106,11 @@ class History:
 
 
 @pytest.fixture(scope="module")
-def past(tmp_path_factory) -> History:
+def past(make_store, tmp_path_factory) -> History:
     folder = tmp_path_factory.mktemp("past")
+    make_store(folder)
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.chdir(folder)
-        monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
         _start()
         commits, runs = [], []
         for seed, label in ((1, "first"), (2, "second")):
@@ -130,7 +130,6 @@ def history(past, tmp_path, monkeypatch) -> History:
     folder = tmp_path / "project"
     shutil.copytree(past.folder, folder, symlinks=True)
     monkeypatch.chdir(folder)
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     return History(folder, past.first, past.first_stage, past.second, past.commits)
 
 
@@ -205,7 +204,6 @@ def bare(past, tmp_path, monkeypatch) -> None:
     """A working folder with a tracking store, and nothing else."""
     shutil.copytree(past.folder / "mlruns", tmp_path / "mlruns")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
 
 def test_a_folder_without_dvc_records_what_there_is(bare):
