@@ -34,7 +34,7 @@ COLUMNS = ["conversation_id", "prompt_id", "date", "messages", "groundtruth", "s
 
 def by_polars(folder: Path) -> pd.DataFrame:
     """Return the rows of the project's reader."""
-    return read_reddit_movie(folder, MIN_UPVOTES, Quarantine())[1]
+    return read_reddit_movie(folder, Quarantine(), min_upvotes=MIN_UPVOTES).rows
 
 
 def whole_stage(folder: Path) -> pd.DataFrame:

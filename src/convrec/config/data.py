@@ -1,5 +1,6 @@
 """The section `data`."""
 
+import datetime
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -91,6 +92,14 @@ class Data(Section):
     checks: Checks
     synthetic: Synthetic
     interactions: Interactions
+
+    def split_months(self) -> list[str]:
+        """Return the months at whose beginning a split begins or ends; none without months."""
+        if not (self.validation_month and self.test_month):
+            return []
+        months = [datetime.date.fromisoformat(f"{month}-01") for month in (self.validation_month, self.test_month)]
+        after = [(month + datetime.timedelta(days=31)).strftime("%Y-%m") for month in months]
+        return sorted({self.validation_month, self.test_month, *after})
 
     @model_validator(mode="after")
     def _source_is_complete(self) -> "Data":

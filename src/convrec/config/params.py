@@ -38,6 +38,29 @@ class Params(Section):
             "seed": str(self.common.seed),
         }
 
+    def source_options(self) -> dict[str, Any]:
+        """Return the options of the source's reader; see `data.sources`."""
+        data, seed = self.data, self.common.seed
+        if data.source == "synthetic":
+            return {**data.synthetic.model_dump(), "seed": seed, "list_length": self.common.list_length}
+        if data.source == "reddit":
+            return {"catalog": data.catalog}
+        if data.source == "reddit_movie":
+            return {"min_upvotes": data.min_upvotes}
+        if data.source == "files":
+            return {"catalog": data.catalog, "line_column": data.line_column}
+        if data.source == "interactions":
+            return {
+                **data.interactions.model_dump(),
+                "catalog": data.catalog,
+                "line_column": data.line_column,
+                "months": data.split_months(),
+                "domain": (self.common.domain.item, self.common.domain.items),
+                "seed": seed,
+                "repeats": self.common.recommend_seen,
+            }
+        return {}
+
     def list_settings(self) -> dict[str, Any]:
         """Return the arguments of `generation.lists.ListSettings`: what a model's lists are asked and written with."""
         return {

@@ -1,6 +1,6 @@
 """`convrec ablate-demonstrations`: SFT on the lists after each step, to see what each step is worth."""
 
-import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +14,14 @@ from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_rows
 from convrec.demonstrations.columns import STEP_COLUMNS
 from convrec.errors import InputError
-from convrec.evaluation.comparison import KEYS, mean_interval, paired_interval
-from convrec.evaluation.scoring import mean_scores, score_lists
-from convrec.experiments.compare import SCORES, keep_scores, model_scores
-from convrec.files.code import code_files
+from convrec.evaluation.comparison import mean_interval, paired_interval
+from convrec.evaluation.scoring import score_lists
+from convrec.experiments.seeds import Experiment, Rows, mean_of_seeds
 from convrec.files.results import write_json
 from convrec.generation.lists import EngineOptions
-from convrec.models.export import export_model
 from convrec.paths import Paths
 from convrec.stages.sft import learn
-from convrec.tracking import Run, data_tags, group_run, stage_run
-from convrec.training.checkpoints import training_folder
-
-logger = logging.getLogger(__name__)
+from convrec.tracking import Run, data_tags, group_run
 
 VARIANTS = {
     "raw": "teacher",
@@ -36,7 +31,6 @@ VARIANTS = {
     "full": "adjust",
 }
 BASELINE = "raw"
-Rows = list[dict[str, Any]]
 
 
 def _measured(paths: Paths, frame: Rows) -> dict[str, Rows]:
@@ -52,52 +46,9 @@ def _measured(paths: Paths, frame: Rows) -> dict[str, Rows]:
     return {group: rows for group, rows in measured.items() if rows}
 
 
-def _train(name: str, params: Params, paths: Paths, frame: Rows, measured: dict[str, Rows], parent: Run) -> Path:
-    """Train and score one variant; return its folder. What is done already is not done again."""
-    column = STEP_COLUMNS[VARIANTS[name]]
-    parameters = {
-        "column": column,
-        **params.sft.model_dump(),
-        **params.common.prompt_parameters(),
-        **params.common.model_dump(include={"cutoffs", "repetition_penalty"}),
-        "dtype": params.base_model.dtype,
-        "scored_length": params.evaluate.max_completion_length,
-    }
-    code = code_files([__name__])  # runs of other code are not comparable
-    splits = [paths.split("train"), paths.split("validation"), paths.catalog]
-    folder = training_folder(
-        "ablation", parameters, [paths.model("base"), paths.demonstration("train"), *splits, *code]
-    )
-    if (folder / SCORES).is_file():
-        logger.info("%s, seed %d: done before (%s)", name, params.common.seed, folder)
-        return folder
-    logger.info("%s, seed %d: in %s", name, params.common.seed, folder)
-    values = {"common": params.common.model_dump(), "sft": params.sft.model_dump()}
-    tags = {**params.tags(), **data_tags(paths), "demonstrations": name, "stage": "sft"}
-    run_name = f"SFT on {name} seed {params.common.seed}"
-    with stage_run(run_name, values, tags, folder / "run.json", parent.run_id) as record:
-        rows = [row for row in frame if row["teacher"] and not row["held_out"]]  # the same prompts for all variants
-        saved, tokenizer = learn(params, paths, rows, column, folder, record)
-        model = folder / "model"
-        penalty, trust = params.common.repetition_penalty, params.base_model.trust_remote_code
-        export_model(saved, paths.model("base"), tokenizer, model, penalty, trust)
-        tables = []
-        for prompts, rows in measured.items():
-            scores = model_scores(model, rows, params, paths)
-            record.log_metrics({f"{prompts.replace(' ', '_')}/{k}": v for k, v in mean_scores(scores).items()})
-            tables.append(scores.assign(prompts=prompts))
-    keep_scores(pd.concat(tables), folder)
-    return folder
-
-
-def _train_seeds(
-    name: str, runs: list[Params], paths: Paths, frame: Rows, measured: dict[str, Rows], parent: Run
-) -> list[Path]:
-    """Train and score one variant with every seed, nested under a run of its own; return the folders by seed."""
-    tags = {key: value for key, value in (runs[0].tags() | data_tags(paths)).items() if key != "seed"}
-    tags |= {"demonstrations": name, "stage": "variant"}
-    with group_run(f"SFT on {name}", tags, {"sft": runs[0].sft.model_dump()}, parent.run_id) as record:
-        return [_train(name, run, paths, frame, measured, record) for run in runs]
+def _train(params: Params, folder: Path, record: Run, paths: Paths, frame: Rows, column: str) -> tuple[Path, Any]:
+    rows = [row for row in frame if row["teacher"] and not row["held_out"]]  # the same prompts for all variants
+    return learn(params, paths, rows, column, folder, record)
 
 
 def _list_scores(name: str, params: Params, paths: Paths, measured: dict[str, Rows]) -> dict[str, pd.DataFrame]:
@@ -112,13 +63,6 @@ def _list_scores(name: str, params: Params, paths: Paths, measured: dict[str, Ro
         prompts: score_lists(texts, rows, catalog, common.list_length, common.cutoffs)
         for prompts, rows in measured.items()
     }
-
-
-def _of_seeds(folders: list[Path], prompts: str, metric: str) -> tuple[pd.DataFrame, list[float]]:
-    """Return the metric of every row, averaged over the runs, and the mean of each run."""
-    tables = [table[table["prompts"] == prompts] for table in map(pd.read_parquet, (f / SCORES for f in folders))]
-    mean = sum(table[metric] for table in tables) / len(tables)
-    return tables[0][KEYS].assign(**{metric: mean}), [float(table[metric].mean()) for table in tables]
 
 
 def ablate(params: Params, paths: Paths, num_seeds: int) -> Path:
@@ -144,21 +88,28 @@ def ablate(params: Params, paths: Paths, num_seeds: int) -> Path:
     metric, samples = f"ndcg_at_{max(params.common.cutoffs)}", params.evaluate.bootstrap_samples
     tags = {**params.tags(), **data_tags(paths), "stage": "ablate-demonstrations"}
     with group_run("ablate-demonstrations", tags, {"ablation": {"seeds": num_seeds}}) as record:
-        folders = {name: _train_seeds(name, runs, paths, frame, measured, record) for name in VARIANTS}
+        splits = [paths.split("train"), paths.split("validation"), paths.catalog]
+        inputs = [paths.model("base"), paths.demonstration("train"), *splits]
+        experiment = Experiment("ablation", __name__, "sft", "base", inputs, measured, False, paths, record)
+        folders = {}
+        for name, step in VARIANTS.items():
+            train = partial(_train, paths=paths, frame=frame, column=STEP_COLUMNS[step])
+            given = {"demonstrations": name}
+            folders[name] = experiment.run_seeds(f"SFT on {name}", runs, given, train, column=STEP_COLUMNS[step])
         groups = {group: {"rows": len(rows)} for group, rows in measured.items()}
         result: dict[str, Any] = {"metric": metric, "seeds": num_seeds, "groups": groups, "variants": {}}
         for name in VARIANTS:
             lists = _list_scores(name, params, paths, measured)
             result["variants"][name] = {}
             for group in measured:
-                models, by_seed = _of_seeds(folders[name], group, metric)
+                models, by_seed = mean_of_seeds(folders[name], group, metric)
                 entry = {
                     "lists": mean_interval(lists[group], metric, samples, params.common.seed)._asdict(),
                     "sft": mean_interval(models, metric, samples, params.common.seed)._asdict(),
                     "sft_by_seed": by_seed,
                 }
                 if name != BASELINE:
-                    baseline, _ = _of_seeds(folders[BASELINE], group, metric)
+                    baseline, _ = mean_of_seeds(folders[BASELINE], group, metric)
                     gain = paired_interval(models, baseline, metric, samples, params.common.seed)
                     entry[f"sft_over_{BASELINE}"] = gain._asdict()
                 result["variants"][name][group] = entry

@@ -1,7 +1,7 @@
 """`convrec compare`: algorithms from the same SFT model, on the same data, for the same steps, over seeds."""
 
-import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +16,21 @@ from convrec.data.conversations import read_rows
 from convrec.errors import InputError
 from convrec.evaluation.comparison import KEYS, paired_interval
 from convrec.evaluation.page import LINES, curve, figure, render_page
-from convrec.evaluation.scoring import mean_scores
 from convrec.evaluation.systems import metric_label
-from convrec.experiments.evaluate_models import answers
-from convrec.files.atomic import replaced, write_text
-from convrec.files.code import code_files
+from convrec.experiments.seeds import Experiment, mean_of_seeds, model_scores
+from convrec.files.atomic import write_text
 from convrec.files.results import write_json
-from convrec.generation.lists import EngineOptions, ListSettings
-from convrec.models.export import export_model
+from convrec.generation.lists import EngineOptions
 from convrec.models.pretrained import load_tokenizer
 from convrec.paths import Paths
 from convrec.stages.rank_grpo import align
-from convrec.tracking import Run, data_tags, group_run, stage_run
+from convrec.tracking import Run, data_tags, group_run
 from convrec.training.callbacks import read_history
-from convrec.training.checkpoints import last_checkpoint, training_folder
+from convrec.training.checkpoints import last_checkpoint
 from convrec.training.start import Start
 
-logger = logging.getLogger(__name__)
-
 START = "sft"  # the model that every run starts from, a row of the table
-SCORES = "scores.parquet"  # of a finished training, in its folder
+_GROUP = "comparison"
 
 
 def variant(name: str) -> dict[str, Any]:
@@ -70,67 +65,9 @@ def run_params(params: Params, name: str, seed: int, max_steps: int | None) -> P
     return parse_params(raw, f"--algorithms {name}")
 
 
-def model_scores(
-    model: Path, rows: list[dict[str, Any]], params: Params, paths: Paths, constrained: bool = False
-) -> pd.DataFrame:
-    """Return the scores of a model's greedy lists for every one of the rows."""
-    return answers(model, ListSettings(**params.list_settings()), rows, params, paths, constrained).scores
-
-
-def keep_scores(scores: pd.DataFrame, folder: Path) -> None:
-    """Write the scores of a finished training beside it: whole, or not at all."""
-    with replaced(folder / SCORES) as new:
-        scores.to_parquet(new, index=False)
-
-
-def _run(name: str, params: Params, paths: Paths, parent: Run) -> Path:
-    """Train and score one variant; return its folder. What is done already is not done again."""
-    parameters = {
-        **params.rank_grpo.model_dump(),
-        **params.common.prompt_parameters(),
-        **params.common.model_dump(include={"cutoffs", "repetition_penalty"}),
-        "dtype": params.base_model.dtype,
-        "scored_length": params.evaluate.max_completion_length,
-    }
-    code = code_files([__name__])  # runs of other code are not comparable
-    inputs = [paths.model("sft"), paths.split("train"), paths.split("validation"), paths.catalog, *code]
-    folder = training_folder("compare", parameters, inputs)
-    if (folder / SCORES).is_file():
-        logger.info("%s, seed %d: done before (%s)", name, params.common.seed, folder)
-        return folder
-    logger.info("%s, seed %d: in %s", name, params.common.seed, folder)
-    values = {"common": params.common.model_dump(), "rank_grpo": params.rank_grpo.model_dump()}
-    tags = {**params.tags(), **data_tags(paths), "algorithm": name, "stage": "rank_grpo"}
-    run_name = f"{name} seed {params.common.seed}"
-    with stage_run(run_name, values, tags, folder / "run.json", parent.run_id) as record:
-        checkpoint = align(params, paths, Start(str(paths.model("sft"))), folder, record)
-        penalty, trust = params.common.repetition_penalty, params.base_model.trust_remote_code
-        tokenizer = load_tokenizer(paths.model("sft"), trust_remote_code=trust)
-        model = folder / "model"
-        export_model(checkpoint, paths.model("sft"), tokenizer, model, penalty, trust)
-        constrained = params.rank_grpo.constrained
-        scores = model_scores(model, read_rows(paths.split("validation")), params, paths, constrained)
-        record.log_metrics({f"comparison/{key}": value for key, value in mean_scores(scores).items()})
-    keep_scores(scores, folder)
-    return folder
-
-
-def _run_seeds(name: str, runs: Sequence[Params], paths: Paths, parent: Run) -> list[Path]:
-    """Train and score one variant with every seed, nested under a run of its own; return the folders by seed."""
-    shared = {key: value for key, value in (runs[0].tags() | data_tags(paths)).items() if key != "seed"}
-    tags = {**shared, "algorithm": name, "stage": "algorithm"}
-    with group_run(name, tags, {"rank_grpo": runs[0].rank_grpo.model_dump()}, parent.run_id) as record:
-        folders = [_run(name, run, paths, record) for run in runs]
-        means = pd.DataFrame([mean_scores(pd.read_parquet(folder / SCORES)) for folder in folders]).mean()
-        record.log_metrics({f"comparison/{key}": value for key, value in means.items()})
-    return folders
-
-
-def _mean_of_seeds(folders: Iterable[Path], metric: str) -> pd.DataFrame:
-    """Return prompt, person and the metric of every row, averaged over the runs."""
-    tables = [pd.read_parquet(folder / SCORES) for folder in folders]
-    mean = sum(table[metric] for table in tables) / len(tables)
-    return tables[0][KEYS].assign(**{metric: mean})
+def _train(params: Params, folder: Path, record: Run, paths: Paths) -> tuple[Path, Any]:
+    checkpoint = align(params, paths, Start(str(paths.model(START))), folder, record)
+    return checkpoint, load_tokenizer(paths.model(START), trust_remote_code=params.base_model.trust_remote_code)
 
 
 def _curves(names: dict[str, list[Path]], metric: str) -> pd.DataFrame:
@@ -178,17 +115,25 @@ def compare_algorithms(
     EngineOptions.on_this_machine(**params.engine_options())  # a missing engine stops this before the trainings
     tags = {**params.tags(), **data_tags(paths), "algorithm": ",".join(everything), "stage": "compare"}
     with group_run("compare", tags, {"compare": {"seeds": num_seeds, "steps": max_steps}}) as record:
-        folders = {name: _run_seeds(name, runs, paths, record) for name, runs in everything.items()}
-        metric = f"ndcg_at_{max(params.common.cutoffs)}"
+        rows = read_rows(paths.split("validation"))
         constrained = params.rank_grpo.constrained
-        sft = model_scores(paths.model("sft"), read_rows(paths.split("validation")), params, paths, constrained)
+        inputs = [paths.model(START), paths.split("train"), paths.split("validation"), paths.catalog]
+        experiment = Experiment(
+            "compare", __name__, "rank_grpo", START, inputs, {_GROUP: rows}, constrained, paths, record
+        )
+        train = partial(_train, paths=paths)
+        folders = {
+            name: experiment.run_seeds(name, runs, {"algorithm": name}, train) for name, runs in everything.items()
+        }
+        metric = f"ndcg_at_{max(params.common.cutoffs)}"
+        sft = model_scores(paths.model(START), rows, params, paths, constrained)
         samples, seed = params.evaluate.bootstrap_samples, params.common.seed
-        means = {START: sft[[*KEYS, metric]]}
-        means |= {name: _mean_of_seeds(own, metric) for name, own in folders.items()}
+        seeds = {name: mean_of_seeds(own, _GROUP, metric) for name, own in folders.items()}
+        means = {START: sft[[*KEYS, metric]]} | {name: mean for name, (mean, _) in seeds.items()}
         result: dict[str, Any] = {"metric": metric, "rows": len(sft), "prompts": int(sft["prompt_id"].nunique())}
         result |= {"constrained": constrained, "seeds": num_seeds, "steps": _last_step(folders), "algorithms": {}}
         for name, table in means.items():
-            by_seed = [float(pd.read_parquet(folder / SCORES)[metric].mean()) for folder in folders.get(name, [])]
+            by_seed = seeds[name][1] if name in seeds else []
             entry: dict[str, Any] = {"mean": float(table[metric].mean()), "by_seed": by_seed}
             entry["spread"] = float(pd.Series(by_seed).std()) if len(by_seed) > 1 else 0.0
             for baseline in ("grpo", START):

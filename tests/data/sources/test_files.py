@@ -35,7 +35,7 @@ def _lines(*rows, end="\n"):
 
 
 def _read(folder, quarantine=None):
-    return read_files(folder, "catalog.csv", quarantine or Quarantine())[1]
+    return read_files(folder, quarantine or Quarantine(), catalog="catalog.csv").rows
 
 
 def _reasons(quarantine):

@@ -19,8 +19,6 @@ from convrec.data.conversations import named_titles, truths
 from convrec.data.matching import relevance
 from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import conform
-from convrec.data.sources.histories import SHIPPED, Sizes
-from convrec.data.sources.interaction_log import Feedback
 from convrec.data.sources.interactions import find_files, read_interactions
 from convrec.errors import InputError
 from convrec.evaluation.beyond_accuracy import mentions
@@ -28,7 +26,14 @@ from convrec.stages.data import prepare
 from tests.project import ROOT
 
 DAY, START = 86_400, 1_640_995_200  # 2022-01-01
-SIZES = Sizes(min_liked=2, max_liked=4, max_disliked=2, num_truths=3, window_days=None, prompts_per_user=5)
+SIZES = {
+    "min_liked": 2,
+    "max_liked": 4,
+    "max_disliked": 2,
+    "num_truths": 3,
+    "window_days": None,
+    "prompts_per_user": 5,
+}
 GENRES = ["party", "card", "war"]
 
 
@@ -49,19 +54,22 @@ def _draw_rows(seed, users=15, number=400):
     return rows
 
 
-def _read(folder, seed=17, months=(), sizes=SIZES, quarantine=None, **changes):
+def _read(folder, quarantine=None, **changes):
     settings = {
-        "files": (None, None),
+        "log": None,
+        "catalog": None,
         "columns": {},
-        "feedback": Feedback(4.0, 2.0),
+        "liked": 4.0,
+        "disliked": 2.0,
         "max_prompts": 10_000,
         "genres": "genres",
-        "templates": SHIPPED,
+        "templates": None,
         "domain": ("game", "games"),
+        "seed": 17,
+        "months": (),
+        **SIZES,
     }
-    return read_interactions(
-        folder, quarantine or Quarantine(), seed=seed, months=months, sizes=sizes, **settings | changes
-    )
+    return read_interactions(folder, quarantine or Quarantine(), **settings | changes)
 
 
 def test_a_history_is_told_and_the_next_liked_items_are_the_ground_truth(tmp_path):
@@ -69,8 +77,8 @@ def test_a_history_is_told_and_the_next_liked_items_are_the_ground_truth(tmp_pat
     folder = _write(tmp_path / "log", [*rows, ("7", "g0", 1, START + 50 * DAY), ("7", "x", 5, START)])
     (folder / "words.txt").write_text("User: I liked {liked}.[ Not {disliked}.][ More {genres}, please.]")
     quarantine = Quarantine()
-    sizes = Sizes(2, 2, 2, 2, None, 9)
-    catalog, frame = _read(folder, templates=folder / "words.txt", sizes=sizes, quarantine=quarantine)
+    sizes = {"max_liked": 2, "num_truths": 2, "prompts_per_user": 9}
+    catalog, frame, *_ = _read(folder, quarantine, templates="words.txt", **sizes)
     assert [(row["source"], row["row"]) for row in quarantine.rows] == [("items of the log", "x")]
     first, second, third = conform(frame).to_dict("records")
     games = [f"Game {n} (2000)" for n in range(8)]
@@ -94,7 +102,7 @@ def test_a_history_is_told_and_the_next_liked_items_are_the_ground_truth(tmp_pat
 @given(seed=st.integers(0, 2**31 - 1))
 def test_no_prompt_names_an_item_of_the_future_and_no_truth_one_of_the_past(tmp_path_factory, seed):
     rows = _draw_rows(seed)
-    catalog, frame = _read(_write(tmp_path_factory.mktemp("log"), rows), seed)
+    catalog, frame, *_ = _read(_write(tmp_path_factory.mktemp("log"), rows), seed=seed)
     first = defaultdict(dict)
     for user, item, rating, time in sorted(rows, key=lambda row: (row[3], row[2])):
         if rating != 3:
@@ -115,26 +123,26 @@ def test_no_prompt_names_an_item_of_the_future_and_no_truth_one_of_the_past(tmp_
 
 def test_the_same_log_gives_the_same_rows_whatever_its_order_and_its_other_users(tmp_path):
     rows = _draw_rows(5)
-    _, frame = _read(_write(tmp_path / "one", rows))
+    frame = _read(_write(tmp_path / "one", rows)).rows
     random.Random(1).shuffle(rows)
-    _, shuffled = _read(_write(tmp_path / "two", rows))
+    shuffled = _read(_write(tmp_path / "two", rows)).rows
     pd.testing.assert_frame_equal(frame, shuffled)
-    _, fewer = _read(_write(tmp_path / "three", [row for row in rows if row[0] != "u3"]))
+    fewer = _read(_write(tmp_path / "three", [row for row in rows if row[0] != "u3"])).rows
     pd.testing.assert_frame_equal(frame[frame["user_id"] != "u3"].reset_index(drop=True), fewer)
-    assert not _read(tmp_path / "one", seed=18)[1].equals(frame)
+    assert not _read(tmp_path / "one", seed=18).rows.equals(frame)
 
 
 def test_users_are_drawn_where_there_are_more_prompts_than_wanted(tmp_path):
     folder = _write(tmp_path / "log", _draw_rows(5))
-    _, every = _read(folder)
-    _, some = _read(folder, max_prompts=20)
+    every = _read(folder).rows
+    some = _read(folder, max_prompts=20).rows
     assert 20 <= len(some) < 25 < len(every)
     assert set(some["conversation_id"]) < set(every["conversation_id"])
 
 
 def test_a_ground_truth_stays_within_its_split(tmp_path):
     rows = _draw_rows(5, number=1200)
-    _, frame = _read(_write(tmp_path / "log", rows, 30), months=["2022-05", "2022-06", "2022-07"])
+    frame = _read(_write(tmp_path / "log", rows, 30), months=["2022-05", "2022-06", "2022-07"]).rows
     dates = defaultdict(dict)
     for user, item, _, time in sorted((row for row in rows if row[2] != 3), key=lambda row: -row[3]):
         number = int(item[1:])

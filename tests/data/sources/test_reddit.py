@@ -24,9 +24,9 @@ def _save(folder, **splits):
 
 def test_rows_that_share_a_prompt_stay_separate_and_share_its_id(tmp_path):
     quarantine = Quarantine()
-    catalog, splits = read_reddit(_save(tmp_path), "catalog.pkl", quarantine)
-    assert len(catalog) == 2
-    train = splits["train"]
+    source = read_reddit(_save(tmp_path), quarantine, catalog="catalog.pkl")
+    assert len(source.catalog) == 2
+    train = source.rows[source.splits == "train"]
     assert len(train) == 2 and train["prompt_id"].nunique() == 1
     assert train["groundtruth"].tolist() == [
         [{"title": "Heat", "year": 1995}],
@@ -39,11 +39,11 @@ def test_rows_that_share_a_prompt_stay_separate_and_share_its_id(tmp_path):
 
 def test_a_missing_split_or_column_or_folder_is_named(tmp_path):
     with pytest.raises(InputError, match="split 'test' is missing"):
-        read_reddit(_save(tmp_path / "a", test=None), "catalog.pkl", Quarantine())
+        read_reddit(_save(tmp_path / "a", test=None), Quarantine(), catalog="catalog.pkl")
     bare = Dataset.from_list([{"prompt": [{"role": "user", "content": "x"}]}])
     with pytest.raises(InputError, match="column 'groundtruth_with_release_year' is missing"):
-        read_reddit(_save(tmp_path / "b", test=bare), "catalog.pkl", Quarantine())
+        read_reddit(_save(tmp_path / "b", test=bare), Quarantine(), catalog="catalog.pkl")
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "catalog.pkl").write_bytes(pickle.dumps([("Heat", 1995)]))
     with pytest.raises(InputError, match="no readable saved DatasetDict"):
-        read_reddit(tmp_path / "c", "catalog.pkl", Quarantine())
+        read_reddit(tmp_path / "c", Quarantine(), catalog="catalog.pkl")

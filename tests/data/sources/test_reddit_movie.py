@@ -49,7 +49,7 @@ def small_thread() -> list[dict]:
 def _read(folder: Path, records: list[dict], min_upvotes: int = 1) -> tuple[Catalog, list[dict], Counter]:
     write_dump(folder, records, NAMES, copies=0)
     quarantine = Quarantine()
-    catalog, rows = read_reddit_movie(folder, min_upvotes, quarantine)
+    catalog, rows, *_ = read_reddit_movie(folder, quarantine, min_upvotes=min_upvotes)
     return catalog, rows.to_dict("records"), Counter((row["source"], row["reason"]) for row in quarantine.rows)
 
 
@@ -85,7 +85,7 @@ def test_the_user_is_the_seeker_who_speaks_first_and_a_dump_may_lack_the_column(
     assert [row["user_id"] for row in _read(tmp_path, records)[1]] == ["t2_t3_a"] * 2
     for path in tmp_path.glob("*.csv"):
         pd.read_csv(path).drop(columns="user_id").to_csv(path, index=False)
-    assert read_reddit_movie(tmp_path, 1, Quarantine())[1]["user_id"].tolist() == [""] * 2
+    assert read_reddit_movie(tmp_path, Quarantine(), min_upvotes=1).rows["user_id"].tolist() == [""] * 2
 
 
 def test_answers_to_one_turn_share_the_prompt(tmp_path):
@@ -106,7 +106,7 @@ def test_months_are_those_of_utc(tmp_path):
     for number, when in enumerate(seconds):
         records.append(turn("c", f"t1_{number}", when, UP, records[:1], NAMES, is_seeker=False, upvotes=1))
     write_dump(tmp_path, records, NAMES)
-    _, rows = read_reddit_movie(tmp_path, 1, Quarantine())
+    rows = read_reddit_movie(tmp_path, Quarantine(), min_upvotes=1).rows
     assert rows["date"].tolist() == ["2022-10-31", "2022-11-01", "2022-11-30", "2022-12-01"]
     splits = split_by_month(conform(rows), "2022-11", "2022-12")
     assert {name: len(split) for name, split in splits.items()} == {"train": 1, "validation": 2, "test": 1}
@@ -132,7 +132,7 @@ def test_the_order_of_files_and_rows_does_not_matter(tmp_path):
             (folder / "train.csv").rename(folder / "zz.csv")
         (folder / "id2name.json").write_text(json.dumps(dict(sorted(names.items(), reverse=seed == 1))))
         random.Random(seed).shuffle(records)
-        catalog, rows = read_reddit_movie(folder, 1, Quarantine())
+        catalog, rows, *_ = read_reddit_movie(folder, Quarantine(), min_upvotes=1)
         write_conversations(conform(rows), folder / "rows.parquet")
         frames.append(((folder / "rows.parquet").read_bytes(), catalog.items))
     assert frames[0] == frames[1] == frames[2]
@@ -143,7 +143,7 @@ def test_the_number_of_threads_does_not_matter(tmp_path):
     code = (
         "import sys, pathlib; from convrec.data.catalog import Quarantine\n"
         "from convrec.data.sources.reddit_movie import read_reddit_movie\n"
-        "rows = read_reddit_movie(pathlib.Path(sys.argv[1]), 1, Quarantine())[1]\n"
+        "rows = read_reddit_movie(pathlib.Path(sys.argv[1]), Quarantine(), min_upvotes=1).rows\n"
         "rows.to_parquet(sys.argv[2], index=False)"
     )
     for threads in ("1", "5"):
@@ -245,15 +245,15 @@ def test_unreadable_files(tmp_path, change, message):
     write_dump(tmp_path, small_thread(), NAMES)
     change(tmp_path)
     with pytest.raises(InputError, match=message):
-        read_reddit_movie(tmp_path, 1, Quarantine())
+        read_reddit_movie(tmp_path, Quarantine(), min_upvotes=1)
 
 
 def test_no_folder_and_no_row(tmp_path):
     with pytest.raises(InputError, match="no such folder"):
-        read_reddit_movie(tmp_path / "none", 1, Quarantine())
+        read_reddit_movie(tmp_path / "none", Quarantine(), min_upvotes=1)
     write_dump(tmp_path, small_thread(), NAMES)
     with pytest.raises(InputError, match="at least 6 upvotes"):
-        read_reddit_movie(tmp_path, 6, Quarantine())
+        read_reddit_movie(tmp_path, Quarantine(), min_upvotes=6)
 
 
 def test_ragged_rows_other_line_ends_and_blank_lines(tmp_path):
@@ -262,7 +262,7 @@ def test_ragged_rows_other_line_ends_and_blank_lines(tmp_path):
     train.write_bytes(b"\xef\xbb\xbf" + train.read_bytes().replace(b"\n", b"\r\n") + b"\nc,t1_h,1,u,True\n\n")
     _append(test, b"c,t1_i,1,u,True,1,1,x,x,[],[],[],more\n")
     quarantine = Quarantine()
-    assert read_reddit_movie(tmp_path, 1, quarantine)[1].to_dict("records") == rows
+    assert read_reddit_movie(tmp_path, quarantine, min_upvotes=1).rows.to_dict("records") == rows
     reasons = [(row["row"], row["reason"]) for row in quarantine.rows if row["source"] == "turns"]
     assert reasons == [
         ("train.csv:5", "neither text nor context"),
@@ -276,7 +276,7 @@ def test_names_that_cannot_be_used(tmp_path):
     bad = '"tt5": null, "tt6": "\\ud800 (1999)", "tt7": "A\\u0000 (1999)", "nm1": "B (1999)", "tt8": "Year 0 (0000)"'
     (tmp_path / "id2name.json").write_text(f'{{{names}, {bad}, "{UP}": "Again (1999)"}}')
     quarantine = Quarantine()
-    catalog, _ = read_reddit_movie(tmp_path, 1, quarantine)
+    catalog = read_reddit_movie(tmp_path, quarantine, min_upvotes=1).catalog
     assert len(catalog) == 4
     reasons = {row["row"]: row["reason"] for row in quarantine.rows}
     assert reasons["tt5"] == "no title" and reasons["nm1"] == "no IMDb id" and reasons[UP] == "the same id again"
@@ -289,7 +289,7 @@ def test_names_that_cannot_be_used(tmp_path):
 def test_a_whole_sample(tmp_path):
     write_sample(tmp_path)
     quarantine = Quarantine()
-    catalog, rows = read_reddit_movie(tmp_path, 1, quarantine)
+    catalog, rows, *_ = read_reddit_movie(tmp_path, quarantine, min_upvotes=1)
     assert len(rows) > 300 and len(catalog) > 150
     assert not quarantine.rows and any(item.year is None for item in catalog.items)
     assert rows["date"].is_monotonic_increasing and set(rows["date"].str.slice(0, 7)) >= {"2022-09", "2022-12"}

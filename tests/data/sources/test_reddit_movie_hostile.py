@@ -244,7 +244,7 @@ def test_hostile_cells_give_what_plain_loops_give(tmp_path_factory, seed, files,
     expected = _rows_by_loop(records, min_upvotes, counts)
     quarantine = Quarantine()
     try:
-        _, rows = read_reddit_movie(folder, min_upvotes, quarantine)
+        rows = read_reddit_movie(folder, quarantine, min_upvotes=min_upvotes).rows
     except InputError:
         assert not expected
     else:
@@ -272,7 +272,7 @@ def test_damaged_files_give_an_error_or_rows(tmp_path_factory, seed):
     path.write_bytes(bytes(content))
     quarantine = Quarantine()
     try:
-        catalog, rows = read_reddit_movie(folder, 1, quarantine)
+        catalog, rows, *_ = read_reddit_movie(folder, quarantine, min_upvotes=1)
     except InputError as error:
         assert str(folder) in str(error)
         return

@@ -40,7 +40,7 @@ def _folder(tmp_path, dialogues, catalog=CATALOG):
 
 def test_each_recommender_turn_with_a_liked_suggestion_is_a_row(tmp_path):
     quarantine = Quarantine()
-    catalog, rows = read_redial(_folder(tmp_path, [_dialogue()]), quarantine)
+    catalog, rows, *_ = read_redial(_folder(tmp_path, [_dialogue()]), quarantine)
     assert [str(item) for item in catalog.items] == ["Heat (1995)", "Up (2009)", "Dune (2021)", "Nameless"]
     row, later = rows.to_dict("records")
     assert row["messages"] == [{"role": "user", "content": "i loved Heat (1995)"}]
@@ -64,14 +64,14 @@ def test_each_recommender_turn_with_a_liked_suggestion_is_a_row(tmp_path):
     ],
 )
 def test_what_the_seeker_disliked_is_in_their_own_form_or_else_in_the_other(tmp_path, own, disliked):
-    _, rows = read_redial(_folder(tmp_path, [_dialogue(initiatorQuestions=own)]), Quarantine())
+    rows = read_redial(_folder(tmp_path, [_dialogue(initiatorQuestions=own)]), Quarantine()).rows
     assert rows["disliked_titles"].tolist() == [[title for title in disliked if title == "Heat"], disliked]
     assert rows["user_id"].tolist() == [str(SEEKER)] * 2
 
 
 def test_empty_forms_are_lists_in_the_official_files(tmp_path):
     folder = _folder(tmp_path, [_dialogue(), _dialogue(respondentQuestions=[], movieMentions=[])])
-    assert len(read_redial(folder, Quarantine())[1]) == 2
+    assert len(read_redial(folder, Quarantine()).rows) == 2
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_long_dialogue_is_read_and_a_longer_one_is_kept_aside(tmp_path):
     quarantine = Quarantine()
     dialogues = [_dialogue(messages=said), _dialogue(messages=[*said, said[0]])]
     dialogues.append(_dialogue(messages=[said[0], {"senderWorkerId": SEEKER, "text": "x" * 1_000_000}, said[-1]]))
-    _, rows = read_redial(_folder(tmp_path, dialogues), quarantine)
+    rows = read_redial(_folder(tmp_path, dialogues), quarantine).rows
     (row,) = rows.to_dict("records")
     assert row["messages"] == [{"role": "user", "content": " ".join([f"i loved Heat (1995) {'x' * 80}"] * 9_999)}]
     assert [(r["row"], r["reason"]) for r in quarantine.rows] == [
@@ -109,7 +109,7 @@ def test_a_long_dialogue_is_read_and_a_longer_one_is_kept_aside(tmp_path):
 @pytest.mark.real_data
 def test_the_real_files(redial):
     quarantine = Quarantine()
-    catalog, rows = read_redial(redial, quarantine)
+    catalog, rows, *_ = read_redial(redial, quarantine)
     assert len(catalog) > 6_500 and sum(item.year is None for item in catalog.items) > 300
     truths = sum(len(truth) for truth in rows["groundtruth"])
     assert 2_000 < truths <= 2_729, "at most the 2,729 suggestions that seekers liked"

@@ -64,7 +64,7 @@ def test_dialogues_with_wrong_fields_are_told_or_kept_aside(tmp_path_factory, se
     catalog = [_damage(row, draw) if draw.random() < 0.1 else row for row in CATALOG]
     folder, quarantine = _folder(tmp_path_factory.mktemp("redial"), damaged, catalog), Quarantine()
     try:
-        _, rows = read_redial(folder, quarantine)
+        rows = read_redial(folder, quarantine).rows
     except InputError as error:
         assert str(folder) in str(error) or "none of its" in str(error)
         return
@@ -100,7 +100,7 @@ def test_dialogues_with_wrong_fields_are_told_or_kept_aside(tmp_path_factory, se
 )
 def test_a_dialogue_of_another_form_is_kept_aside_with_its_reason(tmp_path, change, reason):
     quarantine = Quarantine()
-    _, rows = read_redial(_folder(tmp_path, [_dialogue(**change), _dialogue()]), quarantine)
+    rows = read_redial(_folder(tmp_path, [_dialogue(**change), _dialogue()]), quarantine).rows
     assert len(rows) == 2
     assert [(row["row"], row["reason"]) for row in quarantine.rows] == [("valid_data.jsonl:1", reason)]
 
@@ -108,7 +108,7 @@ def test_a_dialogue_of_another_form_is_kept_aside_with_its_reason(tmp_path, chan
 def test_blank_messages_of_redial_are_left_out(tmp_path):
     dialogue = _dialogue()
     dialogue["messages"][1:1] = [{"senderWorkerId": 2, "text": " \n"}, {"senderWorkerId": SEEKER, "text": ""}]
-    _, rows = read_redial(_folder(tmp_path, [dialogue]), Quarantine())
+    rows = read_redial(_folder(tmp_path, [dialogue]), Quarantine()).rows
     _check(rows)
     assert rows["messages"][0] == [{"role": "user", "content": "i loved Heat (1995)"}]
 
@@ -139,7 +139,7 @@ def test_any_bytes_of_redial_give_an_error_that_names_the_file_or_rows(tmp_path_
     folder = _folder(tmp_path_factory.mktemp("redial"), [_dialogue(), _dialogue(conversationId=8)])
     _damage_bytes(folder / draw.choice(["valid_data.jsonl", "catalog.jsonl"]), draw)
     try:
-        _, rows = read_redial(folder, Quarantine())
+        rows = read_redial(folder, Quarantine()).rows
     except InputError as error:
         assert str(folder) in str(error) or "none of its" in str(error)
     else:
@@ -176,8 +176,8 @@ def _save(folder, rows=(ROW, ROW), split="train"):
 )
 def test_null_cells_of_a_dataset_are_kept_aside(tmp_path, column, cells, reason):
     folder, quarantine = _save(tmp_path, [ROW | {column: cell} for cell in cells]), Quarantine()
-    _, splits = read_reddit(folder, "catalog.pkl", quarantine)
-    assert [len(rows) for rows in splits.values()] == [1, 2, 2]
+    source = read_reddit(folder, quarantine, catalog="catalog.pkl")
+    assert source.splits.value_counts(sort=False).tolist() == [1, 2, 2]
     aside = [(row["row"], row["reason"]) for row in quarantine.rows if row["source"] == "conversations"]
     assert aside == [("train:1", reason)]
     assert quarantine.num_read["conversations"] == 6
@@ -201,7 +201,7 @@ def test_null_cells_of_a_dataset_are_kept_aside(tmp_path, column, cells, reason)
 def test_a_column_of_a_dataset_with_another_type_leaves_no_row(tmp_path, column, cell):
     folder, quarantine = _save(tmp_path, [ROW | {column: cell}] * 2), Quarantine()
     with pytest.raises(InputError, match="the train split is empty"):
-        read_reddit(folder, "catalog.pkl", quarantine)
+        read_reddit(folder, quarantine, catalog="catalog.pkl")
     assert sum(row["source"] == "conversations" for row in quarantine.rows) == 2
 
 
@@ -245,7 +245,7 @@ def test_a_damaged_dataset_is_told(tmp_path, change, message):
     folder = _save(tmp_path / "data")
     change(folder)
     with pytest.raises(InputError, match=message) as caught:
-        read_reddit(folder, "catalog.pkl", Quarantine())
+        read_reddit(folder, Quarantine(), catalog="catalog.pkl")
     assert str(folder) in str(caught.value)
 
 
@@ -253,7 +253,7 @@ def test_a_dataset_without_splits_is_told(tmp_path):
     Dataset.from_list([ROW]).save_to_disk(str(tmp_path))
     (tmp_path / "catalog.pkl").write_bytes(pickle.dumps([("Heat", 1995)]))
     with pytest.raises(InputError, match="one dataset, not a DatasetDict of train, validation, test"):
-        read_reddit(tmp_path, "catalog.pkl", Quarantine())
+        read_reddit(tmp_path, Quarantine(), catalog="catalog.pkl")
 
 
 def test_offsets_of_a_damaged_arrow_file_are_not_followed(tmp_path):
@@ -264,7 +264,7 @@ def test_offsets_of_a_damaged_arrow_file_are_not_followed(tmp_path):
     assert content.count(offsets[0]) == 1
     path.write_bytes(content.replace(*offsets))
     with pytest.raises(InputError, match="no readable saved DatasetDict"):
-        read_reddit(folder, "catalog.pkl", Quarantine())
+        read_reddit(folder, Quarantine(), catalog="catalog.pkl")
 
 
 @pytest.fixture(scope="module")
@@ -286,11 +286,11 @@ def test_any_bytes_of_a_dataset_give_an_error_that_names_the_folder_or_rows(tmp_
     (folder / name).write_bytes(bytes(content))
     quarantine = Quarantine()
     try:
-        _, splits = read_reddit(folder, "catalog.pkl", quarantine)
+        source = read_reddit(folder, quarantine, catalog="catalog.pkl")
     except InputError as error:
         assert str(folder) in str(error) or "split" in str(error)
         return
     aside = [row for row in quarantine.rows if row["source"] == "conversations"]
-    assert sum(map(len, splits.values())) + len(aside) == quarantine.num_read["conversations"]
-    for rows in splits.values():
+    assert len(source.rows) + len(aside) == quarantine.num_read["conversations"]
+    for _, rows in source.rows.groupby(source.splits):
         _check(rows)

@@ -7,12 +7,12 @@ from typing import Any
 
 import pandas as pd
 
-from convrec.data.catalog import Catalog
 from convrec.data.catalog_files import load_catalog
 from convrec.data.json_keys import repeated_key
 from convrec.data.parquet import parquet_columns, parquet_rows
 from convrec.data.quarantine import Quarantine
 from convrec.data.rows import usable_rows
+from convrec.data.sources.source import Source
 from convrec.errors import InputError
 
 PATTERN = "conversations*"
@@ -20,13 +20,12 @@ _REQUIRED = ("messages", "groundtruth")
 _LONGEST_LINE = 10_000_000  # bytes of one row of JSON
 
 
-def read_files(
-    folder: Path, catalog_name: str, quarantine: Quarantine, line_column: str | None = None
-) -> tuple[Catalog, pd.DataFrame]:
+def read_files(folder: Path, quarantine: Quarantine, *, catalog: str, line_column: str | None = None) -> Source:
     """Return the catalog and the canonical rows of every `conversations*.jsonl` and `conversations*.parquet`.
 
-    `line_column` of the catalog, and of items in the rows, becomes part of an item's title. A row that cannot be used
-    goes to the quarantine. Raises `InputError` on missing or unreadable files, and if no row can be used.
+    `catalog` is the name of its file. `line_column` of the catalog, and of items in the rows, becomes part of an
+    item's title. A row that cannot be used goes to the quarantine. Raises `InputError` on missing or unreadable files,
+    and if no row can be used.
     """
     if not folder.is_dir():
         raise InputError(f"data.path = {str(folder)!r}: no such folder; name the folder of your conversations")
@@ -35,15 +34,15 @@ def read_files(
         raise InputError(
             f"data.path = {str(folder)!r}: no {PATTERN}.jsonl or .parquet there; docs/data.md shows what they hold"
         )
-    catalog = load_catalog(folder / catalog_name, quarantine, line_column=line_column)
+    items = load_catalog(folder / catalog, quarantine, line_column=line_column)
     raw_rows = (numbered for path in paths for numbered in _READERS[path.suffix.lower()](path, quarantine))
-    rows = usable_rows(raw_rows, catalog, quarantine, line_column)
+    rows = usable_rows(raw_rows, items, quarantine, line_column)
     if not rows:
         raise InputError(
             f"data.path = {str(folder)!r}: none of its rows can be used ({quarantine.summary() or 'there is none'}); "
             "docs/data.md shows what a row holds"
         )
-    return catalog, pd.DataFrame(rows)
+    return Source(items, pd.DataFrame(rows))
 
 
 def _read_json_lines(path: Path, quarantine: Quarantine) -> Iterator[tuple[str, dict[str, Any]]]:

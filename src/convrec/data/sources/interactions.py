@@ -12,9 +12,10 @@ import polars as pl
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import prompt_key
 from convrec.data.quarantine import Quarantine
-from convrec.data.sources.histories import Moment, Sizes, Templates, moments, most_common_genres, user_rng
+from convrec.data.sources.histories import SHIPPED, Moment, Sizes, Templates, moments, most_common_genres, user_rng
 from convrec.data.sources.interaction_items import read_items
 from convrec.data.sources.interaction_log import Feedback, read_log
+from convrec.data.sources.source import Source
 from convrec.errors import InputError
 
 _LOGS = ("u.data", "ratings.dat", "ratings.csv", "ratings.parquet", "interactions.csv", "interactions.parquet")
@@ -50,47 +51,52 @@ def read_interactions(
     folder: Path,
     quarantine: Quarantine,
     *,
-    files: tuple[str | None, str | None],
+    log: str | None,
+    catalog: str | None,
     columns: Mapping[str, str | None],
-    feedback: Feedback,
-    sizes: Sizes,
+    liked: float | list[str],
+    disliked: float | list[str] | None,
     max_prompts: int,
     genres: str,
     months: Sequence[str],
-    templates: Path,
+    templates: str | None,
     domain: tuple[str, str],
     seed: int,
     line_column: str | None = None,
     repeats: bool = False,
-) -> tuple[Catalog, pd.DataFrame]:
-    """Return the catalog and the canonical rows: a row for each moment that a user is asked about.
+    **sizes: Any,
+) -> Source:
+    """Return the catalog and the canonical rows: one row for each moment at which a user is asked.
 
-    `files` are the names of log and items (None: known names), `genres` the column of the items' genres, `months` those
-    at whose beginning a ground truth ends, so that none reaches into a later split; `domain` is the words for one item
-    and for several. With `repeats` an item counts each time that it is taken, else the first time. Raises
-    `InputError` on files that cannot be read, and if there is no row.
+    `log` and `catalog` are the names of their files (None: known names), `liked` and `disliked` the thresholds or
+    events of `Feedback`, `genres` the column of the items' genres. No ground truth crosses the beginning of one of the
+    `months`, so none reaches into a later split. `domain` has the words for one item and for several. With `repeats`,
+    an item counts each time that it is taken, else the first time. `sizes` are the fields of `Sizes`. Raises
+    `InputError` if a file cannot be read, and if there is no row.
     """
-    log_path, items_path = find_files(folder, *files)
-    words = Templates(templates, *domain)
-    catalog, indices = read_items(items_path, quarantine, line_column)
-    log = read_log(log_path, columns, feedback, sizes.num_prompts, max_prompts, seed, quarantine)
-    log = _with_items(log, indices, quarantine)
+    log_path, items_path = find_files(folder, log, catalog)
+    words = Templates(folder / templates if templates else SHIPPED, *domain)
+    items, indices = read_items(items_path, quarantine, line_column)
+    limits = Sizes(**sizes)
+    feedback = Feedback(liked, disliked)
+    taken = read_log(log_path, columns, feedback, limits.num_prompts, max_prompts, seed, quarantine)
+    taken = _with_items(taken, indices, quarantine)
     if not repeats:
-        log = log.unique(["user", "index"], keep="first", maintain_order=True)
+        taken = taken.unique(["user", "index"], keep="first", maintain_order=True)
     starts = [int(datetime.datetime.fromisoformat(f"{month}-01T00:00+00:00").timestamp()) for month in months]
-    of_item = [item.metadata.get(genres, "").split(", ") if item.metadata.get(genres) else [] for item in catalog.items]
+    of_item = [item.metadata.get(genres, "").split(", ") if item.metadata.get(genres) else [] for item in items.items]
     rows = []
-    for user, index, is_liked, times in _histories(log):
+    for user, index, is_liked, times in _histories(taken):
         rng = user_rng(seed, user)
         order = np.lexsort((rng.random(len(times)), times))  # what has one time stands in no order
         index, is_liked, times = index[order], is_liked[order], times[order]
         periods = np.searchsorted(starts, times, side="right")
-        for moment in moments(index, times, is_liked, periods, sizes, rng):
-            rows.append(_row(user, moment, index, catalog, of_item, words, rng))
+        for moment in moments(index, times, is_liked, periods, limits, rng):
+            rows.append(_row(user, moment, index, items, of_item, words, rng))
     if not rows:
         raise InputError(f"{log_path}: no user has liked enough items of {items_path}: are their ids the same?")
     quarantine.count("groundtruth", sum(len(row["groundtruth"]) for row in rows))
-    return catalog, pd.DataFrame(rows)
+    return Source(items, pd.DataFrame(rows), group="user_id")
 
 
 def _with_items(log: pl.DataFrame, indices: Mapping[str, int], quarantine: Quarantine) -> pl.DataFrame:

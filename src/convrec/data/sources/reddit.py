@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from convrec.data.catalog import Catalog
 from convrec.data.catalog_files import load_catalog
 from convrec.data.conversations import SPLITS, require_filled
 from convrec.data.quarantine import Quarantine
 from convrec.data.rows import usable_rows
+from convrec.data.sources.source import Source
 from convrec.errors import InputError
 
 COLUMNS = {"prompt": "messages", "groundtruth_with_release_year": "groundtruth", "seen_titles": "seen_titles"}
@@ -45,14 +45,16 @@ def _raw_rows(folder: Path, name: str, split: "Dataset") -> Iterator[tuple[str, 
             yield f"{name}:{number}", row
 
 
-def read_reddit(folder: Path, catalog_name: str, quarantine: Quarantine) -> tuple[Catalog, dict[str, pd.DataFrame]]:
-    """Return the catalog and the splits as canonical rows; rows that share a prompt share its `prompt_id`.
+def read_reddit(folder: Path, quarantine: Quarantine, *, catalog: str) -> Source:
+    """Return the catalog, the canonical rows and their splits; rows that share a prompt share its `prompt_id`.
+
+    `catalog` is the name of its file.
 
     Raises `InputError` on a folder that is no such `DatasetDict`, or lacks a split or a column.
     """
     from datasets import DatasetDict, load_from_disk  # noqa: PLC0415  (seconds to import; only this source needs it)
 
-    catalog = load_catalog(folder / catalog_name, quarantine)
+    items = load_catalog(folder / catalog, quarantine)
     with _named(folder):
         loaded = load_from_disk(str(folder))
     if not isinstance(loaded, DatasetDict):
@@ -64,5 +66,7 @@ def read_reddit(folder: Path, catalog_name: str, quarantine: Quarantine) -> tupl
         for column in COLUMNS:
             if column not in loaded[name].column_names:
                 raise InputError(f"data.path = {str(folder)!r}: split {name!r}: column {column!r} is missing")
-        splits[name] = pd.DataFrame(usable_rows(_raw_rows(folder, name, loaded[name]), catalog, quarantine))
-    return catalog, require_filled(splits, "check the folder that data.path names")
+        splits[name] = pd.DataFrame(usable_rows(_raw_rows(folder, name, loaded[name]), items, quarantine))
+    rows = pd.concat(require_filled(splits, "check the folder that data.path names"), names=["split"])
+    rows = rows.reset_index("split").reset_index(drop=True)
+    return Source(items, rows, rows.pop("split"))

@@ -8,13 +8,13 @@ import json
 import re
 from pathlib import Path
 
-import pandas as pd
 import polars as pl
 
 from convrec.data.catalog import Catalog, build_catalog
 from convrec.data.conversations import prompt_key
 from convrec.data.quarantine import Quarantine
 from convrec.data.sources.reddit_turns import list_of_ids, read_turns
+from convrec.data.sources.source import Source
 from convrec.data.titles import title_and_year
 from convrec.errors import InputError
 from convrec.text import is_clean
@@ -184,7 +184,7 @@ def _prompt_ids(messages: pl.Series) -> pl.Series:
     return pl.Series("prompt_id", ids, pl.String)
 
 
-def read_reddit_movie(folder: Path, min_upvotes: int, quarantine: Quarantine) -> tuple[Catalog, pd.DataFrame]:
+def read_reddit_movie(folder: Path, quarantine: Quarantine, *, min_upvotes: int) -> Source:
     """Return the catalog and the canonical rows in the order of time.
 
     Each turn of a recommender with at least `min_upvotes` that names films which its context has not named gives a
@@ -232,4 +232,4 @@ def read_reddit_movie(folder: Path, min_upvotes: int, quarantine: Quarantine) ->
         pl.col("seen_titles").fill_null([]),
         pl.lit([], pl.List(pl.String)).alias("disliked_titles"),
     )
-    return catalog, canonical.to_pandas(use_pyarrow_extension_array=True)
+    return Source(catalog, canonical.to_pandas(use_pyarrow_extension_array=True))

@@ -16,6 +16,7 @@ from convrec.data.catalog import Catalog, Item, build_catalog
 from convrec.data.catalog_files import read_json_lines, read_raw_rows
 from convrec.data.quarantine import Quarantine
 from convrec.data.rows import check_conversation_length
+from convrec.data.sources.source import Source
 from convrec.data.titles import title_and_year, usable_id, usable_title
 from convrec.errors import InputError
 from convrec.text import is_clean
@@ -165,7 +166,7 @@ def _rows(source: str, dialogue: dict, by_id: dict[str, Item], quarantine: Quara
     return rows
 
 
-def read_redial(folder: Path, quarantine: Quarantine) -> tuple[Catalog, pd.DataFrame]:
+def read_redial(folder: Path, quarantine: Quarantine) -> Source:
     """Return the catalog and the canonical rows.
 
     Each recommender turn that suggests films the seeker liked gives a row: the conversation up to it, those films
@@ -180,4 +181,4 @@ def read_redial(folder: Path, quarantine: Quarantine) -> tuple[Catalog, pd.DataF
     rows = [row for source, dialogue in dialogues.items() for row in _rows(source, dialogue, by_id, quarantine)]
     if not rows:
         raise InputError(f"data.path = {str(folder)!r}: no dialogue holds a suggestion that the seeker liked")
-    return catalog, pd.DataFrame(rows)
+    return Source(catalog, pd.DataFrame(rows))

@@ -12,12 +12,15 @@ out of date, as it becomes, more slowly, in any catalog.
 import json
 from dataclasses import asdict, dataclass
 from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from convrec.data.catalog import Catalog, Item
+from convrec.data.catalog import Catalog, Item, build_catalog
+from convrec.data.quarantine import Quarantine
 from convrec.data.sources.dialogue import Request, write_conversation
+from convrec.data.sources.source import Source
 
 GENRE, THEME, DECADE, HIDDEN, AVOIDED = 5.0, 2.0, 3.0, 0.5, 6.0
 SWAY = (1.0, 2.0)  # how much popularity sways a user: uniform between these
@@ -181,3 +184,20 @@ def simulate(
             }
         )
     return pd.DataFrame(rows), pd.DataFrame(truths)
+
+
+def read_synthetic(
+    _folder: Path,
+    quarantine: Quarantine,
+    *,
+    seed: int,
+    num_conversations: int,
+    first_month: str,
+    num_months: int,
+    list_length: int,
+) -> Source:
+    """Return the embedded catalog, simulated conversations about it, and the world behind them; reads no folder."""
+    catalog, _ = build_catalog(embedded_rows(), ("genres", "keywords"), quarantine)
+    months = [str(month) for month in pd.period_range(first_month, periods=num_months, freq="M")]
+    rows, world = simulate(catalog, seed, num_conversations, months, list_length)
+    return Source(catalog, rows, world=world)

@@ -1,0 +1,22 @@
+"""What every source of data returns."""
+
+from typing import NamedTuple
+
+import pandas as pd
+
+from convrec.data.catalog import Catalog
+
+
+class Source(NamedTuple):
+    """The catalog and the rows of a source.
+
+    `rows` have the canonical columns. `splits` names each row's split, if the source has splits of its own. Rows with
+    the same value of the column `group` stay together when rows are split by shares. `world` has the oracle's lists
+    and the tastes of the embedded world.
+    """
+
+    catalog: Catalog
+    rows: pd.DataFrame
+    splits: pd.Series | None = None
+    group: str = "conversation_id"
+    world: pd.DataFrame | None = None
