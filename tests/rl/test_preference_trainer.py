@@ -138,20 +138,23 @@ def test_sprec_resumes_within_a_phase_with_its_reference(make, tmp_path):
         for mine, other in zip(weights(again).values(), weights(whole).values(), strict=True):
             assert torch.equal(mine, other)
     (tmp_path / "whole" / "checkpoint-3" / "reference" / "model.safetensors").unlink()
-    with pytest.raises(InputError, match="SPRec continues checkpoints of SPRec alone"):
+    with pytest.raises(InputError, match="SPRec can continue only a checkpoint of SPRec"):
         make(8, **options).train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-3"))
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"algorithm": "rank_grpo"}, "leave 'grpo'"),
+        ({"algorithm": "rank_grpo"}, "use 'grpo'"),
         ({"beta": 0.0}, "beta above 0"),
-        ({"num_generations": 4, "per_device_train_batch_size": 6, "gradient_accumulation_steps": 2}, "no multiple of"),
-        ({"num_iterations": 2}, "lists of its own"),
-        ({"steps_per_generation": 2}, "lists of its own"),
-        ({"beam_groups": True}, "plain rollouts"),
-        ({"rounds": 1, "trl": {"peft_config": LoraConfig(r=2, target_modules="all-linear")}}, "adapters have none"),
+        (
+            {"num_generations": 4, "per_device_train_batch_size": 6, "gradient_accumulation_steps": 2},
+            "not a multiple of",
+        ),
+        ({"num_iterations": 2}, "each step needs new lists"),
+        ({"steps_per_generation": 2}, "each step needs new lists"),
+        ({"beam_groups": True}, "rollouts by transformers"),
+        ({"rounds": 1, "trl": {"peft_config": LoraConfig(r=2, target_modules="all-linear")}}, "train without adapters"),
     ],
 )
 def test_what_is_not_honoured_is_refused(make, options, message):

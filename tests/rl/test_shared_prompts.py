@@ -125,7 +125,7 @@ def test_in_bfloat16_both_passes_are_as_near_to_float32():
         ("qwen2", {"attn_implementation": "eager"}, "attn_implementation is 'eager'"),
         ("gemma2", {"head_dim": 8}, "some layers are sliding_attention"),
         ("mistral", {"sliding_window": 4}, "some layers are sliding_attention"),
-        ("stablelm", {}, "StableLmForCausalLM takes no other attention function"),
+        ("stablelm", {}, "StableLmForCausalLM does not accept another attention function"),
         ("bloom", {"n_layer": 2, "n_head": 4}, "attn_implementation is 'eager'"),
     ],
 )
@@ -139,7 +139,7 @@ def test_a_model_that_cannot_share_says_why_and_is_read_plainly(kind, options, h
 
 
 @pytest.mark.parametrize(
-    ("wrong", "hindrance"), [(_reversed, "answers differently where prompts are shared"), (_broken, "(no such thing)")]
+    ("wrong", "hindrance"), [(_reversed, "gives other results with shared prompts"), (_broken, "(no such thing)")]
 )
 def test_a_model_that_answers_otherwise_is_read_plainly(wrong, hindrance, monkeypatch):
     model = _model().eval()

@@ -147,7 +147,7 @@ def test_steps_are_those_of_a_trainer_whose_completions_read_their_prompts_anew(
     monkeypatch.setattr(trainer_module, "share_prompts", lambda model: "the test's plain side")
     with caplog.at_level("INFO", logger="convrec"):
         plain = make(trl=trl, **options)
-    assert "each completion reads its prompt anew: the test's plain side" in caplog.text
+    assert "prompts are not shared between completions: the test's plain side" in caplog.text
     plain.train()
     assert series(ours, "loss") == pytest.approx(series(plain, "loss"), rel=1e-4, abs=1e-6)
     for (name, mine), other in zip(weights(ours).items(), weights(plain).values(), strict=True):
@@ -287,11 +287,11 @@ def test_the_policy_of_constrained_rollouts_is_the_constrained_distribution(make
 
 
 def test_a_constraint_that_cannot_be_kept_is_refused(make, tiny_model):
-    with pytest.raises(ValueError, match="the constraint's is 3; make them agree"):
+    with pytest.raises(ValueError, match="the constraint has 3; set both to the same number"):
         make(constraint=_constraint(tiny_model, 3))
     with pytest.raises(ValueError, match="max_completion_length = 3: 2 items of the catalog can take"):
         make(constraint=_constraint(tiny_model), max_completion_length=3)
-    with pytest.raises(ValueError, match="plain rollouts of transformers"):
+    with pytest.raises(ValueError, match="rollouts by transformers' generate"):
         make(constraint=_constraint(tiny_model), trl={"rollout_func": lambda prompts, trainer: {}})
     short = CATALOG.items[:2]
     trie = catalog_trie(Catalog(short), load_tokenizer(tiny_model))
@@ -396,7 +396,7 @@ def test_the_arguments_of_trl_are_refused(tiny_model, tmp_path):
 @pytest.mark.parametrize(
     ("missing", "message"),
     [
-        (["groundtruth"], "train_dataset has no groundtruth, which reward 'dcg' reads; it has prompt, seen_titles"),
+        (["groundtruth"], "train_dataset has no groundtruth, which reward 'dcg' reads; add it"),
         (["groundtruth", "seen_titles"], "train_dataset has no groundtruth and no seen_titles"),
         (["prompt"], "train_dataset has no prompt, which the trainer reads"),
     ],
@@ -440,7 +440,7 @@ def test_a_beam_group_spread_over_processes_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(RankGRPOConfig, "world_size", 2)
     options = {"use_cpu": True, "num_generations": 8, "per_device_train_batch_size": 4}
     RankGRPOConfig(str(tmp_path), **options)
-    with pytest.raises(ValueError, match="beam_groups = True, but the 4 completions of a process are no multiple"):
+    with pytest.raises(ValueError, match="beam_groups = True, but the 4 completions of a process are not a multiple"):
         RankGRPOConfig(str(tmp_path), beam_groups=True, **options)
 
 
@@ -468,7 +468,7 @@ def test_the_newline_counts_reach_as_far_as_the_model_s_vocabulary(tiny_model, m
 
 
 def test_checkpoints_between_shared_rollouts_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="save_steps = 3 is no multiple of 2"):
+    with pytest.raises(ValueError, match="save_steps = 3 is not a multiple of 2"):
         RankGRPOConfig(str(tmp_path), use_cpu=True, bf16=False, num_iterations=2, save_strategy="steps", save_steps=3)
 
 

@@ -82,7 +82,7 @@ def test_a_launch_file_outside_configs_is_refused(tmp_path, monkeypatch):
         (tmp_path / name).touch()
     (tmp_path / "configs" / "link.yaml").symlink_to(tmp_path / "data" / "foreign.yaml")
     for name in ("data/foreign.yaml", "configs/link.yaml"):
-        with pytest.raises(InputError, match=f"sft.launch = '{name}' leads out of configs/"):
+        with pytest.raises(InputError, match=f"sft.launch = '{name}' is outside configs/"):
             launch("sft", name, 2)
     launched: list[Any] = []
     monkeypatch.setattr("accelerate.commands.launch.launch_command", launched.append)

@@ -74,7 +74,7 @@ def test_a_model_with_another_attention_keeps_its_padding():
 def test_a_padded_batch_is_refused_by_a_model_without_padding():
     model = make_tiny()
     assert drop_padding(model) is None
-    with pytest.raises(ValueError, match="reads padding-free batches alone"):
+    with pytest.raises(ValueError, match="accepts only padding-free batches"):
         model(input_ids=torch.ones(2, 3, dtype=torch.long))
 
 
@@ -113,4 +113,4 @@ def test_a_padded_training_says_why(tmp_path, caplog):
     model = make_tiny()
     model.set_attn_implementation("eager")
     train_tiny(model, tmp_path, stop=1)
-    assert "batches are padded: attn_implementation is 'eager', and not 'sdpa'" in caplog.text
+    assert "batches are padded: attn_implementation is 'eager', not 'sdpa'" in caplog.text

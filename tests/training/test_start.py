@@ -32,7 +32,7 @@ def test_a_foreign_folder_starts_at_step_0_and_says_so(tmp_path, caplog):
     folder = _folder(tmp_path, "config.json", "tokenizer_config.json", "model.safetensors")
     with caplog.at_level("INFO"):
         assert resolve_start(str(folder), SFT, 10, pytest.fail) == Start(str(folder))
-    assert "no optimiser or schedule" in caplog.text
+    assert "a new optimiser and schedule" in caplog.text
 
 
 def test_a_checkpoint_is_continued_with_the_sft_model_as_reference(tmp_path):

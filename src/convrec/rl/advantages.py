@@ -14,17 +14,17 @@ def rank_advantages(
     scale: bool = True,
     kept: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return A_ik = (r_ik - mean) / (std + 1e-4), each rank over the G lists of its prompt (method, stage 2).
+    """Return A_ik = (r_ik - mean) / (std + 1e-4) of Rank-GRPO (arXiv 2510.20150).
 
-    `within_list` takes mean and standard deviation over the ranks of one list instead. Without `scale` the mean is
-    only subtracted. A group without spread gives zeros. Rows of one prompt are consecutive. Rows that are not `kept`
-    count in no mean or deviation, and get zeros.
+    Mean and standard deviation of rank k are those of the G lists of the same prompt, which must be consecutive rows.
+    `within_list` takes them over the ranks of one list instead. Without `scale`, only the mean is subtracted. If all
+    values are equal, the advantages are 0. Rows that are not `kept` are left out of mean and deviation, and get 0.
 
-    Shape: (B, N), as `returns`; kept (B,). Raises `ValueError` where G does not divide B, or on an unknown
-    normalization.
+    Shape: returns and the result (B, N); kept (B,). Raises `ValueError` if `num_generations` (G) does not divide B, or
+    for an unknown normalization.
     """
     if returns.shape[0] % num_generations:
-        raise ValueError(f"{returns.shape[0]} rows are no multiple of num_generations = {num_generations}")
+        raise ValueError(f"{returns.shape[0]} rows are not a multiple of num_generations = {num_generations}")
     kept = torch.ones_like(returns[:, 0], dtype=torch.bool) if kept is None else kept.bool()
     counted = kept[:, None].expand_as(returns)
     if normalization == "group":
@@ -38,7 +38,7 @@ def rank_advantages(
     centred = (grouped - mean) * counted
     if scale:
         deviation = (centred.square().sum(dim=1, keepdim=True) / (size - 1).clamp(min=1)).sqrt()
-        # Means of equal floats can differ from them by rounding, which the 1e-4 would not hide in float32.
+        # The mean of equal floats can differ from them by rounding, which the 1e-4 does not hide in float32.
         spread = grouped.where(counted, -torch.inf).amax(dim=1, keepdim=True) > grouped.where(counted, torch.inf).amin(
             dim=1, keepdim=True
         )

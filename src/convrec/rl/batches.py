@@ -1,4 +1,4 @@
-"""Micro-batches of rollouts with little padding: groups stay together, prompts of like length too."""
+"""Micro-batches of rollouts with little padding: groups stay together, prompts are sorted by length."""
 
 from typing import Any
 
@@ -17,7 +17,10 @@ _COMPLETION = (
 
 
 def begins_group(prompt_ids: torch.Tensor, prompt_mask: torch.Tensor) -> torch.Tensor:
-    """Return which rows have another prompt than the row before. Shape: prompt_ids, prompt_mask (B, P); (B,)."""
+    """Return for each row whether its prompt differs from the row before; true for the first row.
+
+    Shape: prompt_ids, prompt_mask (B, P); returns (B,), bool.
+    """
     prompts = prompt_ids.masked_fill(prompt_mask == 0, -1)
     return torch.cat([prompts.new_ones(1, dtype=torch.bool), (prompts[1:] != prompts[:-1]).any(1)])
 
@@ -25,8 +28,11 @@ def begins_group(prompt_ids: torch.Tensor, prompt_mask: torch.Tensor) -> torch.T
 def micro_batches(batch: dict[str, Any], number: int, steps: int) -> list[dict[str, Any]]:
     """Split one process's rollouts into `number` micro-batches of equal size, for `steps` optimiser steps.
 
-    Chance decides which groups a step gets; within a step they are sorted by the length of their prompts. Each
-    micro-batch is cut to its longest prompt and completion. A group is only parted where it does not fit in one.
+    Groups are assigned to steps at random. Within a step they are sorted by the length of their prompts. Each
+    micro-batch is cut to its longest prompt and completion. A group is split only if it does not fit in one
+    micro-batch.
+
+    Shape: tensors of `batch` (B, ...), of a micro-batch (B / number, ...); scalars are copied.
     """
     groups = begins_group(batch["prompt_ids"], batch["prompt_mask"]).cumsum(0) - 1
     chance = torch.randperm(int(groups[-1]) + 1).to(groups.device)
@@ -43,7 +49,10 @@ def _rows(value: Any, rows: torch.Tensor) -> Any:
 
 
 def trim_padding(batch: dict[str, Any]) -> dict[str, Any]:
-    """Return the batch without the columns that are padding in every row: prompts' on the left, completions' right."""
+    """Return the batch without columns that are padding in every row: left of the prompts, right of the completions.
+
+    Shape: prompt tensors (B, P) to (B, P'), completion tensors (B, T) to (B, T'); others are unchanged.
+    """
     first = int(batch["prompt_mask"].any(0).int().argmax())
     width = max(1, int(batch["completion_mask"].any(0).sum()))
     sides = {name: slice(first, None) for name in _PROMPT} | {name: slice(width) for name in _COMPLETION}
@@ -53,7 +62,10 @@ def trim_padding(batch: dict[str, Any]) -> dict[str, Any]:
 
 
 def padding_share(batch: dict[str, Any], *, shared: bool) -> float:
-    """Return the share of padding among the tokens that the model reads, of prompts once a group where shared."""
+    """Return the share of padding among the tokens of a forward pass, 0 to 1.
+
+    If prompts are `shared`, each group's prompt is counted once.
+    """
     prompts, completions = batch["prompt_mask"], batch["completion_mask"]
     if shared:
         prompts = prompts[begins_group(batch["prompt_ids"], prompts)]

@@ -1,4 +1,4 @@
-"""The catalog constraint in rollouts, and in the log-probabilities of what they wrote."""
+"""The catalog constraint in rollouts, and in the log-probabilities of their tokens."""
 
 from collections.abc import Iterable, Sequence
 
@@ -10,10 +10,10 @@ from convrec.generation.processors import CatalogConstraint
 
 
 class RolloutConstraint:
-    """What the lists of each prompt may hold: `num_ranks` items of the catalog, none of them seen.
+    """The items that the lists of each prompt may contain: `num_ranks` items of the catalog, none of them seen.
 
-    It is a function of the prompt alone, so that whoever reads a prompt and its completion knows the distribution that
-    was sampled. It remembers the prompts of the last rollouts, as long as they are trained on.
+    The constraint depends on the prompt only, so the distribution that was sampled can be recomputed from a prompt and
+    its completion. It keeps the prompts of the last rollouts while they are trained on.
     """
 
     def __init__(self, catalog: Catalog, trie: CatalogTrie, num_ranks: int):
@@ -22,9 +22,9 @@ class RolloutConstraint:
         self._requests: dict[tuple[int, ...], ListRequest] = {}
 
     def begin(self, prompts: Sequence[Sequence[int]], seen_titles: Iterable[Iterable[str]]) -> None:
-        """Forget the prompts before, and remember these; equal ones have seen what any of them has.
+        """Replace the prompts by these; equal prompts share the union of their seen titles.
 
-        Raises `InputError` where too few items are left for a prompt.
+        Raises `InputError` if too few items are left for a prompt.
         """
         banned: dict[tuple[int, ...], set[int]] = {}
         for prompt, titles in zip(prompts, seen_titles, strict=True):
@@ -33,15 +33,15 @@ class RolloutConstraint:
         self.trie.check(self._requests.values())
 
     def request(self, prompt: Sequence[int]) -> ListRequest:
-        """Return what the lists of a prompt may hold."""
+        """Return the length and the banned items of a prompt's lists."""
         return self._requests[tuple(prompt)]
 
     def processor(self, prompts: Sequence[Sequence[int]]) -> CatalogConstraint:
-        """Return what constrains one call of `generate` for these prompts."""
+        """Return the logits processor for one call of `generate` with these prompts."""
         return CatalogConstraint(self.trie, [self.request(prompt) for prompt in prompts])
 
     def allowed(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, width: int, vocab: int) -> torch.Tensor:
-        """Return which tokens each completion could go on with, as booleans (B, width, vocab).
+        """Return which tokens are allowed at each position of each completion, as booleans (B, width, vocab).
 
         Shape: input_ids, attention_mask (B, L): prompts padded on the left, completions of `width` on the right.
         """

@@ -1,4 +1,4 @@
-"""Dropout, which would draw rollouts and score them under different distributions."""
+"""Disables dropout: with it, rollouts would be sampled and scored under different distributions."""
 
 import copy
 import re
@@ -12,9 +12,9 @@ _RATE = re.compile("drop|jitter")  # attention_dropout, resid_pdrop, layerdrop, 
 
 
 def disable_dropout(model: torch.nn.Module) -> dict[str, float]:
-    """Set every rate of dropout and router noise in a model and its configurations to 0; return those that were not.
+    """Set all rates of dropout and router noise in a model and its configurations to 0; return those above 0 by name.
 
-    TRL's `disable_dropout` covers modules of the class `Dropout` alone; most attention layers hold a plain number.
+    TRL's `disable_dropout` covers only modules of the class `Dropout`; most attention layers store a plain number.
     """
     found: dict[str, float] = {}
     for holder in _holders(model):
@@ -27,10 +27,10 @@ def disable_dropout(model: torch.nn.Module) -> dict[str, float]:
 
 
 def _holders(model: Any) -> Iterator[Any]:
-    """Yield what holds rates: the modules, and the configurations, which some modules read in every forward pass."""
+    """Yield the objects that store rates: modules, and configurations, which some modules read in each forward pass."""
     adapters = getattr(model, "peft_config", {})
     for name in adapters:
-        adapters[name] = copy.copy(adapters[name])  # the caller may use the one it gave again
+        adapters[name] = copy.copy(adapters[name])  # the caller may reuse the original
         yield adapters[name]
     for module in model.modules():
         if isinstance(config := getattr(module, "config", None), PreTrainedConfig):
@@ -39,7 +39,7 @@ def _holders(model: Any) -> Iterator[Any]:
 
 
 def _clear(values: dict[str, Any], found: dict[str, float], name: str = "") -> None:
-    """Set the rates among the values to 0 in place; those of a dictionary, one an adapter, go by its name."""
+    """Set the rates among the values to 0 in place; a dictionary holds one rate for each adapter, under one name."""
     for key, value in values.items():
         if name or _RATE.search(key):
             if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Log-probabilities of the completions, in the distribution that rollouts sample, without a batch's logits."""
+"""Log-probabilities of completions under the distribution that rollouts sample, without the logits of a whole batch."""
 
 import functools
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from convrec.rl.constrained import RolloutConstraint
 from convrec.rl.shared_prompts import completion_states
 from convrec.training.full_attention import text_config
 
-MAX_LOGITS = 2**25  # that are held at a time: 128 MiB in float32
+MAX_LOGITS = 2**25  # logits in memory at a time: 128 MiB in float32
 
 
 def sampled_log_probs(
@@ -24,14 +24,15 @@ def sampled_log_probs(
     allowed: torch.Tensor | None = None,
     attention_mask: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return each next token's log-probability, and the entropy there, in the distribution that rollouts sample.
+    """Return each next token's log-probability and the entropy at its position, under the distribution of rollouts.
 
-    As in transformers' sampling, the logit of every token that the row holds before the position is divided by the
-    penalty where positive, multiplied where negative (Keskar et al., arXiv 1909.05858); then by the temperature; and
-    tokens that are not `allowed` have no probability. What `attention_mask` leaves out is padding, not held.
+    As in transformers' sampling, a repetition penalty applies to every token that occurs earlier in the row: its logit
+    is divided by the penalty if positive, and multiplied by it if negative (Keskar et al., arXiv 1909.05858). Then all
+    logits are divided by the temperature, and tokens that are not `allowed` get probability 0. Positions where
+    `attention_mask` is 0 are padding, which the penalty ignores.
 
     Shape: logits (B, K, vocab), which predict the last K tokens of input_ids (B, L), L > K; allowed as the logits;
-    attention_mask as input_ids; returns two (B, K).
+    attention_mask as input_ids; returns two (B, K). Units: nats.
     """
     kept = logits.shape[1]
     scores = _penalized(logits, input_ids, penalty, attention_mask) if penalty != 1 else logits
@@ -48,7 +49,7 @@ def sampled_log_probs(
 def _penalized(
     logits: torch.Tensor, input_ids: torch.Tensor, penalty: float, attention_mask: torch.Tensor | None
 ) -> torch.Tensor:
-    """Return the logits with the penalty on the tokens that stand before each position. Shape: as the logits."""
+    """Return the logits with the penalty applied to the tokens before each position. Shape: as the logits."""
     (batch, length), kept = input_ids.shape, logits.shape[1]
     positions = torch.arange(length, device=input_ids.device)
     places = positions.expand_as(input_ids)
@@ -56,7 +57,7 @@ def _penalized(
         places = places.masked_fill(attention_mask == 0, length)
     first = torch.full((batch, logits.shape[2]), length, device=input_ids.device)
     first = first.scatter_reduce(1, input_ids, places, "amin")
-    new = first.gather(1, input_ids) == positions  # a token's first place in its row: each token is changed there once
+    new = first.gather(1, input_ids) == positions  # a token's first position in its row: it is penalized once
     before = new[:, None] & (positions < positions[-kept:, None])  # (B, K, L)
     index = input_ids[:, None].expand(-1, kept, -1)
     held = logits.gather(2, index)
@@ -65,11 +66,12 @@ def _penalized(
 
 
 def add_log_prob_head(model: Any, penalty: float, temperature: float, constraint: RolloutConstraint | None) -> None:
-    """Let `model(input_ids=…, attention_mask=…, completion_width=K)` score the last K tokens of each row.
+    """Make `model(input_ids=…, attention_mask=…, completion_width=K)` score the last K tokens of each row.
 
-    It returns `log_probs` and `entropy` (B, K), 0 on padding. Logits are made for as many rows at a time as
-    `MAX_LOGITS` allows, and where that is not all, made again in the backward pass.
-    Shape: input_ids, attention_mask (B, L): prompts padded on the left, completions of K on the right.
+    It then returns `log_probs` and `entropy` (B, K), 0 on padding. Logits are computed for as many rows at a time as
+    `MAX_LOGITS` allows. If that is not all rows, they are computed again in the backward pass.
+
+    Shape: input_ids, attention_mask (B, L): prompts padded on the left, completions of width K on the right.
     """
     original, to_logits = model.forward, _logits_of(model)
 
@@ -99,7 +101,10 @@ def add_log_prob_head(model: Any, penalty: float, temperature: float, constraint
 
 
 def _logits_of(model: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return how a model makes logits of its last hidden states: some scale them, some cap them."""
+    """Return the function from a model's last hidden states to its logits, with the model's own scaling and capping.
+
+    Shape: hidden states (..., hidden); logits (..., vocab).
+    """
     config = text_config(model)
     scale = 1.0
     for name in ("logit_scale", "output_multiplier", "lm_head_multiplier"):

@@ -1,4 +1,4 @@
-"""What the training loop needs beside the loss: an order of rows that can be resumed, and the time of each part."""
+"""Parts of the training loop: an order of rows that can be resumed, and timing."""
 
 import time
 from collections.abc import Iterator
@@ -9,9 +9,9 @@ from trl.trainer.utils import RepeatSampler
 
 
 class EpochSampler(RepeatSampler):
-    """TRL's sampler, seeded anew for each epoch, so that a resumed epoch has the order that it had.
+    """TRL's sampler with a new seed for each epoch, so that a resumed epoch keeps its order.
 
-    It looks the epoch up by itself: in several processes, Accelerate's wrappers hide it from `set_epoch`.
+    It reads the epoch from the trainer, because Accelerate's wrappers for several processes do not pass on `set_epoch`.
     """
 
     seed: Any
@@ -24,7 +24,7 @@ class EpochSampler(RepeatSampler):
 
 
 class StepClock(TrainerCallback):
-    """Logs the seconds of each part of a step, and the tokens per second of all processes."""
+    """Logs the seconds of each part of a step, and the tokens per second over all processes."""
 
     def __init__(self, trainer: Any):
         self._trainer, self._start = trainer, 0.0

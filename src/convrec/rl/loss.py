@@ -1,4 +1,4 @@
-"""The Rank-GRPO objective, and the token and sequence levels beside it, as one pure function."""
+"""The objective of Rank-GRPO and of its token-level and sequence-level baselines, as one pure function."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -18,13 +18,16 @@ class LossOutput(NamedTuple):
 
 
 def _segment_mean(values: torch.Tensor, index: torch.Tensor, mask: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """Return the mean of the values of each segment of each row, 0 for an empty one. Shape: as `counts`, (B, S)."""
+    """Return the mean of the values of each segment of each row, 0 for an empty segment.
+
+    Shape: values, index, mask (B, T); counts, the tokens of each segment, and the result (B, S).
+    """
     return values.new_zeros(counts.shape).scatter_add(1, index, values * mask) / counts.clamp(min=1)
 
 
 @dataclass(frozen=True)
 class Objective:
-    """The settings of the loss; `rank_grpo_loss` says what each does."""
+    """The settings of the loss, explained in `rank_grpo_loss`."""
 
     num_ranks: int
     epsilon_low: float
@@ -40,9 +43,9 @@ class Objective:
 
 
 class Rollouts(NamedTuple):
-    """What the loss needs of a batch of sampled lists beside the policy's log-probabilities.
+    """The inputs of the loss for a batch of sampled lists, except the policy's log-probabilities.
 
-    Shape: old_logps, ref_logps, sampler_logps, ranks (-1 on padding), mask, eos (B, T); advantages (B, N);
+    Shape: old_logps, ref_logps, sampler_logps, ranks (0-based, -1 on padding), mask, eos (B, T); advantages (B, N);
     eos_advantages (B,).
     """
 
@@ -59,28 +62,31 @@ class Rollouts(NamedTuple):
 def rank_grpo_loss(
     logps: torch.Tensor, rollouts: Rollouts, objective: Objective, num_items: torch.Tensor | float | None = None
 ) -> LossOutput:
-    """Return minus J of the method (stage 2), with beta times the k3 estimate of KL(policy ‖ reference) added.
+    """Return the negative objective -J of Rank-GRPO (arXiv 2510.20150), plus beta KL(policy ‖ reference).
 
-    J = 1/(B N) Σ_i Σ_k min(w_ik A_ik, clip(w_ik, 1 - epsilon_low, 1 + epsilon_high) A_ik), where w_ik is the
-    exponential of the mean log-ratio over the tokens of rank k (`level="rank"`), of each token (`token`), or of the
-    sequence (`sequence`); `delta` caps w_ik in the unclipped term (two-sided clipping). A missing rank adds nothing.
+    J = 1/(B N) Σ_i Σ_k min(w_ik A_ik, clip(w_ik, 1 - epsilon_low, 1 + epsilon_high) A_ik). The importance ratio w_ik is
+    the exponential of the mean of logps - old_logps over the tokens of rank k (`level="rank"`), over the list
+    (`sequence`, as in GSPO), or of one token (`token`, as in GRPO). `delta` caps w_ik in the unclipped term (two-sided
+    clipping). A missing rank contributes 0. KL is the k3 estimate, exp(d) - d - 1 with d = ref_logps - logps.
 
-    `aggregation` says what the tokens' terms are divided by:
-    `rank`: the mean over the tokens of a rank, summed, over B N, so that every rank weighs the same (the paper).
-    `token`, `dapo`: the mean over all tokens of the optimiser step: the sum over `num_items`, their number in all
-    processes over the number of processes and micro-batches (default: the tokens of this batch).
-    `bnpo`: the mean over all tokens of this batch, a micro-batch of one process.
-    `grpo`: the mean over the tokens of a list, then over the lists. `dr_grpo`: the sum over B `max_completion_length`.
+    `aggregation` combines the terms of the tokens:
 
-    Tokens past rank N form one more rank with advantage `overflow_advantage`; where `eos` is true, the token is a rank
-    of its own with its list's `eos_advantages`, or with `eos_in_rank` has that advantage, and the ratio and the mean of
-    its rank (the public code). With the defaults neither changes J.
+    - `rank` (the paper): the mean over the tokens of each rank, summed and divided by B N. All ranks weigh the same.
+    - `token`, `dapo`: the sum over all tokens divided by `num_items`, the tokens of the optimiser step in all processes
+      divided by the number of processes and of micro-batches. Default: the tokens of this batch.
+    - `bnpo`: the mean over all tokens of this batch, which is a micro-batch of one process.
+    - `grpo`: the mean over the tokens of each list, then over the lists.
+    - `dr_grpo`: the sum over all tokens divided by B `max_completion_length`.
 
-    `sampler_logps` are the log-probabilities under which another engine drew the tokens; each rank (token, sequence)
-    is then weighted by exp(mean(old_logps - sampler_logps)), at most `vllm_importance_sampling_clip_max`; a NaN counts
+    Tokens past rank N form an additional rank with advantage `overflow_advantage`. A token with true `eos` forms its
+    own rank with its list's `eos_advantages`. With `eos_in_rank` (the authors' public code) it has this advantage but
+    stays in the ratio and the mean of its rank. With the defaults, neither changes J.
+
+    `sampler_logps` are the log-probabilities under which another engine sampled the tokens. Each unit of the ratio
+    is then weighted by exp(mean(old_logps - sampler_logps)), at most `vllm_importance_sampling_clip_max`. NaN counts
     as no difference.
 
-    Shape: logps (B, T), and see `Rollouts`.
+    Shape: logps (B, T), in nats; for the others see `Rollouts`.
 
     Raises `ValueError` for an unknown level or aggregation, or `dr_grpo` without `max_completion_length`.
     """
@@ -88,7 +94,7 @@ def rank_grpo_loss(
     level, aggregation, num_ranks = objective.level, objective.aggregation, objective.num_ranks
     low, high = 1 - objective.epsilon_low, 1 + objective.epsilon_high
     padding, mask = mask == 0, mask.to(logps.dtype)
-    # What stands on padding may overflow, and 0 times infinity is no 0.
+    # Values on padding may overflow, and 0 times infinity is NaN.
     logps, old_logps = logps.masked_fill(padding, 0), old_logps.masked_fill(padding, 0)
     ref_logps, sampler_logps = (
         None if values is None else values.masked_fill(padding, 0) for values in (ref_logps, sampler_logps)
@@ -104,7 +110,7 @@ def rank_grpo_loss(
     counts = mask.new_zeros(batch_size, num_ranks + 2).scatter_add(1, index, mask)
     num_tokens = mask.sum().clamp(min=1)
 
-    # A unit is what has one ratio: a rank (B, S), a list (B, 1), or a token (B, T).
+    # A unit shares one ratio: a rank (B, S), a list (B, 1), or a token (B, T).
     if level == "rank":
         unit_advantages, present = segment_advantages, counts > 0
     elif level == "sequence":
@@ -169,7 +175,7 @@ def rank_grpo_loss(
         loss = (per_token * mask).sum() / (num_tokens if num_items is None else num_items)
     elif aggregation == "dr_grpo":
         if objective.max_completion_length is None:
-            raise ValueError("max_completion_length = None; aggregation 'dr_grpo' divides by it")
+            raise ValueError("max_completion_length = None; set it, aggregation 'dr_grpo' divides by it")
         loss = (per_token * mask).sum() / (batch_size * objective.max_completion_length)
     else:
         raise ValueError(f"aggregation = {aggregation!r}; use rank, token, grpo, bnpo, dr_grpo or dapo")

@@ -1,4 +1,4 @@
-"""DPO, S-DPO and SPRec on the lists, prompts and batches of Rank-GRPO: no reward, no advantage."""
+"""DPO, S-DPO and SPRec with the prompts, rollouts and batches of Rank-GRPO, without rewards and advantages."""
 
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -23,41 +23,50 @@ _REFERENCE = "reference/model.safetensors"  # in a checkpoint of SPRec
 
 @dataclass
 class PreferenceConfig(RankGRPOConfig):
-    """A group of `num_generations` lists is a preferred one and the reference's; `beta` is that of the loss.
+    """The options of `PreferenceTrainer`. `beta` is β of the DPO loss.
 
-    Raises `ValueError` where a group could be parted, or used twice.
+    A group of `num_generations` lists is one preferred list and `num_generations - 1` rejected ones.
+
+    Raises `ValueError` for options that split a group, use it twice, or are not supported.
     """
 
     algorithm: Algorithm = field(default="grpo", metadata={"help": "a list is one unit"})
     beta: float = field(default=0.1, metadata={"help": "β of DPO and S-DPO"})
-    rounds: int = field(default=0, metadata={"help": "of SPRec; 0 for none: the reference stays what it is"})
+    rounds: int = field(default=0, metadata={"help": "rounds of SPRec; 0: a fixed reference"})
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.by_rank or not self.beta:
-            raise ValueError(f"algorithm = {self.algorithm!r}, beta = {self.beta}; leave 'grpo', and beta above 0")
+            raise ValueError(f"algorithm = {self.algorithm!r}, beta = {self.beta}; use 'grpo' and a beta above 0")
         if self.per_device_train_batch_size % (self.num_generations or 1):
             raise ValueError(
-                f"per_device_train_batch_size = {self.per_device_train_batch_size} is no multiple of num_generations = "
-                f"{self.num_generations}; the lists of a prompt are compared in one forward pass"
+                f"per_device_train_batch_size = {self.per_device_train_batch_size} is not a multiple of "
+                f"num_generations = {self.num_generations}; change one: the lists of a prompt share a forward pass"
             )
         if self.num_iterations != 1 or self.steps_per_generation != self.gradient_accumulation_steps:
-            raise ValueError("num_iterations and steps_per_generation are not honoured; each step has lists of its own")
+            raise ValueError(
+                f"num_iterations = {self.num_iterations} and steps_per_generation = {self.steps_per_generation} are "
+                f"not supported; set 1 and {self.gradient_accumulation_steps}: each step needs new lists"
+            )
         if self.world_size > 1 or self.use_vllm or self.beam_groups:
-            raise ValueError("preferences are trained in one process, with the plain rollouts of transformers")
+            raise ValueError(
+                f"world_size = {self.world_size}, use_vllm = {self.use_vllm}, beam_groups = {self.beam_groups}; "
+                "preferences are trained in one process with rollouts by transformers: set 1, False and False"
+            )
 
 
 class PreferenceTrainer(RankGRPOTrainer):
-    """The RankGRPOTrainer for lists that are compared with each other.
+    """Trains on preferred and rejected lists: DPO, S-DPO (arXiv 2406.09215) or SPRec (arXiv 2412.09243).
 
-    For each prompt the reference policy writes `num_generations - 1` lists under the constraint, which are rejected;
-    the preferred list is the first of them with what the user liked moved to its top (`PreferredLists`). The loss is
-    that of S-DPO, with one rejected list that of DPO (`softmax_dpo_loss`). Log-probabilities are of the distribution
-    that is sampled, as in Rank-GRPO. Rewards of the lists are logged, and not trained on.
+    For each prompt the reference policy writes `num_generations - 1` lists under the constraint. These are rejected.
+    The preferred list is the first of them with the items that the user liked moved to the top (`PreferredLists`). The
+    loss is that of S-DPO, or with one rejected list that of DPO (`softmax_dpo_loss`). Log-probabilities are those of
+    the sampled distribution, as in Rank-GRPO. The lists' rewards are logged, but not trained on.
 
-    With `rounds` it is SPRec (arXiv 2412.09243): each round is a phase of SFT on the preferred lists, then one of DPO,
-    of as many steps. With each phase the policy becomes the reference, so that a phase of DPO begins at its own
-    reference and rejects what that writes.
+    With `rounds` above 0 it is SPRec. Each round is a phase of SFT on the preferred lists, then a phase of DPO with the
+    same number of steps. At the start of each phase the reference becomes a copy of the policy.
+
+    Raises `ValueError` for `rounds` with adapters, and `InputError` for a checkpoint of SPRec without its reference.
     """
 
     ref_model: Any
@@ -69,14 +78,17 @@ class PreferenceTrainer(RankGRPOTrainer):
         super().__init__(model, reward_funcs, args, constraint, **kwargs)
         self._preferred = PreferredLists(constraint.catalog, self._tokenizer)
         if args.rounds and self.ref_model is None:
-            raise ValueError(f"rounds = {args.rounds}: SPRec changes the weights of its reference; adapters have none")
+            raise ValueError(
+                f"rounds = {args.rounds}: SPRec needs a reference with its own weights; train without adapters, or set "
+                "rounds to 0"
+            )
 
     def _phase(self, step: int) -> int:
-        """Return the phase that a step belongs to, both counted from 0: SFT where even, DPO where odd."""
+        """Return the phase of a step, both counted from 0: even phases are SFT, odd ones DPO."""
         return step * 2 * self.args.rounds // self.state.max_steps if self.args.rounds else 1
 
     def _complete(self, prompt_ids: list[list[int]], num_generations: int) -> list[list[int]]:
-        """Return the lists of each group: the preferred one, then those of the reference."""
+        """Return the token ids of each group's lists: the preferred one, then those of the reference."""
         step = self.state.global_step
         if step and self._phase(step) != self._phase(step - 1):
             self.ref_model.load_state_dict(self.accelerator.unwrap_model(self.model).state_dict())
@@ -93,7 +105,7 @@ class PreferenceTrainer(RankGRPOTrainer):
         return lists
 
     def _objective(self, logps: torch.Tensor, inputs: dict[str, Any], num_items: torch.Tensor) -> LossOutput:
-        """Return the loss of the groups of a micro-batch. Shape: logps (B, T), 0 on padding."""
+        """Return the loss of the groups of a micro-batch, a scalar. Shape: logps (B, T), 0 on padding."""
         mask = inputs["completion_mask"]
         groups = (-1, self.num_generations if self.model.training else self.num_generations_eval)
         totals, ratios = (
@@ -110,7 +122,7 @@ class PreferenceTrainer(RankGRPOTrainer):
         super()._save_checkpoint(model, trial)
         if self.args.rounds:
             path = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}" / _REFERENCE
-            path.parent.mkdir(exist_ok=True)  # of a save that was cut short
+            path.parent.mkdir(exist_ok=True)  # it exists after an interrupted save
             save_model(self.ref_model, str(path))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
@@ -118,5 +130,5 @@ class PreferenceTrainer(RankGRPOTrainer):
         if self.args.rounds:
             path = Path(resume_from_checkpoint) / _REFERENCE
             if not path.is_file():
-                raise InputError(f"{path} is missing; SPRec continues checkpoints of SPRec alone")
+                raise InputError(f"{path} is missing; SPRec can continue only a checkpoint of SPRec")
             load_model(self.ref_model, str(path))

@@ -1,4 +1,4 @@
-"""Preferences between lists: the loss of DPO and S-DPO, and the list that a user would have preferred."""
+"""Preferences between lists: the loss of DPO and S-DPO, and the preferred list of a prompt."""
 
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
@@ -18,17 +18,17 @@ def softmax_dpo_loss(log_ratios: torch.Tensor, beta: float) -> torch.Tensor:
     for the preferred list p and the K rejected lists d. With one rejected list it is the loss of DPO (arXiv 2305.18290,
     equation 7).
 
-    Shape: log_ratios (P, 1 + K), the preferred list first.
+    Shape: log_ratios (P, 1 + K), the ρ of each prompt's lists in nats, the preferred list first.
     """
     margins = beta * (log_ratios[:, 1:] - log_ratios[:, :1])
     return -torch.nn.functional.logsigmoid(-margins.logsumexp(dim=1)).mean()
 
 
 class PreferredLists:
-    """Makes a preferred list out of one that the model wrote: what the user liked first, then the model's items.
+    """Makes a preferred list from one that the model wrote: the items that the user liked, then the model's items.
 
-    The model's items keep their order, and the list its number of items: so many fall off its end. Liked items that the
-    catalog lacks, or that are not open to the list, are left out.
+    The model's items keep their order. The number of items stays the same, so the last ones are dropped. Liked items
+    that are not in the catalog, or are banned for the prompt, are left out.
     """
 
     def __init__(self, catalog: Catalog, tokenizer: Any):
@@ -37,13 +37,13 @@ class PreferredLists:
         self._lines = tokenize_lines([str(item) for item in catalog.items], tokenizer, generation_prompt(tokenizer))
 
     def items(self, written: Sequence[int], groundtruth: Iterable[Any], banned: Collection[int]) -> list[int]:
-        """Return the items of the preferred list; `written` are those of the model's, all distinct, none banned."""
+        """Return the items of the preferred list; `written` are the model's items, distinct and not banned."""
         liked = (self._catalog.find(*Truth.of(truth)) for truth in groundtruth)
         wanted = [item for item in liked if item is not None and item not in banned]
         return list(dict.fromkeys([*wanted, *written]))[: len(written)]
 
     def tokens(self, items: Sequence[int]) -> list[int]:
-        """Return the token ids of a list of these items, as the catalog constraint writes it, and EOS."""
+        """Return the token ids of a list of these items, tokenized as under the catalog constraint, with EOS."""
         *others, last = items
         ids: list[int] = []
         for item in others:
@@ -52,7 +52,7 @@ class PreferredLists:
         return [*ids, self._tokenizer.eos_token_id]
 
     def prefer(self, completion: Sequence[int], groundtruth: Iterable[Any], banned: Collection[int]) -> list[int]:
-        """Return the tokens of the list preferred to a completion, whose lines are catalog lines."""
+        """Return the token ids of the list preferred to a completion, whose lines must be catalog lines."""
         text = self._tokenizer.decode(completion, skip_special_tokens=True)
         written = [item for item in self._catalog.indices_of_lines(text.split("\n")) if item is not None]
         return self.tokens(self.items(written, groundtruth, banned))

@@ -1,4 +1,4 @@
-"""Rank returns, and the reward that knows the catalog."""
+"""Rank returns, and rewards of each rank that are computed with the catalog."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -22,11 +22,13 @@ _GIVEN_BY_TRL = {"prompts", "completions", "completion_ids", "trainer_state", "l
 
 
 def rank_returns(relevance: torch.Tensor, kind: Returns, gamma: float | None = None) -> torch.Tensor:
-    """Return r_k of each rank (method, "Returns").
+    """Return the return r_k of each rank k = 1 to N, from the relevance rel (arXiv 2510.20150).
 
-    `exp_inf`: rel_k. `exp`: Σ_{j>=k} rel_j / gamma^(j-k), gamma > 1. `log`: DCG@k:N = Σ_{j>=k} rel_j / log2(j+1).
+    - `exp_inf`: rel_k.
+    - `exp`: Σ_{j>=k} rel_j / gamma^(j-k), with gamma > 1.
+    - `log`: DCG@k:N = Σ_{j>=k} rel_j / log2(j+1).
 
-    Shape: (B, N), as `relevance`. Raises `ValueError` on an unknown kind, or on `exp` without gamma > 1.
+    Shape: relevance and the result (B, N). Raises `ValueError` for an unknown kind, or `exp` without gamma > 1.
     """
     relevance = relevance.to(torch.get_default_dtype()) if not relevance.is_floating_point() else relevance
     num_ranks = relevance.shape[1]
@@ -47,25 +49,25 @@ def rank_returns(relevance: torch.Tensor, kind: Returns, gamma: float | None = N
 
 @runtime_checkable
 class RankRewardFunction(Protocol):
-    """A reward function of TRL that also rewards each rank.
+    """A TRL reward function that also rewards each rank.
 
-    `last_relevance` holds the rewards of the lists of its last call. Shape: (B, N), float32; (0, N) before the first
+    `last_relevance` holds the rewards of the ranks in its last call. Shape: (B, N), float32; (0, N) before the first
     call, because the trainer checks N at construction.
     """
 
     last_relevance: torch.Tensor
 
     def __call__(self, *args: Any, **kwargs: Any) -> list[float]:
-        """Return one reward a completion."""
+        """Return one reward for each completion."""
         ...
 
 
 class RankReward:
-    """The relevance of each rank of a completion, under the protocol `reward`.
+    """The relevance of each rank of a completion: 1 for a hit, else 0, under the matching protocol `reward`.
 
-    As a reward function of TRL it returns DCG@N, the sequence reward of the GRPO baseline; as a `RankRewardFunction` it
-    is what `RankGRPOTrainer` needs. Completions are chat messages or plain strings; the dataset's `groundtruth` holds
-    `{title, year}` mappings or pairs.
+    As a TRL reward function it returns DCG@N, the sequence reward of the GRPO baseline. `RankGRPOTrainer` also reads
+    the relevance of each rank (`RankRewardFunction`). Completions are chat messages or plain strings. The dataset's
+    column `groundtruth` holds `{title, year}` mappings or pairs.
     """
 
     __name__ = "dcg"
@@ -80,7 +82,7 @@ class RankReward:
         groundtruth: Sequence[Sequence[Any]],
         seen_titles: Sequence[Sequence[str]],
     ) -> torch.Tensor:
-        """Return rel of every rank. Shape: (B, N), float32."""
+        """Return the relevance of every rank, 0 or 1. Shape: (B, N), float32."""
         return self._judge(completions, groundtruth, seen_titles)[0]
 
     def _judge(
@@ -89,11 +91,11 @@ class RankReward:
         groundtruth: Sequence[Sequence[Any]],
         seen_titles: Sequence[Sequence[str]],
     ) -> tuple[torch.Tensor, dict[str, float]]:
-        """Return the reward of every rank (see `relevance`), and the means that describe the lists."""
+        """Return the relevance of every rank, and the means of the list metrics by name."""
         hits, qualities = bytearray(), []
         row: Any = None
         for completion, *asked in zip(completions, groundtruth, seen_titles, strict=True):
-            if asked != row:  # the lists of one prompt come one after the other
+            if asked != row:  # the lists of one prompt are consecutive
                 target = make_target(list(map(Truth.of, asked[0])), asked[1], self.catalog, self.year_tolerance)
                 row = asked
             written = read_list(completion_text(completion), self.catalog, self.year_tolerance)
@@ -112,7 +114,7 @@ class RankReward:
         log_metric: Callable[[str, float], None] | None = None,
         **_: Any,
     ) -> list[float]:
-        """Return DCG@N of each completion; `log_metric`, which TRL gives, gets the means that describe the lists."""
+        """Return DCG@N of each completion; pass the means of the list metrics to `log_metric`, which TRL provides."""
         self.last_relevance, means = self._judge(completions, groundtruth, seen_titles)
         if log_metric is not None:
             for name, value in means.items():
@@ -121,7 +123,7 @@ class RankReward:
 
 
 class GroundedReward(RankReward):
-    """1 where a rank is a catalog line to the letter, neither seen nor named at an earlier rank, whoever liked it."""
+    """Reward 1 for a rank that is exactly a catalog line, not seen, and not a repetition; likes do not matter."""
 
     __name__ = "grounded"
 
@@ -144,7 +146,7 @@ class GroundedReward(RankReward):
 
 
 def required_columns(reward: Any) -> set[str]:
-    """Return the columns of the dataset without which a reward function cannot be called; none for a reward model."""
+    """Return the dataset columns that a reward function requires; an empty set for a reward model."""
     if not callable(reward) or isinstance(reward, torch.nn.Module):
         return set()
     parameters = inspect.signature(reward).parameters.values()
@@ -153,5 +155,5 @@ def required_columns(reward: Any) -> set[str]:
 
 
 def completion_text(completion: Any) -> str:
-    """Return the text of a completion: a string, or chat messages of which the last one counts."""
+    """Return the text of a completion: a string, or the content of the last chat message."""
     return completion if isinstance(completion, str) else completion[-1]["content"]

@@ -1,4 +1,4 @@
-"""Groups of completions from transformers: every distinct prompt is read once, then continued G times."""
+"""Groups of completions from transformers: each distinct prompt is prefilled once, then continued G times."""
 
 import copy
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from convrec.rl.constrained import RolloutConstraint
 
 
 def distinct_runs(prompts: Sequence[Sequence[int]]) -> tuple[list[list[int]], list[int]]:
-    """Return the prompts without consecutive repetitions, and for each given prompt the index of its own."""
+    """Return the prompts without consecutive repetitions, and the index of each given prompt among them."""
     distinct: list[list[int]] = []
     index = []
     for prompt in prompts:
@@ -23,7 +23,7 @@ def distinct_runs(prompts: Sequence[Sequence[int]]) -> tuple[list[list[int]], li
 
 
 def beam_config(config: GenerationConfig, num_generations: int) -> GenerationConfig:
-    """Return the configuration under which the G completions of a prompt are the G best beams."""
+    """Return the configuration for beam search: the G completions of a prompt are its G best beams."""
     config = copy.deepcopy(config)
     config.do_sample, config.temperature, config.top_p, config.top_k = False, None, None, None
     config.num_beams = config.num_return_sequences = num_generations
@@ -37,12 +37,13 @@ def generate_groups(
     config: GenerationConfig,
     constraint: RolloutConstraint | None = None,
 ) -> list[list[int]]:
-    """Return one completion's token ids for each prompt, in order, each up to its EOS (which is kept).
+    """Return the token ids of one completion for each prompt, in order, each up to and including its first EOS.
 
-    Equal prompts that follow each other are prefilled once, and their key-value cache is repeated. With
-    `config.num_return_sequences` above 1 (`beam_config`), those many in a row are the beams of one search.
+    Consecutive equal prompts are prefilled once, and their key-value cache is repeated. With
+    `config.num_return_sequences` = G above 1 (`beam_config`), each G consecutive completions are the beams of one
+    search.
 
-    Raises `ValueError` where a beam group is not whole.
+    Raises `ValueError` if the prompts are not whole groups of beams.
     """
     beams = config.num_return_sequences or 1
     distinct, index = distinct_runs(prompts)
@@ -50,11 +51,12 @@ def generate_groups(
         distinct = [list(prompt) for prompt in prompts[::beams]]
         if [prompt for prompt in distinct for _ in range(beams)] != [list(prompt) for prompt in prompts]:
             raise ValueError(
-                f"the {len(prompts)} prompts of this process are not whole groups of {beams}; with beam groups, the "
-                "completions of a process must be a multiple of num_generations"
+                f"the {len(prompts)} prompts of this process are not whole groups of {beams}; make the completions of "
+                "a process a multiple of num_generations"
             )
     width, device = max(map(len, distinct)), model.device
-    # Padded with their own first tokens: a repetition penalty reads the padding, too, and must find nothing new there.
+    # Padding repeats the prompt's first token: transformers' repetition penalty also reads padding, so it must not
+    # contain tokens that the prompt does not have.
     ids = torch.tensor([prompt[:1] * (width - len(prompt)) + prompt for prompt in distinct], device=device)
     mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in distinct], device=device)
     asked = distinct if beams > 1 else prompts
@@ -67,7 +69,7 @@ def generate_groups(
         cache = None
         if width > 1 and len(distinct) < len(prompts):
             cache = DynamicCache(config=model.config)
-            positions = (mask.cumsum(1) - 1).clamp(min=0)  # what generate itself uses for padded rows
+            positions = (mask.cumsum(1) - 1).clamp(min=0)  # as in `generate`
             model(
                 input_ids=ids[:, :-1],
                 attention_mask=mask[:, :-1],
@@ -81,5 +83,5 @@ def generate_groups(
             output = model.generate(input_ids=ids[rows], attention_mask=mask[rows], past_key_values=cache, **decoding)
     completions = output[:, width:]
     ends = torch.isin(completions, torch.tensor(config.eos_token_id, device=device))
-    kept = (ends.cumsum(1) - ends.long()) == 0  # up to the first EOS, and it too
+    kept = (ends.cumsum(1) - ends.long()) == 0  # up to and including the first EOS
     return [row[keep].tolist() for row, keep in zip(completions.cpu(), kept.cpu(), strict=True)]

@@ -1,4 +1,4 @@
-"""A sample of rollouts for human eyes, its hits marked."""
+"""Readable samples of rollouts, with hits marked."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,9 +15,9 @@ _SHOWN = 4  # lists of one group
 
 
 def render_sample(rows: Sequence[dict[str, Any]], completions: Sequence[Any], relevance: Any, catalog: Catalog) -> str:
-    """Return lists of one prompt as Markdown: the prompt, what was liked, then each line with its mark.
+    """Return the lists of one prompt as Markdown: the prompt, the liked items, then each line with its rank and mark.
 
-    The marks: `+` a hit, `.` a catalog item, `x` no catalog item, all at their ranks. Shape: relevance (B, N).
+    Marks: `+` a hit, `.` another catalog item, `x` not in the catalog. Shape: relevance (B, N).
     """
     prompt = rows[0]["prompt"]
     prompt = prompt if isinstance(prompt, str) else prompt[-1]["content"]
@@ -35,9 +35,9 @@ def render_sample(rows: Sequence[dict[str, Any]], completions: Sequence[Any], re
 
 
 class SampleCallback(TrainerCallback):
-    """Writes a sample of the rollouts every so many steps, and hands the file to a sink.
+    """Writes a sample of the rollouts every `every` steps, and passes the file to a sink.
 
-    `rollouts` returns the rows, the completions and the relevance (B, N) of the last rollouts of this process.
+    `rollouts` returns the rows, the completions and the relevance (B, N) of this process's last rollouts.
     """
 
     def __init__(

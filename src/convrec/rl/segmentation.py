@@ -1,4 +1,4 @@
-"""Which rank of the list each completion token belongs to."""
+"""Assigns each completion token to a rank of the list."""
 
 from typing import Any
 
@@ -6,9 +6,9 @@ import torch
 
 
 def newline_counts(tokenizer: Any, delimiter: str = "\n") -> torch.Tensor:
-    """Return how many delimiters the text of each token holds.
+    """Return the number of delimiters in the text of each token.
 
-    Shape: (vocab,), int64; ids that the tokenizer does not know count 0.
+    Shape: (vocab,), int64; 0 for ids without a token.
     """
     size = max(tokenizer.get_vocab().values()) + 1
     texts = tokenizer.batch_decode([[token] for token in range(size)], skip_special_tokens=True)
@@ -18,9 +18,9 @@ def newline_counts(tokenizer: Any, delimiter: str = "\n") -> torch.Tensor:
 def segment_ranks(
     completion_ids: torch.Tensor, completion_mask: torch.Tensor, newline_counts: torch.Tensor
 ) -> torch.Tensor:
-    """Return the 0-based rank of each token, unbounded; -1 on padding.
+    """Return the 0-based rank of each token, which may exceed N - 1; -1 on padding.
 
-    A newline belongs to the item before it: a token's rank is the number of newlines in the tokens before it.
+    A token's rank is the number of newlines in the tokens before it, so a newline belongs to the item that it ends.
 
     Shape: completion_ids, completion_mask (B, T); newline_counts (vocab,); returns (B, T), int64.
     """
@@ -33,19 +33,22 @@ def segment_ranks(
 def list_ends(
     ranks: torch.Tensor, is_eos: torch.Tensor, num_ranks: int, early_penalty: float, exact_reward: float
 ) -> torch.Tensor:
-    """Return the advantage of each list's EOS: of one before the last rank, of one at it, and 0 of any other.
+    """Return the advantage of each list's EOS.
 
-    Shape: ranks, is_eos (B, T); returns (B,), float32.
+    It is `early_penalty` before the last rank, `exact_reward` at the last rank, and 0 after it or without EOS.
+
+    Shape: ranks (0-based), is_eos (B, T); returns (B,), float32.
     """
     early, exact = is_eos & (ranks < num_ranks - 1), is_eos & (ranks == num_ranks - 1)
     return early.any(1) * early_penalty + exact.any(1) * exact_reward
 
 
 def attach_eos(ranks: torch.Tensor, is_eos: torch.Tensor) -> torch.Tensor:
-    """Return the ranks with every EOS at the rank of the token before it: it belongs to the last item, also where it
-    stands alone after a newline. An EOS that comes first is of rank 0.
+    """Return the ranks with every EOS moved to the rank of the token before it.
 
-    Shape: ranks, is_eos (B, T), as the result.
+    An EOS then belongs to the last item even if it follows a newline. An EOS at the first position gets rank 0.
+
+    Shape: ranks, is_eos and the result (B, T).
     """
     before = torch.cat([torch.zeros_like(ranks[:, :1]), ranks[:, :-1]], dim=1)
     return torch.where(is_eos & (ranks >= 0), before, ranks)

@@ -1,8 +1,8 @@
-"""One forward pass in which each prompt is read once, whatever the number of completions that continue it.
+"""A forward pass that reads each prompt once, for any number of completions (as Prefix Grouper, arXiv 2506.05433).
 
-Everything but attention acts on one token at a time, so prompts and completions pass through the model as one row of
-tokens; in attention a completion sees its prompt's keys and its own. The result is that of the plain computation, up
-to rounding; so are its gradients (as in Prefix Grouper, arXiv 2506.05433).
+All layers but attention act on one token at a time, so prompts and completions pass through the model as one row of
+tokens. In attention, a completion attends to the keys of its prompt and its own. Results and gradients equal those of
+separate rows, up to rounding.
 """
 
 import inspect
@@ -20,16 +20,16 @@ _NAME = "sdpa_with_shared_prompts"
 
 
 class Layout(NamedTuple):
-    """Where the tokens of one row are: D prompts of `prompt_width`, then B completions of `width`."""
+    """The layout of one row of tokens: D prompts of `prompt_width`, then B completions of `width`."""
 
-    prompt_of: torch.Tensor  # (B,) the prompt that each completion continues
-    allowed: torch.Tensor  # (B, 1, width, prompt_width + width) what each token of a completion attends to, booleans
+    prompt_of: torch.Tensor  # (B,) the index of each completion's prompt
+    allowed: torch.Tensor  # (B, 1, width, prompt_width + width) keys that each completion token attends to
     num_prompts: int
     prompt_width: int
     width: int
 
     def split(self, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return prompts (D, heads, prompt_width, d) and completions (B, heads, width, d) of (1, heads, tokens, d)."""
+        """Split (1, heads, tokens, d) into prompts (D, heads, prompt_width, d) and completions (B, heads, width, d)."""
         size = self.num_prompts * self.prompt_width
         prompts = values[0, :, :size].unflatten(1, (self.num_prompts, self.prompt_width))
         completions = values[0, :, size:].unflatten(1, (len(self.prompt_of), self.width))
@@ -37,7 +37,7 @@ class Layout(NamedTuple):
 
 
 def prompt_index(input_ids: torch.Tensor, attention_mask: torch.Tensor, width: int) -> list[int]:
-    """Return for each row the number of its prompt, counted from 0 as they first come.
+    """Return the index of each row's prompt among the distinct prompts, in order of first occurrence.
 
     Shape: input_ids, attention_mask (B, L): prompts padded on the left, completions of `width` on the right.
     """
@@ -49,10 +49,12 @@ def prompt_index(input_ids: torch.Tensor, attention_mask: torch.Tensor, width: i
 def pack(
     input_ids: torch.Tensor, attention_mask: torch.Tensor, width: int
 ) -> tuple[torch.Tensor, torch.Tensor, Layout]:
-    """Return token ids and position ids (1, tokens), and the layout under which they predict the completions.
+    """Return token ids and position ids (1, tokens), and their layout.
 
-    A prompt's last token is read with each completion, which it predicts the first token of; the completion's own last
-    token predicts nothing and is not read. Shape: as in `prompt_index`; every prompt has a token.
+    A prompt's last token predicts the first token of each completion, so it is read with each completion. The last
+    token of a completion predicts nothing, so it is not read. Every prompt must have at least one token.
+
+    Shape: as in `prompt_index`.
     """
     numbers = prompt_index(input_ids, attention_mask, width)
     device, end = input_ids.device, input_ids.shape[1] - width
@@ -83,7 +85,7 @@ def _attend(
     layout: Layout | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attend as SDPA does, or under a layout; what it gives the model is (rows, tokens, heads, d)."""
+    """Return SDPA attention, under a layout if one is given. Shape: (rows, tokens, heads, d)."""
     if layout is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     (query, own_query), (key, own_key), (value, own_value) = map(layout.split, (query, key, value))
@@ -101,35 +103,36 @@ AttentionMaskInterface.register(_NAME, sdpa_mask)
 def completion_states(model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, width: int) -> torch.Tensor:
     """Return the last hidden states that predict the completions' tokens. Shape: (B, width, hidden).
 
-    Prompts are shared in a model that `share_prompts` has made ready. Shape: as in `prompt_index`.
+    Prompts are shared if `share_prompts` has prepared the model. Shape of the inputs: as in `prompt_index`.
     """
     if _shares(model):
         ids, position_ids, layout = pack(input_ids, attention_mask, width)
         output = model.base_model(
             input_ids=ids,
-            attention_mask=attention_mask.new_ones(1, 1, 1, 1),  # of four dimensions: no mask is made; none is needed
+            attention_mask=attention_mask.new_ones(1, 1, 1, 1),  # four dimensions: transformers then creates no mask
             position_ids=position_ids,
             layout=layout,
             use_cache=False,
         )
         return output.last_hidden_state[0, -len(input_ids) * width :].unflatten(0, (len(input_ids), width))
     options: dict[str, Any] = {}
-    if _takes_positions(model):  # those of generation; by default padding counts, too
+    if _takes_positions(model):  # as in generation; the default positions count padding
         options["position_ids"] = (attention_mask.cumsum(1) - 1).clamp(min=0)
     output = model.base_model(input_ids=input_ids, attention_mask=attention_mask, use_cache=False, **options)
     return output.last_hidden_state[:, -width - 1 : -1]
 
 
 def share_prompts(model: Any) -> str | None:
-    """Have `completion_states` share the prompts of a causal language model; or return what hinders it.
+    """Prepare a causal language model in place for shared prompts in `completion_states`; return None.
 
-    A few tokens are read both ways, unless ZeRO-3 has partitioned the weights: the two must agree.
+    The model must return the same states with and without sharing for a few tokens (not checked if ZeRO-3 has
+    partitioned the weights). Otherwise the model stays unchanged, and the reason is returned.
     """
     if _shares(model):
         return None
     hindrance = attention_hindrance(model)
     if hindrance is not None or not _takes_positions(model):
-        return hindrance or f"{type(model).__name__} takes no positions"
+        return hindrance or f"{type(model).__name__} does not accept position_ids"
     ids = torch.tensor([[0, 1, 2, 3, 4], [0, 1, 2, 4, 3]], device=model.device)
     partitioned = any(hasattr(weight, "ds_id") for weight in model.parameters())
     was_training = model.training
@@ -144,9 +147,9 @@ def share_prompts(model: Any) -> str | None:
         tolerance = 8 * torch.finfo(plain.dtype).eps ** 0.5 if plain.dtype.itemsize > 2 else 0.1
         if (shared - plain).abs().max() <= tolerance * plain.abs().max():
             return None
-        hindrance = f"{type(model).__name__} answers differently where prompts are shared"
+        hindrance = f"{type(model).__name__} gives other results with shared prompts"
     except (TypeError, ValueError, RuntimeError) as error:
-        hindrance = f"{type(model).__name__} does not take shared prompts ({str(error).splitlines()[0]})"
+        hindrance = f"{type(model).__name__} does not accept shared prompts ({str(error).splitlines()[0]})"
     finally:
         model.train(was_training)
     text_config(model)._attn_implementation = SDPA

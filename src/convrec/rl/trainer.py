@@ -1,4 +1,4 @@
-"""TRL's GRPO trainer, with the rank as the unit of reward, advantage and importance ratio."""
+"""TRL's GRPO trainer with the rank as the unit of reward, advantage and importance ratio."""
 
 import logging
 import math
@@ -40,9 +40,9 @@ class _Scored:
     `_generate_and_score_completions` sets `rows`, which generation reads. `_calculate_rewards` sets the rest, which
     `_rank_advantages` reads. `last_group` returns rows and completions.
 
-    `rows` and `completions` are those of this process, the tensors those of all processes. Shape: relevance (B, N),
-    the weighted sum of the rank rewards; scalars (B, 1), that of all other rewards; kept (B,), false for lists that do
-    not count in their group.
+    `rows` and `completions` are those of this process; the tensors cover all processes. Shape: relevance (B, N), the
+    weighted sum of the rank rewards; scalars (B, 1), the weighted sum of all other rewards; kept (B,), false for lists
+    that are left out of their group.
     """
 
     rows: list[dict[str, Any]]
@@ -53,16 +53,18 @@ class _Scored:
 
 
 class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
-    """GRPOTrainer by ranks: at least one of `reward_funcs` is a rank reward (`RankReward`), others are as in TRL.
+    """A GRPOTrainer that rewards each rank of a list: Rank-GRPO (arXiv 2510.20150) and its baselines.
 
-    The weighted relevance of the rank rewards gives the returns; `args.scalar_rewards` says how scalar rewards and
-    reward models enter. The algorithms other than `rank_grpo` see each list as one unit with TRL's own advantages.
-    The policy is trained without dropout: rollouts and all log-probabilities are of one distribution.
-    With a `constraint`, rollouts hold catalog items alone, and the policy is the constrained distribution; the rows
-    then have `seen_titles`.
+    At least one of `reward_funcs` must be a rank reward (`RankReward`). The weighted sum of the rank rewards gives the
+    returns. `args.scalar_rewards` sets how other reward functions and reward models are used. Algorithms other than
+    `rank_grpo` and `rank_grpo_public` treat each list as one unit with TRL's own advantages, and need no rank reward.
+    Dropout is disabled, so that rollouts and all log-probabilities come from the same distribution.
 
-    Raises `ValueError` or `TypeError` at construction for what it does not honour (`check_inputs`), and
-    `NotFiniteError` in training when the loss or its gradient is not finite.
+    With a `constraint`, rollouts contain only catalog items, and the policy is the constrained distribution. The
+    dataset then needs the column `seen_titles`.
+
+    Raises `ValueError` or `TypeError` at construction for unsupported arguments (`check_inputs`), and
+    `NotFiniteError` in training if the loss or its gradient is not finite.
     """
 
     args: Any  # RankGRPOConfig, whose fields the base declares as optional
@@ -91,15 +93,18 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
         self._scored = _Scored([])
         super().__init__(model=model, reward_funcs=rewards, args=args, **kwargs)
         if self.aux_loss_enabled:
-            raise ValueError("a mixture of experts with a router loss is not honoured; the loss has no term for it")
+            raise ValueError(
+                f"router_aux_loss_coef = {self.router_aux_loss_coef} of the model is not supported; set it to 0 in the "
+                "model's configuration: the loss has no router term"
+            )
         if self._is_vlm:
-            raise ValueError("a model that sees images is not honoured; a completion is one list of text")
+            raise ValueError("a vision-language model is not supported; give a causal language model")
         disabled = disable_dropout(self.model)
         if disabled:
             rates = ", ".join(f"{name} = {rate}" for name, rate in sorted(disabled.items()))
             logger.info("dropout is disabled in reinforcement learning: %s", rates)
         counts = newline_counts(self._tokenizer)
-        unnamed = self.model.config.get_text_config().vocab_size - len(counts)  # ids that no token has can be sampled
+        unnamed = self.model.config.get_text_config().vocab_size - len(counts)  # ids without a token can be sampled
         self._newline_counts = torch.nn.functional.pad(counts, (0, max(0, unnamed)))
         hindrances = set()
         for policy in (self.model, self.ref_model):
@@ -111,7 +116,7 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
         self._loss_settings = self._make_objective()
         self._shared = hindrances == {None}
         for hindrance in hindrances - {None}:
-            logger.info("each completion reads its prompt anew: %s", hindrance)
+            logger.info("prompts are not shared between completions: %s", hindrance)
         self.add_callback(StepClock(self))
 
     def _make_objective(self) -> Objective:
@@ -149,7 +154,7 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
         self.seconds[part] += time.perf_counter() - start
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
-        """Return TRL's schedule, or the method's: constant, then lower from `decay_step` on."""
+        """Return TRL's schedule, or with `decay_step` a constant rate that is lower from that step on."""
         step, rate = self.args.decay_step, self.args.decayed_learning_rate
         if step is None or rate is None:
             return super().create_scheduler(num_training_steps, optimizer)
@@ -176,7 +181,7 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
             return self._complete(prompt_ids, num_generations), None
 
     def _complete(self, prompt_ids: list[list[int]], num_generations: int) -> list[list[int]]:
-        """Return a completion of the policy for each prompt; each prompt stands `num_generations` times in a row."""
+        """Return the policy's completion for each prompt; each prompt is repeated `num_generations` times in a row."""
         config = self.generation_config
         if self.args.beam_groups:
             config = beam_config(config, num_generations)
@@ -190,7 +195,7 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
             return generate_groups(model, prompt_ids, config, self._constraint)
 
     def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
-        """Return the next micro-batch, of new rollouts where those before are used up."""
+        """Return the next micro-batch; generate new rollouts if the buffered ones are used up."""
         if not self.model.training:
             return trim_padding(self._generate_and_score_completions(generation_batch))
         number = self.args.steps_per_generation
@@ -209,7 +214,10 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
         batch_size: int | None = None,
         **_: Any,
     ) -> tuple[torch.Tensor, torch.Tensor, None]:
-        """Return log-probabilities and entropies (B, T) of the completions; batches are of like prompt lengths."""
+        """Return log-probabilities and entropies (B, T) of the completions, and None.
+
+        Batches hold prompts of similar length. Shape: input_ids, attention_mask (B, P + T), with T = `logits_to_keep`.
+        """
         sides = (slice(None, -logits_to_keep), slice(-logits_to_keep, None))
         values = [tensor[:, side] for side in sides for tensor in (input_ids, attention_mask)]
         whole = dict(zip(("prompt_ids", "prompt_mask", "completion_ids", "completion_mask"), values, strict=True))
@@ -233,7 +241,7 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
     def _calculate_rewards(
         self, inputs: list[dict], prompts: list, completions: list, completion_ids_list: list
     ) -> torch.Tensor:
-        """Keep the weighted relevance of every rank of all processes, (B, N), beside TRL's scalars (B, functions)."""
+        """Store the weighted relevance (B, N) of all processes; return TRL's rewards (B, number of functions)."""
         with self._timed("reward"):
             rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
             if self.args.mask_truncated_completions:  # TRL leaves rows without any reward out of the group's mean
@@ -256,7 +264,7 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
         return rewards
 
     def _rank_advantages(self, num_generations: int) -> torch.Tensor:
-        """Return the advantages of all processes' ranks. Shape: (B, N)."""
+        """Return the advantages of the ranks in all processes. Shape: (B, N)."""
         args, scored = self.args, self._scored
         returns = rank_returns(scored.relevance, args.returns, args.return_gamma)
         scale = args.scale_rewards != "none"
@@ -270,11 +278,13 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
         return advantages
 
     def _generate_and_score_completions(self, inputs: list[dict]) -> dict[str, Any]:
-        """Put the ranks of the tokens (B, T) and the advantages of the ranks (B, N) into TRL's batch."""
+        """Return TRL's batch with the ranks of the tokens (B, T) and the advantages of the ranks (B, N) added."""
         self._scored = _Scored(inputs)
         batch = super()._generate_and_score_completions(inputs)
         if "tool_mask" in batch:
-            raise ValueError("env_mask of a rollout_func is not honoured; every token of a completion is the policy's")
+            raise ValueError(
+                "env_mask of a rollout_func is not supported; leave it out: the policy must write every token"
+            )
         ids, mask = batch["completion_ids"], batch["completion_mask"]
         is_eos = torch.isin(ids, torch.tensor(self.eos_token_ids, device=ids.device)) & mask.bool()
         args, by_newlines = self.args, segment_ranks(ids, mask, self._newline_counts)
@@ -287,19 +297,19 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
         num_generations: Any = self.num_generations if self.model.training else self.num_generations_eval
         start = self.accelerator.process_index * len(inputs)
         advantages = self._rank_advantages(num_generations)[start : start + len(inputs)]
-        is_public = args.algorithm == "rank_grpo_public"  # where a newline before EOS counts as an item
+        is_public = args.algorithm == "rank_grpo_public"  # it counts a newline before EOS as an item
         ranks = by_newlines if is_public else ranks
         ends = list_ends(ranks, is_eos, args.num_ranks, args.early_eos_penalty, args.exact_eos_reward)
         eos = is_eos & (ranks < args.num_ranks) & (is_public | (ends != 0)[:, None])
         return {**batch, "advantages": advantages, "ranks": ranks, "eos": eos, "eos_advantages": ends}
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
-        """Return the loss of one micro-batch, divided for gradient accumulation."""
+        """Return the loss of one micro-batch, divided by the number of accumulated micro-batches."""
         args, training = self.args, self.model.training
         completion_ids, mask = inputs["completion_ids"], inputs["completion_mask"]
         attention_mask = torch.cat([inputs["prompt_mask"], mask], dim=1)
         steps = self.current_gradient_accumulation_steps if training else 1
-        share = steps / args.steps_per_generation if training else 1  # of the rollouts, that one step trains on
+        share = steps / args.steps_per_generation if training else 1  # share of the rollouts in one optimiser step
         with self._timed("forward"):
             logps, entropies, _ = self._get_per_token_logps_and_entropies(
                 model,
@@ -314,14 +324,14 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
         size = mask.sum().clamp(min=1)
         metrics = {**output.metrics, "entropy": ((entropies * mask).sum() / size).detach()}
         local = torch.stack([value.float() for value in (*metrics.values(), size)])
-        *values, sizes = self.accelerator.gather(local[None]).T  # each of one number a process
+        *values, sizes = self.accelerator.gather(local[None]).T  # each has one value per process
         self.record_metrics({name: (v * sizes).sum() / sizes.sum() for name, v in zip(metrics, values, strict=True)})
         return output.loss / steps
 
     def _objective(self, logps: torch.Tensor, inputs: dict[str, Any], num_items: torch.Tensor) -> LossOutput:
-        """Return the loss of a micro-batch whose tokens have these log-probabilities (B, T), and its metrics.
+        """Return the loss and the metrics of a micro-batch, given its log-probabilities (B, T).
 
-        `num_items`: the tokens of the optimiser step, over the number of its micro-batches in all processes.
+        `num_items`: the tokens of the optimiser step divided by the number of its micro-batches in all processes.
         """
         old_logps = inputs.get("old_per_token_logps")
         is_corrected = self.args.vllm_importance_sampling_correction

@@ -1,4 +1,4 @@
-"""The scores of the policy's greedy lists for validation prompts, while it is trained."""
+"""Validation during Rank-GRPO: scores of the policy's greedy lists."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -28,13 +28,15 @@ def make_measure(
     list_length: int,
     cutoffs: Sequence[int],
 ) -> Measure:
-    """Return what scores the trainer's model by its greedy lists for the rows' prompts; with a trie, constrained lists.
+    """Return a function that scores the trainer's model by its greedy lists for the prompts of `rows`.
 
-    Each process generates its share of the lists.
+    With a `trie`, lists are constrained to the catalog. Each process generates its share of the lists, and all return
+    the same scores.
     """
     prompts = distinct_prompts(rows)
     accelerator = trainer.accelerator
-    # As many in each process, some repeated: under ZeRO-3 the processes generate token by token together.
+    # Every process gets the same number of prompts, so some are repeated: under ZeRO-3 all processes must take part in
+    # generating each token.
     repeated = prompts + prompts[: -len(prompts) % accelerator.num_processes]
     mine = repeated[accelerator.process_index :: accelerator.num_processes]
     my_prompts = [builder(row["messages"]) for row in mine]

@@ -1,4 +1,4 @@
-"""What the trainers have in common."""
+"""The trainer arguments that SFT and Rank-GRPO share."""
 
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,8 @@ def shared_arguments(
 ) -> dict[str, Any]:
     """Return the keyword arguments of a TRL config for the project's optimisation parameters.
 
-    Metrics go to the project's own callbacks, so no reporting integration is on. bf16 applies on GPUs only.
+    `save_steps` and `logging_steps` count optimiser steps. TRL's reporting integrations are off, because the project's
+    callbacks record the metrics. bf16 applies on GPUs only.
     """
     on_cpu = pick_device(device) == "cpu"
     return {
@@ -50,7 +51,7 @@ def shared_arguments(
         "gradient_accumulation_steps": gradient_accumulation_steps,
         "gradient_checkpointing": gradient_checkpointing,
         "logging_steps": logging_steps,
-        "logging_nan_inf_filter": False,  # it would log a loss that is not finite as an earlier one
+        "logging_nan_inf_filter": False,  # the filter would replace a loss that is not finite by an earlier one
         "save_steps": save_steps,
         "save_total_limit": save_total_limit,
         "report_to": "none",
@@ -60,6 +61,9 @@ def shared_arguments(
 
 
 def unnumber_cpu(arguments: TrainingArguments) -> None:
-    """Let several processes on a CPU be resumed: they are given `cpu:0`, onto which torch loads no optimiser."""
+    """Set the device of a CPU training to `cpu`, so that it can be resumed in several processes.
+
+    Accelerate gives each of several processes the device `cpu:0`, onto which torch cannot load an optimiser.
+    """
     if arguments.device.type == "cpu":
         vars(arguments)["_setup_devices"] = torch.device("cpu")  # the cache of the property `device`

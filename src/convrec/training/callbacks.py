@@ -1,4 +1,4 @@
-"""What a training tells while it runs: its history on disk, its progress on the log, its metrics to the record."""
+"""Callbacks that report a training: history on disk, progress in the log, metrics to the tracker."""
 
 import json
 import logging
@@ -20,9 +20,9 @@ _SHOWN = ("loss", "reward", "kl")
 
 
 class HistoryCallback(TrainerCallback):
-    """Appends every logged metric to a JSON-lines file, hands it to a sink, and logs progress.
+    """Appends every logged metric to a JSON-lines file, passes it to a sink, and logs progress.
 
-    On resuming, lines past the resumed step are dropped, so that each step stands once.
+    When a training resumes, lines after the resumed step are dropped, so that each step is recorded once.
     """
 
     def __init__(self, path: Path, sink: MetricSink):
@@ -30,7 +30,7 @@ class HistoryCallback(TrainerCallback):
         self._start_time, self._start_step, self._before = 0.0, 0, 0.0
 
     def elapsed(self) -> float:
-        """Return the seconds of training so far, those before an interruption included."""
+        """Return the seconds of training so far, including those before an interruption."""
         return self._before + time.monotonic() - self._start_time
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -64,18 +64,18 @@ class HistoryCallback(TrainerCallback):
         )
 
     def write(self, metrics: dict[str, float], step: int) -> None:
-        """Append one row to the history, and hand it to the sink."""
+        """Append one row to the history, and pass it to the sink."""
         with self._path.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps({"step": step, **metrics}) + "\n")
         self._sink(metrics, step)
 
 
 class ValidationCallback(TrainerCallback):
-    """Measures validation at the start, every `every` steps, and at the end, into the history.
+    """Writes validation metrics to the history: at the start, every `every` steps, and at the end.
 
-    A checkpoint is saved whenever `metric` is better than ever since step 0, and the trainer keeps the best one. The
-    callback stands after the `HistoryCallback` in a trainer's list; `measure` is called by every process, and returns
-    the same metrics in each.
+    A checkpoint is saved whenever `metric` reaches a new best after step 0, and the trainer keeps the best checkpoint.
+    In a trainer's list of callbacks, this one must follow the `HistoryCallback`. Every process calls `measure`, which
+    must return the same metrics in each.
     """
 
     def __init__(self, measure: Measure, every: int, metric: str, history: HistoryCallback):
@@ -91,7 +91,7 @@ class ValidationCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         if not (Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}").is_dir():
-            state.best_metric = state.best_global_step = None  # of another folder, whose checkpoint is continued here
+            state.best_metric = state.best_global_step = None  # it refers to the folder that the checkpoint came from
         if state.global_step == 0:
             self._run(model, state)
 
@@ -104,9 +104,9 @@ class ValidationCallback(TrainerCallback):
 
 
 def read_history(path: Path) -> list[dict[str, float]]:
-    """Return the rows of a history file, oldest first; none where it does not exist.
+    """Return the rows of a history file, oldest first; an empty list if the file does not exist.
 
-    A last line cut short by a crash is dropped.
+    If a crash cut the last line short, it is dropped.
     """
     rows = []
     if path.is_file():

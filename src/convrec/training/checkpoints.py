@@ -1,4 +1,4 @@
-"""Where a training keeps its checkpoints: outside DVC's outs, in a folder that names what is trained."""
+"""Checkpoints of a training. They lie outside DVC's outs, in a folder keyed by parameters and inputs."""
 
 import json
 import logging
@@ -26,19 +26,20 @@ _STATE = "trainer_state.json"
 def training_folder(stage: str, parameters: dict[str, Any], inputs: Iterable[Path]) -> Path:
     """Return the checkpoint folder keyed by the stage's parameters and the bytes of its inputs.
 
-    An interrupted training, started again, finds its checkpoints; a changed parameter or input starts afresh.
+    If an interrupted training is started again, it finds its checkpoints. If a parameter or an input has changed, the
+    training starts from the beginning.
     """
     return CHECKPOINTS / stage / fingerprint(parameters, inputs)
 
 
 def clear_finished(folder: Path) -> None:
-    """Remove the folder of a finished training: the stage is only run again when its code has changed."""
+    """Remove the folder of a finished training: DVC reruns such a stage only if its code has changed."""
     if (folder / _FINISHED).exists():
         shutil.rmtree(folder)
 
 
 def mark_finished(folder: Path, chosen: Path | None = None) -> None:
-    """Say that the training's outputs are written, and of which checkpoint: none will be resumed."""
+    """Record that the training's outputs are written, and from which checkpoint; none is resumed after that."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / _FINISHED).write_text(chosen.name if chosen else "", encoding="utf-8")
 
@@ -51,7 +52,10 @@ def chosen_step(folder: Path) -> int | None:
 
 
 class CompletionCallback(TrainerCallback):
-    """Notes the files of each checkpoint and their sizes in it once all are written: one cut short is never resumed."""
+    """Writes a list of the files and their sizes into each checkpoint once all files are written.
+
+    A checkpoint without this list is incomplete, and is never resumed.
+    """
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if torch.distributed.is_initialized():
@@ -66,8 +70,8 @@ class CompletionCallback(TrainerCallback):
 def find_damage(checkpoint: Path) -> str | None:
     """Return what is wrong with the files of a checkpoint, or None.
 
-    Compared are the sizes that the checkpoint notes, where it does; of files of tensors the headers and tables of
-    contents are read, and the trainer's state whole.
+    The sizes are compared with the checkpoint's list of files, if it has one. The headers of tensor files and the
+    trainer's state must be readable; the tensors themselves are not read.
     """
     marker = checkpoint / _COMPLETE
     try:
@@ -94,12 +98,12 @@ def find_damage(checkpoint: Path) -> str | None:
 
 
 def _is_complete(checkpoint: Path) -> bool:
-    """Return whether a checkpoint was written to its end, and is whole."""
+    """Return whether all files of a checkpoint were written, and none is damaged."""
     return (checkpoint / _COMPLETE).is_file() and find_damage(checkpoint) is None
 
 
 def _set_aside(checkpoint: Path) -> bool:
-    """Rename a checkpoint that is damaged, with a warning; return whether it was."""
+    """Rename a checkpoint and log a warning if it is damaged; return whether it is."""
     damage = find_damage(checkpoint)
     if damage is None:
         return False
@@ -107,14 +111,14 @@ def _set_aside(checkpoint: Path) -> bool:
     if aside.exists():
         shutil.rmtree(aside)
     checkpoint.rename(aside)
-    logger.warning("%s is damaged (%s): kept as %s, and an older one is used", checkpoint, damage, aside.name)
+    logger.warning("%s is damaged (%s); renamed to %s, an older checkpoint is used", checkpoint, damage, aside.name)
     return True
 
 
 def set_damaged_aside(folder: Path) -> None:
     """Rename damaged checkpoints that would be resumed, or become the model, to `damaged-checkpoint-STEP`.
 
-    One process does this, before any looks for a checkpoint.
+    One process must call this before any process looks for a checkpoint.
     """
     written = [path for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if (path / _COMPLETE).is_file()]
     for checkpoint in sorted(written, key=lambda path: _step(path.name), reverse=True):
@@ -126,7 +130,7 @@ def set_damaged_aside(folder: Path) -> None:
 
 
 def has_ended(checkpoint: Path, stop_step: int | None = None) -> bool:
-    """Return whether a checkpoint is of the last step of its training, or of `stop_step`: nothing is left to train."""
+    """Return whether a checkpoint is at the last step of its training or at `stop_step`: nothing is left to train."""
     state = json.loads((checkpoint / _STATE).read_text(encoding="utf-8"))
     return state["global_step"] >= min(state["max_steps"], stop_step or state["max_steps"])
 
@@ -147,13 +151,13 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 
 def best_checkpoint(folder: Path) -> Path | None:
-    """Return the checkpoint with the best validation so far (see `ValidationCallback`), or None where there is none."""
+    """Return the checkpoint with the best validation so far (see `ValidationCallback`), or None."""
     last = last_checkpoint(folder)
     best = _best(folder, last) if last else None
     return best if best and _is_complete(best) else None
 
 
 def _best(folder: Path, checkpoint: Path) -> Path | None:
-    """Return where the checkpoint with the best validation was written, as `checkpoint` notes."""
+    """Return the path of the checkpoint with the best validation, as recorded in `checkpoint`'s trainer state."""
     step = json.loads((checkpoint / _STATE).read_text(encoding="utf-8"))["best_global_step"]
     return folder / f"{PREFIX_CHECKPOINT_DIR}-{step}" if step else None

@@ -1,18 +1,18 @@
-"""The head that TRL's models have on a CPU: it scores the trained positions alone, and their logits at once."""
+"""A faster log-probability head for TRL's models on a CPU: it scores only the positions with a label, in one block."""
 
 from typing import Any
 
 import torch
 from trl.trainer import utils as trl_utils
 
-MAX_LOGITS = 2**25  # that are held at a time: 128 MiB in float32; where there are more, TRL folds them tile by tile
+MAX_LOGITS = 2**25  # logits in memory at a time: 128 MiB in float32; above that, TRL's tile-by-tile function is used
 
 _TILES = trl_utils._ChunkedLogProbFunction
 _OUTPUTS = {"log_probs", "entropy", "is_top1"}
 
 
 class WholeLogits:
-    """Takes the place of TRL's autograd function, whose backward pass makes the logits again."""
+    """Replaces TRL's autograd function, whose backward pass computes the logits a second time."""
 
     @staticmethod
     def apply(
@@ -26,11 +26,13 @@ class WholeLogits:
         scale: float,
         outputs: tuple[str, ...],
     ) -> tuple[torch.Tensor | None, ...]:
-        """Return log-probability, entropy, two that are not asked for, and whether the target is the likeliest: (T,).
+        """Return log-probability, entropy, None, None, and whether the target is the most probable token.
 
-        Shape: hidden (T, H), weight (V, H), targets (T,).
+        The two None take the places of outputs of TRL's function that its callers here do not request.
+
+        Shape: hidden (T, H), weight (V, H), targets (T,); each result (T,). Units: nats.
         """
-        is_spread = hasattr(weight, "ds_id")  # by ZeRO-3: TRL gathers it again for the backward pass
+        is_spread = hasattr(weight, "ds_id")  # ZeRO-3 partitions it; TRL gathers it again for the backward pass
         is_other = softcap is not None or not _OUTPUTS.issuperset(outputs)
         if is_spread or is_other or len(targets) * len(weight) > MAX_LOGITS:
             tiles: Any = _TILES.apply(hidden, weight, bias, targets, temperature, chunk_size, softcap, scale, outputs)
@@ -46,8 +48,8 @@ class WholeLogits:
 
 
 def use_cpu_head() -> None:
-    """Have the heads of all models that TRL trains in this process be these."""
-    # TRL asks this only to decide whether its head leaves out the positions without a label (prompts, padding). It
-    # scores them where there is no Triton, for the sake of devices that compile each shape; a CPU does not.
+    """Install this head in all models that TRL trains in this process."""
+    # TRL calls `_use_triton` only to decide whether its head skips positions without a label (prompts, padding).
+    # Without Triton it scores them too, because some devices compile each shape. A CPU does not.
     trl_utils._use_triton = lambda device: True
     trl_utils._ChunkedLogProbFunction = WholeLogits  # type: ignore[assignment,misc]

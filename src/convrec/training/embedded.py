@@ -1,4 +1,4 @@
-"""The embedded base model: a small Qwen2 with its own BPE tokenizer and chat template, made from scratch."""
+"""The embedded base model: a small Qwen2 with its own BPE tokenizer and chat template, built from scratch."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ _PIECES = r" ?[^\W\d]+| ?\d{1,4}| ?[^\s\w]+|\s"
 _MOST_PAGES = 6000
 _LONGEST_HEADING = 30  # characters: a genre, a theme or a name, but no plot
 
-# Only what the model itself writes ends with the end token: were it in the prompt, a repetition penalty would keep the
+# Only the assistant's messages end with the end token. If the prompt contained it, a repetition penalty would keep the
 # model from ending its list.
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -32,12 +32,12 @@ CHAT_TEMPLATE = (
 
 
 def train_tokenizer(texts: Sequence[str], items: Sequence[Item], vocab_size: int) -> PreTrainedTokenizerFast:
-    """Return a byte-level BPE tokenizer of `vocab_size`, with further tokens for the titles and years of the items.
+    """Return a byte-level BPE tokenizer of `vocab_size`, plus tokens for the titles and years of the items.
 
-    A small model then writes an item in two tokens, and meets a title as the same token wherever it is mentioned.
-    Titles beyond ASCII stay in pieces: a byte-level decoder would take their letters for bytes. A year has a second
-    token with the newline after it, so that a rank ends inside a token, as with `)\\n` in the vocabularies of
-    large models. Every string survives a round trip.
+    A small model then writes an item in two tokens, and a title is the same token wherever it is mentioned.
+    Titles with non-ASCII letters get no token, because a byte-level decoder would read such letters as bytes. Each year
+    has a second token that includes the newline after it, so that a rank ends inside a token, as with `)\\n` in the
+    vocabularies of large models. Every string survives a round trip.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -69,11 +69,11 @@ def train_tokenizer(texts: Sequence[str], items: Sequence[Item], vocab_size: int
 def set_title_vectors(
     model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, items: Sequence[Item], likes: sparse.csr_array
 ) -> None:
-    """Set the embeddings of the title tokens so that their products are near the cosines of who liked both items.
+    """Set the embeddings of the title tokens from likes: dot products approximate the cosine similarity of two items.
 
-    They are the item vectors of the truncated singular value decomposition of the likes, each item's column divided by
-    its length; as the cosines are, they are at most 1 long. Titles that are no token, and items that nobody liked, keep
-    their random vectors. Items of one title share its token; the last one counts.
+    The vectors are the item factors of a truncated singular value decomposition of the likes, with each item's column
+    divided by its L2 norm; their norms are at most 1. Titles without a token, and items that nobody liked, keep
+    their random vectors. Items with the same title share its token; the last item sets the vector.
 
     Shape: likes (people, C), binary.
     """
@@ -81,7 +81,7 @@ def set_title_vectors(
     counts = np.asarray(likes.sum(axis=0)).ravel()
     columns = (likes @ sparse.diags_array(1 / np.sqrt(np.maximum(counts, 1)))).astype(np.float64)
     rank = min(embeddings.shape[1], min(columns.shape) - 1)
-    if rank < 1:  # one person or one item says nothing of what belongs together
+    if rank < 1:  # one person or one item shows no similarity
         return
     _, values, right = linalg.svds(columns, k=rank, random_state=0)
     vectors = np.zeros((len(items), embeddings.shape[1]))
@@ -93,16 +93,17 @@ def set_title_vectors(
 
 
 def catalog_cards(catalog: Catalog) -> list[str]:
-    """Return one text an item: its line in a list, and its metadata."""
+    """Return one text for each item: its line in a list, and its metadata."""
     return [f"{item}\n{'; '.join(_values(item))}" for item in catalog.items]
 
 
 def catalog_pages(catalog: Catalog, num_pages: int, num_lines: int, seed: int) -> list[str]:
-    """Return pages of an index to the catalog: what a few items share, then the items that have most of it.
+    """Return training texts that index the catalog: a heading of metadata values, then items that match it.
 
-    A page's heading holds one to three metadata values (or the decade) of a random item; its lines are the items with
-    most of them, in random order among equals, each once. They teach the model what it would have read elsewhere:
-    which items belong to which words, and that a list does not repeat itself.
+    A heading has one to three metadata values (or the decade) of a random item. The lines are the `num_lines` items
+    that match most of them, each once, with ties in random order. The pages teach the model what a pretrained model
+    knows: which items belong to which words, and that a list does not repeat itself. Items without metadata and year
+    give no page.
     """
     rng = np.random.default_rng(seed)
     words = [[value for value in _values(item) if len(value) <= _LONGEST_HEADING] for item in catalog.items]
@@ -113,7 +114,7 @@ def catalog_pages(catalog: Catalog, num_pages: int, num_lines: int, seed: int) -
     pages = []
     for _ in range(num_pages):
         own = values[int(rng.integers(len(values)))]
-        if not own:  # an item of which nothing is known
+        if not own:  # an item without metadata and year
             continue
         heading = [str(v) for v in rng.choice(own, size=min(len(own), int(rng.integers(1, 4))), replace=False)]
         columns = [names[value] for value in heading]
@@ -126,7 +127,7 @@ def catalog_pages(catalog: Catalog, num_pages: int, num_lines: int, seed: int) -
 
 
 def page_budget(num_items: int) -> int:
-    """Return how many pages are enough for a catalog: 12 an item, and no more than other texts leave room for."""
+    """Return the number of index pages for a catalog: 12 for each item, at most 6000."""
     return min(12 * num_items, _MOST_PAGES)
 
 
@@ -147,7 +148,7 @@ def make_model(
     num_key_value_heads: int,
     seed: int,
 ) -> Qwen2ForCausalLM:
-    """Return an untrained Qwen2 of these sizes, its embeddings tied."""
+    """Return an untrained Qwen2 of these sizes, with tied embeddings."""
     set_seed(seed)
     config = Qwen2Config(
         vocab_size=len(tokenizer),
@@ -158,7 +159,7 @@ def make_model(
         num_key_value_heads=num_key_value_heads,
         max_position_embeddings=2048,
         tie_word_embeddings=True,
-        initializer_range=hidden_size**-0.5,  # logits of spread 1 at the start, whatever the width
+        initializer_range=hidden_size**-0.5,  # initial logits have standard deviation 1 at any width
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,

@@ -1,4 +1,4 @@
-"""Whether a model's attention may be replaced by another function that computes the same from another layout."""
+"""Checks whether a model's attention function may be replaced by an equivalent one for another layout of the tokens."""
 
 from typing import Any
 
@@ -11,17 +11,17 @@ def text_config(model: Any) -> Any:
 
 
 def attention_hindrance(model: Any) -> str | None:
-    """Return what keeps all layers of a model from being full causal attention by SDPA, or None.
+    """Return why not all layers of a model are full causal attention by SDPA, or None if they are.
 
-    A window, a chunk or a recurrent state would read the tokens in the order in which they come.
+    A sliding window, a chunk or a recurrent state depends on the order of the tokens in memory.
     """
     config = text_config(model)
     if config._attn_implementation != SDPA:
-        return f"attn_implementation is {config._attn_implementation!r}, and not {SDPA!r}"
+        return f"attn_implementation is {config._attn_implementation!r}, not {SDPA!r}"
     if not model._supports_attention_backend or model._is_stateful:
-        return f"{type(model).__name__} takes no other attention function"
+        return f"{type(model).__name__} does not accept another attention function"
     layers = getattr(config, "layer_types", None)
     if layers is None:
         layers = ["full_attention" if getattr(config, "sliding_window", None) is None else "sliding_attention"]
     others = sorted(set(layers) - {"full_attention"})
-    return f"some layers are {', '.join(others)}, and not full_attention" if others else None
+    return f"some layers are {', '.join(others)}, not full_attention" if others else None

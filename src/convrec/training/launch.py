@@ -1,4 +1,4 @@
-"""Processes of a stage: several under Accelerate, one a GPU, and how they end."""
+"""The processes of a stage: launching one for each GPU with Accelerate, and ending them."""
 
 import atexit
 import ctypes
@@ -31,18 +31,19 @@ def is_main_process() -> bool:
 
 
 def end_with_parent() -> None:
-    """Have the kernel send SIGTERM to this process when its parent dies, so that no killed run leaves it behind."""
+    """Have the kernel send SIGTERM to this process when its parent dies, so that a killed run leaves no process."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     flow = os.environ.get(SUPERVISED)
-    if os.getppid() != _PARENT or (flow and not Path("/proc", flow).exists()):  # it, or the flow, died before
+    if os.getppid() != _PARENT or (flow and not Path("/proc", flow).exists()):  # one of them has already died
         os.kill(os.getpid(), signal.SIGTERM)
 
 
 def ends_with_this_process(number: int) -> Callable[[], None]:
     """Return a `preexec_fn` for `subprocess`: the kernel sends the child this signal when this process dies.
 
-    More precisely, when the thread dies that starts the child. Unlike `end_with_parent`, it leaves no moment in which
-    the child goes on: neither before its program has begun, nor where this process died meanwhile.
+    The kernel watches the thread that starts the child, so that thread must outlive the child. Unlike
+    `end_with_parent`, there is no gap: it covers the time before the child's program begins, and the child kills
+    itself if this process has died in between.
     """
     parent, prctl = os.getpid(), ctypes.CDLL(None).prctl
 
@@ -60,7 +61,7 @@ def is_supervised() -> bool:
 
 
 def end_processes() -> None:
-    """Let the processes of a launch end together: one that leaves early may take down one that still writes."""
+    """Wait until all processes of a launch are done: if one exits early, the launcher may end one that still writes."""
     if "RANK" not in os.environ:
         return
     import torch.distributed as dist  # noqa: PLC0415  (the command line starts without torch)
@@ -72,13 +73,13 @@ def end_processes() -> None:
 
 @contextmanager
 def rank_process() -> Iterator[None]:
-    """End this process with the block, with the status that it ended with, where it is one of a launch.
+    """If this process is one of a launch, exit at the end of the block with the block's status, without finalizing.
 
-    An orderly end of Python can abort such a process with "terminate called without an active exception", whatever its
-    status was to be. A thread of gloo reports a collective as done before it releases its tensors, for which it needs
-    the interpreter's lock. While the interpreter ends, Python before 3.14 ends a thread that asks for the lock, and
-    C++ does not allow that in a destructor. The threads end with their process group alone, which DeepSpeed keeps in
-    global variables; after an error, collectives are still under way.
+    A normal exit of Python can abort such a process with "terminate called without an active exception", and so lose
+    its status. A gloo thread reports a collective as done before it releases its tensors, for which it needs the GIL.
+    During finalization, Python before 3.14 ends a thread that requests the GIL, and C++ does not allow that in a
+    destructor. The threads end only with their process group, which DeepSpeed keeps in global variables. After an
+    error, collectives are still running.
     """
     if "RANK" not in os.environ:
         yield
@@ -96,19 +97,15 @@ def rank_process() -> Iterator[None]:
 
 
 def launch(stage: str, config_file: str, num_processes: int) -> int:
-    """Run the stage in several processes; return the exit status that says most of theirs.
+    """Run the stage in several processes; return the most informative of their exit statuses.
 
-    Raises `InputError` where the launch file does not exist, or lies outside configs/: such a file can name programs.
+    Raises `InputError` if the launch file does not exist, or lies outside configs/: such a file can name programs.
     """
     path = Path(config_file)
     if not path.resolve().is_relative_to(CONFIGS.resolve()):
-        raise InputError(
-            f"{stage}.launch = {str(path)!r} leads out of {CONFIGS}/, which holds launch files; put it there"
-        )
+        raise InputError(f"{stage}.launch = {str(path)!r} is outside {CONFIGS}/; move the launch file into that folder")
     if not path.is_file():
-        raise InputError(
-            f"{stage}.launch = {str(path)!r}: no such file; configs/accelerate/ holds those of the project"
-        )
+        raise InputError(f"{stage}.launch = {str(path)!r}: no such file; use one of configs/accelerate/")
     from accelerate.commands.launch import launch_command, launch_command_parser  # noqa: PLC0415  (seconds)
     from torch.distributed.elastic.multiprocessing.api import SignalException  # noqa: PLC0415
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415
@@ -118,7 +115,7 @@ def launch(stage: str, config_file: str, num_processes: int) -> int:
         launch_command(launch_command_parser().parse_args([*options, "-m", "convrec.cli", stage]))
     except ChildFailedError as error:
         statuses = [failure.exitcode for failure in error.failures.values()]
-        # Those that the launcher ended itself count among the failures: as stopped, or killed.
+        # The failures include processes that the launcher itself stopped or killed.
         known = [status for status in (EXIT_BAD_INPUT, EXIT_NO_SPACE, EXIT_UNAVAILABLE) if status in statuses]
         first = error.get_first_failure()[1].exitcode
         return known[0] if known else first if first > 0 else 128 - first

@@ -1,4 +1,4 @@
-"""Batches without padding for models that attend by PyTorch's SDPA, where flash attention is not installed."""
+"""Padding-free batches for models with PyTorch's SDPA attention, without flash attention."""
 
 from typing import Any
 
@@ -22,17 +22,17 @@ def attend_by_sequence(
     max_length_q: int | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Return causal attention within each sequence of a flattened batch: no token sees another sequence.
+    """Return causal attention within each sequence of a flattened batch: no token attends to another sequence.
 
-    Only the attention is padded: sequences become the rows of one SDPA call, with padding behind their last tokens,
-    which the causal order hides from all others. Projections, MLPs and norms see no padding.
+    Only the attention call is padded. Its rows are the sequences, with padding on the right, which the causal mask
+    hides from all other tokens. Projections, MLPs and norms process no padding.
 
-    Shape: query (1, heads, T, D), key and value (1, kv heads, T, D); cu_seq_lens_q (B + 1,), the places of the
-    sequences in T, as TRL's padding-free collator gives them; returns (1, T, heads, D). Raises `ValueError` without
-    these places.
+    Shape: query (1, heads, T, D), key and value (1, kv heads, T, D); cu_seq_lens_q (B + 1,), the boundaries of the
+    B sequences in T, as TRL's padding-free collator gives them; returns (1, T, heads, D). Raises `ValueError` without
+    these boundaries.
     """
     if cu_seq_lens_q is None or max_length_q is None:
-        raise ValueError(f"attention {_NAME!r} reads padding-free batches alone; set the model's attention to 'sdpa'")
+        raise ValueError(f"attention {_NAME!r} accepts only padding-free batches; set the model's attention to 'sdpa'")
     lengths, num_tokens = cu_seq_lens_q.diff(), query.shape[2]
     rows = torch.arange(len(lengths), device=query.device)
     shifts = (rows * max_length_q - cu_seq_lens_q[:-1]).repeat_interleave(lengths, output_size=num_tokens)
@@ -52,9 +52,10 @@ AttentionInterface.register(_NAME, attend_by_sequence)
 
 
 def drop_padding(model: PreTrainedModel) -> str | None:
-    """Let a model read padding-free batches, and nothing else; return why it cannot, where it stays as it is.
+    """Change a model in place so that it accepts padding-free batches, and no others; return None.
 
-    It can where all its layers are full causal attention by SDPA.
+    This needs full causal attention by SDPA in all layers. Otherwise the model stays unchanged, and the reason is
+    returned.
     """
     hindrance = attention_hindrance(model)
     if hindrance is None:

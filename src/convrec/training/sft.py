@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Trainer(FiniteTrainer, SFTTrainer):
-    """TRL's trainer, which stops at the first loss or gradient that is not finite."""
+    """TRL's trainer; it stops at the first loss or gradient that is not finite."""
 
 
 def train_sft(
@@ -47,12 +47,13 @@ def train_sft(
 ) -> Path:
     """Train a model by the negative log-likelihood of the completions; return the folder it is saved in.
 
-    `dataset` has `prompt` and `completion` (the loss is the completion's) or `text` (the loss is the whole text's).
-    The schedule is that of `num_train_epochs`, which `checkpoint_step` may cut short. The training resumes from the
-    newest checkpoint in `folder`. Batches hold no padding where the model's attention allows it
-    (`drop_padding`): the model is changed in place, but not what is computed. `optimization` holds the fields of
-    `config.Optimization`. Raises `Stopped` where a signal ended it, and `NotFiniteError` where the loss or its
-    gradient is not finite.
+    `dataset` has the columns `prompt` and `completion` (the loss covers the completion) or `text` (the loss covers the
+    whole text). `max_length` counts tokens. The learning-rate schedule spans `num_train_epochs`; training stops at
+    optimiser step `checkpoint_step`, if given. It resumes from the newest checkpoint in `folder`. Batches have no
+    padding if the model's attention allows it (`drop_padding`), which changes the model in place but not its results.
+    `optimization` holds the fields of `config.Optimization`.
+
+    Raises `Stopped` after a signal, and `NotFiniteError` if the loss or its gradient is not finite.
     """
     arguments = SFTConfig(
         num_train_epochs=num_train_epochs,
@@ -76,15 +77,17 @@ def train_sft(
     )
     # TRL's own option would not allow `max_length`.
     collator: Any = trainer.data_collator
-    hindrance = "several GPUs of one process share them by rows" if arguments.n_gpu > 1 else drop_padding(model)
+    hindrance = (
+        "one process uses several GPUs, which split batches by rows" if arguments.n_gpu > 1 else drop_padding(model)
+    )
     collator.padding_free = hindrance is None
     if hindrance is not None:
         logger.info("batches are padded: %s", hindrance)
-    trainer.remove_callback(PrinterCallback)  # the history callback tells the progress
+    trainer.remove_callback(PrinterCallback)  # the history callback logs the progress
     checkpoint = last_checkpoint(folder)
     if checkpoint is not None and has_ended(checkpoint, checkpoint_step):
         return checkpoint
     with stoppable(trainer):
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    trainer.save_model(str(folder / "final"))  # by every process: the weights may be spread over them
+    trainer.save_model(str(folder / "final"))  # in every process: the weights may be partitioned
     return folder / "final"

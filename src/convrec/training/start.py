@@ -1,4 +1,4 @@
-"""What a training starts from: a model's folder or name, a registry version, or a trainer's checkpoint."""
+"""The starting point of a training: a model's folder or name, a registry version, or a trainer's checkpoint."""
 
 import json
 import logging
@@ -25,20 +25,21 @@ class Start:
 
 
 def resolve_start(start: str, sft: Path, max_steps: int | None, download: Callable[[str], Path]) -> Start:
-    """Return what the parameter `rank_grpo.start` names.
+    """Return the starting point that the parameter `rank_grpo.start` names.
 
-    `sft`: the stage's model. A folder with `trainer_state.json`: a checkpoint to continue (weights, optimiser,
-    schedule, random state, step), with the SFT model as the reference of the KL penalty. Another folder, or a Hugging
-    Face name: weights and tokenizer, and a fresh optimiser. `models:/NAME/VERSION`, `models:/NAME@ALIAS`: the same
-    from the registry, from which `download` takes its folder.
+    - `sft`: the model of the stage `sft`, in the folder `sft`.
+    - A folder with `trainer_state.json`: a checkpoint to continue, with its weights, optimiser, schedule, random state
+      and step. The SFT model is the reference of the KL penalty.
+    - Another folder, or a Hugging Face name: weights and tokenizer, with a new optimiser.
+    - `models:/NAME/VERSION` or `models:/NAME@ALIAS`: the same from the registry; `download` returns its folder.
 
-    Raises `InputError` for a folder that lacks what its kind needs, or a checkpoint at or past `max_steps`.
+    Raises `InputError` for a folder that lacks a required file, or a checkpoint at or past `max_steps`.
     """
     if start == "sft":
         return Start(str(sft))
     if start.startswith("models:/"):
         folder = download(start)
-        logger.info("starting from %s: its weights, at step 0", start)
+        logger.info("starting from the weights of %s, at step 0", start)
         return Start(str(folder))
     folder = Path(start)
     if not folder.is_dir():
@@ -52,30 +53,32 @@ def resolve_start(start: str, sft: Path, max_steps: int | None, download: Callab
     if not any(folder.glob("*.safetensors")):
         missing.append("*.safetensors")
     if missing:
-        raise InputError(f"rank_grpo.start = {start!r} lacks {', '.join(missing)}; a model's folder needs them")
-    logger.info("starting from the weights in %s, which has no optimiser or schedule: both are fresh, at step 0", start)
+        raise InputError(f"rank_grpo.start = {start!r} lacks {', '.join(missing)}; add what is missing")
+    logger.info("starting from the weights in %s with a new optimiser and schedule, at step 0", start)
     return Start(start)
 
 
 def _checkpoint(start: str, folder: Path, sft: Path, max_steps: int | None) -> Start:
-    by_deepspeed = any(folder.glob("global_step*"))  # it keeps the optimiser in a folder of its own
+    by_deepspeed = any(folder.glob("global_step*"))  # its folder of the optimiser
     if by_deepspeed and not folder.resolve().is_relative_to(CHECKPOINTS.resolve()):
         raise InputError(
             f"rank_grpo.start = {start!r}: DeepSpeed's checkpoints are pickles, which can run code, and are continued "
-            f"below {CHECKPOINTS}/ alone; start from its model instead, or, if this project wrote it, move it there"
+            f"only below {CHECKPOINTS}/; start from its model instead, or move it there if this project wrote it"
         )
     wanted = [pattern for pattern in _CONTINUED if pattern != "optimizer.pt" or not by_deepspeed]
     missing = [pattern for pattern in wanted if not any(folder.glob(pattern))]
     if missing:
         raise InputError(
             f"rank_grpo.start = {start!r} has {_STATE}, so it is a checkpoint to continue, but it lacks "
-            f"{', '.join(missing)}; to start afresh from its weights, remove {_STATE} from a copy of it"
+            f"{', '.join(missing)}; to start only from its weights, remove {_STATE} from a copy of the folder"
         )
     damage = find_damage(folder)
     if damage is not None:
-        raise InputError(f"rank_grpo.start = {start!r} is damaged: {damage}; name an older checkpoint or a whole copy")
+        raise InputError(
+            f"rank_grpo.start = {start!r} is damaged: {damage}; name an older checkpoint or an intact copy"
+        )
     step = json.loads((folder / _STATE).read_text(encoding="utf-8"))["global_step"]
     if max_steps is not None and step >= max_steps:
         raise InputError(f"rank_grpo.start = {start!r} is at step {step}; raise rank_grpo.max_steps = {max_steps}")
-    logger.info("continuing the checkpoint %s at step %d; the reference policy is %s", start, step, sft)
+    logger.info("continuing from the checkpoint %s at step %d; the reference policy is %s", start, step, sft)
     return Start(str(sft), folder)

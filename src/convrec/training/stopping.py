@@ -1,4 +1,4 @@
-"""Ending a training between two steps: at a step that was fixed before, or when a signal asks for it."""
+"""Stops a training after a complete step: at a given step, or after a signal."""
 
 import logging
 import signal
@@ -17,7 +17,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopCallback(TrainerCallback):
-    """Stops a training at a step before the end of its schedule, and saves that step as the last one is."""
+    """Stops a training at a step before the end of its schedule, and saves a checkpoint there."""
 
     def __init__(self, step: int):
         self._step = step
@@ -28,7 +28,7 @@ class StopCallback(TrainerCallback):
 
 
 class _SignalCallback(TrainerCallback):
-    """Stops a training, with a checkpoint, after a step divisible by `every`, once a process got a signal."""
+    """Stops a training with a checkpoint once any process has received a signal, at a step divisible by `every`."""
 
     def __init__(self, every: int) -> None:
         self._every = every
@@ -46,7 +46,7 @@ class _SignalCallback(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         stopping = bool(self.received)
         if torch.distributed.is_initialized():
-            # The processes stop after the same step: by what they tell each other here, whatever comes meanwhile.
+            # All processes must stop after the same step, so they agree here whether any of them got a signal.
             by_any = torch.tensor(int(stopping), device=args.device)
             torch.distributed.all_reduce(by_any, torch.distributed.ReduceOp.MAX)
             stopping = bool(by_any)
@@ -56,10 +56,11 @@ class _SignalCallback(TrainerCallback):
 
 @contextmanager
 def stoppable(trainer: Trainer, every: int = 1) -> Iterator[None]:
-    """Let SIGTERM or Ctrl-C end the trainer's training after its present step, with a checkpoint.
+    """Make SIGTERM and Ctrl-C end the training after its current step, with a checkpoint.
 
-    Where a rollout serves several steps, it ends with the last of these (`every`): a checkpoint holds no rollouts.
-    Raises `Stopped` at the end of the block where one of them came. Outside of the block they end the process as usual.
+    If several steps share their rollouts, `every` is their number: training ends after the last of them, because a
+    checkpoint holds no rollouts. Raises `Stopped` at the end of the block if a signal came. Outside the block the
+    signals end the process as usual.
     """
     callback = _SignalCallback(every)
     trainer.add_callback(callback)
