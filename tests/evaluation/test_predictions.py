@@ -122,9 +122,9 @@ def test_a_file_is_scored_as_the_library_scores_lists(tmp_path_factory, lines):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ('{"items": [], "items": ["Heat (1995)"]}', "line 2: field 'items' stands twice; remove one"),
-        ("{", r"line 2: not JSON \(.*\); give one object a line"),
-        ("[1]", r"line 2: \[1\] is no object"),
+        ('{"items": [], "items": ["Heat (1995)"]}', "line 2: field 'items' occurs twice; remove one"),
+        ("{", r"line 2: not JSON \(.*\); give one object per line"),
+        ("[1]", r"line 2: \[1\] is not an object"),
         ('{"response": ' + "[" * 5000, "line 2: not "),
         ({"groundtruth": [["Up", 2009]]}, "neither of the fields 'response' and 'items'"),
         ({**ROWS[0], "items": []}, "both of the fields 'response' and 'items'"),
@@ -185,7 +185,7 @@ def test_bad_options_are_told(score, options, message):
 
 
 def test_an_empty_file_and_one_that_is_not_utf_8_are_told(tmp_path, cli):
-    for content, message in ((b"\n \n", "it holds no row"), (b'{"a": "\xff"}\n', "line 1: not UTF-8")):
+    for content, message in ((b"\n \n", "no rows; give one object"), (b'{"a": "\xff"}\n', "line 1: not UTF-8")):
         path = _write(tmp_path, [])
         path.write_bytes(content)
         ended = cli("score", "--predictions", path, "--catalog", tmp_path / "catalog.csv")
@@ -253,4 +253,4 @@ def test_a_line_without_a_year_names_an_item_only_if_no_other_has_its_title(tmp_
     scores = score_predictions(path, open_catalog(tmp_path / "catalog.csv")[0], SETTINGS)
     assert scores.intervals["recall@1"].mean == hit
     assert scores.intervals["in_catalog"].mean == (line != "Dune")
-    assert ("2 lines have no year and a title of several items" in caplog.text) == (line == "Dune")
+    assert ("2 lines have a title that several items share and no year" in caplog.text) == (line == "Dune")

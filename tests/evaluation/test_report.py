@@ -109,12 +109,12 @@ def test_lists_stand_side_by_side_with_their_marks(synthetic):
 
 def test_failures_are_the_worst_rows_and_say_what_was_wrong(synthetic):
     text = " ".join(_Elements(synthetic[1]).text.split())
-    failures = text[text.index("Failures worth looking at") :]
+    failures = text[text.index("Worst failures") :]
     assert "33.3 % of the 3 test rows have no hit" in failures and "the 2 rows of the lowest NDCG@20" in failures
     assert failures.index("Failure 1 p-2") < failures.index("Failure 2 p-1")
     assert "Rank-GRPO: an empty list." in failures and "SFT: 0 hits, NDCG@20 0.000" in failures
     assert failures.count("1 hit, NDCG@20 0.631") == 2  # 1 / log2(3): the second of the unseen catalog lines
-    wrong = "lines: 4 in place of 20; 1 of 4 lines outside the catalog; 1 of 4 lines that name a seen title."
+    wrong = "4 lines instead of 20; 1 of 4 lines outside the catalog; 1 of 4 lines that name a seen title."
     assert f"Rank-GRPO: {wrong}" in failures
 
 

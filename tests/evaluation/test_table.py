@@ -47,9 +47,9 @@ def test_there_must_be_an_evaluation(tmp_path):
         ("[" * 100_000, "not JSON"),
         ("\udcff", "not JSON"),
         ("[1]", "a JSON object is needed, not list"),
-        ("{}", "not as the stage writes it"),
-        ('{"n_rows": 1, "n_prompts": 1, "sft": {"intervals": {}}}', "not as the stage writes it"),
-        ('{"n_rows": 1, "n_prompts": 1, "sft": {"ndcg_at_5": "high", "intervals": []}}', "not as the stage writes it"),
+        ("{}", "unexpected format"),
+        ('{"n_rows": 1, "n_prompts": 1, "sft": {"intervals": {}}}', "unexpected format"),
+        ('{"n_rows": 1, "n_prompts": 1, "sft": {"ndcg_at_5": "high", "intervals": []}}', "unexpected format"),
     ],
 )
 def test_a_damaged_evaluation_is_told(tmp_path, text, words):

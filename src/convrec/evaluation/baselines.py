@@ -1,6 +1,6 @@
-"""Lists that no language model wrote, made of the training split: what a system has to beat.
+"""Baselines without a language model, fitted to the training split.
 
-Each baseline scores items for prompts; hyper-parameters are chosen on the validation split.
+Each baseline scores all items for each prompt. Its hyper-parameters are chosen on the validation split.
 """
 
 import logging
@@ -28,13 +28,13 @@ logger = logging.getLogger(__name__)
 
 Row = dict[str, Any]
 Hyperparameters = dict[str, Any]
-ScoreFunction = Callable[..., np.ndarray]  # of a slice of prompts, under hyper-parameters, for all items. Shape: (B, C)
-NEEDS = {  # what data must have for a baseline
+ScoreFunction = Callable[..., np.ndarray]  # arguments: a slice of the prompts, hyper-parameters; returns (B, C)
+NEEDS = {  # what a baseline needs in the data
     "last_month": "a training split with dates",
     **dict.fromkeys(("item_knn", "ease", "als"), "prompts that name items of the catalog"),
 }
 _BLOCK = 256  # prompts whose scores of all items are in memory at once
-_VALIDATION_PROMPTS = 2000  # that hyper-parameters are chosen on, at most
+_VALIDATION_PROMPTS = 2000  # maximum number of prompts for choosing hyper-parameters
 _NEIGHBOURS = (25, 50, 100, 200, 400, 800, 1600)
 _KNN = {"shrinkage": (0.0, 10.0, 100.0), "nearest": (100, None)}
 _EASE = {"regularization": (100.0, 300.0, 1000.0, 3000.0)}
@@ -44,28 +44,28 @@ _DISLIKE_WEIGHTS = (0.0, 0.5)
 
 @dataclass(frozen=True)
 class Options:
-    """How baselines are made, what decides on their hyper-parameters, and how long their lists are."""
+    """Options of all baselines."""
 
-    size: int
-    cutoff: int  # K of the NDCG on the validation split that decides
-    embedder: Callable[[Sequence[str]], Embedder]  # of conversations for `neighbours`, from those of training
+    size: int  # items of a list
+    cutoff: int  # hyper-parameters are chosen by NDCG@cutoff on the validation split
+    embedder: Callable[[Sequence[str]], Embedder]  # for `neighbours`: fits an embedder to the training conversations
     seed: int
 
     @classmethod
     def of(cls, size: int, cutoffs: Sequence[int], embedder: Mapping[str, Any], device: str, seed: int) -> "Options":
-        """Return the options; `embedder` holds the arguments of `make_embedder`, the widest cutoff decides."""
+        """Return the options with the largest cutoff; `embedder` holds the arguments of `make_embedder`."""
         return cls(size, max(cutoffs), partial(make_embedder, **embedder, device=pick_device(device)), seed)
 
 
 class Scorer(NamedTuple):
-    """A baseline fitted to the training split: the hyper-parameters to choose among, and the scores of prompts."""
+    """A baseline fitted to the training split: the grid of hyper-parameters, and the score function for prompts."""
 
     grid: list[Hyperparameters]
     of: Callable[[Sequence[Row]], ScoreFunction]
 
 
 class Answers(NamedTuple):
-    """A baseline's lists, one a prompt; its chosen hyper-parameters; its NDCG on the validation split with them."""
+    """A baseline's lists, one for each prompt; its chosen hyper-parameters; their NDCG on the validation split."""
 
     lists: list[str]
     settings: Hyperparameters
@@ -74,7 +74,7 @@ class Answers(NamedTuple):
 
 @dataclass(frozen=True)
 class _Training:
-    """What the baselines are made of."""
+    """The training data that the baselines are fitted to."""
 
     rows: Sequence[Row]
     catalog: Catalog
@@ -91,11 +91,11 @@ class _Training:
 
     @property
     def dislike_weights(self) -> dict[str, Sequence[float]]:
-        """The weights to choose among, where some prompt names a disliked item."""
+        """The weights of disliked items to choose from; only 0 if no prompt names a disliked item."""
         return {"dislike_weight": _DISLIKE_WEIGHTS if self.tells_dislikes else _DISLIKE_WEIGHTS[:1]}
 
     def of_all(self, scores: np.ndarray) -> Scorer:
-        """Return the scorer of a baseline that scores all prompts alike."""
+        """Return the scorer of a baseline whose scores do not depend on the prompt."""
 
         def of(prompts: Sequence[Row]) -> ScoreFunction:
             return lambda part: np.broadcast_to(scores, (len(prompts[part]), len(scores)))
@@ -142,7 +142,7 @@ def _item_knn(training: _Training) -> Scorer:
 
 
 def _ease(training: _Training) -> Scorer:
-    @lru_cache(maxsize=1)  # a model is as large as the square of the items
+    @lru_cache(maxsize=1)  # a model has as many numbers as the square of the catalog
     def model(regularization: float) -> Ease:
         return Ease(training.likes.matrix, regularization)
 
@@ -183,10 +183,10 @@ def baseline_lists(
     catalog: Catalog,
     options: Options,
 ) -> dict[Baseline, Answers | None]:
-    """Return each named baseline's lists for the prompts, in the order of the names; None where it has none here.
+    """Return each named baseline's lists for the prompts, in the order of `names`; None if the data lack its `NEEDS`.
 
-    Of a baseline's hyper-parameters those with the highest mean NDCG on the validation rows are taken, the first of
-    equal ones. Equal scores go by popularity in training. `NEEDS` says what some baselines need.
+    The hyper-parameters with the highest mean NDCG on the validation rows are chosen; on ties, the first. Items with
+    equal scores are ordered by popularity in training.
     """
     asked = distinct_prompts(validation)[:_VALIDATION_PROMPTS]
     kept = {row["prompt_id"] for row in asked}
@@ -199,7 +199,7 @@ def baseline_lists(
         needs_items = name in NEEDS and name != "last_month"
         scorer = None if needs_items and not named.liked.nnz else _MAKERS[name](training)
         if scorer is None:
-            logger.info("no baseline %s: it needs %s", name, NEEDS[name])
+            logger.info("baseline %s is skipped: it needs %s", name, NEEDS[name])
             found[name] = None
             continue
         scores, values = scorer.of(asked), []
@@ -215,7 +215,7 @@ def baseline_lists(
 
 
 def _lists(scores: ScoreFunction, settings: Hyperparameters, prompts: Sequence[Row], training: _Training) -> list[str]:
-    """Return the lists of the highest scores, without what the prompts have seen."""
+    """Return the lists of the highest-scored items, without the seen titles of each prompt."""
     catalog, lists = training.catalog, []
     for start in range(0, len(prompts), _BLOCK):
         block = np.array(scores(slice(start, start + _BLOCK), **settings), dtype=np.float64)

@@ -1,6 +1,6 @@
-"""What lists are like beside their hits: novelty, diversity, popularity, coverage.
+"""Metrics beyond accuracy: novelty, diversity, popularity, coverage.
 
-Items are catalog indices: the distinct unseen catalog items among the first N that a list names.
+The items of a list are catalog indices: the distinct ones among its first N lines with an unseen catalog item.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 
 def mentions(rows: Iterable[Row], catalog: Catalog) -> np.ndarray:
-    """Return how often each catalog item is ground truth of the rows. Shape: (C,)."""
+    """Return how often each catalog item is in the ground truth of the rows. Shape: (C,)."""
     counts = np.zeros(len(catalog), dtype=np.int64)
     for row in rows:
         for truth in truths(row):
@@ -29,14 +29,14 @@ def mentions(rows: Iterable[Row], catalog: Catalog) -> np.ndarray:
 
 
 def recommended(text: str, seen_titles: Sequence[str], catalog: Catalog, num_ranks: int) -> list[int]:
-    """Return the items of a written list: its first N usable lines (see `matching`), each item once."""
+    """Return the items of a written list: those of its first N lines with an unseen catalog item, each once."""
     seen = catalog.indices_of_titles(seen_titles)
     indices = (entry.index for entry in parse_list(text, catalog) if entry is not None and entry.index is not None)
     return list(dict.fromkeys([index for index in indices if index not in seen][:num_ranks]))
 
 
 def self_information(counts: np.ndarray) -> np.ndarray:
-    """Return -log2 p(item), bits; p is the share of the mentions, each item's raised by one. Shape: (C,).
+    """Return -log2 p(item) in bits, with p = (mentions + 1) / (all mentions + C). Shape: (C,).
 
     Zhou et al., "Solving the apparent diversity-accuracy dilemma of recommender systems" (PNAS, 2010).
     """
@@ -44,11 +44,11 @@ def self_information(counts: np.ndarray) -> np.ndarray:
 
 
 def diversity(lists: Sequence[Sequence[int]], vectors: sparse.csr_array) -> np.ndarray:
-    """Return the mean of 1 - cosine over the pairs of each list's items; NaN for fewer than two. Shape: (B,).
+    """Return the mean of 1 - cosine over the pairs of each list's items; NaN for fewer than two items. Shape: (B,).
 
-    `vectors` has one row of unit length, or of zeros, an item: the cosine to zeros is 0. The intra-list similarity of
-    Ziegler et al., "Improving recommendation lists through topic diversification" (WWW, 2005), as a distance.
-    Shape: vectors (C, D).
+    This is one minus the intra-list similarity of Ziegler et al., "Improving recommendation lists through topic
+    diversification" (WWW, 2005). `vectors` holds one vector for each item, of unit length or zero; the cosine to a zero
+    vector is 0. Shape: vectors (C, D).
     """
     lengths = np.array([len(items) for items in lists])
     starts = np.concatenate([[0], np.cumsum(lengths)])
@@ -57,12 +57,12 @@ def diversity(lists: Sequence[Sequence[int]], vectors: sparse.csr_array) -> np.n
     norms = np.asarray(vectors.multiply(vectors).sum(axis=1)).ravel()
     sums = chosen @ vectors
     pairs = lengths * (lengths - 1)
-    cosines = np.asarray(sums.multiply(sums).sum(axis=1)).ravel() - chosen @ norms  # of ordered pairs
+    cosines = np.asarray(sums.multiply(sums).sum(axis=1)).ravel() - chosen @ norms  # sum over ordered pairs
     return np.where(pairs > 0, 1 - cosines / np.maximum(pairs, 1), np.nan)
 
 
 def coverage(lists: Iterable[Sequence[int]], num_items: int) -> float:
-    """Return the share of the catalog's items that at least one list names (Ge et al., RecSys 2010)."""
+    """Return the share of the catalog's items that are in at least one list (Ge et al., RecSys 2010)."""
     return len({item for items in lists for item in items}) / num_items
 
 
@@ -82,11 +82,11 @@ def describe_lists(
     vectors: sparse.csr_array,
     catalog: Catalog,
 ) -> pd.DataFrame:
-    """Return one row a test row; of an empty list all but `truth_popularity` is NaN.
+    """Return one row for each test row.
 
-    `lists` are items by prompt, `counts` the mentions in training. Columns: `novelty`, the mean `self_information` of
+    `lists` holds items by prompt, `counts` the mentions in training. Columns: `novelty`, the mean `self_information` of
     the list's items; `diversity`; `popularity` and `truth_popularity`, the mean mentions of the list's items and of
-    the ground truth.
+    the ground truth. For an empty list, all columns but `truth_popularity` are NaN.
     """
     information = self_information(counts)
     means = [

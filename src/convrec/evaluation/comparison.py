@@ -1,6 +1,6 @@
-"""How sure the numbers are: bootstrap over persons, since what one person likes and asks is alike.
+"""Confidence intervals and p-values. The bootstrap draws persons, because the rows of one person are correlated.
 
-Score tables have a column `person`: whose row it is (see `conversations.person_of`).
+Score tables have a column `person`, the person of each row (see `conversations.person_of`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-KEYS = ["prompt_id", "person"]  # the columns of a score table that are no scores
-_BLOCK = 2_000_000  # weights that are in memory at once, 8 bytes each
-_ROUNDING = 1e-9  # relative: sums of the same numbers in another order are equal
+KEYS = ["prompt_id", "person"]  # the columns of a score table that are not scores
+_BLOCK = 2_000_000  # weights in memory at once, 8 bytes each
+_ROUNDING = 1e-9  # relative tolerance: sums of the same numbers in another order count as equal
 
 
 class Interval(NamedTuple):
@@ -24,7 +24,7 @@ class Interval(NamedTuple):
 
 
 class Gain(NamedTuple):
-    """A mean difference over `n` rows with its 95 % interval, and the p-value that there is none."""
+    """A mean difference over `n` rows, its 95 % interval, and the p-value of no difference."""
 
     mean: float
     low: float
@@ -34,7 +34,7 @@ class Gain(NamedTuple):
 
 
 def _draws(num_persons: int, samples: int, seed: int) -> Iterator[np.ndarray]:
-    """Yield how often each person is drawn in each sample, some samples at a time. Shape: (samples, persons)."""
+    """Yield how often each person is drawn in each sample, in blocks of samples. Shape: (samples, persons)."""
     rng = np.random.default_rng(seed)
     size = max(1, _BLOCK // num_persons)
     for start in range(0, samples, size):
@@ -55,7 +55,7 @@ def _person_sums(persons: pd.Series, values: np.ndarray) -> np.ndarray:
 
 
 def _ratios(numerators: np.ndarray, denominators: np.ndarray, samples: int, seed: int) -> np.ndarray:
-    """Return Σ numerator / Σ denominator of each sample of the persons, NaN for nothing of nothing.
+    """Return Σ numerator / Σ denominator of each bootstrap sample of the persons, NaN for 0 / 0.
 
     Shape: numerators (persons, metrics), denominators likewise or (persons, 1), result (samples, metrics).
     """
@@ -66,10 +66,10 @@ def _ratios(numerators: np.ndarray, denominators: np.ndarray, samples: int, seed
 
 
 def mean_intervals(scores: pd.DataFrame, metrics: Sequence[str], samples: int, seed: int) -> dict[str, Interval]:
-    """Return each metric's mean over the rows that have one (are not NaN), with its interval.
+    """Return each metric's mean over the rows where it is not NaN, with its interval.
 
-    The persons are drawn with replacement, each with all its rows (a cluster bootstrap; Efron and Tibshirani,
-    1993); one set of draws serves all metrics. A metric that no row has is left out.
+    Persons are drawn with replacement, each with all its rows (a cluster bootstrap; Efron and Tibshirani, 1993). All
+    metrics use the same draws. A metric that is NaN in all rows is left out.
     """
     frame = scores[list(metrics)].to_numpy(dtype=float)
     there = ~np.isnan(frame)
@@ -94,7 +94,10 @@ def mean_interval(scores: pd.DataFrame, metric: str, samples: int, seed: int) ->
 
 
 def ratio_interval(scores: pd.DataFrame, numerator: str, denominator: str, samples: int, seed: int) -> Interval | None:
-    """Return the ratio of two columns' means over the rows that have both, with its interval; None without any."""
+    """Return the ratio of two columns' means over the rows that have both, with its interval.
+
+    Returns None if the sum of the denominators is 0.
+    """
     rows = scores[["person", numerator, denominator]].dropna()
     over, under = rows[[numerator]].to_numpy(dtype=float), rows[[denominator]].to_numpy(dtype=float)
     if under.sum() == 0:
@@ -105,9 +108,9 @@ def ratio_interval(scores: pd.DataFrame, numerator: str, denominator: str, sampl
 
 
 def _sign_flip_p(differences: np.ndarray, samples: int, seed: int) -> float:
-    """Return the two-sided p-value of persons' differences under random signs. Shape: (persons,).
+    """Return the two-sided p-value of a sign-flip test of the persons' differences. Shape: (persons,).
 
-    (1 + the number of samples at least as far from 0 as what was seen) / (1 + samples): Phipson and Smyth, 2010.
+    p = (1 + number of samples at least as far from 0 as the observed sum) / (1 + samples); Phipson and Smyth, 2010.
     """
     rng = np.random.default_rng(seed)
     seen = abs(differences.sum()) - _ROUNDING * np.abs(differences).sum()
@@ -122,8 +125,8 @@ def _sign_flip_p(differences: np.ndarray, samples: int, seed: int) -> float:
 def paired_interval(scores: pd.DataFrame, baseline: pd.DataFrame, metric: str, samples: int, seed: int) -> Gain:
     """Return the mean difference `scores - baseline` of a metric over the same rows, with interval and p-value.
 
-    The p-value is that of a paired permutation test: of two systems that are alike, either may have made either's
-    lists for a person. Raises `ValueError` where the two tables are not of the same rows in the same order.
+    The p-value is that of a paired permutation test: under the null hypothesis, the two systems' lists for a person
+    can be exchanged. Raises `ValueError` if the tables do not have the same rows in the same order.
     """
     if scores[KEYS].values.tolist() != baseline[KEYS].values.tolist():
         raise ValueError("the two systems were not scored on the same rows in the same order")

@@ -11,11 +11,11 @@ from convrec.evaluation.page import BARS, BLUE, GREY, LINES, curve, figure
 
 DATA_PLOTS = ("rows_by_month", "conversation_words", "groundtruth_sizes", "catalog_popularity")
 MARKS = dict(zip(SPLITS, BARS, strict=False))
-FEW_MONTHS = 6  # fewer would be marked by the week
+FEW_MONTHS = 6  # below this, plotly would put ticks at weeks
 
 
 def months_figure(frame: pd.DataFrame) -> Markup:
-    """Return the bars of the rows of each month, stacked by split."""
+    """Return a bar chart of the rows of each month, stacked by split."""
     bars = [
         go.Bar(x=part["month"].tolist(), y=part["rows"].tolist(), xperiod="M1", name=name, marker=MARKS[name])
         for name in SPLITS
@@ -28,7 +28,7 @@ def months_figure(frame: pd.DataFrame) -> Markup:
 
 
 def words_figure(frame: pd.DataFrame) -> Markup:
-    """Return the share of each split's prompts by bin of words."""
+    """Return a plot of the share of each split's prompts by number of words, in bins."""
     edges = [f"{edge:,}" for edge in frame["words"].tolist()]
     shares = pd.DataFrame({name: frame[name] / max(1, frame[name].sum()) for name in SPLITS}).assign(words=edges)
     traces = [curve(shares, name, name, *LINES[place], x="words") for place, name in enumerate(SPLITS)]
@@ -37,17 +37,17 @@ def words_figure(frame: pd.DataFrame) -> Markup:
 
 
 def sizes_figure(frame: pd.DataFrame) -> Markup:
-    """Return the bars of the share of each split's rows by number of ground-truth items."""
+    """Return a bar chart of the share of each split's rows by number of ground-truth items."""
     sizes = frame["size"].astype(str).replace("more", f">{len(frame) - 1}").tolist()
     bars = [go.Bar(x=sizes, y=frame[name].tolist(), name=name, marker=MARKS[name]) for name in SPLITS]
     return figure("groundtruth_sizes", bars, "ground-truth items", "share of rows", x_axis={"type": "category"})
 
 
 def catalog_figure(frame: pd.DataFrame) -> Markup:
-    """Return the cumulative share of mentions by share of the catalog, beside that of items that are liked alike."""
+    """Return a plot of the cumulative share of mentions by share of the catalog, with the line of equal popularity."""
     traces = [
         curve(frame, "mentions", "ground truth of train", BLUE, x="items"),
-        curve(frame, "items", "if all were liked alike", GREY, x="items").update(line_dash="dot"),
+        curve(frame, "items", "equal popularity", GREY, x="items").update(line_dash="dot"),
     ]
     return figure(
         "catalog_popularity",
@@ -60,7 +60,7 @@ def catalog_figure(frame: pd.DataFrame) -> Markup:
 
 
 def data_figures(plots: Mapping[str, pd.DataFrame]) -> dict[str, Markup]:
-    """Return the plots of the data as HTML by name; without dated rows that of the months is absent."""
+    """Return the plots of the data as HTML by name; the plot by month is absent if no row has a date."""
     figures = {} if plots["rows_by_month"].empty else {"rows_by_month": months_figure(plots["rows_by_month"])}
     figures["conversation_words"] = words_figure(plots["conversation_words"])
     figures["groundtruth_sizes"] = sizes_figure(plots["groundtruth_sizes"])

@@ -21,7 +21,7 @@ EVIDENCE = {"popularity": "popularity", "neighbours": "neighbours", "item_knn": 
 
 
 def demonstration_figure(metrics: Mapping[str, Any], headline: str) -> Markup:
-    """Return the bars of the headline metric of the demonstrations after each step, for each group of prompts."""
+    """Return a bar chart of the demonstrations' headline metric after each step, for each group of prompts."""
     traces = []
     groups = {"held_out": "held out", "validation": "validation"}
     for (split, name), marker in zip(groups.items(), BARS, strict=False):
@@ -43,7 +43,7 @@ def demonstration_figure(metrics: Mapping[str, Any], headline: str) -> Markup:
 
 
 def popularity_figure(frame: pd.DataFrame) -> Markup:
-    """Return the share of lists and ground truth by bucket of the catalog, from the most to the least liked items."""
+    """Return a plot of the share of lines and ground truth by bucket of the catalog, from most to least liked items."""
     names = {"ground_truth": "ground truth", "collaborative": "before Adjust", "adjust": "after Adjust"}
     traces = [
         curve(frame, column, name, *LINES[position], x="bucket")
@@ -53,7 +53,7 @@ def popularity_figure(frame: pd.DataFrame) -> Markup:
 
 
 def adjust_figure(frame: pd.DataFrame) -> Markup:
-    """Return the plot of Adjust's loss by epoch, on the prompts that it is fitted on and on those held out."""
+    """Return a plot of Adjust's loss by epoch, for the prompts that it is fitted to and those held out."""
     traces = [curve(frame[1:], "loss", "fitted", *LINES[0], x="epoch")]
     traces.append(curve(frame, "held_out_loss", "held out", *LINES[1], x="epoch"))
     return figure("adjust", traces, "epoch", "loss")
@@ -62,7 +62,7 @@ def adjust_figure(frame: pd.DataFrame) -> Markup:
 def demonstration_figures(
     plots: Mapping[str, pd.DataFrame], metrics: Mapping[str, Any], headline: str
 ) -> dict[str, Markup]:
-    """Return the plots of the demonstrations as HTML by name; Adjust's is absent where it was left out."""
+    """Return the plots of the demonstrations as HTML by name; that of Adjust is absent if Adjust was not run."""
     figures = {
         "demonstrations": demonstration_figure(metrics, headline),
         "popularity": popularity_figure(plots["popularity"]),

@@ -1,4 +1,4 @@
-"""The scores of demonstrations after each step."""
+"""Scores of the demonstrations after each step."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +22,7 @@ def _list_scores(
     cutoffs: Sequence[int],
     seed: int,
 ) -> dict[str, Any]:
-    """Return the mean scores of lists for these prompts' rows, by name, with intervals of the widest cutoff."""
+    """Return the mean scores of the lists of each step over the prompts' rows, with intervals at the largest cutoff."""
     found: dict[str, Any] = {}
     for step, texts in lists.items():
         by_prompt = {row["prompt_id"]: text for row, text in zip(prompts, texts, strict=True)}

@@ -1,4 +1,4 @@
-"""Lists to look at: what became of each line, and what was wrong with the worst."""
+"""Example lists for the report: the status of each line, and the faults of the worst lists."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
@@ -16,14 +16,14 @@ Status = Literal["hit", "seen", "outside", "blank", "repeated", "unscored", "mis
 
 
 class Line(NamedTuple):
-    """One line of a list as it was written, and what became of it."""
+    """One line of a list as it was written, and its status."""
 
     text: str
     status: Status
 
 
 class Example(NamedTuple):
-    """A prompt, the accepted items of each answer to it, lists and their NDCG by system, what was wrong in words."""
+    """A prompt, the accepted items of each answer to it, lists and their NDCG by system, and the faults in words."""
 
     prompt_id: str
     messages: Sequence[Mapping[str, str]]
@@ -42,9 +42,9 @@ def judge_lines(
 ) -> list[Line]:
     """Return each line with its status; a line is a hit if it is one for any of the prompt's answers.
 
-    `repeated`: it names an item of an earlier line again, and takes up a rank.
-    `unscored`: it comes after `num_ranks` lines that name unseen items of the catalog, where the protocol
-    `evaluation` stops to count.
+    `repeated`: it names an item of an earlier line, and takes up a rank.
+    `unscored`: it follows `num_ranks` lines that name unseen items of the catalog, where the protocol `evaluation`
+    stops counting.
     """
     entries = parse_list(text, catalog)
     seen, seen_items = {fold(title) for title in seen_titles}, catalog.indices_of_titles(seen_titles)
@@ -72,9 +72,10 @@ def judge_lines(
 
 
 def worst_rows(scores: np.ndarray, baseline: np.ndarray, prompt_ids: Sequence[str], number: int) -> list[int]:
-    """Return the positions of the `number` rows of the lowest scores, one a prompt.
+    """Return the positions of the `number` rows with the lowest scores, at most one for each prompt.
 
-    Ties go by the largest loss against the baseline, then by prompt id, then by position. Shape of scores: (B,).
+    Ties are broken by the largest loss against the baseline, then by prompt id, then by position. Shape: scores and
+    baseline (B,).
     """
     order = sorted(range(len(scores)), key=lambda i: (scores[i], scores[i] - baseline[i], prompt_ids[i], i))
     first: dict[str, int] = {}
@@ -90,10 +91,10 @@ def _some(number: int, what: str, whole: int) -> list[str]:
 def faults(
     lines: Sequence[Line], groundtruth: Sequence[Truth], liked: Set[int], catalog: Catalog, num_ranks: int
 ) -> list[str]:
-    """Return what was wrong with a list, and what made the row hard, in words; `liked` are training's liked items."""
+    """Return the faults of a list and what made its row hard, in words; `liked`: the items liked in training."""
     number, found = Counter(line.status for line in lines), []
     if len(lines) != num_ranks:
-        found.append(f"lines: {len(lines)} in place of {num_ranks}" if lines else "an empty list")
+        found.append(f"{len(lines)} lines instead of {num_ranks}" if lines else "an empty list")
     found += _some(number["outside"], "lines outside the catalog", len(lines))
     found += _some(number["seen"], "lines that name a seen title", len(lines))
     found += _some(number["repeated"], "lines that repeat an earlier one", len(lines))

@@ -1,4 +1,4 @@
-"""What an evaluation says first: the facts of the report's card, and its figures in words."""
+"""The main results of an evaluation: the facts on the report's card, and sentences about them."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -15,40 +15,40 @@ class Fact(NamedTuple):
 
 
 def p_words(p: float) -> str:
-    """Return a p-value as it is printed."""
+    """Return a p-value as text."""
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
 def spread(interval: Mapping[str, Any], scale: float = 1) -> str:
-    """Return half the width of a 95 % interval, with its sign; `scale` is 100 for percentages."""
+    """Return half the width of a 95 % interval as text, after ±; `scale` is 100 for percentages."""
     half = scale * (interval["high"] - interval["low"]) / 2
     return f"± {half:.1f}" if scale == 100 else f"± {half:.3f}"
 
 
 def gain_words(gain: Mapping[str, Any]) -> str:
-    """Return a paired difference with its interval and p-value."""
+    """Return a paired difference with its interval and p-value as text."""
     return f"{gain['mean']:+.3f} {spread(gain)}, {p_words(gain['p'])}"
 
 
 def served(evaluation: Mapping[str, Any], stage: str) -> str:
-    """Return the key of a stage's constrained system, as models are served; of its free one where that is all."""
+    """Return the key of a stage's constrained system, which is how models are served, or of its free one without it."""
     return stage + CONSTRAINED if stage + CONSTRAINED in evaluation else stage
 
 
 def ranking(evaluation: Mapping[str, Any], headline: str) -> list[str]:
-    """Return the keys of the baselines and of the served Rank-GRPO model, the highest score first."""
+    """Return the keys of the baselines and of the served Rank-GRPO model, highest score first."""
     keys = [key for key in (*BASELINES, served(evaluation, "rank_grpo")) if key in evaluation]
     return sorted(keys, key=lambda key: -evaluation[key][headline])
 
 
 def _in_a_sentence(name: str) -> str:
-    """Return a system's name without the comma: constrained SFT."""
+    """Return a system's name for use in a sentence: "SFT, constrained" becomes "constrained SFT"."""
     free, comma, _ = name.partition(", ")
     return f"constrained {free}" if comma else free
 
 
 def headline_facts(evaluation: Mapping[str, Any], systems: Mapping[str, str], headline: str) -> list[Fact]:
-    """Return the facts of the card: gain over SFT, place among the baselines, format, catalog and coverage."""
+    """Return the facts of the card: gain over SFT, rank among the baselines, format, in-catalog share, coverage."""
     ours, base = served(evaluation, "rank_grpo"), served(evaluation, "sft")
     gains, scores, facts = evaluation.get(f"paired_{headline}", {}), evaluation[ours], []
     if gain := gains.get(f"{ours}_over_{base}"):
@@ -74,14 +74,14 @@ def headline_facts(evaluation: Mapping[str, Any], systems: Mapping[str, str], he
 
 
 def findings(evaluation: Mapping[str, Any], systems: Mapping[str, str], headline: str) -> list[str]:
-    """Return sentences on the gain, the best baseline, the free lists, and on what became worse since SFT."""
+    """Return sentences about the gain over SFT and the best baseline, the free lists, and what got worse since SFT."""
     ours, base = served(evaluation, "rank_grpo"), served(evaluation, "sft")
     metric, gains = metric_label(headline), evaluation.get(f"paired_{headline}", {})
     others = [key for key in ranking(evaluation, headline) if key != ours]
     sentences = []
     for other in dict.fromkeys([base, *others[:1]]):
         if gain := gains.get(f"{ours}_over_{other}"):
-            verb = "beats" if gain["low"] > 0 else "loses to" if gain["high"] < 0 else "is not clearly apart from"
+            verb = "beats" if gain["low"] > 0 else "loses to" if gain["high"] < 0 else "is not clearly different from"
             what = f"the best baseline, {systems[other]}," if other in others else _in_a_sentence(systems[other])
             subject = _in_a_sentence(systems[ours])
             sentences.append(f"{subject[0].upper()}{subject[1:]} {verb} {what} in {metric}: {gain_words(gain)}.")

@@ -1,9 +1,9 @@
 """Ranking metrics over relevance rows (see `matching.relevance`).
 
-Notation: rel (B, N) with entries 0 or 1; |gt| the number of a row's ground-truth items; K a cutoff, N at most. On one
-and the same relevance they are those of ranx (Bassani, ECIR 2022). The method's relevance differs from what ranx makes
-of two lists of ids: an item that stands twice keeps its rank and is credited once, seen items are never hits, and the
-protocol `evaluation` closes the ranks of seen and out-of-catalog lines before K is counted.
+Notation: rel (B, N) with entries 0 or 1; |gt| the number of a row's ground-truth items; K a cutoff, at most N. For the
+same relevance, the metrics equal those of ranx (Bassani, ECIR 2022). The relevance itself differs from that of two
+lists of ids in ranx: a repeated item takes up a rank but is credited once, seen items are never hits, and the protocol
+`evaluation` removes seen and out-of-catalog lines before it counts ranks.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ def recall(relevance: np.ndarray, num_truths: np.ndarray, cutoff: int) -> np.nda
 
 
 def ndcg(relevance: np.ndarray, num_truths: np.ndarray, cutoff: int) -> np.ndarray:
-    """Return NDCG@K of each row: DCG@K over that of min(|gt|, K) hits placed first. Shape: (B,).
+    """Return NDCG@K of each row: DCG@K divided by the DCG@K of min(|gt|, K) hits at the top. Shape: (B,).
 
     DCG@K = Σ_{k<=K} rel_k / log2(k+1) (Järvelin and Kekäläinen, 2002).
     """
@@ -26,7 +26,7 @@ def ndcg(relevance: np.ndarray, num_truths: np.ndarray, cutoff: int) -> np.ndarr
 
 
 def hit_rate(relevance: np.ndarray, cutoff: int) -> np.ndarray:
-    """Return HitRate@K of each row: 1 where one of the first K ranks is a hit, else 0. Shape: (B,)."""
+    """Return HitRate@K of each row: 1 if any of the first K ranks is a hit, else 0. Shape: (B,)."""
     return relevance[:, :cutoff].any(axis=1).astype(float)
 
 

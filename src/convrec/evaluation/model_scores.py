@@ -13,7 +13,7 @@ from convrec.generation.lists import EngineOptions, ListSettings, model_lists
 
 
 class ScoredLists(NamedTuple):
-    """A model's lists by prompt_id, their scores row by row, and the share of the prompts that were cut."""
+    """A model's lists by prompt_id, the scores of each row, and the share of prompts that were truncated."""
 
     texts: dict[str, str]
     scores: pd.DataFrame
@@ -32,7 +32,7 @@ def score_model(
 ) -> ScoredLists:
     """Return a model's greedy lists for the prompts of these rows, and the scores of their first `list_length` items.
 
-    `constrained` lists hold nothing but catalog items.
+    If `constrained`, lists contain only catalog items.
     """
     prompts = distinct_prompts(rows)
     lists = model_lists(model, prompts, settings, engine, catalog if constrained else None)

@@ -1,4 +1,4 @@
-"""HTML pages that need nothing from elsewhere: their template, their plots, their style, in a light and a dark mode."""
+"""Self-contained HTML pages: templates, plots and style, with a light and a dark mode."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,11 +13,11 @@ from plotly.offline import get_plotlyjs
 
 from convrec.evaluation.systems import metric_label
 
-# After Okabe and Ito's colours, which the colour-blind can tell apart (https://jfly.uni-koeln.de/color/), some of them
-# darker, to stand out on white.
+# Okabe and Ito's palette for colour-blind readers (https://jfly.uni-koeln.de/color/). Some colours are darker, for
+# contrast on white.
 BLUE, VERMILLION, GREEN, PURPLE, OCHRE = "#0072b2", "#d55e00", "#008f68", "#b8568f", "#807000"
 PALE, GREY, INK, GRID, AXIS = "#8fb4d6", "#5a6472", "#1b2430", "#e3e7ec", "#8a94a3"
-# What stands for each of them in the dark mode.
+# The replacement of each colour in dark mode.
 DARK_COLORS = {
     BLUE: "#56b4e9",
     VERMILLION: "#e69f00",
@@ -41,7 +41,7 @@ LINES = (
 DASHES = dict(
     zip((symbol for _, symbol in LINES), ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot"), strict=True)
 )
-# Of bars, which have neither markers nor dashes.
+# Colours and patterns of bars, which have neither markers nor dashes.
 BARS = tuple(
     {"color": color, "pattern": {"shape": shape, "fillmode": "overlay", "fgopacity": 0.45, "size": 6}}
     for (color, _), shape in zip(LINES, ("", "/", "x"), strict=False)
@@ -49,7 +49,7 @@ BARS = tuple(
 
 
 def render_page(template: str, **values: Any) -> str:
-    """Return a page from a template of this folder, with plotly inside it; values are escaped."""
+    """Return a page from a template of this folder, with plotly.js embedded; values are escaped."""
     environment = Environment(
         loader=PackageLoader("convrec", "evaluation"),
         autoescape=True,
@@ -65,7 +65,7 @@ def render_page(template: str, **values: Any) -> str:
 
 
 def unnumbered(line: str) -> str:
-    """Return a list's line without the number that it begins with: the page numbers the lines."""
+    """Return a list's line without a leading number, because the page numbers the lines."""
     return re.sub(r"^\d+[.)]\s+", "", line)
 
 
@@ -79,9 +79,9 @@ def figure(
     layout: Mapping[str, Any] = MappingProxyType({}),
     **y_axis: Any,
 ) -> Markup:
-    """Return a plot as HTML, which the page's script draws.
+    """Return a plot as HTML; the page's script draws it.
 
-    Axes are fixed, so that a finger on a plot scrolls the page.
+    Axes are fixed, so that touching a plot scrolls the page.
     """
     axis = {"fixedrange": True, "automargin": True, "gridcolor": GRID, "linecolor": AXIS, "zeroline": False}
     clear = "rgba(0,0,0,0)"
@@ -98,7 +98,7 @@ def figure(
         "autosize": True,
         **layout,
     }
-    plot = Markup(go.Figure(list(traces), whole).to_json())  # its <, > and / are escaped already
+    plot = Markup(go.Figure(list(traces), whole).to_json())  # plotly escapes <, > and /
     box = f'<div id="plot-{name}" class="plot" style="height:{height}px"></div>'
     return Markup(box) + Markup('<script type="application/json">') + plot + Markup("</script>")
 
@@ -106,7 +106,7 @@ def figure(
 def curve(
     frame: pd.DataFrame, column: str, name: str, color: str, symbol: str | None = None, x: str = "step"
 ) -> go.Scatter:
-    """Return a line of a column over another; with a symbol it has markers, and the dash that belongs to them."""
+    """Return a line of `column` over `x`; with a symbol, it has markers and the dash of that symbol."""
     return go.Scatter(
         x=frame[x].tolist(),
         y=frame[column].tolist(),
@@ -136,7 +136,7 @@ def dots(
             "arrayminus": (mean - frame["low"]).tolist(),
             "color": color,
             "thickness": 1.5,
-            "width": 6,  # more than the point is high: an interval narrower than that still shows
+            "width": 6,  # larger than the marker, so that narrow intervals stay visible
         },
         customdata=list(zip(labels, frame["low"].tolist(), frame["high"].tolist(), strict=True)),
         hovertemplate="%{customdata[0]}<br>%{x:.4f} (%{customdata[1]:.4f} to %{customdata[2]:.4f})",

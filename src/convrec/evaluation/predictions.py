@@ -1,4 +1,4 @@
-"""`convrec score`: the scores of a file of anybody's lists, outside the graph (docs/evaluation.md)."""
+"""`convrec score`: scores a file with the lists of any system, outside the graph (docs/evaluation.md)."""
 
 import gc
 import logging
@@ -27,12 +27,12 @@ from convrec.evaluation.scoring import RowScore, score_row, score_table
 
 logger = logging.getLogger("convrec.score")
 
-SAMPLES, SEED = 1000, 17  # of the bootstrap
-_SHOWN = 60  # characters of a value in a message
+SAMPLES, SEED = 1000, 17  # bootstrap samples and seed
+_SHOWN = 60  # maximum characters of a value in a message
 
 
 class ScoringSettings(NamedTuple):
-    """How predictions are scored."""
+    """Settings of `convrec score`."""
 
     cutoffs: Sequence[int] = (5, 10, 15, 20)
     list_length: int = 20
@@ -49,7 +49,7 @@ class PredictionScores(NamedTuple):
     intervals: dict[str, Interval]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the means by metric, and `intervals`: low and high by metric."""
+        """Return the mean of each metric, and `intervals`: low and high of each metric."""
         means = {name: interval.mean for name, interval in self.intervals.items()}
         intervals = {name: [interval.low, interval.high] for name, interval in self.intervals.items()}
         return {"n": self.n, "n_prompts": self.n_prompts, **means, "intervals": intervals}
@@ -60,7 +60,7 @@ def _shown(value: object) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
-@lru_cache(maxsize=100_000)  # the same items are liked again and again
+@lru_cache(maxsize=100_000)  # many rows have the same items
 def _truth(title: str, year: int) -> Truth:
     return Truth(**usable_item((title, year)))
 
@@ -70,12 +70,12 @@ def _is_plain(value: object) -> bool:
 
 
 def _id(value: object) -> str:
-    """Return the id by which an item is given, "" where it has none."""
+    """Return the id of an item given as `{id}`, or "" if it has none."""
     return usable_id(value.get("id"), "id") if isinstance(value, dict) else ""
 
 
 def _truths(values: object, catalog: Catalog, line_column: str | None) -> list[Truth | int]:
-    """Return the truths; of those given by their id the catalog index."""
+    """Return the ground truth: a `Truth` for each item, or a catalog index for an item given by its id."""
     if not isinstance(values, list) or not values:
         raise ValueError(f"field 'groundtruth' is {_shown(values)}; give a list of [title, year], at least one")
     found: list[Truth | int] = []
@@ -98,12 +98,12 @@ def _truths(values: object, catalog: Catalog, line_column: str | None) -> list[T
 
 @lru_cache(maxsize=100_000)
 def _seen_title(text: str) -> str:
-    """Return the title of a text `Title (Year)` or `Title`: a title counts as seen whatever its year."""
+    """Return the title of a text `Title (Year)` or `Title`: a title counts as seen with any year."""
     return usable_item(text)["title"]
 
 
 def _seen(values: object, catalog: Catalog, line_column: str | None) -> tuple[list[str], set[int]]:
-    """Return seen titles, and the catalog's items that are given by their id."""
+    """Return the seen titles, and the catalog indices of items given by their id."""
     titles: list[str] = []
     items: set[int] = set()
     if values is None:
@@ -126,7 +126,7 @@ def _seen(values: object, catalog: Catalog, line_column: str | None) -> tuple[li
 
 
 def _list_of_items(values: object, catalog: Catalog, tolerance: int, line_column: str | None) -> WrittenList:
-    """Return a list given as items: a text is read as a line, an id is its item, other items are as they stand."""
+    """Return a list given as items: a text is parsed as a line, an id is looked up, other items are used as given."""
     if not isinstance(values, list):
         raise ValueError(f"field 'items' is {_shown(values)}; give a list of texts or of [title, year]")
     entries: list[Entry | None] = []
@@ -159,16 +159,16 @@ def _list_of_items(values: object, catalog: Catalog, tolerance: int, line_column
 def _written(row: dict[str, Any], catalog: Catalog, tolerance: int, line_column: str | None) -> WrittenList:
     if ("response" in row) == ("items" in row):
         both = "both" if "response" in row else "neither"
-        raise ValueError(f"{both} of the fields 'response' and 'items'; give one of the two")
+        raise ValueError(f"{both} of the fields 'response' and 'items'; give exactly one")
     if "items" in row:
         return _list_of_items(row["items"], catalog, tolerance, line_column)
     if not isinstance(row["response"], str):
-        raise ValueError(f"field 'response' is {_shown(row['response'])}; give a text of one item a line")
+        raise ValueError(f"field 'response' is {_shown(row['response'])}; give a text with one item per line")
     return read_list(row["response"], catalog, tolerance)
 
 
 def _key(row: dict[str, Any], name: str) -> str | None:
-    """Return what the rows of one prompt, conversation or person share; None for a row without."""
+    """Return the id of a row's prompt, conversation or person as text; None for a row without it."""
     value = row.get(name)
     if value is None:
         return None
@@ -178,9 +178,9 @@ def _key(row: dict[str, Any], name: str) -> str | None:
 
 
 def _keys(row: dict[str, Any], number: int) -> tuple[str | int, str | int]:
-    """Return the prompt of a row, by itself its number, and whose it is: without person or conversation, the prompt's.
+    """Return the prompt and the person of a row (see `comparison`).
 
-    See `comparison`.
+    A row without `prompt_id` is its own prompt. Without `user_id`, the person is the conversation, or else the prompt.
     """
     key, user, conversation = (_key(row, name) for name in ("prompt_id", "user_id", "conversation_id"))
     prompt = number if key is None else key
@@ -188,7 +188,7 @@ def _keys(row: dict[str, Any], number: int) -> tuple[str | int, str | int]:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield line number and object of the lines of a file, blank ones left out."""
+    """Yield line number and object of each line of a file that is not blank."""
     try:
         with path.open("rb") as lines:
             for number, text in enumerate(lines, start=1):
@@ -203,22 +203,22 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                     raise InputError(f"{path}: line {number}: not UTF-8; convert the file to UTF-8") from None
                 except orjson.JSONDecodeError as error:
                     problem = f"{error.msg} at column {error.colno}"
-                    raise InputError(f"{path}: line {number}: not JSON ({problem}); give one object a line") from None
-                except (ValueError, RecursionError) as error:  # what orjson reads, and Python's own reader does not
+                    raise InputError(f"{path}: line {number}: not JSON ({problem}); give one object per line") from None
+                except (ValueError, RecursionError) as error:  # orjson accepts it, but Python's json does not
                     raise InputError(f"{path}: line {number}: not readable JSON ({error}); simplify it") from None
                 if repeated is not None:
-                    raise InputError(f"{path}: line {number}: field {_shown(repeated)} stands twice; remove one")
+                    raise InputError(f"{path}: line {number}: field {_shown(repeated)} occurs twice; remove one")
                 if not isinstance(row, dict):
-                    raise InputError(f"{path}: line {number}: {_shown(row)} is no object; give one object a line")
+                    raise InputError(f"{path}: line {number}: {_shown(row)} is not an object; give one object per line")
                 yield number, row
     except OSError as error:
-        raise InputError(f"--predictions {path}: not readable ({error.strerror}); name a JSON-lines file") from None
+        raise InputError(f"--predictions {path}: not readable ({error.strerror}); give a JSON-lines file") from None
 
 
 def score_predictions(path: Path, catalog: Catalog, settings: ScoringSettings) -> PredictionScores:
     """Return the scores of a JSON-lines file of predictions (docs/evaluation.md).
 
-    Raises `InputError` naming file, line, field and remedy on the first row that cannot be scored.
+    Raises `InputError` for the first row that cannot be scored, with file, line, field and remedy.
     """
     with _uncollected():
         table = _score_rows(path, catalog, settings)
@@ -229,7 +229,7 @@ def score_predictions(path: Path, catalog: Catalog, settings: ScoringSettings) -
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Stop the cyclic garbage collector, which finds nothing in rows, but takes a seventh of the time to say so."""
+    """Disable the cyclic garbage collector: rows contain no cycles, and it would take a seventh of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -256,11 +256,11 @@ def _score_rows(path: Path, catalog: Catalog, settings: ScoringSettings) -> pd.D
         num_unclear += sum(_is_unclear(entry, catalog) for entry in written.others)
         scores.append(score_row(written, target, catalog, num_ranks, protocol, tolerance))
     if not scores:
-        raise InputError(f"{path}: it holds no row; give one object with a list and its ground truth a line")
+        raise InputError(f"{path}: no rows; give one object per line, with a list and its ground truth")
     if num_unclear:
         logger.warning(
-            "%d lines have no year and a title of several items, so that they name none and count as outside the "
-            "catalog; write `Title (Year)`",
+            "%d lines have a title that several items share and no year, so they count as outside the catalog; write "
+            "`Title (Year)`",
             num_unclear,
         )
     prompts, persons = zip(*keys, strict=True)
@@ -268,12 +268,12 @@ def _score_rows(path: Path, catalog: Catalog, settings: ScoringSettings) -> pd.D
 
 
 def _is_unclear(entry: Entry, catalog: Catalog) -> bool:
-    """Tell whether an entry without index names no item because several have its title, and it has no year."""
+    """Return whether an entry has no index because it has no year and several items have its title."""
     return entry.year is None and bool(catalog.indices_of_title(entry.title))
 
 
 def print_scores(scores: PredictionScores, settings: ScoringSettings) -> None:
-    """Print one row a metric: its mean, its interval and its n."""
+    """Print one row for each metric: its mean, its interval and its n."""
     console = Console(highlight=False)
     console.print(
         f"{scores.n:,} rows, {scores.n_prompts:,} prompts; protocol {settings.protocol}, {settings.list_length} ranks"

@@ -1,4 +1,4 @@
-"""Where in the lists the hits are."""
+"""Hits by rank."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +15,10 @@ from convrec.evaluation.comparison import mean_intervals
 def hits_by_rank(
     texts: Mapping[str, str], rows: Sequence[dict[str, Any]], catalog: Catalog, num_ranks: int
 ) -> np.ndarray:
-    """Return rel_k of every row under the protocol `evaluation`; `texts` holds one list a prompt. Shape: (B, N)."""
+    """Return the relevance of each rank under the protocol `evaluation`. Shape: (B, N).
+
+    `texts` holds one list for each prompt id.
+    """
     hits = [
         relevance(texts[r["prompt_id"]], truths(r), r["seen_titles"], catalog, num_ranks, "evaluation") for r in rows
     ]
@@ -25,7 +28,7 @@ def hits_by_rank(
 def rank_intervals(hits: np.ndarray, persons: Sequence[str], samples: int, seed: int) -> pd.DataFrame:
     """Return the share of rows with a hit at each rank, with its 95 % interval: columns rank, mean, low, high.
 
-    The bootstrap is over persons (see `comparison`). Shape of `hits`: (B, N).
+    The bootstrap draws persons (see `comparison`). Shape: hits (B, N).
     """
     frame = pd.DataFrame(hits, columns=[str(rank + 1) for rank in range(hits.shape[1])]).assign(person=persons)
     found = mean_intervals(frame, list(frame.columns.drop("person")), samples, seed)

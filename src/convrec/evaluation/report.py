@@ -1,4 +1,4 @@
-"""The report: one HTML file that needs nothing from elsewhere. Texts of users and models are escaped."""
+"""The report: one self-contained HTML file. Texts of users and models are escaped."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ from convrec.evaluation.system_figures import constrained_figure, hits_figure, s
 from convrec.evaluation.systems import CONSTRAINED, SYSTEMS, settings_words, system_names, system_pair
 from convrec.evaluation.training_figures import training_figures
 
-COMPARED = ("sft", "rank_grpo")  # the systems whose lists stand side by side
+COMPARED = ("sft", "rank_grpo")  # the systems whose lists are shown side by side
 MODELS = ("zero_shot", *COMPARED)
 BESIDE_HITS = {
     "mrr": "MRR",
@@ -33,12 +33,12 @@ SLICES = {
     "conversation_words": "Length of the conversation",
     "mentions": "Titles that the conversation names",
     "month": "Month",
-    "new_items": "Ground truth that training never liked",
+    "new_items": "Ground truth never liked in training",
 }
 
 
 class DataFile(NamedTuple):
-    """One version of a data file; `dates` are the first and the last; they and `prompts` are None where it has none."""
+    """One version of a data file; `dates` are the first and the last. Files without prompts or dates have None."""
 
     name: str
     rows: int
@@ -48,7 +48,7 @@ class DataFile(NamedTuple):
 
 
 class Failures(NamedTuple):
-    """The worst rows of Rank-GRPO, and how many of all rows have no hit."""
+    """The worst rows of Rank-GRPO, the number of rows without a hit, and the number of all rows."""
 
     examples: Sequence[Example]
     without_hit: int
@@ -56,20 +56,20 @@ class Failures(NamedTuple):
 
 
 def constrained_pairs(systems: Mapping[str, str]) -> dict[str, str]:
-    """Return the constrained system of each that was evaluated free as well."""
+    """Return the key of the constrained system by that of the free one, for systems that were evaluated both ways."""
     return {key: key + CONSTRAINED for key in systems if key + CONSTRAINED in systems}
 
 
 def _gains(evaluation: Mapping[str, Any], headline: str, systems: Mapping[str, str]) -> dict[tuple[str, str], Any]:
-    """Return the paired differences in the headline metric by the two systems' keys."""
+    """Return the paired differences in the headline metric by the keys of the two systems."""
     gains = {system_pair(key): gain for key, gain in evaluation.get(f"paired_{headline}", {}).items()}
     return {pair: gain for pair, gain in gains.items() if systems.keys() >= set(pair)}
 
 
 def _paired(gains: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Return the columns and the rows of the table of paired differences: the one and the other systems of the pairs.
+    """Return the columns (`ones`) and rows (`others`) of the table of paired differences.
 
-    A system that is only compared with itself, constrained against free, has no column.
+    A system that is compared only with its own free version has no column.
     """
     ones = dict.fromkeys(one for one, other in gains if one != other + CONSTRAINED)
     return {"ones": list(ones), "others": list(dict.fromkeys(other for one, other in gains if one in ones))}
@@ -78,7 +78,7 @@ def _paired(gains: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 def system_figures(
     evaluation: Mapping[str, Any], ranks: Mapping[str, pd.DataFrame], headline: str
 ) -> dict[str, Markup]:
-    """Return the plots of the test split as HTML by name: what was not evaluated is absent."""
+    """Return the plots of the test split as HTML by name; systems that were not evaluated are absent."""
     systems = system_names(evaluation)
     compared = {key: systems[key] for key in COMPARED if key in systems}
     figures = {
@@ -98,25 +98,29 @@ def _lists_per_step(parameters: Mapping[str, Any]) -> int:
 
 
 def _models(names: Iterable[str]) -> list[str]:
-    """Return those of the systems that compete for the bold figure: the models, free and constrained."""
+    """Return the systems that are models, free or constrained; the best of them is printed in bold."""
     return [name for name in names if name.removesuffix(CONSTRAINED) in MODELS]
 
 
 def best_models(evaluation: Mapping[str, Any], metrics: Sequence[str]) -> dict[str, float]:
-    """Return the highest value that any of the models reaches, by metric."""
+    """Return the highest value of each metric among the models."""
     present = [evaluation[name] for name in _models(evaluation)]
     return {metric: max((scores[metric] for scores in present), default=np.inf) for metric in metrics}
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What a report shows.
+    """The contents of a report.
 
-    `evaluation`, `demonstrations` and `training` (by stage) are the metrics files of the stages, `statistics` is the
-    part of that name of the stage `data`'s, `plots` are their curves by name. `ranks` are the shares of hits by rank
-    of the compared systems, `validated` the rows and prompts that the checkpoints were measured on. `quarantined` are
-    source, reason and number of rows that were left out, `problems` what the checks found, `parameters` flat, `code`
-    the state of git or nothing.
+    - `evaluation`, `demonstrations`, `training` (by stage): the stages' metrics files.
+    - `statistics`: that part of the metrics of the stage `data`.
+    - `plots`: the stages' curves by name.
+    - `ranks`: the share of rows with a hit at each rank, by system.
+    - `validated`: the number of rows and of prompts that the checkpoints were validated on.
+    - `quarantined`: source, reason and number of the rows that were left out.
+    - `problems`: the number of findings of each check.
+    - `parameters`: the parameters, flat.
+    - `code`: the state of git, or empty.
     """
 
     profile: str

@@ -1,4 +1,4 @@
-"""From written lists to a table of scores, one row for each test row."""
+"""Scores written lists: a table with one row for each test row."""
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -19,11 +19,14 @@ from convrec.evaluation.metrics import hit_rate, ndcg, recall, reciprocal_rank
 
 
 class Quality(NamedTuple):
-    """What one list looks like, whatever the ground truth.
+    """Properties of one list that do not depend on the ground truth.
 
-    `in_catalog`: share of its lines that name a catalog item; `format`: 1 where it has exactly N lines, each of
-    them a catalog line to the letter; `duplicates` and `seen`: share of its lines that repeat one, or name a seen
-    title; `length`: its lines. An empty list has `in_catalog` 0. Blank lines are no lines, but for `format`.
+    - `in_catalog`: share of its lines that name a catalog item; 0 for an empty list.
+    - `format`: 1 if it has exactly N lines, each exactly a catalog line, else 0.
+    - `duplicates`, `seen`: share of its lines that repeat an earlier line, or name a seen title.
+    - `length`: the number of its lines.
+
+    Blank lines count only for `format`.
     """
 
     in_catalog: float
@@ -34,7 +37,7 @@ class Quality(NamedTuple):
 
 
 class RowScore(NamedTuple):
-    """The relevance of one row's ranks, a byte each, the size of its ground truth, and the quality of its list."""
+    """The relevance of one row's ranks (one byte each), the size of its ground truth, and the quality of its list."""
 
     hits: bytearray
     num_truths: int
@@ -42,7 +45,7 @@ class RowScore(NamedTuple):
 
 
 def quality(written: WrittenList, target: Target, catalog: Catalog, num_ranks: int) -> Quality:
-    """Return what one list looks like, whatever the ground truth."""
+    """Return the `Quality` of one list."""
     items, _, others, unparsed, _, exact = written
     num_blank = items.count(None)
     num_items = len(items) - num_blank
@@ -66,7 +69,7 @@ def quality(written: WrittenList, target: Target, catalog: Catalog, num_ranks: i
 
 
 def _num_seen_unparsed(written: WrittenList, titles: AbstractSet[str], catalog: Catalog) -> int:
-    """Return how many of the unparsed lines name one of these folded titles; other lines have other openings."""
+    """Return how many unparsed lines name one of these folded titles; only lines with the same opening are parsed."""
     names = set(openings(list(titles)))
     lines = [line for line, name in zip(written.unparsed, written.openings, strict=True) if name in names]
     return sum(
@@ -87,7 +90,7 @@ def score_row(
     protocol: Protocol = "evaluation",
     tolerance: int = YEAR_TOLERANCE,
 ) -> RowScore:
-    """Return what one list is worth to one row."""
+    """Return the score of one list for one row."""
     hits = judge(written, target, catalog, num_ranks, protocol, tolerance)
     return RowScore(hits, target.num_truths, quality(written, target, catalog, num_ranks))
 
@@ -95,10 +98,10 @@ def score_row(
 def score_table(
     prompt_ids: Sequence[str | int], persons: Sequence[str | int], scores: Sequence[RowScore], cutoffs: Sequence[int]
 ) -> pd.DataFrame:
-    """Return one row a row score.
+    """Return a table with one row for each score.
 
-    Columns: prompt_id and person; recall_at_K, ndcg_at_K and hit_rate_at_K for each cutoff; mrr, over all N ranks;
-    those of `Quality`.
+    Columns: prompt_id and person; recall_at_K, ndcg_at_K and hit_rate_at_K for each cutoff K; mrr, the reciprocal rank
+    over all N ranks; the fields of `Quality`.
     """
     hits = np.frombuffer(b"".join(score.hits for score in scores), dtype=np.uint8).reshape(len(scores), -1)
     num_truths = np.array([score.num_truths for score in scores])
@@ -121,7 +124,7 @@ def score_lists(
 ) -> pd.DataFrame:
     """Return the scores of every row under the protocol `evaluation` (see `score_table`).
 
-    `texts` holds one list a prompt; it is parsed once for all rows of the prompt.
+    `texts` holds one list for each prompt id. A list is parsed once for all rows of its prompt.
     """
     written = {prompt: read_list(texts[prompt], catalog) for prompt in {row["prompt_id"]: None for row in rows}}
     targets = (make_target(truths(row), row["seen_titles"], catalog) for row in rows)

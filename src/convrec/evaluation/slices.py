@@ -1,4 +1,4 @@
-"""Which rows are of one kind, so that systems can be compared on them."""
+"""Slices of the test rows, and the systems' scores on each slice."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,13 +11,14 @@ from convrec.data.conversations import named_titles, transcript, truths
 from convrec.evaluation.beyond_accuracy import Row, truth_popularity
 from convrec.evaluation.comparison import KEYS, mean_intervals
 
-MOST_MENTIONS = 3  # seen titles from which on rows are in one slice
+MOST_MENTIONS = 3  # rows that name at least this many titles are in one slice
 
 
 def _popularity_limits(counts: np.ndarray) -> tuple[int, int]:
-    """Return the mentions from which on an item is of the tail's and the mid's end, and of the head.
+    """Return the smallest number of mentions of a mid item and of a head item.
 
-    The items, the most mentioned first, that have the first third of all mentions are the head, the next the mid.
+    With items ordered by mentions, the head holds the first third of all mentions, the mid the second, the tail the
+    rest.
     """
     ordered = np.sort(counts)[::-1]
     taken = np.cumsum(ordered)
@@ -31,7 +32,7 @@ def _by_popularity(rows: Sequence[Row], counts: np.ndarray, catalog: Catalog) ->
 
 
 def _by_words(rows: Sequence[Row]) -> np.ndarray:
-    """Return the tercile of each row's conversation, by words; the terciles are those of the distinct prompts."""
+    """Return the tercile of each row's conversation by words; terciles are computed over distinct prompts."""
     words = np.array([len(transcript(row["messages"]).split()) for row in rows])
     distinct = pd.Series(words, index=[row["prompt_id"] for row in rows]).groupby(level=0).first()
     short, medium = np.quantile(distinct, [1 / 3, 2 / 3])
@@ -61,12 +62,14 @@ ORDER = {
 
 
 def slice_rows(rows: Sequence[Row], counts: np.ndarray, catalog: Catalog) -> pd.DataFrame:
-    """Return the slice of each row by kind of slice, a column each; `counts` are the mentions in training.
+    """Return the slice of each row, with one column for each kind of slice; `counts` are the mentions in training.
 
-    `groundtruth_popularity`: head, mid or tail, by the mean training mentions of the row's ground truth (the items with
-    the first third of the mentions are the head). `conversation_words`: terciles of the distinct prompts.
-    `mentions`: titles that the conversation names. `month`: of the row's date; absent where no row has one.
-    `new_items`: new where one of the ground truth was never liked in training.
+    - `groundtruth_popularity`: head, mid or tail by the mean training mentions of the row's ground truth. The most
+      mentioned items that together have a third of all mentions are the head.
+    - `conversation_words`: terciles over distinct prompts.
+    - `mentions`: number of titles that the conversation names.
+    - `month`: month of the row's date; absent if no row has a date.
+    - `new_items`: "new" if an item of the ground truth was never liked in training.
     """
     columns = {
         "groundtruth_popularity": _by_popularity(rows, counts, catalog),
@@ -83,9 +86,10 @@ def slice_rows(rows: Sequence[Row], counts: np.ndarray, catalog: Catalog) -> pd.
 def slice_scores(
     tables: Mapping[str, pd.DataFrame], slices: pd.DataFrame, metrics: Sequence[str], samples: int, seed: int
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return by kind of slice and slice: `n_rows`, `n_prompts`, and by system each metric's mean, low, high and n.
+    """Return for each kind and slice: `n_rows`, `n_prompts`, and for each system the mean, low, high and n by metric.
 
-    `tables` are the score tables of systems over the rows of `slices`, in that order. A slice without rows is absent.
+    `tables` holds the systems' score tables over the rows of `slices`, in the same order. Slices without rows are
+    absent.
     """
     keys = next(iter(tables.values()))[KEYS]
     wide = pd.DataFrame({f"{name}/{m}": table[m] for name, table in tables.items() for m in metrics})

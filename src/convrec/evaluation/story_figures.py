@@ -1,4 +1,4 @@
-"""The plots that open the report: every system's score beside the course of the alignment."""
+"""The plots at the top of the report: the score of every system, and curves of the Rank-GRPO training."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,12 +15,12 @@ COLORS = {"sft": BLUE, "rank_grpo": VERMILLION}  # as in the plots of the sectio
 
 
 def smoothed(values: pd.Series) -> pd.Series:
-    """Return the centred mean over a tenth of the points."""
+    """Return the centred running mean over a tenth of the points."""
     return values.rolling(max(1, len(values) // 10), center=True, min_periods=1).mean()
 
 
 def ladder_figure(evaluation: Mapping[str, Any], systems: Mapping[str, str], metric: str) -> Markup:
-    """Return each system's mean and 95 % interval, the highest first, and the oracle as a line."""
+    """Return a plot of each system's mean and 95 % interval, highest first, with the oracle as a line."""
     keys = sorted((key for key in systems if key != "oracle"), key=lambda key: -evaluation[key][metric])
     traces = []
     for place, key in enumerate(keys):
@@ -75,7 +75,7 @@ def ladder_figure(evaluation: Mapping[str, Any], systems: Mapping[str, str], met
 
 
 def group_figure(frame: pd.DataFrame) -> Markup:
-    """Return the smoothed mean reward of each group of ranks over the steps."""
+    """Return a plot of the smoothed mean reward of each group of ranks over the steps."""
     traces = []
     for (name, (first, last)), color in zip(RANK_GROUPS.items(), (BLUE, VERMILLION, PURPLE), strict=True):
         rows = frame[frame["rank"].between(first, last)]
@@ -86,7 +86,7 @@ def group_figure(frame: pd.DataFrame) -> Markup:
 
 
 def course_figure(frame: pd.DataFrame, column: str, name: str, title: str, color: str, symbol: str | None) -> Markup:
-    """Return one small plot of a column over the steps."""
+    """Return a small plot of one column over the steps."""
     line = curve(frame, column, name, color, symbol).update(showlegend=False)
     return figure(
         name,
@@ -103,7 +103,7 @@ def course_figure(frame: pd.DataFrame, column: str, name: str, title: str, color
 def story_figures(
     plots: Mapping[str, pd.DataFrame], evaluation: Mapping[str, Any], systems: Mapping[str, str], headline: str
 ) -> dict[str, Markup]:
-    """Return the opening plots by name; one without points is absent."""
+    """Return the plots at the top of the report by name; plots without points are absent."""
     figures = {"ladder": ladder_figure(evaluation, systems, headline)}
     if not plots["reward_by_rank"].empty:
         figures["groups"] = group_figure(plots["reward_by_rank"])

@@ -1,4 +1,4 @@
-"""The plots of the systems on the test split: their scores with intervals, by rank, by slice, constrained and free."""
+"""Plots of the systems on the test split: scores with intervals by rank and slice, and constrained against free."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,13 +10,13 @@ from markupsafe import Markup
 from convrec.evaluation.page import LINES, dots, figure
 from convrec.evaluation.systems import metric_label
 
-STEP_OF_PIXELS = 34  # between two places of the vertical axis
+STEP_OF_PIXELS = 34  # pixels between two positions of the vertical axis
 BAND_OPACITY = 0.25
 FROM_ZERO = {"rangemode": "tozero"}
 
 
 def _place_axis(labels: Sequence[str]) -> dict[str, Any]:
-    """Return a vertical axis with a label at each of the places 0, 1, …, from the top."""
+    """Return a vertical axis with labels at positions 0, 1, …, from top to bottom."""
     return {
         "tickvals": list(range(len(labels))),
         "ticktext": list(labels),
@@ -30,14 +30,14 @@ def _height(places: int) -> int:
 
 
 def _intervals(scores: Sequence[Mapping[str, Any]], metric: str) -> pd.DataFrame:
-    """Return mean, low and high of a metric of systems, as the stage `evaluate` writes them."""
+    """Return mean, low and high of a metric for each system, from the scores that the stage `evaluate` writes."""
     return pd.DataFrame([{"mean": score[metric], **score["intervals"][metric]} for score in scores])
 
 
 def constrained_figure(
     evaluation: Mapping[str, Any], pairs: Mapping[str, str], systems: Mapping[str, str], metric: str
 ) -> Markup:
-    """Return the plot of a metric of each model, free and constrained; `pairs` are constrained systems by free one."""
+    """Return a plot of a metric of each model, free and constrained; `pairs` maps free systems to constrained ones."""
     labels = [systems[key] for key in pairs]
     traces = []
     for place, (name, keys) in enumerate({"free": list(pairs), "constrained": list(pairs.values())}.items()):
@@ -48,9 +48,9 @@ def constrained_figure(
 
 
 def slice_figure(kind: str, slices: Mapping[str, Mapping[str, Any]], systems: Mapping[str, str], metric: str) -> Markup:
-    """Return the plot of a metric of `systems` (names by key) on the slices of one kind, each with its number of rows.
+    """Return a plot of a metric of `systems` (names by key) on the slices of one kind.
 
-    `slices` are, by name, `n_rows`, and by system the metric's mean, low and high.
+    `slices` holds for each name `n_rows`, and for each system the metric's mean, low and high.
     """
     labels = [f"{name.replace('_', ' ')}<br>n = {part['n_rows']:,}" for name, part in slices.items()]
     traces = []
@@ -63,7 +63,7 @@ def slice_figure(kind: str, slices: Mapping[str, Mapping[str, Any]], systems: Ma
 
 
 def _band(frame: pd.DataFrame, color: str) -> go.Scatter:
-    """Return the area between `low` and `high`: up along the one, back along the other."""
+    """Return the area between `low` and `high`, drawn along one and back along the other."""
     there, back = frame["rank"].tolist(), frame["rank"].tolist()[::-1]
     return go.Scatter(
         x=there + back,
@@ -78,7 +78,7 @@ def _band(frame: pd.DataFrame, color: str) -> go.Scatter:
 
 
 def hits_figure(ranks: Mapping[str, pd.DataFrame]) -> Markup:
-    """Return the share of rows with a hit at each rank, with bands of 95 %; tables by name (see `rank_intervals`)."""
+    """Return a plot of the share of rows with a hit at each rank, with 95 % bands; `ranks`: see `rank_intervals`."""
     traces = []
     for (name, frame), (color, symbol) in zip(ranks.items(), LINES, strict=False):
         line = go.Scatter(

@@ -1,4 +1,4 @@
-"""The systems and metrics of an evaluation: their keys in metrics/evaluate.json and the names that people read."""
+"""The systems and metrics of an evaluation: their keys in metrics/evaluate.json and their display names."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
@@ -17,11 +17,11 @@ SYSTEMS = {
     "rank_grpo": "Rank-GRPO",
     "oracle": "oracle",
 }
-CONSTRAINED = "_constrained"  # the end of the key of a system that decodes under the catalog constraint
+CONSTRAINED = "_constrained"  # key suffix of a system that decodes under the catalog constraint
 
 
 def system_names(evaluation: Mapping[str, Any]) -> dict[str, str]:
-    """Return every evaluated system's name by key: the known first, a constrained one after its free one."""
+    """Return every evaluated system's name by key: known systems first, each free system before its constrained one."""
     known, names = list(SYSTEMS), {}
     found = [key for key, value in evaluation.items() if isinstance(value, Mapping) and "intervals" in value]
     free = {key: key.removesuffix(CONSTRAINED) for key in found}
@@ -33,20 +33,20 @@ def system_names(evaluation: Mapping[str, Any]) -> dict[str, str]:
 
 
 def settings_words(settings: Mapping[str, Any]) -> str:
-    """Return a baseline's hyper-parameters as they are read, with commas between them."""
+    """Return a baseline's hyper-parameters as text, separated by commas."""
     return ", ".join(
         f"{name.replace('_', ' ')} {'all' if value is None else f'{value:g}'}" for name, value in settings.items()
     )
 
 
 def system_pair(key: str) -> tuple[str, str]:
-    """Return the keys of the two systems of a paired difference, from its own: ONE_over_OTHER."""
+    """Return the keys of the two systems of a paired difference, from its key `ONE_over_OTHER`."""
     one, other = key.split("_over_")
     return one, other
 
 
 def metric_label(metric: str) -> str:
-    """Return a metric's name as it is printed: `ndcg_at_5` is NDCG@5."""
+    """Return a metric's display name: NDCG@5 for `ndcg_at_5`."""
     if metric == "mrr":
         return "MRR"
     names = {"recall": "Recall@", "ndcg": "NDCG@", "hit_rate": "Hit rate@"}

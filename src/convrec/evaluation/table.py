@@ -12,24 +12,24 @@ from convrec.evaluation.systems import settings_words, system_names, system_pair
 from convrec.files.results import read_json
 from convrec.paths import Paths
 
-MAX_CUTOFFS = 3  # the widest so many are shown: the table fits 80 columns
+MAX_CUTOFFS = 3  # only the largest cutoffs are shown, so that the table fits 80 columns
 
 
 class _Results(NamedTuple):
-    """What an evaluation says at a glance."""
+    """The contents of the results table."""
 
     title: str
     systems: dict[str, str]  # names by key
-    headings: dict[str, str]  # of the shown metrics, by name
-    widest: int  # cutoff
+    headings: dict[str, str]  # column headings by metric
+    widest: int  # the largest cutoff
     metrics: dict[str, Any]
-    notes: list[str]  # of baselines and paired differences, one a line beneath a heading
+    notes: list[str]  # lines about baselines and paired differences, with headings
 
 
 def read_evaluation(paths: Paths) -> dict[str, Any]:
-    """Return what the stage `evaluate` measured.
+    """Return the metrics of the stage `evaluate`.
 
-    Raises `InputError` before the first evaluation, and for a file that is not as the stage writes it.
+    Raises `InputError` before the first evaluation, and if the file does not have the stage's format.
     """
     path = paths.metrics("evaluate")
     if not path.is_file():
@@ -42,7 +42,7 @@ def read_evaluation(paths: Paths) -> dict[str, Any]:
                 float(scores[name]), _interval(scores, name, found.widest)
     except (AttributeError, IndexError, KeyError, StopIteration, TypeError, ValueError) as error:
         raise InputError(
-            f"{path}: not as the stage writes it ({type(error).__name__}: {error}); run `dvc repro --force evaluate`"
+            f"{path}: unexpected format ({type(error).__name__}: {error}); run `dvc repro --force evaluate`"
         ) from None
     return metrics
 
@@ -74,7 +74,7 @@ def _of(metrics: dict[str, Any]) -> _Results:
 
 
 def _baseline_lines(metrics: dict[str, Any], systems: dict[str, str], headings: dict[str, str]) -> list[str]:
-    """Return what the validation split says of the baselines: their scores and chosen hyper-parameters."""
+    """Return lines with the baselines' scores on the validation split and their chosen hyper-parameters."""
     lines = []
     for key, baseline in metrics.get("baselines", {}).items():
         (score,) = (value for name, value in baseline.items() if name.startswith("validation_"))
@@ -86,15 +86,15 @@ def _baseline_lines(metrics: dict[str, Any], systems: dict[str, str], headings: 
 
 
 def _interval(scores: dict[str, Any], name: str, widest: int) -> str:
-    """Return the interval of a metric at the widest cutoff, empty for others."""
+    """Return the interval of a metric at the largest cutoff, or an empty text for other metrics."""
     interval = scores["intervals"].get(name) if name.endswith(f"_at_{widest}") else None
     return f"{interval['low']:.3f}-{interval['high']:.3f}".replace("0.", ".") if interval else ""
 
 
 def print_results(paths: Paths) -> None:
-    """Print one row a system: Recall@K, NDCG@K and the in-catalog share on the test split.
+    """Print one row for each system: Recall@K, NDCG@K and the in-catalog share on the test split.
 
-    Beneath the widest cutoff's stand the 95 % intervals. Raises `InputError` before the first evaluation.
+    Scores at the largest cutoff have 95 % intervals below them. Raises `InputError` before the first evaluation.
     """
     found = _results(paths)
     table = Table(title=found.title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
@@ -112,9 +112,9 @@ def print_results(paths: Paths) -> None:
 
 
 def print_summary(paths: Paths) -> None:
-    """Print what the figures say in words, and one line a system.
+    """Print the main findings in words, and one row for each system.
 
-    A line has NDCG and recall at the widest cutoff, and the in-catalog share. Raises `InputError` before the first
+    A row has NDCG and recall at the largest cutoff, and the in-catalog share. Raises `InputError` before the first
     evaluation.
     """
     found = _results(paths)
@@ -137,7 +137,7 @@ def print_summary(paths: Paths) -> None:
 
 
 def results_markdown(paths: Paths) -> str:
-    """Return the same table as Markdown. Raises `InputError` before the first evaluation."""
+    """Return the table of `print_results` as Markdown. Raises `InputError` before the first evaluation."""
     found = _results(paths)
     rows = [
         ["system", *found.headings.values()],

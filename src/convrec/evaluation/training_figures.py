@@ -1,4 +1,4 @@
-"""The plots of the trainings: loss and reward by step, the checkpoints' validation."""
+"""Plots of the trainings: loss and reward by step, validation of the checkpoints."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,7 +13,7 @@ RING = {"symbol": "circle-open", "size": 17, "color": INK, "line": {"width": 2.5
 
 
 def reward_figure(frame: pd.DataFrame) -> Markup:
-    """Return the plot of the hits per sampled list by step, with a centred mean over a tenth of the steps."""
+    """Return a plot of the hits per sampled list by step, with a centred running mean over a tenth of the steps."""
     window = max(1, len(frame) // 10)
     smooth = frame.assign(hits=frame["hits"].rolling(window, center=True, min_periods=1).mean())
     traces = [curve(frame, "hits", "each step", PALE)]
@@ -23,23 +23,23 @@ def reward_figure(frame: pd.DataFrame) -> Markup:
 
 
 def _chosen(frame: pd.DataFrame, column: str, chosen: int) -> list[go.Scatter]:
-    """Return the ring around the chosen checkpoint's point; nothing where it was not measured."""
+    """Return a ring around the chosen checkpoint's point; an empty list if it was not validated."""
     row = frame[frame["step"] == chosen]
     ring = curve(row, column, f"chosen: step {chosen:,}", INK)
     return [] if row.empty else [ring.update(mode="markers", marker=RING, hoverinfo="skip")]
 
 
 def _level(frame: pd.DataFrame, column: str, name: str) -> list[go.Scatter]:
-    """Return a line at the height of step 0, which is the model that the training starts from; else nothing."""
+    """Return a horizontal line at the value of step 0, the starting model; an empty list without step 0."""
     start = frame.loc[frame["step"] == 0, column].tolist()
     ends = pd.DataFrame({"step": [frame["step"].min(), frame["step"].max()], column: start * 2}) if start else None
     return [] if ends is None else [curve(ends, column, name, GREY).update(line_dash="longdash", line_width=1.5)]
 
 
 def validation_figures(frame: pd.DataFrame, cutoffs: Sequence[int], chosen: int, start: str) -> dict[str, Markup]:
-    """Return the plots of the checkpoints' NDCG@K, Recall@K, and share of lines in the catalog, by name.
+    """Return plots of the checkpoints' NDCG@K, Recall@K, and in-catalog and exact-format shares, by name.
 
-    The chosen checkpoint is ringed at the largest cutoff; `start` names the model of step 0, whose level is a line.
+    A ring marks the chosen checkpoint at the largest cutoff. A line marks the value of step 0, the model `start`.
     """
     figures = {}
     for metric, title in (("ndcg", "NDCG"), ("recall", "Recall")):
@@ -64,7 +64,7 @@ def validation_figures(frame: pd.DataFrame, cutoffs: Sequence[int], chosen: int,
 def training_figures(
     plots: Mapping[str, pd.DataFrame], cutoffs: Sequence[int], chosen: int, start: str
 ) -> dict[str, Markup]:
-    """Return the plots of the trainings as HTML by name; one without points, of a run too short to log, is absent."""
+    """Return the plots of the trainings as HTML by name; a plot is absent if the run was too short to log points."""
     figures = {}
     if not plots["sft"].empty:
         figures["sft"] = figure("sft", [curve(plots["sft"], "loss", "loss", BLUE)], "step", "loss")
