@@ -140,12 +140,12 @@ def test_a_registered_version_answers_under_its_own_settings(project, written, m
         (["--split", "test"], None, "give one of these"),
         (["--max-prompts", "0"], None, "give one of these"),
         (["--every", "0"], None, "give one of these"),
-        (["--checkpoints", ""], None, "--checkpoints : give sft or rank_grpo"),
+        (["--checkpoints", ""], None, "--checkpoints : give sft, rank_grpo"),
         (["--model", "models/base", "--every", "2"], None, "--every 2"),
         (["--model", "models:/convrec-recommender/7"], None, "models:/convrec-recommender/7: not in the registry"),
-        (["--checkpoints", "base_model"], None, "--checkpoints base_model: give sft or rank_grpo"),
+        (["--checkpoints", "base_model"], None, "--checkpoints base_model: give sft, rank_grpo"),
         (["--checkpoints", "sft"], None, "not made yet; run `dvc repro sft` first"),
-        (["--checkpoints", "rank_grpo"], None, "no checkpoints of the present parameters and data"),
+        (["--checkpoints", "rank_grpo"], None, "no loadable checkpoints for the current parameters and data"),
     ],
 )
 def test_mistakes_are_told_before_any_work(project, written, cli, arguments, spoil, message):

@@ -60,7 +60,7 @@ def refused(project, monkeypatch, capsys):
         (["evaluate"], "models:/convrec-recommender@champion: not in the registry (no version is the champion); "),
         (["promote"], "models:/convrec-recommender@challenger: not in the registry (no version is the challenger); "),
         (["promote", "--version", "7"], "models:/convrec-recommender/7: not in the registry ("),
-        (["rollback"], "convrec-recommender: no version is the champion, so there is nothing to roll back"),
+        (["rollback"], "convrec-recommender: there is no champion to roll back"),
     ],
 )
 def test_bad_input_is_told_in_one_line_before_a_run_begins(refused, words, message):

@@ -175,7 +175,7 @@ def test_a_promotion_that_was_overtaken_is_refused(client):
     with pytest.raises(Superseded, match="version 2 became the champion meanwhile; compare again"):
         promote_version(client, compared, "3", "ops", "better than 1")
     roll_back(client, "lead", "")
-    with pytest.raises(Superseded, match="the champion moved meanwhile, and is version 1 again"):
+    with pytest.raises(Superseded, match="the champion changed during the comparison, and is version 1 again"):
         promote_version(client, compared, "3", "ops", "better than 1")
     assert read_aliases(client) == {"champion": "1"}
 
@@ -279,16 +279,16 @@ def test_who_did_not_make_the_model_promotes_and_is_told_what_else_he_may_not(cl
     _forbid(client, monkeypatch, *calls)
     promote_in_turn(client, "1", "2")
     assert not caplog.records, "there was nothing to remove"
-    with pytest.raises(InputError, match="alias previous is not this user's .* or admin, may do that"):
+    with pytest.raises(InputError, match="alias previous: this user may not remove it; .* or an administrator's"):
         roll_back(client, "lead", "")
     assert read_aliases(client) == {"champion": "2", "previous": "1"} and len(moves_of(client)) == 2
     monkeypatch.setattr("mlflow.MlflowClient.delete_model_version", client.delete_model_version)
-    with pytest.raises(InputError, match="version 3 is not this user's"):
+    with pytest.raises(InputError, match="version 3: this user may not remove it"):
         prune(1, "prune", remove=True)
     left = promotion_lock(client, "another")
     left.__enter__()
     _forbid(client, monkeypatch, "delete_registered_model")
-    with pytest.raises(InputError, match="the promotion lock of another .* is not this user's"):
+    with pytest.raises(InputError, match="the promotion lock of another .*: this user may not remove it"):
         unlock(client)
 
 

@@ -191,10 +191,10 @@ def test_recommend_prints_a_list_or_json(project, monkeypatch, cli):
     ("arguments", "message"),
     [
         (["recommend", "x", "--model", "nowhere"], "--model nowhere: not a model's folder; give one with config.json"),
-        (["chat"], "`python -m flows.train` trains and registers a model; else name a model's folder"),
+        (["chat"], "`python -m flows.train` trains and registers a model; or give a model's folder"),
         (["app", "--port", "99999"], "argument --port: 99999: give a whole number, 0 to 65,535"),
         (["app"], "models:/convrec-recommender@champion: not in the registry (no version is the champion)"),
-        (["app", "--model", "a", "--challenger", "a"], "--challenger a: this is the first model; name another"),
+        (["app", "--model", "a", "--challenger", "a"], "--challenger a: this is the same as the first model; give another"),
     ],
 )
 def test_a_model_that_is_not_there_ends_with_one_line(arguments, message, make_store, tmp_path, monkeypatch, cli):

@@ -1,4 +1,4 @@
-"""`convrec evaluate --checkpoints`: the kept checkpoints of the present trainings, each scored once."""
+"""`convrec evaluate --checkpoints`: scores the kept checkpoints of the current trainings, each once."""
 
 import json
 import logging
@@ -33,12 +33,12 @@ from convrec.training.checkpoints import chosen_step, complete_checkpoints
 
 logger = logging.getLogger(__name__)
 
-_SCORES = "evaluations"  # in a training's folder, so that they outlive the checkpoints that are pruned
+_SCORES = "evaluations"  # subfolder of a training's folder, so that scores outlive pruned checkpoints
 _SCORED_BY = ("convrec.experiments.evaluate_models", "convrec.generation.lists")
 
 
 def _training_folder(stage: str, params: Params, paths: Paths) -> Path:
-    """Return the folder of the training that the present parameters and inputs name."""
+    """Return the folder of the training with the current parameters and inputs."""
     try:
         if stage == "sft":
             from convrec.stages import sft  # noqa: PLC0415  (15 s to import)
@@ -54,18 +54,18 @@ def _training_folder(stage: str, params: Params, paths: Paths) -> Path:
             return rank_grpo.checkpoint_folder(params, paths, start)
     except FileNotFoundError as error:
         raise InputError(f"{error.filename}: not made yet; run `dvc repro {stage}` first") from None
-    raise InputError(f"--checkpoints {stage}: give sft or rank_grpo, or both, separated by a comma")
+    raise InputError(f"--checkpoints {stage}: give sft, rank_grpo, or both separated by a comma")
 
 
 def _kept(stage: str, folder: Path, context: str, trust_remote_code: bool) -> dict[int, Path]:
-    """Return the complete checkpoints of a training that can be loaded, by their step."""
+    """Return the complete checkpoints of a training that can be loaded, by step."""
     kept = complete_checkpoints(folder)
     for step in [step for step, path in kept.items() if not has_weights(path)]:
-        logger.warning("%s step %d: left out, %s holds no weights that can be loaded", stage, step, kept.pop(step))
+        logger.warning("%s step %d is skipped: %s has no weights that can be loaded", stage, step, kept.pop(step))
     if not kept and not _evaluated(folder, kept, context):
         raise InputError(
-            f"{folder}: no checkpoints of the present parameters and data that can be loaded; run `dvc repro {stage}` "
-            "first, with `--force -s` where its model came from a cache"
+            f"{folder}: no loadable checkpoints for the current parameters and data; run `dvc repro {stage}` first, "
+            "with `--force -s` if its model came from DVC's cache"
         )
     for step, path in kept.items():
         check_model(path, f"{stage} step {step}", trust_remote_code)
@@ -73,7 +73,7 @@ def _kept(stage: str, folder: Path, context: str, trust_remote_code: bool) -> di
 
 
 def _context(params: Params, paths: Paths, split: str) -> str:
-    """Return what stands for all that a checkpoint's scores depend on beside its weights."""
+    """Return a fingerprint of everything that a checkpoint's scores depend on except its weights."""
     parameters = {
         "settings": asdict(ListSettings(**params.list_settings())),
         "cutoffs": params.common.cutoffs,
@@ -91,7 +91,7 @@ def _score_file(folder: Path, checkpoint: Path, context: str) -> Path:
 
 
 def _evaluated(folder: Path, kept: dict[int, Path], context: str) -> list[dict[str, Any]]:
-    """Return what is known of a training's checkpoints, by step: of those that were pruned since, too."""
+    """Return the stored scores of a training's checkpoints by step, including checkpoints that were pruned since."""
     stored = sorted((folder / _SCORES).glob("*.json"), key=lambda path: path.stat().st_mtime)
     of_kept = {_score_file(folder, path, context) for path in kept.values()}
     rows = {}
@@ -105,13 +105,14 @@ def _evaluated(folder: Path, kept: dict[int, Path], context: str) -> list[dict[s
 def evaluate_checkpoints(
     params: Params, paths: Paths, stages: Sequence[str], every: int | None, split: str
 ) -> dict[str, Any]:
-    """Score the kept checkpoints of `sft`, `rank_grpo` or both, of every so many steps, the last and the chosen one.
+    """Score the kept checkpoints of `sft`, `rank_grpo` or both: every `every` steps, the last and the chosen one.
 
-    Those of Rank-GRPO write constrained lists where its rollouts are constrained, as in training's own measurements.
-    Scores are kept beside the checkpoints: the same weights are not evaluated again under the same settings, data and
-    code. Return the numbers of rows and prompts, the kept steps, and the rows by stage and step; they go to
-    `evaluations/checkpoints.json`, flat to `checkpoints.csv`, and to an MLflow run by step. Raises `InputError` before
-    any generation where data, engine or checkpoints are missing.
+    Rank-GRPO checkpoints write constrained lists if its rollouts are constrained, as in validation during training.
+    Scores are stored beside the checkpoints, so the same weights are not evaluated again with the same settings, data
+    and code. Return the numbers of rows and prompts, the kept steps, and the rows by stage and step. They are also
+    written to `evaluations/checkpoints.json`, as a flat table to `checkpoints.csv`, and by step to an MLflow run.
+
+    Raises `InputError` before any generation if data, engine or checkpoints are missing.
     """
     paths.require_split(split)
     EngineOptions.on_this_machine(**params.engine_options())
@@ -134,7 +135,9 @@ def evaluate_checkpoints(
                 except (OSError, InputError):
                     if kept[stage][step].is_dir():
                         raise
-                    logger.warning("%s step %d was pruned meanwhile, so it is left out", stage, step)
+                    logger.warning(
+                        "%s step %d is skipped: its checkpoint was pruned during the evaluation", stage, step
+                    )
             kept[stage] = {step: path for step, path in kept[stage].items() if path.is_dir()}
             for row in _evaluated(folder, kept[stage], context):
                 result["checkpoints"].append(row)
@@ -171,7 +174,7 @@ def _evaluate(
     paths: Paths,
     context: str,
 ) -> None:
-    """Write the scores of one checkpoint, unless they are there: whole, or not at all."""
+    """Write the scores of one checkpoint atomically, unless they exist."""
     file = _score_file(folder, checkpoint, context)
     if file.is_file():
         logger.info("%s step %d: evaluated before", stage, step)
@@ -183,7 +186,7 @@ def _evaluate(
 
 
 def print_checkpoints(result: dict[str, Any]) -> None:
-    """Print a row a checkpoint: Recall and NDCG at the longest cutoff, with intervals, and whether it still exists."""
+    """Print one row for each checkpoint: Recall and NDCG at the largest cutoff, with intervals, and its state."""
     rows = result["checkpoints"]
     cutoff = max(int(name.rpartition("_")[2]) for name in rows[0]["metrics"] if name.startswith("ndcg_at_"))
     title = (
@@ -199,4 +202,4 @@ def print_checkpoints(result: dict[str, Any]) -> None:
     console = Console(highlight=False, width=120)
     console.print(table)
     for stage, steps in result["kept"].items():
-        console.print(f"{stage}: kept are the steps {', '.join(map(str, steps)) or 'none'}")
+        console.print(f"{stage}: kept steps: {', '.join(map(str, steps)) or 'none'}")

@@ -1,4 +1,4 @@
-"""`convrec evaluate --model`: any model's lists on the present data, scored without training anything."""
+"""`convrec evaluate --model`: scores the lists of any model on the current data, without training."""
 
 import logging
 import re
@@ -41,13 +41,13 @@ def answers(
 
 
 def interval_metrics(scores: pd.DataFrame, params: Params) -> dict[str, dict[str, float]]:
-    """Return mean, low and high (95 % over persons) of every score."""
+    """Return mean, low and high (95 % interval over persons) of every score."""
     samples, seed = params.evaluate.bootstrap_samples, params.common.seed
     return {name: mean_interval(scores, name, samples, seed)._asdict() for name in mean_scores(scores)}
 
 
 def flat_metrics(metrics: dict[str, dict[str, float]], prefix: str = "") -> dict[str, float]:
-    """Return a metric's mean under its own name, its interval as NAME_low and NAME_high."""
+    """Return each metric's mean under its name, and its interval as NAME_low and NAME_high."""
     return {
         f"{prefix}{name}{'' if end == 'mean' else f'_{end}'}": value
         for name, interval in metrics.items()
@@ -57,7 +57,7 @@ def flat_metrics(metrics: dict[str, dict[str, float]], prefix: str = "") -> dict
 
 
 def with_options(params: Params, max_prompts: int | None, engine: str | None) -> Params:
-    """Return the parameters with what the command line gives instead of `evaluate.max_prompts` and `.engine`."""
+    """Return the parameters with `evaluate.max_prompts` and `evaluate.engine` replaced by those of the command line."""
     raw = params.model_dump()
     given = {"max_prompts": max_prompts, "engine": engine}
     raw["evaluate"] |= {key: value for key, value in given.items() if value is not None}
@@ -65,7 +65,7 @@ def with_options(params: Params, max_prompts: int | None, engine: str | None) ->
 
 
 def _locate(name: str, params: Params) -> tuple[Path, ListSettings]:
-    """Return a model's folder and the settings it answers under: a registered version has its own."""
+    """Return a model's folder and its list settings; a registered version has its own settings."""
     if not name.startswith("models:/"):
         return find_model(name, "--model", params.base_model.trust_remote_code), ListSettings(**params.list_settings())
     version = download_version(name)
@@ -78,10 +78,11 @@ def evaluate_models(
 ) -> list[dict[str, Any]]:
     """Score models on a split; return for each its name, the numbers of rows and prompts, and metrics with intervals.
 
-    A name is a folder, a model of the Hugging Face hub (NAME or NAME@REVISION), or a registry version; `constrained`
-    lists hold nothing but catalog items. Lists, scores
-    and figures are kept in `evaluations/NAME/`, and each model gets an MLflow run. Raises `InputError` before any
-    generation where data, engine or one of the models is missing.
+    A name is a folder, a model of the Hugging Face Hub (NAME or NAME@REVISION), or a registry version. If
+    `constrained`, lists contain only catalog items. Lists, scores and metrics are written to `evaluations/NAME/`, and
+    each model gets an MLflow run.
+
+    Raises `InputError` before any generation if data, engine or one of the models is missing.
     """
     paths.require_split(split)
     EngineOptions.on_this_machine(**params.engine_options())
@@ -126,25 +127,25 @@ def _evaluate(
 
 
 def evaluation_name(model: str, split: str, max_prompts: int | None, constrained: bool = False) -> str:
-    """Return the name of an evaluation's folder: the model's, the split's, and how it is not plain."""
+    """Return the name of an evaluation's folder: model, split, and suffixes for `max_prompts` and `constrained`."""
     first = "" if max_prompts is None else f".first-{max_prompts}"
     first += ".constrained" if constrained else ""
     return f"{re.sub(r'[^A-Za-z0-9.]+', '-', model.removeprefix('models:/')).strip('-.')}.{split}{first}"
 
 
 def record_data(record: Run, paths: Paths, split: str) -> None:
-    """Record which data an evaluation is of."""
+    """Record the datasets of an evaluation."""
     record.log_dataset(paths.split(split), split)
     record.log_dataset(paths.catalog, "catalog")
 
 
 def shown(interval: dict[str, float]) -> str:
-    """Return a mean with its interval."""
+    """Return a mean with its interval as text."""
     return f"{interval['mean']:.4f} [{interval['low']:.4f}, {interval['high']:.4f}]"
 
 
 def print_evaluations(results: Sequence[dict[str, Any]]) -> None:
-    """Print a row a metric and a column a model: the mean and its 95 % interval."""
+    """Print one row for each metric and one column for each model: the mean and its 95 % interval."""
     first = results[0]
     size = f"{first['n_rows']} rows, {first['n_prompts']} prompts, 95 % intervals"
     how = ", constrained" if first["constrained"] else ""

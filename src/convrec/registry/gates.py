@@ -1,4 +1,4 @@
-"""Whether a challenger may become the champion: figures and limits in, a decision out. Pure functions."""
+"""Decides whether a challenger becomes the champion, from scores and limits. Pure functions."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -16,7 +16,7 @@ _GAINS = ("gains", "baselines")  # fields of a comparison
 
 @dataclass(frozen=True)
 class Side:
-    """One of two versions that are compared: its mean scores, coverage and latency on the present data."""
+    """One of two compared versions: its mean scores, coverage and latency (seconds) on the current data."""
 
     version: str
     checkpoint_md5: str
@@ -25,7 +25,7 @@ class Side:
 
 @dataclass(frozen=True)
 class SliceChange:
-    """A metric's means of both on the rows of one kind; without a champion, its mean is None."""
+    """A metric's means for both versions on one slice of the rows; `champion` is None without a champion."""
 
     kind: str
     name: str
@@ -35,17 +35,17 @@ class SliceChange:
 
     @property
     def drop(self) -> float:
-        """How far the metric falls; negative where it rises, 0 without a champion."""
+        """The champion's mean minus the challenger's; 0 without a champion."""
         return 0.0 if self.champion is None else self.champion - self.challenger
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What both answered to the same rows.
+    """The scores of both versions on the same rows.
 
-    `gains` holds the paired gains of the challenger over the champion by the names in the policy, none without a
-    champion; `baselines` its gains over each baseline of the policy. `data` holds the MD5 of the files, `settings` what
-    else decides the figures.
+    `gains` holds the challenger's paired gains over the champion by metric name in the policy; it is empty without a
+    champion. `baselines` holds its gains over each baseline of the policy. `data` holds the MD5 of the files,
+    `settings` everything else that the scores depend on.
     """
 
     challenger: Side
@@ -59,7 +59,7 @@ class Comparison:
     baselines: dict[str, Gain] = field(default_factory=dict)  # decisions of earlier releases have none
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the comparison as JSON values."""
         gains = {kind: {name: gain._asdict() for name, gain in getattr(self, kind).items()} for kind in _GAINS}
         return {**asdict(self), **gains}
 
@@ -74,7 +74,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Gate:
-    """One condition: its figure, the limit, and whether it holds. The figure is None where there is none to look at."""
+    """One condition: its figure (None if there is nothing to measure), the limit, and whether it holds."""
 
     name: str
     figure: float | None
@@ -88,7 +88,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Decision:
-    """What became of a challenger, and why: every gate with its figure, and all that the figures are of."""
+    """The decision about a challenger: status and reason, every gate with its figure, and what was compared."""
 
     status: str
     reason: str
@@ -98,7 +98,7 @@ class Decision:
     comparison: Comparison | None = None
     policy: dict[str, Any] = field(default_factory=dict)
     approval: dict[str, str] | None = None
-    number: int = 0  # of the version's decisions, from 1; 0 where it is not recorded
+    number: int = 0  # counts the version's decisions from 1; 0 if not recorded
     by: str = ""
     at: str = ""
     commit: str = ""
@@ -108,7 +108,7 @@ class Decision:
         return self.status == PROMOTED
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the decision as JSON values."""
         comparison = None if self.comparison is None else self.comparison.to_json()
         return {**asdict(self), "gates": [asdict(gate) for gate in self.gates], "comparison": comparison}
 
@@ -154,7 +154,7 @@ def _spread(gain: Gain) -> str:
 
 
 def _baseline_gates(rule: Baselines, comparison: Comparison) -> list[Gate]:
-    """Return the gate of the difference to the best baseline: the one over which the gain is least."""
+    """Return the gate for the gain over the best baseline, the one with the smallest gain."""
     if not rule.names:
         return []
     best = min(comparison.baselines, key=lambda name: comparison.baselines[name].mean)
@@ -164,7 +164,7 @@ def _baseline_gates(rule: Baselines, comparison: Comparison) -> list[Gate]:
 
 
 def _ratio_gate(comparison: Comparison, metric: str, gate: Callable[..., Gate], limit: float) -> Gate:
-    """Return the gate of the challenger's figure over the champion's; nothing over nothing is 1."""
+    """Return the gate for the ratio of the challenger's figure to the champion's; 0 / 0 counts as 1."""
     name = f"{metric}, ratio to the champion's"
     own = comparison.challenger.means[metric]
     if comparison.champion is None:
@@ -210,7 +210,7 @@ def _slice_gate(rail: Slices, comparison: Comparison) -> Gate:
 def _rolled_back_gate(rolled_back: str | None, again: bool) -> list[Gate]:
     if rolled_back is None:
         return []
-    detail = f"{rolled_back}; --again says otherwise"
+    detail = f"{rolled_back}; --again overrides this"
     return [Gate("rolled_back", None, "not rolled back before", again, detail)]
 
 
@@ -221,10 +221,10 @@ def decide(
     again: bool = False,
     approval: Mapping[str, str] | None = None,
 ) -> Decision:
-    """Return whether the challenger is promoted, refused, or awaits a person's word, with every gate.
+    """Return the decision with every gate: the challenger is promoted, refused, or awaits approval.
 
-    `rolled_back` tells how the version once lost its place, which only `again` outweighs; `approval` who gave his word,
-    where the policy wants one.
+    `rolled_back` describes an earlier rollback of the version, which blocks it unless `again` is true. `approval` says
+    who approved it and when, if the policy requires approval.
     """
     gates = [*_gain_gates(policy, comparison), *_baseline_gates(policy.baselines, comparison)]
     gates += _guard_gates(policy, comparison)
@@ -265,7 +265,7 @@ def _approval_gate(approval: Mapping[str, str] | None) -> Gate:
 
 
 def refuse(decision: Decision, gate: Gate) -> Decision:
-    """Return the decision as a refusal for one more reason, which leads the others."""
+    """Return the decision as a refusal because of `gate`, which becomes its reason."""
     others = [other for other in decision.gates if other.name != gate.name]
     return Decision(**{**vars(decision), "status": REFUSED, "reason": str(gate), "gates": (*others, gate)})
 
@@ -275,7 +275,7 @@ def _cell(text: str) -> str:
 
 
 def gate_rows(decision: Decision) -> list[tuple[str, str, str, str, str]]:
-    """Return gate, figure, limit, outcome and detail of each gate, as texts."""
+    """Return name, figure, limit, outcome and detail of each gate as texts."""
     return [
         (
             gate.name,
@@ -299,7 +299,7 @@ _VERBS = {PROMOTED: "was promoted", REFUSED: "was refused", AWAITING: "awaits ap
 
 
 def decision_markdown(decision: Decision) -> str:
-    """Return the decision as Markdown: what became of it, a table of the gates, and what the figures are of."""
+    """Return the decision as Markdown: the result, a table of the gates, and what was compared."""
     lines = [f"## Promotion: {headline(decision)}", ""]
     if decision.gates:
         lines += ["| gate | figure | limit | outcome | detail |", "|---|---:|---|---|---|"]
@@ -323,6 +323,6 @@ def decision_markdown(decision: Decision) -> str:
 def same_comparison(
     one: Comparison, challenger: str, champion: str | None, data: Mapping[str, str], settings: Mapping[str, Any]
 ) -> bool:
-    """Return whether a comparison was of these versions on this data, so that it need not be made again."""
+    """Return whether a comparison has these versions, data and settings, so that it can be reused."""
     versions = (one.challenger.version, one.champion.version if one.champion else None)
     return versions == (challenger, champion) and (one.data, one.settings) == (dict(data), dict(settings))

@@ -1,4 +1,4 @@
-"""`convrec registry list`: the versions in short."""
+"""`convrec registry list`: one row for each version."""
 
 import json
 from datetime import UTC, datetime
@@ -11,11 +11,11 @@ from convrec.registry.versions import all_versions, read_aliases
 from convrec.tracking import connect
 
 COLUMNS = ("version", "aliases", "created", "ndcg", "data", "parent", "status")
-_DIGITS = 8  # of a hash
+_DIGITS = 8  # shown digits of a hash
 
 
 def list_versions() -> list[dict[str, str]]:
-    """Return a row a version, the newest first: aliases, creation, NDCG as it is served, test data, parent, status."""
+    """Return one row for each version, newest first; its NDCG is that of the system as it is served."""
     connect()
     client = mlflow.MlflowClient()
     versions = all_versions(client)
@@ -39,7 +39,7 @@ def _row(version: ModelVersion, aliases: dict[str, str]) -> dict[str, str]:
 
 
 def _ndcg(tags: dict[str, str]) -> str:
-    """Return NDCG at the widest cutoff with its interval, as far as the version tells them."""
+    """Return NDCG at the largest cutoff with its interval, as far as the version's tags have them."""
     names = [name.removeprefix("test.") for name in tags if name.startswith("test.ndcg_at_")]
     if not names:
         return ""

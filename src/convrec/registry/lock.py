@@ -1,4 +1,4 @@
-"""One promotion at a time, on any machine: a lock that is a name in the registry, which only one can create."""
+"""A lock for promotions on all machines: a registered model's name, which only one process can create."""
 
 import logging
 import os
@@ -20,26 +20,26 @@ from convrec.registry.versions import MODEL_NAME, explain_forbidden
 logger = logging.getLogger(__name__)
 
 LOCK_NAME = f"{MODEL_NAME}.promotion-lock"
-PATIENCE = 10.0  # seconds: a lock is held for a few calls of the registry
+PATIENCE = 10.0  # seconds to wait; the lock is held only for a few calls to the registry
 _POLL = 0.1  # seconds
 _DESCRIPTION = (
-    f"Not a model: while this name exists, one process moves the aliases of {MODEL_NAME}. A process that was killed "
-    "leaves it; `convrec promote --unlock` removes it."
+    f"Not a model. While this name exists, a process is moving the aliases of {MODEL_NAME}. If that process was "
+    "killed, remove the name with `convrec promote --unlock`."
 )
 
 
 @dataclass(frozen=True)
 class PromotionLock:
-    """The lock while it is held."""
+    """A held lock."""
 
     client: mlflow.MlflowClient
     token: str
 
     def check(self) -> None:
-        """Raise `InputError` where somebody has removed the lock meanwhile: another may be at work."""
+        """Raise `InputError` if somebody has removed the lock: another process may be moving the aliases."""
         found = _find(self.client)
         if found is None or found.tags.get("token") != self.token:
-            raise InputError("the promotion lock was removed while it was held; nothing was moved: promote again")
+            raise InputError("the promotion lock was removed while it was held; nothing was changed: promote again")
 
 
 def _find(client: mlflow.MlflowClient) -> RegisteredModel | None:
@@ -52,7 +52,7 @@ def _find(client: mlflow.MlflowClient) -> RegisteredModel | None:
 
 
 def describe_holder(client: mlflow.MlflowClient) -> str | None:
-    """Return who holds the lock, where, and for how long; None where it is free."""
+    """Return who holds the lock, on which machine and for how long; None if it is free."""
     found = _find(client)
     if found is None:
         return None
@@ -69,7 +69,7 @@ def _take(client: mlflow.MlflowClient, holder: str, token: str) -> bool:
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
-    found = _find(client)  # a call that was sent again after its answer was lost finds its own
+    found = _find(client)  # a retried call, whose first answer was lost, finds its own lock
     return found is not None and found.tags.get("token") == token
 
 
@@ -101,12 +101,12 @@ def _release(lock: PromotionLock) -> None:
         found = _find(lock.client)
         if found is not None and found.tags.get("token") == lock.token:
             lock.client.delete_registered_model(LOCK_NAME)
-    except Exception as error:  # what was done under the lock is done
-        logger.warning("%s could not be released (%s): `convrec promote --unlock`", LOCK_NAME, str(error)[:120])
+    except Exception as error:  # the work under the lock is already done
+        logger.warning("%s could not be released (%s); run `convrec promote --unlock`", LOCK_NAME, str(error)[:120])
 
 
 def unlock(client: mlflow.MlflowClient) -> str:
-    """Remove the lock, and return what was done; only for one whose holder is dead."""
+    """Remove the lock and return a message. Use it only if the holder is dead."""
     held = describe_holder(client)
     if held is None:
         return "no promotion lock is held"

@@ -1,4 +1,4 @@
-"""What challenger and champion answer to the same rows, side by side."""
+"""Measures challenger and champion on the same rows."""
 
 import logging
 import time
@@ -45,7 +45,7 @@ class Contestant:
 
 
 def present_data(paths: Paths) -> dict[str, str]:
-    """Return the MD5 of what a comparison reads. Raises `InputError` where the data is not made yet."""
+    """Return the MD5 of each file that a comparison reads. Raises `InputError` if the data have not been made yet."""
     splits = ("test", "train", "validation")
     for split in splits:
         paths.require_split(split)
@@ -53,7 +53,7 @@ def present_data(paths: Paths) -> dict[str, str]:
 
 
 def comparison_settings(params: Params, policy: Policy) -> dict[str, Any]:
-    """Return what beside versions and data decides the figures of a comparison."""
+    """Return the settings that the figures of a comparison depend on, besides versions and data."""
     common, config, rail = params.common, params.evaluate, policy.guard_rails.slices
     rule = policy.baselines
     return {
@@ -76,9 +76,9 @@ def comparison_settings(params: Params, policy: Policy) -> dict[str, Any]:
 def compare_versions(
     params: Params, paths: Paths, policy: Policy, challenger: Contestant, champion: Contestant | None
 ) -> Comparison:
-    """Return how both do on the present test split with the present catalog, paired row by row.
+    """Return the comparison of both versions on the current test split and catalog, paired by row.
 
-    Lists that were written before are taken from the cache. The latency is that of one conversation at a time.
+    Cached lists are reused. The latency is that of single conversations (see `latencies`).
     """
     data, settings = present_data(paths), comparison_settings(params, policy)
     rows, prompts = read_prompts(paths.split("test"), params.evaluate.max_prompts)
@@ -89,7 +89,7 @@ def compare_versions(
     tables: list[pd.DataFrame] = []
     means: list[dict[str, float]] = []
     for side in sides:
-        logger.info("version %s answers %d test prompts", side.version, len(prompts))
+        logger.info("version %s: generating lists for %d test prompts", side.version, len(prompts))
         found = score_model(
             side.model.checkpoint, side.model.settings, engine, rows, catalog, common.cutoffs, common.list_length,
             policy.lists == "constrained",
@@ -120,7 +120,7 @@ def _baseline_scores(
 ) -> dict[str, pd.DataFrame]:
     """Return the scores of each baseline of the policy on the rows.
 
-    Raises `InputError` for one that is named and has no lists; with `all` it is left out.
+    Baselines that the data do not allow are skipped with `all`; `InputError` is raised for one that the policy names.
     """
     size, prompts = params.common.list_length, distinct_prompts(rows)
     names = BASELINES if "all" in rule.names else [name for name in BASELINES if name in rule.names]
@@ -146,7 +146,7 @@ def _coverage(texts: Mapping[str, str], prompts: Rows, catalog: Catalog, params:
 
 
 def slice_changes(slices: pd.DataFrame, scores: Sequence[pd.Series]) -> list[SliceChange]:
-    """Return the challenger's and the champion's means on each slice; `scores` are theirs, in that order."""
+    """Return the means on each slice; `scores` holds those of the challenger, then of the champion if there is one."""
     found = []
     for kind in slices:
         for name, where in slices.groupby(kind).groups.items():
@@ -156,10 +156,10 @@ def slice_changes(slices: pd.DataFrame, scores: Sequence[pd.Series]) -> list[Sli
 
 
 def latencies(params: Params, paths: Paths, models: Sequence[RegisteredModel], prompts: Rows) -> list[float]:
-    """Return the 95th percentile of each model's seconds for one conversation, of up to 30 test prompts.
+    """Return the 95th percentile of each model's seconds for one conversation, over up to 30 test prompts.
 
-    The models take turns in this process, after one answer each that does not count: what else the machine does
-    meanwhile hits all of them.
+    The models answer in turns in this process, so that other load on the machine affects all of them. One answer of
+    each model is a warm-up and does not count.
     """
     device, size = params.common.device, params.common.list_length
     recommenders = [Recommender.load(one.checkpoint, paths.catalog, one.settings, device) for one in models]

@@ -1,4 +1,4 @@
-"""What a registered version says of itself: facts of its making, as tags and as a model card."""
+"""The tags and the model card of a registered version."""
 
 import json
 from collections.abc import Mapping
@@ -16,17 +16,17 @@ from convrec.paths import Paths
 from convrec.tracking import COMMIT_TAG, file_md5, git_state
 from convrec.tracking.versions import digest, read_versions
 
-MAX_DESCRIPTION = 5000  # characters that the registry keeps of a version's description
+MAX_DESCRIPTION = 5000  # characters of a version's description in the registry
 CHECKPOINT_TAG = "checkpoint.md5"
-DECISIONS = "## Decisions"  # the last heading of a card: what follows are lines, the newest last
+DECISIONS = "## Decisions"  # the last heading of a card, followed by one line for each decision, newest last
 SPLITS = ("train", "validation", "test")
 _TAGGED = ("ndcg", "recall", "in_catalog", "coverage")
-_SHOWN = ("in_catalog",)  # beside NDCG and recall at the widest cutoff
+_SHOWN = ("in_catalog",)  # in addition to NDCG and recall at the largest cutoff
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a version was made from, by what, and how it did."""
+    """The data, parameters, code and scores of a version."""
 
     stage: str
     checkpoint_md5: str
@@ -39,7 +39,7 @@ class Facts:
 
     @property
     def served(self) -> str:
-        """The evaluated system that answers as the registered model does: under the constraint, if that was tried."""
+        """The evaluated system that matches the registered model: the constrained one, if it was evaluated."""
         constrained = self.stage + CONSTRAINED
         return constrained if constrained in self.metrics else self.stage
 
@@ -79,13 +79,13 @@ class Facts:
 
 
 def _intervals(system: Mapping[str, Any]) -> str:
-    """Return JSON of mean, low and high of every metric of a system."""
+    """Return mean, low and high of every metric of a system as JSON."""
     rounded = {name: [round(system[name], 6), i["low"], i["high"]] for name, i in system["intervals"].items()}
     return json.dumps(rounded)
 
 
 def checkpoint_digest(model: Path) -> str:
-    """Return the MD5 of the checkpoint's weights, which tells whether it is registered already."""
+    """Return the MD5 of the checkpoint's weights, which identifies a registered checkpoint."""
     return " ".join(file_md5(path) for path in sorted(model.glob("*.safetensors")))
 
 
@@ -98,7 +98,7 @@ def _table_facts(path: Path) -> dict[str, Any]:
 
 
 def _parent(params: Params, paths: Paths, stage: str) -> dict[str, str]:
-    """Return what the training started from: the SFT model's digest and run, or the name that was given."""
+    """Return the training's starting point: the SFT model's digest and run, or the configured name."""
     if stage == "sft":
         return {"base_model": params.base_model.name}
     if params.rank_grpo.start != "sft":
@@ -109,7 +109,7 @@ def _parent(params: Params, paths: Paths, stage: str) -> dict[str, str]:
 
 
 def version_facts(params: Params, paths: Paths, stage: str) -> Facts:
-    """Return the facts of the workspace's checkpoint of a training stage."""
+    """Return the facts of the checkpoint of a training stage in this workspace."""
     splits = {name: paths.split(name) for name in SPLITS if paths.split(name).is_file()}
     return Facts(
         stage,
@@ -130,7 +130,7 @@ def _cell(system: Mapping[str, Any], name: str) -> str:
 
 
 def render_card(facts: Facts) -> str:
-    """Return the model card as Markdown, its last section an empty list of decisions."""
+    """Return the model card as Markdown; its last section, the decisions, is empty."""
     environment = Environment(
         loader=PackageLoader("convrec", "registry"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -147,7 +147,7 @@ def render_card(facts: Facts) -> str:
 
 
 def with_decision(card: str, line: str) -> str:
-    """Return the card with one more line of its decisions; the oldest ones go where the registry has no room."""
+    """Return the card with one more decision; the oldest decisions are dropped if the card gets too long."""
     head, _, decisions = card.partition(DECISIONS)
     lines = [*(old for old in decisions.splitlines() if old.startswith("- ")), f"- {line}"]
     while len(lines) > 1 and len(head) + len(DECISIONS) + sum(map(len, lines)) + len(lines) + 3 > MAX_DESCRIPTION:

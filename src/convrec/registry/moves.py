@@ -1,4 +1,4 @@
-"""The champion's moves: one step each, in a log on the registered model, and reversible."""
+"""Changes of the champion: each is atomic, logged on the registered model, and reversible."""
 
 import json
 import logging
@@ -17,14 +17,14 @@ from convrec.registry.versions import CHAMPION, MODEL_NAME, PREVIOUS, explain_fo
 
 logger = logging.getLogger(__name__)
 
-ROLLED_BACK = "rolled_back"  # the tag of a version that lost its place so
+ROLLED_BACK = "rolled_back"  # tag of a version that was rolled back
 _TAG = "move.{:06d}"
 _MAX_REASON = 1000  # characters: MLflow's tags hold 5,000
 
 
 @dataclass(frozen=True)
 class Move:
-    """The alias `champion` going from one version to another; `unlogged` was found, not made, by this module."""
+    """A change of the alias `champion`; an `unlogged` one was not made by this module, only detected."""
 
     at: str
     kind: Literal["promote", "rollback", "unlogged"]
@@ -32,12 +32,12 @@ class Move:
     to_version: str
     by: str
     reason: str
-    decision: str | None = None  # the artifact of the version's run that tells why
+    decision: str | None = None  # the artifact with the reasons, in the version's run
 
 
 @dataclass(frozen=True)
 class State:
-    """Who is the champion, and how it came to be: what a promotion was compared with, and moves from."""
+    """The champion, the previous champion, and the log of moves."""
 
     champion: str | None
     previous: str | None
@@ -49,12 +49,12 @@ class Superseded(InputError):
 
 
 def utc_now() -> str:
-    """Return the time, to the second, in UTC."""
+    """Return the current time in UTC, in ISO format to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def read_state(client: mlflow.MlflowClient) -> State:
-    """Return the present state of the registered model; an empty one where there is none."""
+    """Return the current state of the registered model; an empty state if there is no model."""
     try:
         tags = client.get_registered_model(MODEL_NAME).tags
     except MlflowException as error:
@@ -67,11 +67,11 @@ def read_state(client: mlflow.MlflowClient) -> State:
 
 
 def lineage(state: State) -> list[str]:
-    """Return the versions that a rollback goes through, the champion last.
+    """Return the versions that rollbacks return to, oldest first; the champion is last.
 
-    A promotion adds one; a rollback takes away what came after its target, or, where the target is not among them, the
-    champion alone. A champion that the log does not know (its alias was set by hand, or before there was a log, or the
-    log could not be written) went back, if it is among them, and else was promoted.
+    A promotion adds a version. A rollback removes the versions after its target; if its target is not in the list, it
+    replaces the champion. If the champion is not the last logged one (its alias was set by hand or before there was a
+    log, or the log could not be written), this counts as a rollback if the version is in the list, else as a promotion.
     """
     stack: list[str] = []
     for move in state.moves:
@@ -94,7 +94,7 @@ def _follow(stack: list[str], kind: str, to: str) -> None:
 
 
 def rolled_back(moves: Sequence[Move], version: str) -> Move | None:
-    """Return the rollback by which a version lost its place, None where it has none or was promoted again since."""
+    """Return the last rollback away from a version; None if there is none or it became the champion again since."""
     last = None
     for move in moves:
         if move.kind == "rollback" and move.from_version == version:
@@ -113,10 +113,10 @@ def promote_version(
     decision: str | None = None,
     patience: float = PATIENCE,
 ) -> Move:
-    """Make a version the champion, and the one before `previous`.
+    """Make a version the champion, and the old champion `previous`.
 
-    Raises `Superseded` where the champion is not the `expected` one any more, and `InputError` where another holds the
-    lock: then nothing is moved.
+    Raises `Superseded` if the champion has changed since `expected` was read, and `InputError` if another process holds
+    the lock. In both cases nothing is changed.
     """
     with promotion_lock(client, by, patience) as lock:
         state = _require(client, expected)
@@ -130,10 +130,10 @@ def promote_version(
 def roll_back(
     client: mlflow.MlflowClient, by: str, reason: str, to: str | None = None, patience: float = PATIENCE
 ) -> Move:
-    """Make the version before the champion, or an earlier champion `to`, the champion again; return the move.
+    """Make the previous champion, or an earlier champion `to`, the champion again; return the move.
 
-    `previous` is then the one before that, or no version. The version that loses its place is not promoted again by
-    itself. Raises `InputError` where there is nothing to go back to, or this user may not do that.
+    `previous` is then the version before that, or unset. The version that was rolled back is not promoted again without
+    `again`. Raises `InputError` if there is no version to return to, or this user lacks the permission.
     """
     with promotion_lock(client, by, patience) as lock:
         state = read_state(client)
@@ -153,7 +153,7 @@ def roll_back(
 
 
 def _unmark(client: mlflow.MlflowClient, version: str) -> None:
-    """Remove what tells that the champion was rolled back once."""
+    """Remove the tag of an earlier rollback from a version."""
 
     def remove() -> None:
         if ROLLED_BACK in client.get_model_version(MODEL_NAME, version).tags:
@@ -166,31 +166,33 @@ def _unmark(client: mlflow.MlflowClient, version: str) -> None:
 def _require(client: mlflow.MlflowClient, expected: State) -> State:
     state = read_state(client)
     if state.champion != expected.champion:
-        raise Superseded(f"version {state.champion} became the champion meanwhile; compare again")
+        raise Superseded(f"version {state.champion} became the champion during the comparison; compare again")
     if len(state.moves) != len(expected.moves):
-        raise Superseded(f"the champion moved meanwhile, and is version {state.champion} again; compare again")
+        raise Superseded(
+            f"the champion changed during the comparison, and is version {state.champion} again; compare again"
+        )
     return state
 
 
 def rollback_target(client: mlflow.MlflowClient, state: State, to: str | None) -> str:
-    """Return the version that a rollback makes the champion; raises `InputError` where there is none."""
+    """Return the version that a rollback makes the champion; raises `InputError` if there is none."""
     if state.champion is None:
-        raise InputError(f"{MODEL_NAME}: no version is the champion, so there is nothing to roll back")
+        raise InputError(f"{MODEL_NAME}: there is no champion to roll back; promote a version first")
     known = lineage(state)
     if to is None:
         existing = [version for version in known[:-1] if _exists(client, version)]
         if not existing:
             raise InputError(
-                f"version {state.champion} is the first champion: no version is `{PREVIOUS}` to go back to"
+                f"version {state.champion} is the first champion: there is no `{PREVIOUS}` version to return to"
             )
         return existing[-1]
     logged = {version for move in state.moves for version in (move.from_version, move.to_version) if version}
     earlier = (logged | set(known)) - {state.champion}
     if to not in earlier:
         names = ", ".join(sorted(earlier, key=int)) or "none"
-        raise InputError(f"--to {to}: not an earlier champion; those are: {names}")
+        raise InputError(f"--to {to}: not an earlier champion; give one of: {names}")
     if not _exists(client, to):
-        raise InputError(f"--to {to}: this version was deleted; name another")
+        raise InputError(f"--to {to}: this version was deleted; give another")
     return to
 
 
@@ -213,10 +215,10 @@ def _set_previous(client: mlflow.MlflowClient, version: str | None) -> None:
 
 
 def _commit(client: mlflow.MlflowClient, state: State, move: Move, previous: str | None) -> None:
-    """Move the aliases and log it: `previous` first, then `champion`, which is the step that counts.
+    """Move the alias `previous`, then `champion`, which completes the change, then write the log.
 
-    Whatever fails before that step leaves the champion in place, and puts `previous` back; whatever fails after it is
-    told, and mended by the next move.
+    If a step before that fails, the champion stays and `previous` is restored. If the log fails, the error is logged,
+    and the next move completes the log.
     """
     try:
         if previous != state.previous:
@@ -231,22 +233,22 @@ def _commit(client: mlflow.MlflowClient, state: State, move: Move, previous: str
 
 
 def _has_moved(client: mlflow.MlflowClient, move: Move) -> bool:
-    """Return whether the champion is in its new place, although the call that moved it failed: its answer was lost."""
+    """Return whether the champion has changed although the call failed, because its answer was lost."""
     try:
         return read_aliases(client).get(CHAMPION) == move.to_version != move.from_version
-    except Exception:  # the registry is gone altogether: the failure itself is raised
+    except Exception:  # the registry is down: the caller raises the original error
         return False
 
 
 def _attempt(what: str, call: Callable[[], Any]) -> None:
     try:
         call()
-    except Exception as error:  # the champion has its place already, or keeps it: neither is to be undone by this
+    except Exception as error:  # this must not undo the champion's move
         logger.error("%s could not be written (%s)", what, str(error)[:200])
 
 
 def _with_unlogged(state: State) -> tuple[Move, ...]:
-    """Return the moves, with one more where the champion is not the one that the log ends with."""
+    """Return the moves, with an `unlogged` one added if the champion is not the one at the end of the log."""
     last = state.moves[-1].to_version if state.moves else None
     if state.champion in (None, last):
         return state.moves

@@ -1,4 +1,4 @@
-"""promotion.yaml, read once, as a frozen model: what a challenger must show. Imports no mlflow and no torch."""
+"""promotion.yaml as a frozen model: the conditions for a promotion. Imports neither mlflow nor torch."""
 
 import re
 from collections.abc import Sequence
@@ -18,30 +18,30 @@ _Ratio = Annotated[float, Field(gt=0)]
 
 
 class GainRule(Section):
-    """How sure a gain over the champion must be."""
+    """The required confidence of a gain over the champion."""
 
-    min: float = Field(description="the lower end of the gain's 95 % interval is above this")
-    max_p: float = Field(gt=0, le=1, description="of the paired permutation test")
+    min: float = Field(description="the lower end of the gain's 95 % interval must be above this")
+    max_p: float = Field(gt=0, le=1, description="highest p-value of the paired permutation test")
 
 
 class Baselines(Section):
-    """What every version must be no worse than, the first one too: the best of these, on the same rows."""
+    """Baselines: every version, including the first, must be no worse than the best of them on the same rows."""
 
     names: list[Literal[Baseline, "all"]] = Field(
-        default=["all"], description="all: those that the data can have; empty: no baseline is looked at"
+        default=["all"], description="all: every baseline that the data allow; empty: none"
     )
     metric: str = "ndcg"
-    min: float = Field(default=0.0, description="the lower end of the difference's 95 % interval is at least this")
+    min: float = Field(default=0.0, description="the lower end of the difference's 95 % interval must be at least this")
 
 
 class Least(Section):
-    """A share that must be reached."""
+    """A minimum share."""
 
     min: Share
 
 
 class Coverage(Section):
-    """How much of the catalog the lists must cover, by itself and beside the champion's."""
+    """Minimum coverage of the catalog, as a share and relative to the champion's coverage."""
 
     min: Share | None = None
     min_ratio: _Ratio | None = None
@@ -54,7 +54,7 @@ class Coverage(Section):
 
 
 class Latency(Section):
-    """How long an answer may take, by itself and beside the champion's."""
+    """Maximum latency, in seconds and relative to the champion's latency."""
 
     max: _Ratio | None = None
     max_ratio: _Ratio | None = None
@@ -67,15 +67,15 @@ class Latency(Section):
 
 
 class Slices(Section):
-    """How far a metric may fall on the rows of one kind."""
+    """Maximum drop of a metric on any slice of the rows."""
 
     metric: str
     max_drop: float = Field(ge=0)
-    min_rows: int = Field(ge=1, description="slices with fewer rows are too uncertain to be looked at")
+    min_rows: int = Field(ge=1, description="slices with fewer rows are ignored as too uncertain")
 
 
 class GuardRails(Section):
-    """What must not be lost for the gains; those that are left out are not looked at."""
+    """Limits for other properties than the gains; those that are left out are not checked."""
 
     in_catalog: Least | None = None
     format: Least | None = None
@@ -85,9 +85,9 @@ class GuardRails(Section):
 
 
 class Policy(Section):
-    """The whole of promotion.yaml."""
+    """All fields of promotion.yaml."""
 
-    lists: Literal["constrained", "free"] = Field(description="which lists of both are compared")
+    lists: Literal["constrained", "free"] = Field(description="the kind of lists to compare")
     gains: dict[str, GainRule] = Field(min_length=1)
     baselines: Baselines = Baselines()
     guard_rails: GuardRails
@@ -100,9 +100,9 @@ class Policy(Section):
 
 
 def resolve_metric(name: str, cutoffs: Sequence[int], field: str) -> str:
-    """Return the score table's column of a metric; one that takes a cutoff and has none is meant at the widest.
+    """Return the score table's column of a metric; a metric without its cutoff gets the largest one.
 
-    Raises `InputError` for a metric that is not measured with these cutoffs.
+    Raises `InputError` for a metric that does not exist with these cutoffs.
     """
     if name in _RANKED:
         return f"{name}_at_{max(cutoffs)}"
@@ -112,11 +112,9 @@ def resolve_metric(name: str, cutoffs: Sequence[int], field: str) -> str:
     if match:
         raise InputError(
             f"{field} = {name!r}: common.cutoffs = {sorted(cutoffs)} has no {match[2]}; write "
-            f"{match[1]}_at_{max(cutoffs)}, or {match[1]} for the widest"
+            f"{match[1]}_at_{max(cutoffs)}, or {match[1]} for the largest"
         )
-    raise InputError(
-        f"{field} = {name!r}: no metric that is compared; give {', '.join(_RANKED)} (or NAME_at_K), or mrr"
-    )
+    raise InputError(f"{field} = {name!r}: not a known metric; give {', '.join(_RANKED)} (or NAME_at_K), or mrr")
 
 
 def _explain(error: dict[str, Any]) -> str:
@@ -131,9 +129,9 @@ def _explain(error: dict[str, Any]) -> str:
 
 
 def parse_policy(raw: dict[str, Any], source: str, cutoffs: Sequence[int]) -> Policy:
-    """Return the validated policy, its metrics known under these cutoffs.
+    """Return the validated policy; its metrics must exist with these cutoffs.
 
-    Raises `InputError` with one line for each mistake: field, value, and what is wanted.
+    Raises `InputError` with one line for each mistake: field, value and remedy.
     """
     try:
         policy = Policy.model_validate(raw)
@@ -149,5 +147,5 @@ def parse_policy(raw: dict[str, Any], source: str, cutoffs: Sequence[int]) -> Po
 
 
 def load_policy(cutoffs: Sequence[int], path: Path = POLICY_FILE) -> Policy:
-    """Return the policy of a promotion.yaml; raises `InputError` for one that is missing or wrong."""
+    """Return the policy of a promotion.yaml; raises `InputError` if the file is missing or invalid."""
     return parse_policy(read_yaml(path), str(path), cutoffs)

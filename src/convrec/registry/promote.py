@@ -1,4 +1,4 @@
-"""`convrec promote` and `convrec rollback`: compare, decide, move the aliases, and write down why."""
+"""`convrec promote` and `convrec rollback`: compare, decide, move the aliases, and record the reasons."""
 
 import getpass
 import json
@@ -46,8 +46,8 @@ from convrec.tracking import COMMIT_TAG, connect, git_state
 logger = logging.getLogger(__name__)
 
 STATUS_TAG, DECISION_TAG = "promotion.status", "promotion.decision"
-FOLDER = "promotion"  # of the decisions, among the artifacts of the version's run
-_MAX_REASON = 500  # characters, in a tag
+FOLDER = "promotion"  # artifact folder of the decisions in the version's run
+_MAX_REASON = 500  # characters of a reason in a tag
 
 
 def promote(
@@ -62,13 +62,14 @@ def promote(
     dry_run: bool = False,
     patience: float = PATIENCE,
 ) -> Decision:
-    """Return the decision on a version, by default the challenger; where every gate holds, it is the champion then.
+    """Decide on a version, by default the challenger, and make it the champion if every gate holds.
 
-    The figures of the version's last decision are taken again where versions, data and settings are the same, unless
-    `fresh`; a person's no stands then, also with `fresh`. `approve` is a person's yes, `again` outweighs a rollback.
-    The decision is written to the version, and to its run as `promotion/decision-N.json` and `.md`. With `dry_run`
-    nothing is written or moved. Raises `InputError` where policy, data or version is missing or wrong, or another
-    holds the promotion lock.
+    If versions, data and settings are those of the version's last decision, its figures are reused, unless `fresh`. A
+    person's rejection then also holds, even with `fresh`. `approve` is a person's approval. `again` permits a version
+    that was rolled back. The decision is recorded on the version, and in its run as `promotion/decision-N.json` and
+    `.md`. With `dry_run`, nothing is written or moved.
+
+    Raises `InputError` if policy, data or version is missing or invalid, or another process holds the promotion lock.
     """
     policy, client, challenger = _open(params, paths, version)
     name, state = str(challenger.version), read_state(client)
@@ -100,7 +101,7 @@ def promote(
 
 
 def check_promotion(params: Params, paths: Paths, version: str | None = None) -> None:
-    """Raise what `promote` raises of policy and version, before anything is measured."""
+    """Raise the errors of `promote` about policy and version, without measuring anything."""
     _open(params, paths, version)
 
 
@@ -112,9 +113,9 @@ def _open(params: Params, paths: Paths, version: str | None) -> tuple[Policy, ml
 
 
 def reject(paths: Paths, version: str | None = None, *, by: str, reason: str = "") -> Decision:
-    """Return the refusal of a version that awaits approval, which is written down; nothing is moved.
+    """Record and return a person's rejection of a version that awaits approval; the champion stays.
 
-    Raises `InputError` for a version that does not await it.
+    Raises `InputError` for a version that does not await approval.
     """
     connect(paths.root)
     client = mlflow.MlflowClient()
@@ -132,10 +133,10 @@ def reject(paths: Paths, version: str | None = None, *, by: str, reason: str = "
 
 
 def rollback(paths: Paths, to: str | None = None, *, by: str | None = None, reason: str = "") -> Move:
-    """Return the move back to the previous champion, or to an earlier one.
+    """Return to the previous champion, or to the earlier one `to`; return the move.
 
-    The version that lost its place is tagged, and not promoted again by itself. Raises `InputError` where there is
-    nothing to go back to, or another holds the promotion lock.
+    The version that was rolled back is tagged, and is not promoted again without `again`. Raises `InputError` if there
+    is no version to return to, or another process holds the promotion lock.
     """
     connect(paths.root)
     client = mlflow.MlflowClient()
@@ -145,36 +146,38 @@ def rollback(paths: Paths, to: str | None = None, *, by: str | None = None, reas
         client.set_model_version_tag(MODEL_NAME, lost.version, STATUS_TAG, "rolled back")
         client.set_model_version_tag(MODEL_NAME, move.to_version, STATUS_TAG, PROMOTED)
         _tell_card(client, lost, f"{move.at} rolled back to version {move.to_version} by {move.by}: {move.reason}")
-    except Exception as error:  # the champion has moved already: that is not to be undone by a note
-        logger.error("the rollback is done, but version %s does not tell it (%s)", move.from_version, str(error)[:200])
+    except Exception as error:  # the champion has moved; a missing note must not undo that
+        logger.error(
+            "the rollback is done, but could not be noted on version %s (%s)", move.from_version, str(error)[:200]
+        )
     return move
 
 
 def check_rollback(paths: Paths, to: str | None = None) -> None:
-    """Raise `InputError` where `rollback` finds nothing to go back to."""
+    """Raise `InputError` if there is no version that `rollback` could return to."""
     connect(paths.root)
     client = mlflow.MlflowClient()
     rollback_target(client, read_state(client), to)
 
 
 def release_lock(paths: Paths) -> str:
-    """Remove the promotion lock of a dead process; return what was done."""
+    """Remove the promotion lock of a dead process; return a message."""
     connect(paths.root)
     return unlock(mlflow.MlflowClient())
 
 
 def last_decision(client: mlflow.MlflowClient, version: ModelVersion) -> Decision | None:
-    """Return the last recorded decision on a version; None where there is none, or its artifact cannot be read.
+    """Return the last recorded decision on a version; None if there is none or its artifact is not readable.
 
-    Raises `Unavailable` where the store of the artifacts is away, `InputError` where this user may not read it: the
-    decision may be a person's no.
+    Raises `Unavailable` if the artifact store is down, and `InputError` if this user may not read it, because the
+    decision may be a person's rejection.
     """
     summary = _short(version)
     if not summary.get("artifact") or not version.run_id:
         return None
     try:
         return Decision.from_json(mlflow.artifacts.load_dict(f"runs:/{version.run_id}/{summary['artifact']}"))
-    except Exception as error:  # an object store's library has exceptions of its own
+    except Exception as error:  # object stores' libraries have their own exceptions
         away = outside_cause(error)
         if away is not None:
             raise away from None
@@ -185,7 +188,7 @@ def last_decision(client: mlflow.MlflowClient, version: ModelVersion) -> Decisio
 
 
 def _short(version: ModelVersion) -> dict[str, Any]:
-    """Return the last decision as the version's tag tells it, empty where there is none."""
+    """Return the summary of the last decision from the version's tag, empty without a decision."""
     return json.loads(version.tags.get(DECISION_TAG, "{}"))
 
 
@@ -201,7 +204,7 @@ def _is_rejected(decision: Decision) -> bool:
 
 
 def _refused_since(client: mlflow.MlflowClient, before: ModelVersion, after: ModelVersion) -> Decision | None:
-    """Return a person's no to a version that was written down between two readings of it."""
+    """Return a person's rejection that was recorded between two readings of a version, or None."""
     if _short(before).get("number") == _short(after).get("number"):
         return None
     newest = last_decision(client, after)
@@ -213,7 +216,7 @@ def _is_same(one: Decision, other: Decision) -> bool:
 
 
 def _lost_place(challenger: ModelVersion, move: Move | None) -> str | None:
-    """Return how the version was rolled back: by the log, or, where that could not be written, by its tag."""
+    """Return a description of the version's rollback from the log, or from its tag if the log has none; else None."""
     if move is not None:
         return f"rolled back at {move.at} by {move.by}{': ' if move.reason else ''}{move.reason}"
     return f"rolled back: {challenger.tags[ROLLED_BACK]}" if ROLLED_BACK in challenger.tags else None
@@ -228,7 +231,7 @@ def _signed(decision: Decision, version: ModelVersion, by: str) -> Decision:
 def _standing(
     params: Params, paths: Paths, policy: Policy, version: str, state: State, last: Decision | None
 ) -> Decision | None:
-    """Return the last decision, if a comparison with the present champion would be the one that it is of."""
+    """Return the last decision if it still applies: same versions, data and settings."""
     from convrec.registry import measure  # noqa: PLC0415  (imports torch)
 
     data, settings = measure.present_data(paths), measure.comparison_settings(params, policy)
@@ -246,7 +249,7 @@ def _comparison(
     state: State,
     kept: Decision | None,
 ) -> Comparison:
-    """Return the comparison with the present champion: that of the decision that is `kept`, if there is one."""
+    """Return the comparison with the current champion, reused from the decision `kept` if there is one."""
     from convrec.registry import measure  # noqa: PLC0415  (imports torch)
 
     if kept is not None and kept.comparison is not None:
@@ -264,7 +267,7 @@ def _contestant(version: ModelVersion, paths: Paths) -> Any:
         if digest and paths.model(stage).is_dir() and checkpoint_digest(paths.model(stage)) == digest:
             own = RegisteredModel(paths.model(stage), paths.catalog, version_settings(uri))
             return Contestant(str(version.version), digest, own)
-    logger.info("version %s is fetched from the registry", version.version)
+    logger.info("downloading version %s from the registry", version.version)
     model = download_version(uri)
     return Contestant(str(version.version), checkpoint_digest(model.checkpoint), model)
 
@@ -276,7 +279,7 @@ def _artifact(decision: Decision) -> str:
 def _carry_out(
     client: mlflow.MlflowClient, challenger: ModelVersion, state: State, decision: Decision, patience: float
 ) -> Decision:
-    """Move the champion if the decision says so, and write it down."""
+    """Move the champion if the decision is a promotion, and record the decision."""
     if not decision.promoted:
         _record(client, challenger, decision)
         return decision
@@ -284,22 +287,26 @@ def _carry_out(
         artifact = f"{_artifact(decision)}.json"
         promote_version(client, state, decision.challenger, decision.by, decision.reason, artifact, patience)
     except Superseded as error:
-        if read_state(client).champion == decision.challenger:  # by another process, which writes that down itself
+        if read_state(client).champion == decision.challenger:  # promoted by another process, which records it
             return Decision(ALREADY, "", decision.challenger, decision.challenger)
         gate = Gate("champion", None, "unchanged since the comparison", False, str(error))
-        present = client.get_model_version(MODEL_NAME, decision.challenger)  # which may have had decisions meanwhile
+        present = client.get_model_version(MODEL_NAME, decision.challenger)  # it may have new decisions
         decision = _signed(replace(refuse(decision, gate), reason=str(error)), present, decision.by)
         _record(client, present, decision)
         return decision
     try:
         _record(client, challenger, decision)
-    except Exception as error:  # the champion has moved, which its log tells: not to be undone by a note
-        logger.error("version %s is the champion, but does not tell why (%s)", challenger.version, str(error)[:200])
+    except Exception as error:  # the move is done and logged; a missing note must not undo it
+        logger.error(
+            "version %s is the champion, but the decision could not be recorded (%s)",
+            challenger.version,
+            str(error)[:200],
+        )
     return decision
 
 
 def _record(client: mlflow.MlflowClient, version: ModelVersion, decision: Decision) -> None:
-    """Write a decision to the version's run, whole, and to the version, in short."""
+    """Write the whole decision to the version's run, and a summary to the version's tags."""
     artifact = ""
     if version.run_id:
         artifact = f"{_artifact(decision)}.json"

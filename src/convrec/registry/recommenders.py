@@ -1,4 +1,4 @@
-"""Recommenders by name: registered versions, and models' folders."""
+"""Opens recommenders by name: registered versions and model folders."""
 
 import logging
 from pathlib import Path
@@ -22,10 +22,10 @@ logger = logging.getLogger(__name__)
 
 
 def open_recommender(name: str) -> Recommender:
-    """Return the recommender of a registered version, or of a model's folder with the project's catalog and parameters.
+    """Return the recommender of a registered version, or of a model folder with the project's catalog and parameters.
 
-    A version is `champion` or `challenger`, `models:/NAME@ALIAS`, `models:/NAME/VERSION`, or the folder that it was
-    downloaded to. Raises `InputError` where there is none, or the folder holds no model.
+    A version is `champion`, `challenger`, `models:/NAME@ALIAS`, `models:/NAME/VERSION`, or the folder that it was
+    downloaded to. Raises `InputError` if there is no such version, or the folder contains no model.
     """
     if name in (CHAMPION, CHALLENGER):
         name = f"models:/{MODEL_NAME}@{name}"
@@ -47,10 +47,10 @@ def open_recommender(name: str) -> Recommender:
 
 
 def load_models(model: str | None, challenger: str | None) -> dict[str, Recommender]:
-    """Return the models to show, by name: by default the champion and, where there is one, its challenger.
+    """Return the models to show, by name: by default the champion and the challenger, if there is one.
 
-    With `model` named, there is a second one only if `challenger` is; `none` leaves it out. Raises `InputError` where
-    a model is not found.
+    If `model` is given, a second model is loaded only if `challenger` is given; `none` leaves it out. Raises
+    `InputError` if a model is not found.
     """
     if model is None:
         names = compared_versions()
@@ -60,7 +60,7 @@ def load_models(model: str | None, challenger: str | None) -> dict[str, Recommen
         names = {model: model}
     if challenger not in (None, "none"):
         if challenger in names.values():
-            raise InputError(f"--challenger {challenger}: this is the first model; name another, or `none`")
+            raise InputError(f"--challenger {challenger}: this is the same as the first model; give another, or `none`")
         names[str(challenger)] = str(challenger)
     logger.info("loading %s", " and ".join(names))
     return {name: open_recommender(uri) for name, uri in names.items()}

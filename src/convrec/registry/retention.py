@@ -1,4 +1,4 @@
-"""Which registered versions may go, and their removal."""
+"""Deletes old registered versions."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from convrec.registry.promote import STATUS_TAG
 from convrec.registry.versions import MODEL_NAME, all_versions, explain_forbidden, read_aliases
 from convrec.tracking import connect
 
-_LOGGED = "models:/m-"  # how the source of a version that was logged begins: the model's id follows
+_LOGGED = "models:/m-"  # prefix of the source of a logged model, before its id
 
 
 @dataclass(frozen=True)
 class Fate:
-    """Whether a version stays, and why."""
+    """Whether a version is kept, and why."""
 
     version: str
     stays: bool
@@ -25,9 +25,9 @@ class Fate:
 
 
 def plan(versions: Sequence[tuple[str, str | None]], aliases: Mapping[str, str], keep: int) -> list[Fate]:
-    """Return the fate of each version, the newest first; `versions` are numbers, newest first, with their statuses.
+    """Return for each version whether it is kept; `versions` are numbers with their statuses, newest first.
 
-    What stays: every version with an alias, the newest `keep` versions, and those that await approval.
+    Kept are versions with an alias, the newest `keep` versions, and those that await approval.
     """
     fates = []
     for place, (number, status) in enumerate(versions):
@@ -49,10 +49,10 @@ def _fates(client: mlflow.MlflowClient, versions: Iterable[ModelVersion], keep: 
 
 
 def prune(keep: int, by: str, remove: bool, patience: float = PATIENCE) -> list[Fate]:
-    """Return what becomes of every version; with `remove`, those that do not stay are deleted, with their models.
+    """Return for each version whether it is kept; with `remove`, delete the others and their logged models.
 
-    Their files go with `mlflow gc`. No promotion can happen meanwhile: this takes the promotion lock. Raises
-    `InputError` where another holds it, or this user may not remove them.
+    Run `mlflow gc` afterwards to delete their files. Deletion holds the promotion lock, so no promotion can run at the
+    same time. Raises `InputError` if another process holds the lock, or this user may not delete a version.
     """
     connect()
     client = mlflow.MlflowClient()

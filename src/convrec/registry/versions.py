@@ -1,4 +1,4 @@
-"""Registered models: versions of the trained checkpoint, and which of them is the champion."""
+"""Registered models: versions of trained checkpoints and their aliases."""
 
 import io
 import tempfile
@@ -31,12 +31,12 @@ MODEL_NAME = "convrec-recommender"
 CHALLENGER, CHAMPION, PREVIOUS = "challenger", "champion", "previous"
 _PACKAGE = Path(__file__).parents[1]
 _TRAIN = "`python -m flows.train` trains and registers a model"
-_ABSENT = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")  # the second: of an alias that no version holds
+_ABSENT = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")  # the second: an alias without a version
 
 
 @dataclass(frozen=True)
 class RegisteredModel:
-    """The files of a registered version: a Hugging Face folder, a canonical catalog, and how it answers."""
+    """The files of a registered version: a Hugging Face folder, the catalog as Parquet, and the list settings."""
 
     checkpoint: Path
     catalog: Path
@@ -48,7 +48,7 @@ def _latest(client: mlflow.MlflowClient, digest: str) -> ModelVersion | None:
 
 
 def alias_version(alias: str) -> ModelVersion | None:
-    """Return the version that holds this alias, or None. Raises as `find_version` where the registry is away."""
+    """Return the version that holds this alias, or None. Raises as `find_version` if the registry is down."""
     client = mlflow.MlflowClient()
     try:
         return client.get_model_version_by_alias(MODEL_NAME, alias)
@@ -59,7 +59,7 @@ def alias_version(alias: str) -> ModelVersion | None:
 
 
 def read_aliases(client: mlflow.MlflowClient) -> dict[str, str]:
-    """Return the number of the version that each alias stands for."""
+    """Return the version number of each alias."""
     return {alias: str(number) for alias, number in client.get_registered_model(MODEL_NAME).aliases.items()}
 
 
@@ -69,7 +69,7 @@ def aliases_of(number: str) -> list[str]:
 
 
 def all_versions(client: mlflow.MlflowClient) -> list[ModelVersion]:
-    """Return the versions, the newest first."""
+    """Return all versions, newest first."""
     found = client.search_model_versions(f"name = '{MODEL_NAME}'")
     return sorted(found, key=lambda one: -int(one.version))
 
@@ -77,7 +77,7 @@ def all_versions(client: mlflow.MlflowClient) -> list[ModelVersion]:
 def find_version(client: mlflow.MlflowClient, number: str | None = None) -> ModelVersion:
     """Return a version by its number, by default the challenger.
 
-    Raises `InputError` where there is none, or the registry refuses this user, and `Unavailable` where it is away.
+    Raises `InputError` if there is no such version or the registry rejects this user, and `Unavailable` if it is down.
     """
     if number is None:
         challenger = alias_version(CHALLENGER)
@@ -91,25 +91,25 @@ def find_version(client: mlflow.MlflowClient, number: str | None = None) -> Mode
     try:
         return client.get_model_version(MODEL_NAME, number)
     except MlflowException as error:
-        listed = "`convrec registry list` shows what is there"
+        listed = "`convrec registry list` shows all versions"
         raise _unread(f"models:/{MODEL_NAME}/{number}", error, listed) from None
 
 
 @contextmanager
 def explain_forbidden(what: str) -> Iterator[None]:
-    """Raise `InputError`, with who can help, where the server does not let this user remove what another has made."""
+    """Raise `InputError` if the server forbids this user to remove what another user made; it says who may."""
     try:
         yield
     except MlflowException as error:
         if error.get_http_status_code() != HTTPStatus.FORBIDDEN:
             raise
         raise InputError(
-            f"{what} is not this user's to remove; the account that made the model, or admin, may do that"
+            f"{what}: this user may not remove it; use the account that made the model, or an administrator's"
         ) from None
 
 
 def model_signature() -> ModelSignature:
-    """Return what the pyfunc answers, and its parameters; MLflow has no schema for an input of several kinds."""
+    """Return the signature of the pyfunc: outputs and parameters. MLflow has no schema for inputs of several types."""
     from convrec.serving.recommender import LIST_LENGTH  # noqa: PLC0415  (imports torch)
 
     year = ColSpec(DataType.long, "year", required=False)
@@ -129,9 +129,9 @@ def model_signature() -> ModelSignature:
 def register(params: Params, paths: Paths, parent_run: str | None, stage: str = "rank_grpo") -> ModelVersion:
     """Register the checkpoint of a training stage as a version with the alias `challenger`, once for the same weights.
 
-    The version carries what `mlflow.pyfunc` needs to answer conversations, the parameters and a model card; its tags
-    are the metrics with intervals, the data's and the parent's hashes, and the commit. Raises `InputError` where the
-    checkpoint or its evaluation is not there.
+    The version contains everything that `mlflow.pyfunc` needs to answer conversations, the parameters and a model card.
+    Its tags hold the metrics with intervals, the hashes of the data and the parent, and the commit. Raises `InputError`
+    if the checkpoint or its evaluation is missing.
     """
     from convrec.generation.lists import ListSettings  # noqa: PLC0415  (imports torch)
 
@@ -141,7 +141,7 @@ def register(params: Params, paths: Paths, parent_run: str | None, stage: str = 
     _require_files(paths, stage)
     known = _latest(client, checkpoint_digest(model))
     if known is not None:
-        # Its registration may have ended before it got its card, or the alias.
+        # An earlier registration may have been interrupted before it set the card or the alias.
         if not known.description:
             card = render_card(version_facts(params, paths, stage))
             client.update_model_version(MODEL_NAME, known.version, description=card[:MAX_DESCRIPTION])
@@ -152,7 +152,7 @@ def register(params: Params, paths: Paths, parent_run: str | None, stage: str = 
     packages = ("torch", "transformers", "pandas", "pydantic", "pyarrow", "ruamel.yaml")
     facts = version_facts(params, paths, stage)
     with (
-        redirect_stderr(io.StringIO()),  # MLflow's remarks on a model that it logs; what fails is raised
+        redirect_stderr(io.StringIO()),  # hides MLflow's remarks on the logged model; errors are raised
         mlflow.start_run(experiment_id=experiment, run_name="register", tags={**git_state(), **tags}) as run,
         tempfile.TemporaryDirectory() as folder,
     ):
@@ -173,7 +173,7 @@ def register(params: Params, paths: Paths, parent_run: str | None, stage: str = 
             input_example=[f"Which {params.common.domain.items} would you recommend?"],
         )
         mlflow.log_artifact(str(card_file))
-        made = mlflow.register_model(info.model_uri, MODEL_NAME, tags=facts.tags())  # with its tags from the first
+        made = mlflow.register_model(info.model_uri, MODEL_NAME, tags=facts.tags())  # the tags are set at creation
     client.update_model_version(MODEL_NAME, made.version, description=card[:MAX_DESCRIPTION])
     client.set_registered_model_alias(MODEL_NAME, CHALLENGER, made.version)
     return client.get_model_version(MODEL_NAME, made.version)
@@ -192,12 +192,12 @@ def _require_files(paths: Paths, stage: str) -> None:
             raise InputError(f"{path}: not made yet; run `dvc repro` first, then register")
 
 
-def _not_registered(uri: str, why: str, remedy: str = f"{_TRAIN}; else name a model's folder") -> InputError:
+def _not_registered(uri: str, why: str, remedy: str = f"{_TRAIN}; or give a model's folder") -> InputError:
     return InputError(f"{uri}: not in the registry ({why}); {remedy}")
 
 
 def _unread(uri: str, error: MlflowException, *remedy: str) -> InputError | Unavailable:
-    """Return what is to be told of a version that could not be read: only the registry's own word makes it absent."""
+    """Return the error for a version that could not be read; it counts as missing only if the registry says so."""
     return _not_registered(uri, short_message(error), *remedy) if error.error_code in _ABSENT else store_error(error)
 
 
@@ -209,7 +209,7 @@ def _download(uri: str) -> Path:
 
 
 def read_version(folder: Path, uri: str) -> RegisteredModel:
-    """Return what the folder of a version holds; raises `InputError` for a model that is not this project's."""
+    """Return the files in the folder of a version; raises `InputError` if the model is not from this project."""
     try:
         flavor = Model.load(folder).flavors["python_function"]
         checkpoint, catalog = (
@@ -231,11 +231,14 @@ def _settings(flavor: dict[str, Any]) -> "ListSettings":
 
 
 def _not_ours(uri: str) -> InputError:
-    return InputError(f"{uri}: this version holds no checkpoint and catalog; name one that this project made")
+    return InputError(f"{uri}: this version has no checkpoint and catalog; give one that this project registered")
 
 
 def version_settings(uri: str) -> "ListSettings":
-    """Return the settings of a registered version, without its weights. Raises as `download_version` does."""
+    """Return the list settings of a registered version without downloading its weights.
+
+    Raises as `download_version` does.
+    """
     try:
         return _settings(mlflow.models.get_model_info(uri).flavors["python_function"])
     except MlflowException as error:
@@ -247,22 +250,22 @@ def version_settings(uri: str) -> "ListSettings":
 def download_version(uri: str) -> RegisteredModel:
     """Return the files of a registered version: `models:/NAME/VERSION` or `models:/NAME@ALIAS`.
 
-    Raises `InputError` where there is no such version, or it holds no checkpoint of this project, and `Unavailable`
-    where the registry is away.
+    Raises `InputError` if there is no such version or it has no checkpoint of this project, and `Unavailable` if the
+    registry is down.
     """
     connect()
     return read_version(_download(uri), uri)
 
 
 def download_checkpoint(uri: str) -> Path:
-    """Return the Hugging Face folder of a registered version, as `download_version` does all of its files."""
+    """Return the Hugging Face folder of a registered version. Raises as `download_version` does."""
     return download_version(uri).checkpoint
 
 
 def compared_versions() -> dict[str, str]:
-    """Return the URIs of the champion and of what may replace it, by name: the challenger, else the latest version.
+    """Return the URIs of the champion and of its possible replacement by name: the challenger, else the latest version.
 
-    Raises `InputError` where there is no champion.
+    Raises `InputError` if there is no champion.
     """
     connect()
     champion, challenger = alias_version(CHAMPION), alias_version(CHALLENGER)
@@ -270,7 +273,7 @@ def compared_versions() -> dict[str, str]:
         raise _not_registered(
             f"models:/{MODEL_NAME}@{CHAMPION}",
             "no version is the champion",
-            f"{_TRAIN}; `convrec app` and `convrec evaluate` take a model's folder, too (--model)",
+            f"{_TRAIN}; `convrec app` and `convrec evaluate` also accept a model's folder (--model)",
         )
     latest = all_versions(mlflow.MlflowClient())[0]
     named = {f"champion, version {champion.version}": champion}

@@ -123,7 +123,7 @@ def test_which_models_are_shown(model, challenger, loaded, monkeypatch):
 
 
 def test_a_model_is_not_its_own_challenger():
-    with pytest.raises(InputError, match="--challenger one: this is the first model"):
+    with pytest.raises(InputError, match="--challenger one: this is the same as the first model"):
         load_models("one", "one")
 
 
