@@ -293,7 +293,10 @@ def test_a_champion_that_changed_meanwhile_is_not_overwritten(client, ranks, mon
     _promote("1")
     _meanwhile(monkeypatch, lambda: _promote("3"))
     decision = _promote("2")
-    assert decision.status == REFUSED and decision.reason == "version 3 became the champion during the comparison; compare again"
+    assert (
+        decision.status == REFUSED
+        and decision.reason == "version 3 became the champion during the comparison; compare again"
+    )
     assert _champions(client) == ("3", "1") and _status(client, "2") == "refused"
     assert _promote("2").status == PROMOTED and _champions(client) == ("2", "3")
 

@@ -127,18 +127,18 @@ def test_titles_are_denied_and_allowed_as_the_catalog_finds_them():
     [
         ("x", {"deny": ["Haet"]}, "deny: 'Haet' is not in the catalog; did you mean 'Heat'?"),
         ("x", {"allow": ["Heat", "Zzz (1999)"]}, "allow: 'Zzz (1999)' is not in the catalog; write it"),
-        ("x", {"deny": "Heat"}, "deny: 'Heat' is no list of titles"),
-        ("x", {"deny": [7]}, "deny: [7] is no list of titles"),
-        ("x", {"n": 0}, "n = 0: a list has 1 item or more"),
-        ("x", {"n": True}, "n = True: a list has 1 item or more"),
+        ("x", {"deny": "Heat"}, "deny: 'Heat' is not a list of titles"),
+        ("x", {"deny": [7]}, "deny: [7] is not a list of titles"),
+        ("x", {"n": 0}, "n = 0: give a whole number from 1"),
+        ("x", {"n": True}, "n = True: give a whole number from 1"),
         ("x", {"n": 16}, "n = 16: 15 of the catalog's 15 items are left for conversation 1"),
-        ("I like\0it", {}, "conversation 1: a NUL, or text that is not UTF-8"),
-        ("I like \udcff", {}, "conversation 1: a NUL, or text that is not UTF-8"),
-        (" \n", {}, "conversation 1: nothing is said in it"),
-        ([], {}, "conversation 1: nothing is said in it"),
+        ("I like\0it", {}, "conversation 1: contains a NUL, or text that is not UTF-8"),
+        ("I like \udcff", {}, "conversation 1: contains a NUL, or text that is not UTF-8"),
+        (" \n", {}, "conversation 1: it is empty"),
+        ([], {}, "conversation 1: it is empty"),
         (7, {}, "conversation 1: 7 is neither text nor a list of messages"),
         ([{"role": "narrator", "content": "x"}], {}, "conversation 1: role 'narrator' is not known; give one of user"),
-        ([{"role": "user"}], {}, "conversation 1: {'role': 'user'} is no message"),
+        ([{"role": "user"}], {}, "conversation 1: {'role': 'user'} is not a message"),
         ([{"role": "user", "content": None}], {}, "conversation 1: content None is no text"),
     ],
 )
@@ -150,7 +150,7 @@ def test_what_cannot_be_answered_is_named(conversation, options, message):
 
 def test_a_list_too_long_for_the_model_is_refused(monkeypatch):
     monkeypatch.setattr(RECOMMENDER, "_positions", 60)
-    with pytest.raises(InputError, match="n = 12: a list so long leaves the model no room"):
+    with pytest.raises(InputError, match="n = 12: the list leaves no room for the conversation"):
         _lines("x", 12)
 
 
@@ -194,7 +194,10 @@ def test_recommend_prints_a_list_or_json(project, monkeypatch, cli):
         (["chat"], "`python -m flows.train` trains and registers a model; or give a model's folder"),
         (["app", "--port", "99999"], "argument --port: 99999: give a whole number, 0 to 65,535"),
         (["app"], "models:/convrec-recommender@champion: not in the registry (no version is the champion)"),
-        (["app", "--model", "a", "--challenger", "a"], "--challenger a: this is the same as the first model; give another"),
+        (
+            ["app", "--model", "a", "--challenger", "a"],
+            "--challenger a: this is the same as the first model; give another",
+        ),
     ],
 )
 def test_a_model_that_is_not_there_ends_with_one_line(arguments, message, make_store, tmp_path, monkeypatch, cli):

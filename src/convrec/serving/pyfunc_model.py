@@ -1,4 +1,4 @@
-"""The registered model as MLflow loads it: conversations in, ranked lists out. MLflow runs this file by itself."""
+"""The registered model for `mlflow.pyfunc`: conversations in, ranked lists out. MLflow runs this file on its own."""
 
 import functools
 import importlib
@@ -15,13 +15,13 @@ from mlflow.pyfunc.model import PythonModel, PythonModelContext
 
 logger = logging.getLogger(__name__)
 
-PARAMS = ("n", "deny", "allow")  # those of the signature
+PARAMS = ("n", "deny", "allow")  # the params in the signature
 _INPUTS = ("messages", "conversation")
 COLUMNS = ["query", "rank", "title", "year", "score"]
 
 
 class ListModel(PythonModel):
-    """Answers one conversation or several with rows of `query` (which of them, from 0), rank, title, year, score."""
+    """Answers conversations with rows of query (index of the conversation, from 0), rank, title, year and score."""
 
     def load_context(self, context: PythonModelContext) -> None:
         """Load checkpoint and catalog."""
@@ -30,18 +30,19 @@ class ListModel(PythonModel):
         from convrec.serving.recommender import Recommender  # noqa: PLC0415
 
         settings = ListSettings(**context.model_config)
-        # Whoever loads a version by MLflow runs this file, and so trusts what came with it already.
+        # Loading a version with MLflow runs this file, so the user already trusts the code that comes with it.
         self._recommender = Recommender.load(
             context.artifacts["model"], context.artifacts["catalog"], settings, trust_remote_code=True
         )
 
     def predict(self, context: PythonModelContext, model_input, params: dict[str, Any] | None = None) -> pd.DataFrame:
-        """Return `n` rows a conversation, best first: none of the items it names or that `deny` holds.
+        """Return `n` rows for each conversation, best first, without the items that it names or that are in `deny`.
 
-        The input is a text, a list of texts, the messages of one conversation, a list of such lists, or a frame with
-        the column `messages` or `conversation`. An empty `allow` allows all. Raises `MlflowException`: status 400 for
-        what `Recommender.recommend` does not take; 500 for a defect, which the log explains, since MLflow would answer
-        with the traceback and its paths.
+        The input is a text, a list of texts, the messages of one conversation, a list of such lists, or a data frame
+        with the column `messages` or `conversation`. An empty `allow` allows all items.
+
+        Raises `MlflowException`: status 400 for input that `Recommender.recommend` rejects; 500 for internal errors.
+        Their traceback goes to the log, because MLflow would send it, with its paths, to the client.
         """
         from convrec.errors import InputError  # noqa: PLC0415
 
@@ -59,24 +60,26 @@ class ListModel(PythonModel):
             raise
         except Exception as error:
             logger.exception("the model failed")
-            raise MlflowException("the model failed; the server's log tells why", INTERNAL_ERROR) from error
+            raise MlflowException("the model failed; see the server's log", INTERNAL_ERROR) from error
         rows = [(query, r.rank, r.title, r.year, r.score) for query, answer in enumerate(lists) for r in answer]
         return pd.DataFrame(rows, columns=COLUMNS).astype({"year": "Int64"})
 
 
 def _conversations(value: Any) -> list[Any]:
-    """Return the conversations of an input; raises `MlflowException` for one that is of no known form."""
+    """Return the conversations of an input; raises `MlflowException` for an input of unknown form."""
     if isinstance(value, pd.DataFrame):
         value = {name: value[name].tolist() for name in _INPUTS if name in value}
     if isinstance(value, dict):
         columns = [name for name in _INPUTS if name in value]
         if len(columns) != 1:
-            raise _refusal("give one of the columns `conversation` and `messages`")
+            raise _refusal("inputs: give exactly one of the columns `conversation` and `messages`")
         _check_known(name for name in value if name not in columns)
         value = value[columns[0]]
     value = _plain(value)
     if not isinstance(value, str | list):
-        raise _refusal(f"inputs: {value!r:.60} is no conversation; give a text, a list of messages, or a list of those")
+        raise _refusal(
+            f"inputs: {value!r:.60} is not a conversation; give a text, a list of messages, or a list of those"
+        )
     is_one = isinstance(value, str) or (value and all(isinstance(message, dict) for message in value))
     return [value] if is_one else list(value)
 
@@ -88,13 +91,13 @@ def _refusal(reason: str) -> MlflowException:
 def _check_known(unknown: Iterable[Any]) -> None:
     names = ", ".join(sorted(repr(name) for name in unknown))
     if names:
-        raise _refusal(f"params: {names} not known; give {', '.join(PARAMS)}")
+        raise _refusal(f"params: {names} not known; the params are {', '.join(PARAMS)}")
 
 
 def _refuse_unknown_params() -> None:
-    """Let MLflow refuse params that this model has none of; it drops them, before the model sees them, with a warning.
+    """Make MLflow reject unknown params; by default it drops them with a warning before the model sees them.
 
-    Models of other params in this process are left as they are.
+    Models with other params in this process are not affected.
     """
     pyfunc: Any = importlib.import_module("mlflow.pyfunc")
     enforce = pyfunc._enforce_params_schema
@@ -112,7 +115,7 @@ def _refuse_unknown_params() -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return arrays, which the scoring server and Parquet make of lists and texts, as those, whatever they stand in."""
+    """Return a value with all arrays converted to lists; the scoring server and Parquet turn lists into arrays."""
     if isinstance(value, (np.ndarray, np.generic, pd.Series)):
         value = value.tolist()
     if isinstance(value, dict):

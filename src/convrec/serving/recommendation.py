@@ -1,4 +1,4 @@
-"""The answer to one conversation: a ranked list, as objects, a table in a terminal or a notebook, JSON or a frame."""
+"""The recommendations for one conversation: objects, a table in a terminal or notebook, JSON, or a data frame."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -42,7 +42,7 @@ class RecommendedList(list[Recommendation]):
         return f"<table><thead><tr><th>rank</th><th>item</th><th>score</th></tr></thead><tbody>{rows}</tbody></table>"
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row a recommendation: rank, title, year (missing where there is none), score."""
+        """Return one row for each recommendation: rank, title, year (missing if unknown), score."""
         frame = pd.DataFrame([asdict(item) for item in self], columns=["rank", "title", "year", "score"])
         return frame.astype({"year": "Int64"})
 

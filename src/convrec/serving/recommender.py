@@ -1,4 +1,4 @@
-"""A model to ask for recommendations: conversations in, ranked lists of catalog items out."""
+"""The recommender: conversations in, ranked lists of catalog items out."""
 
 import difflib
 import logging
@@ -30,24 +30,24 @@ logger = logging.getLogger(__name__)
 Messages = list[dict[str, str]]
 Conversation = str | Sequence[Mapping[str, str]]
 
-LIST_LENGTH = 20  # items of a list where nothing else is asked for
-_BATCH = 64  # conversations at a time
-_MAX_LOGITS = 2**26  # numbers held at once when items are scored
+LIST_LENGTH = 20  # default number of items in a list
+_BATCH = 64  # conversations per batch
+_MAX_LOGITS = 2**26  # logits in memory at a time when items are scored
 
 
 class Abandoned(Exception):
-    """Nobody waits for the answer any more."""
+    """The caller no longer waits for the answer."""
 
 
 class Recommender:
-    """Answers conversations with lists that hold nothing but catalog items, each once, by default none that was named.
+    """Answers conversations with lists of catalog items, each at most once, by default without items that were named.
 
-    The lists are greedy, under the catalog constraint and the settings that the model was tested with; it is safe to
-    call from several threads, which wait for each other. `noun` is what its domain calls the items: movies, books.
+    Lists are decoded greedily under the catalog constraint, with the settings that the model was tested with. Calls
+    are thread-safe; they run one after the other. `noun` is the domain's word for the items, such as movies or books.
     """
 
     def __init__(self, model: Any, tokenizer: Any, catalog: Catalog, settings: ListSettings):
-        """Raise `InputError` where the tokenizer cannot write an item of the catalog."""
+        """Raise `InputError` if the tokenizer cannot write an item of the catalog."""
         self.catalog, self.noun, self._recommend_seen = catalog, settings.items, settings.recommend_seen
         self._model, self._tokenizer = model.eval(), tokenizer
         self._prompts = settings.prompts(tokenizer)
@@ -75,7 +75,7 @@ class Recommender:
         return cls(weights, tokenizer, Catalog.from_frame(parquet_frame(Path(catalog), max_rows=MAX_ITEMS)), settings)
 
     @overload
-    def recommend(  # type: ignore[overload-overlap]  # a text is a sequence of texts, too
+    def recommend(  # type: ignore[overload-overlap]  # a str is also a sequence of str
         self,
         conversations: str,
         n: int = ...,
@@ -102,14 +102,16 @@ class Recommender:
         allow: Collection[str] | None = None,
         is_abandoned: Callable[[], bool] = lambda: False,
     ) -> RecommendedList | list[RecommendedList]:
-        """Return for each conversation exactly `n` items, best first; for a text, which is one conversation, its list.
+        """Return exactly `n` items for each conversation, best first; for a single text, return its list.
 
-        A conversation is a list of messages `{role, content}`, or text: `User: …` and `Assistant: …` lines, or a user's
-        words alone. No item is one that `deny` names or, unless the settings allow it, the conversation (see
-        `data.mentions`; the title counts, whatever its year); with `allow` all are of those. Titles to deny or allow
-        are `Title (Year)`, or `Title` for all items of that title, unless it is one's whole line. Raises `InputError`
-        for an unknown title, a conversation that cannot be read, and an `n` that is not from 1 to the number of items
-        left; and `Abandoned` as soon as `is_abandoned`, which is asked after each token, says so.
+        A conversation is a list of messages `{role, content}`, or a text: `User: …` and `Assistant: …` lines, or only
+        the user's words. Items in `deny` are excluded. Items whose title the conversation names, with any year, are
+        excluded unless the settings allow them (see `data.mentions`). With `allow`, only those items are recommended.
+        Titles to deny or allow are `Title (Year)`, or `Title` for all items with that title; if `Title` is the whole
+        line of an item, it means that item.
+
+        Raises `InputError` for an unknown title, an unreadable conversation, or an `n` that is not from 1 to the number
+        of items left, and `Abandoned` as soon as `is_abandoned`, which is called after each token, returns true.
         """
 
         def go_on() -> None:
@@ -145,12 +147,14 @@ class Recommender:
         return bool(self._items_of(title))
 
     def check_titles(self, name: str, titles: Collection[str]) -> None:
-        """Raise `InputError`, under this name, where one of the titles is not in the catalog."""
+        """Raise `InputError` if one of the titles is not in the catalog; `name` is the field in the message."""
         self._resolve(name, titles)
 
     def _resolve(self, name: str, titles: Collection[str]) -> set[int]:
         if isinstance(titles, str) or not all(isinstance(title, str) for title in titles):
-            raise InputError(f"{name}: {titles!r} is no list of titles; give texts as {str(self.catalog.items[0])!r}")
+            raise InputError(
+                f"{name}: {titles!r} is not a list of titles; give texts such as {str(self.catalog.items[0])!r}"
+            )
         found: set[int] = set()
         for written in titles:
             indices = self._items_of(written)
@@ -176,7 +180,7 @@ class Recommender:
         self, messages: Messages, place: int, n: int, denied: set[int], allowed: set[int] | None
     ) -> ListRequest:
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise InputError(f"n = {n!r}: a list has 1 item or more; give a whole number from 1")
+            raise InputError(f"n = {n!r}: give a whole number from 1")
         banned = denied
         if not self._recommend_seen:
             named = self._mentions.titles(message["content"] for message in messages if message["role"] != "system")
@@ -184,18 +188,18 @@ class Recommender:
         left = len((set(range(len(self.catalog))) if allowed is None else allowed) - banned)
         if n > left:
             raise InputError(
-                f"n = {n}: {left} of the catalog's {len(self.catalog)} items are left for conversation {place}, beside "
-                "those that it names and those denied or not allowed; lower n, deny fewer titles, or allow more"
+                f"n = {n}: {left} of the catalog's {len(self.catalog)} items are left for conversation {place}, "
+                "without those that it names and those denied or not allowed; lower n, deny fewer titles, or allow more"
             )
         return ListRequest(n, banned, allowed)
 
     def _room(self, n: int) -> int | None:
-        """Return the tokens that the model has for a prompt beside a list of `n` items; None where it has no limit."""
+        """Return the number of tokens left for a prompt with a list of `n` items; None if the model has no limit."""
         if self._positions is None:
             return None
         room = self._positions - self._trie.longest(n)
         if room < self._prompts.least:
-            raise InputError(f"n = {n}: a list so long leaves the model no room for the conversation; lower n")
+            raise InputError(f"n = {n}: the list leaves no room for the conversation in the model's context; lower n")
         return room
 
     @torch.inference_mode()
@@ -216,15 +220,16 @@ class Recommender:
     def _items(self, completion: list[int]) -> list[Item]:
         indices = [self.catalog.index_of_line(line) for line in self._tokenizer.decode(completion).split("\n")]
         if None in indices:
-            raise RuntimeError(f"{completion} was written under the constraint, but not all its lines are items")
+            raise RuntimeError(f"{completion} was generated under the constraint, but not all its lines are items")
         return [self.catalog.items[index] for index in indices if index is not None]
 
     def _scores(
         self, prompts: list[list[int]], completions: list[list[int]], items: list[list[Item]]
     ) -> list[list[float]]:
-        """Return the scores of each list's items. The last one may end the list or not: the likelier way counts.
+        """Return the scores of each list's items; the last item gets the higher of two scores.
 
-        How a list goes on belongs to a token of the item itself (`)\\n`), but it was asked for, not chosen.
+        One score is with the end of the list after the item, the other with a newline. The two can differ because a
+        token of the item itself may contain the newline (`)\\n`), and the list ends here only because `n` is reached.
         """
         ended = self._item_scores(prompts, completions)
         lines = sorted({str(own[-1]) for own in items})
@@ -242,9 +247,9 @@ class Recommender:
         return [[*one[:-1], max(one[-1], other[-1])] for one, other in zip(ended, continued, strict=True)]
 
     def _item_scores(self, prompts: list[list[int]], completions: list[list[int]]) -> list[list[float]]:
-        """Return the mean log-probability, in nats, of each line's tokens, its newline included, after these prompts.
+        """Return the mean log-probability, in nats, of the tokens of each line, including its newline.
 
-        It is the model's own: without constraint and penalty.
+        The probabilities are the model's own, without constraint and repetition penalty.
         """
         length, device = max(map(len, completions)), self._model.device
         rows = [[*prompt, *completion] for prompt, completion in zip(prompts, completions, strict=True)]
@@ -274,9 +279,9 @@ class Recommender:
 
 
 def messages_from(value: Any, place: int = 1) -> Messages:
-    """Return the messages of a conversation that is text or messages already; blank ones are left out.
+    """Return the messages of a conversation given as text or messages, without blank ones.
 
-    Raises `InputError`, which names the conversation by its `place`, for anything else and where nothing is said.
+    Raises `InputError` for anything else and for an empty conversation; `place` is its number in the message.
     """
     where = f"conversation {place}"
     if isinstance(value, str):
@@ -286,19 +291,19 @@ def messages_from(value: Any, place: int = 1) -> Messages:
     else:
         raise InputError(f"{where}: {value!r:.60} is neither text nor a list of messages {{role, content}}")
     if not all(is_clean(message["content"]) for message in messages):
-        raise InputError(f"{where}: a NUL, or text that is not UTF-8; write it in UTF-8")
+        raise InputError(f"{where}: contains a NUL, or text that is not UTF-8; give UTF-8 text")
     messages = [message for message in messages if message["content"].strip()]
     if not any(message["role"] != "system" for message in messages):
-        raise InputError(f"{where}: nothing is said in it; give it at least one user's turn")
+        raise InputError(f"{where}: it is empty; give at least one user turn")
     return messages
 
 
 def _message(message: Any, where: str) -> dict[str, str]:
     if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
-        raise InputError(f"{where}: {message!r:.60} is no message; give {{'role': 'user', 'content': 'words'}}")
+        raise InputError(f"{where}: {message!r:.60} is not a message; give {{'role': 'user', 'content': 'words'}}")
     role, content = usable_role(message["role"]), message["content"]
     if role is None:
         raise InputError(f"{where}: role {message['role']!r:.60} is not known; give one of {', '.join(ROLES)}")
     if not isinstance(content, str):
-        raise InputError(f"{where}: content {content!r:.60} is no text; give the words of the turn")
+        raise InputError(f"{where}: content {content!r:.60} is not a text; give the words of the turn")
     return {"role": role, "content": content}

@@ -1,4 +1,4 @@
-"""A session of `convrec chat`: what each line does."""
+"""A session of `convrec chat`."""
 
 import re
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ _HELP = """Say what {items} you would like; each line is your next turn.
 
 
 class Session:
-    """A conversation with a recommender; titles that were denied stay so until it is reset."""
+    """A conversation with a recommender; denied titles stay denied until it is reset."""
 
     def __init__(self, recommender: Recommender, n: int, deny: Sequence[str] = (), allow: Sequence[str] | None = None):
         self._recommender, self._n, self._allow = recommender, n, allow
@@ -24,7 +24,7 @@ class Session:
         self.help = _HELP.format(items=recommender.noun)
 
     def answer(self, entry: str) -> str:
-        """Return what is shown for a line: the list, a notice, or what was wrong with it."""
+        """Return the answer to a line: a list, a notice, or an error message."""
         command, _, argument = entry.strip().partition(" ")
         if not command:
             return self.help
@@ -54,7 +54,7 @@ class Session:
         elif command == "/more":
             return self._show(more=True)
         else:
-            return f"{command} is no command\n{self.help}"
+            return f"{command} is not a command\n{self.help}"
         return self._show() if self._messages else "noted"
 
     def _say(self, words: str) -> str:
@@ -67,7 +67,7 @@ class Session:
 
     def _show(self, more: bool = False) -> str:
         if not self._messages:
-            raise InputError("nothing is said yet; begin with what you would like")
+            raise InputError("the conversation is empty; say what you would like")
         shown = self._shown if more else []
         deny = [*self._always_denied, *self._denied, *map(str, shown)]
         answer = self._recommender.recommend([self._messages], self._n, deny, self._allow)[0]

@@ -30,7 +30,7 @@ def test_bytes_are_counted_whatever_the_headers_say(served, headers):
             pass
         assert sent < 20_000_000, "the server stops reading; the rest is in the buffers of the connection"
     with served.send(request("POST /api/recommend", CHUNK * 16, *headers)) as connection:
-        assert answer(connection) == (413, {"error": "a question has at most 1,000,000 bytes; shorten it"})
+        assert answer(connection) == (413, {"error": "a request is limited to 1,000,000 bytes; shorten it"})
 
 
 def test_a_body_in_chunks_of_no_told_length_is_a_question(served):
@@ -53,7 +53,7 @@ def test_slow_bodies_are_closed_and_keep_nobody_waiting(served, monkeypatch):
     assert served.get("/api/models")[0] == 200
     for connection in slow:
         with connection:
-            assert answer(connection) == (408, {"error": "the question did not arrive within 0.5 s; send it again"})
+            assert answer(connection) == (408, {"error": "the request did not arrive within 0.5 s; send it again"})
     assert served.get("/api/models")[0] == 200
 
 
@@ -83,6 +83,6 @@ def test_a_request_that_is_never_whole_is_closed(served, monkeypatch, begun):
 def test_a_foreign_host_is_refused():
     with serve({"champion": make_recommender()}, hosts=("localhost",)) as other:
         status, answered = other.get("/api/models")
-        assert status == 421 and answered["error"] == "Host '127.0.0.1' is not served; ask for localhost"
+        assert status == 421 and answered["error"] == "Host '127.0.0.1' is not served; use localhost"
         with other.send(b"GET /api/models HTTP/1.1\r\nHost: LOCALHOST:80\r\nConnection: close\r\n\r\n") as connection:
             assert answer(connection)[0] == 200

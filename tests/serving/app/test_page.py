@@ -62,7 +62,7 @@ def test_a_conversation_gives_two_lists(browser, address, width, scheme):
 
     title = page.locator("td.item").first.inner_text()
     page.get_by_role("button", name=f"Never {title}").first.click()
-    expect(page.get_by_role("button", name=f"Let {title} in again")).to_be_visible()
+    expect(page.get_by_role("button", name=f"Stop denying {title}")).to_be_visible()
     expect(lists).to_have_attribute("aria-busy", "false")
     expect(page.get_by_role("button", name=f"Never {title}")).to_have_count(0)
     expect(rows).to_have_count(8)
@@ -72,7 +72,7 @@ def test_a_conversation_gives_two_lists(browser, address, width, scheme):
     page.keyboard.press("Enter")
     expect(page.get_by_role("alert")).to_have_text("deny: 'Haet' is not in the catalog; did you mean 'Heat'?")
     assert all(REFUSED in text for text in problems)
-    page.get_by_role("button", name="Let Haet in again").click()
+    page.get_by_role("button", name="Stop denying Haet").click()
     expect(page.get_by_role("alert")).to_have_count(0)
 
     page.get_by_role("button", name="Edit turn 1").click()

@@ -87,5 +87,5 @@ def test_an_interrupted_server_waits_for_no_answer(slow, monkeypatch):
     with serve({"champion": slow}) as served, served.ask(conversation="long") as connection:
         assert slow.asked.acquire(timeout=30)
         served.server.should_exit = True
-        assert answer(connection) == (503, {"error": "the server stops; ask again when it runs"})
+        assert answer(connection) == (503, {"error": "the server is shutting down; try again later"})
     assert slow.has_dropped.wait(30) and slow.dropped == ["long"]

@@ -46,10 +46,10 @@ def test_a_title_that_one_of_the_catalogs_has_is_no_error():
 @pytest.mark.parametrize(
     ("question", "status", "words"),
     [
-        ({}, 400, "conversation, messages: give one of the two"),
-        ({"conversation": "x", "messages": []}, 400, "conversation, messages: give one of the two"),
-        ({"conversation": " "}, 400, "champion: conversation 1: nothing is said in it"),
-        ({"conversation": "x", "n": 0}, 400, "champion: n = 0: a list has 1 item or more"),
+        ({}, 400, "conversation, messages: give exactly one of the two"),
+        ({"conversation": "x", "messages": []}, 400, "conversation, messages: give exactly one of the two"),
+        ({"conversation": " "}, 400, "champion: conversation 1: it is empty"),
+        ({"conversation": "x", "n": 0}, 400, "champion: n = 0: give a whole number from 1"),
         ({"conversation": "x", "n": 16}, 400, "champion: n = 16: 15 of the catalog's 15 items are left"),
         ({"conversation": "x", "n": 2, "deny": ["Haet"]}, 400, "'Haet' is not in the catalog; did you mean 'Heat'?"),
         ({"messages": [{"role": "narrator", "content": "x"}], "n": 2}, 400, "role 'narrator' is not known"),
@@ -71,12 +71,12 @@ def test_what_cannot_be_answered_is_told_in_words(question, status, words):
         (b'{"conversation": "\xff"}', 400, "parsing the body"),
         (b"[" * 100_000, 400, "parsing the body"),
         (b'{"conversation": "x", "n": ' + b"9" * 5000 + b"}", 400, "parsing the body"),
-        (b'{"conversation": "a \\ud800"}', 400, "conversation 1: a NUL, or text that is not UTF-8"),
+        (b'{"conversation": "a \\ud800"}', 400, "conversation 1: contains a NUL, or text that is not UTF-8"),
         (b'{"messages": [{"role": "user", "content": "\\udfff"}]}', 400, "text that is not UTF-8"),
         (b'{"messages": [{"role": "\\udfff", "content": "x"}]}', 400, "role '\\udfff' is not known"),
         (b'{"conversation": "x", "deny": ["\\ud800"]}', 400, "deny: '\\ud800' is not in the catalog"),
         (b'{"conversation": "x", "\\ud800": 1}', 422, "body: Input should be a valid string"),
-        (b'{"messages": [{"\\ud800": 1}]}', 400, "{'\\ud800': 1} is no message"),
+        (b'{"messages": [{"\\ud800": 1}]}', 400, "{'\\ud800': 1} is not a message"),
     ],
 )  # fmt: skip
 def test_a_body_that_is_no_question_is_told(body, status, words):
@@ -94,7 +94,7 @@ def test_a_defect_is_told_without_its_insides(monkeypatch):
     client = TestClient(make_app(MODELS), raise_server_exceptions=False)
     monkeypatch.setattr(server, "_ask", lambda *_: 1 / 0)
     reply = client.post("/api/recommend", json={"conversation": "x"})
-    assert reply.status_code == 500 and reply.json() == {"error": "the server failed; its log tells why"}
+    assert reply.status_code == 500 and reply.json() == {"error": "the server failed; see its log"}
 
 
 def test_the_page_loads_nothing_from_elsewhere():

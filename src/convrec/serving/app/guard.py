@@ -1,4 +1,4 @@
-"""What each request must keep to: limits of bytes and seconds, the machine's names; and the headers of every answer."""
+"""Limits of every request (size, time, host name) and security headers of every response."""
 
 import asyncio
 from collections.abc import Collection
@@ -26,10 +26,10 @@ class _Refused(Exception):
 
 
 class Guard:
-    """ASGI middleware that reads each request's body whole before the application sees the request.
+    """ASGI middleware that reads each request's whole body before it passes the request to the application.
 
-    The bytes that arrive are counted, whatever the headers say. A longer body is refused with 413, a slower one with
-    408, and either connection is closed. With `hosts`, requests that name another host get 421.
+    The received bytes are counted, whatever the headers claim. A body over the limit gets 413, a slow one 408, and the
+    connection is closed. With `hosts`, requests for any other host get 421.
     """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] | None = None):
@@ -54,18 +54,18 @@ class Guard:
             if body is not None:
                 await self._app(scope, _replay(body, receive), send)
         except asyncio.CancelledError:
-            raise _Refused(503, "the server stops; ask again when it runs") from None
+            raise _Refused(503, "the server is shutting down; try again later") from None
 
     def _check_host(self, headers: Headers) -> None:
         host = headers.get("host", "").lower()
         host = host if host.endswith("]") else host.rpartition(":")[0] or host
         if self._hosts is not None and host not in self._hosts:
-            raise _Refused(421, f"Host {host!r} is not served; ask for {', '.join(self._hosts)}")
+            raise _Refused(421, f"Host {host!r} is not served; use {', '.join(self._hosts)}")
 
     async def _body(self, headers: Headers, receive: Receive) -> bytes | None:
-        """Return the body; None where the client left before its end."""
+        """Return the body; None if the client disconnected before its end."""
         length = headers.get("content-length", "0")
-        too_long = _Refused(413, f"a question has at most {MAX_BODY:,} bytes; shorten it")
+        too_long = _Refused(413, f"a request is limited to {MAX_BODY:,} bytes; shorten it")
         if not length.isdecimal() or int(length) > MAX_BODY:
             raise too_long
         body = bytearray()
@@ -81,11 +81,11 @@ class Guard:
                     if not message.get("more_body", False):
                         return bytes(body)
         except TimeoutError:
-            raise _Refused(408, f"the question did not arrive within {BODY_SECONDS:g} s; send it again") from None
+            raise _Refused(408, f"the request did not arrive within {BODY_SECONDS:g} s; send it again") from None
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that gives the whole body first."""
+    """Return a `receive` that first returns the whole body."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replayed() -> Message:
@@ -104,7 +104,7 @@ def _with_headers(send: Send) -> Send:
 
 
 class TimedHead(H11Protocol):
-    """uvicorn's connection, closed where a request's line and headers take too long: uvicorn waits for ever."""
+    """uvicorn's connection with a timeout for the request line and headers, which uvicorn does not limit."""
 
     _deadline: asyncio.TimerHandle | None = None
 
@@ -125,7 +125,7 @@ class TimedHead(H11Protocol):
         super().connection_lost(exc)
 
     def _watch(self) -> None:
-        """Let the time run while the connection awaits a request, from when it began to."""
+        """Start the timeout when the connection begins to wait for a request, and stop it during a response."""
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop()
         elif self._deadline is None:

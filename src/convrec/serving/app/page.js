@@ -3,8 +3,8 @@
 const byId = (id) => document.getElementById(id);
 const turns = [];
 const titles = { deny: [], allow: [] };
-let editing = null; // index of the turn that is being changed
-let asked = null; // what ends the question that is under way
+let editing = null; // index of the turn that is being edited
+let asked = null; // aborts the question in progress
 
 function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
@@ -80,7 +80,7 @@ function showTitles(kind) {
       showTitles(kind);
       form.querySelector("input").focus();
       ask();
-    }, kind === "deny" ? `Let ${title} in again` : `Take ${title} from the only ones`, ""))));
+    }, kind === "deny" ? `Stop denying ${title}` : `Remove ${title} from the allowed titles`, ""))));
 }
 
 function addTitle(kind, title) {

@@ -1,4 +1,4 @@
-"""The page of `convrec app` and the interface behind it: one conversation, the lists of one model or two."""
+"""The server of `convrec app`: its page and its HTTP API, for the lists of one or two models."""
 
 import asyncio
 import logging
@@ -31,11 +31,11 @@ _PAGE = {
 }
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _MAX_CONNECTIONS = 512
-_STOP_SECONDS = 5  # for answers under way when the server is interrupted
+_STOP_SECONDS = 5  # for requests in progress when the server is interrupted
 
 
 class Question(BaseModel):
-    """What is asked: a conversation as text or as messages, and the list that is wanted."""
+    """A request: a conversation as text or as messages, and options of the list."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -47,17 +47,17 @@ class Question(BaseModel):
 
 
 def make_app(models: Mapping[str, Recommender], hosts: Collection[str] | None = None) -> FastAPI:
-    """Return the application for these models, which answer in their order under their names.
+    """Return the application for these models by name; responses list the models in this order.
 
-    `GET /api/models` tells the names, the number of items and what they are; `POST /api/recommend` answers a
-    `Question`, one question at a time. Questions whose client leaves are dropped: those that wait are never begun, the
-    one under way stops at its next token. Whatever fails is answered with `{"error": …}`: what `Recommender.recommend`
-    does not take with status 400, a question of another form with 422, and what `Guard` refuses (see there, also for
-    `hosts`).
+    `GET /api/models` returns the names, the numbers of items and the word for the items. `POST /api/recommend` answers
+    a `Question`. Questions are answered one at a time. If a client disconnects, its question is dropped: a waiting
+    question is not started, a running one stops at its next token. Errors are returned as `{"error": …}`: with 400 for
+    input that `Recommender.recommend` rejects, with 422 for a malformed question. `Guard` describes its own errors and
+    `hosts`.
     """
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(Guard, hosts=hosts)
-    questions = ThreadPoolExecutor(1, "questions")  # its own thread: all else answers meanwhile
+    questions = ThreadPoolExecutor(1, "questions")  # a separate thread, so that other requests are answered meanwhile
 
     @app.exception_handler(InputError)
     async def bad_input(_: Request, error: InputError) -> JSONResponse:
@@ -74,7 +74,7 @@ def make_app(models: Mapping[str, Recommender], hosts: Collection[str] | None = 
 
     @app.exception_handler(Exception)
     async def failed(_: Request, error: Exception) -> JSONResponse:
-        return _error(500, "the server failed; its log tells why")
+        return _error(500, "the server failed; see its log")
 
     @app.get("/api/models")
     async def names() -> dict[str, Any]:
@@ -89,7 +89,7 @@ def make_app(models: Mapping[str, Recommender], hosts: Collection[str] | None = 
         both: set[asyncio.Future[Any]] = {answer, departure}
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            return answer.result() if answer.done() else Response()  # which nobody reads
+            return answer.result() if answer.done() else Response()  # the client has left
         finally:
             abandoned.set()
             answer.cancel()
@@ -101,19 +101,19 @@ def make_app(models: Mapping[str, Recommender], hosts: Collection[str] | None = 
 
 
 def _error(status: int, reason: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """Return the answer that tells what is wrong."""
+    """Return an error response."""
     return JSONResponse({"error": reason}, status_code=status, headers=headers)
 
 
 async def _departure(request: Request) -> None:
-    """Wait until the client has closed the connection."""
+    """Wait until the client closes the connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
 def _ask(models: Mapping[str, Recommender], question: Question, is_abandoned: Callable[[], bool]) -> dict[str, Any]:
     if (question.conversation is None) == (question.messages is None):
-        raise InputError("conversation, messages: give one of the two")
+        raise InputError("conversation, messages: give exactly one of the two")
     said: Any = question.messages if question.conversation is None else question.conversation
     _check_titles(models, question)
     return {
@@ -125,7 +125,7 @@ def _ask(models: Mapping[str, Recommender], question: Question, is_abandoned: Ca
 
 
 def _check_titles(models: Mapping[str, Recommender], question: Question) -> None:
-    """Raise `InputError` for a title that no model's catalog has; each has its own."""
+    """Raise `InputError` for a title that is in no model's catalog; the models may have different catalogs."""
     for field, titles in (("deny", question.deny), ("allow", question.allow or [])):
         for title in titles:
             if not any(model.knows(title) for model in models.values()):
@@ -155,7 +155,7 @@ def _file(path: str) -> Callable[[], Coroutine[Any, Any, Response]]:
 
 
 def make_server(app: FastAPI) -> uvicorn.Server:
-    """Return the server of an application, which closes slow connections and, interrupted, waits for no long answer."""
+    """Return the server of an application. It closes slow connections, and stops within seconds when interrupted."""
     config = uvicorn.Config(
         app,
         http=TimedHead,
@@ -168,9 +168,9 @@ def make_server(app: FastAPI) -> uvicorn.Server:
 
 
 def serve(load: Callable[[], Mapping[str, Recommender]], host: str, port: int) -> None:
-    """Serve the page of the models that `load` returns, by name, until it is interrupted.
+    """Serve the page for the models that `load` returns until interrupted.
 
-    Raises `InputError` where the address cannot be used.
+    Raises `InputError` if the address cannot be used.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
@@ -178,9 +178,9 @@ def serve(load: Callable[[], Mapping[str, Recommender]], host: str, port: int) -
         try:
             listener.bind((host, port))
         except (OSError, OverflowError) as error:
-            raise InputError(f"--host {host} --port {port}: cannot be used ({error}); give another") from None
+            raise InputError(f"--host {host} --port {port}: cannot be used ({error}); give another address") from None
         where = f"[{host}]" if family == socket.AF_INET6 else host
         is_local = ip_address(listener.getsockname()[0]).is_loopback
         app = make_app(load(), (*_LOOPBACK, where.lower()) if is_local else None)
-        logger.info("serving http://%s:%d, end with Ctrl-C", where, listener.getsockname()[1])
-        make_server(app).run(sockets=[listener])  # ends in order, then raises
+        logger.info("serving http://%s:%d, stop with Ctrl-C", where, listener.getsockname()[1])
+        make_server(app).run(sockets=[listener])  # shuts down cleanly, then raises
