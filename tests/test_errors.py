@@ -64,7 +64,7 @@ def test_a_place_that_cannot_be_used_is_told_in_one_line(tmp_path, monkeypatch, 
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (["registry", "list"], "convrec registry: MLFLOW_TRACKING_URI is no URI (Invalid IPv6 URL); name an http"),
+        (["registry", "list"], "convrec registry: MLFLOW_TRACKING_URI is not a URI (Invalid IPv6 URL); give an http"),
         (["promote", "--version", "9" * 5000], f"convrec promote: --version {'9' * 40}: give the number of a version"),
         (["rollback", "--to", "\u0663"], "convrec rollback: --to \u0663: give the number of a version"),
         (

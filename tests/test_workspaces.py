@@ -53,7 +53,7 @@ def test_a_folder_that_is_no_clone_is_left_alone(origin, tmp_path):
     (origin / "work" / "train").mkdir(parents=True)
     before = run_in(origin, "git", "rev-parse", "HEAD").stdout
     (origin / "params.yaml").write_text("steps: 9\n")
-    with pytest.raises(InputError, match="train is no clone; remove it"):
+    with pytest.raises(InputError, match="train is not a git clone; remove it"):
         prepare_workspace("train", origin / "work", str(tmp_path / "other"), None)
     assert run_in(origin, "git", "rev-parse", "HEAD").stdout == before
     assert (origin / "params.yaml").read_text() == "steps: 9\n"
@@ -101,7 +101,7 @@ def test_one_run_at_a_time_works_in_a_folder(origin, tmp_path):
     other.start()
     assert held.wait(60)
     with (
-        pytest.raises(Unavailable, match=f"another run works in this folder .process {other.pid}."),
+        pytest.raises(Unavailable, match=f"another run is using this folder .process {other.pid}."),
         lock_folder(folder),
     ):
         pass

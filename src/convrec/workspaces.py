@@ -1,4 +1,4 @@
-"""Folders in which runs work beside each other: clones of the project that share DVC's cache."""
+"""Workspaces for parallel runs: clones of the project that share DVC's cache."""
 
 import fcntl
 import logging
@@ -17,22 +17,22 @@ logger = logging.getLogger(__name__)
 
 FOLDER_VARIABLE, REPOSITORY_VARIABLE, BRANCH_VARIABLE = "CONVREC_WORKSPACES", "CONVREC_REPOSITORY", "CONVREC_BRANCH"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_IDENTITY = ("-c", "user.name=convrec", "-c", "user.email=convrec@localhost")  # of a stash, where git has none
+_IDENTITY = ("-c", "user.name=convrec", "-c", "user.email=convrec@localhost")  # for a stash, if git has no identity
 _ABSENT = (
     "does not exist",
     "does not appear to be a git repository",
     "not found in upstream",
     "couldn't find remote ref",
 )
-_CACHE = ".cache"  # of DVC, beside the workspaces: what one of them made, the others do not make again
+_CACHE = ".cache"  # DVC's cache, shared by the workspaces beside it
 _LOCK = Path(".dvc") / "tmp" / "convrec.lock"
 
 
 @contextmanager
 def lock_folder(root: Path = Path()) -> Iterator[None]:
-    """Hold the workspace for one flow run; the lock goes with the process.
+    """Lock the workspace for one flow run; the lock ends with the process.
 
-    Raises `Unavailable` while another run works there.
+    Raises `Unavailable` while another run holds it.
     """
     path = root / _LOCK
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,8 +42,8 @@ def lock_folder(root: Path = Path()) -> Iterator[None]:
         except BlockingIOError:
             file.seek(0)
             raise Unavailable(
-                f"another run works in this folder (process {file.read().strip() or 'unknown'}); wait for its end, or "
-                "run in a folder of its own: `convrec workspace NAME` makes one, `dvc exp run --temp` for an experiment"
+                f"another run is using this folder (process {file.read().strip() or 'unknown'}); wait for its end, or "
+                "use another folder: `convrec workspace NAME` creates one, `dvc exp run --temp` for an experiment"
             ) from None
         file.truncate(0)
         file.write(str(os.getpid()))
@@ -52,9 +52,9 @@ def lock_folder(root: Path = Path()) -> Iterator[None]:
 
 
 def hold_stage(stage: str, root: Path = Path()) -> None:
-    """Wait until no other process runs this stage in this folder, then keep others from it until this one ends.
+    """Wait until no other process runs this stage in this folder, then lock it until this process ends.
 
-    A stage whose run was killed may still write its last checkpoint.
+    The stage of a killed run may still be writing its last checkpoint.
     """
     path = root / ".dvc" / "tmp" / f"convrec.{stage}.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -62,14 +62,14 @@ def hold_stage(stage: str, root: Path = Path()) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        logger.info("another process still runs %s in this folder: waiting for its end", stage)
+        logger.info("another process is still running %s in this folder; waiting for its end", stage)
         fcntl.flock(lock, fcntl.LOCK_EX)
 
 
 def _git(*arguments: str, cwd: Path | None = None) -> str:
-    """Run git, in `cwd` and in no repository above it.
+    """Run git in `cwd`, never in a repository above it.
 
-    Raises `InputError` with its words for a repository or branch that is not there, else `Unavailable`.
+    Raises `InputError` with git's message if a repository or branch does not exist, and `Unavailable` for other errors.
     """
     environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
     if cwd is not None:
@@ -78,19 +78,19 @@ def _git(*arguments: str, cwd: Path | None = None) -> str:
     if done.returncode:
         words = " ".join(done.stderr.split())[-400:]
         kind = InputError if any(absent in words for absent in _ABSENT) else Unavailable
-        raise kind(f"git {arguments[0]} failed ({words}); see {REPOSITORY_VARIABLE} and {BRANCH_VARIABLE}")
+        raise kind(f"git {arguments[0]} failed ({words}); check {REPOSITORY_VARIABLE} and {BRANCH_VARIABLE}")
     return done.stdout.strip()
 
 
 def _clone(repository: str, branch: str | None, target: Path, cache: Path) -> None:
-    """Clone into the target: whole, or not at all."""
+    """Clone atomically into the target."""
     partial = target.with_name(f".{target.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
+    shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
     try:
         _git("clone", "--quiet", *(["--branch", branch] if branch else []), "--", repository, str(partial))
         if not (partial / ".dvc").is_dir():
             raise InputError(
-                f"{REPOSITORY_VARIABLE} = {repository!r} holds no .dvc folder; name a repository of this project"
+                f"{REPOSITORY_VARIABLE} = {repository!r} has no .dvc folder; give a repository of this project"
             )
         subprocess.run(
             [sys.executable, "-m", "dvc", "cache", "dir", "--quiet", "--local", str(cache)], cwd=partial, check=True
@@ -102,7 +102,7 @@ def _clone(repository: str, branch: str | None, target: Path, cache: Path) -> No
 
 
 def _update(target: Path, repository: str, branch: str | None) -> None:
-    """Bring a clone to the newest commit; what runs have changed in tracked files is kept in git's stash."""
+    """Update a clone to the newest commit; changes of tracked files by runs are kept in git's stash."""
     _git("remote", "set-url", "origin", repository, cwd=target)
     _git("fetch", "--quiet", "origin", *([branch] if branch else []), cwd=target)
     newest = _git("rev-parse", "FETCH_HEAD", cwd=target)
@@ -114,11 +114,11 @@ def _update(target: Path, repository: str, branch: str | None) -> None:
 
 
 def prepare_workspace(name: str, folder: Path, repository: str, branch: str | None) -> Path:
-    """Return the folder of a workspace: a clone of the repository, made if need be, at its newest commit.
+    """Return the folder of a workspace: a clone of the repository at its newest commit, created if necessary.
 
-    Where that commit is new, what runs changed in tracked files (dvc.lock, metrics) goes to git's stash; DVC's cache,
-    checkpoints and records stay, so that stages which have not changed are not run again. Raises `InputError` for a
-    name that is no folder's, `Unavailable` where the repository cannot be reached.
+    If the commit is new, changes of tracked files by runs (dvc.lock, metrics) are moved to git's stash. DVC's cache,
+    checkpoints and records stay, so that unchanged stages are not run again. Raises `InputError` for an invalid name,
+    and `Unavailable` if the repository cannot be reached.
     """
     if not _NAME.fullmatch(name):
         raise InputError(f"workspace {name!r}: give letters, digits, dots, dashes and underscores")
@@ -127,7 +127,7 @@ def prepare_workspace(name: str, folder: Path, repository: str, branch: str | No
     with (folder / f".{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if target.exists() and not (target / ".git").is_dir():
-            raise InputError(f"{target} is no clone; remove it, or name another workspace")
+            raise InputError(f"{target} is not a git clone; remove it, or give another workspace name")
         if target.exists():
             with lock_folder(target):
                 _update(target, repository, branch)

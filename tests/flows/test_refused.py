@@ -73,7 +73,7 @@ def test_bad_input_is_told_in_one_line_before_a_run_begins(refused, words, messa
 def test_a_folder_in_which_another_run_works_is_told_before_a_run_begins(refused, flow):
     with lock_folder():
         status, output = refused(flow)
-    assert status == 75 and output.startswith("another run works in this folder (process ") and output.count("\n") == 1
+    assert status == 75 and output.startswith("another run is using this folder (process ") and output.count("\n") == 1
 
 
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")

@@ -289,7 +289,7 @@ def test_the_policy_of_constrained_rollouts_is_the_constrained_distribution(make
 def test_a_constraint_that_cannot_be_kept_is_refused(make, tiny_model):
     with pytest.raises(ValueError, match="the constraint has 3; set both to the same number"):
         make(constraint=_constraint(tiny_model, 3))
-    with pytest.raises(ValueError, match="max_completion_length = 3: 2 items of the catalog can take"):
+    with pytest.raises(ValueError, match="max_completion_length = 3, but 2 items of the catalog can take"):
         make(constraint=_constraint(tiny_model), max_completion_length=3)
     with pytest.raises(ValueError, match="rollouts by transformers' generate"):
         make(constraint=_constraint(tiny_model), trl={"rollout_func": lambda prompts, trainer: {}})
@@ -389,7 +389,7 @@ def test_without_arguments_the_defaults_hold(tiny_model, tmp_path, monkeypatch):
 
 
 def test_the_arguments_of_trl_are_refused(tiny_model, tmp_path):
-    with pytest.raises(TypeError, match="args is a GRPOConfig; give a convrec.rl.arguments.RankGRPOConfig"):
+    with pytest.raises(TypeError, match="args is a GRPOConfig; pass a convrec.rl.arguments.RankGRPOConfig"):
         RankGRPOTrainer(str(tiny_model), RankReward(CATALOG, 20), GRPOConfig(str(tmp_path), use_cpu=True))
 
 
@@ -417,7 +417,7 @@ def test_a_column_that_a_reward_names_is_needed_and_an_optional_one_is_not(make)
 
 
 def test_ranks_that_disagree_are_refused(make):
-    with pytest.raises(ValueError, match="num_ranks = 2, but reward 0 is of 3 ranks"):
+    with pytest.raises(ValueError, match="num_ranks = 2, but reward 0 has 3 ranks"):
         make(rewards=RankReward(CATALOG, 3))
 
 

@@ -112,7 +112,7 @@ def test_a_refused_record_is_set_aside_and_holds_up_nothing(client, project, cap
         ("no [such] name?", run.run_id),
         ("lr", run.run_id),
     }
-    assert all(row["reason"] for row in refused) and "was refused, and is kept in" in caplog.text
+    assert all(row["reason"] for row in refused) and "rejected a record of run" in caplog.text
     assert _left(project) == []
 
 
@@ -159,7 +159,7 @@ def test_a_journal_of_a_run_that_the_server_has_not_tells_how_to_give_it_up(clie
     found = list(tracking.replay_left(project))
     for replayed in found:
         folder = project / journals.FOLDER / replayed.run_id
-        assert replayed.problem == f"the server has no such run; remove {folder} to give its records up"
+        assert replayed.problem == f"the server has no such run; remove {folder} to discard its records"
     assert len(found) == 2 and sorted(_left(project)) == ["0" * 32, "1" * 32]
 
 
@@ -255,4 +255,4 @@ def test_a_new_run_sends_what_an_earlier_process_left(client, project):
                 thread.join(20)
     assert _points(client, run_id) == [(1, 0.5)] and client.get_run(run_id).info.status == "KILLED"
     assert _left(project) == ["x"]
-    assert next(tracking.replay_left(project)).problem.startswith("it is for MLFLOW_TRACKING_URI = 'http://other'")
+    assert next(tracking.replay_left(project)).problem.startswith("it belongs to MLFLOW_TRACKING_URI = 'http://other'")

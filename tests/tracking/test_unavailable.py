@@ -183,8 +183,8 @@ def test_records_that_lack_a_field_are_set_aside_and_hold_up_no_other(project, m
     sending.send()
     assert sorted(sent) == ["FINISHED", "a", "a.txt"] and not waiting(journal)
     refused = (project / journals.REFUSED).read_text().splitlines()
-    assert len(refused) == sending.sent["refused"] == 5 and "not as it should be: step" in refused[0]
-    assert "not as it should be: file, path" in caplog.text
+    assert len(refused) == sending.sent["refused"] == 5 and "missing or invalid: step" in refused[0]
+    assert "missing or invalid: file, path" in caplog.text
 
 
 def test_an_artifact_waits_for_a_store_that_fails_behind_a_server_that_answers(project, monkeypatch):

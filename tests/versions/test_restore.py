@@ -227,7 +227,7 @@ def test_a_store_that_loses_artifacts_stops_no_stage(bare, monkeypatch, caplog):
         pass
     assert "no such bucket" in caplog.text
     assert mlflow.MlflowClient().get_run(run.run_id).info.status == "FINISHED"
-    with pytest.raises(InputError, match="not what the run recorded"):
+    with pytest.raises(InputError, match="differs from what the run recorded"):
         tracking.recorded_versions(run.run_id)
 
 

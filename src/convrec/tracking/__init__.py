@@ -1,4 +1,4 @@
-"""The record of runs. With `registry` and `pyfunc_model`, the only part of the library that imports mlflow."""
+"""Records runs in MLflow. Besides this package, only `registry` and `serving/pyfunc_model.py` import mlflow."""
 
 from convrec.tracking.delivery import Replayed, replay_left
 from convrec.tracking.describe import (

@@ -1,4 +1,4 @@
-"""Sends journals to the tracking server: in the background while a run lives, and what others left."""
+"""Sends journals to the tracking server: in the background during a run, and those that other processes left."""
 
 import logging
 import os
@@ -26,26 +26,26 @@ logger = logging.getLogger(__name__)
 
 Records = list[dict[str, Any]]
 
-_MAX_METRICS, _MAX_TEXTS = 1000, 100  # MLflow's limits of one batch
-_MAX_RECORDS = 1000  # of one group
-_TRIES = 3  # of a group of records, by a server that answers and fails
+_MAX_METRICS, _MAX_TEXTS = 1000, 100  # MLflow's limits for one batch
+_MAX_RECORDS = 1000  # records of one group
+_TRIES = 3  # attempts to send a record to a reachable server that fails
 _REFUSALS = ("INVALID_PARAMETER_VALUE", "RESOURCE_ALREADY_EXISTS")
-_NOT_REFUSED = (401, 403, 404, 408, 429, 503, 504)  # the user, the run or the server may be mended
+_NOT_REFUSED = (401, 403, 404, 408, 429, 503, 504)  # can succeed later, once the user, run or server is fixed
 _BAD_RECORD = (TypeError, ValueError, KeyError, AttributeError)
 
-_LINGER, _LONGEST_PAUSE = 2.0, 30.0  # seconds between sendings, when the server takes them and when it does not
-_FLUSH, _STALL = 30.0, 8.0  # seconds that a run waits at its end: in all, and without any progress
+_LINGER, _LONGEST_PAUSE = 2.0, 30.0  # seconds between sends: normally, and at most after failures
+_FLUSH, _STALL = 30.0, 8.0  # seconds that a run waits at its end: in total, and without progress
 
 
 class Undelivered(Exception):
-    """Some records wait for the server."""
+    """Some records could not be sent and stay in the journal."""
 
 
 class Delivery:
-    """Sends the records of one journal in order, each kind in batches, artifacts in a lane of their own.
+    """Sends the records of one journal in order, each kind in batches, and artifacts in a separate lane.
 
-    A record that the server refuses is set aside, with the reason. Sending a record twice changes nothing: MLflow takes
-    the same point of a metric once, and all else replaces itself.
+    A record that the server rejects is set aside with the reason. Sending a record twice is safe: MLflow stores the
+    same metric point once, and other records overwrite themselves.
     """
 
     def __init__(self, journal: Journal, uri: str):
@@ -57,29 +57,29 @@ class Delivery:
         self._failures = 0
 
     def send(self) -> None:
-        """Send all that waits. Raises `Undelivered` with the reason; artifacts that fail hold up no metrics."""
+        """Send all unsent records; raise `Undelivered` with the reason on failure. Artifacts do not block metrics."""
         files = (([record], end) for record, end in self._unsent("artifacts"))
         try:
             self._send_lane("records", self._groups(), self._send_records)
             self._send_lane("artifacts", files, self._send_file)
         except Undelivered:
             raise
-        except Exception as error:  # an object store's library has exceptions of its own
+        except Exception as error:  # object stores' libraries have their own exceptions
             raise Undelivered(short_message(error)) from error
 
     def end(self, status: str, at: int) -> None:
-        """Give the run its final status."""
+        """Set the final status of the run; `at` is in milliseconds since 1970."""
         self._client.set_terminated(self._run_id, status, at)
 
     def is_running(self) -> bool:
-        """Return whether the server knows no end of the run."""
+        """Return whether the run is still running according to the server."""
         return self._run_info().status == RunStatus.to_string(RunStatus.RUNNING)
 
     def _unsent(self, lane: Lane) -> Iterator[tuple[dict[str, Any], int]]:
         return self.journal.unsent(lane)
 
     def _groups(self) -> Iterator[tuple[Records, int]]:
-        """Yield successive records that go together, with the position after them: up to a batch of metrics."""
+        """Yield groups of successive records with the position after each; a group has at most one metrics batch."""
         group: Records = []
         metrics = end = 0
         for record, position in self._unsent("records"):
@@ -106,9 +106,9 @@ class Delivery:
                 self.journal.file(records[0]).unlink()
 
     def _send_records(self, records: Records) -> None:
-        """Send a group: what MLflow takes in batches, then data sets and the end of the run, in order."""
+        """Send a group: first parameters, tags and metrics in batches, then datasets and the final status in order."""
         params: Records = []
-        tags: dict[str, dict[str, Any]] = {}  # the last one of a name counts
+        tags: dict[str, dict[str, Any]] = {}  # the last value of each name
         metrics: Records = []
         rest: Records = []
         for record in records:
@@ -133,7 +133,7 @@ class Delivery:
             self._offer("records", record["kind"], [record], self._send_other)
 
     def _offer(self, lane: Lane, kind: str, items: Records, send: Callable[[Records], None]) -> None:
-        """Send items; of those that the server refuses, find the ones to be set aside by halves."""
+        """Send items; if the server rejects them, bisect to find the ones to set aside."""
         try:
             send(items)
             self.sent[kind] += len(items)
@@ -150,7 +150,7 @@ class Delivery:
                 self._offer(lane, kind, half, send)
 
     def _is_refused(self, error: Exception, lane: Lane) -> bool:
-        """Return whether sending again is useless: the error says so, or it comes always from a server that answers."""
+        """Return whether retrying is useless: the error says so, or a reachable server fails repeatedly."""
         if isinstance(error, requests.RequestException):
             status = getattr(error.response, "status_code", None)
             return status in (400, 413, 422)
@@ -158,7 +158,7 @@ class Delivery:
             self._require_run()
             if error.error_code in _REFUSALS:
                 return True
-            # A server passes on the failures of the store behind it as its own.
+            # A server reports failures of its artifact store as its own errors.
             if lane == "artifacts" or error.get_http_status_code() in _NOT_REFUSED:
                 return False
             self._failures += 1
@@ -166,7 +166,7 @@ class Delivery:
         return isinstance(error, _BAD_RECORD) and not isinstance(error, OSError)
 
     def _require_run(self) -> None:
-        """Raise where the server does not answer, or has not the run: then nothing is refused."""
+        """Raise if the server does not answer or does not have the run, so that no record is set aside."""
         if self._run_info().lifecycle_stage != "active":
             raise Undelivered("the run was deleted; restore it in the tracking server")
 
@@ -176,7 +176,7 @@ class Delivery:
         except MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":  # a proxy's 404 has another code
                 raise
-            remedy = f"remove {self.journal.path} to give its records up"
+            remedy = f"remove {self.journal.path} to discard its records"
             raise Undelivered(f"the server has no such run; {remedy}") from error
 
     def _send_metrics(self, items: Records) -> None:
@@ -207,11 +207,11 @@ class Delivery:
             if record["kind"] != "artifact":
                 raise ValueError(_wrong(record))
             if not is_below(record["path"]):
-                raise ValueError(f"path = {record['path']!r} is that of no file")
+                raise ValueError(f"path = {record['path']!r} is not a file path")
             path = PurePosixPath(record["path"])
             copy = self.journal.file(record)
             if not copy.is_file():
-                if self.journal.is_position_lost:  # it was sent before: its copy went then
+                if self.journal.is_position_lost:  # it was sent before, and its copy removed
                     continue
                 raise ValueError(f"no copy of {path} in {self.journal.path}")
             with tempfile.TemporaryDirectory() as folder:
@@ -222,10 +222,10 @@ class Delivery:
 
 
 def _wrong(record: dict[str, Any]) -> str:
-    """Return why a record cannot be sent."""
+    """Return the reason why a record cannot be sent."""
     if record["kind"] != journals.TORN:
-        return f"no such kind of record: {record['kind']}"
-    return f"not as it should be: {', '.join(record['wrong'])}" if "wrong" in record else "the record was cut short"
+        return f"unknown kind of record: {record['kind']}"
+    return f"missing or invalid: {', '.join(record['wrong'])}" if "wrong" in record else "the record was cut short"
 
 
 def _batches(items: Records, size: int) -> Iterator[Records]:
@@ -235,7 +235,7 @@ def _batches(items: Records, size: int) -> Iterator[Records]:
 
 
 class Sender(threading.Thread):
-    """Sends a journal every two seconds while its run lives; a server that is lost is tried again, ever less often."""
+    """Sends a journal every two seconds during its run, with growing pauses while the server is down."""
 
     def __init__(self, journal: Journal, uri: str):
         super().__init__(name=f"convrec tracking {journal.about.run_id}", daemon=True)
@@ -245,7 +245,7 @@ class Sender(threading.Thread):
         self.cpu_seconds = 0.0
 
     def run(self) -> None:
-        """Send until the run is closed; then once more, and remove the journal if nothing is left in it."""
+        """Send until the run is closed, then once more; remove the journal if everything was sent."""
         pause = _LINGER
         while True:
             last = self._closing.is_set()
@@ -267,16 +267,18 @@ class Sender(threading.Thread):
             self._delivery.send()
         except Undelivered as error:
             if not self._is_lost:
-                logger.warning("not sent to the tracking server, kept in %s (%s)", self._journal.path, error)
+                logger.warning(
+                    "records could not be sent to the tracking server, buffered in %s (%s)", self._journal.path, error
+                )
             self._is_lost = True
             return False
         if self._is_lost:
-            logger.info("the tracking server is back: what was kept is sent")
+            logger.info("the tracking server is back: the buffered records were sent")
         self._is_lost = False
         return True
 
     def finish(self) -> bool:
-        """Send the rest, and return whether all is sent; wait no longer than the server makes progress."""
+        """Send the rest, and return whether everything was sent; stop waiting if the server makes no progress."""
         self._closing.set()
         end, stall, seen = time.monotonic() + _FLUSH, time.monotonic() + _STALL, self._delivery.requests
         while self.is_alive() and time.monotonic() < min(end, stall):
@@ -288,37 +290,38 @@ class Sender(threading.Thread):
 
 @dataclass(frozen=True)
 class Replayed:
-    """What came of a journal that another process left."""
+    """The result of sending a journal that another process left."""
 
     run_id: str
     name: str
     sent: dict[str, int]
-    status: str | None  # the run's final status, where it is known
-    problem: str | None  # why it waits still
-    is_alive: bool = False  # its run goes on, and sends it
+    status: str | None  # the run's final status, if known
+    problem: str | None  # why the journal could not be sent
+    is_alive: bool = False  # its run is still running and sends it itself
 
     def __str__(self) -> str:
         counts = ", ".join(f"{number} {kind}" for kind, number in self.sent.items() if number and kind != "refused")
         counts += f"; {self.sent['refused']} refused" if self.sent.get("refused") else ""
         ended = f"; ended as {self.status}" if self.status else ""
         what = f"not sent: {self.problem}" if self.problem else f"sent {counts or 'nothing'}{ended}"
-        return f"{self.name or 'a run'} ({self.run_id}): {'its process records still' if self.is_alive else what}"
+        what = "skipped, its process is still running" if self.is_alive else what
+        return f"{self.name or 'a run'} ({self.run_id}): {what}"
 
 
 def replay(path: Path, root: Path) -> Replayed | None:
-    """Send a journal that a process left, and end its run; None where it is gone meanwhile."""
+    """Send a journal that a process left, and end its run; return None if another process has removed the journal."""
     try:
         about = journals.read_about(path)
         journal = Journal.adopt(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    if journal is None and not path.exists():  # sent meanwhile
+    if journal is None and not path.exists():  # another process has sent it
         return None
     if journal is None:
         return Replayed(about.run_id, about.name, {}, None, None, is_alive=True)
     if about.tracking_uri != shown_uri(root):
         journal.release()
-        problem = f"it is for MLFLOW_TRACKING_URI = {about.tracking_uri!r}; set that to send it"
+        problem = f"it belongs to MLFLOW_TRACKING_URI = {about.tracking_uri!r}; set that to send it"
         return Replayed(about.run_id, about.name, {}, None, problem)
     delivery = Delivery(journal, client_uri(root))
     try:
@@ -329,14 +332,16 @@ def replay(path: Path, root: Path) -> Replayed | None:
             delivery.end(status, at)
     except (Undelivered, MlflowException) as error:
         journal.release()
-        problem = str(error) if isinstance(error, Undelivered) else short_message(error)  # no path is cut short
+        problem = (
+            str(error) if isinstance(error, Undelivered) else short_message(error)
+        )  # its own message is not shortened, so paths stay whole
         return Replayed(about.run_id, about.name, dict(delivery.sent), None, problem)
     journal.remove()
     return Replayed(about.run_id, about.name, dict(delivery.sent), status, None)
 
 
 def replay_left(root: Path) -> Iterator[Replayed]:
-    """Yield what comes of every journal below the project, the oldest first."""
+    """Send every journal of the project, oldest first, and yield the results."""
     for path in journals.left_journals((root / journals.FOLDER).resolve()):
         replayed = replay(path, root)
         if replayed is not None:

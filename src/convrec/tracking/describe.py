@@ -1,4 +1,4 @@
-"""What tells runs apart: their tags and their parameters, as text."""
+"""Describes runs: tags and parameters as text."""
 
 import getpass
 import hashlib
@@ -13,12 +13,12 @@ PARENT_TAG, COMMIT_TAG = "mlflow.parentRunId", "mlflow.source.git.commit"
 _MAX_PARAM, _MAX_TAG = 6000, 8000  # MLflow's limits, in characters
 DATA_TAGS = ("data_version", "catalog_version")
 _SPLITS = ("train", "validation", "test")
-_SHORT = 12  # characters of a digest
-_WRITTEN_BY_RUNS = ("dvc.lock", "metrics", "plots")  # and by nobody else, though git tracks them
+_SHORT = 12  # digits of a shortened hash
+_WRITTEN_BY_RUNS = ("dvc.lock", "metrics", "plots")  # files in git that only runs change
 
 
 def git_state() -> dict[str, str]:
-    """Return the commit and whether the work tree differs from it, but in what runs write; nothing without git."""
+    """Return the commit and whether tracked files differ from it, except those that runs write; empty without git."""
 
     def git(*arguments: str) -> str:
         return subprocess.run(["git", *arguments], capture_output=True, text=True, check=True).stdout.strip()
@@ -32,7 +32,7 @@ def git_state() -> dict[str, str]:
 
 
 def user_tag() -> dict[str, str]:
-    """Return the tag of who runs this, which MLflow shows; nothing where the system does not know."""
+    """Return MLflow's tag with the user's name; empty if the system does not know it."""
     try:
         return {"mlflow.user": getpass.getuser()}
     except (OSError, KeyError):
@@ -40,13 +40,13 @@ def user_tag() -> dict[str, str]:
 
 
 def file_md5(path: Path) -> str:
-    """Return the MD5 of a file: the hash under which DVC caches it."""
+    """Return the MD5 of a file, which is its hash in DVC's cache."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "md5").hexdigest()
 
 
 def data_tags(paths: Paths) -> dict[str, str]:
-    """Return `data_version` of the three splits and `catalog_version`, short digests; only of what there is."""
+    """Return short hashes: `data_version` of the three splits, and `catalog_version`; only for files that exist."""
     tags = {}
     splits = [paths.split(name) for name in _SPLITS]
     if all(path.is_file() for path in splits):
@@ -67,20 +67,20 @@ def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def param_texts(params: dict[str, Any]) -> dict[str, str]:
-    """Return parameters by dotted name as text: lists, numbers, true, false and null as compact JSON, text as it is.
+    """Return parameters by dotted name as text: strings unchanged, other values as compact JSON.
 
-    A text over MLflow's limit is cut, and ends in a digest of the whole, so that different values stay different.
+    A text over MLflow's limit is cut and ends with a hash of the whole text, so that different values stay different.
     """
     return {name: shortened(_text(value), _MAX_PARAM) for name, value in flatten(params).items()}
 
 
 def tag_texts(tags: dict[str, str]) -> dict[str, str]:
-    """Return tags with values within MLflow's limit, cut as those of parameters are."""
+    """Return tags with values cut to MLflow's limit, as in `param_texts`."""
     return {name: shortened(value, _MAX_TAG) for name, value in tags.items()}
 
 
 def shortened(text: str, limit: int) -> str:
-    """Return the text, cut to the limit with a digest of the whole at its end where it is longer."""
+    """Return the text; if it is longer than the limit, cut it and append a hash of the whole text."""
     if len(text) <= limit:
         return text
     mark = f"... md5:{hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()}"

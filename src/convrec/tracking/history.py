@@ -1,4 +1,4 @@
-"""The curves of a recorded run, as a frame."""
+"""The metric curves of a recorded run as a data frame."""
 
 from pathlib import Path
 
@@ -11,11 +11,11 @@ from convrec.tracking.store import connect, shown_uri, store_error
 
 
 def history(run_id: str, root: Path = Path()) -> pd.DataFrame:
-    """Return the curves of an MLflow run: one row a step, one column a metric that has values at several steps.
+    """Return the curves of an MLflow run: one row for each step, one column for each metric with several steps.
 
-    The index is `step`; a metric without a value at a step is NaN there. A step that was logged twice, as after a
-    resumed training, has its last value. `root` is the project's folder. Raises `InputError` where the store has no
-    such run, and `Unavailable` where it does not answer.
+    The index is `step`; a metric without a value at a step is NaN there. If a step was logged twice, as after resuming,
+    its last value is used. `root` is the project's folder. Raises `InputError` if the store has no such run, and
+    `Unavailable` if it does not answer.
     """
     connect(root)
     client = mlflow.MlflowClient()

@@ -1,7 +1,8 @@
-"""What runs record, on disk before it is sent: one folder a run, held by a lock while its process lives.
+"""The journal of a run: a folder that buffers its records on disk until they are sent.
 
-`records.jsonl` has a line for each record, in order; `files/` has copies of artifacts; `position.json` tells up to
-where each of the two lanes was sent. A process that is killed leaves a journal that another can send.
+A lock is held while the run's process lives. `records.jsonl` has one line for each record, in order. `files/` has
+copies of artifacts. `position.json` holds the position up to which each of the two lanes was sent. If a process is
+killed, another one can send its journal.
 """
 
 import fcntl
@@ -29,7 +30,7 @@ REFUSED = "refused.jsonl"
 _RECORDS, _POSITION, _ABOUT, _LOCK, _FILES = "records.jsonl", "position.json", "run.json", "lock", "files"
 _ARTIFACT = b'{"kind":"artifact"'
 TORN = "torn"
-# What a record of each kind holds, beside `kind` and `at`.
+# The fields of each kind of record, besides `kind` and `at`.
 _FIELDS: dict[str, dict[str, type]] = {
     "metrics": {"metrics": dict, "step": int},
     "params": {"params": dict},
@@ -38,7 +39,7 @@ _FIELDS: dict[str, dict[str, type]] = {
     "status": {"status": str},
     "artifact": {"file": str, "path": str},
 }
-_HALF_MADE = 60  # seconds after which a journal that has no name yet is nobody's
+_HALF_MADE = 60  # seconds after which an unfinished journal counts as abandoned
 
 Lane = Literal["records", "artifacts"]
 LANES: tuple[Lane, ...] = ("records", "artifacts")
@@ -46,7 +47,7 @@ LANES: tuple[Lane, ...] = ("records", "artifacts")
 
 @dataclass(frozen=True)
 class About:
-    """Which run a journal is of."""
+    """The run that a journal belongs to."""
 
     run_id: str
     name: str
@@ -56,7 +57,7 @@ class About:
 
 
 def _record(line: bytes) -> dict[str, Any]:
-    """Return the record of a line; one that was cut short, or lacks a field of its kind, has the kind `TORN`."""
+    """Return the record of a line. A line that was cut short, or lacks a field of its kind, has the kind `TORN`."""
     with suppress(orjson.JSONDecodeError):
         record = orjson.loads(line)
         if isinstance(record, dict) and isinstance(record.get("kind"), str):
@@ -74,7 +75,7 @@ def now_ms() -> int:
 
 
 def _locked(path: Path) -> int | None:
-    """Return the descriptor of a file that this process now holds alone; None where another one does, or none is."""
+    """Lock a file and return its descriptor; None if another process holds it or it does not exist."""
     try:
         descriptor = os.open(path, os.O_RDWR)
     except FileNotFoundError:
@@ -106,29 +107,29 @@ class Journal:
             self._positions |= orjson.loads((path / _POSITION).read_bytes())
         except FileNotFoundError:
             pass
-        except (TypeError, ValueError):  # a power failure may empty it; sending all again changes nothing
+        except (TypeError, ValueError):  # a power failure may have emptied it; sending everything again is safe
             self.is_position_lost = True
 
     @classmethod
     def create(cls, folder: Path, about: About) -> "Journal":
-        """Return a new journal below the folder; it gets its name once it is whole and locked."""
+        """Return a new journal below the folder; it gets its final name when it is complete and locked."""
         folder.mkdir(parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=folder))
         (fresh / _LOCK).touch()
         lock = _locked(fresh / _LOCK)
-        assert lock is not None  # nobody else looks into it yet
+        assert lock is not None  # no other process knows it yet
         (fresh / _FILES).mkdir()
         (fresh / _RECORDS).touch()
         (fresh / _ABOUT).write_bytes(orjson.dumps(asdict(about)))
         try:
             path = fresh.rename(folder / about.run_id)
-        except OSError:  # there is one: another process records into the same run
+        except OSError:  # the name exists: another process records into the same run
             path = fresh.rename(folder / f"{about.run_id}.{fresh.name.removeprefix('.new-')}")
         return cls(path, about, lock)
 
     @classmethod
     def adopt(cls, path: Path) -> "Journal | None":
-        """Return the journal that a process left; None where that process lives, or another one sends it."""
+        """Return the journal that a process left; None if that process is alive, or another one is sending it."""
         lock = _locked(path / _LOCK)
         if lock is None:
             return None
@@ -139,29 +140,29 @@ class Journal:
             raise
 
     def append(self, kind: str, at: int | None = None, **fields: Any) -> None:
-        """Write one record, redacted, by one call of the system; a full disk is told and stops nothing."""
+        """Write one redacted record with a single system call; if the disk is full, log an error and go on."""
         record = {"kind": kind, "at": at or now_ms(), **redact_all(fields, self._redact)}
         line = orjson.dumps(record) + b"\n"
         with self._mutex:
             try:
                 if self._stream is None:
                     self._stream = os.open(self.path / _RECORDS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-                # What a full disk cut short is ended first, so that it takes no other record with it.
+                # A newline ends a record that was cut short by a full disk, so that the next one stays readable.
                 line = b"\n" + line if self._torn else line
                 self._torn = os.write(self._stream, line) < len(line)
                 if self._torn:
                     raise OSError("the disk is full")
                 self._is_full = False
             except OSError as error:
-                if not self._is_full:  # told once
+                if not self._is_full:  # logged once
                     logger.error("records (%s) cannot be written to %s (%s)", kind, self.path, error)
                 self._is_full = True
 
     def append_file(self, source: Path | bytes, path: str) -> None:
-        """Copy a file, which may change afterwards, and record it as the artifact `path`."""
+        """Copy a file as it is now, and record it as the artifact `path`."""
         with self._mutex:
             self._files += 1
-            name = f"{self._files:06d}"  # not its own name: DVC would read a copy of dvc.yaml
+            name = f"{self._files:06d}"  # not the file's name, because DVC would read a copy of dvc.yaml
         try:
             if isinstance(source, bytes):
                 (self.path / _FILES / name).write_bytes(source)
@@ -173,18 +174,18 @@ class Journal:
         self.append("artifact", file=name, path=path)
 
     def file(self, record: dict[str, Any]) -> Path:
-        """Return where the copy of an artifact is."""
+        """Return the path of an artifact's copy."""
         return self.path / _FILES / Path(record["file"]).name
 
     def unsent(self, lane: Lane) -> Iterator[tuple[dict[str, Any], int]]:
-        """Yield the records of a lane that were not sent yet, each with the position after it.
+        """Yield the unsent records of a lane, each with the position after it.
 
-        A last line that was cut short is none; one amid others, or one that lacks a field, has the kind `TORN`.
+        A last line that was cut short is skipped. A damaged line elsewhere has the kind `TORN`.
         """
         is_first = True
         for line, position in self._lines(self._positions[lane]):
             if line.startswith(_ARTIFACT) != (lane == "artifacts"):
-                if is_first:  # what is of the other lane alone is not read again
+                if is_first:  # skip the other lane's records next time
                     self._positions[lane] = position
                 continue
             is_first = False
@@ -199,7 +200,7 @@ class Journal:
                     yield line, position
 
     def last_status(self) -> tuple[str | None, int]:
-        """Return the recorded final status of the run, None without one, and the time of the last record."""
+        """Return the recorded final status of the run (None without one) and the time of the last record (ms)."""
         status, at = None, self.about.started
         for line, _ in self._lines(0):
             record = _record(line)
@@ -207,12 +208,12 @@ class Journal:
         return status, at
 
     def mark_sent(self, lane: Lane, position: int) -> None:
-        """Remember, whole or not at all, that a lane was sent up to this position."""
+        """Store atomically that a lane was sent up to this position."""
         self._positions[lane] = position
         write_bytes(self.path / _POSITION, orjson.dumps(self._positions))
 
     def refuse(self, record: dict[str, Any], reason: str) -> None:
-        """Set a record aside that cannot be sent, with the reason; an artifact keeps its copy."""
+        """Set a rejected record aside with the reason; the copy of an artifact is kept."""
         folder = self.path.parent
         refused = {"run_id": self.about.run_id, "reason": self._redact(reason), "record": record}
         if record.get("kind") == "artifact" and self.file(record).is_file():
@@ -223,14 +224,14 @@ class Journal:
         with (folder / REFUSED).open("ab", buffering=0) as stream:
             stream.write(orjson.dumps(refused) + b"\n")
         logger.warning(
-            "a record of run %s was refused, and is kept in %s: %s",
+            "the tracking server rejected a record of run %s, which is kept in %s: %s",
             self.about.run_id,
             folder / REFUSED,
             refused["reason"],
         )
 
     def release(self) -> None:
-        """Give the journal up; another process may send it."""
+        """Release the lock, so that another process can send the journal."""
         with self._mutex:
             for descriptor in (self._stream, self._lock):
                 if descriptor is not None:
@@ -238,25 +239,25 @@ class Journal:
             self._stream = self._lock = None
 
     def remove(self) -> None:
-        """Remove a journal that was sent, in one step for those who look for journals."""
+        """Remove a journal that was sent; the rename makes this atomic for other processes."""
         gone = self.path.rename(self.path.with_name(f".sent-{self.path.name}"))
         shutil.rmtree(gone, ignore_errors=True)
         self.release()
 
 
 def read_about(path: Path) -> About:
-    """Return which run a journal is of."""
+    """Return the run that a journal belongs to."""
     return About(**orjson.loads((path / _ABOUT).read_bytes()))
 
 
 def left_journals(folder: Path) -> list[Path]:
-    """Return the journals below the folder, the oldest first, those of living processes too.
+    """Return the journals below the folder, oldest first, including those of running processes.
 
-    One that does not tell its run is left out, with a warning. What is left of journals that were half made or half
-    removed by a process that was killed goes away.
+    A journal whose run cannot be read is skipped with a warning. Remains of journals that a killed process was creating
+    or removing are deleted.
     """
     for path in folder.glob(".*-*"):
-        with suppress(FileNotFoundError, NotADirectoryError):  # named or removed meanwhile; or no folder
+        with suppress(FileNotFoundError, NotADirectoryError):  # renamed or removed by another process, or not a folder
             _remove_remains(path)
     found: dict[Path, int] = {}
     for path in folder.glob("[!.]*"):
@@ -265,7 +266,7 @@ def left_journals(folder: Path) -> list[Path]:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except (OSError, TypeError, ValueError) as error:
-            refused = "%s cannot be read (%s), so its journal is not sent; remove the folder to give its records up"
+            refused = "%s cannot be read (%s), so its journal is not sent; remove the folder to discard its records"
             logger.warning(refused, path / _ABOUT, error)
     return sorted(found, key=found.__getitem__)
 

@@ -1,4 +1,4 @@
-"""The versions of a past run, read back from its record."""
+"""Reads the recorded versions of a past run."""
 
 import logging
 import tempfile
@@ -19,9 +19,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RecordedVersions:
-    """The versions of a past run, as its record holds them."""
+    """The recorded versions of a past run."""
 
-    run_id: str  # the pipeline's run, where the run that was asked for is one of its stages
+    run_id: str  # that of the pipeline's run, if the requested run is one of its stages
     name: str
     commit: str | None
     dirty: bool  # tracked files differed from the commit
@@ -29,11 +29,11 @@ class RecordedVersions:
 
 
 def _recorded_files(client: mlflow.MlflowClient, run_id: str) -> dict[str, bytes]:
-    """Return the files below versions/ of a run, as far as the store still holds them."""
+    """Return the files below versions/ of a run; an empty mapping if they cannot be read."""
     with tempfile.TemporaryDirectory() as target:
         try:
             folder = Path(client.download_artifacts(run_id, versions.FOLDER, target))
-        except Exception as error:  # an object store's library has exceptions of its own
+        except Exception as error:  # object stores' libraries have their own exceptions
             logger.warning("%s/ of run %s could not be read (%s)", versions.FOLDER, run_id, str(error)[:120])
             return {}
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
@@ -48,9 +48,9 @@ def _find_run(client: mlflow.MlflowClient, run_id: str) -> MlflowRun | None:
 
 
 def recorded_versions(run_id: str, root: Path = Path()) -> RecordedVersions:
-    """Return the versions of a run: those of its pipeline's run where that one finished, else its own.
+    """Return the versions of a run: those of its pipeline's run if that finished, else its own.
 
-    Raises `InputError` where the store has no such run, or the run has no whole record of its versions.
+    Raises `InputError` if the store has no such run, or the run has no complete record of its versions.
     """
     connect(root)
     client = mlflow.MlflowClient()
@@ -58,7 +58,7 @@ def recorded_versions(run_id: str, root: Path = Path()) -> RecordedVersions:
     if run is None:
         raise InputError(
             f"--run {run_id}: no such run in {shown_uri(root)}; `make ui` and runs/STAGE.json show the ids, and "
-            "MLFLOW_TRACKING_URI names another store"
+            "MLFLOW_TRACKING_URI selects another store"
         )
     parent = _find_run(client, run.data.tags.get(PARENT_TAG, ""))
     candidates = [parent, run] if parent is not None and parent.info.status == "FINISHED" else [run]
@@ -70,10 +70,10 @@ def recorded_versions(run_id: str, root: Path = Path()) -> RecordedVersions:
             return RecordedVersions(found.info.run_id, found.info.run_name, tags.get(COMMIT_TAG), dirty, files)
     if recorded:
         raise InputError(
-            f"--run {run_id}: its {versions.FOLDER}/ in the artifact store is not what the run recorded; bring the "
-            "store's files back, or name another run of the same data"
+            f"--run {run_id}: its {versions.FOLDER}/ in the artifact store differs from what the run recorded; restore "
+            "the store's files, or give another run with the same data"
         )
     raise InputError(
-        f"--run {run_id}: {run.info.run_name!r} recorded no versions of its data; name the run of a pipeline or of one "
-        "of its stages, made since they are recorded"
+        f"--run {run_id}: {run.info.run_name!r} recorded no versions of its data; give the run of a pipeline or of one "
+        "of its stages"
     )

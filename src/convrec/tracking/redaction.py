@@ -1,4 +1,4 @@
-"""Secrets, kept out of whatever is recorded: values of the environment's secret variables, credentials of URIs."""
+"""Removes secrets from records: values of secret environment variables, and credentials in URIs."""
 
 import os
 import re
@@ -7,12 +7,12 @@ from typing import Any
 
 MASK = "***"
 _SECRET_NAMES = ("_KEY", "_TOKEN", "_PASSWORD", "_SECRET", "_AUTH_STRING")
-_SHORTEST = 6  # characters; a shorter value stands in too many words that are no secret
+_SHORTEST = 6  # characters; shorter values occur in too many ordinary words
 _CREDENTIALS = re.compile(r"://[^/\s@'\"]+@")
 
 
 def redactor(environment: Mapping[str, str] = os.environ) -> Callable[[str], str]:
-    """Return a function that replaces the secrets of this environment, and credentials of URIs, by `***`."""
+    """Return a function that replaces the secrets of this environment and credentials in URIs by `***`."""
     values = {
         value for name, value in environment.items() if name.upper().endswith(_SECRET_NAMES) and len(value) >= _SHORTEST
     }
@@ -27,12 +27,12 @@ def redactor(environment: Mapping[str, str] = os.environ) -> Callable[[str], str
 
 
 def redact(text: str) -> str:
-    """Return the text without the secrets of the present environment."""
+    """Return the text without the secrets of the current environment."""
     return redactor()(text)
 
 
 def redact_all(value: Any, redact_text: Callable[[str], str]) -> Any:
-    """Return the value with every string in it redacted, keys of mappings too."""
+    """Return the value with all strings in it redacted, including keys of mappings."""
     if isinstance(value, str):
         return redact_text(value)
     if isinstance(value, dict):

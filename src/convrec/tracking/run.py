@@ -1,4 +1,4 @@
-"""Runs: what is recorded goes to a journal first, and from there to the tracking server in the background."""
+"""Runs: records are written to a journal first, and sent to the tracking server in the background."""
 
 import logging
 import os
@@ -43,7 +43,7 @@ _DATE_COLUMNS = ("prompt_id", "date", "title", "year")
 
 
 class Run:
-    """One run that is open. Recording never waits for the tracking server; `close` waits a while for it."""
+    """An open run. Recording never waits for the tracking server; `close` waits for a limited time."""
 
     def __init__(self, about: About, root: Path = Path()):
         self.run_id = about.run_id
@@ -52,17 +52,17 @@ class Run:
         self._sender.start()
 
     def log_metrics(self, metrics: dict[str, float], step: int = 0) -> None:
-        """Record metrics at a step; `@` of a name, which MLflow does not take, becomes `_at_`."""
+        """Record metrics at a step; `@` in a name, which MLflow does not allow, becomes `_at_`."""
         values = {name.replace("@", "_at_"): _number(value) for name, value in metrics.items()}
         if values:
             self._journal.append("metrics", step=int(step), metrics=values)
 
     def log_params(self, params: dict[str, Any]) -> None:
-        """Record parameters, nested ones by dotted names."""
+        """Record parameters; nested ones get dotted names."""
         self._journal.append("params", params=param_texts(params))
 
     def set_tags(self, tags: dict[str, str]) -> None:
-        """Record tags; a tag of a name that is there already is replaced."""
+        """Record tags; an existing tag of the same name is replaced."""
         self._journal.append("tags", tags=tag_texts(tags))
 
     def log_artifact(self, path: Path, folder: str | None = None) -> None:
@@ -77,15 +77,15 @@ class Run:
         self._journal.append_file(clean.encode(), path)
 
     def log_versions(self, files: dict[str, bytes]) -> None:
-        """Record the files of `convrec.versions`."""
+        """Record the files of `tracking.versions.read_versions`."""
         for name, content in files.items():
             self._journal.append_file(content, f"{versions.FOLDER}/{name}")
 
     def log_dataset(self, path: Path, name: str) -> None:
-        """Record a Parquet file as a dataset: its DVC hash, its number of rows, its dates."""
+        """Record a Parquet file as a dataset, with its DVC hash, number of rows and dates."""
         frame, digest = pd.read_parquet(path), file_md5(path)
         scalars = frame[[column for column in frame.columns if column in _DATE_COLUMNS]]
-        with warnings.catch_warnings():  # of integer columns, and of how a path might be read: neither matters here
+        with warnings.catch_warnings():  # about integer columns and the path's type: harmless here
             warnings.simplefilter("ignore")
             source = mlflow.data.pandas_dataset.from_pandas(scalars, source=str(path), name=name, digest=digest)
             entity = source._to_mlflow_entity()
@@ -98,12 +98,12 @@ class Run:
         self.set_tags(tags)
 
     def close(self, status: str | None = None) -> None:
-        """End the run with a status, if one is given, and wait until all is sent while the server takes it."""
+        """End the run with a status, if one is given; wait until everything is sent or the server stops responding."""
         if status is not None:
             self._journal.append("status", status=status)
         if not self._sender.finish():
             logger.warning(
-                "the tracking server did not take all of run %s: the rest is kept in %s, and is sent when the next run "
+                "not all records of run %s could be sent: the rest is buffered in %s, and is sent when the next run "
                 "starts, or by `convrec tracking sync`",
                 self.run_id,
                 self._journal.path,
@@ -111,7 +111,7 @@ class Run:
 
 
 class SilentRun(Run):
-    """The run of a process that is not the first of several: it records nothing."""
+    """The run of the other processes of a launch: it records nothing."""
 
     def __init__(self) -> None:
         pass
@@ -133,11 +133,11 @@ class SilentRun(Run):
     def close(self, status: str | None = None) -> None: ...
 
 
-_open: dict[str, Run] = {}  # pipelines' runs that this process has begun, by their ids
+_open: dict[str, Run] = {}  # pipeline runs that this process started, by id
 
 
 def _number(value: float) -> float | str:
-    """Return a metric's value as JSON has it: NaN and the infinities as text."""
+    """Return a metric's value for JSON: NaN and infinities as text."""
     number = float(value)
     return number if number - number == 0 else str(number)
 
@@ -151,14 +151,14 @@ def _present_versions(root: Path = Path()) -> dict[str, bytes]:
 
 
 def _replay_in_background(root: Path) -> None:
-    """Send what earlier processes left, beside the work."""
+    """Send journals of earlier processes in a background thread."""
 
     def send() -> None:
         try:
             for replayed in replay_left(root):
                 if not replayed.is_alive:
-                    logger.info("left by an earlier process: %s", replayed)
-        except Exception as error:  # nothing of this may stop the work: the journals stay
+                    logger.info("journal of an earlier process: %s", replayed)
+        except Exception as error:  # this must not stop the work; the journals stay
             logger.warning("journals of earlier processes could not be sent (%s)", redact(str(error)))
 
     threading.Thread(target=send, name="convrec tracking replay", daemon=True).start()
@@ -167,7 +167,7 @@ def _replay_in_background(root: Path) -> None:
 def _open_run(
     name: str, tags: dict[str, str], params: dict[str, Any], parent: str | None = None, root: Path = Path()
 ) -> Run:
-    """Open a run at the server: the only time that one waits for it. Raises as `connect` does."""
+    """Create a run on the server; this is the only call that waits for the server. Raises as `connect` does."""
     experiment = connect(root)
     root = root.resolve()
     _replay_in_background(root)
@@ -188,13 +188,13 @@ def _open_run(
 
 
 def _attach(run_id: str, root: Path = Path()) -> Run:
-    """Return a run that something else has opened, and ends."""
+    """Return a run that another process created and ends."""
     return Run(About(run_id, "", shown_uri(root), False, journals.now_ms()), root.resolve())
 
 
 @contextmanager
 def _ended(run: Run) -> Iterator[Run]:
-    """Close the run with the work: finished, failed, or killed by the user."""
+    """Close the run at the end of the block as finished, failed, or killed."""
     try:
         yield run
     except (KeyboardInterrupt, Stopped):
@@ -212,12 +212,12 @@ def stage_run(
 ) -> Iterator[Run]:
     """Open the run of one stage, nested under `parent`, or under the pipeline's run if a flow started the stage.
 
-    The run's id is written to `run_file`. The run holds the versions of data and parameters at its start, and fails
-    with the stage. Raises `Unavailable` or `InputError`, as `connect` does, before any work.
+    The run's id is written to `run_file`. The run records the versions of data and parameters at its start, and fails
+    if the stage fails. Raises `Unavailable` or `InputError`, as `connect` does, before any work.
     """
     files = _present_versions()
     all_tags = {**versions.version_tags(files, stage), "stage": stage, **tags}
-    if stage == versions.DATA_STAGE:  # it makes another version: what is there is of the run before
+    if stage == versions.DATA_STAGE:  # it makes new data; the present version is that of the run before
         all_tags = {key: value for key, value in all_tags.items() if key not in DATA_TAGS}
     run = _open_run(stage, all_tags, params, parent or os.environ.get(PARENT_VARIABLE))
     write_bytes(run_file, orjson.dumps({"run_id": run.run_id, "tracking_uri": shown_uri()}))
@@ -232,7 +232,7 @@ def stage_run(
 def group_run(
     name: str, tags: dict[str, str], params: dict[str, Any] | None = None, parent: str | None = None
 ) -> Iterator[Run]:
-    """Open a run that others are nested under: a comparison, or one of its algorithms over seeds."""
+    """Open a parent run: for a comparison, or for one of its algorithms over seeds."""
     files = _present_versions()
     run = _open_run(name, {**versions.version_tags(files), **tags}, params or {}, parent)
     with _ended(run):
@@ -241,9 +241,9 @@ def group_run(
 
 
 def start_pipeline_run(name: str, tags: dict[str, str], params: dict[str, Any] | None = None) -> str:
-    """Open the parent run of one pipeline run, named with the time, and return its id.
+    """Open the parent run of one pipeline run, with the time in its name, and return its id.
 
-    It is ended by `end_pipeline_run`, or as killed by whoever finds its journal after this process died.
+    `end_pipeline_run` ends it. If this process dies, the next process that finds its journal ends it as killed.
     """
     run = _open_run(f"{name} {time.strftime('%Y-%m-%d %H:%M')}", tags, params or {})
     _open[run.run_id] = run
@@ -251,9 +251,9 @@ def start_pipeline_run(name: str, tags: dict[str, str], params: dict[str, Any] |
 
 
 def end_pipeline_run(run_id: str, paths: Paths, status: str, whole: bool = True) -> None:
-    """Close the parent run: FINISHED, FAILED or KILLED.
+    """Close the parent run with the status FINISHED, FAILED or KILLED.
 
-    It gets the versions at its end; a finished run of the `whole` graph the test metrics and the report, too.
+    It records the versions at its end. A finished run of the `whole` graph also gets the test metrics and the report.
     """
     run = _open.pop(run_id, None) or _attach(run_id, paths.root)
     try:
@@ -273,7 +273,7 @@ def end_pipeline_run(run_id: str, paths: Paths, status: str, whole: bool = True)
 
 
 def run_address(run_id: str) -> str | None:
-    """Return where a browser finds a run; None for a local store, which `make ui` shows, or a server that is away."""
+    """Return the web address of a run; None for a local store, which `make ui` shows, or if the server is down."""
     try:
         experiment = mlflow.MlflowClient(client_uri()).get_run(run_id).info.experiment_id
     except MlflowException:
@@ -282,7 +282,7 @@ def run_address(run_id: str) -> str | None:
 
 
 def shown_address(page: str) -> str | None:
-    """Return the address of a page of the tracking server's UI; None for a local store."""
+    """Return the web address of a page of the tracking server; None for a local store."""
     uri = shown_uri()
     return f"{uri.rstrip('/')}/#/{page}" if uri.startswith("http") else None
 
@@ -294,14 +294,14 @@ def _log_versions_and_tags(run: Run, root: Path) -> None:
 
 
 def record_versions(run_id: str, root: Path = Path()) -> None:
-    """Record the present versions of data and parameters in a run that is open already: files and tags."""
+    """Record the current versions of data and parameters in an open run, as files and tags."""
     run = _attach(run_id, root)
     _log_versions_and_tags(run, root)
     run.close()
 
 
 def log_text(run_id: str, content: str | dict[str, Any], path: str) -> None:
-    """Record a text, or a mapping as JSON, as an artifact of a run that is open."""
+    """Record a text, or a mapping as JSON, as an artifact of an open run."""
     run = _open.get(run_id)
     if run is not None:
         run.log_text(content, path)

@@ -1,4 +1,4 @@
-"""Where runs are recorded: the tracking server, or the local store below the project."""
+"""The store of runs: a tracking server, or a local store below the project."""
 
 import os
 from pathlib import Path
@@ -19,7 +19,7 @@ USER_VARIABLE, PASSWORD_VARIABLE = "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_
 _DEFAULTS = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # the log tells where a run is recorded
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # the log shows where a run is recorded
 }
 
 
@@ -30,21 +30,21 @@ def tracking_uri(root: Path = Path()) -> str:
 
 
 def client_uri(root: Path = Path()) -> str:
-    """Return the tracking URI as MLflow's clients get it: an http URI without credentials."""
+    """Return the tracking URI for MLflow's clients, without the credentials of an http URI."""
     return _split_credentials(tracking_uri(root))[0]
 
 
 def shown_uri(root: Path = Path()) -> str:
-    """Return the tracking URI as it may be told and recorded: without credentials of any kind."""
+    """Return the tracking URI for logs and records, without any credentials."""
     return redact(client_uri(root))
 
 
 def connect(root: Path = Path()) -> str:
-    """Point MLflow at the store, and return the id of the experiment, made if need be.
+    """Point MLflow at the store, and return the id of the experiment, which is created if necessary.
 
-    Credentials in an http URI are moved to MLflow's variables, so that no message or record can hold them. Raises
-    `Unavailable` where the store does not answer, and `InputError` where it refuses this user, the URI is wrong, or
-    the local database is damaged.
+    Credentials in an http URI are moved to MLflow's variables, so that no message or record contains them. Raises
+    `Unavailable` if the store does not answer, and `InputError` if it rejects this user, the URI is wrong, or the local
+    database is damaged.
     """
     for variable, value in _DEFAULTS.items():
         os.environ.setdefault(variable, value)
@@ -71,7 +71,7 @@ def connect(root: Path = Path()) -> str:
         raise Unavailable(f"{URI_VARIABLE} = {shown_uri(root)!r} cannot be reached ({short_message(error)})") from None
     except ImportError as error:
         raise InputError(
-            f"{URI_VARIABLE} = {shown_uri(root)!r} needs a package: {short_message(error)}; install it"
+            f"{URI_VARIABLE} = {shown_uri(root)!r} needs another package: {short_message(error)}; install it"
         ) from None
 
 
@@ -79,18 +79,18 @@ def _create_experiment(name: str, location: str | None) -> str:
     try:
         return mlflow.create_experiment(name, artifact_location=location)
     except MlflowException:
-        made = mlflow.get_experiment_by_name(name)  # by another process, meanwhile
+        made = mlflow.get_experiment_by_name(name)  # created by another process
         if made is None:
             raise
         return made.experiment_id
 
 
 def _split_credentials(uri: str) -> tuple[str, dict[str, str]]:
-    """Return an http URI without its user and password, and these by the variables that MLflow reads."""
+    """Return an http URI without user and password, and both as values of MLflow's environment variables."""
     try:
         parts = urlsplit(uri)
-    except ValueError as error:  # the URI is not told: it may hold a password
-        raise InputError(f"{URI_VARIABLE} is no URI ({error}); name an http(s) server, or unset the variable") from None
+    except ValueError as error:  # the URI is not shown, because it may contain a password
+        raise InputError(f"{URI_VARIABLE} is not a URI ({error}); give an http(s) server, or unset it") from None
     if parts.scheme not in ("http", "https") or "@" not in parts.netloc:
         return uri, {}
     given, host = parts.netloc.rsplit("@", 1)
@@ -100,20 +100,20 @@ def _split_credentials(uri: str) -> tuple[str, dict[str, str]]:
 
 
 def store_error(error: MlflowException, root: Path = Path()) -> InputError | Unavailable:
-    """Return what is to be told of a store that does not open a run: who can mend it, and how."""
+    """Return the error for a store that failed, with the remedy."""
     field, reason = f"{URI_VARIABLE} = {shown_uri(root)!r}", short_message(error)
     if is_damaged(error):
-        return InputError(f"{field} is damaged ({reason}); restore it from a backup, or remove it to begin a new one")
+        return InputError(f"{field} is damaged ({reason}); restore it from a backup, or remove it to start a new one")
     status = error.get_http_status_code()
     if status in (401, 403):
-        return InputError(f"{field} refuses this user ({reason}); set {USER_VARIABLE} and {PASSWORD_VARIABLE}")
+        return InputError(f"{field} rejects this user ({reason}); set {USER_VARIABLE} and {PASSWORD_VARIABLE}")
     if 400 <= status < 500 and status != 429:
-        return InputError(f"{field} cannot be used ({reason}); name an http(s) server, or unset the variable")
+        return InputError(f"{field} cannot be used ({reason}); give an http(s) server, or unset the variable")
     return Unavailable(
         f"{field} cannot be reached ({reason}); start the server, or unset the variable to record into the local store"
     )
 
 
 def short_message(error: BaseException) -> str:
-    """Return the first line of an error, short and without secrets."""
+    """Return the first line of an error, at most 200 characters, without secrets."""
     return redact((str(error).splitlines() or [type(error).__name__])[0])[:200]

@@ -1,4 +1,4 @@
-"""The exact versions that a run worked with: parameters, graph, lock and DVC's files of raw data. Imports no mlflow."""
+"""The exact versions that a run used: parameters, graph, lock, and DVC's files of raw data. Does not import mlflow."""
 
 import hashlib
 import os
@@ -11,17 +11,17 @@ from typing import Any
 from convrec.errors import InputError
 from convrec.files.yaml import parse_yaml
 
-FOLDER = "versions"  # among a run's artifacts
+FOLDER = "versions"  # artifact folder of a run
 DIGEST_TAG = "versions.md5"
 PARAMS, GRAPH, LOCK = "params.yaml", "dvc.yaml", "dvc.lock"
-PREVIOUS = Path("previous")  # where `convrec data restore --force` keeps what it replaces
+PREVIOUS = Path("previous")  # `convrec data restore --force` keeps replaced files here
 DATA_STAGE = "data"
-_HASHES = ("md5", "etag", "checksum")  # DVC's names of an out's hash, by where the out is
-_MAX_TAGS, _MAX_KEY, _MAX_VALUE = 50, 250, 500  # MLflow takes 100 tags at once, keys of 250 characters
+_HASHES = ("md5", "etag", "checksum")  # DVC's names for the hash of an out, by the kind of storage
+_MAX_TAGS, _MAX_KEY, _MAX_VALUE = 50, 250, 500  # MLflow's limits: 100 tags per call, keys of 250 characters
 
 
 def _git_names(root: Path) -> list[str]:
-    """Return the `*.dvc` files that neither git nor DVC ignores."""
+    """Return the `*.dvc` files that are ignored by neither git nor DVC."""
 
     def names(*arguments: str) -> list[str]:
         command = ["git", "ls-files", "-z", "--cached", "--others", *arguments]
@@ -36,7 +36,7 @@ def _git_names(root: Path) -> list[str]:
 
 
 def _walked_names(root: Path) -> list[str]:
-    """Return the `*.dvc` files outside hidden folders and those that hold copies of such files."""
+    """Return the `*.dvc` files outside hidden folders and outside folders with copies of such files."""
     found, copies = [], ("mlruns", PREVIOUS.name)
     for folder, subfolders, names in os.walk(root):
         subfolders[:] = [name for name in subfolders if not name.startswith(".") and name not in copies]
@@ -49,15 +49,15 @@ def _dvc_names(root: Path) -> list[str]:
         return []
     try:
         found = _git_names(root)
-    except (OSError, subprocess.CalledProcessError):  # no git, or no repository: DVC works without
+    except (OSError, subprocess.CalledProcessError):  # no git or no repository: DVC works without them
         found = _walked_names(root)
     return sorted(name for name in found if posixpath.basename(name) != ".dvc" and (root / name).is_file())
 
 
 def read_versions(root: Path = Path()) -> dict[str, bytes]:
-    """Return the content of params.yaml, dvc.yaml, dvc.lock and every `*.dvc` file outside ignored folders.
+    """Return the content of params.yaml, dvc.yaml, dvc.lock and every `*.dvc` file that is not ignored.
 
-    Files that are not there are left out; so are `*.dvc` files where the folder is no DVC repository.
+    Missing files are left out. Without a DVC repository, `*.dvc` files are left out too.
     """
     names = [name for name in (PARAMS, GRAPH, LOCK) if (root / name).is_file()]
     return {name: (root / name).read_bytes() for name in [*names, *_dvc_names(root)]}
@@ -72,7 +72,7 @@ def write_versions(files: dict[str, bytes], folder: Path) -> None:
 
 
 def digest(files: dict[str, bytes]) -> str:
-    """Return one MD5 of names and contents: equal for runs of the same versions."""
+    """Return one MD5 of all names and contents; it is equal for runs of the same versions."""
     total = hashlib.md5(usedforsecurity=False)
     for name in sorted(files):
         total.update(f"{name}\0{hashlib.md5(files[name], usedforsecurity=False).hexdigest()}\n".encode())
@@ -80,7 +80,7 @@ def digest(files: dict[str, bytes]) -> str:
 
 
 def parse_mapping(content: bytes) -> dict[str, Any]:
-    """Return a YAML 1.2 mapping as DVC reads it; an empty one for what is no such thing."""
+    """Return a YAML 1.2 mapping as DVC reads it; an empty one for any other content."""
     try:
         value = parse_yaml(content, "a file of the versions")
     except InputError:
@@ -89,7 +89,7 @@ def parse_mapping(content: bytes) -> dict[str, Any]:
 
 
 def out_hashes(outs: Any, folder: str = ".") -> dict[str, str]:
-    """Return the hash of each path in a list of outs (or deps) of DVC; a folder's ends in `.dir`."""
+    """Return the hash of each path in a list of DVC outs (or deps); the hash of a folder ends in `.dir`."""
     hashes = {}
     for out in outs if isinstance(outs, list) else []:
         value = next((out[key] for key in _HASHES if out.get(key)), None) if isinstance(out, dict) else None
@@ -110,15 +110,15 @@ def raw_hashes(files: dict[str, bytes]) -> dict[str, str]:
 
 
 def locked_stage(files: dict[str, bytes], stage: str = DATA_STAGE) -> dict[str, Any]:
-    """Return what dvc.lock holds of a stage, empty where it holds nothing."""
+    """Return a stage's entry in dvc.lock, empty if there is none."""
     stages = parse_mapping(files.get(LOCK, b"")).get("stages")
     value = stages.get(stage) if isinstance(stages, dict) else None
     return value if isinstance(value, dict) else {}
 
 
 def _tag_key(path: str) -> str:
-    """Return `dvc.<path>` in the characters and the length that MLflow takes; a changed path gets a mark of its own."""
-    allowed = re.sub(r"[^/\w.\- ]", "_", path)  # MLflow takes a colon too, but not everywhere
+    """Return `dvc.<path>` within MLflow's limits for keys; a path that must change gets a hash, to stay unique."""
+    allowed = re.sub(r"[^/\w.\- ]", "_", path)  # MLflow does not allow a colon everywhere
     if allowed == path and len(path) <= _MAX_KEY - len("dvc.") and not path.startswith(("/", "..")):
         return f"dvc.{path}"
     mark = hashlib.md5(path.encode(), usedforsecurity=False).hexdigest()[:8]
@@ -126,9 +126,9 @@ def _tag_key(path: str) -> str:
 
 
 def version_tags(files: dict[str, bytes], stage: str | None = None) -> dict[str, str]:
-    """Return `dvc.<path>` = hash for the outs of the stage `data` and the raw data, and one digest of all files.
+    """Return tags `dvc.<path>` with the hash of each out of the stage `data` and of raw data, and one MD5 of all files.
 
-    The run of the stage `data` itself gets no tags of its outs: at its start, dvc.lock holds those of the run before.
+    The run of the stage `data` gets no tags of its outs, because dvc.lock holds those of the previous run at its start.
     """
     made = {} if stage == DATA_STAGE else out_hashes(locked_stage(files).get("outs"))
     hashes = {**made, **raw_hashes(files)}
