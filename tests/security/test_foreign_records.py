@@ -60,7 +60,7 @@ def _dvc_file(path: str, md5: str = MD5, **more) -> bytes:
 )
 def test_files_that_no_run_records_are_refused(name):
     check_names(["params.yaml", "dvc.yaml", "dvc.lock", FILE], "abc")
-    with pytest.raises(InputError, match=f"--run abc: its record holds '{name}', which no run records"):
+    with pytest.raises(InputError, match=f"--run abc: its record contains '{name}', which no run records"):
         check_names(["params.yaml", name], "abc")
 
 
@@ -73,39 +73,47 @@ def test_no_hook_is_written(history):  # noqa: F811
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("data/raw/new.dvc", _dvc_file("../../../x"), "new data lies below data/"),
-        ("data/raw/new.dvc", _dvc_file("/tmp/x"), "new data lies below data/"),
-        ("data/raw/new.dvc", _dvc_file(".git/hooks"), "new data lies below data/"),
+        ("data/raw/new.dvc", _dvc_file("../../../x"), "new data must be below data/"),
+        ("data/raw/new.dvc", _dvc_file("/tmp/x"), "new data must be below data/"),
+        ("data/raw/new.dvc", _dvc_file(".git/hooks"), "new data must be below data/"),
         ("data/raw/new.dvc", _dvc_file("x", wdir="../.."), "wdir"),
-        ("torch.dvc", _dvc_file("torch"), "new data lies below data/"),
-        ("src/convrec/new.py.dvc", _dvc_file("new.py"), "new data lies below data/"),
+        ("torch.dvc", _dvc_file("torch"), "new data must be below data/"),
+        ("src/convrec/new.py.dvc", _dvc_file("new.py"), "new data must be below data/"),
         ("data/raw/new.dvc", _dvc_file("x", cmd="touch owned"), "cmd"),
         ("data/raw/new.dvc", _dvc_file("x", deps=[{"path": "https://example.org/x"}]), "deps"),
-        ("data/raw/new.dvc", _dvc_file("x", "../../../../x"), "no hash of a file"),
-        ("data/raw/new.dvc", b'{"outs": [{"path": "x"}]}', "no hash of a file"),
-        (FILE, _dvc_file("../../src"), "new data lies below data/"),
+        ("data/raw/new.dvc", _dvc_file("x", "../../../../x"), "no valid file hash"),
+        ("data/raw/new.dvc", b'{"outs": [{"path": "x"}]}', "no valid file hash"),
+        (FILE, _dvc_file("../../src"), "new data must be below data/"),
         (FILE, _dvc_file("films", deps=[{"path": "/etc/passwd"}]), "deps"),
-        ("dvc.lock", b'{"stages": {"data": {"outs": [{"path": "data/processed", "md5": "../../x"}]}}}', "no hash"),
-        ("data/evil.dvc", b"desc:\tx\n" + ESCAPING, "no plain YAML mapping"),
-        ("data/evil.dvc", "desc: x\u2028cmd: y\n".encode() + ESCAPING, "no plain YAML mapping"),
-        ("data/evil.dvc", b"meta: &a {b: *a}\n" + ESCAPING, "no plain YAML mapping"),
-        ("data/evil.dvc", b"desc: \xff\n" + ESCAPING, "no plain YAML mapping"),
-        ("data/evil.dvc", b"", "no plain YAML mapping"),
+        (
+            "dvc.lock",
+            b'{"stages": {"data": {"outs": [{"path": "data/processed", "md5": "../../x"}]}}}',
+            "has no valid file hash",
+        ),
+        ("data/evil.dvc", b"desc:\tx\n" + ESCAPING, "not a plain YAML mapping"),
+        ("data/evil.dvc", "desc: x\u2028cmd: y\n".encode() + ESCAPING, "not a plain YAML mapping"),
+        ("data/evil.dvc", b"meta: &a {b: *a}\n" + ESCAPING, "not a plain YAML mapping"),
+        ("data/evil.dvc", b"desc: \xff\n" + ESCAPING, "not a plain YAML mapping"),
+        ("data/evil.dvc", b"", "not a plain YAML mapping"),
         ("dvc.lock", b"schema:\tx\nstages: {data: {outs: [{path: data/processed, md5: x}]}}\n", "no plain YAML"),
-        ("params.yaml", b"x:\ty\nrank_grpo:\n  vllm_server_base_url: http://evil.example\n", "no plain YAML mapping"),
+        (
+            "params.yaml",
+            b"x:\ty\nrank_grpo:\n  vllm_server_base_url: http://evil.example\n",
+            "not a plain YAML mapping",
+        ),
     ],
 )
 def test_records_that_do_more_than_name_data_are_refused(name, content, words):
     present = {FILE: _dvc_file("films")}
     check_contents({FILE: _dvc_file("films", "1" * 32 + ".dir"), "data/x.dvc": _dvc_file("x")}, present, "abc")
-    with pytest.raises(InputError, match=f"--run abc: no commit here holds its {name}.*{words}"):
+    with pytest.raises(InputError, match=f"--run abc: no commit here contains its {name}.*{words}"):
         check_contents({name: content}, present, "abc")
 
 
 @pytest.mark.parametrize("name", ["params.yaml", "data/evil.dvc", "dvc.lock"])
 def test_aliases_that_stand_for_more_than_a_computer_holds_are_refused(history, name):  # noqa: F811
     output = _refused(_forge({**_recorded(history.first), name: BOMB.encode()}), force=True)
-    assert f"its {name}, which is no plain YAML mapping: not usable as YAML (more than 100,000 values" in output
+    assert f"its {name}, which is not a plain YAML mapping: not usable as YAML (more than 100,000 values" in output
 
 
 def test_such_aliases_in_a_local_file_are_refused_too(history):  # noqa: F811
@@ -116,13 +124,13 @@ def test_such_aliases_in_a_local_file_are_refused_too(history):  # noqa: F811
 
 def test_no_data_is_brought_beside_the_code(history):  # noqa: F811
     run_id = _forge({**_recorded(history.first), "torch.dvc": _dvc_file("torch", _put_in_cache(b"code"))})
-    assert "new data lies below data/" in _refused(run_id, force=True)
+    assert "new data must be below data/" in _refused(run_id, force=True)
 
 
 def test_no_data_is_brought_by_what_only_dvc_can_read(history):  # noqa: F811
     escaping = ESCAPING.replace(MD5.encode(), _put_in_cache(b"code").encode())
     run_id = _forge({**_recorded(history.first), "data/evil.dvc": b"desc:\tx\n" + escaping})
-    assert "no plain YAML mapping" in _refused(run_id, force=True)
+    assert "not a plain YAML mapping" in _refused(run_id, force=True)
     assert not Path("torch").exists()
 
 
@@ -146,7 +154,7 @@ def test_files_of_the_project_are_read_alike(name):
 )
 def test_parameters_that_run_code_or_send_keys_elsewhere_are_refused(changes):
     files = {"params.yaml": json.dumps({"seed": 1, **changes}).encode()}
-    with pytest.raises(InputError, match="foreign code could run, or data and keys go elsewhere"):
+    with pytest.raises(InputError, match="could run foreign code, or send data and keys elsewhere"):
         check_contents(files, {"params.yaml": b"seed: 2"}, "abc")
     check_contents(files, {"params.yaml": json.dumps({"seed": 2, **changes}).encode()}, "abc")
 

@@ -153,10 +153,10 @@ def test_a_renamed_item_with_other_metadata_is_in_both_lists():
 
 
 def test_a_damaged_catalog_is_named():
-    with pytest.raises(InputError, match="old catalog: item_id 'heat_1995' stands twice"):
+    with pytest.raises(InputError, match="old catalog: item_id 'heat_1995' occurs twice"):
         diff_catalogs(_catalog(_item("Heat", 1995), _item("HEAT", 1995)), _catalog())
     broken = _catalog({**_item("Heat", 1995), "metadata": "[1]"})
-    with pytest.raises(InputError, match=r"new catalog: item 'heat_1995': metadata = '\[1\]' is no JSON object"):
+    with pytest.raises(InputError, match=r"new catalog: item 'heat_1995': metadata = '\[1\]' is not a JSON object"):
         diff_catalogs(_catalog(_item("Heat", 1995)), broken)
 
 
@@ -443,6 +443,6 @@ def test_what_only_one_version_has_is_said(tmp_path):
     _rows(_row("a")).to_parquet(tmp_path / "train.parquet")
     found = diff(str(tmp_path), str(tmp_path / "other.parquet"))
     assert found.not_compared == ("conversations",) and found.conversations is None and found.is_empty
-    assert "only one of the two has it: conversations" in found.to_text()
-    with pytest.raises(InputError, match="train.parquet holds only conversations.*nothing in common"):
+    assert "only one version has it: conversations" in found.to_text()
+    with pytest.raises(InputError, match="train.parquet has only conversations.*nothing to compare"):
         diff(str(tmp_path / "train.parquet"), str(tmp_path / "other.parquet"))

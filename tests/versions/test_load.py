@@ -138,14 +138,14 @@ def test_a_single_lost_file_is_an_error_too(project):
 
 
 def test_a_revision_without_data_is_named(project):
-    with pytest.raises(InputError, match="empty: this revision holds no data/processed; .*dvc.lock"):
+    with pytest.raises(InputError, match="empty: this revision has no data/processed; .*dvc.lock"):
         load_version("empty")
 
 
 def test_a_revision_that_dvc_cannot_read_is_named(project):
     (project / "dvc.yaml").write_text("stages: [")
     _commit(project, "damaged")
-    with pytest.raises(InputError, match="HEAD: DVC cannot read the project as of this revision"):
+    with pytest.raises(InputError, match="HEAD: DVC cannot read the project at this revision"):
         load_version("HEAD")
 
 
@@ -159,7 +159,7 @@ def test_a_name_of_nothing_is_an_error_with_what_can_be_given(project, name):
 def test_outside_of_git_a_revision_is_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    with pytest.raises(InputError, match="HEAD: no such folder or file, and no git revision.*in no git repository"):
+    with pytest.raises(InputError, match="HEAD: no such folder or file, and .*not in a git repository"):
         load_version("HEAD")
     with pytest.raises(InputError, match="workspace: no data/processed here; run `dvc repro data`"):
         load_version("workspace")
@@ -169,7 +169,7 @@ def test_outside_of_git_a_revision_is_nothing(tmp_path, monkeypatch):
 
 
 def test_a_folder_without_the_files_is_named(tmp_path):
-    with pytest.raises(InputError, match="this folder holds none of catalog.parquet, train.parquet"):
+    with pytest.raises(InputError, match="this folder has none of catalog.parquet, train.parquet"):
         load_version(str(tmp_path))
 
 
@@ -191,7 +191,7 @@ def test_a_catalog_in_another_form_is_read_and_made_canonical(tmp_path):
 def test_wrong_columns_are_named(tmp_path):
     path = tmp_path / "rows.parquet"
     pd.DataFrame([{"a": 1, "b": 2}]).to_parquet(path)
-    with pytest.raises(InputError, match=r"found a, b\); it holds neither conversations nor a catalog"):
+    with pytest.raises(InputError, match=r"found a, b\); it has neither conversations nor a catalog"):
         load_version(str(path))
     pd.DataFrame([ROW]).drop(columns="seen_titles").to_parquet(path)
     with pytest.raises(InputError, match="column 'seen_titles' is missing"):

@@ -246,10 +246,10 @@ def test_the_first_run_comes_back_and_then_there_is_nothing_to_do(history):
     output = restore(history.first)
     assert _is_first()
     assert "`dvc repro` has nothing to do" in output
-    assert f"data brought back: data/processed, {RAW}" in output
+    assert f"data restored: data/processed, {RAW}" in output
     for name in ("params.yaml", "dvc.lock", f"{RAW}.dvc"):
         assert name in output
-    assert "files written: none" in (again := restore(history.first)) and "data brought back: none" in again
+    assert "files written: none" in (again := restore(history.first)) and "data restored: none" in again
     assert "`dvc repro` has nothing to do" in restore(history.second)
     assert not _is_first() and _git("status", "--porcelain") == ""
 
@@ -265,7 +265,7 @@ def test_the_run_of_a_stage_stands_for_itself_where_the_pipeline_failed(history)
     output = restore(history.first_stage)
     assert f"Run {history.first_stage} (data)" in output and "the run had no dvc.lock yet" in output
     assert Path(RAW, UNICODE).read_text() == "first\n"
-    assert "`dvc repro` would bring up to date, with what depends on them: data" in output
+    assert "`dvc repro` would run these stages and those that depend on them: data" in output
 
 
 def test_the_code_is_left_and_its_commit_told(history):
@@ -275,7 +275,7 @@ def test_the_code_is_left_and_its_commit_told(history):
     head = _commit("other code")
     output = restore(history.second)
     assert f"HEAD is {head[:12]}; `git checkout {history.commits[0]}`" in output
-    assert "dvc.yaml is not the run's" in output and Path("dvc.yaml").read_text().endswith("another graph\n")
+    assert "dvc.yaml differs from the run's" in output and Path("dvc.yaml").read_text().endswith("another graph\n")
     assert "data (make.py)" in output
 
 
@@ -288,7 +288,7 @@ def test_what_the_cache_lacks_is_fetched(history):
 def test_data_that_is_nowhere_changes_nothing(history):
     _forget(".dvc/cache", "storage")
     message = _refused(history.first)
-    assert f"{RAW} (" in message and "dvc push" in message and "the remote does not hold it" in message
+    assert f"{RAW} (" in message and "dvc push" in message and "the remote does not have it" in message
     Path(".dvc/config").write_text("")
     assert "no default remote is configured" in _refused(history.first)
 
@@ -308,7 +308,7 @@ def test_what_a_stage_can_make_again_need_not_be_there(history):
     _commit("first again")
     os.unlink(only_here)
     output = restore(run.run_id)
-    assert "to be made again by `dvc repro`: data/processed" in output and "bring up to date" in output
+    assert "`dvc repro` makes them again: data/processed" in output and "would run these stages" in output
     assert Path(RAW, UNICODE).read_text() == "second\n"
 
 
@@ -365,7 +365,7 @@ def test_files_of_other_raw_data_are_left(history):
     _forget(RAW)
     _commit("other data")
     output = restore(history.first)
-    assert "left, though the run did not have it: data/raw/other.dvc" in output and _is_first()
+    assert "not in the run, left unchanged: data/raw/other.dvc" in output and _is_first()
     assert "/films" in Path("data/raw/.gitignore").read_text(), "as dvc add does"
 
 
@@ -375,7 +375,7 @@ def test_raw_data_that_overlaps_with_other_files_is_refused(history):
     Path("data/raw/one.dvc").write_text(f"outs:\n- md5: {md5}\n  hash: md5\n  path: films/train.parquet\n")
     _commit("one file alone")
     message = _refused(history.first)
-    assert "do not fit the present" in message and "train.parquet" in message
+    assert "do not fit the current" in message and "train.parquet" in message
 
 
 def test_raw_data_that_dvc_does_not_track(history, monkeypatch):
@@ -384,11 +384,14 @@ def test_raw_data_that_dvc_does_not_track(history, monkeypatch):
     _commit("loose data")
     loose, _ = _pipeline(monkeypatch)
     _commit("made")
-    assert "data/raw/loose is not under DVC, so it is not restored, but its content is the run's" in restore(loose)
+    assert (
+        "data/raw/loose is not tracked by DVC and was not restored, but has the same content as in the run"
+        in restore(loose)
+    )
     _raw("changed", "data/raw/loose")
     output = restore(loose)
-    assert "data/raw/loose is not under DVC and cannot be restored" in output
-    assert "bring up to date, with what depends on them: data (data/raw/loose)" in output
+    assert "data/raw/loose is not tracked by DVC and cannot be restored" in output
+    assert "those that depend on them: data (data/raw/loose)" in output
     assert Path("data/processed", UNICODE).read_text() == "loose\n", "what the stage made of it is in the cache"
     restore(history.first, force=True)
     _commit("first")
@@ -404,7 +407,7 @@ def test_runs_that_cannot_be_restored(history, monkeypatch):
     bare = client.create_run("1", run_name="old").info.run_id
     assert "'old' recorded no versions" in _refused(bare)
     shutil.rmtree(".git")
-    assert "no git repository" in _refused(history.first)
+    assert "not a git repository" in _refused(history.first)
     shutil.rmtree(".dvc")
     assert "no DVC repository" in _refused(history.first)
 

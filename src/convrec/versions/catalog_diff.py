@@ -1,4 +1,4 @@
-"""What changed between two versions of a catalog: items added, removed, in another spelling, with other metadata."""
+"""The difference between two versions of a catalog: items added, removed, renamed, or with changed metadata."""
 
 import json
 from collections import Counter
@@ -14,13 +14,13 @@ from convrec.errors import InputError
 from convrec.text import cut, listing, plain
 
 Reason = Literal["spelling", "year", "alias", "merged"]
-_NAME_WIDTH = 41  # columns of each name where two share a line of text
+_NAME_WIDTH = 41  # columns of each name in a line with two names
 _VALUE_WIDTH = 24  # columns of a metadata value in a line of text
 
 
 @dataclass(frozen=True)
 class ItemName:
-    """How a catalog names an item."""
+    """The id, title and year of an item in a catalog."""
 
     item_id: str
     title: str
@@ -35,11 +35,12 @@ class ItemName:
 
 @dataclass(frozen=True)
 class Renamed:
-    """One item under two names, and what tells that it is one.
+    """One item with two names, and the reason why they count as one item.
 
-    `spelling`: title and year agree but for the spelling; `year`: the title agrees, the year is near or was unknown;
-    `alias`: one title is an alias of the other item; `merged`: the title is an alias of an item that both versions
-    have, so that the new version has one item where the old one had two.
+    - `spelling`: title and year are the same except for the spelling.
+    - `year`: the title is the same, and the year is close or was unknown.
+    - `alias`: one title is an alias of the other item.
+    - `merged`: the title is an alias of an item in both versions, so two items of the old version became one.
     """
 
     old: ItemName
@@ -56,7 +57,7 @@ class Renamed:
 
 @dataclass(frozen=True)
 class Changed:
-    """An item's metadata: field -> old and new text, None where the item lacks the field; its aliases come and gone."""
+    """Changed metadata of an item: old and new text by field (None if missing), and aliases added and removed."""
 
     item: ItemName
     fields: dict[str, tuple[str | None, str | None]]
@@ -82,10 +83,11 @@ class Changed:
 
 @dataclass(frozen=True)
 class CatalogDiff:
-    """Two catalogs compared; lists are sorted by `item_id`, the new one where there are two.
+    """The difference between two catalogs; lists are sorted by `item_id`, by the new one if there are two.
 
-    Every item is in one category, but for a renamed item whose metadata changed too. So the new catalog's items are
-    those unchanged, added, renamed (not merged, whose new item counts on its own) and changed without a new name.
+    Every item is in one category, except that a renamed item can also be changed. The new catalog's items are those
+    unchanged, added, renamed (without `merged`, because the item they merged into is counted itself), and changed
+    without a new name.
     """
 
     before: int
@@ -101,7 +103,7 @@ class CatalogDiff:
         return not (self.added or self.removed or self.renamed or self.changed)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the same as plain JSON values, in a stable order."""
+        """Return the difference as JSON values in a stable order."""
         return {
             "before": self.before,
             "after": self.after,
@@ -137,7 +139,7 @@ class CatalogDiff:
 class _Item(NamedTuple):
     name: ItemName
     aliases: frozenset[str]
-    metadata: str  # a JSON object, read only where the two texts differ
+    metadata: str  # a JSON object, parsed only if the two texts differ
 
     @property
     def item_id(self) -> str:
@@ -145,7 +147,7 @@ class _Item(NamedTuple):
 
 
 class _Names:
-    """Look-up of items by normalised title and by normalised alias."""
+    """Items by normalised title and by normalised alias."""
 
     def __init__(self, items: Iterable[_Item]):
         self.titles: dict[str, list[_Item]] = {}
@@ -157,9 +159,9 @@ class _Names:
 
 
 def diff_catalogs(old: pd.DataFrame, new: pd.DataFrame) -> CatalogDiff:
-    """Return what changed between two canonical catalogs.
+    """Return the difference between two canonical catalogs.
 
-    Raises `InputError` on an `item_id` that stands twice and on metadata that is no JSON object.
+    Raises `InputError` for a repeated `item_id`, and for metadata that is not a JSON object.
     """
     before, after = _items(old, "old"), _items(new, "new")
     kept = [(item, after[item_id]) for item_id, item in before.items() if item_id in after]
@@ -168,7 +170,7 @@ def diff_catalogs(old: pd.DataFrame, new: pd.DataFrame) -> CatalogDiff:
     renamed = _respelt(kept)
     for reason, gone, come in _paired(removed.values(), added.values()):
         kept.append((gone, come))
-        if (gone.name.title, gone.name.year) != (come.name.title, come.name.year):  # or the id alone is another
+        if (gone.name.title, gone.name.year) != (come.name.title, come.name.year):  # otherwise only the id changed
             renamed.append(Renamed(gone.name, come.name, reason))
         del removed[gone.item_id], added[come.item_id]
     new_names = {pair.new.item_id for pair in renamed}
@@ -189,12 +191,12 @@ def diff_catalogs(old: pd.DataFrame, new: pd.DataFrame) -> CatalogDiff:
 
 
 def _items(frame: pd.DataFrame, version: str) -> dict[str, _Item]:
-    """Return the items by their id, in the order of the frame."""
+    """Return the items by id, in the order of the frame."""
     items: dict[str, _Item] = {}
     columns = (frame[name].tolist() for name in ("item_id", "title", "year", "aliases", "metadata"))
     for item_id, title, year, aliases, metadata in zip(*columns, strict=True):
         if item_id in items:
-            raise InputError(f"{version} catalog: item_id {item_id!r} stands twice; remove one of the two rows")
+            raise InputError(f"{version} catalog: item_id {item_id!r} occurs twice; remove one of the two rows")
         name = ItemName(item_id, title, None if pd.isna(year) else int(year))
         text = metadata if isinstance(metadata, str) and metadata else "{}"
         items[item_id] = _Item(name, frozenset(aliases if hasattr(aliases, "__iter__") else ()), text)
@@ -202,22 +204,22 @@ def _items(frame: pd.DataFrame, version: str) -> dict[str, _Item]:
 
 
 def _respelt(kept: Iterable[tuple[_Item, _Item]]) -> list[Renamed]:
-    """Return the items that kept their id under another title or year."""
+    """Return the items with the same id but another title or year."""
     names = [(old.name, new.name) for old, new in kept if old.name != new.name]
     return [Renamed(old, new, "spelling" if old.title != new.title else "year") for old, new in names]
 
 
 def tolerated_year_gap(year: int | None, other: int | None) -> int | None:
-    """Return how far two years of one item are apart; None where they are too far for one item."""
+    """Return the difference of two years of one item; None if it is too large for the same item."""
     if year == other:
         return 0
     if year is None or other is None:
-        return YEAR_TOLERANCE + 1  # comes after every known year
+        return YEAR_TOLERANCE + 1  # sorts after all known years
     return gap if (gap := abs(year - other)) <= YEAR_TOLERANCE else None
 
 
 def _paired(removed: Iterable[_Item], added: Iterable[_Item]) -> list[tuple[Reason, _Item, _Item]]:
-    """Return the removed items that are added ones under another name, each at most once, the nearest years first."""
+    """Return pairs of removed and added items that are the same item, each at most once, closest years first."""
     names = _Names(added)
     candidates = []
     for old in removed:
@@ -227,7 +229,7 @@ def _paired(removed: Iterable[_Item], added: Iterable[_Item]) -> list[tuple[Reas
         for by, items in ((0, names.titles.get(title, [])), (1, by_alias)):
             for new in items:
                 if (gap := tolerated_year_gap(old.name.year, new.name.year)) is not None:
-                    # Ids in their own order: the same pairs, whichever of the versions is the old one.
+                    # The ids are sorted, so that the pairs do not depend on which version is the old one.
                     ids = sorted((old.item_id, new.item_id))
                     candidates.append(((gap, by, *ids), old, new))
     return [
@@ -237,7 +239,7 @@ def _paired(removed: Iterable[_Item], added: Iterable[_Item]) -> list[tuple[Reas
 
 
 def _merged(removed: Iterable[_Item], kept: Iterable[_Item]) -> list[tuple[_Item, _Item]]:
-    """Return the removed items that are now an alias of a kept item, each at most once, the nearest years first."""
+    """Return the removed items that are now an alias of a kept item, each at most once, closest years first."""
     titles = _Names(removed).titles
     candidates = [
         ((gap, old.item_id, new.item_id), old, new)
@@ -250,7 +252,7 @@ def _merged(removed: Iterable[_Item], kept: Iterable[_Item]) -> list[tuple[_Item
 
 
 def _each_once(candidates: list[tuple[tuple, _Item, _Item]]) -> Iterator[tuple[tuple, _Item, _Item]]:
-    """Yield candidates in the order of their keys, leaving out those of an item that was in one before."""
+    """Yield candidates in the order of their keys, without those whose items were already used."""
     old_ids, new_ids = set(), set()
     for key, old, new in sorted(candidates, key=lambda candidate: candidate[0]):
         if old.item_id not in old_ids and new.item_id not in new_ids:
@@ -260,7 +262,7 @@ def _each_once(candidates: list[tuple[tuple, _Item, _Item]]) -> Iterator[tuple[t
 
 
 def _change(old: _Item, new: _Item) -> Changed | None:
-    """Return what changed of an item beside its name, if anything did."""
+    """Return the changes of an item's metadata and aliases, or None."""
     fields = {}
     if old.metadata != new.metadata:
         before, after = _metadata(old, "old"), _metadata(new, "new")
@@ -272,12 +274,12 @@ def _change(old: _Item, new: _Item) -> Changed | None:
 
 
 def _metadata(item: _Item, version: str) -> dict[str, str]:
-    """Return the fields of an item that hold text: an empty one says as little as none."""
+    """Return the metadata fields of an item that are not empty."""
     try:
         fields = json.loads(item.metadata)
         return {name: str(text) for name, text in fields.items() if text}
     except (ValueError, AttributeError, RecursionError):
         raise InputError(
-            f"{version} catalog: item {item.item_id!r}: metadata = {cut(plain(item.metadata), 60)!r} is no JSON "
-            "object; write field -> text, or {} where the item has none"
+            f"{version} catalog: item {item.item_id!r}: metadata = {cut(plain(item.metadata), 60)!r} is not a "
+            "JSON object; write text by field, or {} for an item without metadata"
         ) from None

@@ -1,4 +1,4 @@
-"""What changed between two versions of the conversations: rows new, gone, and moved between splits."""
+"""The difference between two versions of the conversations: rows that are new, gone, or moved between splits."""
 
 import hashlib
 from collections import Counter, defaultdict
@@ -18,7 +18,7 @@ from convrec.versions.catalog_diff import tolerated_year_gap
 
 UNDATED = "undated"
 _BATCH = 20_000  # rows whose text is in memory at a time
-# What a row is: its ids may change without a word of it changing.
+# The content that identifies a row; ids are left out, because they can change without the content.
 _CONTENT = pa.schema(
     {
         "messages": pa.list_(pa.struct({"role": pa.string(), "content": pa.string()})),
@@ -32,9 +32,9 @@ COMPARED = ("prompt_id", *_CONTENT.names)  # the columns that a comparison reads
 
 @dataclass(frozen=True)
 class SplitDiff:
-    """One split; pairs are before and after, `months` maps YYYY-MM, or "undated", to rows.
+    """The difference of one split. Pairs are before and after; `months` maps YYYY-MM, or "undated", to rows.
 
-    A row that moved here from another split is among those added.
+    A row that moved here from another split counts as added.
     """
 
     rows: tuple[int, int]
@@ -55,10 +55,10 @@ class SplitDiff:
 
 @dataclass(frozen=True)
 class ConversationsDiff:
-    """Two versions of the conversations compared; equal rows count as often as they stand.
+    """The difference between two versions of the conversations; repeated rows are counted each time.
 
-    `new` and `gone` are of all splits together: a row that is in another split than before is in neither, but in
-    `moved` (from, to -> rows). `mentions_of_added` counts the ground truth of new rows that names an added item.
+    `new` and `gone` count over all splits. A row that is in another split than before counts only in `moved`
+    (rows by (from, to)). `mentions_of_added` counts ground-truth entries of new rows that name an added item.
     """
 
     splits: dict[str, SplitDiff]
@@ -73,7 +73,7 @@ class ConversationsDiff:
         return same_prompts and not (self.new or self.gone or self.moved)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the same as plain JSON values, in a stable order."""
+        """Return the difference as JSON values in a stable order."""
         return {
             "new": self.new,
             "gone": self.gone,
@@ -116,10 +116,10 @@ def _pair(numbers: tuple[int, int]) -> dict[str, int]:
 def diff_conversations(
     old: Mapping[str, pd.DataFrame], new: Mapping[str, pd.DataFrame], added: pd.DataFrame | None = None
 ) -> ConversationsDiff:
-    """Return what changed between two versions of the splits; a split that a version lacks has no rows there.
+    """Return the difference between two versions of the splits; a missing split counts as empty.
 
-    A row is its prompt's messages, ground truth, seen titles and date. `added` holds the rows of the catalog that are
-    new, if their mentions are to be counted. Raises `InputError` on rows that are not canonical.
+    A row is identified by messages, ground truth, seen titles and date. If `added`, the new rows of the catalog, is
+    given, mentions of these items are counted. Raises `InputError` for rows that are not canonical.
     """
     names = [name for name in SPLITS if name in old or name in new]
     names += sorted((old.keys() | new.keys()) - set(SPLITS))
@@ -162,12 +162,12 @@ def _identities(rows: pd.DataFrame, source: str) -> list[bytes]:
 
 
 def _surplus(rows: Mapping[str, list[bytes]], other: Mapping[str, list[bytes]]) -> dict[str, Counter[bytes]]:
-    """Return, of each split, the rows that stand there more often than in the other version."""
+    """Return for each split the rows that occur more often than in the other version, with their surplus."""
     return {name: Counter(rows[name]) - Counter(other[name]) for name in rows}
 
 
 def _take_moved(left: dict[str, Counter[bytes]], come: dict[str, Counter[bytes]]) -> dict[tuple[str, str], int]:
-    """Return how many rows left one split and came to another, and take them out of both."""
+    """Return how many rows moved from one split to another, and remove them from both counts."""
     moved = {}
     for source, leaving in left.items():
         for target, coming in come.items():
@@ -184,7 +184,7 @@ def _num_prompts(rows: pd.DataFrame | None) -> int:
 
 
 def _months(old: pd.DataFrame | None, new: pd.DataFrame | None) -> dict[str, tuple[int, int]]:
-    """Return the rows of each month, before and after; the undated come last."""
+    """Return the number of rows of each month before and after; undated rows come last."""
     counts = []
     for rows in (old, new):
         months = [] if rows is None or rows.empty else rows["date"].fillna("").str.slice(0, 7).tolist()
@@ -198,7 +198,7 @@ def _mentions(
     fresh: Counter[bytes],
     added: pd.DataFrame,
 ) -> int:
-    """Return how many entries of the new rows' ground truth name one of the added items, by title or alias."""
+    """Return the number of ground-truth entries of new rows that name an added item by title or alias."""
     years = defaultdict(list)
     for title, year, aliases in zip(*(added[name].tolist() for name in ("title", "year", "aliases")), strict=True):
         for name in {fold(text) for text in (title, *aliases)}:
@@ -213,7 +213,7 @@ def _mentions(
 def _truths_of(
     splits: Mapping[str, pd.DataFrame], identities: Mapping[str, Sequence[bytes]], wanted: Counter[bytes]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the ground truth of the wanted rows, each row as often as it is wanted."""
+    """Yield the ground truth of the wanted rows, as many times as each is wanted."""
     for name, rows in splits.items():
         positions = []
         for position, identity in enumerate(identities[name]):

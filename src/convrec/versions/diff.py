@@ -1,4 +1,4 @@
-"""What changed between two versions of the processed data: catalog and conversations."""
+"""The difference between two versions of the processed data: catalog and conversations."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +12,9 @@ from convrec.versions.load import Version, load_version
 
 @dataclass(frozen=True)
 class DataDiff:
-    """Two versions compared, by the names that they were asked for by.
+    """The difference between two versions, with their requested names.
 
-    What only one version holds is None here, and named in `not_compared`.
+    A part that only one version has is None, and listed in `not_compared`.
     """
 
     old: str
@@ -28,7 +28,7 @@ class DataDiff:
         return all(part is None or part.is_empty for part in (self.catalog, self.conversations))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the same as plain JSON values, in a stable order."""
+        """Return the difference as JSON values in a stable order."""
         return {
             "old": self.old,
             "new": self.new,
@@ -38,8 +38,8 @@ class DataDiff:
         }
 
     def to_text(self, limit: int = 20) -> str:
-        """Return both comparisons for a terminal of 100 columns, with up to `limit` names of each category."""
-        left = [f"Not compared, for only one of the two has it: {part}" for part in self.not_compared]
+        """Return both parts as text for a terminal of 100 columns, with up to `limit` names of each category."""
+        left = [f"Not compared, because only one version has it: {part}" for part in self.not_compared]
         names = cut(plain(f"{self.old} -> {self.new}"))
         if self.is_empty:
             return "\n".join([f"{names}: no change", *left])
@@ -48,16 +48,15 @@ class DataDiff:
 
 
 def diff(old: str, new: str) -> DataDiff:
-    """Return what changed from one version to the other (see `load_version` for their names).
+    """Return the difference between two versions (see `load_version` for their names).
 
-    Raises `InputError` on a version that cannot be had, and on two that have neither a catalog nor conversations in
-    common.
+    Raises `InputError` if a version cannot be loaded, or if the two have neither catalogs nor conversations in common.
     """
     return diff_versions(load_version(old), load_version(new))
 
 
 def diff_versions(old: Version, new: Version) -> DataDiff:
-    """Return what changed from one loaded version to the other. Raises as `diff` does."""
+    """Return the difference between two loaded versions. Raises `InputError` as `diff` does."""
     catalogs = conversations = None
     if old.catalog is not None and new.catalog is not None:
         catalogs = diff_catalogs(old.catalog, new.catalog)
@@ -68,8 +67,8 @@ def diff_versions(old: Version, new: Version) -> DataDiff:
             added = new.catalog[new.catalog["item_id"].isin(ids)]
         conversations = diff_conversations(old.splits, new.splits, added)
     if catalogs is None and conversations is None:
-        held = [f"{v.name} holds only {'conversations' if v.splits else 'a catalog'}" for v in (old, new)]
-        raise InputError(f"{', '.join(held)}: they have nothing in common to compare; name two of a kind")
+        held = [f"{v.name} has only {'conversations' if v.splits else 'a catalog'}" for v in (old, new)]
+        raise InputError(f"{', '.join(held)}: there is nothing to compare; give two versions of the same kind")
     alone = {
         "catalog": (old.catalog is None) != (new.catalog is None),
         "conversations": bool(old.splits) != bool(new.splits),

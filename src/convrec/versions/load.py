@@ -1,4 +1,4 @@
-"""A version of the processed data, by the name of a folder, a file, or a git revision of the project."""
+"""Loads a version of the processed data from a folder, a file, or a git revision of the project."""
 
 import subprocess
 import tempfile
@@ -17,7 +17,7 @@ from convrec.errors import InputError
 from convrec.paths import Paths
 from convrec.versions.conversation_diff import COMPARED
 
-WORKSPACE = "workspace"  # the name of what lies in data/processed now
+WORKSPACE = "workspace"  # the name of the current data in data/processed
 CATALOG_COLUMNS = ("item_id", "title", "year", "aliases", "metadata")
 _FORMS = (
     f"a folder such as data/processed, a catalog, a Parquet file of conversations, a git revision, or {WORKSPACE!r}"
@@ -26,7 +26,7 @@ _FORMS = (
 
 @dataclass(frozen=True)
 class Version:
-    """A catalog, or None, and the splits that there are; `name` is what it was asked for by."""
+    """A catalog, or None, and the existing splits; `name` is the requested name."""
 
     name: str
     catalog: pd.DataFrame | None
@@ -34,10 +34,10 @@ class Version:
 
 
 def load_version(name: str) -> Version:
-    """Return what a name means: `workspace`, a folder, a file, or else a git revision of the project in this folder.
+    """Return the version with this name: `workspace`, a folder, a file, or else a git revision of this project.
 
-    A revision's data comes from DVC's cache or default remote. Raises `InputError` where nothing of that name is found
-    or it cannot be read.
+    The data of a revision come from DVC's cache or default remote. Raises `InputError` if nothing of that name exists
+    or can be read.
     """
     path = Paths().processed if name == WORKSPACE else Path(name)
     if path.is_dir():
@@ -53,8 +53,8 @@ def _of_folder(folder: Path, name: str) -> Version:
     paths = {file: folder / file for file in _files() if (folder / file).is_file()}
     if not paths:
         raise InputError(
-            f"{name}: this folder holds none of {', '.join(_files())}; name one that does, or for a git revision of "
-            f"this name refs/heads/{name} or refs/tags/{name}"
+            f"{name}: this folder has none of {', '.join(_files())}; give one that does, or, for a git revision of "
+            f"this name, refs/heads/{name} or refs/tags/{name}"
         )
     catalog = paths.get(Paths().catalog.name)
     splits = {split: Paths().split(split).name for split in SPLITS}
@@ -83,13 +83,13 @@ def _columns(path: Path, label: str) -> list[str]:
 
 
 def _frame(path: Path, label: str, columns: Iterable[str]) -> pd.DataFrame:
-    with _labelled(path, label):  # Arrow's own types take a fraction of the memory of Python's objects
+    with _labelled(path, label):  # Arrow's types need a fraction of the memory of Python objects
         return parquet_frame(path, list(columns), types_mapper=pd.ArrowDtype, ignore_metadata=True)
 
 
 @contextmanager
 def _labelled(path: Path, label: str) -> Iterator[None]:
-    """Name what was asked for in the place of a path, which may be a temporary one."""
+    """Replace the path in error messages, which may be temporary, by the requested name."""
     try:
         yield
     except InputError as error:
@@ -97,19 +97,19 @@ def _labelled(path: Path, label: str) -> Iterator[None]:
 
 
 def _rows(path: Path, label: str) -> pd.DataFrame:
-    """Return the columns of the conversations that are compared."""
+    """Return the conversations with the columns that are compared."""
     _require(COMPARED, _columns(path, label), label, "canonical conversations need")
     return _frame(path, label, COMPARED)
 
 
 def _catalog(path: Path, label: str) -> pd.DataFrame:
-    """Return the canonical table as it stands, or the one made of a catalog in any other form."""
+    """Return the canonical catalog table, converted if the file has another form."""
     if path.suffix.lower() == ".parquet":
         columns = _columns(path, label)
         if set(columns) >= set(CATALOG_COLUMNS):
             return _frame(path, label, CATALOG_COLUMNS)
         if not {"title", "name"} & set(columns):
-            _require(CATALOG_COLUMNS, columns, label, "it holds neither conversations nor a catalog, which needs")
+            _require(CATALOG_COLUMNS, columns, label, "it has neither conversations nor a catalog, which needs")
     with _labelled(path, label):
         frame = load_catalog(path, Quarantine()).to_frame()
     _require(CATALOG_COLUMNS, frame.columns, label, "a canonical catalog needs")
@@ -133,16 +133,16 @@ def _of_revision(name: str) -> Version:
         _fetch(name, commit, processed, Path(folder))
         if not any(Path(folder).iterdir()):
             raise InputError(
-                f"{name}: this revision holds no {processed}; choose one whose dvc.lock was committed after "
+                f"{name}: this revision has no {processed}; give one whose dvc.lock was committed after "
                 "`dvc repro data`"
             )
         return _of_folder(Path(folder), name)
 
 
 def find_commit(name: str) -> tuple[str, str]:
-    """Return the commit that a name means, and where the project is in its repository ("" or a path that ends in /).
+    """Return the commit of a revision, and the project's path in its repository ("" or a path that ends in /).
 
-    Raises `InputError` where git knows no such revision.
+    Raises `InputError` if git knows no such revision.
     """
     try:
         prefix = _git("rev-parse", "--show-prefix")
@@ -150,39 +150,34 @@ def find_commit(name: str) -> tuple[str, str]:
     except OSError as error:
         raise InputError(f"{name}: no such folder or file, and git cannot be run ({error}); give {_FORMS}") from None
     if prefix is None:
-        raise InputError(
-            f"{name}: no such folder or file, and no git revision, for this folder is in no git repository; give "
-            f"{_FORMS}"
-        )
+        raise InputError(f"{name}: no such folder or file, and this folder is not in a git repository; give {_FORMS}")
     if commit is None:
         raise InputError(f"{name}: no such folder, file or git revision; give {_FORMS}")
     return commit, prefix
 
 
 def _git(*arguments: str) -> str | None:
-    """Return what git prints; None where it refuses."""
+    """Return git's output; None if it fails."""
     result = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
     return None if result.returncode else result.stdout.rstrip("\n")
 
 
 def _fetch(name: str, commit: str, processed: str, target: Path) -> None:
-    """Copy what a commit holds of the compared files into a folder; nothing in the project changes."""
+    """Copy the compared files of a commit into a folder; the project does not change."""
     from dvc.api import DVCFileSystem  # noqa: PLC0415  (half a second to import; only revisions need it)
 
     with ExitStack() as stack:
-        try:  # with `subrepos`, for the project may be a folder of the repository
+        try:  # `subrepos`, because the project may be a subfolder of the repository
             files = stack.enter_context(closing(DVCFileSystem(".", rev=commit, subrepos=True)))
             held = files.isdir(processed)
-        except Exception as error:  # whatever a damaged dvc.yaml, lock or configuration raises
-            raise InputError(
-                f"{name}: DVC cannot read the project as of this revision ({error}); choose another"
-            ) from None
+        except Exception as error:  # a damaged dvc.yaml, lock or configuration can raise anything
+            raise InputError(f"{name}: DVC cannot read the project at this revision ({error}); give another") from None
         try:
             for path in files.ls(processed, detail=False) if held else ():
                 if Path(path).name in _files():
                     files.get_file(path, str(target / Path(path).name))
-        except Exception as error:  # remotes raise the errors of their own libraries
+        except Exception as error:  # remotes raise errors of their own libraries
             raise InputError(
                 f"{name}: {processed} of this revision is neither in DVC's cache nor in the default remote ({error}); "
-                f"`dvc push` it where it was made, or make it again: `git checkout {name}`, `dvc repro data`"
+                f"run `dvc push` where it was made, or make it again: `git checkout {name}`, `dvc repro data`"
             ) from None

@@ -1,4 +1,4 @@
-"""What a run's record may bring into the workspace: whoever can write to the tracking server may have chosen it."""
+"""Checks of a run's record before a restore, because anyone who can write to the tracking server can change it."""
 
 import io
 import posixpath
@@ -14,7 +14,7 @@ from convrec.paths import is_below
 from convrec.tracking.versions import GRAPH, LOCK, PARAMS, parse_mapping
 
 _HASH = re.compile(r"[0-9a-f]{32}(\.dir)?")
-_DATA = "data"  # the folder that holds data and no code
+_DATA = "data"  # the folder for data, without code
 _STAGE_KEYS = {"outs", "md5", "meta", "desc", "frozen"}
 _OUT_KEYS = {"path", "md5", "hash", "size", "nfiles", "isexec", "desc", "type", "labels", "meta", "push", "remote"}
 _RUNS_CODE = {
@@ -26,27 +26,27 @@ _SENDS = ("demonstrations.teacher.base_url", "rank_grpo.vllm_server_base_url")
 
 
 def is_hash(value: object) -> bool:
-    """Return whether a value is a hash of DVC, which names a file in its cache, and no path."""
+    """Return whether a value is a DVC hash, which names a file in DVC's cache, and not a path."""
     return isinstance(value, str) and _HASH.fullmatch(value) is not None
 
 
 def check_names(names: list[str], run_id: str) -> None:
-    """Raise `InputError` where a record holds files that no run records, such as hooks, settings or code."""
+    """Raise `InputError` if a record contains files that no run records, such as hooks, settings or code."""
     for name in names:
         visible = not any(part.startswith(".") for part in name.split("/"))
         if name not in (PARAMS, GRAPH, LOCK) and not (name.endswith(".dvc") and visible and is_below(name)):
             raise InputError(
-                f"--run {run_id}: its record holds {name!r}, which no run records: somebody else wrote there; nothing "
-                "is restored"
+                f"--run {run_id}: its record contains {name!r}, which no run records, so someone has changed it; "
+                "nothing is restored"
             )
 
 
 def check_contents(files: dict[str, bytes], present: dict[str, bytes], run_id: str) -> None:
-    """Raise `InputError` where files of a record could do more than name data and choose parameters.
+    """Raise `InputError` if files of a record could do more than name data and set parameters.
 
-    `files` are those that no commit holds, `present` those of the workspace.
+    `files` are the recorded files that are in no commit, `present` the files of the workspace.
     """
-    where = f"--run {run_id}: no commit here holds its"
+    where = f"--run {run_id}: no commit here contains its"
     for name, content in files.items():
         value = _plain_mapping(content, f"{where} {name}")
         if name == PARAMS:
@@ -60,14 +60,14 @@ def check_contents(files: dict[str, bytes], present: dict[str, bytes], run_id: s
 
 
 def _plain_mapping(content: bytes, what: str) -> dict[str, Any]:
-    """Return a file's mapping; raises `InputError` where DVC, which reads with libyaml, could see another one."""
-    what, remedy = f"{what}, which is no plain YAML mapping", "nothing is restored"
+    """Return a file's mapping; raises `InputError` if DVC, which reads it with libyaml, could get another one."""
+    what, remedy = f"{what}, which is not a plain YAML mapping", "nothing is restored"
     value = parse_yaml(content, what, remedy=remedy)
     try:
         text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8").read()
         if isinstance(value, dict) and value and value == YAML(typ="safe").load(text):
             return value
-    except (YAMLError, ValueError, RecursionError):  # what libyaml does not take
+    except (YAMLError, ValueError, RecursionError):  # libyaml does not accept it
         pass
     raise InputError(f"{what}; {remedy}")
 
@@ -80,16 +80,18 @@ def _outs(stage: Any) -> list[Any]:
 def _check_hashes(stage: Any, what: str) -> None:
     for out in _outs(stage):
         if not isinstance(out, dict) or not is_hash(out.get("md5")) or "files" in out:
-            raise InputError(f"{what}, and what it says of {out!r:.200} is no hash of a file; nothing is restored")
+            raise InputError(f"{what}, and its entry {out!r:.200} has no valid file hash; nothing is restored")
 
 
 def _check_raw(name: str, value: dict[str, Any], present: dict[str, Any], what: str) -> None:
-    """Check a `*.dvc` file: data beside it, by hash, below data/ or where the workspace has it already."""
+    """Check a `*.dvc` file: it may only name data by hash, below data/ or where the workspace already has them."""
     _check_hashes(value, what)
     more = {key for key in value if key not in _STAGE_KEYS and value[key] != present.get(key)}
     more |= {key for out in _outs(value) for key in out if key not in _OUT_KEYS}
     if more:
-        raise InputError(f"{what}, which has {', '.join(sorted(map(str, more)))}: more than data of its own; {_REMEDY}")
+        raise InputError(
+            f"{what}, which has {', '.join(sorted(map(str, more)))}, which is more than its own data; {_REMEDY}"
+        )
     paths = [out.get("path") for out in _outs(value)]
     if paths == [out.get("path") for out in _outs(present) if isinstance(out, dict)]:
         return
@@ -97,7 +99,7 @@ def _check_raw(name: str, value: dict[str, Any], present: dict[str, Any], what: 
         whole = posixpath.normpath(posixpath.join(posixpath.dirname(name), str(path)))
         visible = not any(part.startswith(".") for part in whole.split("/"))
         if not (isinstance(path, str) and is_below(path) and visible and whole.startswith(f"{_DATA}/")):
-            raise InputError(f"{what}, whose data is to lie at {path!r}: new data lies below {_DATA}/; {_REMEDY}")
+            raise InputError(f"{what}, whose data would be at {path!r}, but new data must be below {_DATA}/; {_REMEDY}")
 
 
 def _check_parameters(recorded: dict[str, Any], present: dict[str, Any], what: str) -> None:
@@ -109,16 +111,16 @@ def _check_parameters(recorded: dict[str, Any], present: dict[str, Any], what: s
         value = _value(recorded, name)
         if value != _value(present, name):
             raise InputError(
-                f"{what}, which sets {name} = {value!r}: with it, foreign code could run, or data and keys go "
-                f"elsewhere; if you trust that, set it in {PARAMS} yourself, then restore again with --force"
+                f"{what}, which sets {name} = {value!r}: this could run foreign code, or send data and keys "
+                f"elsewhere; if you trust it, set it in {PARAMS} yourself, then restore again with --force"
             )
 
 
 def _value(params: Any, name: str) -> Any:
-    """Return the parameter of a dotted name, None where there is none."""
+    """Return the parameter with a dotted name, None if there is none."""
     for part in name.split("."):
         params = params.get(part) if isinstance(params, dict) else None
     return params
 
 
-_REMEDY = "check out the run's commit, which must hold it, then restore again"
+_REMEDY = "check out the run's commit, which must contain it, then restore again"

@@ -1,4 +1,4 @@
-"""What `convrec data restore` asks of DVC: are these versions to be had, is what they replace safe, put them there."""
+"""DVC operations of `convrec data restore`: fetch versions, check that replaced data are safe, and check data out."""
 
 import logging
 import os
@@ -25,14 +25,14 @@ class Out:
 
     path: str  # in the project
     hash: str
-    raw: bool  # of a *.dvc file: no stage can make it again
-    cached: bool  # in DVC's cache; else a metric or plot that git keeps
+    raw: bool  # from a *.dvc file: no stage can make it again
+    cached: bool  # kept in DVC's cache; otherwise a metric or plot in git
     available: bool  # its whole content is in the cache now
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep DVC from printing a traceback for what is told in one line afterwards."""
+    """Suppress DVC's logs, which would show a traceback for errors that are reported in one line later."""
     loggers = [logging.getLogger(name) for name in ("dvc", "dvc_data", "dvc_objects")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -46,7 +46,7 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _elsewhere(files: dict[str, bytes]) -> "Iterator[Repo]":
-    """Yield a DVC repository of these files in another folder, with the project's cache, remotes and settings."""
+    """Yield a temporary DVC repository with these files and the project's cache, remotes and settings."""
     from dvc.repo import Repo  # noqa: PLC0415  (seconds)
 
     with TemporaryDirectory() as name, Repo() as repo:
@@ -63,38 +63,38 @@ def _elsewhere(files: dict[str, bytes]) -> "Iterator[Repo]":
 
 
 def _fetch(repo: "Repo") -> str:
-    """Fetch what the cache lacks, and return why it could not be had, empty where all went well."""
+    """Fetch what is missing in the cache; return a reason for what may still be missing."""
     if not repo.config["core"].get("remote"):
         return "no default remote is configured"
     try:
         with _quiet():
             repo.fetch()
-    except Exception as error:  # each kind of remote has exceptions of its own
+    except Exception as error:  # remotes have their own exceptions
         return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-    return "the remote does not hold it"
+    return "the remote does not have it"
 
 
 def _check_listing(out: "Output") -> None:
-    """Raise where the listing of a folder leads out of it, or out of the cache: DVC would write there."""
+    """Raise `InputError` if a folder's listing has a path outside the folder or the cache, where DVC would write."""
     if not (out.use_cache and out.hash_info.isdir):
         return
     try:
         with _quiet():
             listing = out.get_dir_cache()
-    except Exception:  # each kind of remote has exceptions of its own; what is not to be had is told afterwards
+    except Exception:  # remotes have their own exceptions; missing data are reported later
         return
     for parts, _, found in listing or ():
         if not is_below("/".join(parts)) or "" in parts or not is_hash(found.value if found else None):
             raise InputError(
-                f"{out.def_path}: its listing {out.hash_info.value} holds {'/'.join(parts)!r}, which leads out of that "
-                "folder, or is no hash; nothing is restored"
+                f"{out.def_path}: its listing {out.hash_info.value} contains {'/'.join(parts)!r}, which leads out of "
+                "that folder or has an invalid hash; nothing is restored"
             )
 
 
 def rehearse(files: dict[str, bytes], restored: set[str]) -> tuple[list[Out], str]:
-    """Return the outs of the restored files among `files`, fetched to the cache, and why some are not available.
+    """Fetch the outs of the `restored` files among `files` to the cache; return them and why some are unavailable.
 
-    The workspace is not touched. Raises `InputError` where DVC cannot read these files together.
+    The workspace is not changed. Raises `InputError` if DVC cannot read these files together.
     """
     from dvc.exceptions import DvcException  # noqa: PLC0415  (seconds)
 
@@ -111,7 +111,7 @@ def rehearse(files: dict[str, bytes], restored: set[str]) -> tuple[list[Out], st
             chosen = [out for out in repo.index.outs if out.hash_info and out.is_in_repo]
         except DvcException as error:
             raise InputError(
-                f"the run's params.yaml, dvc.lock and *.dvc files do not fit the present dvc.yaml and *.dvc files "
+                f"the run's params.yaml, dvc.lock and *.dvc files do not fit the current dvc.yaml and *.dvc files "
                 f"({' '.join(str(error).split())[:400]}); check out the run's commit first, or move the *.dvc file away"
             ) from None
         owners = {out: inside(out.stage.path) for out in chosen}
@@ -127,7 +127,7 @@ def rehearse(files: dict[str, bytes], restored: set[str]) -> tuple[list[Out], st
 
 
 def cached_files(hashes: set[str]) -> dict[str, bytes]:
-    """Return the content of those single files that DVC's cache holds, by hash."""
+    """Return the content, by hash, of the single files that are in DVC's cache."""
     from dvc.repo import Repo  # noqa: PLC0415  (seconds)
 
     with Repo() as repo:
@@ -136,7 +136,7 @@ def cached_files(hashes: set[str]) -> dict[str, bytes]:
 
 
 def _content(repo: "Repo", path: Path) -> tuple[str, set[str]]:
-    """Return the hash that DVC gives to a file or folder, and those of the files in it."""
+    """Return DVC's hash of a file or folder, and the hashes of the files in it."""
     from dvc_data.hashfile.build import build  # noqa: PLC0415  (seconds)
     from dvc_data.hashfile.tree import Tree  # noqa: PLC0415  (seconds)
 
@@ -146,7 +146,7 @@ def _content(repo: "Repo", path: Path) -> tuple[str, set[str]]:
 
 
 def present_hash(path: str) -> str | None:
-    """Return the hash that DVC gives to a file or folder of the workspace, None where it is not there."""
+    """Return DVC's hash of a file or folder in the workspace, None if it does not exist."""
     from dvc.repo import Repo  # noqa: PLC0415  (seconds)
 
     with Repo() as repo:
@@ -154,7 +154,7 @@ def present_hash(path: str) -> str | None:
 
 
 def unsaved_outs(outs: list[Out]) -> list[str]:
-    """Return the paths whose present content would be replaced and is not whole in DVC's cache."""
+    """Return the paths whose current content would be replaced and is not completely in DVC's cache."""
     from dvc.repo import Repo  # noqa: PLC0415  (seconds)
 
     unsaved = []
@@ -169,7 +169,7 @@ def unsaved_outs(outs: list[Out]) -> list[str]:
 
 @contextmanager
 def dvc_locks(outs: list[Out]) -> Iterator[None]:
-    """Hold DVC's locks of these paths; raises DVC's `LockError` while a stage works with one of them."""
+    """Hold DVC's locks of these paths; raises DVC's `LockError` while a stage uses one of them."""
     from dvc.repo import Repo  # noqa: PLC0415  (seconds)
     from dvc.rwlock import rwlock  # noqa: PLC0415  (seconds)
 
@@ -181,10 +181,9 @@ def dvc_locks(outs: list[Out]) -> Iterator[None]:
 
 
 def check_out(outs: list[Out], new_files: set[str]) -> list[str]:
-    """Bring these outs of the present files to the workspace, and return the paths that changed.
+    """Check out these outs in the workspace, and return the paths that changed.
 
-    Raw data of a *.dvc file that was not there before is entered in .gitignore, as `dvc add` does.
-    Raises `InputError` where DVC refuses.
+    Raw data of a new *.dvc file are added to .gitignore, as `dvc add` does. Raises `InputError` if DVC fails.
     """
     from dvc.exceptions import DvcException  # noqa: PLC0415  (seconds)
     from dvc.repo import Repo  # noqa: PLC0415  (seconds)
@@ -199,14 +198,14 @@ def check_out(outs: list[Out], new_files: set[str]) -> list[str]:
             result = repo.checkout(targets=targets) if targets else {}
         except DvcException as error:
             raise InputError(
-                f"dvc checkout: {error}; the files are as before, and `dvc checkout` brings back their data"
+                f"dvc checkout: {error}; the files were put back, and `dvc checkout` restores their data"
             ) from None
         changed = [path for kind in ("added", "modified", "deleted") for path in result.get(kind, [])]
         return sorted(Path(os.path.relpath(path)).as_posix() for path in changed)
 
 
 def out_of_date() -> dict[str, list[str]]:
-    """Return the stages and *.dvc files that DVC finds changed, each with what changed."""
+    """Return the stages and *.dvc files that DVC reports as changed, each with its changed paths."""
     from dvc.repo import Repo  # noqa: PLC0415  (seconds)
 
     with Repo() as repo:
