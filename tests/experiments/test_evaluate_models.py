@@ -238,7 +238,7 @@ def test_without_any_checkpoint_that_can_be_loaded_there_is_a_message(training, 
         shutil.rmtree(checkpoint)
     assert _evaluate(cli) == [(4, False, True), (5, False, False)]
     output = cli("evaluate", "--checkpoints", "sft", "--split", "test").err
-    assert "no checkpoints of the present parameters and data that can be loaded" in output
+    assert "no loadable checkpoints for the current parameters and data" in output
 
 
 def test_every_so_many_steps_the_last_and_the_chosen_one(training, written, cli):
@@ -270,7 +270,7 @@ def test_the_table_says_which_steps_there_are(training, written, cli, caplog):
     with caplog.at_level(logging.WARNING):
         out = cli("evaluate", "--checkpoints", "sft").out
     assert "sft step 5: left out" in caplog.text
-    assert "Validation split: 6 rows, 5 prompts, 95 % intervals" in out and "sft: kept are the steps 2, 4" in out
+    assert "Validation split: 6 rows, 5 prompts, 95 % intervals" in out and "sft: kept steps: 2, 4" in out
     cells = [line.split() for line in out.splitlines() if "0.6667 [" in line]
     assert [row[:3] for row in cells] == [["sft", "2", "0.6667"], ["sft", "4", "0.6667"]]
     assert cells[0][-1] == "kept" and cells[1][-2:] == ["kept", "chosen"]

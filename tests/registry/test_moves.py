@@ -54,7 +54,7 @@ def test_rollback_twice_and_no_further(client):
 
 def test_rollback_to_an_earlier_champion(client):
     promote_in_turn(client, "1", "2", "3")
-    with pytest.raises(InputError, match="--to 4: not an earlier champion; those are: 1, 2"):
+    with pytest.raises(InputError, match="--to 4: not an earlier champion; give one of: 1, 2"):
         roll_back(client, "lead", "", to="4")
     roll_back(client, "lead", "", to="1")
     assert read_aliases(client) == {"champion": "1"}
@@ -172,7 +172,7 @@ def test_a_promotion_that_was_overtaken_is_refused(client):
     promote_in_turn(client, "1")
     compared = read_state(client)
     promote_in_turn(client, "2")
-    with pytest.raises(Superseded, match="version 2 became the champion meanwhile; compare again"):
+    with pytest.raises(Superseded, match="version 2 became the champion during the comparison; compare again"):
         promote_version(client, compared, "3", "ops", "better than 1")
     roll_back(client, "lead", "")
     with pytest.raises(Superseded, match="the champion changed during the comparison, and is version 1 again"):

@@ -139,7 +139,7 @@ def test_files_of_the_project_are_read_alike(name):
     content = Path(name).read_bytes()
     kind = "dvc.lock" if name == "dvc.lock" else "params.yaml"
     check_contents({kind: content}, {kind: content}, "abc")
-    with pytest.raises(InputError, match="no plain YAML mapping"):
+    with pytest.raises(InputError, match="not a plain YAML mapping"):
         check_contents({kind: content + b"more:\tx\n"}, {kind: content}, "abc")
 
 

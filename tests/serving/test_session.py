@@ -17,7 +17,7 @@ def test_chat_ends_with_its_input(project, monkeypatch, cli):
     monkeypatch.chdir(project)
     monkeypatch.setattr(sys, "stdin", StringIO("I loved Heat\n/nonsense\n"))
     shown = cli("chat", "--model", "model", "-n", "2").out
-    assert shown.count("rank  item") == 1 and "/nonsense is no command" in shown
+    assert shown.count("rank  item") == 1 and "/nonsense is not a command" in shown
     assert shown.count("Say what movies you would like; each line is your next turn.") == 2
     monkeypatch.setattr(sys, "stdin", StringIO("/quit\nnever read\n"))
     assert "bye" in cli("chat", "--model", "model").out
@@ -44,7 +44,7 @@ def _items(table):
 
 def test_a_session_remembers_turns_and_denied_titles():
     session = Session(RECOMMENDER, 4, deny=["Jaws"])
-    assert session.answer("/more") == "nothing is said yet; begin with what you would like"
+    assert session.answer("/more") == "the conversation is empty; say what you would like"
     first = _items(session.answer("I loved Heat"))
     assert first == lines("I loved Heat", 4, ["Jaws"])
     more = _items(session.answer("/more"))

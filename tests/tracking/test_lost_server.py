@@ -220,8 +220,8 @@ def test_a_killed_server_loses_nothing_of_any_run(server, client, project, cli):
         server.start()
         status, output, _ = cli("tracking", "sync")
         assert status == 0
-        assert f"sft ({killed}): its process records still" in output
-        assert f"rank_grpo ({lives.run_id}): its process records still" in output
+        assert f"sft ({killed}): skipped, its process is still running" in output
+        assert f"rank_grpo ({lives.run_id}): skipped, its process is still running" in output
         assert f"evaluate ({ended.run_id}): sent 1 metrics, 1 status; ended as FINISHED" in output
         lives.log_metrics({"loss": 200.0}, 200)
     assert _points(client, lives.run_id) == [(step, float(step)) for step in range(201)]
