@@ -1,4 +1,4 @@
-"""Flows: the order, retries and gates of a run. Prefect reads these settings when it is first imported."""
+"""Prefect flows. The settings below must be made before Prefect is first imported."""
 
 import os
 import signal
@@ -8,13 +8,13 @@ from pathlib import Path
 _ROOT = Path(__file__).parent.parent
 _SOURCE, _HOME = str(_ROOT / "src"), _ROOT / ".prefect"
 
-# A flow runs the code of the folder it stands in, in this process and in those of its stages: the package that is
-# installed where a worker runs is of another clone.
+# A flow and its stages use the code of this folder. The package installed in a worker's environment is from another
+# clone.
 if _SOURCE not in sys.path:
     sys.path.insert(0, _SOURCE)
 os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([_SOURCE, *filter(None, [os.environ.get("PYTHONPATH")])]))
 
-from convrec.hardware.threads import limit_threads  # noqa: E402  (of that folder)
+from convrec.hardware.threads import limit_threads  # noqa: E402  (from that folder)
 
 
 def _leave(_number: int, _frame: object) -> None:
@@ -22,10 +22,10 @@ def _leave(_number: int, _frame: object) -> None:
     os._exit(130)  # EXIT_INTERRUPTED
 
 
-if sys.argv[:1] == ["-m"]:  # `python -m flows.…` imports Prefect and more, for seconds, before anything is to be ended
+if sys.argv[:1] == ["-m"]:  # imports take seconds, and Ctrl-C can exit at once during that time
     signal.signal(signal.SIGINT, _leave)
 
-# Nothing is sent anywhere, Prefect's files stay in the project, and a slow laptop may take its time to start.
+# No telemetry; Prefect's files stay in the project; a slow machine gets more time to start the server.
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 os.environ.setdefault("DO_NOT_TRACK", "1")
 os.environ.setdefault("PREFECT_HOME", str(_HOME))
@@ -33,8 +33,8 @@ os.environ.setdefault("PREFECT_SERVER_MEMO_STORE_PATH", str(_HOME / "memo_store.
 os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "120")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
-# What is logged is no terminal in which a bar could move.
+# No progress bars: the output goes to a log.
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 os.environ.setdefault("TQDM_DISABLE", "1")
 
-limit_threads()  # of OpenMP, in this process and in those of its stages
+limit_threads()  # OpenMP's threads, in this process and its stages

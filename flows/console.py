@@ -1,6 +1,6 @@
-"""What a flow that was started in a terminal shows there: a line for each stage, and how far the present one is.
+"""The terminal output of a flow: one line for each stage, and the progress of the current one.
 
-The whole log goes to Prefect's server, as it does without a terminal.
+The complete log goes to Prefect's server, with or without a terminal.
 """
 
 import logging
@@ -14,11 +14,11 @@ from rich.status import Status
 _CLOCK = re.compile(r"^\d\d:\d\d:\d\d ")
 _STEP = re.compile(r"^step (\d+/\d+)\s+(.*?)\s*[\d.]+ s/step(?:, (.*) left)?$")
 _TASK_ENDED = re.compile(r"^Finished in state (\w+)")
-_SECONDS = 60.0  # between two lines about one stage where the output is no terminal
+_SECONDS = 60.0  # between two lines about the same stage, if the output is not a terminal
 
 
 def duration(seconds: float) -> str:
-    """Return a time as in `2m 05s`."""
+    """Return a duration as text, such as `2m 05s`."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
@@ -27,10 +27,10 @@ def duration(seconds: float) -> str:
 
 
 class StageConsole(logging.Handler):
-    """Shows the log of Prefect's task runs: one line for each of `stages` that ended, and a live one before that.
+    """Shows Prefect's log of task runs: one line for each finished stage of `stages`, and a live line for the current.
 
-    A stage's line has its place, its time and, where it trains, its last figures. Warnings, errors and lines that are
-    logged with `SHOWN` are shown whole.
+    A line has the stage's number, its duration and, for a training, its last metrics. Warnings, errors and lines logged
+    with `SHOWN` are shown in full.
     """
 
     def __init__(self, stages: Sequence[str], console: Console):
@@ -87,15 +87,15 @@ class StageConsole(logging.Handler):
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
-        """Take the live line away."""
+        """Remove the live line."""
         if self._live is not None:
             self._live.stop()
             self._live = None
 
 
 def show_stages(stages: Sequence[str]) -> StageConsole:
-    """Show Prefect's log in the terminal as `StageConsole` does, in place of its own console, to the process's end."""
+    """Replace Prefect's console output by a `StageConsole` until the process ends."""
     shown, logger = StageConsole(stages, Console(stderr=True)), logging.getLogger("prefect")
     logger.addHandler(shown)
-    logger.propagate = False  # Prefect's console is the root logger's
+    logger.propagate = False  # Prefect's console handler is on the root logger
     return shown

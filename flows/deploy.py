@@ -1,6 +1,6 @@
-"""`make deploy`: everything of prefect.yaml at the server of PREFECT_API_URL, with what its runs need there.
+"""`make deploy`: registers the deployments of prefect.yaml, and what their runs need, on the server of PREFECT_API_URL.
 
-Run again, it brings all of it up to date. Workers are started apart: `prefect worker start --pool cpu`, or `gpu`.
+Run it again to update them. Start workers separately: `prefect worker start --pool cpu`, or `gpu`.
 """
 
 import argparse
@@ -24,15 +24,15 @@ from convrec.workspaces import FOLDER_VARIABLE, REPOSITORY_VARIABLE
 from tasks.dvc_stage import check_server, ensure_gpu_limit, has_server, tool_environment
 
 POOLS = ("cpu", "gpu")
-POOL_VARIABLE = "CONVREC_TRAINING_POOL"  # named in prefect.yaml
+POOL_VARIABLE = "CONVREC_TRAINING_POOL"  # used in prefect.yaml
 HEARTBEAT = "prefect.flow-run.heartbeat"
 _ENDS = ("Completed", "Failed", "Cancelled", "Crashed", "Paused", "Suspended")
 _SILENT_SECONDS = 120
-# A flow run beats every 30 seconds (job_variables in prefect.yaml). One that a killed worker left behind would count as
-# running for ever, and with it its deployment's only place.
+# A flow run sends a heartbeat every 30 seconds (job_variables in prefect.yaml). Without this automation, the run of a
+# killed worker would stay "running" and block its deployment, which allows one run at a time.
 LOST = AutomationCore(
-    name="convrec: a flow run that is gone has crashed",
-    description="No heartbeat: its worker was killed. The next run goes on from the last checkpoint.",
+    name="convrec: flow runs without heartbeat have crashed",
+    description="No heartbeat: the worker was killed. The next run resumes from the last checkpoint.",
     trigger=EventTrigger(
         after={HEARTBEAT},
         expect={HEARTBEAT, *(f"prefect.flow-run.{state}" for state in _ENDS)},
@@ -45,7 +45,7 @@ LOST = AutomationCore(
     actions=[
         ChangeFlowRunState(
             state=StateType.CRASHED,
-            message=f"no sign of life for {_SILENT_SECONDS} s: its process or its machine is gone",
+            message=f"no heartbeat for {_SILENT_SECONDS} s: the process or its machine has died",
         )
     ],
 )
@@ -71,7 +71,7 @@ def _make_automation() -> None:
 
 
 def main() -> None:
-    """Make work pools, limit and automation, then register the deployments."""
+    """Create work pools, the concurrency limit and the automation, then register the deployments."""
     parser = argparse.ArgumentParser(prog="python -m flows.deploy", description=__doc__)
     parser.add_argument(
         "--training-pool", choices=POOLS, default="gpu", help="the work pool of training and evaluation: %(default)s"
@@ -79,7 +79,9 @@ def main() -> None:
     options, console = parser.parse_args(), Console(stderr=True, highlight=False, soft_wrap=True)
     try:
         if not has_server():
-            raise InputError("PREFECT_API_URL is not set; name the server, as `make stack-up`'s .stack/env does")
+            raise InputError(
+                "PREFECT_API_URL is not set; set it to the server's address (`make stack-up` writes it to .stack/env)"
+            )
         check_server()
     except (InputError, Unavailable) as error:
         console.print(f"[red]{escape(str(error))}[/red]")
@@ -91,7 +93,7 @@ def main() -> None:
     command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
     status = subprocess.run(command, env=environment, check=False).returncode
     if status == 0:
-        console.print(f"Workers of your own need {REPOSITORY_VARIABLE} and {FOLDER_VARIABLE} (docs/operations.md).")
+        console.print(f"Your own workers need {REPOSITORY_VARIABLE} and {FOLDER_VARIABLE} (docs/operations.md).")
     sys.exit(status)
 
 

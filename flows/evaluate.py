@@ -1,4 +1,4 @@
-"""The nightly flow: champion and challenger answer the present test split.
+"""The nightly flow: scores champion and challenger on the current test split.
 
 Run it with `python -m flows.evaluate`.
 """
@@ -16,7 +16,7 @@ from tasks.promotion import evaluate_versions
 
 
 def _table(results: dict[str, dict[str, Any]], metrics: list[str]) -> str:
-    """Return a Markdown table, a row a version."""
+    """Return a Markdown table with one row for each version."""
     first = next(iter(results.values()))
     rows = [["version", *metrics], ["---", *("---:" for _ in metrics)]]
     for name, result in results.items():
@@ -28,9 +28,9 @@ def _table(results: dict[str, dict[str, Any]], metrics: list[str]) -> str:
 
 @flow(name="evaluate", flow_run_name=run_name("evaluate"))
 def evaluate() -> str:
-    """Score the champion, and the challenger beside it, on the present test split; return the table.
+    """Score the champion and the challenger on the current test split; return the table.
 
-    The data stage is brought up to date first; nothing is trained, and no alias moves.
+    The data stage is brought up to date first. Nothing is trained, and no alias changes.
     """
     from convrec.tracking import run_address
 
@@ -39,7 +39,7 @@ def evaluate() -> str:
     widest = max(load_params().common.cutoffs)
     results = evaluate_versions()
     table = _table(results, [f"ndcg_at_{widest}", f"recall_at_{widest}", "in_catalog", "seen"])
-    show_table("evaluation", table, "Champion and challenger on the present test split")
+    show_table("evaluation", table, "Champion and challenger on the current test split")
     for name, result in results.items():
         address = run_address(result["run_id"])
         if address:

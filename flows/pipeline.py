@@ -1,4 +1,4 @@
-"""What the flows share: the stages in order, their record, what a run shows, and how it is told in a terminal."""
+"""Shared parts of the flows: running the stages, recording them, and reporting results and errors."""
 
 import logging
 import os
@@ -41,7 +41,7 @@ _REPORTED = (StageFailed, InputError, Unavailable)  # in one message, without a 
 
 
 def run_name(flow: str) -> Callable[[], str]:
-    """Return what names a run of a flow: the flow, the profile, the time."""
+    """Return a function that names a flow run by flow, profile and time."""
     return lambda: f"{flow} {load_params().common.profile} {datetime.now():%Y-%m-%d %H:%M}"
 
 
@@ -52,11 +52,11 @@ def bring_up_to_date(
     before: Callable[[], None] = lambda: None,
     after_data: Callable[[str], None] | None = None,
 ) -> Outcome:
-    """Run the stages that are out of date in the graph's order, then register and promote; return what came of it.
+    """Run the stages that are out of date in the graph's order, then register and promote; return the outcome.
 
-    `stages` are the only ones that may run, and nothing is registered then; those of `force` run although nothing has
-    changed. Cached stages start no task; where all are cached, nothing is recorded. `before` is called first, when the
-    folder is this run's; `after_data` with the id of the parent run once the stage `data` has run.
+    With `stages`, only these may run, and nothing is registered. Stages in `force` run even if nothing has changed.
+    Up-to-date stages start no task; if all are up to date, nothing is recorded. `before` is called first, with the
+    folder locked. `after_data` is called with the id of the parent run after the stage `data` has run.
     """
     chosen = choose_stages(stages, force)
     with lock_folder():
@@ -129,9 +129,9 @@ def _show(name: str, outcome: Outcome, paths: Paths) -> None:
 
 
 def check_folder(stages: list[str] | None = None, force: list[str] | None = None) -> None:
-    """Raise what keeps a run of these stages from this folder.
+    """Check that these stages can run in this folder.
 
-    That is `InputError` where it lacks one of them, git or DVC, and `Unavailable` while another run works there.
+    Raises `InputError` if a stage, git or DVC is missing, and `Unavailable` while another run uses the folder.
     """
     choose_stages(stages, force)
     with lock_folder():
@@ -139,13 +139,13 @@ def check_folder(stages: list[str] | None = None, force: list[str] | None = None
 
 
 def refuse_early(check: Callable[[], object]) -> None:
-    """Raise, before any stage, what no later try can mend; a server that is away may be back when it is needed."""
+    """Raise errors that a retry cannot fix before any stage runs; a server that is down may be back later."""
     with suppress(Unavailable):
         check()
 
 
 def _reported(error: BaseException) -> BaseException | None:
-    """Return what is told of an error in one message; None for a defect of the program."""
+    """Return the error to report in one message; None for a bug."""
     return error if isinstance(error, _REPORTED) else outside_cause(error)
 
 
@@ -159,19 +159,18 @@ def _without_traceback(record: logging.LogRecord) -> bool:
 def run_or_exit(
     name: str, run: Callable[[], T], check: Callable[[], object], stage_names: Callable[[], list[str]] = list
 ) -> T:
-    """Run a flow and return its outcome; what fails is told in one message, and ends with the status of its kind.
+    """Run a flow and return its outcome; on an error, print one message and exit with the error's status.
 
-    The terminal shows a line for each of the stages of `stage_names`.
-
-    What `check` raises is told before a flow run is made, as are bad parameters and a server that is away.
+    The terminal shows a line for each stage of `stage_names`. Errors of `check`, invalid parameters and unreachable
+    servers are reported before a flow run is created.
     """
     from convrec.tracking import connect
 
     for kind in ("flow_runs", "task_runs"):
         logging.getLogger(f"prefect.{kind}").addFilter(_without_traceback)
-    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # of a store that is new
-    logging.getLogger("urllib3").setLevel(logging.ERROR)  # of every try at a server that is away; the outcome is told
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on a run may have to be ended in order
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # hides messages about a new store
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # hides retries; the outcome is reported
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # from now on, Ctrl-C must end a run cleanly
     shown: logging.Handler = logging.NullHandler()
     try:
         profile = load_params().common.profile
@@ -197,7 +196,7 @@ def run_or_exit(
 
 
 def run_and_print(name: str, run: Callable[[], Outcome], check: Callable[[], object]) -> None:
-    """Run a flow and print what came of it (see `run_or_exit`)."""
+    """Run a flow and print its outcome (see `run_or_exit`)."""
     outcome = run_or_exit(name, run, check, lambda: [stage.name for stage in stages()])
     console = Console(highlight=False, soft_wrap=True)
     if not outcome["run"]:

@@ -1,4 +1,4 @@
-"""The promotion flow: a version beside the champion on the present test data, a person's word where that is required.
+"""The promotion flow: compares a version with the champion on the current test data, with approval if required.
 
 Run it with `python -m flows.promote`, or `convrec promote` without Prefect.
 """
@@ -22,20 +22,20 @@ from tasks.promotion import decide_promotion, reject_version
 
 
 class Approval(RunInput):
-    """What a person says in Prefect's UI when the run is resumed."""
+    """The form that a person fills in when resuming the run in Prefect's UI."""
 
     approve: bool = Field(default=False, description="promote the version")
-    name: str = Field(min_length=1, description="whose word it is")
-    reason: str = Field(default="", description="kept with a refusal")
+    name: str = Field(min_length=1, description="who decides")
+    reason: str = Field(default="", description="recorded with a rejection")
 
 
 @flow(name="promote", flow_run_name=run_name("promote"))
 def promote(version: str | None = None, again: bool = False, approval_hours: float = 48.0) -> str:
     """Decide on a version, by default the challenger, by promotion.yaml; return the decision in one line.
 
-    The data stage is brought up to date first, so that both versions answer the present test split. Where the policy
-    wants a person's word, the run waits for it, paused, for so many hours. After that it has failed, but the version
-    goes on waiting (`convrec promote --approve`). `again` lets a version that was rolled back come back.
+    The data stage is brought up to date first, so that both versions are compared on the current test split. If the
+    policy requires approval, the run pauses for up to `approval_hours`. After that the run fails, but the version still
+    awaits approval (`convrec promote --approve`). `again` permits a version that was rolled back.
     """
     logger = get_run_logger()
     refuse_early(lambda: _check(version))
@@ -44,7 +44,7 @@ def promote(version: str | None = None, again: bool = False, approval_hours: flo
     if not decision["awaiting"]:
         return decision["headline"]
     if not has_server():
-        logger.info("convrec promote --version %s --approve --by NAME gives the word", decision["version"], extra=SHOWN)
+        logger.info("to approve: convrec promote --version %s --approve --by NAME", decision["version"], extra=SHOWN)
         return decision["headline"]
     said: Any = pause_flow_run(
         wait_for_input=Approval.with_initial_data(description=decision["markdown"]),
@@ -65,8 +65,8 @@ def _check(version: str | None) -> None:
 def main() -> None:
     """Run the flow from the command line."""
     parser = argparse.ArgumentParser(prog="python -m flows.promote", description=promote.description)
-    parser.add_argument("--version", metavar="N", help="the challenger, if not given")
-    parser.add_argument("--again", action="store_true", help="even a version that was rolled back")
+    parser.add_argument("--version", metavar="N", help="version to decide on (default: the challenger)")
+    parser.add_argument("--again", action="store_true", help="permit a version that was rolled back")
     options = parser.parse_args()
     message = run_or_exit("promote", lambda: promote(options.version, options.again), lambda: _check(options.version))
     Console(highlight=False, soft_wrap=True).print(message)

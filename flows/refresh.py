@@ -1,4 +1,4 @@
-"""The monthly flow: fetch the newest data, test on a new month, show what changed, retrain, promote what is better.
+"""The monthly flow: fetches new data, tests on a new month, shows the changes, retrains, and promotes a better model.
 
 Run it with `python -m flows.refresh --test-month 2022-12`; docs/monthly-refresh.md walks through two months.
 """
@@ -17,10 +17,10 @@ HEAD = "HEAD"
 def refresh(test_month: str | None = None, since: str = HEAD) -> Outcome:
     """Bring the pipeline up to date with the newest raw data, and compare the result with the champion.
 
-    The raw data are what their .dvc files name: imports are updated first, and what the workspace lacks comes from the
-    default remote. With `test_month` (`last` is the calendar's last one), params.yaml is changed to test on it, and to
-    validate on the month before. What changed since the git revision `since` is logged and recorded. The champion
-    answers the new test month, too, so that promotion compares both on the same rows.
+    Imports of raw data are updated first, and missing raw data are pulled from the default remote. With `test_month`
+    (`last` for the last calendar month), params.yaml is changed to test on that month and to validate on the month
+    before. Changes of the data since the git revision `since` are logged and recorded. The champion is also scored on
+    the new test month, so that promotion compares both on the same rows.
     """
 
     refuse_early(lambda: _check(test_month, since))
@@ -38,7 +38,7 @@ def _check(test_month: str | None, since: str) -> None:
 
     if test_month is not None:
         months(test_month)
-    if since != HEAD:  # which a repository without commits lacks; then there is nothing to compare
+    if since != HEAD:  # HEAD may be missing in a new repository; then there is nothing to compare
         find_commit(since)
     check_folder()
 
@@ -47,10 +47,13 @@ def main() -> None:
     """Run the flow from the command line."""
     parser = argparse.ArgumentParser(prog="python -m flows.refresh", description=refresh.description)
     parser.add_argument(
-        "--test-month", metavar="YYYY-MM", help="the new month to test on, or last; as it is, if not given"
+        "--test-month", metavar="YYYY-MM", help="the new test month, or last (default: keep params.yaml)"
     )
     parser.add_argument(
-        "--since", default=HEAD, metavar="REVISION", help="of the data that the new one is compared with"
+        "--since",
+        default=HEAD,
+        metavar="REVISION",
+        help="git revision of the data to compare with (default: %(default)s)",
     )
     options = parser.parse_args()
     given = options.test_month, options.since

@@ -1,4 +1,4 @@
-"""The rollback flow: the previous champion is the champion again.
+"""The rollback flow: makes the previous champion the champion again.
 
 Run it with `python -m flows.rollback`, or `convrec rollback` without Prefect.
 """
@@ -15,7 +15,7 @@ from tasks.promotion import roll_back
 
 @flow(name="rollback", flow_run_name=run_name("rollback"))
 def rollback(to: str | None = None, by: str | None = None, reason: str = "") -> str:
-    """Make the previous champion, or the earlier one `to`, the champion again; return what was done."""
+    """Make the previous champion, or the earlier one `to`, the champion again; return a message."""
     return roll_back(to, by, reason)
 
 
@@ -28,9 +28,9 @@ def _check(to: str | None) -> None:
 def main() -> None:
     """Run the flow from the command line."""
     parser = argparse.ArgumentParser(prog="python -m flows.rollback", description=rollback.description)
-    parser.add_argument("--to", metavar="N", help="an earlier champion; the previous one, if not given")
-    parser.add_argument("--by", metavar="NAME", help="the user's name, if not given")
-    parser.add_argument("--reason", default="", metavar="TEXT", help="kept in the log, and on the version")
+    parser.add_argument("--to", metavar="N", help="an earlier champion (default: the previous one)")
+    parser.add_argument("--by", metavar="NAME", help="who decides (default: the user's name)")
+    parser.add_argument("--reason", default="", metavar="TEXT", help="recorded in the log and on the version")
     options = parser.parse_args()
     given = options.to, options.by, options.reason
     message = run_or_exit("rollback", lambda: rollback(*given), lambda: _check(options.to))

@@ -1,4 +1,4 @@
-"""Prefect's temporary server, for flows without PREFECT_API_URL: each run has its own, which ends with the run."""
+"""Prefect's temporary server for flows without PREFECT_API_URL: each run has its own server."""
 
 import fcntl
 import os
@@ -17,14 +17,16 @@ _STARTUP_FAILURE = 3  # uvicorn's exit status
 
 
 class _TemporaryServer(SubprocessASGIServer):
-    """The server that Prefect would start by itself, and use without asking whether the flow still lives."""
+    """Prefect's own temporary server, changed so that it ends with the flow's process."""
 
     def _run_uvicorn_command(self) -> subprocess.Popen[Any]:
-        """Start the server as Prefect does; whatever ends this process, the kernel kills the server with it."""
-        if self.server_process is not None and self.server_process.poll() == _STARTUP_FAILURE:  # Prefect tries for ever
+        """Start the server as Prefect does; the kernel kills it when this process ends for any reason."""
+        if (
+            self.server_process is not None and self.server_process.poll() == _STARTUP_FAILURE
+        ):  # Prefect would retry forever
             raise InputError(
-                f"Prefect's temporary server does not start with the database in {PREFECT_HOME.value()} (its own words "
-                "are above); remove that folder: it holds nothing but the history of runs without a server"
+                f"Prefect's temporary server does not start with the database in {PREFECT_HOME.value()} (its error is "
+                "above); remove that folder, which contains only the history of runs without a server"
             )
         command = [sys.executable, "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app"]
         options = ["--host", "127.0.0.1", "--port", str(self.port), "--log-level", "error", "--lifespan", "on"]
@@ -40,14 +42,14 @@ class _TemporaryServer(SubprocessASGIServer):
 def start_temporary_server() -> None:
     """Start this process's temporary server, which Prefect then uses; call it in the main thread, before a flow.
 
-    Servers of one PREFECT_HOME start one after the other: each brings their database up to date. Raises `InputError`
-    where the server cannot use that database, and `Unavailable` where it takes too long.
+    Servers of one PREFECT_HOME start one after the other, because each migrates the shared database. Raises
+    `InputError` if the server cannot use that database, and `Unavailable` if it takes too long to start.
     """
     home = PREFECT_HOME.value()
     home.mkdir(parents=True, exist_ok=True)
     with (home / "server.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
-            _TemporaryServer().start()  # Prefect has one such object a process: from now on this one
+            _TemporaryServer().start()  # Prefect reuses this object for the whole process
         except RuntimeError as error:
             raise Unavailable(f"Prefect's temporary server does not start ({error}); start again") from None

@@ -1,6 +1,6 @@
-"""The training flow: bring every DVC stage up to date, register the checkpoint, promote it if it is better.
+"""The training flow: brings every DVC stage up to date, registers the checkpoint, and promotes it if it is better.
 
-Run it with `python -m flows.train`: without a server in Prefect's own ephemeral mode, else against PREFECT_API_URL.
+Run it with `python -m flows.train`. It uses the server of PREFECT_API_URL, or a temporary one.
 """
 
 import argparse
@@ -12,9 +12,9 @@ from flows.pipeline import Outcome, bring_up_to_date, check_folder, run_and_prin
 
 @flow(name="train", flow_run_name=run_name("train"))
 def train(stages: list[str] | None = None, force: list[str] | None = None) -> Outcome:
-    """Bring every stage up to date with params.yaml and the data at hand, then register and promote.
+    """Bring every stage up to date with params.yaml and the present data, then register and promote.
 
-    With `stages`, only these may run, and nothing is registered; those of `force` run although nothing has changed.
+    With `stages`, only these may run, and nothing is registered. Stages in `force` run even if nothing has changed.
     """
     return bring_up_to_date("train", stages, force)
 
@@ -22,8 +22,8 @@ def train(stages: list[str] | None = None, force: list[str] | None = None) -> Ou
 def main() -> None:
     """Run the flow from the command line."""
     parser = argparse.ArgumentParser(prog="python -m flows.train", description=train.description)
-    parser.add_argument("--stages", nargs="+", metavar="STAGE", help="run no others, and register nothing")
-    parser.add_argument("--force", nargs="+", metavar="STAGE", help="run these although nothing has changed")
+    parser.add_argument("--stages", nargs="+", metavar="STAGE", help="run only these stages, and register nothing")
+    parser.add_argument("--force", nargs="+", metavar="STAGE", help="run these stages even if nothing has changed")
     options = parser.parse_args()
     given = options.stages, options.force
     run_and_print("train", lambda: train(*given), lambda: check_folder(*given))

@@ -1,4 +1,4 @@
-"""What a run shows beside its log: tables, links and progress in Prefect's UI, and lines in a terminal."""
+"""Tables, links and progress in Prefect's UI."""
 
 import logging
 import re
@@ -14,18 +14,18 @@ from prefect.artifacts import (
 
 logger = logging.getLogger(__name__)
 
-SHOWN = {"shown": True}  # `extra` of a log line that the terminal of a flow shows, too
+SHOWN = {"shown": True}  # `extra` of a log line that is also shown in a flow's terminal
 _STEP = re.compile(r"\b(?:step|generated) (\d+)(?:/| of )(\d+)\b")
-_SECONDS = 2.0  # between two updates at least
+_SECONDS = 2.0  # minimum time between two updates
 
 
 def _key(*words: str) -> str:
-    """Return an artifact's key: lower-case letters, digits and dashes are all that Prefect allows."""
+    """Return an artifact's key; Prefect allows lower-case letters, digits and dashes."""
     return re.sub(r"[^a-z0-9]+", "-", "-".join(words).lower()).strip("-")
 
 
 def show_table(name: str, markdown: str, description: str) -> None:
-    """Show a Markdown text under a key that keeps its versions over runs."""
+    """Show a Markdown text; its key is the same in all runs, so Prefect keeps the versions."""
     create_markdown_artifact(markdown, key=_key(name), description=description)
 
 
@@ -35,9 +35,9 @@ def show_link(name: str, address: str, text: str) -> None:
 
 
 class Progress:
-    """The progress of a stage, read from what it logs (`step 3/80`, `generated 9 of 300`); others show none.
+    """The progress of a stage, read from its log lines (`step 3/80`, `generated 9 of 300`).
 
-    A server that is away is no reason to end a training: the next line tries again.
+    If the server is down, the next line tries again; a training does not end for that.
     """
 
     def __init__(self, stage: str):
@@ -46,7 +46,7 @@ class Progress:
         self._updated = 0.0
 
     def read(self, line: str) -> None:
-        """Take in one line of the stage's log."""
+        """Read one line of the stage's log."""
         found = _STEP.search(line)
         if not found or int(found.group(2)) == 0 or time.monotonic() - self._updated < _SECONDS:
             return
@@ -54,7 +54,7 @@ class Progress:
         self._show(100 * int(found.group(1)) / int(found.group(2)))
 
     def finish(self) -> None:
-        """Show the end of a stage that logged steps."""
+        """Show 100 % for a stage that logged progress."""
         if self._artifact is not None:
             self._show(100.0)
 
@@ -66,5 +66,5 @@ class Progress:
                 self._artifact = create_progress_artifact(percent, key=key, description=f"Stage `{self._stage}`")
             else:
                 update_progress_artifact(self._artifact, percent)
-        except Exception as error:  # of Prefect's client, of httpx, of the server
-            logger.warning("the progress of %s is not shown now (%s)", self._stage, str(error)[:120])
+        except Exception as error:  # from Prefect's client, httpx or the server
+            logger.warning("the progress of %s could not be updated (%s)", self._stage, str(error)[:120])

@@ -1,4 +1,4 @@
-"""Write the deps on code into dvc.yaml: `make code-deps`, after a module was added, moved or imported elsewhere."""
+"""`make code-deps`: writes the code deps into dvc.yaml. Run it after adding, moving or importing a module."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ _CODE_DEP = re.compile(r"^      - src/.*\n", re.MULTILINE)
 
 
 def code_deps(stage: str) -> list[str]:
-    """Return a stage's deps on code: its files, or a folder of which all files decide what the stage writes."""
+    """Return a stage's code deps: files, or a folder if all its files affect the stage's outputs."""
     files = set(stage_code(stage))
     whole: list[Path] = []
     for folder in sorted({file.parent for file in files} - {PACKAGE}):
@@ -23,7 +23,7 @@ def code_deps(stage: str) -> list[str]:
 
 
 def with_code_deps(text: str) -> str:
-    """Return dvc.yaml's text with the deps on code as they are now."""
+    """Return dvc.yaml's text with the current code deps."""
 
     def complete(stage: re.Match[str]) -> str:
         deps = "".join(f"      - {dep}\n" for dep in code_deps(stage[1]))

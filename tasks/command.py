@@ -1,4 +1,4 @@
-"""A command of `convrec` beside the graph, as a part of a task: it speaks JSON, and needs the GPU."""
+"""Runs a `convrec` command outside the graph as part of a task; it prints JSON and uses the GPU."""
 
 import json
 import sys
@@ -13,10 +13,10 @@ from tasks.process import run_command
 
 
 def ask_convrec(*arguments: str, timeout_hours: float, success: Sequence[int] = (0,)) -> list[dict[str, Any]]:
-    """Return the JSON objects that `convrec ARGUMENTS --json` prints, a line each; what else it says is logged.
+    """Return the JSON objects that `convrec ARGUMENTS --json` prints, one per line; other output is logged.
 
-    It holds a slot of the limit `gpu`, and ends with the task. Raises `StageFailed` where its exit status is none of
-    `success`, or it takes too long.
+    The command holds a slot of the concurrency limit `gpu`, and ends with the task. Raises `StageFailed` if its exit
+    status is not in `success`, or it exceeds the timeout.
     """
     name = f"convrec {arguments[0]}"
     logger, progress = get_run_logger(), Progress(arguments[0])
@@ -36,7 +36,7 @@ def ask_convrec(*arguments: str, timeout_hours: float, success: Sequence[int] = 
         try:
             status = run_command(command, tool_environment(), on_line, timeout_hours * 3600)
         except TimeoutError:
-            raise failure(f"{name}, given {timeout_hours:g} hours,", 124, lines) from None
+            raise failure(f"{name}, with a timeout of {timeout_hours:g} hours,", 124, lines) from None
     if status not in success:
         raise failure(name, status, lines)
     progress.finish()

@@ -31,13 +31,13 @@ from tasks.artifacts import Progress
 from tasks.process import run_command
 
 GPU_LIMIT = "gpu"  # a global concurrency limit of the Prefect server
-_LEASE_SECONDS = 120.0  # renewed while the stage runs: the slot of a run that was killed is free after that
-_PREFIX = re.compile(r"^convrec [\w-]+: ")  # of a command's message: the task's has its name already
+_LEASE_SECONDS = 120.0  # renewed while the stage runs; the slot of a killed run is free after that
+_PREFIX = re.compile(r"^convrec [\w-]+: ")  # prefix of a command's message, which the task's message does not repeat
 _TAIL = 4  # lines of a failed stage's output in the message
 
 
 class Stage(NamedTuple):
-    """A stage of dvc.yaml: whether `meta.gpu` marks it, and how long it may take (`meta.timeout_hours`)."""
+    """A stage of dvc.yaml, with its `meta.gpu` and `meta.timeout_hours`."""
 
     name: str
     gpu: bool
@@ -45,7 +45,7 @@ class Stage(NamedTuple):
 
 
 class StageFailed(RuntimeError):
-    """A command of a task ended with an error, and this exit status."""
+    """A command of a task failed with this exit status."""
 
     def __init__(self, message: str, status: int = 1):
         super().__init__(message)
@@ -53,29 +53,29 @@ class StageFailed(RuntimeError):
 
 
 class BadInput(StageFailed):
-    """A stage refused its parameters or data."""
+    """A stage rejected its parameters or data."""
 
 
 class StageInterrupted(StageFailed):
-    """A stage lost what it needs, a GPU or a server, or was killed: another try goes on from its last checkpoint."""
+    """A stage lost its GPU or a server, or was killed; a retry resumes from its last checkpoint."""
 
 
 def stages() -> list[Stage]:
     """Return the stages of dvc.yaml in the order of its graph.
 
-    Raises `InputError` where there is no git or DVC, and where dvc.yaml or dvc.lock is damaged.
+    Raises `InputError` if there is no git or DVC repository, or dvc.yaml or dvc.lock is damaged.
     """
     try:
         opened = Repo(".")
     except (NotDvcRepoError, SCMError) as error:
-        message = "run in a clone of the project (where it came as an archive: `git init` makes a repository of it)"
+        message = "run in a clone of the project (or run `git init`, if it was unpacked from an archive)"
         raise InputError(f"{str(error).partition(chr(10))[0]}; {message}") from None
     with opened as repo:
         try:
             graph = repo.index.graph  # edges point from a stage to what it depends on
         except (ParseError, YAMLValidationError) as error:
             message = " ".join(str(error).split())
-            raise InputError(f"{message}; correct the file, or bring it back (`git checkout`)") from None
+            raise InputError(f"{message}; correct the file, or restore it (`git checkout`)") from None
         order = list(networkx.lexicographical_topological_sort(graph.reverse(), key=lambda stage: stage.addressing))
         return [
             Stage(stage.name, bool((stage.meta or {}).get("gpu")), (stage.meta or {}).get("timeout_hours"))
@@ -85,25 +85,25 @@ def stages() -> list[Stage]:
 
 
 def choose_stages(names: list[str] | None, force: list[str] | None) -> list[Stage]:
-    """Return the stages of these names, all where none are given; raises `InputError` for a name of none."""
+    """Return the stages with these names, or all if `names` is None; raises `InputError` for an unknown name."""
     found = stages()
     known = [stage.name for stage in found]
     for parameter, given in (("stages", names), ("force", force)):
         for name in given or ():
             if name not in known:
-                raise InputError(f"{parameter}: {name!r} is no stage of dvc.yaml; choose among {', '.join(known)}")
+                raise InputError(f"{parameter}: {name!r} is not a stage of dvc.yaml; give one of {', '.join(known)}")
     return [stage for stage in found if names is None or stage.name in names]
 
 
 def has_server() -> bool:
-    """Return whether a Prefect server is used by several: without PREFECT_API_URL, each run has one of its own."""
+    """Return whether PREFECT_API_URL names a shared server; without it, each run has a temporary one."""
     return bool(PREFECT_API_URL.value())
 
 
 def check_server() -> None:
-    """Ask the Prefect server whether it is there; without PREFECT_API_URL there is none to ask.
+    """Check that the Prefect server answers; do nothing without PREFECT_API_URL.
 
-    Raises `Unavailable` where it does not answer, and `InputError` where it refuses this user or is no such server.
+    Raises `Unavailable` if it does not answer, and `InputError` if it rejects this user or is not a Prefect server.
     """
     if not has_server():
         return
@@ -113,10 +113,10 @@ def check_server() -> None:
             client.api_version()
     except httpx.HTTPStatusError as error:
         if error.response.status_code in (401, 403):
-            raise InputError(f"{address} refuses this user; set PREFECT_API_AUTH_STRING to USER:PASSWORD") from None
-        raise Unavailable(f"{address} is in trouble (status {error.response.status_code})") from None
+            raise InputError(f"{address} rejects this user; set PREFECT_API_AUTH_STRING to USER:PASSWORD") from None
+        raise Unavailable(f"{address} failed (status {error.response.status_code}); see the server's log") from None
     except (ValueError, httpx.InvalidURL, httpx.UnsupportedProtocol):
-        raise InputError(f"{address} is no Prefect server; such an address ends in /api") from None
+        raise InputError(f"{address} is not a Prefect server; its address ends in /api") from None
     except httpx.TransportError as error:
         raise Unavailable(
             f"{address} cannot be reached ({str(error)[:120]}); start it, or unset the variable"
@@ -124,7 +124,7 @@ def check_server() -> None:
 
 
 def ensure_gpu_limit() -> None:
-    """Create the concurrency limit of GPU stages, one at a time, where the server has none yet."""
+    """Create the server's concurrency limit for GPU stages, with one slot, if it does not exist."""
     with get_client(sync_client=True) as client:
         try:
             client.read_global_concurrency_limit_by_name(GPU_LIMIT)
@@ -133,21 +133,21 @@ def ensure_gpu_limit() -> None:
 
 
 def needs_run(stage: str) -> bool:
-    """Return whether DVC finds something changed: inputs, parameters, command or outputs."""
+    """Return whether DVC reports changed inputs, parameters, command or outputs."""
     with Repo(".", _wait_for_lock=True) as repo:
         return bool(repo.status(targets=[stage], with_deps=False))
 
 
 def tool_environment() -> dict[str, str]:
-    """Return the environment for commands of this Python's environment, which end with the flow."""
+    """Return the environment for commands of this Python environment that end with the flow."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return {**os.environ, SUPERVISED: str(os.getpid()), "PATH": path}
 
 
 def failure(what: str, status: int, tail: list[str]) -> StageFailed:
-    """Return the error that an exit status means."""
+    """Return the error for an exit status."""
     words = " | ".join(_PREFIX.sub("", line) for line in tail[-_TAIL:])
-    message = f"{what} ended with status {status}; its last words: {words}"
+    message = f"{what} ended with status {status}; its last output: {words}"
     if status == EXIT_BAD_INPUT:
         return BadInput(message, status)
     killed = status < 0 or status > 128
@@ -155,7 +155,7 @@ def failure(what: str, status: int, tail: list[str]) -> StageFailed:
 
 
 def _reproduce(stage: Stage, force: bool, parent_run: str | None) -> None:
-    """Run `dvc repro` for one stage, its output going line by line to the task's log and its steps to an artifact."""
+    """Run `dvc repro` for one stage; its output goes to the task's log, its progress to an artifact."""
     logger, progress = get_run_logger(), Progress(stage.name)
     environment = tool_environment()
     if parent_run:
@@ -173,8 +173,8 @@ def _reproduce(stage: Stage, force: bool, parent_run: str | None) -> None:
         status = run_command(command, environment, on_line, hours * 3600 if hours else None)
     except TimeoutError:
         raise StageFailed(
-            f"stage {stage.name} took longer than its timeout_hours = {hours:g} in dvc.yaml; start again to go on from "
-            "its last checkpoint, or raise it"
+            f"stage {stage.name} exceeded its timeout_hours = {hours:g} in dvc.yaml; start again to resume from its "
+            "last checkpoint, or raise the timeout"
         ) from None
     if status:
         raise failure(f"stage {stage.name}", status, lines)
@@ -182,7 +182,7 @@ def _reproduce(stage: Stage, force: bool, parent_run: str | None) -> None:
 
 
 def is_retryable(_task: object, _run: object, state: State) -> bool:
-    """Return whether another try can help: where a GPU or a server was away, or a command was killed."""
+    """Return whether a retry can help: a GPU or a server was unavailable, or a command was killed."""
     error = state.result(raise_on_failure=False)
     if isinstance(error, (StageFailed, InputError)):
         return isinstance(error, StageInterrupted)
@@ -200,14 +200,14 @@ RETRIES: dict[str, Any] = {
 def run_stage(stage: Stage, force: bool, parent_run: str | None) -> None:
     """Bring one stage up to date; GPU stages wait for the server's limit `gpu`.
 
-    Raises `StageFailed`; only `StageInterrupted` is tried again.
+    Raises `StageFailed`; only `StageInterrupted` is retried.
     """
     with gpu_slot(stage.gpu):
         _reproduce(stage, force, parent_run)
 
 
 def gpu_slot(needed: bool = True) -> AbstractContextManager[None]:
-    """Hold a slot of the server's limit `gpu`, waiting for it; without a server there is nobody to wait for."""
+    """Wait for and hold a slot of the server's concurrency limit `gpu`; do nothing without a shared server."""
     if not (needed and has_server()):
         return nullcontext()
     ensure_gpu_limit()

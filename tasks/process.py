@@ -1,4 +1,4 @@
-"""A command that a task runs: its lines as they are printed, its time limit, and its end with the task."""
+"""Runs a task's command: streams its output, enforces its timeout, and ends it with the task."""
 
 import os
 import signal
@@ -13,15 +13,15 @@ import psutil
 
 from convrec.training.launch import ends_with_this_process
 
-GRACE_SECONDS = 25  # for a checkpoint: a worker kills the flow run that it cancels after 30
+GRACE_SECONDS = 25  # time to write a checkpoint; a worker kills a cancelled flow run after 30 s
 _POLL_SECONDS = 0.1
 
 
 def end_session(leader: int, grace_seconds: float = GRACE_SECONDS) -> None:
-    """End a session and all that its leader has below it: by SIGTERM, and what is left after the grace by SIGKILL.
+    """End all processes of a session and all descendants of its leader: SIGTERM first, SIGKILL after the grace period.
 
-    What is started while the session ends is told once what started it is gone. One look can miss what is started
-    while it looks, by a process that ends before the look comes to it: the session has ended after two that found none.
+    Processes that start meanwhile get SIGTERM once those that were signalled before have ended. A single scan can miss
+    a process that starts during the scan, so two empty scans are required.
     """
     deadline = time.monotonic() + grace_seconds
     signalled: set[psutil.Process] = set()
@@ -32,7 +32,7 @@ def end_session(leader: int, grace_seconds: float = GRACE_SECONDS) -> None:
         late = time.monotonic() > deadline
         if late or signalled.isdisjoint(members):
             for process in members:
-                with suppress(psutil.NoSuchProcess):  # it ended by itself
+                with suppress(psutil.NoSuchProcess):  # it has already ended
                     process.kill() if late else process.terminate()
             signalled |= members
         time.sleep(_POLL_SECONDS)
@@ -57,11 +57,11 @@ def _runs(process: psutil.Process) -> bool:
 def run_command(
     command: Sequence[str], environment: dict[str, str], on_line: Callable[[str], None], timeout_seconds: float | None
 ) -> int:
-    """Run a command in a session of its own; return its exit status, negative for a signal.
+    """Run a command in its own session; return its exit status, negative for a signal.
 
-    `on_line` gets each line of its output as it is printed. However this call is left, by cancelling, an error or
-    Ctrl-C, nothing of the command goes on; where this process is killed, the command gets SIGTERM. Raises
-    `TimeoutError` where it took longer than it may.
+    `on_line` gets each line of its output as it is printed. If this call ends early, by cancellation, an error or
+    Ctrl-C, all processes of the command are ended. If this process is killed, the command gets SIGTERM. Raises
+    `TimeoutError` after the timeout.
     """
     process = subprocess.Popen(
         command,
@@ -92,7 +92,7 @@ def run_command(
             limit.cancel()
         end = threading.Thread(target=end_session, args=(process.pid,))
         end.start()
-        _read(process.stdout, on_line)  # what it says at its end, of its checkpoint for instance
+        _read(process.stdout, on_line)  # its last output, for example about its checkpoint
         end.join()
         process.wait()
     if overrun.is_set():

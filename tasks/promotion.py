@@ -1,4 +1,4 @@
-"""Registering the trained checkpoint, comparing versions, and moving the champion by promotion.yaml, or back."""
+"""Tasks that register the trained checkpoint, compare versions, promote by promotion.yaml, and roll back."""
 
 from typing import Any
 
@@ -18,9 +18,9 @@ _TIMEOUT_HOURS = 12.0
 
 @task(task_run_name="register", **RETRIES)
 def register_checkpoint(parent_run: str | None) -> str:
-    """Register the present checkpoint as the challenger, once; return its version.
+    """Register the current checkpoint as the challenger, once; return its version.
 
-    Raises `Unavailable` where the registry or its store is away, `NoSpace` or `InputError` where it cannot write.
+    Raises `Unavailable` if the registry or its store is down, `NoSpace` or `InputError` if it cannot write.
     """
     from convrec.registry import versions as registry
 
@@ -35,9 +35,9 @@ def register_checkpoint(parent_run: str | None) -> str:
 
 @task(task_run_name="evaluate champion and challenger", **RETRIES)
 def evaluate_versions() -> dict[str, dict[str, Any]]:
-    """Return what `convrec evaluate` finds out about the champion and what may replace it, by name.
+    """Return the results of `convrec evaluate` for the champion and its possible replacement, by name.
 
-    Their lists are taken from the catalog. Raises `InputError` where there is no champion.
+    Their lists are constrained to the catalog. Raises `InputError` if there is no champion.
     """
     from convrec.registry.versions import compared_versions
 
@@ -49,9 +49,9 @@ def evaluate_versions() -> dict[str, dict[str, Any]]:
 
 @task(task_run_name="decide on {version}", **RETRIES)
 def decide_promotion(version: str | None, again: bool = False, approved_by: str | None = None) -> dict[str, Any]:
-    """Carry out what promotion.yaml says of a version, and show it gate by gate.
+    """Decide on a version by promotion.yaml, carry the decision out, and show its gates.
 
-    Returns `version`, `aliases`, `headline`, `markdown`, and whether it is `awaiting` a person's word.
+    Returns `version`, `aliases`, `headline`, `markdown`, and whether it is `awaiting` approval.
     """
     options = ["--version", version] if version else []
     options += ["--again"] if again else []
@@ -83,7 +83,7 @@ def _show(found: dict[str, Any]) -> dict[str, Any]:
 
 @task(task_run_name="refuse {version}", **RETRIES)
 def reject_version(version: str, by: str, reason: str) -> str:
-    """Write down a person's refusal; return the decision in one line."""
+    """Record a person's rejection; return the decision in one line."""
     from convrec.registry.promote import reject
 
     return _show(reject(Paths(), version, by=by, reason=reason).to_json())["headline"]
@@ -91,11 +91,11 @@ def reject_version(version: str, by: str, reason: str) -> str:
 
 @task(task_run_name="roll back")
 def roll_back(to: str | None, by: str | None, reason: str) -> str:
-    """Move the champion back; return what was done."""
+    """Roll the champion back; return a message."""
     from convrec.registry.promote import rollback
 
     move = rollback(Paths(), to, by=by, reason=reason)
     message = f"Version {move.to_version} is the champion again; version {move.from_version} was rolled back"
-    show_table("rollback", f"{message} by {move.by}. {move.reason}\n", "A move of the champion")
+    show_table("rollback", f"{message} by {move.by}. {move.reason}\n", "Rollback of the champion")
     get_run_logger().info("%s", message)
     return message

@@ -1,4 +1,4 @@
-"""The raw data of a run: brought up to date, split anew, and compared with what was there before."""
+"""Tasks for the raw data of a run: update, pull, set the test month, and compare with the version before."""
 
 import re
 import subprocess
@@ -19,8 +19,8 @@ from tasks.dvc_stage import RETRIES, BadInput, StageFailed, StageInterrupted
 def _dvc(*arguments: str) -> None:
     """Run a DVC command.
 
-    Raises `StageInterrupted` with its last words where a remote is away or another DVC process works with the same
-    files, else `BadInput`.
+    Raises `StageInterrupted` with its last output if a remote is down or another DVC process uses the same files, and
+    `BadInput` for other errors.
     """
     command = [sys.executable, "-m", "dvc", "--wait-for-lock", *arguments]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -46,14 +46,14 @@ def _has_remote() -> bool:
 
 @task(task_run_name="update imported data", **RETRIES)
 def update_imports() -> None:
-    """Look for new data at the source of what was imported (`dvc import`, `dvc import-url`).
+    """Update imported data (`dvc import`, `dvc import-url`) from their sources.
 
-    Raises `BadInput` where DVC cannot get it.
+    Raises `BadInput` if DVC cannot get them.
     """
     logger = get_run_logger()
     imports, others = _tracked()
     if not imports and not others:
-        logger.info("DVC tracks no raw data: the files at hand are used (dvc add FOLDER gives them a version)")
+        logger.info("DVC tracks no raw data: the present files are used (run `dvc add FOLDER` to version them)")
     for name in imports:
         logger.info("updating %s", name)
         _dvc("update", name)
@@ -61,9 +61,9 @@ def update_imports() -> None:
 
 @task(task_run_name="pull raw data", **RETRIES)
 def pull_raw_data() -> None:
-    """Bring the raw data that .dvc files name to the workspace, from the cache or the default remote.
+    """Bring the raw data of .dvc files to the workspace, from the cache or the default remote.
 
-    Raises `BadInput` where it is in neither.
+    Raises `BadInput` if they are in neither.
     """
     logger = get_run_logger()
     imports, others = _tracked()
@@ -78,39 +78,39 @@ def pull_raw_data() -> None:
 
 @task(task_run_name="push data and models")
 def push_outputs() -> None:
-    """Store what the run made in the default remote, if there is one, so that any clone can have it.
+    """Push the run's outputs to the default remote, if there is one, so that any clone can get them.
 
-    A remote that is away is told, and does not fail the run: `dvc push` does the same later.
+    If the remote is down, a warning is logged and the run does not fail; run `dvc push` later.
     """
     logger = get_run_logger()
     if not _has_remote():
-        logger.info("no default remote of DVC: what the run made stays in this workspace's cache")
+        logger.info("no default DVC remote: the outputs stay in this workspace's cache")
         return
     try:
         _dvc("push")
     except StageFailed as error:
-        logger.warning("%s; `dvc push` stores it later", error)
+        logger.warning("%s; run `dvc push` later", error)
 
 
 def months(test_month: str) -> tuple[str, str]:
-    """Return the months to validate and to test on, of YYYY-MM or `last`, the calendar's last one.
+    """Return the validation month and the test month for a test month YYYY-MM, or `last` for the last calendar month.
 
-    Raises `InputError` on what is no month.
+    Raises `InputError` for anything else.
     """
     if test_month == "last":
         month = pd.Period.now("M") - 1
     elif re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", test_month):
         month = pd.Period(test_month, freq="M")
     else:
-        raise InputError(f"test month {test_month!r}: no month; write YYYY-MM, or last")
+        raise InputError(f"test month {test_month!r}: not a month; give YYYY-MM, or last")
     return str(month - 1), str(month)
 
 
 @task(task_run_name="test month {month}")
 def set_test_month(month: str) -> None:
-    """Change params.yaml to test on a month (see `months`), and to validate on the one before.
+    """Change params.yaml to test on a month (see `months`), and to validate on the month before.
 
-    Raises `InputError` on what is no month, or on parameters that do not allow it.
+    Raises `InputError` for an invalid month, or if the parameters do not allow it.
     """
     before, tested = months(month)
     get_run_logger().info(change_params([f"data.validation_month={before}", f"data.test_month={tested}"]), extra=SHOWN)
@@ -118,9 +118,9 @@ def set_test_month(month: str) -> None:
 
 @task(task_run_name="changes since {since}")
 def record_changes(since: str, parent_run: str) -> None:
-    """Log what changed between a git revision's data and the workspace's, and record it with the parent run.
+    """Log the difference between the data of a git revision and of the workspace, and record it in the parent run.
 
-    A revision without data, as before the first run, is told and recorded as such.
+    If the revision has no data, as before the first run, this is logged and nothing is recorded.
     """
     from convrec.tracking import log_text
     from convrec.versions.diff import diff

@@ -1,6 +1,6 @@
 """`python -m tasks.reproduce STAGE [--force]`: `dvc repro` of one stage, with the exit status of the stage's command.
 
-It waits while another DVC process holds the folder's lock, and says which one works with the stage's files.
+It waits while another DVC process holds the folder's lock, and names the process that uses the stage's files.
 """
 
 import logging
@@ -13,14 +13,14 @@ import psutil
 
 from convrec.errors import EXIT_BAD_INPUT, exit_status, outside_cause
 
-_STATUS = re.compile(r"exited with (-?\d+)$")  # DVC's own status says only that a stage failed
+_STATUS = re.compile(r"exited with (-?\d+)$")  # DVC's own exit status only says that a stage failed
 
 
 def _forget_dead_holders() -> None:
-    """Remove readers and writers that were killed from DVC's list of who works with which path.
+    """Remove killed processes from DVC's list of readers and writers (the rwlock file).
 
-    DVC removes one that is in its way, but takes any process that has its id by now for it, and says "is busy". A
-    process that started after the last change of the list is none of its holders.
+    DVC removes dead holders too, but mistakes any process that has reused their id for the holder, and reports that the
+    path "is busy". A process that started after the last change of the list cannot be a holder.
     """
     from dvc.repo import Repo
     from dvc.rwlock import RWLOCK_FILE, _edit_rwlock
@@ -45,15 +45,16 @@ def _forget_dead_holders() -> None:
 
 
 def main() -> int:
-    """Return the exit status of the stage's command, 128 + N for signal N, 2 where what it reads is not there.
+    """Return the exit status of the stage's command, 128 + N for signal N.
 
-    Where another DVC process works with the stage's files, it is 75; where DVC itself fails, 1.
+    The status is 2 if a file that the stage reads is missing, 75 if another DVC process uses the stage's files, and 1
+    if DVC itself fails.
     """
     from dvc.cli import parse_args
     from dvc.exceptions import DvcException
     from dvc.stage.exceptions import StageCmdFailedError
 
-    logging.getLogger("dvc").setLevel(logging.CRITICAL)  # what it would tell, the task tells itself
+    logging.getLogger("dvc").setLevel(logging.CRITICAL)  # the task reports errors itself
     options = parse_args(["--wait-for-lock", "repro", "--single-item", *sys.argv[1:]])
     try:
         _forget_dead_holders()
@@ -63,7 +64,7 @@ def main() -> int:
         if isinstance(cause, FileNotFoundError) and cause.filename:
             missing = os.path.relpath(cause.filename)
             sys.stderr.write(
-                f"{missing}: no such file or folder, and the stage reads it; run the stage that makes it, or put it "
+                f"{missing}: no such file or folder, but the stage reads it; run the stage that makes it, copy it "
                 "there, or correct its name in params.yaml\n"
             )
             return EXIT_BAD_INPUT

@@ -53,9 +53,9 @@ def refused(project, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["train", "--stages", "data", "stf"], "stages: 'stf' is no stage of dvc.yaml; choose among data, "),
-        (["train", "--force", "stf"], "force: 'stf' is no stage of dvc.yaml; choose among data, "),
-        (["refresh", "--test-month", "2022-13"], "test month '2022-13': no month; write YYYY-MM, or last"),
+        (["train", "--stages", "data", "stf"], "stages: 'stf' is not a stage of dvc.yaml; give one of data, "),
+        (["train", "--force", "stf"], "force: 'stf' is not a stage of dvc.yaml; give one of data, "),
+        (["refresh", "--test-month", "2022-13"], "test month '2022-13': not a month; give YYYY-MM, or last"),
         (["refresh", "--since", "nosuch"], "nosuch: no such folder, file or git revision; give "),
         (["evaluate"], "models:/convrec-recommender@champion: not in the registry (no version is the champion); "),
         (["promote"], "models:/convrec-recommender@challenger: not in the registry (no version is the challenger); "),

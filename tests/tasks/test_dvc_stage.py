@@ -39,7 +39,7 @@ def test_only_what_another_try_may_cure_is_tried_again(status, kind):
 
 def test_a_command_is_named_once_in_its_last_words():
     lines = ["10:00:00 step 3/80", "convrec promote: no version is the challenger"]
-    message = "convrec promote ended with status 2; its last words: 10:00:00 step 3/80 | no version is the challenger"
+    message = "convrec promote ended with status 2; its last output: 10:00:00 step 3/80 | no version is the challenger"
     assert str(failure("convrec promote", 2, lines)) == message
 
 
@@ -65,7 +65,7 @@ def test_stages_are_chosen_by_name_and_keep_their_order():
     assert choose_stages(None, ["data"]) == stages()
     assert all(stage.timeout_hours for stage in stages())
     for given in ((["stf"], None), (None, ["stf"])):
-        with pytest.raises(InputError, match="'stf' is no stage of dvc.yaml; choose among"):
+        with pytest.raises(InputError, match="'stf' is not a stage of dvc.yaml; give one of"):
             choose_stages(*given)
 
 
@@ -78,10 +78,10 @@ def _script(project, stage: str, script: str) -> None:
 @pytest.mark.parametrize(
     ("script", "kind", "message"),
     [
-        ("echo no such folder; exit 2", BadInput, "stage data ended with status 2; its last words: no such folder"),
+        ("echo no such folder; exit 2", BadInput, "stage data ended with status 2; its last output: no such folder"),
         ("exit 75", StageInterrupted, "status 75"),
         ("kill -9 $$", StageInterrupted, "status 137"),
-        ("sleep 600", StageFailed, "took longer than its timeout_hours"),
+        ("sleep 600", StageFailed, "exceeded its timeout_hours"),
     ],
 )
 def test_a_failed_stage_is_told_by_the_status_of_its_command(tmp_path, monkeypatch, script, kind, message):
