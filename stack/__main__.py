@@ -1,4 +1,4 @@
-"""`python -m stack up|down|status`: the native stack of this folder."""
+"""`python -m stack up|down|status`: runs the native stack of this folder."""
 
 import argparse
 import sys
@@ -13,7 +13,7 @@ from stack.settings import PORTS
 
 _MAX_PORT = 65535
 _FOLDER = Path(".stack")
-_INTERRUPTED = 130  # as a shell tells of a command that Ctrl-C ended
+_INTERRUPTED = 130  # a shell's status for a command ended by Ctrl-C
 
 
 def _port(text: str) -> tuple[str, int]:
@@ -27,18 +27,18 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m stack", description="Run the team's servers on this machine.")
     parser.add_argument("--folder", type=Path, default=_FOLDER, help="data, logs and secrets (default: %(default)s)")
     commands = parser.add_subparsers(dest="command", required=True)
-    up = commands.add_parser("up", help="start what does not run yet")
+    up = commands.add_parser("up", help="start the servers that are not running")
     up.add_argument(
         "--port",
         type=_port,
         action="append",
         default=[],
         metavar="SERVER=PORT",
-        help=f"of {', '.join(PORTS)}; by default the usual one, or any free one where that is taken",
+        help=f"port of {', '.join(PORTS)}; default: the usual port, or any free port if it is taken",
     )
-    down = commands.add_parser("down", help="stop what `up` started; the data stay")
-    down.add_argument("--remove", action="store_true", help="remove data, logs and secrets, too")
-    commands.add_parser("status", help="say what runs; status 1 unless everything does")
+    down = commands.add_parser("down", help="stop the servers; the data stay")
+    down.add_argument("--remove", action="store_true", help="also remove data, logs and secrets")
+    commands.add_parser("status", help="show what is running; exit status 1 unless all servers run")
     return parser
 
 
@@ -51,17 +51,17 @@ def _fixed(ports: list[tuple[str, int]]) -> dict[str, int]:
 
 
 def _hints(folder: Path) -> str:
-    """Return how to use the servers of a folder, and how to stop them."""
+    """Return instructions for using and stopping the servers of a folder."""
     down = "make stack-down" if folder == _FOLDER else f"python -m stack --folder {quote(str(folder))} down"
     return (
         f"To use it in a shell: set -a; . {quote(str(folder / 'env'))}; set +a\n"
-        "MLflow's page asks for MLFLOW_TRACKING_USERNAME and _PASSWORD of that file, Prefect's for its\n"
-        f"PREFECT_API_AUTH_STRING. Stop it with: {down}"
+        "Log in to MLflow's page with MLFLOW_TRACKING_USERNAME and _PASSWORD of that file, to Prefect's with\n"
+        f"its PREFECT_API_AUTH_STRING. Stop it with: {down}"
     )
 
 
 def _print_status(stack: Stack) -> bool:
-    """Print a line for each service; return whether all run."""
+    """Print a line for each service; return whether all are running."""
     running = True
     for name in SERVICES:
         pid = stack.pid(name)
@@ -89,7 +89,9 @@ def main() -> None:
         print(f"stack: {error}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
-        print("stack: interrupted; what has started still runs (python -m stack status)", file=sys.stderr)
+        print(
+            "stack: interrupted; servers that were started are still running (python -m stack status)", file=sys.stderr
+        )
         sys.exit(_INTERRUPTED)
 
 

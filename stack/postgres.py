@@ -1,4 +1,4 @@
-"""PostgreSQL: its programs, its data folder, and the user it runs as."""
+"""PostgreSQL: its programs, data folder and system user."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ def _version(folder: Path) -> float:
 
 
 def find() -> Path | None:
-    """Return the folder with initdb and postgres: the newest of Debian's, else that on PATH, None without either."""
+    """Return the folder with initdb and postgres: Debian's newest, else that on PATH, else None."""
     found = [path.parent for path in _DEBIAN.glob("*/bin/initdb")]
     if found:
         return max(found, key=_version)
@@ -39,7 +39,7 @@ def _run_apt(command: list[str], environment: dict[str, str]) -> None:
 
 
 def programs() -> Path:
-    """Return the folder of PostgreSQL's programs; as root on Debian the package is installed where it is missing."""
+    """Return the folder of PostgreSQL's programs; root on Debian installs the package if it is missing."""
     found = find()
     if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
         quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
@@ -52,7 +52,7 @@ def programs() -> Path:
 
 
 def as_server(command: list[str]) -> list[str]:
-    """Return the command as the user `postgres` runs it where root would: PostgreSQL refuses to be root."""
+    """Return the command, run as the user `postgres` if this user is root, because PostgreSQL rejects root."""
     if os.geteuid() != 0:
         return command
     return ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups", "--", *command]
@@ -64,21 +64,21 @@ def _give(path: Path) -> None:
 
 
 def prepare(data: Path, password: str) -> None:
-    """Make the data folder where there is none yet; whoever connects needs a password, the first user is `postgres`.
+    """Create the data folder if it does not exist, with the superuser `postgres` and password authentication.
 
-    Raises `StackError` where the server's user cannot reach the folder.
+    Raises `StackError` if the server's user cannot access the folder.
     """
     bin_folder = programs()
     if data.exists():
         return
-    new = data.with_name("postgres.new")  # so that an interrupted initdb leaves nothing that looks whole
+    new = data.with_name("postgres.new")  # renamed at the end, so that an interrupted initdb leaves no partial folder
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir(mode=0o700)
     _give(new)
     if subprocess.run(as_server(["test", "-w", str(new)]), check=False).returncode:
         raise StackError(
-            f"the user postgres cannot reach {data}, and PostgreSQL refuses to be root: run as another user, "
-            "name a folder with --folder that others may pass through, or chmod o+x the folders above it"
+            f"the user postgres cannot access {data}, and PostgreSQL does not run as root: run as another user, give "
+            "another folder with --folder, or chmod o+x the folders above it"
         )
     words = data.with_name("postgres.password")
     write_private(words, password)
@@ -93,7 +93,7 @@ def prepare(data: Path, password: str) -> None:
 
 
 def command(data: Path, port: int) -> list[str]:
-    """Return the command of the server; it listens on 127.0.0.1 only, on no socket file."""
+    """Return the command of the server; it listens only on 127.0.0.1, without a socket file."""
     settings = {"listen_addresses": HOST, "port": port, "unix_socket_directories": "", "max_connections": 100}
     options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
     return as_server([str(programs() / "postgres"), "-D", str(data), *options])

@@ -1,4 +1,4 @@
-"""Background processes: each leads a session of its own, has a log, and is known again by its id and its start time."""
+"""Background processes: each has its own session and log, and is identified by its id and start time."""
 
 import json
 import os
@@ -17,15 +17,15 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class StackError(RuntimeError):
-    """A server that cannot be started or reached; the message says what its log says, and what to do."""
+    """A server cannot be started or reached; the message has the end of its log, or a remedy."""
 
 
 def identity(process: psutil.Process) -> dict[str, Any]:
-    """Return what no other process has: its id, the boot, and its start in seconds since then.
+    """Return a unique identity of a process: its id, the boot id, and its start in seconds since boot.
 
-    Seconds of the epoch would not do: they change when the system's clock is set.
+    Seconds since the epoch are not used, because they change when the system clock is set.
     """
-    started = round(process.create_time() - psutil.boot_time(), 2)  # the kernel counts hundredths
+    started = round(process.create_time() - psutil.boot_time(), 2)  # the kernel's resolution is 0.01 s
     return {"pid": process.pid, "boot": _BOOT.read_text().strip(), "started": started}
 
 
@@ -39,13 +39,13 @@ class Process:
         self._child: subprocess.Popen | None = None
 
     def pid(self) -> int | None:
-        """Return the id of the running process, None where it has ended (or another process has its id by now)."""
+        """Return the id of the running process, None if it has ended, even if another process reuses its id."""
         process = self._find()
         return process.pid if process else None
 
     def _find(self) -> psutil.Process | None:
         if self._child is not None:
-            self._child.poll()  # a dead child stays a zombie until it is asked for
+            self._child.poll()  # reaps a dead child, which would stay a zombie
         try:
             record = json.loads(self._record.read_text())
             process = psutil.Process(record["pid"])
@@ -54,43 +54,43 @@ class Process:
             return None
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise StackError(
-                f"{self._record} is damaged: end {self.name} by hand where it still runs, then remove this file"
+                f"{self._record} is damaged: if {self.name} is still running, end it by hand, then remove this file"
             ) from error
         return process if same else None
 
     def _orphans(self) -> list[psutil.Process]:
-        """Return what still runs of the recorded process's session, where that process itself has ended.
+        """Return the processes of the recorded process's session that outlived it.
 
-        Until the last of them ends, the kernel gives their session's id to no other process.
+        The kernel does not reuse a session's id until its last process has ended.
         """
         if self._find() is not None or not self._record.exists():
             return []
         record = json.loads(self._record.read_text())
         same_boot = record["boot"] == _BOOT.read_text().strip()
-        if not same_boot or _session_of(record["pid"]) is not None:  # another process leads a session of that id
+        if not same_boot or _session_of(record["pid"]) is not None:  # another process has that id now
             return []
         return [process for process in psutil.process_iter() if _session_of(process.pid) == record["pid"]]
 
     def stop_orphans(self, seconds: float = 20) -> None:
-        """End what outlives the recorded process, which was killed: it may serve on, and write to the same store."""
+        """End processes that outlived the recorded process; they could still serve requests and write to its store."""
         orphans = self._orphans()
         for process in orphans:
             with suppress(psutil.NoSuchProcess):
                 process.terminate()
         psutil.wait_procs(orphans, timeout=seconds)
-        while orphans := self._orphans():  # again, for what one of them started meanwhile
+        while orphans := self._orphans():  # repeated for processes that were started in between
             for process in orphans:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
             psutil.wait_procs(orphans, timeout=seconds)
 
     def started(self) -> float:
-        """Return when the running process started, in seconds of the epoch; 0 where it has ended."""
+        """Return the start time of the running process in seconds since the epoch; 0 if it has ended."""
         process = self._find()
         return process.create_time() if process else 0.0
 
     def start(self, command: list[str], environment: Mapping[str, str], cwd: Path) -> None:
-        """Start the process, if it does not run yet, and note who it is."""
+        """Start the process if it is not running, and record its identity."""
         if self._find():
             return
         for path in (self.log, self._record):
@@ -110,10 +110,10 @@ class Process:
         new.replace(self._record)
 
     def wait_until(self, ready: Callable[[], bool], seconds: float) -> None:
-        """Wait until the process is ready; raises `StackError` with the end of its log if it ends or takes too long."""
+        """Wait until the process is ready; raise `StackError` with the end of its log if it ends or takes too long."""
         deadline = time.monotonic() + seconds
         while True:
-            if self._find() is None:  # asked first: what answers in its place may be a stranger
+            if self._find() is None:  # checked first, because another process may answer on its port
                 raise StackError(f"{self.name} has ended; the end of {self.log}:\n{self.tail()}")
             if ready():
                 return
@@ -124,10 +124,10 @@ class Process:
             time.sleep(_POLL_SECONDS)
 
     def stop(self, sent: signal.Signals = signal.SIGTERM, seconds: float = 20) -> None:
-        """Send a signal to the process and its group, and wait for their end; what then still runs is killed.
+        """Send a signal to the process and its group, wait for their end, and kill those that are still running.
 
-        What it started in sessions of its own is ended, too, and what outlives it where it was killed before; except
-        after SIGKILL: a crash does not tidy up.
+        Its descendants in other sessions, and processes that outlived it, are ended too. Not so with SIGKILL, which
+        simulates a crash.
         """
         process = self._find()
         if process is not None:
@@ -153,7 +153,7 @@ class Process:
 
 
 def _session_of(pid: int) -> int | None:
-    """Return the id of the session of a process; None where it has ended."""
+    """Return the session id of a process; None if it has ended."""
     try:
         return os.getsid(pid) if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE else None
     except (ProcessLookupError, psutil.NoSuchProcess):

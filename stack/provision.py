@@ -1,7 +1,8 @@
-"""What the servers need once: databases and their users, the bucket, the team's user, the work pools.
+"""Creates what the servers need: databases with their users, the bucket, the team's user, and the work pools.
 
-Each step may be repeated: what is there stays, passwords become those of the variables. `python -m stack.provision STEP
-...` reads the environment, and in a container the secrets that are files; the native stack takes the same steps.
+All steps can be repeated: existing objects stay, and passwords are set to those of the variables. `python -m
+stack.provision STEP ...` reads the environment, and in a container also secret files. The native stack runs the same
+steps.
 """
 
 import os
@@ -22,12 +23,12 @@ Variables = Mapping[str, str]
 DATABASES = {"mlflow": "mlflow", "mlflow_auth": "mlflow", "prefect": "prefect"}
 POOLS = ("cpu", "gpu")
 _TIMEOUT = 30
-# What a step can fail with, by no fault of its own.
+# Errors of a step that are reported to the user.
 FAILURES = (requests.RequestException, psycopg2.Error, BotoCoreError, ClientError)
 
 
 def databases(variables: Variables) -> None:
-    """Create the servers' databases, each with an owner that can reach no other one."""
+    """Create the servers' databases; each owner can access only its own databases."""
     connection = psycopg2.connect(
         host=variables["PGHOST"],
         port=variables["PGPORT"],
@@ -53,7 +54,7 @@ def databases(variables: Variables) -> None:
 
 
 def bucket(variables: Variables) -> None:
-    """Create the bucket of the artifacts."""
+    """Create the bucket for artifacts."""
     store = boto3.client(
         "s3",
         endpoint_url=variables["S3_ENDPOINT"],
@@ -70,7 +71,7 @@ def bucket(variables: Variables) -> None:
 
 
 def team(variables: Variables) -> None:
-    """Create MLflow's user of the team beside its administrator, or give it the password of the variables."""
+    """Create the team's MLflow user, or set its password to that of the variables."""
     users = f"{variables['MLFLOW_TRACKING_URI']}/api/2.0/mlflow/users"
     administrator = ("admin", variables["MLFLOW_ADMIN_PASSWORD"])
     name, password = variables["MLFLOW_TRACKING_USERNAME"], variables["MLFLOW_TEAM_PASSWORD"]
@@ -85,18 +86,18 @@ def team(variables: Variables) -> None:
 
 
 def pools(variables: Variables) -> None:
-    """Create Prefect's work pools; `make deploy` adds all else that the flows need of the server."""
+    """Create Prefect's work pools; `make deploy` adds everything else that the flows need."""
     user, _, password = variables["PREFECT_API_AUTH_STRING"].partition(":")
     for name in POOLS:
         values = {"name": name, "type": "process"}
         url = f"{variables['PREFECT_API_URL']}/work_pools/"
         answer = requests.post(url, json=values, auth=(user, password), timeout=_TIMEOUT)
-        if answer.status_code != requests.codes.conflict:  # it is there already
+        if answer.status_code != requests.codes.conflict:  # it already exists
             answer.raise_for_status()
 
 
 def given(secrets: Path = Path("/run/secrets")) -> dict[str, str]:
-    """Return the variables of the environment, and a container's secrets, each a file of its name."""
+    """Return the environment variables and a container's secrets, which are files named like variables."""
     return {**os.environ, **{file.name: file.read_text().strip() for file in secrets.glob("*")}}
 
 
@@ -104,7 +105,7 @@ STEPS: dict[str, Callable[[Variables], None]] = {"databases": databases, "bucket
 
 
 def main() -> None:
-    """Take the steps that the command line names, each tried again for a minute while its server is not yet there."""
+    """Run the steps given on the command line; retry each for a minute while its server does not answer."""
     variables = given()
     for name in sys.argv[1:]:
         deadline = time.monotonic() + 60

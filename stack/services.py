@@ -1,4 +1,4 @@
-"""How each server is started, and when it is ready. Secrets go by the environment, which only the owner can read."""
+"""How each server is started and checked. Secrets are passed in the environment, which only its user can read."""
 
 import os
 import socket
@@ -23,7 +23,7 @@ _FOREIGN = (*_CLIENTS, "AWS_", "PG", "RCLONE_")
 
 @dataclass(frozen=True)
 class Launch:
-    """A command with its environment and folder."""
+    """A command with its environment and working folder."""
 
     command: list[str]
     environment: dict[str, str]
@@ -31,14 +31,14 @@ class Launch:
 
 
 def surroundings(foreign: tuple[str, ...] = _FOREIGN) -> dict[str, str]:
-    """Return this process's environment without what would change the servers' ways; this Python leads PATH."""
+    """Return this process's environment without variables that configure the servers, and with this Python on PATH."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     return {**kept, "PATH": path, "PYTHONUNBUFFERED": "1", "DO_NOT_TRACK": "1", "MLFLOW_DISABLE_TELEMETRY": "true"}
 
 
 def _has_database(settings: Settings, _since: float) -> bool:
-    """Return whether PostgreSQL accepts its own user: it listens before it has recovered from a crash."""
+    """Return whether PostgreSQL accepts connections; after a crash it listens before recovery is complete."""
     words = settings.secrets["POSTGRES_PASSWORD"]
     try:
         psycopg2.connect(host=HOST, port=settings.ports["postgres"], user="postgres", password=words).close()
@@ -118,7 +118,7 @@ def _prefect(settings: Settings) -> Launch:
         "PREFECT_SERVER_API_AUTH_STRING": auth,
         "PREFECT_API_AUTH_STRING": auth,
         "PREFECT_API_URL": f"{address}/api",
-        # In memory, the default, a restarted server forgets who holds the GPU.
+        # With the default, in memory, a restarted server would forget who holds the GPU.
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
     }
     return Launch(command, environment, home)
@@ -131,7 +131,7 @@ def _worker(pool: str) -> Callable[[Settings], Launch]:
             folder.mkdir(mode=0o700, exist_ok=True)
         command = [sys.executable, "-m", "prefect", "worker", "start", "--type", "process", "--pool", pool]
         environment = {
-            **surroundings(_CLIENTS),  # a remote of DVC may need keys of its own
+            **surroundings(_CLIENTS),  # a DVC remote may need AWS keys
             **settings.clients(),
             "PREFECT_HOME": str(home),
             "CONVREC_WORKSPACES": str(work),
@@ -145,15 +145,15 @@ def _worker(pool: str) -> Callable[[Settings], Launch]:
 
 @dataclass(frozen=True)
 class Service:
-    """One server: how it starts, when it is ready, and which steps of `stack.provision` follow."""
+    """One server: its launch, its readiness check, and the steps of `stack.provision` that follow."""
 
     launch: Callable[[Settings], Launch]
-    ready: Callable[[Settings, float], bool]  # given the time when its process started
+    ready: Callable[[Settings, float], bool]  # the second argument is the start time of its process
     steps: tuple[str, ...] = ()
-    seconds: float = 120  # to become ready
+    seconds: float = 120  # timeout until it is ready
 
 
-# In the order in which they start.
+# In start order.
 SERVICES = {
     "postgres": Service(_postgres, _has_database, ("databases",)),
     "s3": Service(_s3, lambda settings, _: _listens(settings.ports["s3"]), ("bucket",)),
@@ -162,12 +162,12 @@ SERVICES = {
     "worker-cpu": Service(_worker("cpu"), lambda settings, since: _is_online(settings, "cpu", since)),
     "worker-gpu": Service(_worker("gpu"), lambda settings, since: _is_online(settings, "gpu", since)),
 }
-# Those of a row start together, once those before it are ready and provided.
+# The services of a row start together when those of the rows before are ready and provisioned.
 ROWS = (("postgres", "s3"), ("mlflow", "prefect"), ("worker-cpu", "worker-gpu"))
 
 
 def _is_online(settings: Settings, pool: str, since: float) -> bool:
-    """Return whether the worker has told the server of itself since it was started, in seconds of the epoch."""
+    """Return whether the worker has sent a heartbeat to the server since `since` (seconds since the epoch)."""
     variables = settings.clients()
     user, _, password = variables["PREFECT_API_AUTH_STRING"].partition(":")
     wanted = {"workers": {"last_heartbeat_time": {"after_": datetime.fromtimestamp(since, UTC).isoformat()}}}

@@ -1,4 +1,4 @@
-"""The ports and secrets of one native stack: made at its first start, kept in its folder, for its owner's eyes."""
+"""The ports and secrets of a native stack: generated at the first start, stored in its folder, private to its user."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from stack.process import StackError
 
 HOST = "127.0.0.1"
 BUCKET = "convrec"
-TEAM = "team"  # the user of MLflow and of Prefect that runs are recorded as
+TEAM = "team"  # the user that records runs in MLflow and Prefect
 PORTS = {"postgres": 5432, "s3": 9000, "mlflow": 5000, "prefect": 4200}
 SECRETS = (
     "POSTGRES_PASSWORD",
@@ -48,23 +48,23 @@ def _any_port(taken: set[int]) -> int:
 
 
 def check_ports(fixed: Mapping[str, int]) -> None:
-    """Raise `StackError` for a port of a server that there is none of, or of two servers."""
+    """Raise `StackError` for a port of an unknown server, or a port given to two servers."""
     given = [port for port in fixed.values() if port]
     for name, port in fixed.items():
         if name not in PORTS:
-            raise StackError(f"port of {name!r}: there is no such server; name one of {', '.join(PORTS)}")
+            raise StackError(f"port of {name!r}: no such server; give one of {', '.join(PORTS)}")
         if given.count(port) > 1:
-            raise StackError(f"port {port} is given to {name} and to another server; give each its own")
+            raise StackError(f"port {port} is given to {name} and another server; give each a different port")
 
 
 def choose_ports(wanted: Mapping[str, int], fixed: Mapping[str, int]) -> dict[str, int]:
-    """Return a free port for each server: the fixed ones as they are, the wanted ones where they are free.
+    """Return a free port for each server: the fixed port, else the wanted port if it is free, else any free port.
 
-    Raises `StackError` where a fixed port is taken.
+    Raises `StackError` if a fixed port is taken.
     """
     for name, port in fixed.items():
         if port and not is_free(port):
-            raise StackError(f"port {port} for {name} is taken: stop what listens there, or name another")
+            raise StackError(f"port {port} for {name} is taken: stop the process that uses it, or give another")
     chosen = {name: port for name, port in fixed.items() if port}
     for name in PORTS:
         if name not in chosen:
@@ -75,7 +75,7 @@ def choose_ports(wanted: Mapping[str, int], fixed: Mapping[str, int]) -> dict[st
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that nobody but its owner can read, at no moment."""
+    """Write a file that only its owner can read, also while it is written."""
     new = path.with_name(f"{path.name}.new")
     new.unlink(missing_ok=True)
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -85,7 +85,7 @@ def write_private(path: Path, text: str) -> None:
 
 @dataclass
 class Settings:
-    """What the servers of one folder are started with."""
+    """The ports and secrets of the servers of one folder."""
 
     folder: Path
     ports: dict[str, int]
@@ -93,7 +93,7 @@ class Settings:
 
     @classmethod
     def load(cls, folder: Path) -> "Settings":
-        """Return the settings that the folder keeps, or new ones; nothing is written."""
+        """Return the settings stored in the folder, or new ones; nothing is written."""
         path = folder / "servers.json"
         made = {name: token_hex(20) for name in SECRETS}
         if not path.exists():
@@ -107,7 +107,7 @@ class Settings:
             fit = False
         if not fit:
             raise StackError(
-                f"{path} is damaged: put back the one that the servers' data were made with (it holds their "
+                f"{path} is damaged: restore the one that the servers' data were made with (it contains their "
                 "passwords), or remove the whole folder"
             )
         return cls(folder, {**PORTS, **ports}, {**made, **secrets})
@@ -120,12 +120,12 @@ class Settings:
         write_private(self.folder / "env", "".join(lines))
 
     def address(self, name: str) -> str:
-        """Return where a server listens."""
+        """Return the URL of a server."""
         scheme = "postgresql" if name == "postgres" else "http"
         return f"{scheme}://{HOST}:{self.ports[name]}"
 
     def clients(self) -> dict[str, str]:
-        """Return the variables that a client of the servers needs: no key of the store or the database."""
+        """Return the variables that clients need, without keys of the object store or passwords of databases."""
         return {
             "MLFLOW_TRACKING_URI": self.address("mlflow"),
             "MLFLOW_TRACKING_USERNAME": TEAM,

@@ -73,7 +73,7 @@ def test_a_workspace_follows_the_repository_that_is_named_now(origin, tmp_path):
     run_in(
         plain, "git", "-c", "user.name=test", "-c", "user.email=t@localhost", "commit", "-q", "--allow-empty", "-m", "x"
     )
-    with pytest.raises(InputError, match="holds no .dvc folder"):
+    with pytest.raises(InputError, match="has no .dvc folder"):
         prepare_workspace("other", tmp_path / "all", str(plain), None)
 
 

@@ -229,7 +229,7 @@ def test_checkpoints_that_are_pruned_meanwhile_are_left_out(training, written, c
 
     monkeypatch.setattr(evaluate_checkpoints, "_evaluate", prune)
     assert _evaluate(cli) == [(2, False, False), (5, False, False)]
-    assert "sft step 4 was pruned meanwhile" in caplog.text
+    assert "sft step 4 is skipped: its checkpoint was pruned" in caplog.text
 
 
 def test_without_any_checkpoint_that_can_be_loaded_there_is_a_message(training, written, cli):
@@ -269,7 +269,7 @@ def test_the_table_says_which_steps_there_are(training, written, cli, caplog):
     (training / "checkpoint-5" / "model.safetensors").rename(training / "checkpoint-5" / "model.bin")
     with caplog.at_level(logging.WARNING):
         out = cli("evaluate", "--checkpoints", "sft").out
-    assert "sft step 5: left out" in caplog.text
+    assert "sft step 5 is skipped" in caplog.text
     assert "Validation split: 6 rows, 5 prompts, 95 % intervals" in out and "sft: kept steps: 2, 4" in out
     cells = [line.split() for line in out.splitlines() if "0.6667 [" in line]
     assert [row[:3] for row in cells] == [["sft", "2", "0.6667"], ["sft", "4", "0.6667"]]

@@ -66,7 +66,7 @@ def test_rollback_to_an_earlier_champion(client):
 
 
 def test_nothing_to_roll_back(client):
-    with pytest.raises(InputError, match="no version is the champion"):
+    with pytest.raises(InputError, match="there is no champion to roll back"):
         roll_back(client, "lead", "")
 
 

@@ -426,7 +426,7 @@ def test_models_that_are_alike_are_told_apart_by_nobody(client, cli):
         (["promote", "--reason", "x"], "--reason: give it with --reject"),
         (["promote", "--reject", "--by", "lead", "--dry-run"], "--dry-run: not with --reject"),
         (["promote", "--unlock", "--fresh"], "--fresh: not with --unlock"),
-        (["rollback"], "no version is the champion"),
+        (["rollback"], "there is no champion to roll back"),
         (["registry", "register"], "models/rank_grpo/config.json: not made yet"),
     ],
 )

@@ -51,7 +51,7 @@ def test_a_fixed_port_is_kept_or_refused(taken):
 @pytest.mark.parametrize(
     ("ports", "message"),
     [
-        (["mlfow=5001"], "port of 'mlfow': there is no such server; name one of postgres, s3, mlflow, prefect"),
+        (["mlfow=5001"], "port of 'mlfow': no such server; give one of postgres, s3, mlflow, prefect"),
         (["mlflow=5001", "prefect=5001"], "port 5001 is given to mlflow and to another server"),
         (["mlflow=5001", "mlflow=5002"], "mlflow is given twice"),
     ],
@@ -267,7 +267,7 @@ def test_workers_whose_leader_was_killed_are_ended(tmp_path, monkeypatch, end):
 def test_a_folder_that_postgres_cannot_reach_is_refused(tmp_path):
     (tmp_path / "hidden").mkdir(mode=0o700)
     stack = Stack(tmp_path / "hidden" / "stack", ROOMY)
-    with pytest.raises(StackError, match="user postgres cannot reach .*hidden.*chmod"):
+    with pytest.raises(StackError, match="user postgres cannot access .*hidden.*chmod"):
         stack.up(["postgres"])
     assert stack.pid("postgres") is None
 
@@ -288,12 +288,12 @@ def test_the_command_says_what_does_not_run(tmp_path):
 def test_the_command_refuses_what_it_cannot_do_in_one_line(tmp_path, taken):
     output = run_command("--folder", str(tmp_path), "up", "--port", f"mlflow={taken}")
     assert (output.returncode, output.stdout) == (1, "")
-    assert output.stderr == f"stack: port {taken} for mlflow is taken: stop what listens there, or name another\n"
+    assert output.stderr == f"stack: port {taken} for mlflow is taken: stop the process that uses it, or give another\n"
     for wrong in ("5001", "mlflow=99999", "mlflow=-1"):
         refused = run_command("--folder", str(tmp_path), "up", "--port", wrong).stderr
         assert f"{wrong!r} is not of the form mlflow=5001, with a port from 0 to 65535" in refused
     output = run_command("--folder", f"{__file__}/stack", "up")
-    assert output.stderr == f"stack: {__file__}/stack cannot be used (Not a directory): name another with --folder\n"
+    assert output.stderr == f"stack: {__file__}/stack cannot be used (Not a directory): give another with --folder\n"
 
 
 def test_an_unknown_service_is_named(tmp_path):
@@ -308,7 +308,7 @@ def test_an_unknown_service_is_named(tmp_path):
 )
 def test_damaged_settings_are_told(tmp_path, text):
     (tmp_path / "servers.json").write_text(text)
-    with pytest.raises(StackError, match="servers.json is damaged: put back"):
+    with pytest.raises(StackError, match="servers.json is damaged: restore"):
         Settings.load(tmp_path)
 
 
@@ -316,5 +316,5 @@ def test_damaged_settings_are_told(tmp_path, text):
 def test_a_damaged_record_of_a_process_is_told(tmp_path, text):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "mlflow.json").write_text(text)
-    with pytest.raises(StackError, match="mlflow.json is damaged: end mlflow by hand"):
+    with pytest.raises(StackError, match="mlflow.json is damaged: if mlflow is still running"):
         Process("mlflow", tmp_path).pid()

@@ -40,7 +40,7 @@ def refusing(request):
 @pytest.mark.parametrize("refusing", [401, 403], indirect=True)
 def test_a_server_that_refuses_the_user_is_bad_input(refusing, project, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", refusing)
-    with pytest.raises(InputError, match="refuses this user .*MLFLOW_TRACKING_USERNAME") as caught:
+    with pytest.raises(InputError, match="rejects this user .*MLFLOW_TRACKING_USERNAME") as caught:
         tracking.connect()
     assert "s3cret-word" not in str(caught.value) and "somebody" not in str(caught.value)
 
@@ -88,7 +88,7 @@ def test_recording_does_not_wait_for_a_server_that_never_answers(project, monkey
             run.log_metrics({"loss": 1.0}, step)
         run.log_text("kept", "a.txt")
         run.close("FINISHED")
-        assert run._sender.is_alive() and "kept in" in caplog.text
+        assert run._sender.is_alive() and "buffered in" in caplog.text
         lines = (project / journals.FOLDER / "r1" / "records.jsonl").read_text().splitlines()
         assert len(lines) == 202
         connection.close()
