@@ -52,7 +52,7 @@ def test_a_fixed_port_is_kept_or_refused(taken):
     ("ports", "message"),
     [
         (["mlfow=5001"], "port of 'mlfow': no such server; give one of postgres, s3, mlflow, prefect"),
-        (["mlflow=5001", "prefect=5001"], "port 5001 is given to mlflow and to another server"),
+        (["mlflow=5001", "prefect=5001"], "port 5001 is given to mlflow and another server"),
         (["mlflow=5001", "mlflow=5002"], "mlflow is given twice"),
     ],
 )
