@@ -21,6 +21,9 @@ from convrec.demonstrations.teacher_prompts import Prompts
 
 PROMPT_TOKENS, COMPLETION_TOKENS = 7, 5  # the usage that it reports for every call
 PATIENCE = 60.0  # seconds after which a test that waits for the server has failed
+KEY = "sk-test-0123456789abcdef"
+UNLIMITED = Budget(max_tokens=None, max_cost=None, prompt_price=100.0, completion_price=200.0)
+COST = (PROMPT_TOKENS * 100 + COMPLETION_TOKENS * 200) / 1e6  # of one call
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,10 @@ Decision = Reply | Callable[[Asked], Reply]
 
 def answer_to(prompt: str) -> str:
     return f"answer to {prompt}"
+
+
+ASKED_FOR = [f"prompt {n}" for n in range(8)]
+ANSWERS = [answer_to(prompt) for prompt in ASKED_FOR]
 
 
 def completion(content: object, usage: object = None, **changes: object) -> dict[str, Any]:

@@ -1,20 +1,30 @@
+"""The store of calls: each answer and its cost, whatever ends the process, and whoever else writes."""
+
 import hashlib
+import json
+import signal
 import sqlite3
+import subprocess
+import sys
 import threading
+from collections import Counter
+from contextlib import contextmanager
 
 import pytest
 
 from convrec.demonstrations.calls import CallStore, ChatAnswer, Spent, canonical, request_key
 from convrec.errors import InputError
+from tests.demonstrations.chat_server import (
+    HANG,
+    PATIENCE,
+    PROMPT_TOKENS,
+    ChatServer,
+    answer_to,
+    answered,
+)
 
-pytestmark = pytest.mark.filterwarnings("error")  # an unclosed database fails the test
-
-
-@pytest.fixture
-def store(tmp_path):
-    opened = CallStore(tmp_path / "calls" / "chat.sqlite")
-    yield opened
-    opened.close()
+# An unclosed client, connection, database or event loop fails the test.
+pytestmark = pytest.mark.filterwarnings("error")
 
 
 def test_a_request_is_known_by_its_content():
@@ -112,3 +122,98 @@ def test_a_new_file_is_made_by_many_at_once(tmp_path):
         store = CallStore(tmp_path / f"{number}")
         assert not errors and store.spent() == Spent(6, 6, 0, 0.0)
         store.close()
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from convrec.demonstrations.calls import CallStore
+from convrec.demonstrations.chat import Budget, ChatClient
+
+url, path, first, last, concurrency = sys.argv[1:]
+store = CallStore(Path(path))
+client = ChatClient(
+    store, model="m", base_url=url, temperature=0.0, max_completion_tokens=50, max_concurrency=int(concurrency),
+    timeout_seconds=20.0, max_retries=3, max_failed=0.0, budget=Budget(None, None, 0.0, 0.0),
+)
+prompts = [f"prompt {n}" for n in range(int(first), int(last))]
+answers = client.ask(prompts, "judge")
+store.close()
+assert answers == [f"answer to {prompt}" for prompt in prompts], answers
+"""
+
+
+@contextmanager
+def asking(server, path, first, last, concurrency):
+    """A process of its own that asks for prompts `first` to `last`."""
+    arguments = [server.url, str(path), str(first), str(last), str(concurrency)]
+    command = [sys.executable, "-W", "error", "-X", "dev", "-c", PROGRAM, *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _check(path):
+    with sqlite3.connect(path) as database:
+        assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        rows = database.execute("SELECT key, request, answer FROM calls").fetchall()
+    database.close()
+    answers = {}
+    for key, request, answer in rows:
+        assert key == hashlib.sha256(request.encode()).hexdigest()
+        prompt = json.loads(request)["messages"][0]["content"]
+        assert answer == answer_to(prompt)
+        answers[prompt] = answer
+    return answers
+
+
+def test_a_kill_loses_at_most_the_calls_in_flight(tmp_path):
+    path, size, concurrency = tmp_path / "calls.sqlite", 200, 8
+    with ChatServer(latency=0.01) as server:
+        for kill in (1, 2):
+            asked_before = len(server.asked)
+            with asking(server, path, 0, size, concurrency) as process:
+                server.wait_for(asked_before + 60)
+                process.send_signal(signal.SIGKILL)
+                assert process.wait(PATIENCE) == -signal.SIGKILL
+            kept, known = _check(path), len(server.asked)
+            assert known - kill * concurrency <= len(kept) < size, "killed in the middle, with its answers kept"
+        with asking(server, path, 0, size, concurrency) as process:
+            _, stderr = process.communicate(timeout=PATIENCE)
+            assert process.returncode == 0, stderr
+        assert not set(kept) & set(server.prompts[known:]), "no recorded answer is asked for again"
+        assert len(server.asked) <= size + 2 * concurrency
+    assert len(_check(path)) == size
+
+
+def test_an_interrupt_leaves_at_once_and_keeps_what_is_answered(tmp_path):
+    path = tmp_path / "calls.sqlite"
+    with ChatServer(lambda asked: answered(asked) if asked.number < 20 else HANG) as server:
+        with asking(server, path, 0, 50, 4) as process:
+            server.wait_for(24)
+            process.send_signal(signal.SIGINT)
+            _, stderr = process.communicate(timeout=PATIENCE / 2)
+        assert process.returncode != 0 and "KeyboardInterrupt" in stderr
+        assert "Warning" not in stderr and "never retrieved" not in stderr, stderr
+        assert len(server.asked) == 24
+    assert len(_check(path)) == 20
+
+
+def test_two_processes_share_a_file(tmp_path):
+    path = tmp_path / "calls.sqlite"
+    with (
+        ChatServer(latency=0.002, together=8) as server,  # held until both are at work
+        asking(server, path, 0, 100, 4) as one,
+        asking(server, path, 50, 150, 4) as other,
+    ):
+        for process in (one, other):
+            _, stderr = process.communicate(timeout=PATIENCE)
+            assert process.returncode == 0, stderr
+        times = Counter(server.prompts)
+    assert len(_check(path)) == 150 and max(times.values()) <= 2
+    store = CallStore(path)
+    assert store.spent().prompt_tokens == sum(times.values()) * PROMPT_TOKENS, "what both paid for is counted"
+    store.close()

@@ -1,0 +1,33 @@
+import pytest
+import tenacity
+
+from convrec.demonstrations import chat
+from convrec.demonstrations.calls import CallStore
+from convrec.demonstrations.chat import ChatClient
+from tests.demonstrations.chat_server import KEY, UNLIMITED
+
+
+@pytest.fixture
+def store(tmp_path):
+    opened = CallStore(tmp_path / "calls" / "chat.sqlite")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def connect(store, monkeypatch):
+    """Makes clients of a server, which keep their calls in the store and wait shortly before they try again."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    monkeypatch.setattr(chat, "BACK_OFF", tenacity.wait_random(0, 0.01))
+    options = {
+        "model": "some-model",
+        "temperature": 0.0,
+        "max_completion_tokens": 50,
+        "max_concurrency": 4,
+        "timeout_seconds": 10.0,
+        "max_retries": 2,
+        "max_failed": 0.0,
+        "budget": UNLIMITED,
+    }
+    return lambda server, **changes: ChatClient(store, base_url=server.url, **options | changes)
