@@ -70,27 +70,6 @@ def test_csv_json_lines_and_pickle_read_alike(tmp_path):
         assert load_catalog(tmp_path / name, Quarantine()).items == (Item("Heat", 1995),)
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("c.csv", b"film,year\nHeat,1995\n", "column 'title' is missing"),
-        ("c.csv", b"title,year\nHeat\n", "row 2: fewer fields"),
-        ("c.csv", b"title,year\nGood, Bad,1995\n", "row 2: more fields"),
-        ("c.csv", b"title,year\n\xff\xfe,1\n", "is not UTF-8"),
-        ("c.jsonl", b'{"title": "Heat"}\n{"title"\n', "row 2: not JSON"),
-        ("c.jsonl", b'{"title": "Heat", "title": "Up"}\n', "row 1: field 'title' stands twice"),
-        ("c.jsonl", b"[1]\n", "row 1: a JSON object is needed"),
-        ("c.pkl", b"no pickle", "not a readable pickle"),
-        ("c.pkl", pickle.dumps({"Heat": 1995}), "no plain list"),
-        ("c.txt", b"Heat", "catalogs are read from"),
-    ],
-)
-def test_malformed_files_name_row_and_field(tmp_path, name, content, message):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(InputError, match=message):
-        read_raw_rows(tmp_path / name)
-
-
 def test_a_pickle_that_runs_code_is_refused(tmp_path):
     class Attack:
         def __reduce__(self):
@@ -142,26 +121,6 @@ def test_a_catalog_with_lists_and_gaps_is_read_from_any_form(tmp_path):
     (tmp_path / "films.CSV").write_text("name\nHeat (1995)\nUp\n")
     films = load_catalog(tmp_path / "films.CSV", quarantine)
     assert [str(item) for item in films.items] == ["Heat (1995)", "Up"] and not quarantine.rows
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("films.jsonl", '{"title": "Heat", "year": ' + "9" * 5000 + "}", "row 1: not readable JSON"),
-        ("films.jsonl", "[" * 100_000, "row 1: not readable JSON"),
-        ("films.csv", "title,year\n" + '"' + "x" * 200_000 + '",1995', "not readable as CSV"),
-    ],
-)
-def test_unreadable_catalogs_are_told(tmp_path, name, content, message):
-    (tmp_path / name).write_text(content)
-    with pytest.raises(InputError, match=message):
-        load_catalog(tmp_path / name, Quarantine())
-
-
-def test_metadata_that_is_no_object_is_told(tmp_path):
-    pd.DataFrame({"title": ["Heat"], "year": [1995], "metadata": ["crime"]}).to_parquet(tmp_path / "films.parquet")
-    with pytest.raises(InputError, match="row 1: field 'metadata'"):
-        load_catalog(tmp_path / "films.parquet", Quarantine())
 
 
 DISTINCT = [

@@ -37,6 +37,47 @@ def refusing(request):
     server.shutdown()
 
 
+class Client:
+    """MLflow's client as delivery uses it: keeps what it is sent, and raises `faults` for what they name."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+        self.run_ids: list[str] = []
+        self.tries: list[int] = []
+        self.faults: dict[str, Exception] = {}
+
+    def get_run(self, run_id):
+        return SimpleNamespace(info=SimpleNamespace(lifecycle_stage="active", status="FINISHED"))
+
+    def log_batch(self, run_id, metrics=(), params=(), tags=()):
+        self._take(run_id, *(f"{metric.key} {metric.step}" for metric in metrics))
+
+    def log_artifact(self, run_id, path, folder):
+        self._take(run_id, f"{Path(path).name}: {Path(path).read_text()}")
+
+    def set_terminated(self, run_id, status, at):
+        self._take(run_id, status)
+
+    def _take(self, run_id: str, *entries: str) -> None:
+        self.tries.append(len(entries))
+        for entry in entries:
+            if entry in self.faults:
+                raise self.faults[entry]
+        self.sent += entries
+        self.run_ids += [run_id] * len(entries)
+
+
+@pytest.fixture
+def client(monkeypatch) -> Client:
+    made = Client()
+    monkeypatch.setattr(delivery.mlflow, "MlflowClient", lambda uri: made)
+    return made
+
+
+def _journal(project: Path) -> journals.Journal:
+    return journals.Journal.create(project, About("r1", "sft", "x", True, 1))
+
+
 @pytest.mark.parametrize("refusing", [401, 403], indirect=True)
 def test_a_server_that_refuses_the_user_is_bad_input(refusing, project, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", refusing)
@@ -97,82 +138,36 @@ def test_recording_does_not_wait_for_a_server_that_never_answers(project, monkey
     assert journals.Journal.adopt(left).last_status()[0] == "FINISHED"
 
 
-def test_artifacts_that_fail_hold_up_no_metrics(project, monkeypatch):
-    sent = []
-
-    class Client:
-        def __init__(self, uri):
-            pass
-
-        def log_batch(self, run_id, metrics=(), params=(), tags=()):
-            sent.extend(metric.step for metric in metrics)
-
-        def log_artifact(self, run_id, path, folder):
-            raise OSError("no such bucket")
-
-        def set_terminated(self, run_id, status, at):
-            sent.append(status)
-
-    monkeypatch.setattr(delivery.mlflow, "MlflowClient", Client)
+def test_artifacts_that_fail_hold_up_no_metrics(project, client):
+    client.faults["a.txt: kept"] = OSError("no such bucket")
     run = tracking.Run(About("r1", "sft", "x", True, 1), project)
     run.log_text("kept", "a.txt")
     run.log_metrics({"loss": 1.0}, 0)
     run.log_metrics({"loss": 1.0}, 1)
     run.close("FINISHED")
-    assert sent == [0, 1, "FINISHED"]
+    assert client.sent == ["loss 0", "loss 1", "FINISHED"]
     (left,) = journals.left_journals(project / journals.FOLDER)
     journal = journals.Journal.adopt(left)
     assert [record["path"] for record, _ in journal.unsent("artifacts")] == ["a.txt"]
     assert list(journal.unsent("records")) == []
 
 
-def test_what_always_breaks_a_server_that_answers_is_set_aside(project, monkeypatch):
-    sent, tries = [], []
-
-    class Client:
-        def __init__(self, uri):
-            pass
-
-        def get_run(self, run_id):
-            return SimpleNamespace(info=SimpleNamespace(lifecycle_stage="active"))
-
-        def log_batch(self, run_id, metrics=(), params=(), tags=()):
-            tries.append(len(metrics))
-            if any(metric.key == "bad" for metric in metrics):
-                raise MlflowException("no reason")
-            sent.extend(metric.key for metric in metrics)
-
-    monkeypatch.setattr(delivery.mlflow, "MlflowClient", Client)
-    journal = journals.Journal.create(project, About("r1", "sft", "x", True, 1))
+def test_what_always_breaks_a_server_that_answers_is_set_aside(project, client):
+    client.faults["bad 0"] = MlflowException("no reason")
+    journal = _journal(project)
     journal.append("metrics", step=0, metrics={"a": 1.0, "bad": 2.0, "b": 3.0})
     sending = delivery.Delivery(journal, "x")
     for _ in range(3):
         with pytest.raises(delivery.Undelivered, match="no reason"):
             sending.send()
-    assert sent == [] and tries == [3, 3, 3]
+    assert client.sent == [] and client.tries == [3, 3, 3]
     sending.send()
-    assert sent == ["a", "b"] and not waiting(journal)
+    assert client.sent == ["a 0", "b 0"] and not waiting(journal)
     assert '"key":"bad"' in (project / journals.REFUSED).read_text()
 
 
-def test_records_that_lack_a_field_are_set_aside_and_hold_up_no_other(project, monkeypatch, caplog):
-    sent = []
-
-    class Client:
-        def __init__(self, uri):
-            pass
-
-        def log_batch(self, run_id, metrics=(), params=(), tags=()):
-            sent.extend(metric.key for metric in metrics)
-
-        def log_artifact(self, run_id, path, folder):
-            sent.append(Path(path).name)
-
-        def set_terminated(self, run_id, status, at):
-            sent.append(status)
-
-    monkeypatch.setattr(delivery.mlflow, "MlflowClient", Client)
-    journal = journals.Journal.create(project, About("r1", "sft", "x", True, 1))
+def test_records_that_lack_a_field_are_set_aside_and_hold_up_no_other(project, client, caplog):
+    journal = _journal(project)
     (journal.path / "records.jsonl").write_text(
         '{"kind":"metrics","at":1,"metrics":{"bad":1.0}}\n{"kind":"metrics","at":1,"step":0,"metrics":{"a":1.0}}\n'
         '{"kind":"artifact","at":1}\n{"kind":"artifact","at":1,"file":"..","path":".."}\n[]\n'
@@ -181,56 +176,29 @@ def test_records_that_lack_a_field_are_set_aside_and_hold_up_no_other(project, m
     journal.append_file(b"kept", "a.txt")
     sending = delivery.Delivery(journal, "x")
     sending.send()
-    assert sorted(sent) == ["FINISHED", "a", "a.txt"] and not waiting(journal)
+    assert sorted(client.sent) == ["FINISHED", "a 0", "a.txt: kept"] and not waiting(journal)
     refused = (project / journals.REFUSED).read_text().splitlines()
     assert len(refused) == sending.sent["refused"] == 5 and "missing or invalid: step" in refused[0]
     assert "missing or invalid: file, path" in caplog.text
 
 
-def test_an_artifact_waits_for_a_store_that_fails_behind_a_server_that_answers(project, monkeypatch):
+def test_an_artifact_waits_for_a_store_that_fails_behind_a_server_that_answers(project, client):
     """MLflow's client tells a proxied store's 500 as it tells the server's own."""
-    is_away, stored = True, []
-
-    class Client:
-        def __init__(self, uri):
-            pass
-
-        def get_run(self, run_id):
-            return SimpleNamespace(info=SimpleNamespace(lifecycle_stage="active"))
-
-        def log_artifact(self, run_id, path, folder):
-            if is_away:
-                raise MlflowException("API request failed with error code 500 != 200")
-            stored.append(Path(path).read_text())
-
-    monkeypatch.setattr(delivery.mlflow, "MlflowClient", Client)
-    journal = journals.Journal.create(project, About("r1", "sft", "x", True, 1))
+    client.faults["a.txt: kept"] = MlflowException("API request failed with error code 500 != 200")
+    journal = _journal(project)
     journal.append_file(b"kept", "a.txt")
     sending = delivery.Delivery(journal, "x")
     for _ in range(6):
         with pytest.raises(delivery.Undelivered, match="error code 500"):
             sending.send()
     assert waiting(journal) and not (project / journals.REFUSED).exists()
-    is_away = False
+    client.faults.clear()
     sending.send()
-    assert stored == ["kept"] and not waiting(journal)
+    assert client.sent == ["a.txt: kept"] and not waiting(journal)
 
 
-def test_one_journal_with_torn_files_holds_up_no_other(project, monkeypatch, caplog):
+def test_one_journal_with_torn_files_holds_up_no_other(project, client, caplog):
     """The first lost what it tells of its run, the second how far it was sent: up to its first artifact, which went."""
-    stored = []
-
-    class Client:
-        def __init__(self, uri):
-            pass
-
-        def get_run(self, run_id):
-            return SimpleNamespace(info=SimpleNamespace(lifecycle_stage="active", status="FINISHED"))
-
-        def log_artifact(self, run_id, path, folder):
-            stored.append((run_id, Path(path).name))
-
-    monkeypatch.setattr(delivery.mlflow, "MlflowClient", Client)
     for started, run_id in enumerate(("r1", "r2", "r3")):
         about = About(run_id, "sft", tracking.shown_uri(), True, started)
         journal = journals.Journal.create(project / journals.FOLDER, about)
@@ -245,7 +213,8 @@ def test_one_journal_with_torn_files_holds_up_no_other(project, monkeypatch, cap
         journal.release()
     replayed = list(tracking.replay_left(project))
     assert [(each.run_id, each.problem) for each in replayed] == [("r2", None), ("r3", None)]
-    assert stored == [("r2", "b.txt"), ("r3", "a.txt"), ("r3", "b.txt")]
+    names = [entry.partition(":")[0] for entry in client.sent]
+    assert list(zip(client.run_ids, names, strict=True)) == [("r2", "b.txt"), ("r3", "a.txt"), ("r3", "b.txt")]
     assert not (project / journals.FOLDER / journals.REFUSED).exists()
     assert "r1/run.json" in caplog.text and [path.name for path in (project / journals.FOLDER).iterdir()] == ["r1"]
 
@@ -262,19 +231,12 @@ def test_journals_that_cannot_be_looked_for_stop_no_run(project, monkeypatch, ca
     assert "could not be sent (not yours)" in caplog.text
 
 
-def test_a_position_that_cannot_be_written_is_no_end(project, monkeypatch, caplog):
+def test_a_position_that_cannot_be_written_is_no_end(project, client, monkeypatch, caplog):
     """What was sent is not taken for done: the journal stays, for others to send."""
-
-    class Client:
-        def __init__(self, uri):
-            pass
-
-        def log_batch(self, run_id, metrics=(), params=(), tags=()): ...
 
     def full(self, lane, position):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(delivery.mlflow, "MlflowClient", Client)
     monkeypatch.setattr(journals.Journal, "mark_sent", full)
     run = tracking.Run(About("r1", "sft", "x", True, 1), project)
     run.log_metrics({"loss": 1.0}, 0)

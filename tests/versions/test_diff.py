@@ -81,11 +81,6 @@ def test_an_item_whose_other_title_is_known_is_renamed(side, old_year, new_year)
     assert len(found.changed) == 1, "its aliases changed too"
 
 
-def test_an_alias_with_a_far_year_is_another_item():
-    found = diff_catalogs(_catalog(_item("Leon", 1994)), _catalog(_item("The Professional", 1981, ["Leon"])))
-    assert found.renamed == () and len(found.added) == len(found.removed) == 1
-
-
 def test_a_removed_item_that_is_an_alias_of_a_kept_one_was_merged():
     old = _catalog(_item("Seven", 1995), _item("Se7en", 1995), _item("Up", 2009))
     new = _catalog(_item("Seven", 1995, ["Se7en"]), _item("Up", 2009))
@@ -96,27 +91,12 @@ def test_a_removed_item_that_is_an_alias_of_a_kept_one_was_merged():
     assert "Se7en (1995) -> Seven (1995) (merged)" in found.to_text()
 
 
-def test_a_kept_item_takes_one_merged_item():
-    old = _catalog(_item("Seven", 1995), _item("Se7en", 1995), _item("Se7en", 1996))
-    found = diff_catalogs(old, _catalog(_item("Seven", 1995, ["Se7en"])))
-    assert _renamed(found) == [("se7en_1995", "seven_1995", "merged")]
-    assert _ids(found.removed) == ["se7en_1996"]
-
-
 def test_a_corrected_year_is_a_renaming():
     old = _catalog(_item("Heat", 1994), _item("Up"), _item("Dune", 1984))
     new = _catalog(_item("Heat", 1995), _item("Up", 2009), _item("Dune", 2021))
     found = diff_catalogs(old, new)
     assert _renamed(found) == [("heat_1994", "heat_1995", "year"), ("up", "up_2009", "year")]
     assert (_ids(found.removed), _ids(found.added)) == (["dune_1984"], ["dune_2021"])
-
-
-def test_an_item_pairs_once_with_the_nearest_year():
-    old = _catalog(_item("Heat", 1995), _item("Heat"))
-    new = _catalog(_item("Heat", 1993), _item("Heat", 1996), _item("Heat", 1998))
-    found = diff_catalogs(old, new)
-    assert _renamed(found) == [("heat", "heat_1993", "year"), ("heat_1995", "heat_1996", "year")]
-    assert _ids(found.added) == ["heat_1998"]
 
 
 def test_the_same_title_comes_before_an_alias_and_an_added_item_before_a_kept_one():
