@@ -91,6 +91,13 @@ def test_a_removed_item_that_is_an_alias_of_a_kept_one_was_merged():
     assert "Se7en (1995) -> Seven (1995) (merged)" in found.to_text()
 
 
+def test_a_kept_item_takes_one_merged_item():
+    old = _catalog(_item("Seven", 1995), _item("Se7en", 1995), _item("Se7en", 1996))
+    found = diff_catalogs(old, _catalog(_item("Seven", 1995, ["Se7en"])))
+    assert _renamed(found) == [("se7en_1995", "seven_1995", "merged")]
+    assert _ids(found.removed) == ["se7en_1996"]
+
+
 def test_a_corrected_year_is_a_renaming():
     old = _catalog(_item("Heat", 1994), _item("Up"), _item("Dune", 1984))
     new = _catalog(_item("Heat", 1995), _item("Up", 2009), _item("Dune", 2021))
