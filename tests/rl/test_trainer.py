@@ -1,6 +1,5 @@
 import inspect
 import textwrap
-from itertools import count, permutations
 from pathlib import Path
 
 import pytest
@@ -10,25 +9,20 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForSequenceClassification
 from trl import GRPOConfig, GRPOTrainer
 
-from convrec.data.catalog import Catalog
-from convrec.errors import InputError
-from convrec.generation.constraint import catalog_trie
 from convrec.models.finite import FiniteTrainer
 from convrec.models.pretrained import load_tokenizer
 from convrec.rl import trainer as trainer_module
 from convrec.rl.advantages import rank_advantages
-from convrec.rl.arguments import PUBLISHED, RankGRPOConfig
-from convrec.rl.constrained import RolloutConstraint
 from convrec.rl.logprobs import sampled_log_probs
 from convrec.rl.rewards import GroundedReward, RankReward, rank_returns
 from convrec.rl.trainer import RankGRPOTrainer
 from convrec.training.embedded import END
 from tests.rl.tiny import (
     CATALOG,
-    LINES,
     NUM_RANKS,
     given_rollouts,
     same_rows,
+    score_again,
     series,
     tiny_trainer,
     varied_rows,
@@ -36,13 +30,6 @@ from tests.rl.tiny import (
 )
 
 ROOT = Path(__file__).parent.parent.parent
-
-
-@pytest.fixture
-def make(tiny_model, tmp_path):
-    """Makes trainers of the tiny model, each in a folder of its own."""
-    folders = (tmp_path / f"out{number}" for number in count())
-    return lambda steps=1, **options: tiny_trainer(tiny_model, next(folders), steps, **options)
 
 
 @pytest.mark.parametrize(
@@ -154,19 +141,6 @@ def test_steps_are_those_of_a_trainer_whose_completions_read_their_prompts_anew(
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6, msg=name)
 
 
-def test_a_constrained_step_is_that_of_a_trainer_whose_completions_read_their_prompts_anew(
-    make, tiny_model, monkeypatch
-):
-    found = []
-    for share in (trainer_module.share_prompts, lambda model: "the test's plain side"):
-        monkeypatch.setattr(trainer_module, "share_prompts", share)
-        trainer = make(rows=varied_rows(), constraint=_constraint(tiny_model), optim="sgd", learning_rate=0.1)
-        trainer.train()
-        found.append((trainer.state.log_history[0]["loss"], *weights(trainer).values()))
-    for mine, other in zip(*found, strict=True):
-        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6)
-
-
 def test_weighted_rank_rewards_and_a_scalar_beside_them(make):
     def brevity(completions, **_):
         return [-float(len(completion[0]["content"])) for completion in completions]
@@ -212,10 +186,7 @@ def test_a_repetition_penalty_is_part_of_the_policy(make):
     trainer.train()
     assert series(trainer, "ratio/mean")[0] == pytest.approx(1, abs=1e-4)
     batch = trainer._generate_and_score_completions([trainer.train_dataset[0]] * 8)
-    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
-    mask, kept = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1), batch["completion_ids"].shape[1]
-    scored, _, _ = trainer._get_per_token_logps_and_entropies(trainer.model, ids, mask, kept)
-    logits = trainer.model(input_ids=ids, attention_mask=mask).logits[:, -kept - 1 : -1]
+    ids, scored, logits = score_again(trainer, batch)
     penalized, plain = (sampled_log_probs(logits, ids, penalty)[0] for penalty in (1.5, 1.0))
     real = batch["completion_mask"].bool()
     torch.testing.assert_close(scored[real], penalized[real], rtol=1e-3, atol=1e-4)
@@ -243,61 +214,11 @@ def test_what_is_trained_is_what_was_sampled_whatever_the_padding(make, monkeypa
     monkeypatch.setattr(trainer.model, "generate", recorded)
     chosen = [trainer.train_dataset[i] for i in (0, 1, 2, 4) for _ in range(8)]
     batch = trainer._generate_and_score_completions(chosen)
-    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
-    mask, kept = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1), batch["completion_ids"].shape[1]
-    scored, _, _ = trainer._get_per_token_logps_and_entropies(trainer.model, ids, mask, kept)
+    _, scored, _ = score_again(trainer, batch)
     real = batch["completion_mask"].bool()
     width = sampled[0].shape[1]
     assert not real[:, width:].any()
     torch.testing.assert_close(scored[:, :width][real[:, :width]], sampled[0][real[:, :width]], rtol=1e-3, atol=1e-4)
-
-
-def _constraint(model, num_ranks=NUM_RANKS) -> RolloutConstraint:
-    return RolloutConstraint(CATALOG, catalog_trie(CATALOG, load_tokenizer(model)), num_ranks)
-
-
-@pytest.mark.parametrize("options", [{}, {"beam_groups": True}, {"repetition_penalty": 1.5, "num_iterations": 2}])
-def test_constrained_rollouts_leave_the_catalog_never(make, tiny_model, options):
-    trainer = make(steps=2, rows=varied_rows(), constraint=_constraint(tiny_model), beta=0.1, **options)
-    trainer.train()
-    assert series(trainer, "ratio/mean")[0] == pytest.approx(1, abs=1e-4) and series(trainer, "kl")[0] < 1e-6
-    for name, value in (("in_catalog", 1), ("items", NUM_RANKS), ("duplicates", 0), ("seen", 0), ("early_stop", 0)):
-        assert set(series(trainer, f"lists/{name}")) == {value}, name
-    assert all(0 < value < torch.tensor(4.0 * 3).log() for value in series(trainer, "entropy"))
-
-
-def test_the_policy_of_constrained_rollouts_is_the_constrained_distribution(make, tiny_model):
-    trainer = make(rows=varied_rows(), constraint=_constraint(tiny_model), beta=0.0)
-    chosen = [trainer.train_dataset[i] for i in (0, 4) for _ in range(4)]  # none seen, and Up seen
-    batch = trainer._generate_and_score_completions(chosen)
-    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
-    mask, kept = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1), batch["completion_ids"].shape[1]
-    scored, _, _ = trainer._get_per_token_logps_and_entropies(trainer.model, ids, mask, kept)
-    logits = trainer.model(input_ids=ids, attention_mask=mask).logits[:, -kept - 1 : -1]
-    tokenizer = load_tokenizer(tiny_model)
-    for row, example in enumerate(chosen):
-        pairs = permutations([line for line in LINES if line[:-7] not in example["seen_titles"]], 2)
-        lists = [tokenizer("\n".join(pair) + END).input_ids for pair in pairs]
-        written = batch["completion_ids"][row][batch["completion_mask"][row].bool()].tolist()
-        assert written in lists
-        for t, token in enumerate(written):
-            going_on = sorted({one[t] for one in lists if one[:t] == written[:t]})
-            expected = logits[row, t, token] - logits[row, t, going_on].logsumexp(0)
-            assert float(scored[row, t]) == pytest.approx(float(expected), abs=1e-4)
-
-
-def test_a_constraint_that_cannot_be_kept_is_refused(make, tiny_model):
-    with pytest.raises(ValueError, match="the constraint has 3; set both to the same number"):
-        make(constraint=_constraint(tiny_model, 3))
-    with pytest.raises(ValueError, match="max_completion_length = 3, but 2 items of the catalog can take"):
-        make(constraint=_constraint(tiny_model), max_completion_length=3)
-    with pytest.raises(ValueError, match="rollouts by transformers' generate"):
-        make(constraint=_constraint(tiny_model), trl={"rollout_func": lambda prompts, trainer: {}})
-    short = CATALOG.items[:2]
-    trie = catalog_trie(Catalog(short), load_tokenizer(tiny_model))
-    trainer = make(rows=varied_rows(), constraint=RolloutConstraint(Catalog(short), trie, NUM_RANKS))
-    with pytest.raises(InputError, match="list of 2 items is asked for, and 1 of the catalog's 2"):
-        trainer.train()
 
 
 def test_lora(make):
@@ -348,28 +269,6 @@ def test_a_gradient_that_is_not_finite_stops_before_the_update(make):
     assert all(torch.equal(value, before[name]) for name, value in weights(trainer).items())
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("top_entropy_quantile", 0.5),
-        ("use_bias_correction_kl", True),
-        ("entropy_coef", 0.1),
-        ("loss_type", "dapo"),
-        ("importance_sampling_level", "token"),
-        ("remove_unused_columns", True),
-        ("vllm_importance_sampling_mode", "sequence_mask"),
-        ("top_p", 0.9),
-        ("scale_rewards", "batch"),
-        ("algorithm", "ppo"),
-        ("disable_dropout", False),
-        ("neftune_noise_alpha", 5.0),
-    ],
-)
-def test_base_options_without_effect_are_refused(tmp_path, option, value):
-    with pytest.raises(ValueError, match=option):
-        RankGRPOConfig(str(tmp_path), use_cpu=True, bf16=False, **{option: value})
-
-
 def test_the_example_of_the_documentation_trains_on_a_cpu(tiny_model, tmp_path, monkeypatch):
     text = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
     section = text.split("## In code\n")[1].split("\n## ")[0]
@@ -393,57 +292,6 @@ def test_the_arguments_of_trl_are_refused(tiny_model, tmp_path):
         RankGRPOTrainer(str(tiny_model), RankReward(CATALOG, 20), GRPOConfig(str(tmp_path), use_cpu=True))
 
 
-@pytest.mark.parametrize(
-    ("missing", "message"),
-    [
-        (["groundtruth"], "train_dataset has no groundtruth, which reward 'dcg' reads; add it"),
-        (["groundtruth", "seen_titles"], "train_dataset has no groundtruth and no seen_titles"),
-        (["prompt"], "train_dataset has no prompt, which the trainer reads"),
-    ],
-)
-def test_a_dataset_without_a_column_is_refused(make, missing, message):
-    with pytest.raises(ValueError, match=message):
-        make(rows=same_rows().remove_columns(missing))
-
-
-def test_a_column_that_a_reward_names_is_needed_and_an_optional_one_is_not(make):
-    def mood(completions, mood, tone=None, **_):
-        return [0.0] * len(completions)
-
-    rewards = [RankReward(CATALOG, NUM_RANKS), mood]
-    with pytest.raises(ValueError, match="train_dataset has no mood, which reward 'mood' reads"):
-        make(rewards=rewards)
-    make(rewards=rewards, rows=same_rows().add_column("mood", ["sad"] * 64))
-
-
-def test_ranks_that_disagree_are_refused(make):
-    with pytest.raises(ValueError, match="num_ranks = 2, but reward 0 has 3 ranks"):
-        make(rewards=RankReward(CATALOG, 3))
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"decay_step": 3},
-        {"decay_step": 3, "decayed_learning_rate": 1e-7, "lr_scheduler_type": "linear"},
-        {"returns": "exp"},
-        {"cache_implementation": "static"},
-        {"repetition_penalty": 1.2, "use_transformers_continuous_batching": True},
-    ],
-)
-def test_half_set_options_are_refused(tmp_path, options):
-    with pytest.raises(ValueError, match=next(iter(options)).replace("returns", "return_gamma")):
-        RankGRPOConfig(str(tmp_path), use_cpu=True, bf16=False, **options)
-
-
-def test_a_beam_group_spread_over_processes_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(RankGRPOConfig, "world_size", 2)
-    options = {"use_cpu": True, "num_generations": 8, "per_device_train_batch_size": 4}
-    RankGRPOConfig(str(tmp_path), **options)
-    with pytest.raises(ValueError, match="beam_groups = True, but the 4 completions of a process are not a multiple"):
-        RankGRPOConfig(str(tmp_path), beam_groups=True, **options)
-
-
 def test_token_aggregation_is_the_mean_over_the_tokens_of_a_step_however_it_is_split(make):
     """The micro-batches hold completions of different lengths."""
     results = []
@@ -465,22 +313,6 @@ def test_the_newline_counts_reach_as_far_as_the_model_s_vocabulary(tiny_model, m
     load_tokenizer(tiny_model).save_pretrained(tmp_path / "wide")
     counts = tiny_trainer(tmp_path / "wide", tmp_path / "out")._newline_counts
     assert len(counts) == model.config.vocab_size and counts[-40:].sum() == 0 < counts.sum()
-
-
-def test_checkpoints_between_shared_rollouts_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="save_steps = 3 is not a multiple of 2"):
-        RankGRPOConfig(str(tmp_path), use_cpu=True, bf16=False, num_iterations=2, save_strategy="steps", save_steps=3)
-
-
-def test_a_reward_without_ranks_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="rank reward"):
-        RankGRPOTrainer("model", lambda **_: [0.0], RankGRPOConfig(str(tmp_path), use_cpu=True, bf16=False))
-
-
-def test_the_published_clip_ranges_are_the_defaults(tmp_path):
-    for algorithm, published in PUBLISHED.items():
-        config = RankGRPOConfig(str(tmp_path), use_cpu=True, bf16=False, algorithm=algorithm)
-        assert (config.epsilon, config.epsilon_high) == (published.epsilon, published.epsilon_high)
 
 
 def test_the_overridden_methods_are_those_of_the_pinned_trl():

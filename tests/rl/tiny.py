@@ -132,6 +132,14 @@ def weights(trainer: GRPOTrainer) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
 
 
+def score_again(trainer: GRPOTrainer, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Return the ids of prompts and completions, the log-probabilities of the completions, and the model's logits."""
+    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+    mask, kept = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1), batch["completion_ids"].shape[1]
+    scored, _, _ = trainer._get_per_token_logps_and_entropies(trainer.model, ids, mask, kept)
+    return ids, scored, trainer.model(input_ids=ids, attention_mask=mask).logits[:, -kept - 1 : -1]
+
+
 def given_rollouts(prompts: list, trainer: GRPOTrainer) -> dict[str, list]:
     """Return ragged completions that depend on the step and the row's place among those of all processes alone."""
     tokenizer, first = trainer._tokenizer, trainer.accelerator.process_index * len(prompts)
