@@ -12,6 +12,7 @@ from convrec.data.checks import check_rows, drop_leaks
 from convrec.data.matching import Truth, relevance
 from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import conform
+from tests.rows import make_row
 
 CATALOG = Catalog(
     [
@@ -24,23 +25,13 @@ CATALOG = Catalog(
         Item("Reversi", 1883, aliases=("Othello",)),
     ]
 )
-MESSAGES = [{"role": "user", "content": "Hello"}]
 KEEP = {"outside_catalog": "keep", "seen_truth": "keep", "duplicate_rows": "keep", "dated": False}
 NO_PROBLEMS = {"outside_catalog": 0, "seen_truth": 0, "duplicate_rows": 0}
 
 
 def _row(truths, seen=(), prompt="p1", date="2022-01-01", conversation="c1", user="", disliked=()):
-    items = [{"title": title, "year": year} for title, year in truths]
-    return {
-        "conversation_id": conversation,
-        "prompt_id": prompt,
-        "user_id": user,
-        "date": date,
-        "messages": MESSAGES,
-        "groundtruth": items,
-        "seen_titles": list(seen),
-        "disliked_titles": list(disliked),
-    }
+    keys = {"conversation_id": conversation, "user_id": user, "date": date}
+    return make_row(prompt, truths, **keys, seen_titles=list(seen), disliked_titles=list(disliked))
 
 
 def _check(rows, **policies):

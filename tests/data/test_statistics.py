@@ -8,20 +8,14 @@ from hypothesis import strategies as st
 
 from convrec.data.catalog import Catalog, Item
 from convrec.data.statistics import describe, gini, popularity_curve, quantiles
+from tests.rows import make_row
 
 COUNTS = st.lists(st.integers(0, 50), min_size=1, max_size=250).map(np.array)
 
 
 def _row(prompt, date, words, truths, seen=()):
     messages = [{"role": "user", "content": " ".join(["word"] * part)} for part in words]
-    groundtruth = [{"title": title, "year": year} for title, year in truths]
-    return {
-        "prompt_id": prompt,
-        "date": date,
-        "messages": messages,
-        "groundtruth": groundtruth,
-        "seen_titles": list(seen),
-    }
+    return make_row(prompt, truths, date=date, messages=messages, seen_titles=list(seen))
 
 
 HEAT, DUNE, UP, NONE = ("Heat", 1995), ("Dune", 2020), ("up", None), ("No Such Film", 2001)

@@ -13,6 +13,7 @@ from convrec.demonstrations.columns import STEP_COLUMNS
 from convrec.files.results import write_json, write_plot
 from convrec.paths import Paths
 from convrec.stages import report
+from tests.rows import make_row
 
 SYSTEMS = (
     "popularity",
@@ -39,15 +40,7 @@ class FakeRun:
 
 def _row(prompt_id, date, accepted):
     messages = [{"role": "user", "content": HOSTILE}, {"role": "assistant", "content": "Any era?"}]
-    truths = [{"title": title, "year": year} for title, year in accepted]
-    return {
-        "conversation_id": prompt_id,
-        "prompt_id": prompt_id,
-        "date": date,
-        "messages": messages,
-        "groundtruth": truths,
-        "seen_titles": ["Up"],
-    }
+    return make_row(prompt_id, accepted, date=date, messages=messages, seen_titles=["Up"])
 
 
 def _scores(value, cutoffs):

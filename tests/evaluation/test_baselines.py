@@ -9,20 +9,13 @@ from convrec.evaluation.systems import BASELINES
 from convrec.similarity import neighbours
 from convrec.similarity.collaborative import Likes, Named
 from convrec.similarity.embedding import TfidfEmbedder
+from tests.rows import make_row
 
 HEAT, DUNE, UP, ALIEN = ("Heat", 1995), ("Dune", 2021), ("Up", 2009), ("Alien", 1979)
 
 
 def _row(content, *liked, date="", seen=(), disliked=()):
-    return {
-        "conversation_id": content,
-        "prompt_id": content,
-        "messages": [{"role": "user", "content": content}],
-        "groundtruth": [{"title": title, "year": year} for title, year in liked],
-        "seen_titles": list(seen),
-        "disliked_titles": list(disliked),
-        "date": date,
-    }
+    return make_row(content, liked, content, date=date, seen_titles=list(seen), disliked_titles=list(disliked))
 
 
 TRAIN = [

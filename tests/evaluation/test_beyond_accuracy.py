@@ -12,12 +12,13 @@ from convrec.evaluation.beyond_accuracy import (
     recommended,
     self_information,
 )
+from tests.rows import make_row
 
 HEAT, DUNE_1984, DUNE_2021, UP, ALIEN = range(5)
 
 
-def _row(prompt, *liked, seen=()):
-    return {"prompt_id": prompt, "groundtruth": [{"title": t, "year": y} for t, y in liked], "seen_titles": list(seen)}
+def _row(prompt, *liked):
+    return make_row(prompt, liked)
 
 
 def test_mentions_are_of_catalog_items(catalog):

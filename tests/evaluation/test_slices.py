@@ -3,18 +3,13 @@ import pandas as pd
 
 from convrec.evaluation.comparison import mean_interval
 from convrec.evaluation.slices import slice_rows, slice_scores
+from tests.rows import make_row
 
 COUNTS = np.array([6, 3, 2, 1, 0])  # of the catalog's Heat, Dune, Dune, Up, Alien: thirds of 12 end at Heat and Dune
 
 
 def _row(prompt, liked, words=3, seen=(), date="2022-12-01"):
-    return {
-        "prompt_id": prompt,
-        "groundtruth": [{"title": title, "year": year} for title, year in liked],
-        "messages": [{"role": "user", "content": " ".join(["word"] * (words - 1))}],
-        "seen_titles": list(seen),
-        "date": date,
-    }
+    return make_row(prompt, liked, " ".join(["word"] * (words - 1)), seen_titles=list(seen), date=date)
 
 
 def test_rows_fall_into_slices(catalog):

@@ -19,6 +19,7 @@ from convrec.registry import versions as registry
 from convrec.stages import sft
 from tests.generation.random_model import make_random_model, prompts_of
 from tests.project import ROOT, SHRUNK, set_params
+from tests.rows import make_row
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +47,7 @@ def project(made, make_store, tmp_path, monkeypatch, catalog) -> Path:
 
 
 def _row(i: int, messages: list[dict[str, str]]) -> dict:
-    truth = [{"title": "Heat", "year": 1995}]
-    keys = {"conversation_id": str(i), "prompt_id": f"p{i}", "date": "2022-01-01"}
-    return {**keys, "messages": messages, "groundtruth": truth, "seen_titles": []}
+    return make_row(f"p{i}", [("Heat", 1995)], conversation_id=str(i), date="2022-01-01", messages=messages)
 
 
 @pytest.fixture

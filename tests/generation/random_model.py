@@ -9,14 +9,9 @@ from typing import Any
 from convrec.generation.constraint import CatalogTrie, ListRequest
 from convrec.models.pretrained import load_tokenizer
 from convrec.training.embedded import make_model, train_tokenizer
+from tests.models.small import save, sizes
 
-SIZES = {
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 1,
-    "num_key_value_heads": 1,
-}
+SIZES = sizes(layers=2)
 WORDS = ["a", "film", "something", "with", "heists", "please", "old"]
 PENALTIES = (1.0, 1.2)
 MAX_NEW = 24
@@ -26,9 +21,7 @@ REQUESTS = [ListRequest(6, banned=range(3 * i)) for i in range(11)]
 def make_random_model(folder: Path, seed: int = 0) -> Path:
     """Write an untrained Qwen2 with its tokenizer, and return its folder."""
     tokenizer = train_tokenizer([" ".join(WORDS)] * 5, [], 300)
-    make_model(tokenizer, **SIZES, seed=seed).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return save(folder, make_model(tokenizer, **SIZES, seed=seed), tokenizer)
 
 
 def prompts_of(number: int) -> list[list[dict[str, str]]]:

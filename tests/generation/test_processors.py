@@ -12,14 +12,9 @@ from convrec.generation.line_tokens import tokenize_lines
 from convrec.generation.processors import CatalogConstraint
 from convrec.training.embedded import make_model
 from tests.generation.vocabularies import FILMS, TOKENIZERS, greedy_list
+from tests.models.small import sizes
 
-SIZES = {
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-}
+SIZES = sizes(heads=2)
 LINES = [str(item) for item in FILMS]
 PROMPTS = ["", "Alien 3, please", "a film"]  # of different lengths
 REQUESTS = [ListRequest(4), ListRequest(1, banned=[0, 1, 2]), ListRequest(3, allowed=[1, 5, 9, 11, 13], banned=[5])]

@@ -9,14 +9,9 @@ from convrec.generation.constraint import CatalogTrie, ListRequest
 from convrec.generation.line_tokens import tokenize_lines
 from convrec.training.embedded import make_model
 from tests.generation.vocabularies import FILMS, TOKENIZERS, greedy_list
+from tests.models.small import sizes
 
-SIZES = {
-    "hidden_size": 64,
-    "intermediate_size": 64,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-}
+SIZES = sizes(64, 64, heads=2)
 LINES = [str(item) for item in FILMS]
 PROMPTS = ["", "Alien 3, please", "a film", "heat", "dogs and pigs", "one more", "300"]
 REQUESTS = [

@@ -17,6 +17,7 @@ from convrec.registry import versions as registry
 from convrec.registry.model_card import CHECKPOINT_TAG, checkpoint_digest
 from convrec.registry.moves import promote_version, read_state
 from tests.project import ROOT, SHRUNK, set_params
+from tests.rows import make_row
 from tests.serving.recommending import CATALOG, TITLES, save_model
 
 SIZE, NUM_PROMPTS = 4, 12
@@ -38,10 +39,9 @@ def make_workspace(folder: Path) -> Path:
 
 
 def _row(number: int) -> dict:
-    messages = [{"role": "user", "content": f"a film with heists please, number {number}"}]
-    truth = [{"title": TITLES[number], "year": 1975 + 3 * number}]
-    keys = {"conversation_id": str(number), "prompt_id": f"p{number}", "date": "2022-01-01"}
-    return {**keys, "messages": messages, "groundtruth": truth, "seen_titles": []}
+    truth = (TITLES[number], 1975 + 3 * number)
+    text = f"a film with heists please, number {number}"
+    return make_row(f"p{number}", [truth], text, conversation_id=str(number), date="2022-01-01")
 
 
 def create_name(client: mlflow.MlflowClient) -> None:

@@ -23,17 +23,12 @@ from convrec.training.checkpoints import CompletionCallback, last_checkpoint
 from convrec.training.embedded import END, make_model, train_tokenizer
 from convrec.training.launch import end_processes, rank_process
 from convrec.training.stopping import stoppable
+from tests.models.small import save, sizes
 
 NUM_RANKS = 2
 CATALOG = Catalog([Item(title, year) for title, year in (("Heat", 1995), ("Up", 2009), ("Dune", 2021), ("Her", 2013))])
 LINES = [str(item) for item in CATALOG.items]
-SIZES = {
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 1,
-    "num_key_value_heads": 1,
-}
+SIZES = sizes()
 ASKED = "a film please"
 
 
@@ -49,9 +44,7 @@ def make_tiny_model(folder: Path) -> Path:
         model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], labels=labels).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return save(folder, model, tokenizer)
 
 
 def same_rows() -> Dataset:

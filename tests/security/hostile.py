@@ -4,8 +4,7 @@ import json
 import pickle
 from pathlib import Path
 
-from convrec.training.embedded import make_model, train_tokenizer
-from tests.serving.recommending import CATALOG, SIZES, WORDS
+from tests.serving.recommending import save_model
 
 CODE = """import pathlib
 pathlib.Path({marker!r}).touch()
@@ -39,21 +38,13 @@ def hostile_pickle(marker: Path, protocol: int = 2) -> bytes:
     return pickle.dumps({"state": Mark(marker)}, protocol)
 
 
-def save_plain_model(folder: Path, **options) -> Path:
-    """Write an untrained model and its tokenizer; `options` are those of `save_pretrained`."""
-    tokenizer = train_tokenizer([WORDS] * 5, CATALOG.items, 300)
-    make_model(tokenizer, **SIZES, seed=0).save_pretrained(folder, **options)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
 def _edit(path: Path, **changes) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
 def save_model_with_code(folder: Path, marker: Path, model_type: str) -> Path:
     """Write a model whose configuration names classes in a file beside its weights."""
-    save_plain_model(folder)
+    save_model(folder)
     (folder / "code_of_its_own.py").write_text(CODE.format(marker=str(marker), model_type=model_type))
     names = {"AutoConfig": "code_of_its_own.Config", "AutoModelForCausalLM": "code_of_its_own.Model"}
     _edit(folder / "config.json", model_type=model_type, architectures=["Model"], auto_map=names)
@@ -62,7 +53,7 @@ def save_model_with_code(folder: Path, marker: Path, model_type: str) -> Path:
 
 def save_tokenizer_with_code(folder: Path, marker: Path) -> Path:
     """Write a plain model whose tokenizer is a class in a file beside it."""
-    save_plain_model(folder)
+    save_model(folder)
     (folder / "code_of_its_own.py").write_text(CODE.format(marker=str(marker), model_type="qwen2"))
     names = {"AutoTokenizer": ["code_of_its_own.Tokenizer", None]}
     _edit(folder / "tokenizer_config.json", tokenizer_class="Tokenizer", auto_map=names)

@@ -11,18 +11,13 @@ from safetensors.torch import load_file, save_file
 from convrec.errors import InputError
 from convrec.models.folders import check_model
 from convrec.models.pretrained import load_model, load_tokenizer
-from convrec.training.embedded import make_model, train_tokenizer
-from tests.serving.recommending import CATALOG, SIZES, WORDS
+from tests.serving.recommending import save_model
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
     """A folder with a small model in several shards, and its tokenizer."""
-    folder = tmp_path_factory.mktemp("whole")
-    tokenizer = train_tokenizer([WORDS] * 5, CATALOG.items, 300)
-    make_model(tokenizer, **SIZES, seed=0).save_pretrained(folder, max_shard_size="20KB")
-    tokenizer.save_pretrained(folder)
-    return folder
+    return save_model(tmp_path_factory.mktemp("whole"), max_shard_size="20KB")
 
 
 def _load(folder: Path) -> None:

@@ -19,8 +19,8 @@ from convrec.registry.recommenders import open_recommender
 from convrec.serving.recommender import Recommender
 from convrec.similarity.embedding import SentenceEmbedder
 from convrec.stages import base_model
-from tests.security.hostile import save_model_with_code, save_plain_model, save_tokenizer_with_code
-from tests.serving.recommending import CATALOG, SETTINGS
+from tests.security.hostile import save_model_with_code, save_tokenizer_with_code
+from tests.serving.recommending import CATALOG, SETTINGS, save_model
 
 PARAMETER = "set base_model.trust_remote_code to true"
 
@@ -98,7 +98,7 @@ def test_the_parameter_reaches_the_engines():
 
 
 def test_an_embedder_of_foreign_code_is_refused(tmp_path, marker):
-    folder = save_plain_model(tmp_path / "embedder")
+    folder = save_model(tmp_path / "embedder")
     (folder / "code_of_its_own.py").write_text(f"import pathlib\npathlib.Path({str(marker)!r}).touch()\nThing = dict\n")
     module = {"idx": 0, "name": "0", "path": "", "type": "code_of_its_own.Thing"}
     (folder / "modules.json").write_text(json.dumps([module]))
@@ -109,7 +109,7 @@ def test_an_embedder_of_foreign_code_is_refused(tmp_path, marker):
 
 def test_the_code_of_a_registered_version_runs_under_mlflow_alone(tmp_path, marker):
     model, code, version = tmp_path / "rank_grpo", tmp_path / "code.py", tmp_path / "version"
-    save_plain_model(model)
+    save_model(model)
     CATALOG.to_frame().to_parquet(tmp_path / "catalog.parquet")
     code.write_text(
         f"import pathlib\nimport mlflow\npathlib.Path({str(marker)!r}).touch()\n"

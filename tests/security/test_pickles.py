@@ -22,8 +22,8 @@ from convrec.similarity.embedding import SentenceEmbedder
 from convrec.training.start import resolve_start
 from tests.registry.registered import SETTINGS
 from tests.rl.tiny import make_tiny_model, tiny_trainer
-from tests.security.hostile import Mark, hostile_pickle, save_plain_model
-from tests.serving.recommending import CATALOG
+from tests.security.hostile import Mark, hostile_pickle
+from tests.serving.recommending import CATALOG, save_model
 from tests.similarity.test_embedding import _make_model
 
 SOURCE = Path("src/convrec")
@@ -80,7 +80,7 @@ def test_a_pickled_catalog_runs_nothing(tmp_path, marker, protocol):
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.bin", "adapter_model.bin", "pytorch_model.pt"])
 def test_a_model_with_pickled_weights_alone_is_refused(tmp_path, marker, name):
-    folder = save_plain_model(tmp_path / "model")
+    folder = save_model(tmp_path / "model")
     (folder / "model.safetensors").unlink()
     (folder / name).write_bytes(hostile_pickle(marker))
     with pytest.raises(InputError, match=r"model: no \*.safetensors.*pickles, which can run code"):
@@ -93,7 +93,7 @@ def test_a_model_with_pickled_weights_alone_is_refused(tmp_path, marker, name):
 
 
 def test_safetensors_of_another_name_do_not_let_a_pickle_in(tmp_path, marker):
-    folder = save_plain_model(tmp_path / "model")
+    folder = save_model(tmp_path / "model")
     (folder / "model.safetensors").rename(folder / "other.safetensors")
     (folder / "pytorch_model.bin").write_bytes(hostile_pickle(marker))
     with pytest.raises(InputError, match="pickles"):
@@ -102,7 +102,7 @@ def test_safetensors_of_another_name_do_not_let_a_pickle_in(tmp_path, marker):
 
 
 def test_safetensors_are_preferred_to_a_pickle_beside_them(tmp_path, marker):
-    folder = save_plain_model(tmp_path / "model")
+    folder = save_model(tmp_path / "model")
     (folder / "pytorch_model.bin").write_bytes(hostile_pickle(marker))
     assert load_model(folder).num_parameters() > 0
     assert not marker.exists()
@@ -121,7 +121,7 @@ def test_an_embedder_with_pickled_weights_is_refused(tmp_path, marker):
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "adapter_model.bin"])
 def test_a_registered_version_with_pickled_weights_is_refused(tmp_path, marker, name):
-    model = save_plain_model(tmp_path / "version" / "artifacts" / "rank_grpo")
+    model = save_model(tmp_path / "version" / "artifacts" / "rank_grpo")
     CATALOG.to_frame().to_parquet(tmp_path / "version" / "artifacts" / "catalog.parquet")
     artifacts = {"model": {"path": "artifacts/rank_grpo"}, "catalog": {"path": "artifacts/catalog.parquet"}}
     description = Model()
@@ -131,7 +131,7 @@ def test_a_registered_version_with_pickled_weights_is_refused(tmp_path, marker, 
     (model / "model.safetensors").unlink()
     (model / name).write_bytes(hostile_pickle(marker))
     if name.startswith("adapter"):
-        base = save_plain_model(tmp_path / "base")
+        base = save_model(tmp_path / "base")
         adapters = {"peft_type": "LORA", "r": 1, "target_modules": ["q_proj"], "base_model_name_or_path": str(base)}
         (model / "adapter_config.json").write_text(json.dumps(adapters))
     with pytest.raises(InputError, match=r"lacks \*.safetensors"):

@@ -1,19 +1,15 @@
 """A recommender with a small random model, for the tests of what asks it."""
 
 from pathlib import Path
+from typing import Any
 
 from convrec.data.catalog import Catalog, Item
 from convrec.generation.lists import ListSettings
 from convrec.serving.recommender import Recommender
 from convrec.training.embedded import make_model, train_tokenizer
+from tests.models.small import save, sizes
 
-SIZES = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 1,
-    "num_key_value_heads": 1,
-}
+SIZES = sizes(intermediate_size=48)
 SETTINGS = ListSettings("Recommend {list_length} films.", 20, 64, 1.3, 256, "films")
 WORDS = "User: Assistant: a film with heists please, I loved that one but no space"
 TITLES = ("Heat", "Her", "Up", "Alien", "Brazil", "Fargo", "Tenet", "Speed", "Amélie", "Network", "Jaws", "Rocky")
@@ -33,9 +29,7 @@ def make_recommender(seed: int = 0, catalog: Catalog = CATALOG, settings: ListSe
     return Recommender(make_model(tokenizer, **SIZES, seed=seed), tokenizer, catalog, settings)
 
 
-def save_model(folder: Path, seed: int = 0) -> Path:
-    """Write the same untrained model as a Hugging Face folder, and return it."""
+def save_model(folder: Path, seed: int = 0, **options: Any) -> Path:
+    """Write the same untrained model as a Hugging Face folder; `options` are those of `save_pretrained`."""
     tokenizer = train_tokenizer([WORDS] * 5, CATALOG.items, 300)
-    make_model(tokenizer, **SIZES, seed=seed).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return save(folder, make_model(tokenizer, **SIZES, seed=seed), tokenizer, **options)

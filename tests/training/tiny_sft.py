@@ -9,15 +9,10 @@ from transformers import Qwen2ForCausalLM, TrainerCallback
 
 from convrec.training.embedded import make_model, train_tokenizer
 from convrec.training.sft import train_sft
+from tests.models.small import sizes
 
 TOKENIZER = train_tokenizer(["a film please"] * 5, [], 300)
-SIZES = {
-    "hidden_size": 16,
-    "intermediate_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-}
+SIZES = sizes(16, 16, heads=2)
 STEPS = 8
 
 
