@@ -99,7 +99,7 @@ def test_a_stage_whose_input_is_missing_is_bad_input(tmp_path, monkeypatch):
     set_params(project, {"data": {"source": "redial", "path": "no/such"}})
     monkeypatch.chdir(project)
     for stage, missing in zip(choose_stages(["data", "sft"], None), ("no/such", "data/demonstrations"), strict=True):
-        with disable_run_logger(), pytest.raises(BadInput, match=f"last words: {missing}: no such file or folder"):
+        with disable_run_logger(), pytest.raises(BadInput, match=f"last output: {missing}: no such file or folder"):
             run_stage.fn(stage, False, None)
 
 
