@@ -1,13 +1,14 @@
-"""What the catalog constraint costs: 128 lists of 20 from a catalog of 7,404 items, by an embedded-size model on a CPU.
+"""Cost of the catalog constraint: 128 lists of 20 items from a catalog of 7,404, with an embedded-size model on a CPU.
 
-    python -m benchmarks.constraint                  # the embedded tokenizer: an item in two tokens
+    python -m benchmarks.constraint                  # the embedded tokenizer: two tokens per item
     python -m benchmarks.constraint --bpe 32000      # byte-level BPE, in which `)\\n` is a token
-    python -m benchmarks.constraint --catalog FILE   # a catalog of your own (csv, jsonl, parquet, pickle)
+    python -m benchmarks.constraint --catalog FILE   # your own catalog (csv, jsonl, parquet, pickle)
     python -m benchmarks.constraint --bpe 32000 --number 1000000 --batch 256 --repeats 1   # a large catalog
 
-Weights are random, titles drawn from made-up words as often as Zipf's law has it; lists are greedy, with the embedded
-profile's repetition penalty. The same model then writes as many tokens freely. Limits: 5 % of the time of generation;
-60 s to build the trie and 1 GiB for trie and state, for a million items.
+Weights are random. Titles consist of invented words with frequencies by Zipf's law. Lists are greedy, with the
+embedded profile's repetition penalty. For comparison, the same model writes the same number of tokens without the
+constraint. Limits: 5 % of the generation time; for a million items, 60 s to build the trie and 1 GiB for trie and
+state.
 """
 
 import argparse
@@ -37,7 +38,7 @@ _SYLLABLES = "ba ber co dan del do el fra gen ha in jo ka la len ma mi mor na no
 
 
 def draw_words(rng: np.random.Generator, number: int) -> list[str]:
-    """Return so many words of two to four syllables, behind the commonest of titles."""
+    """Return `number` words: the most common words of titles, then words of two to four syllables."""
     syllables = _SYLLABLES.split()
     words = dict.fromkeys(_SMALL)
     while len(words) < number:
@@ -46,7 +47,7 @@ def draw_words(rng: np.random.Generator, number: int) -> list[str]:
 
 
 def draw_titles(rng: np.random.Generator, words: Sequence[str], number: int) -> list[str]:
-    """Return so many different titles of one to six words; one in fifty has a letter beyond ASCII."""
+    """Return `number` different titles of one to six words; one in fifty has a non-ASCII letter."""
     frequency = 1 / np.arange(1, len(words) + 1)
     titles: dict[str, None] = {}
     while len(titles) < number:
@@ -77,7 +78,7 @@ def byte_level_bpe(texts: Sequence[str], vocab_size: int) -> Any:
 
 
 class Timed(CatalogConstraint):
-    """The processor, and the seconds that it took."""
+    """The logits processor with its total time in seconds."""
 
     seconds = 0.0
 
@@ -89,11 +90,11 @@ class Timed(CatalogConstraint):
 
 
 def main() -> None:
-    """Build, generate, and print what it took."""
+    """Build the trie, generate lists, and print times and sizes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bpe", type=int, metavar="TOKENS", help="byte-level BPE of so many tokens")
+    parser.add_argument("--bpe", type=int, metavar="TOKENS", help="use a byte-level BPE with this many tokens")
     parser.add_argument("--catalog", type=Path)
-    parser.add_argument("--number", type=int, default=NUM_ITEMS, help="of items, without a catalog: %(default)s")
+    parser.add_argument("--number", type=int, default=NUM_ITEMS, help="items without --catalog (default: %(default)s)")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--items", type=int, default=20)
     parser.add_argument("--prompt", type=int, default=100, help="tokens")

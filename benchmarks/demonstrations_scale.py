@@ -3,9 +3,9 @@
     python -m benchmarks.demonstrations_scale                     # dense vectors of 1,024 dimensions
     python -m benchmarks.demonstrations_scale --dimensions 0      # TF-IDF of synthetic texts
 
-Titles and texts are made of invented words and dense vectors are random: embedding itself depends on the model, not on
-this code. Remap is also compared, on the first rows, with its formula written out with the matrices that it avoids.
-Peak memory is that of the process, taken anew for each stage (Linux).
+Titles and texts consist of invented words, and dense vectors are random, because the cost of embedding depends on the
+model, not on this code. On the first rows, Remap is also compared with a direct implementation of its formula, which
+builds the large matrices. Peak memory is that of the process, reset for each stage (Linux).
 """
 
 import argparse
@@ -38,7 +38,7 @@ def report(line: str) -> None:
 
 
 class RandomEmbedder:
-    """A random unit vector a text."""
+    """Returns a random unit vector for each text."""
 
     def __init__(self, dimensions: int):
         self._rng, self._dimensions = np.random.default_rng(0), dimensions
@@ -52,7 +52,7 @@ class RandomEmbedder:
 
 
 class Kept:
-    """An embedder whose vectors are made before the clock starts."""
+    """An embedder with precomputed vectors, so that embedding is not timed."""
 
     def __init__(self, embedder: TfidfEmbedder | RandomEmbedder, items: Sequence[str], conversations: Sequence[str]):
         self._embedder = embedder
@@ -100,7 +100,7 @@ def make_answers(rng: np.random.Generator, catalog: Catalog, number: int) -> lis
 
 @contextmanager
 def stage(name: str, rows: int) -> Iterator[None]:
-    """Print the time of a stage, its conversations a second, and its peak memory."""
+    """Print the time of a stage, its conversations per second, and its peak memory."""
     Path("/proc/self/clear_refs").write_text("5")
     start = time.perf_counter()
     yield
@@ -113,7 +113,7 @@ def stage(name: str, rows: int) -> Iterator[None]:
 def formula(
     catalog: Catalog, lists: list, embedder: Kept, grounder: Grounder, texts: list[str], conversations: Sequence[str]
 ) -> Callable[[], np.ndarray]:
-    """Return the formula of Remap as it is written, with S for all teacher items, on a few conversations."""
+    """Return the direct implementation of Remap's formula, with the matrix S of all teacher items."""
     teacher = position_weights(lists, grounder)
     own = [
         titles_alone([entry])[0] if match is None else texts[match.indices[0]]
@@ -137,12 +137,12 @@ def formula(
 
 
 def main() -> None:
-    """Run every stage once, and Remap's top lists beside the formula's."""
+    """Run every stage once, and compare Remap's top lists with those of the formula."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--conversations", type=int, default=96_000)
     parser.add_argument("--items", type=int, default=7_404)
-    parser.add_argument("--dimensions", type=int, default=1_024, help="of random dense vectors; 0 is TF-IDF")
-    parser.add_argument("--epochs", type=int, default=10, help="of Adjust, at most")
+    parser.add_argument("--dimensions", type=int, default=1_024, help="dimensions of random dense vectors; 0: TF-IDF")
+    parser.add_argument("--epochs", type=int, default=10, help="maximum epochs of Adjust")
     options = parser.parse_args()
     rows = options.conversations
     rng = np.random.default_rng(0)
@@ -198,7 +198,7 @@ def main() -> None:
 
     ratio = least_seconds(plain, 2) / least_seconds(blocks, 2)
     report(f"{SAMPLE} conversations: the formula with its matrices takes {ratio:.1f} x as long")
-    if not options.dimensions:  # random vectors are others each time
+    if not options.dimensions:  # random vectors differ in each call
         report(f"the same items at the same ranks: {float((plain() == blocks()).mean()):.4f}")
 
 

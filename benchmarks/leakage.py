@@ -1,10 +1,10 @@
-"""Leaks among 100,000 training and 5,000 held-out prompts of about 120 words that share an instruction: time, memory.
+"""Time and memory to find leaks between 100,000 training and 5,000 held-out prompts with a common instruction.
 
     python -m benchmarks.leakage
-    python -m benchmarks.leakage --request 10    # short requests: nearly all of a prompt is the instruction
+    python -m benchmarks.leakage --request 10    # short requests: most of a prompt is the instruction
 
-Words are drawn as often as Zipf's law has it; one held-out prompt in a hundred is a training prompt with two words
-changed. Peak memory is that of the process (Linux).
+Prompts have about 120 words with frequencies by Zipf's law. One held-out prompt in a hundred is a training prompt
+with two words changed. Peak memory is that of the process (Linux).
 """
 
 import argparse
@@ -21,7 +21,7 @@ VOCABULARY = 30_000
 
 
 def make_rows(rng: np.random.Generator, prefix: str, number: int, instruction: str, words: int) -> pd.DataFrame:
-    """Return rows of one message each: the instruction, and a request of about so many words."""
+    """Return rows with one message each: the instruction, and a request of about `words` words."""
     frequency = 1 / np.arange(1, VOCABULARY + 1)
     lengths = np.maximum(1, rng.normal(words, words / 4, number).astype(int))
     drawn = rng.choice(VOCABULARY, lengths.sum(), p=frequency / frequency.sum())
@@ -32,12 +32,12 @@ def make_rows(rng: np.random.Generator, prefix: str, number: int, instruction: s
 
 
 def main() -> None:
-    """Find the leaks once, and print what it took."""
+    """Find the leaks once, and print time and memory."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", type=int, default=100_000)
     parser.add_argument("--held-out", type=int, default=5_000)
     parser.add_argument("--instruction", type=int, default=40, help="its words")
-    parser.add_argument("--request", type=int, default=80, help="words of a request, on average")
+    parser.add_argument("--request", type=int, default=80, help="mean number of words of a request")
     parser.add_argument("--similarity", type=float, default=0.8)
     parser.add_argument("--template-share", type=float, default=1.0)
     options = parser.parse_args()

@@ -1,7 +1,7 @@
-"""A plain Rank-GRPO reward, one line and one regular expression at a time, as the public code of the method has it.
+"""A plain Rank-GRPO reward that works like the authors' public code: one line and one regular expression at a time.
 
-Facts taken over: which signs are cleaned off a line and how often, the pattern `Title (Year)`, membership of the exact
-pair in the catalog, truths by title and year within two years, and the returns `log`. The code is its own.
+It has the same rules (which characters are removed from a line, the pattern `Title (Year)`, the exact pair in the
+catalog, ground truth by title and year within two years, the returns `log`), but is written independently.
 """
 
 import re
@@ -19,7 +19,7 @@ def _unquoted(text: str) -> str:
 
 
 def _clean(text: str) -> str:
-    """Return a line without list marks and emphasis, taken off until nothing changes."""
+    """Return a line without list marks and emphasis; they are removed until nothing changes."""
     left, text = None, re.sub(r"\s+", " ", text.strip()).strip()
     while left != text:
         left = text

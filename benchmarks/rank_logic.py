@@ -1,4 +1,4 @@
-"""What the ranks of tokens cost, against a loop over the tokens, on a CPU.
+"""Speed of assigning tokens to ranks, compared with a loop over the tokens, on a CPU.
 
 python -m benchmarks.rank_logic
 """
@@ -12,7 +12,7 @@ from convrec.rl.segmentation import segment_ranks
 
 
 def loop_over_tokens(ids: torch.Tensor, mask: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """Return the rank of each token, one token after the other, on lists, as a fast loop would."""
+    """Return the rank of each token, computed by a plain loop over Python lists."""
     ranks, newlines = [], counts.tolist()
     for row, kept in zip(ids.tolist(), mask.tolist(), strict=True):
         rank, out = 0, []

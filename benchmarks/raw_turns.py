@@ -1,6 +1,6 @@
-"""The raw Reddit-Movie reader at a million turns: time and peak memory, beside the same job in pandas.
+"""Time and peak memory of the raw Reddit-Movie reader for a million turns, compared with an implementation in pandas.
 
-Each runs in a process of its own, on the same files and the same machine; their rows are compared.
+Both run in separate processes on the same files, and their rows are compared.
 
     python -m benchmarks.raw_turns [--turns 1000000] [--films 20000]
 """
@@ -38,7 +38,7 @@ def by_polars(folder: Path) -> pd.DataFrame:
 
 
 def whole_stage(folder: Path) -> pd.DataFrame:
-    """Return the training split of the whole stage: read, checked, split, searched for leaks, written."""
+    """Return the training split after the whole stage: reading, checks, splits, leaks, writing."""
     params = load_params()
     data = params.data.model_copy(update={"source": "reddit_movie", "path": str(folder), "min_upvotes": MIN_UPVOTES})
     _, splits, _ = prepare(params.model_copy(update={"data": data}), Quarantine())
@@ -48,7 +48,7 @@ def whole_stage(folder: Path) -> pd.DataFrame:
 
 
 def by_pandas(folder: Path) -> pd.DataFrame:
-    """Return the same rows as pandas is mostly used for it: columns where that is easy, functions where it is not."""
+    """Return the same rows with typical pandas code: column operations where they are easy, else functions."""
     names = json.loads((folder / "id2name.json").read_text(encoding="utf-8"))
     ids = sorted(names, key=lambda movie: (len(movie), movie))
     catalog, places = build_catalog([{"title": names[movie]} for movie in ids], (), Quarantine())
@@ -99,13 +99,13 @@ def by_pandas(folder: Path) -> pd.DataFrame:
 
 
 def _peak() -> int:
-    """Return the peak resident bytes of this process since they were last reset."""
+    """Return the peak resident memory of this process in bytes since the last reset."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
 def measure(work: str, folder: Path) -> tuple[float, int, int, str]:
-    """Return seconds, peak bytes, number of rows and a digest of the rows; run it in a process of its own."""
+    """Return seconds, peak bytes, number of rows and a hash of the rows; run it in a new process."""
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     start = time.perf_counter()
     rows = {"by_polars": by_polars, "by_pandas": by_pandas, "whole_stage": whole_stage}[work](folder)
@@ -118,7 +118,7 @@ def measure(work: str, folder: Path) -> tuple[float, int, int, str]:
 
 
 def main() -> None:
-    """Print one line a reader, and their ratios."""
+    """Print one line for each reader, and their ratios."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--turns", type=int, default=1_000_000)
     parser.add_argument("--films", type=int, default=20_000)
@@ -130,7 +130,7 @@ def main() -> None:
         sys.stdout.write(f"{options.turns} raw turns, {size / 2**30:.2f} GiB of CSV\n")
         results = {}
         for work in ("by_polars", "by_pandas", "whole_stage"):
-            # A fresh interpreter each: neither finds the memory of the other, nor that of the generator.
+            # A new interpreter for each, so that peak memory does not include that of the other or of the generator.
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
                 results[work] = pool.submit(measure, work, folder).result()
             seconds, peak, number, _ = results[work]

@@ -1,17 +1,17 @@
-"""Rewards and `convrec score` on lists of 20 lines, by what the lists hold: clean lines, typos, prose, unknown titles.
+"""Speed of rewards and of `convrec score` on lists of 20 lines with clean lines, typos, prose or unknown titles.
 
     python -m benchmarks.score
 
 The catalog is the embedded world's, with new titles added up to `--items`. For each mix it prints
 
-- the microseconds a list of the reward as training calls it, metrics included, beside a plain reward that reads as the
-  public code of Rank-GRPO does (`benchmarks/plain_reward.py`). It is the least of `--calls` calls of 128 lists, 8 to a
-  prompt. Each call has lists of its own, and the two rewards alternate;
-- the rows a second of `convrec score`, from the file to the intervals: neither the interpreter's start nor the
-  catalog's load.
+- the microseconds per list of the reward as called in training, including metrics, and of a plain reward that works
+  like the public code of Rank-GRPO (`benchmarks/plain_reward.py`): the minimum over `--calls` calls with 128 lists, 8
+  per prompt. Each call has new lists, and the two rewards alternate;
+- the rows per second of `convrec score`, from reading the file to the intervals, without starting the interpreter and
+  loading the catalog.
 
-Last comes a plain scorer that takes for each clean line the catalog's nearest by rapidfuzz's normalised similarity,
-from 0.9 on. All times are processor time of all threads, which other work on the machine disturbs least.
+The last line is a plain scorer that matches each clean line to the catalog item with the highest normalised rapidfuzz
+similarity, at least 0.9. All times are CPU times of all threads, which depend least on other work on the machine.
 """
 
 import argparse
@@ -39,14 +39,14 @@ from convrec.evaluation.predictions import ScoringSettings, score_predictions
 from convrec.rl.rewards import RankReward
 
 RANKS, SIMILARITY = 20, 0.9
-LISTS, GENERATIONS = 128, 8  # of one call of the reward
+LISTS, GENERATIONS = 128, 8  # in one call of the reward
 WORDS = ("night", "river", "house", "stranger", "winter", "garden", "letter", "empire", "shadow", "harbour")
 UNKNOWN = ("silent", "golden", "broken", "secret", "paper", "iron", "summer", "last", "distant", "velvet", "crooked")
 REMARK = ("slow", "tense", "story", "about", "two", "brothers", "who", "meet", "again", "with", "an", "ending", "that")
 
 
 def make_catalog(num_items: int) -> Catalog:
-    """Return the embedded catalog, with made-up titles added up to this size."""
+    """Return the embedded catalog, filled up to this size with invented titles."""
     rng = random.Random(0)
     items = list(build_catalog(embedded_rows(), [], Quarantine())[0].items)
     while len(items) < num_items:
@@ -56,18 +56,18 @@ def make_catalog(num_items: int) -> Catalog:
 
 
 def unknown_line(rng: random.Random) -> str:
-    """Return a well-formed line of an item that the catalog lacks."""
+    """Return a well-formed line of an item that is not in the catalog."""
     return f"{' '.join(rng.sample(UNKNOWN, 3)).title()} ({rng.randrange(1930, 2022)})"
 
 
 def with_typo(line: str, rng: random.Random) -> str:
-    """Return a line with one character of its title replaced by a letter, or a letter more, or a character less."""
+    """Return a line with one character of its title replaced, inserted or removed."""
     at = rng.randrange(line.rindex(" ("))
     return line[:at] + rng.choice([*string.ascii_lowercase, ""]) + line[at + rng.randrange(2) :]
 
 
 def sentence(line: str, rng: random.Random) -> str:
-    """Return a sentence about an item, as a chat model writes it."""
+    """Return a sentence about an item in the style of a chat model."""
     words = " ".join(rng.sample(REMARK, 10))
     forms = (
         f"If you liked that one, you should watch {line}, {words}.",
@@ -78,7 +78,7 @@ def sentence(line: str, rng: random.Random) -> str:
 
 
 def with_unknown(lines: list[str], rng: random.Random) -> list[str]:
-    """Return the lines, three of them unknown."""
+    """Return the lines with three of them replaced by unknown titles."""
     places = rng.sample(range(len(lines)), 3)
     return [unknown_line(rng) if at in places else line for at, line in enumerate(lines)]
 
@@ -96,7 +96,7 @@ MIXES: dict[str, Callable[[list[str], random.Random], list[str]]] = {
 
 
 def draw_row(mix: str, catalog: Catalog, rng: random.Random) -> dict[str, Any]:
-    """Return a list of 20 lines, three ground-truth items of which it was drawn with one, and two seen titles."""
+    """Return a list of 20 lines, three ground-truth items (one of them in the list), and two seen titles."""
     items = rng.sample(catalog.items, RANKS + 4)
     return {
         "response": "\n".join(MIXES[mix]([str(item) for item in items[:RANKS]], rng)),
@@ -114,7 +114,7 @@ def write_predictions(path: Path, catalog: Catalog, mix: str, num_rows: int) -> 
 
 
 def rewards(mix: str, catalog: Catalog, num_calls: int) -> tuple[float, float]:
-    """Return the microseconds a list of the plain reward and of ours."""
+    """Return the microseconds per list of the plain reward and of the library's reward."""
     pairs = {(item.title, item.year) for item in catalog.items}
     reward, logged = RankReward(catalog, RANKS), {}
     seconds = []
@@ -133,7 +133,7 @@ def rewards(mix: str, catalog: Catalog, num_calls: int) -> tuple[float, float]:
 
 
 def plain_scores(path: Path, catalog: Catalog, num_rows: int) -> float:
-    """Return the mean NDCG@20 of the first rows, each line matched with the nearest of the catalog."""
+    """Return the mean NDCG@20 of the first rows, with each line matched to the most similar catalog item."""
     lines = [str(item) for item in catalog.items]
     total = 0.0
     with path.open(encoding="utf-8") as file:
@@ -162,7 +162,7 @@ def _timed(work: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    """Print one line a mix, then the scorer by edit distance."""
+    """Print one line for each mix, then the scorer by edit distance."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--items", type=int, default=7_404)

@@ -1,7 +1,7 @@
-"""What padding costs SFT: forward and backward of the embedded model, batches of 8 with and without it, on a CPU.
+"""Cost of padding in SFT: forward and backward pass of the embedded model, with and without padding, on a CPU.
 
-The tokens are drawn with the lengths of the embedded data: prompts of 52 tokens (spread 13), completions of 41. Rounds
-alternate; the processor time of a step is compared.
+Batches have 8 rows of random tokens with the lengths of the embedded data: prompts of 52 tokens (standard deviation
+13), completions of 41. Rounds alternate; the CPU time of a step is compared.
 
     python -m benchmarks.sft_step
 """
@@ -39,7 +39,7 @@ def batches(padding_free: bool) -> tuple[list[dict[str, Any]], float]:
 
 
 def seconds(model: Any, given: list[dict[str, Any]]) -> float:
-    """Return the processor time of forward and backward on each batch."""
+    """Return the CPU time of the forward and backward pass of each batch."""
     start = time.process_time()
     for batch in given:
         output = model(**batch, use_cache=False, fused_lm_head=True)
@@ -49,7 +49,7 @@ def seconds(model: Any, given: list[dict[str, Any]]) -> float:
 
 
 def main() -> None:
-    """Print one line a way, as a ratio to what TRL does."""
+    """Print one line for each variant, as a ratio to TRL's."""
     torch.manual_seed(0)
     config = Qwen2Config(
         vocab_size=VOCABULARY,

@@ -1,4 +1,4 @@
-"""The same training steps by TRL's GRPOTrainer and by RankGRPOTrainer: what the benchmarks of steps have in common."""
+"""Shared parts of the step benchmarks, which run the same training steps with TRL's GRPOTrainer and RankGRPOTrainer."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -34,9 +34,9 @@ def film_tokenizer(catalog: Catalog) -> Any:
 def given_rollouts(
     catalog: Catalog, prompt_tokens: int | None, completion_tokens: int | None
 ) -> Callable[..., dict[str, list]]:
-    """Return a rollout function that draws lists of catalog lines by the step alone: both trainers get the same.
+    """Return a rollout function whose lists depend only on the step, so that both trainers get the same.
 
-    Lists have `NUM_RANKS` lines, prompts one question, where no number of tokens is given.
+    Without given numbers of tokens, lists have `NUM_RANKS` lines and prompts have one question.
     """
 
     def rollouts(prompts: list, trainer: GRPOTrainer) -> dict[str, list]:
@@ -57,7 +57,7 @@ def given_rollouts(
 
 
 def trivial_reward(completions: list, **_: Any) -> list[float]:
-    """Return 1 for every other completion, so that there is something to learn from."""
+    """Return 1 for every other completion, so that advantages are not 0."""
     return [float(i % 2) for i in range(len(completions))]
 
 
@@ -71,9 +71,9 @@ def make_trainer(
     given: bool = True,
     **options: Any,
 ) -> tuple[GRPOTrainer, StepTimes]:
-    """Return a trainer of the model in `folder`, and the times of its steps.
+    """Return a trainer for the model in `folder`, and the times of its steps.
 
-    TRL's has a trivial reward, the project's the catalog's. Where rollouts are not `given`, it samples.
+    TRL's trainer gets a trivial reward, the project's a catalog reward. Without `given` rollouts, the trainer samples.
     """
     ours = kind is not GRPOTrainer
     config: Any = RankGRPOConfig if ours else GRPOConfig
@@ -88,7 +88,7 @@ def make_trainer(
         disable_tqdm=True,
         **options,
     )
-    repeats = max(1, (prompt_tokens or 0) // 60)  # where they are not given, prompts are about as long
+    repeats = max(1, (prompt_tokens or 0) // 60)  # without given rollouts, prompts are about this long
     rows = [
         {
             "prompt": [{"role": "user", "content": f"{_WORDS} And {catalog.items[i]}. " * repeats}],

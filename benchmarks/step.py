@@ -1,12 +1,12 @@
-"""A training step of TRL's GRPOTrainer and of RankGRPOTrainer: time, tokens per second and peak memory, in one run.
+"""Time, tokens per second and peak memory of a training step with TRL's GRPOTrainer and with RankGRPOTrainer.
 
     python -m benchmarks.step demo                 # the embedded profile's shape, on a CPU
     python -m benchmarks.step 20M-512 20M-1024     # 20 million weights; prompts of 512 and 1,024 tokens
     python -m benchmarks.step published            # 0.5B in bf16, 2,048 tokens of prompt; needs a GPU
 
-All take the same steps on the same given rollouts, of G = 8 completions a prompt; rounds alternate, and medians are
-compared. `plain` is RankGRPOTrainer where each completion reads its prompt anew. With `--rollouts` the trainers sample
-for themselves. On a CPU the memory is that of one forward and backward pass, counted tensor by tensor.
+All trainers take the same steps on the same given rollouts with G = 8 completions per prompt. Rounds alternate, and
+medians are compared. `plain` is RankGRPOTrainer without shared prompts. With `--rollouts`, the trainers sample
+themselves. On a CPU, memory is that of one forward and backward pass, counted by tensor.
 """
 
 import argparse
@@ -32,11 +32,11 @@ WARM_UP = 1
 
 
 class Shape(NamedTuple):
-    """A model, and the rollouts that it is trained on."""
+    """The sizes of a model and of its rollouts."""
 
     sizes: dict[str, int]
     completions: int
-    prompt_tokens: int | None = None  # None: those of a question of the embedded data, and of a list of 20
+    prompt_tokens: int | None = None  # None: a question of the embedded data, and a list of 20
     completion_tokens: int | None = None
 
 
@@ -61,7 +61,7 @@ SHAPES = {
 
 
 class PeakBytes(TorchDispatchMode):
-    """The most bytes that tensors made inside held at once."""
+    """Measures the peak bytes of tensors that are created in the block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ def _cpu_peak(trainer: GRPOTrainer, completions: int) -> int:
 
 
 def _plain(*arguments: Any, **options: Any) -> Any:
-    """Make a RankGRPOTrainer whose completions read their prompts anew."""
+    """Return a RankGRPOTrainer without shared prompts."""
     share, trainer_module.share_prompts = trainer_module.share_prompts, lambda model: "the benchmark's plain side"
     try:
         return RankGRPOTrainer(*arguments, **options)
@@ -111,7 +111,7 @@ TRAINERS: dict[str, Callable[..., Any]] = {"TRL": GRPOTrainer, "plain": _plain, 
 
 
 def measure(name: str, steps: int, rounds: int, *, rollouts: bool) -> None:
-    """Print one line a trainer for a shape."""
+    """Print one line for each trainer with this shape."""
     shape = SHAPES[name]
     on_gpu = torch.cuda.is_available()
     if name == "published" and not on_gpu:
@@ -146,7 +146,7 @@ def measure(name: str, steps: int, rounds: int, *, rollouts: bool) -> None:
                 elif not peaks[kind] and not rollouts:
                     peaks[kind] = _cpu_peak(trainer, shape.completions)
                 del trainer, times
-                gc.collect()  # trainers hold themselves in cycles
+                gc.collect()  # trainers have reference cycles
                 torch.cuda.empty_cache()
     with_or_without = "with" if rollouts else "without"
     sys.stdout.write(f"{name}: {millions:.1f}M weights, {shape.completions} completions, {with_or_without} rollouts\n")
@@ -160,11 +160,11 @@ def measure(name: str, steps: int, rounds: int, *, rollouts: bool) -> None:
 
 
 def main() -> None:
-    """Measure the shapes that are named."""
+    """Measure the given shapes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("shapes", nargs="+", choices=SHAPES)
-    parser.add_argument("--rollouts", action="store_true", help="the trainers sample for themselves")
-    parser.add_argument("--steps", type=int, default=4, help="of each trainer and round: %(default)s")
+    parser.add_argument("--rollouts", action="store_true", help="let the trainers sample")
+    parser.add_argument("--steps", type=int, default=4, help="steps of each trainer per round (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     for name in options.shapes:

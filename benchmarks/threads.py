@@ -1,9 +1,9 @@
-"""What OpenMP's way of waiting costs a step and rollouts of the embedded-size model, quiet and beside a busy process.
+"""Effect of OpenMP's wait settings on a step and rollouts of the embedded-size model, idle and beside a busy process.
 
     python -m benchmarks.threads
 
-Each line is one way to wait, in processes of its own, the two surroundings in turn; the figures are medians. The
-default spins for long while a thread waits for the others; `convrec.hardware.threads` lets it spin shortly.
+Each line is one setting, measured in separate processes, alternating between the two conditions; the figures are
+medians. By default, a waiting thread spins for a long time; `convrec.hardware.threads` sets a short spin.
 """
 
 import os
@@ -15,7 +15,7 @@ from statistics import median
 from convrec.hardware.threads import SPINS
 
 ROUNDS, TRIALS = 3, 3
-BATCH, TOKENS = 16, 135  # of the step: a prompt of 90 and a completion of 45
+BATCH, TOKENS = 16, 135  # of a step: a prompt of 90 and a completion of 45 tokens
 LISTS, PROMPT, COMPLETION = 64, 90, 45  # of the rollouts
 VOCABULARY = 1_600  # 1,024 pieces, titles and years
 KINDS = {
@@ -69,7 +69,7 @@ def _seconds(variables: dict[str, str]) -> list[float]:
 
 
 def main() -> None:
-    """Print the load before the run, then one line a kind."""
+    """Print the load before the run, then one line for each setting."""
     cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
     found: dict[str, list[list[float]]] = {name: [] for name in KINDS}
     for _ in range(ROUNDS):

@@ -1,4 +1,4 @@
-"""How the benchmarks take time."""
+"""Timing for the benchmarks."""
 
 import time
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from transformers import TrainerCallback
 
 
 def least_seconds(work: Callable[[], object], repeats: int) -> float:
-    """Return the least time of a few runs, after one to warm up."""
+    """Return the minimum time of several runs after a warm-up run, in seconds."""
     work()
     times = []
     for _ in range(repeats):

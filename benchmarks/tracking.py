@@ -1,10 +1,10 @@
-"""What recording 22 series costs a training step, beside `mlflow.log_metrics` in the loop, with a real server.
+"""Cost of recording 22 series per training step, compared with `mlflow.log_metrics` in the loop, with a real server.
 
     python -m benchmarks.tracking
 
 `mlflow server` runs on 127.0.0.1 with a SQLite file. Every step works for `--step-seconds` in numpy and records 22
-values. Told are the time of the recording call and the processor time of the thread that sends, per step and as shares
-of the step; then the same for MLflow's own call. At the end all points are counted in the server.
+values. The output has the time of the recording call and the CPU time of the sending thread, per step and as shares
+of the step, then the time of MLflow's own call. At the end, all points on the server are counted.
 """
 
 import argparse
@@ -22,11 +22,11 @@ from convrec import tracking
 from convrec.tracking.delivery import Sender
 from tests.tracking.server import TrackingServer
 
-MATRIX = 256  # of the work of a step
+MATRIX = 256  # size of the matrices of a step's work
 
 
 def work(seconds: float) -> None:
-    """Multiply matrices for so long."""
+    """Multiply matrices for this many seconds."""
     matrix = np.ones((MATRIX, MATRIX), dtype=np.float32)
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
@@ -34,7 +34,7 @@ def work(seconds: float) -> None:
 
 
 def train(record: Callable[[dict[str, float], int], None], steps: int, series: int, seconds: float) -> list[float]:
-    """Return the seconds of the recording call of every step."""
+    """Return the seconds of the recording call in every step."""
     taken = []
     for step in range(steps):
         work(seconds)
@@ -46,13 +46,13 @@ def train(record: Callable[[dict[str, float], int], None], steps: int, series: i
 
 
 def count_points(run_id: str, series: int) -> int:
-    """Return the number of points that the server has of a run."""
+    """Return the number of points of a run on the server."""
     client = mlflow.MlflowClient()
     return sum(len(client.get_metric_history(run_id, f"reward/rank_{number:02d}")) for number in range(series))
 
 
 def measure_ours(options: argparse.Namespace) -> tuple[list[float], Sender, float, int]:
-    """Return the seconds of every call, the sender, the seconds of the end, and the points that arrived."""
+    """Return the seconds of every call, the sender, the seconds to close the run, and the number of points."""
     with tracking.stage_run("benchmark", {}, {}, Path("run.json")) as run:
         taken = train(run.log_metrics, options.steps, options.series, options.step_seconds)
         start = time.perf_counter()
@@ -67,7 +67,7 @@ def measure_plain(options: argparse.Namespace) -> tuple[list[float], int]:
 
 
 def main() -> None:
-    """Measure both against one server, and print figures and their ratio."""
+    """Measure both with one server, and print the times and their ratio."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--series", type=int, default=22)
@@ -96,7 +96,7 @@ def report(
     plain: list[float],
     plain_points: int,
 ) -> None:
-    """Print what was measured."""
+    """Print the results."""
     step = options.step_seconds
     call, sending, theirs = float(np.mean(ours)), sender.cpu_seconds / options.steps, float(np.mean(plain))
     longest = max(ours)

@@ -48,7 +48,7 @@ The catalog has five items, numbered from 0:
 {catalog}.
 
 The user says: *"I loved Heat. Something in space, please."* The user later liked {liked}:
-they are the ground truth. The user has named Heat, so recommending it earns nothing.
+they are the ground truth. The user has named Heat, so recommending it gives no reward.
 
 The policy samples G = {generations} lists of N = {ranks} ranks for this prompt. A rank is one line of a list.
 
@@ -123,7 +123,7 @@ keeps the policy near the model that training started from.
 ## 7. Which way each rank moves
 
 The gradient of J with respect to the log-probabilities, summed over the tokens of each rank, times G N. An item with ↑
-becomes more likely at its rank, one with ↓ less likely, and one with · gets no push:
+becomes more likely at its rank, one with ↓ less likely, and one with · has no gradient:
 
 {gradients}
 
