@@ -49,11 +49,6 @@ def test_bad_settings_change_nothing(project, setting):
     assert not (project / "params.yaml").exists()
 
 
-def test_unknown_profile(project):
-    with pytest.raises(InputError, match="embedded"):
-        profiles.compose("nonsense", [])
-
-
 @pytest.mark.parametrize(("name", "files"), [("redial", "redial"), ("movielens-100k", "movielens_100k")])
 def test_lists_of_the_longest_titles_fit_where_rollouts_are_constrained(project, name, files):
     folder = Path(os.environ.get("CONVREC_TEST_DATA", "no such folder")) / files

@@ -1,6 +1,4 @@
 import json
-import os
-import pickle
 
 import pandas as pd
 import pytest
@@ -8,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from convrec.data.catalog import Catalog, Item, build_catalog
-from convrec.data.catalog_files import load_catalog, read_raw_rows
+from convrec.data.catalog_files import load_catalog
 from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import write_catalog
 from convrec.data.titles import fold, usable_title
@@ -21,12 +19,6 @@ def test_find_takes_the_nearest_year_within_the_tolerance(catalog):
     assert catalog.find("Dune", 2000) is None
     assert catalog.find("Dune", None) is None, "ambiguous without a year"
     assert catalog.items[catalog.find("  uP ", None)].year == 2009
-
-
-def test_a_frame_holds_everything(catalog):
-    again = Catalog.from_frame(catalog.to_frame())
-    assert again.items == catalog.items
-    assert again.items[0].metadata == catalog.items[0].metadata
 
 
 def test_a_catalog_refuses_duplicates():
@@ -60,25 +52,6 @@ def test_unusable_rows_are_left_out_with_their_reason():
 def test_a_catalog_without_titles_is_one_clear_error():
     with pytest.raises(InputError, match=r"none of its 2 rows can be used \(no title\)"):
         build_catalog([{"titel": "Heat"}, {"title": " "}], (), Quarantine())
-
-
-def test_csv_json_lines_and_pickle_read_alike(tmp_path):
-    (tmp_path / "c.csv").write_text("title,year\nHeat,1995\n", encoding="utf-8")
-    (tmp_path / "c.jsonl").write_text('{"title": "Heat", "year": 1995}\n', encoding="utf-8")
-    (tmp_path / "c.pkl").write_bytes(pickle.dumps([("Heat", 1995)]))
-    for name in ("c.csv", "c.jsonl", "c.pkl"):
-        assert load_catalog(tmp_path / name, Quarantine()).items == (Item("Heat", 1995),)
-
-
-def test_a_pickle_that_runs_code_is_refused(tmp_path):
-    class Attack:
-        def __reduce__(self):
-            return os.mkdir, (str(tmp_path / "harm"),)
-
-    (tmp_path / "c.pkl").write_bytes(pickle.dumps([Attack()]))
-    with pytest.raises(InputError, match="only plain lists"):
-        read_raw_rows(tmp_path / "c.pkl")
-    assert not (tmp_path / "harm").exists()
 
 
 def test_first_unseen_keeps_the_order_and_leaves_out_every_film_of_a_seen_title(catalog):

@@ -110,12 +110,6 @@ def test_gini_is_half_the_relative_mean_difference(counts):
     assert gini(counts) == pytest.approx(expected, rel=1e-9)
 
 
-def test_gini_of_the_extremes():
-    assert gini(np.full(7, 3)) == 0
-    assert gini(np.array([0, 0, 0, 9])) == 3 / 4
-    assert gini(np.zeros(3, dtype=int)) == 0
-
-
 @given(COUNTS)
 def test_the_curve_is_the_share_of_the_most_liked(counts):
     curve = popularity_curve(counts)

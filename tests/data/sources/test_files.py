@@ -159,15 +159,6 @@ def test_a_damaged_line_is_kept_aside_and_the_next_is_read(tmp_path, line, reaso
     assert len(pd.read_parquet(tmp_path / "quarantine.parquet")) == len(quarantine.rows)
 
 
-def test_a_last_line_that_was_cut_is_kept_aside(tmp_path):
-    quarantine = Quarantine()
-    whole = _lines(GOOD, GOOD)
-    for cut in (1, 5, 60):
-        rows = _read(_folder(tmp_path, conversations__jsonl=whole.encode()[: -cut - 1]), quarantine)
-        assert len(rows) == 1
-    assert _reasons(quarantine) == [("conversations.jsonl:2", "not JSON")] * 3
-
-
 def test_a_file_in_utf_16_is_told(tmp_path):
     folder = _folder(tmp_path, conversations__jsonl=_lines(GOOD, GOOD).encode("utf-16"))
     with pytest.raises(InputError, match=r"none of its rows can be used \(conversations: not UTF-8: 2; "):

@@ -1,4 +1,3 @@
-import ast
 import json
 import os
 import random
@@ -95,11 +94,6 @@ def test_answers_to_one_turn_share_the_prompt(tmp_path):
     assert rows[1]["messages"] == rows[0]["messages"]
 
 
-@pytest.mark.parametrize(("min_upvotes", "number"), [(-1, 3), (0, 3), (1, 2), (5, 1)])
-def test_the_threshold_counts_itself(tmp_path, min_upvotes, number):
-    assert len(_read(tmp_path, small_thread(), min_upvotes)[1]) == number
-
-
 def test_months_are_those_of_utc(tmp_path):
     seconds = [NOVEMBER - 1, NOVEMBER, NOVEMBER + 30 * 86_400 - 1, NOVEMBER + 30 * 86_400]
     records = small_thread()[:1]
@@ -112,13 +106,6 @@ def test_months_are_those_of_utc(tmp_path):
     assert {name: len(split) for name, split in splits.items()} == {"train": 1, "validation": 2, "test": 1}
     write_conversations(splits["validation"], tmp_path / "rows.parquet")
     assert read_rows(tmp_path / "rows.parquet") == conform(rows).iloc[1:3].to_dict("records")
-
-
-def test_plain_texts_are_read_as_well(tmp_path):
-    records = small_thread()
-    for record in records:
-        record["processed"] = ast.literal_eval(record["processed"])[1]
-    assert _read(tmp_path / "plain", records)[1] == _read(tmp_path / "literal", small_thread())[1]
 
 
 def test_the_order_of_files_and_rows_does_not_matter(tmp_path):
@@ -198,21 +185,6 @@ def test_what_cannot_be_used_is_counted(tmp_path, number, change, reason):
     _, rows, quarantine = _read(tmp_path / "changed", records)
     assert quarantine - OF_THE_CATALOG == {reason: 1}
     assert len(rows) == whole - (number == 1)
-
-
-def test_numbers_as_pandas_writes_them_beside_gaps(tmp_path):
-    thread = small_thread()
-    changed = [{**record, "utc_time": f"{record['utc_time']}.0"} for record in thread]
-    changed[1]["upvotes"] = "5.0"
-    assert _read(tmp_path / "a", changed)[1] == _read(tmp_path / "b", thread)[1]
-
-
-def test_an_empty_text_adds_no_message(tmp_path):
-    thread = small_thread()
-    thread[4]["processed"] = "['SYSTEM', '']"
-    _, rows, quarantine = _read(tmp_path, thread)
-    assert [message["role"] for message in rows[1]["messages"]] == ["user", "assistant", "user"]
-    assert quarantine == OF_THE_CATALOG
 
 
 def _append(path: Path, data: bytes) -> None:
