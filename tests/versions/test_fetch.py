@@ -181,7 +181,7 @@ def test_a_dataset_is_fetched_and_pinned_and_checked_again(hub, run, tmp_path):
     }
     hub.asked.clear()
     hub.head = LATER
-    assert "all checked; fetched now: none" in run()
+    assert "all checked; downloaded now: none" in run()
     assert hub.asked == [], "whole files need no hub"
 
 
@@ -193,7 +193,7 @@ def test_damaged_and_missing_files_are_fetched_again(hub, run, tmp_path):
     (folder / "mine.txt").write_text("mine")
     hub.asked.clear()
     output = run()
-    assert f"fetched now: README.md, {LARGE}" in output and "1 files there are not of it" in output
+    assert f"downloaded now: README.md, {LARGE}" in output and "1 other files are in the folder" in output
     assert _there(folder) == {**FILES, "mine.txt": b"mine"}
     assert not any("entity2id" in line for line in hub.asked)
 
@@ -274,7 +274,7 @@ def test_unknown_names_are_told(run):
     assert "--revision v9: dataset owner/films has no such" in run(revision="v9")
     assert "model owner/films: not found" in run(kind="model")
     assert "refused: dataset a/b/c:" in run(name="a/b/c")
-    assert "--include ['*.zip']: none of the 4 files" in run(patterns=["*.zip"])
+    assert "--include ['*.zip']: matches none of the 4 files" in run(patterns=["*.zip"])
     assert "could not be fetched from http://127.0.0.1:9" in run(endpoint="http://127.0.0.1:9")
 
 
@@ -286,12 +286,12 @@ def test_a_folder_of_other_files_is_left(tmp_path):
         fetch("dataset", "owner/films", folder)
     for content in ("{", '{"kind": "dataset"}', "[]"):
         lock_path(folder).write_text(content)
-        with pytest.raises(InputError, match="no lock of `convrec fetch`"):
+        with pytest.raises(InputError, match="not a lock file of `convrec data fetch`"):
             fetch("dataset", "owner/films", folder)
     files = {"../x": {"size": 1, "sha256": "0"}}
     lock = {"kind": "dataset", "name": "a/b", "revision": "main", "commit": COMMIT, "patterns": None, "files": files}
     lock_path(folder).write_text(json.dumps(lock))
-    with pytest.raises(InputError, match="a path in it cannot be"):
+    with pytest.raises(InputError, match="a path in it is invalid"):
         fetch("dataset", "a/b", folder)
 
 
@@ -300,5 +300,5 @@ def test_a_disk_without_room_is_told_before_anything_is_fetched(tmp_path, monkey
     files = {"a.csv": {"size": 9, "sha256": "0" * 64}}
     lock_path(tmp_path / "films").write_text(json.dumps({**lock, "files": files}))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=8))
-    with pytest.raises(NoSpace, match="9 bytes are needed and 8 are free there; make room"):
+    with pytest.raises(NoSpace, match="9 bytes are needed, but only 8 are free; make room"):
         fetch("dataset", "owner/films", tmp_path / "films")

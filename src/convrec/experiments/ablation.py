@@ -1,4 +1,4 @@
-"""`convrec ablate-demonstrations`: SFT on the lists after each step, to see what each step is worth."""
+"""`convrec ablate-demonstrations`: SFT on the lists after each step, to measure the effect of each step."""
 
 from functools import partial
 from pathlib import Path
@@ -34,9 +34,9 @@ BASELINE = "raw"
 
 
 def _measured(paths: Paths, frame: Rows) -> dict[str, Rows]:
-    """Return the rows on which everything is measured: those of held-out training prompts, if any, and of validation.
+    """Return the rows for scoring: those of held-out training prompts, if there are any, and the validation split.
 
-    The held-out prompts are of the months of the demonstrations; neither Adjust nor these models are fitted on them.
+    The held-out prompts are from the months of the demonstrations. Neither Adjust nor these models are fitted to them.
     """
     held_out = {row["prompt_id"] for row in frame if row["held_out"]}
     measured = {
@@ -52,7 +52,7 @@ def _train(params: Params, folder: Path, record: Run, paths: Paths, frame: Rows,
 
 
 def _list_scores(name: str, params: Params, paths: Paths, measured: dict[str, Rows]) -> dict[str, pd.DataFrame]:
-    """Return the scores of the demonstrations themselves, by the prompts that they are measured on."""
+    """Return the scores of the demonstrations themselves, by group of prompts."""
     catalog, common = Catalog.read(paths.catalog), params.common
     texts = {
         row["prompt_id"]: row[STEP_COLUMNS[VARIANTS[name]]]
@@ -68,10 +68,11 @@ def _list_scores(name: str, params: Params, paths: Paths, measured: dict[str, Ro
 def ablate(params: Params, paths: Paths, num_seeds: int) -> Path:
     """Train SFT on the lists after each step, from the raw to the full ones; print the table and write it as JSON.
 
-    Each variant has, by group of prompts, the NDCG of its lists and of the SFT model's, with 95 % bootstrap intervals
-    over persons, and the model's paired difference to `raw`. All models learn the same prompts: those not held out
-    to which the teacher wrote an answer.
-    An interrupted ablation, started again, goes on where it was.
+    For each variant and group of prompts, the table has the NDCG of the demonstrations and of the SFT model, with 95 %
+    bootstrap intervals over persons, and the model's paired difference to `raw`. All models train on the same prompts:
+    those with an answer of the teacher that are not held out. An interrupted ablation resumes when it is started again.
+
+    Raises `InputError` before any training if the base model, the demonstrations or the engine is missing.
     """
     for path, stage in ((paths.model("base"), "base_model"), (paths.demonstration("train"), "demonstrations")):
         if not path.exists():
@@ -120,7 +121,7 @@ def ablate(params: Params, paths: Paths, num_seeds: int) -> Path:
 
 
 def print_ablation(result: dict[str, Any]) -> None:
-    """Print one row a variant: its lists' and its model's NDCG by group of prompts."""
+    """Print one row for each variant: the NDCG of its lists and of its model by group of prompts."""
     label = result["metric"].replace("ndcg_at_", "NDCG@")
     rows = ", ".join(f"{group} {sizes['rows']} rows" for group, sizes in result["groups"].items())
     table = Table(title=f"{label}: {rows}, {result['seeds']} seeds", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))

@@ -1,4 +1,4 @@
-"""`convrec compare`: algorithms from the same SFT model, on the same data, for the same steps, over seeds."""
+"""`convrec compare`: compares algorithms over seeds, with the same SFT model, data and number of steps."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -34,29 +34,30 @@ _GROUP = "comparison"
 
 
 def variant(name: str) -> dict[str, Any]:
-    """Return the parameters of `rank_grpo` that a name stands for.
+    """Return the parameters of `rank_grpo` for the name of a variant.
 
-    `ALGORITHM` (`grpo`, `dpo`), `rank_grpo:RETURNS`, or `rank_grpo:exp:GAMMA`, so too `rank_grpo_public`; clip range,
-    aggregation and the reward of an exact list are as published.
+    A name is `ALGORITHM` (such as `grpo`, `dpo`), `rank_grpo:RETURNS` or `rank_grpo:exp:GAMMA`, also with
+    `rank_grpo_public`. Clip range, aggregation and the reward of an exact list have the published values.
+
     Raises `InputError` for a name of another form.
     """
     algorithm, *rest = name.split(":")
     changes: dict[str, Any] = {"algorithm": algorithm}
     if rest and algorithm not in BY_RANK or len(rest) > 2:
-        raise InputError(f"--algorithms: {name!r}; returns belong to rank_grpo, as in rank_grpo:log, rank_grpo:exp:2")
+        raise InputError(f"--algorithms: {name!r}: only rank_grpo has returns; give rank_grpo:log or rank_grpo:exp:2")
     if rest:
         changes["returns"] = rest[0]
     if len(rest) == 2:
         try:
             changes["return_gamma"] = float(rest[1])
         except ValueError:
-            raise InputError(f"--algorithms: {name!r}; {rest[1]!r} is no number for Gamma") from None
+            raise InputError(f"--algorithms: {name!r}: gamma = {rest[1]!r} is not a number; give one above 1") from None
     published = dict.fromkeys(("epsilon", "epsilon_high", "aggregation", "delta", "exact_eos_reward"))
     return {**changes, **published, "start": START, "output_checkpoint": "last"}
 
 
 def run_params(params: Params, name: str, seed: int, max_steps: int | None) -> Params:
-    """Return the parameters of one run of the comparison, which one process trains on the stage's effective batch."""
+    """Return the parameters of one run, which trains in one process with the stage's effective batch size."""
     raw = params.model_dump()
     raw["common"]["seed"] = seed
     raw["rank_grpo"] |= variant(name) | params.rank_grpo.in_one_process()
@@ -83,7 +84,7 @@ def _curves(names: dict[str, list[Path]], metric: str) -> pd.DataFrame:
 
 
 def comparison_page(result: dict[str, Any], curves: pd.DataFrame) -> str:
-    """Return the page of a comparison: its table, and its curves over steps and over seconds."""
+    """Return the HTML page of a comparison: the table, and the curves over steps and over seconds."""
     metric, figures = result["metric"], {}
     for title, axis in (("steps", "step"), ("seconds", "seconds")):
         traces = []
@@ -101,12 +102,14 @@ def comparison_page(result: dict[str, Any], curves: pd.DataFrame) -> str:
 def compare_algorithms(
     params: Params, paths: Paths, names: Sequence[str], num_seeds: int, max_steps: int | None
 ) -> Path:
-    """Run every variant with every seed, and write `compare.json`, `curves.csv` and `compare.html`; return the page.
+    """Run every variant with every seed; write `compare.json`, `curves.csv` and `compare.html`; return the page.
 
-    The table gives each variant's mean validation NDCG and its spread over seeds, and the paired difference to GRPO
-    (where it is among the variants) and to the SFT model, with a 95 % bootstrap interval over persons of the rows'
-    means over seeds. The lists are constrained where those of training are. An interrupted comparison, started again,
-    goes on where it was.
+    The table has each variant's mean validation NDCG and its standard deviation over seeds, and its paired differences
+    to GRPO (if it is a variant) and to the SFT model. Their 95 % bootstrap intervals are over persons, with each row's
+    mean over the seeds. Lists are constrained if those of training are. An interrupted comparison resumes when it is
+    started again.
+
+    Raises `InputError` before any training if the SFT model or the engine is missing, or a name is invalid.
     """
     everything = {name: [run_params(params, name, params.common.seed + i, max_steps) for i in range(num_seeds)]
                   for name in dict.fromkeys(names)}  # fmt: skip
@@ -156,13 +159,13 @@ def compare_algorithms(
 
 
 def _last_step(folders: dict[str, list[Path]]) -> int:
-    """Return the steps that the runs took, which is the same for all."""
+    """Return the number of steps of the runs, which is the same for all."""
     checkpoint = last_checkpoint(next(iter(folders.values()))[0])
     return int(checkpoint.name.rsplit("-", 1)[1]) if checkpoint else 0
 
 
 def print_comparison(result: dict[str, Any]) -> None:
-    """Print one row a variant: mean and spread over seeds, and what it gains over GRPO and over SFT."""
+    """Print one row for each variant: mean and spread over seeds, and the gains over GRPO and SFT."""
     label = result["metric"].replace("ndcg_at_", "NDCG@")
     lists = "constrained" if result["constrained"] else "free"
     title = (

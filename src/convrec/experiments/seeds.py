@@ -1,4 +1,4 @@
-"""The trainings of an experiment: every variant with every seed, each trained and scored once, in nested runs."""
+"""Runs the trainings of an experiment: every variant with every seed, each trained and scored once, in nested runs."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -24,16 +24,18 @@ logger = logging.getLogger(__name__)
 
 Rows = list[dict[str, Any]]
 Train = Callable[[Params, Path, Run], tuple[Path, Any]]  # trains in a folder; returns the checkpoint and the tokenizer
-SCORES = "scores.parquet"  # of a finished training, in its folder
+SCORES = "scores.parquet"  # in the folder of a finished training
 _GROUP = "group"
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """What the trainings of an experiment share.
+    """The common settings of an experiment's trainings.
 
-    `module` is the experiment's, whose code their results depend on; `stage` the stage that they train, from the model
-    of the stage `start`; `inputs` the files that they read; `scored` the rows that their lists are scored on, by group.
+    - `module`: the experiment's module; the results depend on its code and imports.
+    - `stage`: the stage that is trained, from the model of the stage `start`.
+    - `inputs`: the files that the trainings read.
+    - `scored`: the rows that the models are scored on, by group.
     """
 
     name: str
@@ -49,10 +51,9 @@ class Experiment:
     def run_seeds(
         self, name: str, runs: Sequence[Params], tags: Mapping[str, str], train: Train, **settings: Any
     ) -> list[Path]:
-        """Train and score a variant with the parameters of every seed; return the folders by seed.
+        """Train and score a variant with the parameters of every seed; return the folders, one per seed.
 
-        `settings` are what tells the variant's results from others', besides the parameters. What is done already is
-        not done again.
+        `settings` identify the variant's results in addition to the parameters. Finished trainings are not repeated.
         """
         shared = {key: value for key, value in (runs[0].tags() | data_tags(self.paths)).items() if key != "seed"}
         values = {self.stage: getattr(runs[0], self.stage).model_dump()}
@@ -75,9 +76,9 @@ class Experiment:
         }
         folder = training_folder(self.name, parameters, [*self.inputs, *code_files([self.module])])
         if (folder / SCORES).is_file():
-            logger.info("%s, seed %d: done before (%s)", name, seed, folder)
+            logger.info("%s, seed %d: already finished (%s)", name, seed, folder)
             return folder
-        logger.info("%s, seed %d: in %s", name, seed, folder)
+        logger.info("%s, seed %d: training in %s", name, seed, folder)
         values = {"common": common.model_dump(), self.stage: section}
         all_tags = {**params.tags(), **data_tags(self.paths), **tags, "stage": self.stage}
         with stage_run(f"{name} seed {seed}", values, all_tags, folder / "run.json", parent.run_id) as record:
@@ -91,13 +92,13 @@ class Experiment:
             ]
             scores = pd.concat(tables)
             record.log_metrics(_means(scores))
-        with replaced(folder / SCORES) as new:  # last: a folder with scores is finished
+        with replaced(folder / SCORES) as new:  # written last, because it marks the folder as finished
             scores.to_parquet(new, index=False)
         return folder
 
 
 def _means(scores: pd.DataFrame) -> dict[str, float]:
-    """Return the mean of every score, named by its group of rows."""
+    """Return the mean of every score, named `GROUP/SCORE`."""
     groups = scores.groupby(_GROUP, sort=False)
     return {
         f"{group.replace(' ', '_')}/{key}": value
@@ -107,12 +108,12 @@ def _means(scores: pd.DataFrame) -> dict[str, float]:
 
 
 def model_scores(model: Path, rows: Rows, params: Params, paths: Paths, constrained: bool) -> pd.DataFrame:
-    """Return the scores of a model's greedy lists for every one of the rows."""
+    """Return the scores of a model's greedy lists for each row."""
     return answers(model, ListSettings(**params.list_settings()), rows, params, paths, constrained).scores
 
 
 def mean_of_seeds(folders: Sequence[Path], group: str, metric: str) -> tuple[pd.DataFrame, list[float]]:
-    """Return prompt, person and the metric of every row, averaged over the seeds; and the mean of each seed."""
+    """Return prompt, person and metric of each row, averaged over the seeds, and the mean of each seed."""
     tables = [table[table[_GROUP] == group] for table in (pd.read_parquet(folder / SCORES) for folder in folders)]
     mean = sum(table[metric] for table in tables) / len(tables)
     return tables[0][KEYS].assign(**{metric: mean}), [float(table[metric].mean()) for table in tables]

@@ -1,10 +1,11 @@
-"""`convrec fetch dataset|model NAME --to FOLDER`: public files of the Hugging Face hub, pinned and checked.
+"""`convrec data fetch` and `convrec fetch-model`: public files of the Hugging Face Hub, with pinned commit and hashes.
 
-The commit and every file's SHA-256 are written to `FOLDER.lock.json` beside the folder, which belongs into git: a later
-fetch, on any machine, takes that commit and accepts those bytes alone. Files come to `FOLDER.partial` first, where a
-fetch that was interrupted finds those that are complete, and to the folder once they are checked.
+The commit and every file's SHA-256 are written to `FOLDER.lock.json` beside the folder. Commit this file to git: a
+later fetch, on any machine, downloads that commit and accepts only those bytes. Files are downloaded to
+`FOLDER.partial` first, where an interrupted fetch finds complete files again, and are moved to the folder after the
+check.
 
-The raw Reddit-Movie dump that `data.source: reddit_movie` reads is the dataset `ZhankuiHe/reddit_movie_large_v1`.
+The raw Reddit-Movie dump for `data.source: reddit_movie` is the dataset `ZhankuiHe/reddit_movie_large_v1`.
 """
 
 import glob
@@ -25,18 +26,18 @@ Kind = Literal["dataset", "model"]
 
 @dataclass(frozen=True)
 class LockFile:
-    """What FOLDER.lock.json holds."""
+    """The content of FOLDER.lock.json."""
 
     kind: str
     name: str
-    revision: str  # as it was asked for
+    revision: str  # as requested
     commit: str
     patterns: list[str] | None
     files: dict[str, dict[str, int | str]]  # path in the folder -> size, sha256
 
 
 def lock_path(folder: Path) -> Path:
-    """Return the path of a folder's lock file: beside it, so that the folder holds the hub's files alone."""
+    """Return the path of a folder's lock file: beside the folder, so that it contains only the Hub's files."""
     return folder.with_name(f"{folder.name}.lock.json")
 
 
@@ -45,9 +46,11 @@ def _read_lock(path: Path) -> LockFile:
         lock = LockFile(**json.loads(path.read_text(encoding="utf-8")))
         sound = all(isinstance(file["size"], int) and file["sha256"] for file in lock.files.values())
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InputError(f"{path}: no lock of `convrec fetch` ({error}); take it from git, or remove it") from None
+        raise InputError(
+            f"{path}: not a lock file of `convrec data fetch` ({error}); restore it from git, or remove it"
+        ) from None
     if not sound or not all(map(is_below, lock.files)):
-        raise InputError(f"{path}: a size, a hash or a path in it cannot be; take it from git, or remove it")
+        raise InputError(f"{path}: a size, a hash or a path in it is invalid; restore it from git, or remove it")
     return lock
 
 
@@ -61,7 +64,7 @@ def _digest(path: Path, algorithm: str) -> str:
 
 
 def _blob_id(path: Path) -> str:
-    """Return git's name of the file's content."""
+    """Return the file's git blob id (SHA-1)."""
     total = hashlib.sha1(f"blob {path.stat().st_size}\0".encode(), usedforsecurity=False)
     with path.open("rb") as stream:
         while chunk := stream.read(1 << 20):
@@ -83,11 +86,11 @@ def _download(kind: Kind, name: str, commit: str, patterns: list[str] | None, pa
 def _check_space(folder: Path, needed: int) -> None:
     existing = next(parent for parent in folder.absolute().parents if parent.exists())
     if (free := shutil.disk_usage(existing).free) < needed:
-        raise NoSpace(f"{folder}: {needed:,} bytes are needed and {free:,} are free there; make room")
+        raise NoSpace(f"{folder}: {needed:,} bytes are needed, but only {free:,} are free; make room")
 
 
 def _pin(kind: Kind, name: str, folder: Path, revision: str, patterns: list[str] | None) -> LockFile:
-    """Download a revision beside the folder, check it against the hub's own hashes, and return its lock."""
+    """Download a revision to the partial folder, check it with the Hub's hashes, and return its lock."""
     from huggingface_hub import HfApi  # noqa: PLC0415  (slow)
     from huggingface_hub.utils import filter_repo_objects  # noqa: PLC0415  (slow)
 
@@ -98,7 +101,9 @@ def _pin(kind: Kind, name: str, folder: Path, revision: str, patterns: list[str]
     listed = {file.rfilename: file for file in info.siblings or []}
     chosen = sorted(filter_repo_objects(listed, allow_patterns=patterns))
     if not chosen or not info.sha:
-        raise InputError(f"--include {patterns}: none of the {len(listed)} files of {kind} {name} is of that name")
+        raise InputError(
+            f"--include {patterns}: matches none of the {len(listed)} files of {kind} {name}; change the pattern"
+        )
     if leading := [path for path in chosen if not is_below(path)]:
         raise InputError(
             f"{kind} {name}: the hub lists {leading[0]!r}, which leads out of {folder}; take another source"
@@ -112,7 +117,7 @@ def _pin(kind: Kind, name: str, folder: Path, revision: str, patterns: list[str]
         expected = there.lfs.sha256 if there.lfs else there.blob_id
         found = _digest(here, "sha256") if there.lfs else _blob_id(here)
         if expected and found != expected:
-            _reject(partial, path, found, expected, "of the hub's listing; fetch again")
+            _reject(partial, path, found, expected, "as the hub lists it; fetch again")
         files[path] = {"size": here.stat().st_size, "sha256": _digest(here, "sha256")}
     return LockFile(kind, name, revision, info.sha, patterns, files)
 
@@ -122,7 +127,7 @@ def _partial(folder: Path) -> Path:
 
 
 def _reject(partial: Path, path: str, found: str, expected: str, remedy: str) -> None:
-    """Remove what was downloaded, so that the next fetch starts afresh, and raise."""
+    """Remove the downloaded files, so that the next fetch starts from the beginning, and raise `InputError`."""
     shutil.rmtree(partial)
     raise InputError(f"{path}: its hash is {found}, not {expected} {remedy}")
 
@@ -138,7 +143,7 @@ def _take(partial: Path, folder: Path, names: list[str]) -> None:
 def _check_request(
     lock: LockFile, path: Path, kind: str, name: str, revision: str | None, patterns: list[str] | None
 ) -> None:
-    """Raise where something else is asked for than what is pinned."""
+    """Raise `InputError` if the request differs from the pinned files."""
     comparisons: list[tuple[str, object, list[object]]] = [
         ("NAME", f"{kind} {name}", [f"{lock.kind} {lock.name}"]),
         ("--revision", revision, [None, lock.revision, lock.commit]),
@@ -147,8 +152,8 @@ def _check_request(
     for option, asked, pinned in comparisons:
         if asked not in pinned:
             raise InputError(
-                f"{option} {asked}: {path} pins {pinned[-1]}; name another folder, or remove the lock and the folder "
-                "to pin anew"
+                f"{option} {asked}: {path} pins {pinned[-1]}; give another folder, or remove the lock and the folder "
+                "to pin again"
             )
 
 
@@ -163,11 +168,11 @@ def _repair(lock: LockFile, folder: Path) -> list[str]:
     _download(kind, lock.name, lock.commit, [glob.escape(name) for name in wanted], partial)
     for name in wanted:
         if not (partial / name).is_file():
-            raise InputError(f"{name}: {kind} {lock.name} has it no more at {lock.commit}; see {lock_path(folder)}")
+            raise InputError(f"{name}: {kind} {lock.name} no longer has it at {lock.commit}; see {lock_path(folder)}")
         expected = str(lock.files[name]["sha256"])
         if (found := _digest(partial / name, "sha256")) != expected:
-            remedy = "the source changed; take the file from a copy of yours, or, if the change is wanted, remove the "
-            _reject(partial, name, found, expected, f"of {lock_path(folder)}: {remedy}lock and the folder to pin anew")
+            remedy = "the source changed; restore the file from a backup, or, to accept the change, remove the "
+            _reject(partial, name, found, expected, f"of {lock_path(folder)}: {remedy}lock and the folder to pin again")
     _take(partial, folder, wanted)
     return wanted
 
@@ -179,29 +184,29 @@ def _size(lock: LockFile) -> str:
 def fetch(
     kind: Kind, name: str, folder: Path, *, revision: str | None = None, patterns: list[str] | None = None
 ) -> str:
-    """Bring the files of a hub repository to `folder`, and return what was done.
+    """Download the files of a Hub repository to `folder`, and return a message about what was done.
 
-    Without a lock, `revision` (`main` where none is given) is resolved to a commit and pinned; with one, the pinned
-    commit is taken, and whole files are not asked for again. `patterns` chooses files (`*.csv`).
+    Without a lock file, `revision` (default `main`) is resolved to a commit and pinned. With one, the pinned commit is
+    used, and intact files are not downloaded again. `patterns` selects files (`*.csv`).
 
-    Raises `InputError` where the hub cannot give the files, something else is pinned, or a file's hash differs, and
-    `NoSpace` where the disk cannot hold them.
+    Raises `InputError` if the Hub does not have the files, something else is pinned, or a file's hash differs, and
+    `NoSpace` if the disk is too small.
     """
     if not folder.name:
-        raise InputError(f"--to {folder}: name a folder for the files")
+        raise InputError(f"--to {folder}: give a folder for the files")
     path = lock_path(folder)
     if path.exists():
         lock = _read_lock(path)
         _check_request(lock, path, kind, name, revision, patterns)
         fetched = _repair(lock, folder)
         extra = sum(file.is_file() for file in folder.rglob("*")) - len(lock.files)
-        others = f"; {extra} files there are not of it" if extra else ""
+        others = f"; {extra} other files are in the folder" if extra else ""
         return (
-            f"{kind} {name} at commit {lock.commit}, as {path} pins it: {_size(lock)} in {folder}, all checked; "
-            f"fetched now: {', '.join(fetched) or 'none'}{others}"
+            f"{kind} {name} at commit {lock.commit}, pinned by {path}: {_size(lock)} in {folder}, all checked; "
+            f"downloaded now: {', '.join(fetched) or 'none'}{others}"
         )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"--to {folder}: holds files already, and no {path.name} says which; name a new folder")
+        raise InputError(f"--to {folder}: already contains files, but there is no {path.name}; give a new folder")
     lock = _pin(kind, name, folder, revision or DEFAULT_REVISION, patterns)
     _write_lock(path, lock)
     _take(_partial(folder), folder, list(lock.files))
