@@ -209,7 +209,7 @@ def test_a_file_that_changed_after_pinning_is_refused(hub, run, tmp_path):
         assert hashlib.sha256(content).hexdigest() in output
     assert not (folder / "README.md").exists()
     hub.served["README.md"] = FILES["README.md"]
-    assert "fetched now: README.md" in run()
+    assert "downloaded now: README.md" in run()
 
 
 @pytest.mark.parametrize("name", [LARGE, "README.md"])
@@ -246,13 +246,13 @@ def test_complete_files_of_an_interrupted_fetch_are_kept(hub, run, tmp_path):
 def test_patterns_choose_files_and_are_pinned(run, tmp_path):
     assert "2 files" in run(patterns=["*.csv"])
     assert set(_there(tmp_path / "films")) == {"data/entity2id.csv", LARGE}
-    assert "fetched now: none" in run()
+    assert "downloaded now: none" in run()
     assert "--include ['*.md']" in run(patterns=["*.md"])
 
 
 def test_another_request_than_the_pinned_one_is_refused(run):
     run(revision="v1")
-    assert "fetched now: none" in run(revision=COMMIT)
+    assert "downloaded now: none" in run(revision=COMMIT)
     assert f"--revision main: films.lock.json pins {COMMIT}" in run(revision="main")
     assert "NAME model owner/films" in run(kind="model")
 
@@ -282,7 +282,7 @@ def test_a_folder_of_other_files_is_left(tmp_path):
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "x").write_text("mine")
-    with pytest.raises(InputError, match="holds files already"):
+    with pytest.raises(InputError, match="already contains files"):
         fetch("dataset", "owner/films", folder)
     for content in ("{", '{"kind": "dataset"}', "[]"):
         lock_path(folder).write_text(content)
