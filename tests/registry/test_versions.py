@@ -7,14 +7,12 @@ import pytest
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
 
-from convrec.config.params import load_params, parse_params
+from convrec.config.params import load_params
 from convrec.errors import InputError, Unavailable
-from convrec.files.results import read_json
 from convrec.files.yaml import read_yaml
 from convrec.paths import Paths
 from convrec.registry import versions as registry
-from convrec.registry.model_card import MAX_DESCRIPTION, Facts, checkpoint_digest, render_card, with_decision
-from tests.project import ROOT
+from convrec.registry.model_card import checkpoint_digest
 from tests.registry.registered import create_name, make_workspace
 from tests.serving.recommending import save_model
 
@@ -119,18 +117,3 @@ def test_a_registry_that_is_away_is_not_one_without_the_version(store, monkeypat
     error = MlflowException("API request failed with error code 403", PERMISSION_DENIED)
     with pytest.raises(InputError, match="rejects this user"):
         read()
-
-
-def test_the_card_of_the_whole_evaluation_fits_the_registry():
-    params = parse_params(read_yaml(ROOT / "params.yaml"), "params.yaml")
-    data = {name: {"md5": "0" * 32, "rows": 18097, "dates": "2022-01-01 to 2022-12-31"} for name in ("train", "test")}
-    parent = {"start": "sft", "sft.md5": "0" * 32, "sft.run_id": "0" * 32}
-    evaluation = read_json(ROOT / "metrics" / "evaluate.json")
-    facts = Facts("rank_grpo", "0" * 32, params, evaluation, data, "0" * 32, parent, {})
-    card = render_card(facts)
-    assert len(card) < MAX_DESCRIPTION - 1000, "with room for decisions"
-    assert all(len(value) < 5000 for value in facts.tags().values())
-    for number in range(40):
-        card = with_decision(card, f"decision {number} {'x' * 100}")
-    assert len(card) <= MAX_DESCRIPTION and "decision 39" in card and "decision 0 " not in card
-    assert card.startswith(render_card(facts).rstrip())

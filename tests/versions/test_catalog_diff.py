@@ -1,0 +1,220 @@
+import json
+from collections import Counter
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from convrec.data.titles import normalise
+from convrec.errors import InputError
+from convrec.text import WIDTH
+from convrec.versions.catalog_diff import diff_catalogs
+from tests.versions.tables import catalog_of, film, ids
+
+
+def _renamed(found):
+    return [(pair.old.item_id, pair.new.item_id, pair.reason) for pair in found.renamed]
+
+
+def test_added_and_removed_items_are_listed_by_id():
+    old = catalog_of(film("Heat", 1995), film("Zodiac", 2007), film("Alien", 1979))
+    new = catalog_of(film("Up", 2009), film("Heat", 1995), film("Dune"))
+    found = diff_catalogs(old, new)
+    assert ids(found.added) == ["dune", "up_2009"]
+    assert ids(found.removed) == ["alien_1979", "zodiac_2007"]
+    assert (found.before, found.after, found.unchanged, found.renamed, found.changed) == (3, 3, 1, (), ())
+
+
+def test_one_id_under_another_title_is_renamed():
+    found = diff_catalogs(catalog_of(film("Matrix, The", 1999)), catalog_of(film("The Matrix", 1999)))
+    assert _renamed(found) == [("the-matrix_1999", "the-matrix_1999", "spelling")]
+    assert found.renamed[0].old.title == "Matrix, The" and found.unchanged == 0
+
+
+def test_an_item_that_has_only_another_id_is_the_same():
+    old, new = film("Ocean's Eleven", 2001), film("Ocean's Eleven", 2001, item_id="ocean's-eleven_2001")
+    found = diff_catalogs(catalog_of(old), catalog_of(new))
+    assert found.is_empty and found.unchanged == 1
+
+
+@pytest.mark.parametrize(("old_year", "new_year"), [(1995, 1995), (1995, 1997), (1995, None), (None, 1995)])
+@pytest.mark.parametrize("side", ["old", "new"])
+def test_an_item_whose_other_title_is_known_is_renamed(side, old_year, new_year):
+    old = film("Leon", old_year, ["THE PROFESSIONAL"] if side == "old" else [])
+    new = film("The Professional", new_year, ["Leon"] if side == "new" else [])
+    found = diff_catalogs(catalog_of(old), catalog_of(new))
+    assert [reason for *_, reason in _renamed(found)] == ["alias"]
+    assert len(found.changed) == 1, "its aliases changed too"
+
+
+def test_a_removed_item_that_is_an_alias_of_a_kept_one_was_merged():
+    old = catalog_of(film("Seven", 1995), film("Se7en", 1995), film("Up", 2009))
+    new = catalog_of(film("Seven", 1995, ["Se7en"]), film("Up", 2009))
+    found = diff_catalogs(old, new)
+    assert _renamed(found) == [("se7en_1995", "seven_1995", "merged")]
+    assert [change.aliases_added for change in found.changed] == [("Se7en",)]
+    assert (found.removed, found.unchanged) == ((), 1)
+    assert "Se7en (1995) -> Seven (1995) (merged)" in found.to_text()
+
+
+def test_a_kept_item_takes_one_merged_item():
+    old = catalog_of(film("Seven", 1995), film("Se7en", 1995), film("Se7en", 1996))
+    found = diff_catalogs(old, catalog_of(film("Seven", 1995, ["Se7en"])))
+    assert _renamed(found) == [("se7en_1995", "seven_1995", "merged")]
+    assert ids(found.removed) == ["se7en_1996"]
+
+
+def test_a_corrected_year_is_a_renaming():
+    old = catalog_of(film("Heat", 1994), film("Up"), film("Dune", 1984))
+    new = catalog_of(film("Heat", 1995), film("Up", 2009), film("Dune", 2021))
+    found = diff_catalogs(old, new)
+    assert _renamed(found) == [("heat_1994", "heat_1995", "year"), ("up", "up_2009", "year")]
+    assert (ids(found.removed), ids(found.added)) == (["dune_1984"], ["dune_2021"])
+
+
+def test_the_same_title_comes_before_an_alias_and_an_added_item_before_a_kept_one():
+    old = catalog_of(film("Heat", 1995), film("Kept", 1995))
+    new = catalog_of(film("Heat", 1996), film("Fire", 1996, ["Heat"]), film("Kept", 1995, ["Heat"]))
+    assert _renamed(diff_catalogs(old, new)) == [("heat_1995", "heat_1996", "year")]
+
+
+def test_changed_metadata_names_field_old_and_new():
+    old = catalog_of(film("Heat", 1995, ["Hitze"], genres="crime", plot="A heist.", keywords="", cast="De Niro"))
+    new = catalog_of(film("Heat", 1995, ["Calor"], cast="De Niro", genres="crime, drama", director="Mann"))
+    (change,) = diff_catalogs(old, new).changed
+    assert change.fields == {
+        "director": (None, "Mann"),
+        "genres": ("crime", "crime, drama"),
+        "plot": ("A heist.", None),
+    }
+    assert (change.aliases_added, change.aliases_removed) == (("Calor",), ("Hitze",))
+    assert str(change) == (
+        'Heat (1995): director none -> "Mann"; genres "crime" -> "crime, drama"; plot "A heist." -> none; '
+        'alias "Calor" added; alias "Hitze" removed'
+    )
+
+
+def test_the_order_of_fields_and_aliases_and_empty_fields_do_not_matter():
+    old = catalog_of(film("Heat", 1995, ["A", "B"], x="1", y="2"))
+    assert diff_catalogs(old, catalog_of(film("Heat", 1995, ["B", "A"], y="2", x="1", z=""))).is_empty
+
+
+def test_a_renamed_item_with_other_metadata_is_in_both_lists():
+    found = diff_catalogs(catalog_of(film("Heat", 1994, genres="x")), catalog_of(film("Heat", 1995, genres="y")))
+    assert _renamed(found) == [("heat_1994", "heat_1995", "year")]
+    assert found.changed[0].item.item_id == "heat_1995" and found.changed[0].fields == {"genres": ("x", "y")}
+
+
+def test_a_damaged_catalog_is_named():
+    with pytest.raises(InputError, match="old catalog: item_id 'heat_1995' occurs twice"):
+        diff_catalogs(catalog_of(film("Heat", 1995), film("HEAT", 1995)), catalog_of())
+    broken = catalog_of({**film("Heat", 1995), "metadata": "[1]"})
+    with pytest.raises(InputError, match=r"new catalog: item 'heat_1995': metadata = '\[1\]' is not a JSON object"):
+        diff_catalogs(catalog_of(film("Heat", 1995)), broken)
+
+
+_names = st.sampled_from(["Heat", "HEAT", "Heat, The", "The Heat", "Up", "Dune", "Fire"])
+_years = st.sampled_from([None, 1990, 1991, 1992, 1993, 1995])
+_some_items = st.builds(
+    lambda title, year, aliases, genres: film(title, year, aliases, genres=genres),
+    _names,
+    _years,
+    st.lists(_names, max_size=2, unique=True),
+    st.sampled_from(["crime", "drama"]),
+)
+_catalogs = st.lists(_some_items, max_size=8, unique_by=lambda item: item["item_id"]).map(
+    lambda rows: catalog_of(*rows)
+)
+
+
+@given(_catalogs)
+def test_a_catalog_does_not_differ_from_itself(catalog):
+    found = diff_catalogs(catalog, catalog.sample(frac=1, random_state=0))
+    assert found.is_empty and found.unchanged == len(catalog)
+    assert found.to_text() == f"Catalog: {len(catalog)} items, no change"
+
+
+@given(_catalogs, _catalogs)
+def test_every_item_is_in_one_category(old, new):
+    found = diff_catalogs(old, new)
+    merged = [pair for pair in found.renamed if pair.reason == "merged"]
+    own = [pair for pair in found.renamed if pair.reason != "merged"]
+    changed_only = {change.item.item_id for change in found.changed} - {pair.new.item_id for pair in own}
+    assert len(new) == found.after == found.unchanged + len(own) + len(changed_only) + len(found.added)
+    assert len(old) == found.before == found.unchanged + len(found.renamed) + len(changed_only) + len(found.removed)
+    old_ids = Counter([pair.old.item_id for pair in found.renamed] + ids(found.removed))
+    new_ids = Counter([pair.new.item_id for pair in own] + ids(found.added))
+    assert max([*old_ids.values(), *new_ids.values(), *Counter(p.new.item_id for p in merged).values()], default=1) == 1
+    json.dumps(found.to_json())
+
+
+def _plain_pairs(old, new):
+    """Return the removed and added items that are one, by a loop over all pairs."""
+    removed = [item for item in old.to_dict("records") if item["item_id"] not in set(new["item_id"])]
+    added = [item for item in new.to_dict("records") if item["item_id"] not in set(old["item_id"])]
+    candidates = []
+    for a in removed:
+        for b in added:
+            known = not (pd.isna(a["year"]) or pd.isna(b["year"]))
+            gap = abs(a["year"] - b["year"]) if known else 0 if pd.isna(a["year"]) and pd.isna(b["year"]) else 3
+            titles = [normalise(a["title"]), normalise(b["title"])]
+            alias = titles[0] in map(normalise, b["aliases"]) or titles[1] in map(normalise, a["aliases"])
+            if (titles[0] == titles[1] or alias) and (gap <= 2 or not known):
+                ids = [a["item_id"], b["item_id"]]
+                candidates.append((gap, titles[0] != titles[1], *sorted(ids), *ids))
+    pairs = []
+    for *_, a, b in sorted(candidates):
+        if all(a != x and b != y for x, y in pairs):
+            pairs.append((a, b))
+    return set(pairs)
+
+
+@given(_catalogs, _catalogs)
+def test_the_pairs_are_those_of_a_plain_loop(old, new):
+    found = _renamed(diff_catalogs(old, new))
+    assert {(a, b) for a, b, reason in found if a != b and reason != "merged"} == _plain_pairs(old, new)
+
+
+@given(_catalogs, _catalogs)
+def test_swapped_catalogs_swap_what_was_added_and_removed(old, new):
+    there, back = diff_catalogs(old, new), diff_catalogs(new, old)
+
+    def own(found):
+        return {(pair.old.item_id, pair.new.item_id) for pair in found.renamed if pair.reason != "merged"}
+
+    def merged(found):
+        return [pair.old.item_id for pair in found.renamed if pair.reason == "merged"]
+
+    assert own(there) == {(b, a) for a, b in own(back)}
+    # What was merged into an item comes back as an addition, for the item it left was there all along.
+    assert ids(there.added) == sorted(ids(back.removed) + merged(back))
+    assert ids(back.added) == sorted(ids(there.removed) + merged(there))
+    assert there.unchanged == back.unchanged
+
+
+@given(_catalogs, _catalogs)
+def test_the_order_of_rows_does_not_matter(old, new):
+    shuffled = diff_catalogs(old.sample(frac=1, random_state=1), new.sample(frac=1, random_state=2))
+    assert json.dumps(shuffled.to_json()) == json.dumps(diff_catalogs(old, new).to_json())
+
+
+def test_text_lists_up_to_the_limit_within_the_width():
+    old = catalog_of(film("Matrix, The", 1999), film("Heat", 1995, plot="x" * 300))
+    long = [film("千と千尋の神隠し" * 20, 2001), film("Sly\x1b[31m\u202egnis", 2002)]
+    films = [film(f"Film {index}", 2000) for index in range(10, 48)]
+    new = catalog_of(film("The Matrix", 1999), film("Heat", 1995, plot="y" * 300), *long, *films)
+    text = diff_catalogs(old, new).to_text(limit=3)
+    lines = text.split("\n")
+    assert lines[0] == "Catalog: 2 -> 42 items: 40 added, 0 removed, 1 renamed, 1 changed, 0 unchanged"
+    assert lines[1:6] == [
+        "  added",
+        "    Film 10 (2000)",
+        "    Film 11 (2000)",
+        "    Film 12 (2000)",
+        "    ... and 37 more",
+    ]
+    assert lines[6:9] == ["  renamed", "    Matrix, The (1999) -> The Matrix (1999)", "  changed (plot 1)"]
+    everything = diff_catalogs(old, new).to_text(limit=99)
+    assert max(len(line) + sum(ord(c) > 0x2E80 for c in line) for line in everything.split("\n")) <= WIDTH
+    assert not {"\x1b", "\u202e"} & set(everything)
