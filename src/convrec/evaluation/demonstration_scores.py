@@ -46,7 +46,7 @@ def step_scores(
     cutoffs: Sequence[int],
     seed: int,
 ) -> dict[str, Any]:
-    """Return the scores, for the chosen prompts, of the lists after each step and of each kind of evidence alone."""
+    """Return the scores, for the chosen prompts, of the lists after each step and of each evidence term by itself."""
     own = [prompts[i] for i in chosen]
     wanted = {row["prompt_id"] for row in own}
     rows = [row for row in rows if row["prompt_id"] in wanted]

@@ -65,7 +65,7 @@ class Comparison:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Comparison":
-        """Return what `to_json` was made from."""
+        """Return the comparison that `to_json` was called on."""
         sides = {side: Side(**value[side]) if value[side] else None for side in ("challenger", "champion")}
         gains = {kind: {name: Gain(**gain) for name, gain in value.get(kind, {}).items()} for kind in _GAINS}
         slices = [SliceChange(**change) for change in value["slices"]]
@@ -114,7 +114,7 @@ class Decision:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Decision":
-        """Return what `to_json` was made from."""
+        """Return the decision that `to_json` was called on."""
         comparison = Comparison.from_json(value["comparison"]) if value["comparison"] else None
         gates = tuple(Gate(**gate) for gate in value["gates"])
         return cls(**{**value, "gates": gates, "comparison": comparison})

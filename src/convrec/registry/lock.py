@@ -75,9 +75,9 @@ def _take(client: mlflow.MlflowClient, holder: str, token: str) -> bool:
 
 @contextmanager
 def promotion_lock(client: mlflow.MlflowClient, holder: str, patience: float = PATIENCE) -> Iterator[PromotionLock]:
-    """Hold the lock; it is released whatever happens, unless the process is killed.
+    """Hold the lock during the block; it is released at the end, also after an error, unless the process is killed.
 
-    Raises `InputError`, with holder, age and remedy, where another holds it for longer than `patience` seconds.
+    Raises `InputError`, with holder, age and remedy, if another process holds it for longer than `patience` seconds.
     """
     lock, deadline = PromotionLock(client, uuid.uuid4().hex), time.monotonic() + patience
     while not _take(client, holder, lock.token):

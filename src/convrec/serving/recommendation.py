@@ -12,7 +12,7 @@ from convrec.text import plain
 
 @dataclass(frozen=True)
 class Recommendation:
-    """One item of a list; `score` is the mean log-probability of its tokens under the model alone, in nats."""
+    """One item of a list; `score` is the mean log-probability of its tokens without the constraint, in nats."""
 
     rank: int
     title: str

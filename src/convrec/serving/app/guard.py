@@ -28,7 +28,7 @@ class _Refused(Exception):
 class Guard:
     """ASGI middleware that reads each request's whole body before it passes the request to the application.
 
-    The received bytes are counted, whatever the headers claim. A body over the limit gets 413, a slow one 408, and the
+    The received bytes are counted; the headers are not trusted. A body over the limit gets 413, a slow one 408, and the
     connection is closed. With `hosts`, requests for any other host get 421.
     """
 
