@@ -57,7 +57,7 @@ def test_each_kind_has_a_status_of_its_own():
 def test_a_place_that_cannot_be_used_is_told_in_one_line(tmp_path, monkeypatch, cli):
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("")
-    message = "file/folder: Not a directory; name another place, or change what is there or who may use it"
+    message = "file/folder: Not a directory; choose another path, or change that file or its permissions"
     assert cli("data", "sample", "file/folder") == (2, "", f"convrec data: {message}\n")
 
 

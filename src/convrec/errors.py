@@ -1,4 +1,4 @@
-"""The ends of a command that are not its success: each has an exit status, by which a scheduler knows what to do."""
+"""Errors that end a command. Each has an exit status, which tells a scheduler whether to retry."""
 
 import errno
 import os
@@ -10,10 +10,10 @@ from typing import NoReturn
 EXIT_BAD_INPUT = 2
 EXIT_NO_SPACE = 74  # EX_IOERR of sysexits.h
 EXIT_UNAVAILABLE = 75  # EX_TEMPFAIL
-EXIT_INTERRUPTED = 128 + signal.SIGINT  # as a shell tells of a command that Ctrl-C ended
+EXIT_INTERRUPTED = 128 + signal.SIGINT  # the status that a shell reports for a command ended by Ctrl-C
 EXIT_STOPPED = 128 + signal.SIGTERM
 
-# What CUDA says of a device that is gone, or that another start may find again: no error of the program.
+# CUDA's messages for a device that is lost and may be back at the next start: not an error of the program.
 _LOST_GPU = (
     "all CUDA-capable devices are busy or unavailable",
     "CUDA driver initialization failed",
@@ -26,7 +26,7 @@ _LOST_GPU = (
     "uncorrectable ECC error",
     "uncorrectable NVLink error",
 )
-# What clients of servers and stores say of one that does not answer, or is in trouble.
+# Messages of HTTP and storage clients for a server that does not answer or fails.
 _AWAY = (
     "Connection aborted",
     "Connection refused",
@@ -41,9 +41,9 @@ _AWAY = (
     "failed with error code 503",
     "failed with error code 504",
 )
-# What DVC says while another of its processes works with the same files.
+# DVC's messages while another DVC process uses the same files.
 _DVC_BUSY = ("Unable to acquire lock", "is being blocked by")
-# What SQLite says of a file that it cannot use.
+# SQLite's messages for a file that it cannot use.
 _DAMAGED = ("file is not a database", "database disk image is malformed", "malformed database schema", "no such table")
 _DISK_FULL = ("No space left on device", "Disk quota exceeded", "database or disk is full")
 _UNUSABLE_PATH = (
@@ -61,20 +61,20 @@ _UNUSABLE_PATH = (
 class InputError(Exception):
     """Bad parameters, data or environment; the message names the field, its value and the remedy.
 
-    The command line prints the message alone (no traceback) and exits with status 2: another try cannot help.
+    The command line prints the message alone (no traceback) and exits with status 2. A retry cannot help.
     """
 
 
 class Unavailable(RuntimeError):
-    """A server or a GPU that is not to be had now, and may be later. Exit status 75: another try can help."""
+    """A server or a GPU is unavailable now and may be back later. Exit status 75: a retry can help."""
 
 
 class NoSpace(RuntimeError):
-    """A full disk. Exit status 74: another try cannot help before somebody makes room."""
+    """The disk is full. Exit status 74: a retry helps only after space has been freed."""
 
 
 class Stopped(RuntimeError):
-    """A signal ended the work at a checkpoint, from which the next start goes on. Exit status 143, of Ctrl-C 130."""
+    """A signal stopped the work at a checkpoint; the next start resumes there. Exit status 143, or 130 after Ctrl-C."""
 
     def __init__(self, message: str, number: int = signal.SIGTERM):
         super().__init__(message)
@@ -82,7 +82,7 @@ class Stopped(RuntimeError):
 
 
 def leave(status: int) -> NoReturn:
-    """End the process at once, without the orderly end of Python."""
+    """End the process at once, without Python's exit handlers."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):  # nobody reads it any more, or it is closed
             stream.flush()
@@ -90,7 +90,7 @@ def leave(status: int) -> NoReturn:
 
 
 def exit_status(error: BaseException) -> int | None:
-    """Return the exit status of one of the errors above; None for any other, which is a defect of the program."""
+    """Return the exit status of one of the errors above; None for any other error, which is a bug."""
     if isinstance(error, Stopped):
         return error.status
     statuses = {InputError: EXIT_BAD_INPUT, NoSpace: EXIT_NO_SPACE, Unavailable: EXIT_UNAVAILABLE}
@@ -98,7 +98,7 @@ def exit_status(error: BaseException) -> int | None:
 
 
 def causes(error: BaseException) -> list[BaseException]:
-    """Return an error, and those that it came of, the last one first."""
+    """Return an error and its chain of causes, the latest first."""
     found: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and cause not in found:
@@ -108,12 +108,12 @@ def causes(error: BaseException) -> list[BaseException]:
 
 
 def is_damaged(error: BaseException) -> bool:
-    """Return whether an error of SQLite says that the database is damaged: another try cannot help."""
+    """Return whether an SQLite error says that the database is damaged, so a retry cannot help."""
     return any(words in str(error) for words in _DAMAGED)
 
 
 def outside_cause(error: BaseException) -> NoSpace | Unavailable | InputError | None:
-    """Return what an error of a library says about its surroundings, else None.
+    """Return the environment problem behind a library's error, else None.
 
     The disk is full, the GPU is lost, a server is away, a database is damaged, another DVC process works there, or a
     file or folder cannot be used as it was to be.
@@ -122,7 +122,7 @@ def outside_cause(error: BaseException) -> NoSpace | Unavailable | InputError | 
         text = str(one)
         full = isinstance(one, OSError) and one.errno in (errno.ENOSPC, errno.EDQUOT)
         if full or any(words in text for words in _DISK_FULL):
-            return NoSpace(f"the disk is full ({text[:200]}); make room and start again: what is finished is kept")
+            return NoSpace(f"the disk is full ({text[:200]}); free some space and start again: finished work is kept")
         if isinstance(one, RuntimeError) and any(words.lower() in text.lower() for words in _LOST_GPU):
             return Unavailable(f"the GPU is lost ({text.splitlines()[0][:200]}); start again once it is back")
         if is_damaged(one):
@@ -132,9 +132,11 @@ def outside_cause(error: BaseException) -> NoSpace | Unavailable | InputError | 
         if any(words in text for words in _AWAY):
             return Unavailable(f"a server is away ({text.splitlines()[0][:200]}); start again once it is back")
         if any(words in text for words in _DVC_BUSY):
-            return Unavailable(f"another DVC process works in this folder ({' '.join(text.split())}); wait for its end")
+            return Unavailable(
+                f"another DVC process is using this folder ({' '.join(text.split())}); wait until it ends"
+            )
     if isinstance(error, OSError) and error.errno in _UNUSABLE_PATH and error.filename is not None:
         return InputError(
-            f"{error.filename}: {error.strerror}; name another place, or change what is there or who may use it"
+            f"{error.filename}: {error.strerror}; choose another path, or change that file or its permissions"
         )
     return None

@@ -1,4 +1,4 @@
-"""Where every stage's inputs and outputs are, relative to the project's folder: the same names as in dvc.yaml."""
+"""Paths of every stage's inputs and outputs, relative to the project folder; the same as in dvc.yaml."""
 
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -11,7 +11,7 @@ CHECKPOINTS = Path("checkpoints")  # kept when a stage runs again, by what it is
 
 
 def is_below(name: str) -> bool:
-    """Return whether a name, as it is written, means a file below a folder: neither absolute, nor with `..` in it."""
+    """Return whether a name refers to a file below a folder: it is relative and has no `..`."""
     path = PurePosixPath(name.replace("\\", "/"))
     return bool(path.parts) and not path.is_absolute() and ".." not in path.parts and "\0" not in name
 
@@ -21,7 +21,7 @@ def inside(folder: Path, name: str, what: str) -> Path:
     path = folder / name
     if is_below(name) and path.resolve().is_relative_to(folder.resolve()):
         return path
-    raise InputError(f"{what} = {name!r} leads out of {folder.absolute()}; name a file below that folder")
+    raise InputError(f"{what} = {name!r} is outside {folder.absolute()}; name a file below that folder")
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Paths:
 
     @property
     def calls(self) -> Path:
-        """Every answered call to a chat model: paid for, so kept outside what DVC and `make clean` remove."""
+        """All answered calls to a chat model. They cost money, so DVC and `make clean` do not remove them."""
         return self.root / "cache" / "calls.sqlite"
 
     @property
@@ -71,17 +71,17 @@ class Paths:
 
     @property
     def comparison(self) -> Path:
-        """What `convrec compare` writes; not part of the graph."""
+        """Output of `convrec compare`; not part of the graph."""
         return self.root / "comparison"
 
     @property
     def ablation(self) -> Path:
-        """What `convrec ablate-demonstrations` writes; not part of the graph."""
+        """Output of `convrec ablate-demonstrations`; not part of the graph."""
         return self.root / "comparison" / "ablation.json"
 
     @property
     def evaluations(self) -> Path:
-        """What `convrec evaluate --model` and `--checkpoints` write; not part of the graph."""
+        """Output of `convrec evaluate --model` and `--checkpoints`; not part of the graph."""
         return self.root / "evaluations"
 
     def split(self, name: str) -> Path:

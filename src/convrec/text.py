@@ -1,10 +1,10 @@
-"""Text that can be written to any file, and lists of titles for a terminal: one line each, cut to its width."""
+"""Text checks for files and terminals, and lists of titles cut to the terminal's width."""
 
 import re
 from collections.abc import Sequence
 
 WIDTH = 100
-# Control characters, halves of surrogate pairs, and marks that turn the direction of what follows.
+# Control characters, lone surrogates, and marks that change the direction of the following text.
 _STEERING = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
 
 
@@ -18,7 +18,7 @@ def is_clean(text: str) -> bool:
 
 
 def plain(text: str) -> str:
-    """Return the text on one line, without characters that would steer the terminal."""
+    """Return the text on one line, without characters that control the terminal."""
     return _STEERING.sub("\N{REPLACEMENT CHARACTER}", " ".join(text.split()))
 
 

@@ -30,7 +30,7 @@ BOMB = f"a0: &a0 [x, x]\n{_TWICE}"  # 2**31 values in 700 bytes
         ("a: 2022-99-99", "month must be in 1..12"),
         (f"a: {'1' * 5000}", "limit"),
         ('a: "x\\0y"', "line 1 holds a NUL"),
-        ('a: "\\ud800"', "line 1 holds a NUL or half a character"),
+        ('a: "\\ud800"', "line 1 contains a NUL or an incomplete character"),
     ],
     ids=range(15),
 )
@@ -58,7 +58,7 @@ def test_a_file_is_named(read, tmp_path):
     with pytest.raises(InputError, match="it.yaml: not usable as YAML"):
         read(path)
     path.write_text("- a", encoding="utf-8")
-    with pytest.raises(InputError, match="it.yaml: a mapping of sections is needed, not list"):
+    with pytest.raises(InputError, match="it.yaml: expected a mapping of sections, found list"):
         read(path)
 
 

@@ -69,7 +69,7 @@ _NORM = "model.norm.weight"
         (lambda folder: (folder / "config.json").unlink(), "lacks config.json"),
         (_replace_by_folder, "lacks config.json"),
         (_write("config.json", b"{"), "config.json"),
-        (_write("config.json", b"[1]"), "config.json: a JSON object is needed, not list"),
+        (_write("config.json", b"[1]"), "config.json: expected a JSON object, found list"),
         (_write("config.json", b"\xff"), "config.json"),
         (_edit("config.json", lambda value: value.update(hidden_size="wide")), "hidden_size"),
         (_edit("config.json", lambda value: value.update(model_type="nosuch", architectures=["No"])), "nosuch"),

@@ -20,44 +20,54 @@ Policy = Literal["keep", "drop"]
 
 
 class Checks(Section):
-    """What becomes of rows that have a problem: each is counted, and what is dropped goes to the quarantine."""
+    """How rows with a problem are handled. All are counted; dropped ones go to the quarantine."""
 
-    outside_catalog: Policy = Field(description="ground truth that the catalog does not hold, so that no list can hit")
-    seen_truth: Policy = Field(description="ground truth that the conversation has named, so that no list can hit")
+    outside_catalog: Policy = Field(description="ground truth outside the catalog, which no list can hit")
+    seen_truth: Policy = Field(description="ground truth that the conversation already names, which no list can hit")
     duplicate_rows: Policy = Field(description="rows that equal an earlier one in every column")
-    leaks: Policy = Field(description="training rows whose conversation, or nearly its text, is held out")
-    similarity: Share = Field(ge=0.5, description="of texts that are nearly the same: Jaccard index of their 5-grams")
+    leaks: Policy = Field(
+        description="training rows whose conversation, or nearly the same text, is in a held-out split"
+    )
+    similarity: Share = Field(
+        ge=0.5, description="Jaccard index of 5-grams from which two texts count as nearly the same"
+    )
 
 
 class Columns(Section):
-    """The names of a log's columns; none for those of MovieLens, of the Amazon reviews, and other common ones."""
+    """Column names of a log; none for the names of MovieLens, Amazon reviews and other common ones."""
 
     user: str | None
     item: str | None
-    value: str | None = Field(description="ratings or events; a log without such a column is one of liked items")
+    value: str | None = Field(description="ratings or events; without such a column, every row is a liked item")
     time: str | None
 
 
 class Interactions(Section):
-    """Source `interactions`: what of a log becomes conversations."""
+    """Source `interactions`: how a log is turned into conversations."""
 
-    log: FileBelow | None = Field(description="name of the log's file in data.path; none where it has a known name")
+    log: FileBelow | None = Field(description="name of the log file in data.path; none if it has a known name")
     columns: Columns
     liked: float | Annotated[list[str], Field(min_length=1)] = Field(
-        description="an item is liked from this rating on, or by one of these events"
+        description="minimum rating of a liked item, or the events that mean a like"
     )
-    disliked: float | list[str] | None = Field(description="and disliked up to this rating, or by these events")
-    min_liked: int = Field(ge=1, le=100, description="liked items that a conversation names, the most recent ones")
+    disliked: float | list[str] | None = Field(
+        description="maximum rating of a disliked item, or the events that mean a dislike"
+    )
+    min_liked: int = Field(
+        ge=1, le=100, description="minimum number of liked items that a conversation names, the most recent ones"
+    )
     max_liked: int = Field(ge=1, le=100)
-    max_disliked: int = Field(ge=0, le=100, description="disliked ones that it names, the most recent ones")
-    num_truths: int = Field(ge=1, le=1000, description="ground truth: at most so many of the next liked items")
-    window_days: float | None = Field(gt=0, description="and within so many days of the first; none for no limit")
-    prompts_per_user: Whole = Field(ge=1, description="conversations of one user, at most")
-    max_prompts: int = Field(ge=1, le=10_000_000, description="users are drawn until there are about so many")
-    genres: str = Field(description="column of the items whose most frequent values a conversation may name")
-    templates: FileBelow | None = Field(
-        description="file of templates in data.path; none for the shipped histories.txt"
+    max_disliked: int = Field(
+        ge=0, le=100, description="maximum number of disliked items that it names, the most recent ones"
     )
+    num_truths: int = Field(ge=1, le=1000, description="maximum number of ground-truth items: the next liked ones")
+    window_days: float | None = Field(
+        gt=0, description="maximum number of days between the first and the last ground-truth item; none for no limit"
+    )
+    prompts_per_user: Whole = Field(ge=1, description="maximum number of conversations of a user")
+    max_prompts: int = Field(ge=1, le=10_000_000, description="approximate maximum; users are sampled")
+    genres: str = Field(description="items column; a conversation may name its most frequent values")
+    templates: FileBelow | None = Field(description="template file in data.path; none for the included histories.txt")
 
     @model_validator(mode="after")
     def _is_consistent(self) -> "Interactions":
@@ -76,17 +86,17 @@ class Data(Section):
     """Stage `data`: where conversations and catalog come from, and how they are split."""
 
     source: Literal["synthetic", "redial", "reddit", "reddit_movie", "files", "interactions"]
-    path: str = Field(description="folder of the source's files; a dep of the stage; synthetic reads nothing there")
-    catalog: FileBelow | None = Field(description="reddit, files, interactions: name of the catalog's file there")
-    line_column: str | None = Field(
-        description="files, interactions: column of the catalog that becomes part of an item's line"
+    path: str = Field(description="folder of the source's files; a dep of the stage; not used by synthetic")
+    catalog: FileBelow | None = Field(
+        description="reddit, files, interactions: name of the catalog file in that folder"
     )
-    min_upvotes: Whole = Field(ge=-LARGEST, description="reddit_movie: an answer with fewer is no ground truth")
-    max_quarantined: Share = Field(description="the stage fails when a larger share of any kind of rows is left out")
-    validation_month: Month | None = Field(description="dated sources: validation rows are of this month")
-    test_month: Month | None = Field(description="dated sources: test rows are of this month")
+    line_column: str | None = Field(description="files, interactions: catalog column that is added to an item's line")
+    min_upvotes: Whole = Field(ge=-LARGEST, description="reddit_movie: answers with fewer upvotes are not ground truth")
+    max_quarantined: Share = Field(description="the stage fails if a larger share of any kind of row is unusable")
+    validation_month: Month | None = Field(description="dated sources: month of the validation split")
+    test_month: Month | None = Field(description="dated sources: month of the test split")
     validation_share: Share = Field(
-        description="split by conversation, or interactions by user: without months, or where no row has a date"
+        description="share of conversations (interactions: of users), used without months or dates"
     )
     test_share: Share
     checks: Checks
@@ -94,7 +104,7 @@ class Data(Section):
     interactions: Interactions
 
     def split_months(self) -> list[str]:
-        """Return the months at whose beginning a split begins or ends; none without months."""
+        """Return the months at whose first day a split begins or ends; an empty list without months."""
         if not (self.validation_month and self.test_month):
             return []
         months = [datetime.date.fromisoformat(f"{month}-01") for month in (self.validation_month, self.test_month)]
@@ -111,9 +121,9 @@ class Data(Section):
                 "'interactions'; give null"
             )
         if (self.validation_month is None) != (self.test_month is None):
-            raise ValueError("validation_month and test_month belong together; give both, or null for both")
+            raise ValueError("set both validation_month and test_month, or set both to null")
         if self.source in ("synthetic", "reddit_movie") and not (self.validation_month and self.test_month):
-            raise ValueError(f"validation_month and test_month are needed for the dated source {self.source!r}")
+            raise ValueError(f"set validation_month and test_month for the dated source {self.source!r}")
         if self.validation_month and self.test_month and self.validation_month >= self.test_month:
             raise ValueError(f"validation_month {self.validation_month} is not before test_month {self.test_month}")
         return self

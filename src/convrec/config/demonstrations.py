@@ -8,7 +8,7 @@ from convrec.config.base import Month, Positive, Section, Share, Url, Whole
 
 
 class BudgetParams(Section):
-    """What the teacher may spend, over all calls that the project's cache holds."""
+    """The teacher's budget for all calls in the project's cache."""
 
     max_tokens: int | None = Field(ge=1, le=10**12, description="none for no limit")
     max_cost: float | None = Field(gt=0, description="none for no limit; in the currency of the prices")
@@ -23,21 +23,25 @@ class BudgetParams(Section):
 
 
 class TeacherParams(Section):
-    """Who writes the raw lists, and who judges."""
+    """The teacher that writes the raw lists and rates candidates."""
 
     kind: Literal["simulated", "similarity", "llm"]
-    noise: float = Field(ge=0, description="simulated: spread of its errors of judgement, in units of utility")
-    fault_rate: Share = Field(description="simulated: share of lines with a fault")
+    noise: float = Field(ge=0, description="simulated: standard deviation of its judgement errors, in units of utility")
+    fault_rate: Share = Field(description="simulated: share of faulty lines")
     model: str | None = Field(description="llm: the model's name at the endpoint")
-    base_url: Url | None = Field(description="llm: an OpenAI-compatible endpoint; none for the default one")
-    temperature: float | None = Field(ge=0, le=2, description="none: the model's own, where it accepts no other")
+    base_url: Url | None = Field(description="llm: URL of an OpenAI-compatible endpoint; none for the default")
+    temperature: float | None = Field(
+        ge=0, le=2, description="none: the model's default, for models that accept no other"
+    )
     max_completion_tokens: int = Field(
-        ge=16, le=1_000_000, description="of one answer, a reasoning model's thoughts included"
+        ge=16, le=1_000_000, description="of one answer, including a reasoning model's reasoning tokens"
     )
     max_concurrency: int = Field(ge=1, le=1024, description="calls in flight")
     timeout_seconds: Positive
-    max_retries: int = Field(ge=0, le=100, description="of one call, after rate limits, server errors, broken answers")
-    max_failed: Share = Field(description="share of the prompts asked at a time that may stay without an answer")
+    max_retries: int = Field(
+        ge=0, le=100, description="retries of one call after a rate limit, server error or unusable answer"
+    )
+    max_failed: Share = Field(description="maximum share of prompts without an answer")
     budget: BudgetParams
 
     @model_validator(mode="after")
@@ -48,22 +52,22 @@ class TeacherParams(Section):
 
 
 class EmbedderParams(Section):
-    """What turns items and conversations into vectors."""
+    """The model that embeds items and conversations."""
 
     name: str = Field(description="'tfidf', or the name or folder of a sentence-transformers model")
     revision: str | None = Field(description="commit of the Hugging Face model; pin it")
-    trust_remote_code: bool = Field(description="run code that lies beside the model's weights; read it first")
+    trust_remote_code: bool = Field(description="run the code in the model's repository; read it first")
 
 
 Ratio = Annotated[float, Field(gt=0, le=100)]
 
 
 class Remap(Section):
-    """Remap: the catalog items that the teacher's titles name or resemble."""
+    """Remap: maps the teacher's titles to the catalog items that they name or resemble."""
 
-    conversation_weight: float = Field(ge=0, description="lambda, of the similarity to the conversation")
-    min_ratio: Ratio = Field(description="of a fuzzy match whose year fits (rapidfuzz ratio)")
-    min_ratio_without_year: Ratio = Field(description="of one for a title without a year")
+    conversation_weight: float = Field(ge=0, description="lambda, the weight of the similarity to the conversation")
+    min_ratio: Ratio = Field(description="minimum rapidfuzz ratio of a fuzzy match with a matching year")
+    min_ratio_without_year: Ratio = Field(description="the same for a title without a year")
 
 
 class Reflect(Section):
@@ -75,19 +79,21 @@ class Reflect(Section):
 
 
 class Collaborative(Section):
-    """Collaborative evidence: what people with similar conversations and similar likes liked."""
+    """Collaborative evidence: likes of people with similar conversations or similar likes."""
 
-    fit_prompts: Whole = Field(ge=0, description="training prompts that the weights are fitted on, 0 for no evidence")
-    neighbours: int = Field(ge=1, le=100_000, description="training conversations that vote")
-    kept: int = Field(ge=1, le=100_000, description="items of a prompt that each kind of evidence tells apart")
+    fit_prompts: Whole = Field(
+        ge=0, description="maximum number of training prompts for fitting the weights; 0 skips the step"
+    )
+    neighbours: int = Field(ge=1, le=100_000, description="number of most similar training conversations, which vote")
+    kept: int = Field(ge=1, le=100_000, description="best items per prompt that each kind of evidence keeps")
 
 
 class Adjust(Section):
     """Adjust: the popularity correction s = w * s + b."""
 
-    epochs: Whole = Field(ge=0, description="at most; 0 leaves Adjust out")
-    patience: Whole = Field(ge=1, description="stop after so many epochs without a better likelihood on held_out")
-    held_out: float = Field(ge=0, lt=1, description="share of the training prompts that it is not fitted on")
+    epochs: Whole = Field(ge=0, description="maximum number of epochs; 0 skips Adjust")
+    patience: Whole = Field(ge=1, description="epochs without a better likelihood on held_out before the fit stops")
+    held_out: float = Field(ge=0, lt=1, description="share of the training prompts excluded from the fit")
     learning_rate: Positive
     batch_size: Whole = Field(ge=1)
     weight_penalty: float = Field(ge=0)
@@ -97,8 +103,8 @@ class Adjust(Section):
 class Demonstrations(Section):
     """Stage `demonstrations`: Remap, Reflect, collaborative evidence, Adjust."""
 
-    until: Month | None = Field(description="training prompts up to this month get a demonstration; none for all")
-    train_share: float = Field(gt=0, le=1, description="the share of them that does")
+    until: Month | None = Field(description="last month whose training prompts get a demonstration; none for all")
+    train_share: float = Field(gt=0, le=1, description="share of these prompts that get one")
     prompts: str = Field(description="folder of the LLM teacher's prompts; a dep of the stage")
     teacher: TeacherParams
     embedder: EmbedderParams
@@ -107,5 +113,5 @@ class Demonstrations(Section):
     collaborative: Collaborative
     adjust: Adjust
     ground_truth_first: bool = Field(
-        description="a training demonstration begins with the ground truth of its own prompt; then come the best others"
+        description="training demonstrations list the prompt's ground truth first, then the best other items"
     )

@@ -11,13 +11,15 @@ class Evaluate(Section):
     """Stage `evaluate`: greedy lists on the test split."""
 
     engine: Literal["transformers", "vllm"]
-    batch_size: Whole = Field(ge=1, description="lists that are written at the same time")
-    vllm_tensor_parallel_size: int = Field(ge=1, le=1024, description="GPUs over which vLLM spreads the model")
-    vllm_gpu_memory_utilization: float = Field(gt=0, lt=1, description="vLLM's share of the GPU's memory")
+    batch_size: Whole = Field(ge=1, description="lists generated at the same time")
+    vllm_tensor_parallel_size: int = Field(ge=1, le=1024, description="number of GPUs that vLLM uses for the model")
+    vllm_gpu_memory_utilization: float = Field(gt=0, lt=1, description="share of the GPU memory that vLLM may use")
     max_completion_length: int = Field(ge=8, le=1_000_000)
     bootstrap_samples: int = Field(ge=100, le=100_000)
-    constrained: bool = Field(description="SFT and Rank-GRPO write lists from the catalog alone, too")
-    max_prompts: Whole | None = Field(ge=1, description="evaluate on this many test prompts; none for all")
+    constrained: bool = Field(description="also evaluate SFT and Rank-GRPO under the catalog constraint")
+    max_prompts: Whole | None = Field(
+        ge=1, description="evaluate only the first max_prompts test prompts; none for all"
+    )
 
 
 class Report(Section):

@@ -30,7 +30,7 @@ class Params(Section):
     report: Report
 
     def tags(self) -> dict[str, str]:
-        """Return the tags by which runs are compared: profile, algorithm, base model, seed."""
+        """Return the tags for comparing runs: profile, algorithm, base model, seed."""
         return {
             "profile": self.common.profile,
             "algorithm": self.rank_grpo.name,
@@ -62,7 +62,7 @@ class Params(Section):
         return {}
 
     def list_settings(self) -> dict[str, Any]:
-        """Return the arguments of `generation.lists.ListSettings`: what a model's lists are asked and written with."""
+        """Return the arguments of `generation.lists.ListSettings`."""
         return {
             "instruction": self.common.prompt_instruction,
             "list_length": self.common.list_length,

@@ -1,4 +1,4 @@
-"""Profiles: named sets of parameters. `profiles/embedded.yaml` is the base; each other one lists what it changes."""
+"""Profiles: named sets of parameters. `profiles/embedded.yaml` is the base; the others list only their changes."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ def profile_names(folder: Path = FOLDER) -> list[str]:
 
 
 def _merge(base: dict[str, Any], changes: dict[str, Any], where: str) -> None:
-    """Overwrite values of `base` in place; a key that it does not have is a mistake."""
+    """Overwrite values of `base` in place. Raises `InputError` for a key that `base` does not have."""
     for key, value in changes.items():
         if key not in base:
             raise InputError(f"{where}: unknown parameter {key!r}; profiles/{BASE}.yaml shows every parameter")
@@ -37,7 +37,7 @@ def compose(name: str, settings: list[str], folder: Path = FOLDER) -> Any:
     """
     known = profile_names(folder)
     if not known:
-        raise InputError(f"{folder}: no such folder, or none of profiles; run from the project's folder")
+        raise InputError(f"{folder}: no such folder, or it contains no profiles; run the command in the project folder")
     if name not in known:
         raise InputError(f"no profile {name!r}; there are {', '.join(known)}")
     params = read_commented_yaml(folder / f"{BASE}.yaml")
@@ -61,7 +61,7 @@ def _set(params: Any, settings: list[str]) -> None:
 
 
 def apply_profile(name: str, settings: list[str]) -> str:
-    """Write the profile to params.yaml, keeping a different one beside it, and return what was done."""
+    """Write the profile to params.yaml, keep a different one beside it, and return a message with the changes."""
     if not _write(compose(name, settings), f"profile {name}"):
         return f"params.yaml is profile {name} already"
     return f"params.yaml is now profile {name}; the one before is in {PREVIOUS}"

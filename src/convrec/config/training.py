@@ -8,7 +8,7 @@ from convrec.config.base import FileBelow, Positive, Section, Share, Whole
 
 
 class EmbeddedModel(Section):
-    """The small Qwen2 that `name: embedded` makes."""
+    """The small Qwen2 model of `name: embedded`."""
 
     vocab_size: int = Field(ge=300, le=1_000_000)
     hidden_size: int = Field(ge=16, le=65_536)
@@ -16,11 +16,11 @@ class EmbeddedModel(Section):
     num_hidden_layers: int = Field(ge=1, le=1000)
     num_attention_heads: int = Field(ge=1, le=1024)
     num_key_value_heads: int = Field(ge=1, le=1024)
-    conversations: Whole = Field(ge=1, description="training conversations among the texts it is trained on, at most")
+    conversations: Whole = Field(ge=1, description="maximum number of training conversations in its training texts")
     catalog_pages: Whole | None = Field(
-        ge=0, description="pages of an index to the catalog among its texts; none: 12 an item, up to 6000"
+        ge=0, description="catalog index pages in its training texts; null: 12 per item, up to 6000"
     )
-    co_occurrence: bool = Field(description="the vectors of titles start from who liked them together, not at random")
+    co_occurrence: bool = Field(description="initialize title embeddings from co-occurrence of likes, not at random")
     num_train_epochs: Whole = Field(ge=0)
     learning_rate: Positive
     per_device_train_batch_size: Whole = Field(ge=1)
@@ -41,7 +41,7 @@ class BaseModelStage(Section):
     name: str = Field(description="'embedded', or a Hugging Face name or a path")
     revision: str | None = Field(description="commit of the Hugging Face model; pin it")
     trust_remote_code: bool = Field(
-        description="run code that lies beside the weights of this model, or of any other that these parameters name "
+        description="run the code in the repository of this model, or of any other model named in the parameters "
         "(rank_grpo.start, rewards.model, evaluate --model); read it first"
     )
     dtype: Literal["float32", "bfloat16"]
@@ -49,7 +49,7 @@ class BaseModelStage(Section):
 
 
 class Lora(Section):
-    """Low-rank adapters on every linear layer; they are merged into the model that the stage writes."""
+    """Low-rank adapters on every linear layer; the stage merges them into the model that it writes."""
 
     r: int = Field(ge=1, le=65_536, description="the rank")
     lora_alpha: Whole = Field(ge=1)
@@ -57,11 +57,11 @@ class Lora(Section):
 
 
 class Optimization(Section):
-    """What both training stages share."""
+    """Parameters of both training stages."""
 
     learning_rate: Positive
     lr_scheduler_type: Literal["constant", "cosine", "linear"]
-    warmup_steps: float = Field(ge=0, description="below 1: a share of all steps; from 1 on: so many")
+    warmup_steps: float = Field(ge=0, description="below 1: a share of all steps; otherwise a number of steps")
     adam_beta1: Share
     adam_beta2: Share
     weight_decay: float = Field(ge=0)
@@ -70,21 +70,21 @@ class Optimization(Section):
     gradient_accumulation_steps: Whole = Field(ge=1)
     logging_steps: Whole = Field(ge=1)
     save_steps: Whole = Field(ge=1)
-    save_total_limit: Whole = Field(ge=2, description="checkpoints that are kept: the best, and the newest")
+    save_total_limit: Whole = Field(ge=2, description="number of newest checkpoints to keep, besides the best one")
     gradient_checkpointing: bool
 
 
 class Training(Optimization):
-    """What of the two stages is no argument of their trainers."""
+    """Parameters of both stages that are not arguments of the trainers."""
 
-    lora: Lora | None = Field(description="none trains every weight")
+    lora: Lora | None = Field(description="null: all weights are trained")
     launch: FileBelow | None = Field(
-        description="launch file of Accelerate for several processes, below configs/; none for one"
+        description="Accelerate launch file below configs/ for several processes; null for one process"
     )
-    num_processes: int = Field(ge=1, le=1024, description="processes of such a launch, usually one a GPU")
+    num_processes: int = Field(ge=1, le=1024, description="number of processes of the launch, usually one per GPU")
 
     def in_one_process(self) -> dict[str, Any]:
-        """Return the changes with which one process trains on the same effective batch."""
+        """Return the parameters with which one process trains with the same effective batch size."""
         factor = 1 if self.launch is None else self.num_processes
         accumulation = factor * self.gradient_accumulation_steps
         return {"launch": None, "num_processes": 1, "gradient_accumulation_steps": accumulation}
@@ -93,8 +93,8 @@ class Training(Optimization):
 class SFT(Training):
     """Stage `sft`: the negative log-likelihood of the demonstrations."""
 
-    num_train_epochs: float = Field(gt=0, description="the length of the schedule")
-    checkpoint_step: Whole | None = Field(ge=1, description="stop at this step of the schedule; none for its end")
+    num_train_epochs: float = Field(gt=0, description="length of the schedule in epochs")
+    checkpoint_step: Whole | None = Field(ge=1, description="stop at this step of the schedule; null for its end")
     max_length: int = Field(
-        ge=16, le=1_000_000, description="tokens of prompt and completion; the prompt is cut to what it leaves"
+        ge=16, le=1_000_000, description="tokens of prompt and completion; longer prompts drop their oldest turns"
     )

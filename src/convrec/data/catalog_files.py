@@ -106,7 +106,7 @@ def read_json_lines(path: Path) -> list[dict]:
         if repeated is not None:
             raise InputError(f"{path}: row {number}: field {repeated!r:.60} stands twice; remove one of the two")
         if not isinstance(row, dict):
-            raise InputError(f"{path}: row {number}: a JSON object is needed, not {type(row).__name__}")
+            raise InputError(f"{path}: row {number}: expected a JSON object, found {type(row).__name__}")
         rows.append(row)
     return rows
 

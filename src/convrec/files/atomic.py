@@ -1,4 +1,4 @@
-"""Writing a file: whole, or not at all, and through what stands there where that is no regular file."""
+"""Atomic writing of files; links, devices and FIFOs are written through."""
 
 import os
 import stat
@@ -20,7 +20,7 @@ def check_target(path: Path, option: str = "") -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except FileNotFoundError:  # below /proc, for instance
-        raise InputError(f"{option} {path}: its folder cannot be made; name another place".lstrip()) from None
+        raise InputError(f"{option} {path}: its folder cannot be created; choose another path".lstrip()) from None
     if (kind := _kind(path)) in _REFUSED:
         raise InputError(f"{option} {path}: {_REFUSED[kind]}; name a file".lstrip())
 

@@ -1,6 +1,6 @@
-"""The code that decides what a stage writes: the modules that it imports, and the files that these read.
+"""The code that a stage's outputs depend on: the modules that it imports, and the files that these read.
 
-dvc.yaml's deps are tested against it; experiments and kept lists are keyed by it.
+The deps in dvc.yaml are tested against it. The keys of experiments and cached lists contain it.
 """
 
 import ast
@@ -11,7 +11,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1]
 _ROOT = PACKAGE.parent
-# Modules and packages that are followed no further, since they do not change what is computed.
+# Modules and packages that do not change what is computed; their imports are not followed.
 PLUMBING = (
     "convrec.config",  # parameters reach a stage as values, which DVC compares
     "convrec.errors",
@@ -24,7 +24,9 @@ PLUMBING = (
     "convrec.versions",
 )
 _QUOTED = re.compile(r'{% include "([^"]+)" %}')
-MEASURES = "convrec.evaluation"  # in a training it measures, and chooses among checkpoints: an edit retrains nothing
+MEASURES = (
+    "convrec.evaluation"  # only measures in a training and chooses among checkpoints, so an edit retrains nothing
+)
 
 
 def _file(module: str) -> Path | None:

@@ -1,4 +1,4 @@
-"""A short name for parameters and files together, under which what was made from them is kept."""
+"""Cache keys: a short digest of parameters and files together."""
 
 import hashlib
 import json

@@ -25,7 +25,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON ({str(error)[:200]}); {_REMAKE}") from None
     if not isinstance(value, dict):
-        raise InputError(f"{path}: a JSON object is needed, not {type(value).__name__}; {_REMAKE}")
+        raise InputError(f"{path}: expected a JSON object, found {type(value).__name__}; {_REMAKE}")
     return value
 
 

@@ -1,4 +1,4 @@
-"""YAML as the project reads it: version 1.2, as DVC does, and within bounds.
+"""Reading YAML 1.2, as DVC does, within limits on size and depth.
 
 A few hundred bytes of aliases can stand for more values than a computer holds; whoever writes to the tracking server,
 or sends a folder, may have written such a file.
@@ -16,12 +16,12 @@ from convrec.errors import InputError
 from convrec.text import is_clean
 
 MAX_BYTES = 2_000_000
-MAX_NODES = 100_000  # values and keys, each alias counted as what it stands for
+MAX_NODES = 100_000  # values and keys; each alias counts as often as the value that it refers to
 MAX_DEPTH = 50
 
 
 class _BoundedComposer(Composer):
-    """Composes a document, and refuses one beyond the bounds before any value is made of it."""
+    """Composes a document; rejects one that exceeds the limits before any value is built."""
 
     def get_single_node(self) -> Any:
         node = super().get_single_node()
@@ -36,10 +36,10 @@ def _measure(node: Node, measured: dict[int, tuple[int, int]], depth: int) -> tu
     Each node is visited once, however many aliases lead to it; raises `ValueError` beyond the bounds.
     """
     if depth > MAX_DEPTH:
-        raise ValueError(f"nested deeper than {MAX_DEPTH} levels, or an alias inside of what it stands for")
+        raise ValueError(f"nested deeper than {MAX_DEPTH} levels, or an alias inside the value that it refers to")
     if isinstance(node, ScalarNode):
         if not is_clean(node.value):
-            raise ValueError(f"line {node.start_mark.line + 1} holds a NUL or half a character")
+            raise ValueError(f"line {node.start_mark.line + 1} contains a NUL or an incomplete character")
         return 1, 1
     if id(node) not in measured:
         children = [part for pair in node.value for part in pair] if isinstance(node, MappingNode) else node.value
@@ -49,7 +49,7 @@ def _measure(node: Node, measured: dict[int, tuple[int, int]], depth: int) -> tu
     if depth + levels - 1 > MAX_DEPTH:
         raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
     if size > MAX_NODES:
-        raise ValueError(f"more than {MAX_NODES:,} values, each alias counted as what it stands for")
+        raise ValueError(f"more than {MAX_NODES:,} values, counting each alias as the value that it refers to")
     return size, levels
 
 
@@ -83,7 +83,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """
     value = parse_yaml(_content(path), str(path))
     if not isinstance(value, dict):
-        raise InputError(f"{path}: a mapping of sections is needed, not {type(value).__name__}")
+        raise InputError(f"{path}: expected a mapping of sections, found {type(value).__name__}")
     return value
 
 
@@ -98,4 +98,4 @@ def _content(path: Path) -> bytes:
         with path.open("rb") as stream:
             return stream.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        raise InputError(f"{path}: no such file; run from the project's folder") from None
+        raise InputError(f"{path}: no such file; run the command in the project folder") from None

@@ -1,4 +1,4 @@
-"""Decoding that can write nothing but lists of catalog items: a trie over token ids, and the state of a batch in it.
+"""Constrained decoding, which only writes lists of catalog items: a trie over token ids, and a batch's state in it.
 
 The design is that of STATIC (arXiv 2602.22647): the trie is flattened to CSR arrays, its first level is kept as a dense
 mask, and a step of decoding is a few tensor operations for the whole batch, on the model's device.
@@ -64,7 +64,7 @@ class CatalogTrie:
         tokenizer's EOS. Raises `InputError` for lines that cannot be written to the letter, or are equal.
         """
         if not lines:
-            raise InputError("catalog: it holds no item; give at least one line")
+            raise InputError("catalog: it has no items; give at least one line")
         if tokenizer.eos_token_id is None:
             raise InputError("tokenizer: it has no EOS token, which must end a list; set its eos_token")
         prompt = generation_prompt(tokenizer) if context is None else context
@@ -135,7 +135,7 @@ class CatalogTrie:
         if not 1 <= request.length <= num_open:
             raise InputError(
                 f"a list of {request.length} items is asked for, and {num_open} of the "
-                f"catalog's {self.num_items} are left for it; ask for 1 to that many, or allow more"
+                f"catalog's {self.num_items} can be used; request at most that many, or allow more items"
             )
         return some, is_open
 

@@ -1,4 +1,4 @@
-"""The catalog constraint for vLLM: a logits processor that the engine loads by name, in whichever process it runs."""
+"""The catalog constraint for vLLM: a logits processor that the engine loads by name, in its own process."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -57,13 +57,13 @@ class VllmCatalogConstraint(LogitsProcessor):
         wrong = [name for name in _FORCING if getattr(sampling_params, name)]
         if wrong:
             raise ValueError(
-                f"{', '.join(wrong)}: nothing else may force or forbid tokens in a constrained list; unset it"
+                f"{', '.join(wrong)}: a constrained list allows no other option that forces or forbids tokens; unset it"
             )
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool):
         path = (vllm_config.additional_config or {}).get(_CONFIG)
         if path is None:
-            raise ValueError(f"additional_config: it names no {_CONFIG!r}; make the engine with `engine_options`")
+            raise ValueError(f"additional_config: {_CONFIG!r} is missing; create the engine with `engine_options`")
         size = vllm_config.scheduler_config.max_num_seqs
         trie = CatalogTrie.load(path).to(device)
         self._device = device

@@ -1,4 +1,4 @@
-"""Greedy lists by vLLM's offline engine, over one GPU or several."""
+"""Greedy lists by vLLM's offline engine, on one or several GPUs."""
 
 import importlib.util
 import tempfile

@@ -1,4 +1,4 @@
-"""How many threads the numerical libraries use, and how they wait. OpenMP reads both when torch is first imported."""
+"""Number and waiting policy of OpenMP threads. OpenMP reads both when torch is first imported."""
 
 import os
 from pathlib import Path

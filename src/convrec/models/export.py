@@ -1,4 +1,4 @@
-"""From what a trainer saved to a model's folder that anything can load."""
+"""Export: from a trainer's checkpoint to a model folder that any library can load."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Losses, gradients and weights that are not finite: a training stops at the first, and no model with them is kept."""
+"""Checks for inf and NaN: a training stops at the first such loss or gradient, and no such model is written."""
 
 import math
 from pathlib import Path

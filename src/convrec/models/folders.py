@@ -1,4 +1,4 @@
-"""Models as lists are asked of them: a folder, a name of the Hugging Face hub, adapters on another folder."""
+"""Models that write lists: a folder, a name on the Hugging Face hub, or adapters on another folder."""
 
 import json
 import tempfile
@@ -11,7 +11,7 @@ from convrec.models.pretrained import load_config, load_tokenizer, refusals
 
 _ADAPTERS = "adapter_config.json"
 _TOKENIZER = ("tokenizer_config.json", "tokenizer.json")
-# What decides a model's lists; a trainer's checkpoint holds much else.
+# The files that a model's lists depend on; a trainer's checkpoint contains more.
 _PATTERNS = (
     "*.safetensors",
     "*config.json",
@@ -40,7 +40,7 @@ def _locate(name: str, what: str) -> Path:
     if not folder.is_dir():
         by_path = folder.is_absolute() or name.startswith(".") or name.count("/") > 1
         if by_path or (folder.parent != Path() and folder.parent.is_dir()):
-            raise InputError(f"{what}: no such folder; give a model's folder, a name of the hub, or models:/NAME@ALIAS")
+            raise InputError(f"{what}: no such folder; give a model folder, a name on the hub, or models:/NAME@ALIAS")
         from convrec.models.hub import cached_model  # noqa: PLC0415  (asks the hub)
 
         folder = cached_model(name, [*_PATTERNS, "*.model"])
@@ -54,10 +54,13 @@ def check_model(folder: Path, what: str, trust_remote_code: bool = False) -> Non
     if not has_weights(folder):
         missing.append("*.safetensors")
     if missing:
-        raise InputError(f"{what}: lacks {', '.join(missing)}; a model's folder needs them")
+        raise InputError(f"{what}: {', '.join(missing)} missing; a model folder needs them")
     adapted = adapters_base(folder)
     if adapted is not None and not (adapted / "config.json").is_file():
-        raise InputError(f"{what}: adapters on {adapted}, which is no model's folder; merge them where it is")
+        raise InputError(
+            f"{what}: adapters on {adapted}, which is not a model folder here; "
+            "merge the adapters where their base model is"
+        )
     config = load_config(folder if adapted is None else adapted, trust_remote_code=trust_remote_code)
     tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
     size = getattr(config.get_text_config(), "vocab_size", None)
@@ -84,7 +87,7 @@ def adapters_base(folder: Path) -> Path | None:
     with refusals(folder):
         name = json.loads(config.read_text(encoding="utf-8"))["base_model_name_or_path"]
     if not isinstance(name, str):
-        raise InputError(f"{config}: base_model_name_or_path = {name!r:.100} is no name of a model; correct it")
+        raise InputError(f"{config}: base_model_name_or_path = {name!r:.100} is not a model name; correct it")
     return _locate(name, f"{config}: base_model_name_or_path {name}")
 
 

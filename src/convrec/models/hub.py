@@ -1,4 +1,4 @@
-"""What the Hugging Face hub gives, and what goes wrong with it."""
+"""Downloads from the Hugging Face hub, and clear errors for its failures."""
 
 import errno
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ DEFAULT_REVISION = "main"
 
 @contextmanager
 def hub_errors(kind: str, name: str, revision: str) -> Iterator[None]:
-    """Turn what goes wrong with the hub into an `InputError` with the remedy, and a full disk into `NoSpace`."""
+    """Raise errors of the hub as `InputError` with the remedy, and a full disk as `NoSpace`."""
     import httpx  # noqa: PLC0415  (with the hub's library)
     from huggingface_hub import constants, errors  # noqa: PLC0415  (slow)
 
@@ -34,7 +34,7 @@ def hub_errors(kind: str, name: str, revision: str) -> Iterator[None]:
         raise InputError(f"{where}: {error}") from None
     except (httpx.HTTPError, OSError) as error:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            raise NoSpace(f"{where}: no space left on the device; make room, and fetch again") from None
+            raise NoSpace(f"{where}: no space left on the device; free some space and fetch again") from None
         raise InputError(
             f"{where}: could not be fetched from {constants.ENDPOINT} ({' '.join(str(error).split())[:300]}); check "
             "the network, HF_ENDPOINT and HF_HUB_OFFLINE, and fetch again: complete files are kept"

@@ -17,7 +17,7 @@ from convrec.errors import InputError, outside_cause
 _INDEX = "model.safetensors.index.json"
 
 
-_DOWNLOAD = "take it from where it came once more, or take another model"
+_DOWNLOAD = "download it again, or use another model"
 
 
 @contextmanager
@@ -36,8 +36,8 @@ def refusals(source: str | Path, parameter: str = "base_model.trust_remote_code"
             raise
         if isinstance(error, ValueError) and "trust_remote_code" in text:
             raise InputError(
-                f"{source}: it takes code of its own, which lies beside its weights and is not run; read that code, "
-                f"then set {parameter} to true, or take another model"
+                f"{source}: it needs the code in its repository, which is not run by default; read that code, "
+                f"then set {parameter} to true, or use another model"
             ) from None
         if isinstance(error, OSError) and "model.safetensors" in text:
             raise InputError(
@@ -56,7 +56,7 @@ def _damaged_file(folder: Path) -> str | None:
         except (ValueError, RecursionError, OSError) as error:
             return f"{path.name}: {str(error)[:200]}"
         if not isinstance(value, dict):
-            return f"{path.name}: a JSON object is needed, not {type(value).__name__}"
+            return f"{path.name}: expected a JSON object, found {type(value).__name__}"
         if path.name == _INDEX:
             parts = value.get("weight_map")
             for name in parts.values() if isinstance(parts, dict) else (None,):
@@ -93,7 +93,7 @@ def load_model(source: str | Path, *, trust_remote_code: bool = False, **options
         name, *shapes = other[0]
         wanted = " and not ".join(str(tuple(shape)) for shape in shapes)
         raise InputError(f"{source}: its weights do not fit its config.json ({name} is {wanted}); {_DOWNLOAD}")
-    if missing := sorted(found["missing_keys"]):  # transformers would make them of random numbers
+    if missing := sorted(found["missing_keys"]):  # transformers would initialize them at random
         raise InputError(f"{source}: its weights lack {missing[0]} ({len(missing)} tensors in all); {_DOWNLOAD}")
     return model
 

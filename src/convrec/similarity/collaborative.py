@@ -15,7 +15,7 @@ from convrec.data.conversations import month_of, named_titles, person_of, truths
 
 Row = dict[str, Any]
 Cells = list[tuple[int, int]]
-_CELLS = 4_000_000  # similarities that are in memory at once, 4 bytes each
+_CELLS = 4_000_000  # maximum number of similarities in memory, 4 bytes each
 
 
 def _matrix(cells: Cells, num_rows: int, num_items: int) -> sparse.csr_array:

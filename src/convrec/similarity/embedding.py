@@ -145,7 +145,7 @@ def make_embedder(
 
 
 def _identity(name: str, revision: str | None) -> str:
-    """Return what tells two models apart: the name and revision, or a digest of the files of a folder."""
+    """Return an identity of the model: its name and revision, or a digest of a folder's files."""
     folder = Path(name)
     if not folder.is_dir():
         return f"{name}@{revision}"
@@ -169,7 +169,7 @@ class VectorStore:
             )
         except sqlite3.Error as error:
             raise InputError(
-                f"{path}: not usable as the database of vectors ({error}); remove it: it is made again"
+                f"{path}: cannot be used as the database of vectors ({error}); remove it: it will be created again"
             ) from None
 
     def _key(self, text: str) -> bytes:

@@ -1,4 +1,4 @@
-"""What the most similar training conversations liked, for demonstrations and baselines."""
+"""Neighbour voting: likes of the most similar training conversations, for demonstrations and baselines."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -14,11 +14,11 @@ from convrec.similarity.embedding import Embedder
 logger = logging.getLogger(__name__)
 
 Row = dict[str, Any]
-_BLOCK = 256  # prompts whose similarities to all of training are in memory at once
+_BLOCK = 256  # prompts per block, whose similarities to all training conversations are in memory
 
 
 def _words(row: Row) -> str:
-    """Return what was said: without the roles, which all conversations share."""
+    """Return the text of a conversation without roles, which all conversations share."""
     return "\n".join(message["content"] for message in row["messages"])
 
 

@@ -1,4 +1,4 @@
-"""Scores of conversations for catalog items, computed in blocks: no matrix of conversations x items is ever held."""
+"""Scores of conversations for catalog items, computed in blocks, so no matrix of conversations x items is built."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence

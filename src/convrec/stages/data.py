@@ -35,7 +35,7 @@ from convrec.tracking import Run, flatten
 
 logger = logging.getLogger(__name__)
 
-TEMPLATE_SHARE = 0.5  # words in more than so many prompts are an instruction, and no sign that two prompts are alike
+TEMPLATE_SHARE = 0.5  # words in a larger share of prompts belong to the instruction and do not make two prompts similar
 
 
 READERS: dict[str, Callable[..., Source]] = {
@@ -69,7 +69,7 @@ def _split(source: Source, rows: pd.DataFrame, by_month: bool, config: Data, see
     Raises `InputError` if one is empty.
     """
     if rows.empty:
-        raise InputError("no row is left; data/processed/quarantine.parquet has the reasons: look at data.checks")
+        raise InputError("no row is left; data/processed/quarantine.parquet has the reasons; check data.checks")
     if source.splits is not None:
         labels = source.splits.reindex(rows.index)
         return require_filled({name: rows[labels == name] for name in SPLITS}, "check the folder of data.path")
@@ -77,7 +77,7 @@ def _split(source: Source, rows: pd.DataFrame, by_month: bool, config: Data, see
         splits = split_by_month(rows, config.validation_month, config.test_month)
         unused = len(rows) - sum(map(len, splits.values()))
         if unused:
-            logger.info("%d rows are of other months than those of the splits", unused)
+            logger.info("%d rows are not in the months of the splits and are not used", unused)
         return splits
     return split_by_conversation(rows, rows[source.group], config.validation_share, config.test_share, seed)
 
@@ -107,11 +107,11 @@ def prepare(params: Params, quarantine: Quarantine) -> tuple[Source, dict[str, p
     problems["leaks"] = sum(leak is not None for leak in leaks)
     if config.checks.leaks == "drop":
         splits["train"] = drop_leaks(splits["train"], leaks, quarantine)
-    return source, require_filled(splits, "every row of it was dropped: look at data.checks"), problems
+    return source, require_filled(splits, "every row of it was dropped; check data.checks"), problems
 
 
 def run(params: Params, paths: Paths, record: Run) -> None:
-    """Write catalog, splits, what was left out, their counts and their statistics.
+    """Write the catalog, the splits, the quarantine, and counts and statistics of all.
 
     Raises `InputError` on files that cannot be read, an empty split, or too many rows left out.
     """
@@ -119,7 +119,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     paths.processed.mkdir(parents=True, exist_ok=True)
     try:
         source, splits, problems = prepare(params, quarantine)
-    finally:  # what was left out tells why nothing is left
+    finally:  # the quarantine explains why no row is left
         quarantine.write(paths.quarantine)
     merged = quarantine.reasons()["catalog", DUPLICATE]
     if quarantine.rows:

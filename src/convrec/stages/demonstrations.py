@@ -112,7 +112,7 @@ def _make_demonstrator(
 
 
 def _make_evidence(params: Params, paths: Paths, catalog: Catalog, rows: list[Row]) -> Evidence:
-    """Return what the training rows tell of what people like."""
+    """Return the collaborative evidence of the training rows."""
     config, device = params.demonstrations, pick_device(params.common.device)
     embedder = partial(make_embedder, **config.embedder.model_dump(), device=device, store=paths.vectors)
     found = config.collaborative

@@ -62,7 +62,7 @@ def _system_lists(
                 paths.model(model), prompts, ListSettings(**params.list_settings()), engine, catalog
             )
             lists[system + CONSTRAINED] = constrained.texts
-    record.log_metrics({TRUNCATED_SHARE: max(shares)})  # one and the same, where the models share their tokenizer
+    record.log_metrics({TRUNCATED_SHARE: max(shares)})  # the same constraint if the models share their tokenizer
     if paths.world.is_file():
         world = pd.read_parquet(paths.world)
         oracle = dict(zip(world["prompt_id"], world["oracle"], strict=True))
@@ -107,7 +107,7 @@ def _intervals(scores: pd.DataFrame, samples: int, seed: int) -> dict[str, Inter
 
 
 def run(params: Params, paths: Paths, record: Run) -> None:
-    """Write every system's lists, scores and intervals, overall and by slice, and the paired gains of Rank-GRPO."""
+    """Write every system's lists, scores and intervals, overall and by slice, and Rank-GRPO's paired gains."""
     common, config = params.common, params.evaluate
     engine = EngineOptions.on_this_machine(**params.engine_options())
     catalog = Catalog.read(paths.catalog)

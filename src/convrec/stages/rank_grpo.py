@@ -56,7 +56,9 @@ def _dataset(params: Params, paths: Paths, prompts: PromptBuilder) -> Dataset:
     kept = [row for row in rows if since is None or row["date"][:7] >= since]
     if not kept:
         dates = [row["date"][:7] for row in rows]
-        raise InputError(f"rank_grpo.since = {since!r}: no training row is so late; the last is of {max(dates)!r}")
+        raise InputError(
+            f"rank_grpo.since = {since!r}: no training row is that recent; the last row has date {max(dates)!r}"
+        )
     return Dataset.from_list(
         [
             {
@@ -183,7 +185,9 @@ def align(params: Params, paths: Paths, start: Start, folder: Path, record: Run)
     chosen = best_checkpoint(folder) if config.output_checkpoint == "best" else None
     chosen = chosen or last_checkpoint(folder)
     if chosen is None:
-        raise InputError(f"rank_grpo.start = {config.start!r}: nothing is left to train; raise rank_grpo.max_steps")
+        raise InputError(
+            f"rank_grpo.start = {config.start!r}: the training is already finished; raise rank_grpo.max_steps"
+        )
     return chosen
 
 
@@ -211,7 +215,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     checkpoint = align(params, paths, start, folder, record)
     if not is_main_process():
         return
-    logger.info("the model is that of %s", checkpoint)
+    logger.info("the model is that of checkpoint %s", checkpoint)
     trust = params.base_model.trust_remote_code
     tokenizer = load_tokenizer(start.model, trust_remote_code=trust)
     export_model(checkpoint, start.model, tokenizer, paths.model("rank_grpo"), common.repetition_penalty, trust)

@@ -1,4 +1,4 @@
-"""Stage `report`: what the other stages measured, on one page."""
+"""Stage `report`: the results of the other stages on one page."""
 
 from collections import Counter
 from typing import Any
