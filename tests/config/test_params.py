@@ -23,7 +23,7 @@ def _changed(tmp_path: Path, old: str, new: str) -> Path:
 def test_a_profile_that_is_not_there_is_told(tmp_path):
     with pytest.raises(InputError, match="no profile 'nosuch'; there are embedded, "):
         compose("nosuch", [])
-    with pytest.raises(InputError, match="run from the project's folder"):
+    with pytest.raises(InputError, match="run the command in the project folder"):
         compose("embedded", [], tmp_path / "profiles")
 
 
@@ -49,7 +49,7 @@ def test_every_profile_is_valid(name, tmp_path):
         (
             "  lora: null\n",
             "  lora: {r: 4, lora_alpha: 8, lora_dropout: 0.05}\n",
-            "rank_grpo: lora.lora_dropout = 0.05: lists are sampled and scored without dropout",
+            "rank_grpo: lora.lora_dropout = 0.05: sampling and scoring must use the same distribution",
         ),
         ("cutoffs: [5, 10, 20]", f"cutoffs: {[5] * 20000}", "list should have at most 100 items"),
         ("num_conversations: 14400", "num_conversations: 1000000000000", "should be less than or equal to 1000000"),

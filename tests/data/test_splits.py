@@ -61,5 +61,5 @@ def test_a_source_whose_rows_are_all_dropped_is_named(prepare_sample):
     def name_truth(row):
         return row | {"seen_titles": [item["title"] for item in row["groundtruth"]]}
 
-    with pytest.raises(InputError, match="no row is left.* look at data.checks"):
+    with pytest.raises(InputError, match="no row is left.* check data.checks"):
         prepare_sample(name_truth)

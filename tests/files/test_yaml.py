@@ -16,9 +16,9 @@ BOMB = f"a0: &a0 [x, x]\n{_TWICE}"  # 2**31 values in 700 bytes
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (BOMB, "more than 100,000 values, each alias counted"),
+        (BOMB, "more than 100,000 values, counting each alias"),
         (BOMB.replace("[", "{k: ").replace(", ", ", l: ").replace("]", "}"), "more than 100,000 values"),
-        ("a: &a [*a]", "an alias inside of what it stands for"),
+        ("a: &a [*a]", "an alias inside the value that it refers to"),
         ("[" * 5000, "nested deeper than 50 levels"),
         (f"a: &x {'[' * 30}{']' * 30}\nb: {'[' * 30}*x{']' * 30}", "nested deeper than 50 levels"),
         ("x: " + "y" * MAX_BYTES, "2,000,003 bytes of YAML; at most 2,000,000 are read"),
@@ -29,7 +29,7 @@ BOMB = f"a0: &a0 [x, x]\n{_TWICE}"  # 2**31 values in 700 bytes
         ("a: 1\n---\nb: 2", "expected a single document"),
         ("a: 2022-99-99", "month must be in 1..12"),
         (f"a: {'1' * 5000}", "limit"),
-        ('a: "x\\0y"', "line 1 holds a NUL"),
+        ('a: "x\\0y"', "line 1 contains a NUL"),
         ('a: "\\ud800"', "line 1 contains a NUL or an incomplete character"),
     ],
     ids=range(15),

@@ -50,7 +50,7 @@ def _ways(folder: Path, catalog: Path):
 @pytest.mark.parametrize("way", ["model", "configuration", "--model", "engine", "recommender"])
 def test_a_model_of_foreign_code_is_refused(tmp_path, marker, way):
     folder = save_model_with_code(tmp_path / "model", marker, "foreign")
-    with pytest.raises(InputError, match=f"model: it takes code of its own.*{PARAMETER}"):
+    with pytest.raises(InputError, match=f"model: it needs the code in its repository.*{PARAMETER}"):
         _ways(folder, tmp_path / "catalog.parquet")[way]()
     assert not marker.exists()
 

@@ -51,7 +51,7 @@ def test_a_link_that_leads_out_is_refused(tmp_path):
 def test_parameters_that_lead_out_are_refused(field, name):
     raw, (section, key) = read_yaml(Path("params.yaml")), field.split(".")
     raw[section][key] = name
-    with pytest.raises(InputError, match=f"{field}: '{name}' leads out of its folder"):
+    with pytest.raises(InputError, match=f"{field}: '{name}' is outside its folder"):
         parse_params(raw, "params.yaml")
 
 
@@ -69,7 +69,7 @@ def test_addresses_with_secrets_are_refused(place, url):
     for part in place[:-1]:
         section = section[part]
     section[place[-1]] = url
-    with pytest.raises(InputError, match=f"{'.'.join(place)}: holds a user, a password or a query") as refused:
+    with pytest.raises(InputError, match=f"{'.'.join(place)}: contains a user, a password or a query") as refused:
         parse_params(raw, "params.yaml")
     assert "secret" not in str(refused.value)
 
