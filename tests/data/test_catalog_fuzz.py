@@ -258,7 +258,7 @@ def test_any_bytes_give_an_error_that_names_the_file_or_rows(tmp_path_factory, k
         ("c.csv", b"title,year\n\xff\xfe,1\n", "is not UTF-8"),
         ("c.jsonl", b'{"title": "Heat"}\n{"title"\n', "row 2: not JSON"),
         ("c.jsonl", b'{"title": "Heat", "title": "Up"}\n', "row 1: field 'title' stands twice"),
-        ("c.jsonl", b"[1]\n", "row 1: a JSON object is needed"),
+        ("c.jsonl", b"[1]\n", "row 1: expected a JSON object"),
         ("c.pkl", b"no pickle", "not a readable pickle"),
         ("c.pkl", pickle.dumps({"Heat": 1995}), "no plain list"),
         ("c.txt", b"Heat", "catalogs are read from"),

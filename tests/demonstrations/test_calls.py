@@ -95,7 +95,7 @@ def test_a_file_that_is_no_store_is_told(tmp_path, make):
 
 def test_a_folder_that_cannot_be_is_told(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="file/calls.sqlite: its folder cannot be made"):
+    with pytest.raises(InputError, match="file/calls.sqlite: its folder cannot be created"):
         CallStore(tmp_path / "file" / "calls.sqlite")
 
 

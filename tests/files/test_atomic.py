@@ -75,7 +75,7 @@ def test_what_is_no_file_is_refused_and_stays(tmp_path, monkeypatch):
 
 
 def test_a_place_whose_folder_cannot_be_made_is_refused():
-    with pytest.raises(InputError, match=r"--json /proc/no such/file: its folder cannot be made"):
+    with pytest.raises(InputError, match=r"--json /proc/no such/file: its folder cannot be created"):
         check_target(Path("/proc/no such/file"), "--json")
 
 

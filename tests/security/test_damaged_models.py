@@ -87,7 +87,7 @@ _NORM = "model.norm.weight"
         (_weights(lambda tensors: _NORM in tensors and tensors.update({_NORM: torch.ones(7)})), _NORM),
         (lambda folder: (folder / "tokenizer.json").write_bytes(b"{}"), ""),
         (_write("tokenizer.json", b"{"), "tokenizer.json"),
-        (_write("tokenizer_config.json", b"[]"), "tokenizer_config.json: a JSON object is needed"),
+        (_write("tokenizer_config.json", b"[]"), "tokenizer_config.json: expected a JSON object"),
         (lambda folder: [path.unlink() for path in folder.glob("tokenizer*")], "lacks tokenizer_config.json"),
         (_edit("config.json", lambda value: value.update(vocab_size=100)), "tokens, its config.json 100"),
     ],

@@ -88,7 +88,7 @@ class CallStore:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"{path}: its folder cannot be made ({error.strerror}); name another") from None
+            raise InputError(f"{path}: its folder cannot be created ({error.strerror}); choose another path") from None
         with self._explaining_errors():
             self._database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
         try:

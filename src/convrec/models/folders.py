@@ -54,7 +54,7 @@ def check_model(folder: Path, what: str, trust_remote_code: bool = False) -> Non
     if not has_weights(folder):
         missing.append("*.safetensors")
     if missing:
-        raise InputError(f"{what}: {', '.join(missing)} missing; a model folder needs them")
+        raise InputError(f"{what}: lacks {', '.join(missing)}; a model folder needs them")
     adapted = adapters_base(folder)
     if adapted is not None and not (adapted / "config.json").is_file():
         raise InputError(
