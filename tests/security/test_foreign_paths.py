@@ -115,5 +115,5 @@ def test_a_registered_version_whose_files_lie_elsewhere_is_refused(tmp_path):
     for path in ("../secret", str(tmp_path / "secret")):
         flavor = {"loader_module": "x", "config": {}, "artifacts": {"model": {"path": path}, "catalog": {"path": "c"}}}
         (folder / "MLmodel").write_text(json.dumps({"flavors": {"python_function": flavor}}))
-        with pytest.raises(InputError, match="leads out of"):
+        with pytest.raises(InputError, match="is outside"):
             read_version(folder, "models:/foreign/1")

@@ -29,7 +29,7 @@ def test_a_stage_whose_files_another_dvc_process_writes_ends_with_status_75(tmp_
         assert reproduce.main() == 75
     output = capsys.readouterr().err
     assert (
-        "works in this folder" in output
+        "is using this folder" in output
         and f"(PID {os.getpid()}): dvc repro make" in output
         and output.count("\n") == 1
     )
