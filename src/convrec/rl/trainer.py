@@ -55,9 +55,9 @@ class _Scored:
 class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
     """A GRPOTrainer that rewards each rank of a list: Rank-GRPO (arXiv 2510.20150) and its baselines.
 
-    At least one of `reward_funcs` must be a rank reward (`RankReward`). The weighted sum of the rank rewards gives the
-    returns. `args.scalar_rewards` sets how other reward functions and reward models are used. Algorithms other than
-    `rank_grpo` and `rank_grpo_public` treat each list as one unit with TRL's own advantages, and need no rank reward.
+    The rank algorithms, `rank_grpo` and `rank_grpo_public`, need a rank reward (`RankReward`) among `reward_funcs`. The
+    weighted sum of the rank rewards gives the returns. `args.scalar_rewards` sets how other reward functions and
+    reward models are used. The other algorithms treat each list as one unit with TRL's own advantages.
     Dropout is disabled, so that rollouts and all log-probabilities come from the same distribution.
 
     With a `constraint`, rollouts contain only catalog items, and the policy is the constrained distribution. The
