@@ -119,8 +119,8 @@ def _known_fields(location: tuple[int | str, ...]) -> list[str]:
 def _explain(error: dict[str, Any]) -> str:
     location = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
-        close = difflib.get_close_matches(str(error["loc"][-1]), _known_fields(error["loc"]), n=1)
-        hint = f"did you mean {close[0]!r}?" if close else "remove it"
+        close = difflib.get_close_matches(str(error["loc"][-1]), _known_fields(error["loc"]), n=1, cutoff=0.75)
+        hint = f"did you mean {close[0]!r}?" if close else "remove it; CHANGELOG.md lists renamed parameters"
         return f"{location}: unknown parameter; {hint}"
     if error["type"] == "missing":
         return f"{location}: missing; add it (profiles/embedded.yaml shows every parameter)"
