@@ -1,4 +1,4 @@
-"""The catalog: which items exist, and whether a written title names one of them."""
+"""The catalog: its items, and the look-up of an item by a written title."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,13 +14,13 @@ from convrec.data.quarantine import Quarantine, as_text
 from convrec.data.titles import LONGEST_TITLE, fold, item_id, line, loose, spellings, usable_id, usable_title
 from convrec.errors import InputError
 
-DUPLICATE = "duplicate item"  # why a row is in the quarantine whose item an earlier row has given
-YEAR_TOLERANCE = 2  # years that differ by at most this many still name the same film (method, "Relevance")
+DUPLICATE = "duplicate item"  # reason of a quarantined row whose item an earlier row already defines
+YEAR_TOLERANCE = 2  # maximum difference of years that still refer to the same film (method, "Relevance")
 
 
 @dataclass(frozen=True)
 class Item:
-    """One recommendable item; its year is None where it has none.
+    """One recommendable item; `year` is None if it has none.
 
     `metadata` maps a field (genres, keywords, plot) to its text, `aliases` are other titles of the same item. `own_id`
     is the id that its catalog gives it; None where title and year are its id.
@@ -37,7 +37,7 @@ class Item:
 
     @property
     def id(self) -> str:
-        """What identifies the item in every version of the catalog (see `titles.item_id`)."""
+        """The item's id, the same in every version of the catalog (see `titles.item_id`)."""
         return self.own_id or item_id(self.title, self.year)
 
     def text(self) -> str:
@@ -138,10 +138,10 @@ class Catalog:
             names = {(self.folded_titles[index], self.items[index].year) for index in indices}
             if len(names) < len(indices) or len({title for title, _ in names}) > 1:
                 return None
-        return indices[0] if indices else None  # of one title, and as near before as behind: the first
+        return indices[0] if indices else None  # same title and the same distance in years: the first one
 
     def _nearest(self, indices: Iterable[int], year: int, tolerance: int) -> list[int]:
-        """Return those whose year is nearest, else those without a year."""
+        """Return the items with the nearest year, or else those without a year."""
         gaps, undated = [], []
         for index in indices:
             own = self.items[index].year
@@ -188,7 +188,7 @@ class Catalog:
         return sorted(spelt) if len({self.folded_titles[index] for index in spelt}) == 1 else []
 
     def check_lines(self) -> None:
-        """Raise `InputError` where several items have one title and year: a written list could not name each."""
+        """Raise `InputError` if several items share a title and year: lists could not tell them apart."""
         if self._same_line:
             pairs = [[self.items[index] for index in indices[:2]] for indices in self._same_line[:3]]
             shown = "; ".join(f"{one} (ids {one.id!r} and {other.id!r})" for one, other in pairs)
@@ -232,7 +232,7 @@ class Catalog:
 
 def _enter(table: dict[str, list[int]], key: str, index: int) -> None:
     entries = table.setdefault(key, [])
-    if not entries or entries[-1] != index:  # items come in order: an index stands last if it stands there at all
+    if not entries or entries[-1] != index:  # items come in order, so an index that is present is the last one
         entries.append(index)
 
 

@@ -15,7 +15,7 @@ from convrec.errors import InputError
 from convrec.text import is_clean
 
 
-class _PlainUnpickler(pickle._Unpickler):  # the other one, in C, takes as much memory as a damaged byte asks for
+class _PlainUnpickler(pickle._Unpickler):  # the C unpickler allocates as much memory as a damaged byte requests
     """Unpickles plain lists, tuples, strings and numbers, and nothing that could run code."""
 
     def find_class(self, module: str, name: str) -> object:
@@ -30,7 +30,7 @@ def _read_pickle(path: Path) -> list[dict[str, object]]:
         value = _PlainUnpickler(io.BytesIO(path.read_bytes())).load()
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-    except Exception as error:  # a damaged pickle can raise nearly anything
+    except Exception as error:  # a damaged pickle can raise almost any exception
         raise InputError(f"{path}: not a readable pickle ({error}); save the catalog again") from None
     if not isinstance(value, list) or not all(isinstance(v, (tuple, list)) and len(v) == 2 for v in value):
         raise InputError(f"{path}: the pickle holds no plain list of (title, year); save the catalog again")
@@ -42,7 +42,7 @@ def _read_pickle(path: Path) -> list[dict[str, object]]:
 
 def _read_csv(path: Path) -> list[dict[str, object]]:
     text = path.read_bytes().decode("utf-8").removeprefix("\ufeff")
-    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)  # or an open quote takes in all rows after it
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)  # an open quote is an error
     names = reader.fieldnames or []
     if not {"name", "title"} & set(names):
         raise InputError(
@@ -101,7 +101,7 @@ def read_json_lines(path: Path) -> list[dict]:
         except json.JSONDecodeError as error:
             problem = f"{error.msg} at column {error.colno}"
             raise InputError(f"{path}: row {number}: not JSON ({problem}); mend the row or remove it") from None
-        except (ValueError, RecursionError) as error:  # numbers of thousands of digits, brackets without end
+        except (ValueError, RecursionError) as error:  # numbers with thousands of digits, unclosed brackets
             raise InputError(f"{path}: row {number}: not readable JSON ({error}); mend it or remove it") from None
         if repeated is not None:
             raise InputError(f"{path}: row {number}: field {repeated!r:.60} stands twice; remove one of the two")
@@ -144,7 +144,7 @@ _READERS = {".csv": _read_csv, ".jsonl": read_json_lines, ".pkl": _read_pickle, 
 
 
 def _elsewhere(path: Path) -> str:
-    """Return what to do about a catalog that is not there: its folder may have it with another suffix."""
+    """Return the remedy for a missing catalog file: its folder may contain one with another suffix."""
     others = sorted(other for other in path.parent.glob("*") if other.stem == path.stem and other.is_file())
     readable = [other.name for other in others if other.suffix.lower() in _READERS]
     if readable:
@@ -154,7 +154,7 @@ def _elsewhere(path: Path) -> str:
     return "set data.path to where it is"
 
 
-RESERVED = ("title", "year", "name", "aliases", "id")  # columns that are no metadata, as those that end in _id
+RESERVED = ("title", "year", "name", "aliases", "id")  # columns that are not metadata, besides those that end in _id
 
 
 def load_catalog(
@@ -185,7 +185,7 @@ def metadata_columns(path: Path, rows: list[dict], line_column: str | None) -> l
 
 
 def open_catalog(path: Path, line_column: str | None = None) -> tuple[Catalog, str]:
-    """Return a catalog, and what to tell of it: its size, and the rows that were left out."""
+    """Return a catalog, and a message with its size and the number of unusable rows."""
     if not path.is_file():
         raise InputError(f"--catalog {path}: no such file; name a catalog, or run `dvc repro data` first")
     quarantine = Quarantine()

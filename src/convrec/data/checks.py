@@ -1,4 +1,4 @@
-"""Checks of canonical rows, the same for every source: what is wrong is counted, and kept or dropped as asked."""
+"""Checks of canonical rows, the same for every source: problems are counted, and rows are kept or dropped."""
 
 from collections import Counter
 from typing import Any, Literal
@@ -69,7 +69,7 @@ def check_rows(
 
 
 class _Problems:
-    """Tells why no list can hit an item; the same few items and titles come again and again, and are looked up once."""
+    """Finds out why no list can hit an item; look-ups are cached because the same items and titles recur."""
 
     def __init__(self, catalog: Catalog):
         self._catalog = catalog

@@ -13,7 +13,7 @@ import pandas as pd
 from convrec.data.matching import Truth
 from convrec.errors import InputError
 
-ROLES = {  # and the other names that data sets have for them
+ROLES = {  # and other names for them in public data sets
     "user": ("human", "seeker", "customer"),
     "assistant": ("bot", "ai", "gpt", "model", "recommender", "agent"),
     "system": ("developer",),
@@ -41,7 +41,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def person_of(row: dict[str, Any]) -> str:
-    """Return whose row it is: its `user_id` where it has one, else its `conversation_id`."""
+    """Return the person of a row: its `user_id`, or its `conversation_id` if it has none."""
     return row.get("user_id") or row["conversation_id"]
 
 
@@ -61,12 +61,12 @@ def truths(row: dict[str, Any]) -> list[Truth]:
 
 
 def transcript(messages: Iterable[dict[str, str]]) -> str:
-    """Return the conversation as text, one `Role: words` a line."""
+    """Return the conversation as text, one line `Role: words` per message."""
     return "\n".join(f"{message['role'].capitalize()}: {message['content']}" for message in messages)
 
 
 def messages_of(text: str) -> list[dict[str, str]]:
-    """Return the messages of a conversation that is text: `transcript` the other way round.
+    """Return the messages of a conversation given as text; the inverse of `transcript`.
 
     A message begins with each line that a role does (`User: …`); what comes before the first is the user's.
     """
@@ -104,12 +104,12 @@ def with_repeatable(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def prompt_key(messages: list[dict[str, str]]) -> str:
-    """Return the `prompt_id` of messages that carry none of their own; equal messages, role first, share it."""
+    """Return the `prompt_id` of messages without one; equal messages (and roles) share it."""
     return hashlib.sha256(json.dumps(messages).encode()).hexdigest()[:16]
 
 
 def distinct_prompts(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the first row of each prompt, in order: different answers to a prompt share its list."""
+    """Return the first row of each prompt, in order; all answers to a prompt share one list."""
     first: dict[str, dict[str, Any]] = {}
     for row in rows:
         first.setdefault(row["prompt_id"], row)

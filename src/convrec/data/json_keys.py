@@ -1,4 +1,4 @@
-"""Keys that stand twice in one JSON object: readers of JSON keep the last one and say nothing."""
+"""Repeated keys in a JSON object: JSON readers silently keep only the last one."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Which training rows leak held-out conversations: the same conversation, the same prompt, or nearly the same one."""
+"""Leakage: training rows with the same conversation, prompt, or nearly the same prompt as a held-out row."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from convrec.data.titles import fold
 SHINGLE_WORDS = 5
 
 _WORD = r"\w+"
-_SLICE = 20_000  # texts whose words are held at a time
+_SLICE = 20_000  # texts whose words are in memory at a time
 # Odd multipliers, so that the same words in another order have another hash; products wrap around.
 _FACTORS = np.random.default_rng(0).integers(1, 2**62, SHINGLE_WORDS) * 2 + 1
 

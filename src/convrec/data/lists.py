@@ -1,4 +1,4 @@
-"""Written lists as rewards and scores need them: which lines name which items, and whether the others differ.
+"""Fast reading of written lists for rewards and scores: the item of each line, and whether other lines differ.
 
 It is the strict reading of `parsing`, without what it writes of a line that names no item. Such a line is parsed only
 where that can matter.

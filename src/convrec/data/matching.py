@@ -1,4 +1,4 @@
-"""The one definition of a hit, used by the rewards and by the evaluation (method, "Relevance")."""
+"""The definition of a hit, shared by rewards and evaluation (method, "Relevance")."""
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -11,7 +11,7 @@ from convrec.data.titles import fold, line, year_gap
 Protocol = Literal["reward", "evaluation"]
 
 
-UNKNOWN = -1  # in place of the catalog index of a truth whose id the catalog lacks
+UNKNOWN = -1  # stands for the catalog index of a truth whose id is not in the catalog
 
 
 class Truth(NamedTuple):

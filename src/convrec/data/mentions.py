@@ -1,4 +1,4 @@
-"""Which titles of the catalog a conversation names, as far as free text tells."""
+"""Catalog titles that a conversation mentions in free text."""
 
 import re
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ _SENTENCE_END = ".!?…:;"
 _BEFORE_WORDS = ' \t\r\n"“‘(*_'
 _LOOK_BACK = 50  # characters before a title, in which its sentence's beginning is looked for
 _ARTICLES = {"the", "a", "an"}
-_PHRASE = 3  # words: a title of so many is hardly written by chance, so that its capitals do not matter
+_PHRASE = 3  # words: a title of this length is rarely written by chance, so capitals do not matter
 # Titles, too: at the beginning of a sentence they are more often the word.
 _COMMON = {
     "about", "after", "again", "all", "always", "and", "any", "anything", "as", "at", "away", "back", "because",
@@ -108,7 +108,7 @@ def _as_written(same: list[_Spelling], text: str, start: int) -> list[str]:
 
 
 def _plain(word: str) -> str:
-    """Return a word as words are compared: without case, accents, kinds of apostrophes; `&` is "and"."""
+    """Return the form in which words are compared: no case, accents or apostrophe variants; `&` is "and"."""
     return without_accents(word.replace("’", "'").replace("`", "'").replace("&", "and")).casefold()
 
 
@@ -140,7 +140,7 @@ def _begins_sentence(text: str, start: int) -> bool:
 
 
 def _is_marked(text: str, start: int, end: int) -> bool:
-    """Tell whether what stands there is marked as a title: by a year behind it, by quotes or by emphasis."""
+    """Return whether the text there is marked as a title: by a following year, quotes or emphasis."""
     if _YEAR_BEHIND.match(text, end):
         return True
     return start > 0 and end < len(text) and _OPENING.get(text[start - 1]) == text[end]

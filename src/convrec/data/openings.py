@@ -1,7 +1,7 @@
-"""The opening of a line: what it shares with every title that the strict reading can find in it.
+"""The opening of a line: a prefix that it shares with every title that the strict reading can find in it.
 
-Whether any title has a line's opening is settled at a fraction of the cost of a reading. Most lines that name no item
-need no more than that.
+Looking up the opening costs a fraction of parsing the line. Most lines that name no item
+need nothing else.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Parquet files of others, read in batches and within bounds: a few kilobytes can stand for millions of rows."""
+"""Reads foreign Parquet files in batches and within limits: a few kilobytes can encode millions of rows."""
 
 import faulthandler
 import os
@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from convrec.errors import InputError
 
-# What reading Parquet raises: beside Arrow's own errors, days outside Python's years, and unknown time zones.
+# Exceptions of reading Parquet: Arrow's own, dates outside Python's range, and unknown time zones.
 UNREADABLE_PARQUET = (pa.ArrowException, OSError, ValueError, OverflowError, KeyError)
 MAX_ITEMS = 1_000_000  # rows of a catalog
 MAX_ROWS = 10_000_000  # rows of any other file
@@ -56,12 +56,12 @@ def _most_values(metadata: pq.FileMetaData) -> int:
     if not child:
         with suppress(BaseException):
             faulthandler.disable()
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # where Arrow tells why it aborts
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # where Arrow writes the reason of an abort
             groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
             columns = range(metadata.num_columns)
             values = [sum(group.column(place).num_values for group in groups) for place in columns]
             os.write(writing, str(max(values, default=0)).encode())
-        os.kill(os.getpid(), signal.SIGKILL)  # nothing of the parent's may run on here, neither hooks nor handlers
+        os.kill(os.getpid(), signal.SIGKILL)  # none of the parent's hooks or handlers may run here
     os.close(writing)
     with os.fdopen(result) as answer:
         found = answer.read()

@@ -1,4 +1,4 @@
-"""The parser of recommendation lists: what one written line names, and which line is which rank.
+"""The parser of recommendation lists: the item of each written line, and the rank of each line.
 
 The reading of a line is `strict` for the lists of a policy and for lists that are scored: only list marks (number,
 bullet, emphasis, quotes) and what follows the closing year are taken off, and the rest names an item only if it is
@@ -54,7 +54,7 @@ MAX_LINE = 5_000  # characters; a longer line is not read
 
 
 def _is_blank(text: str) -> bool:
-    """Tell whether a text names nothing: signs alone, or the number of a line that was left empty ("9.")."""
+    """Return whether a text names nothing: only signs, or the number of an empty line ("9.")."""
     return not any(character.isalnum() for character in text) or _NUMBER_ALONE.fullmatch(text) is not None
 
 

@@ -1,4 +1,4 @@
-"""Rows that cannot be used: kept aside with the reason, counted, and too many of them an error."""
+"""The quarantine: unusable rows with their reasons; too many of them are an error."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -18,10 +18,10 @@ def printable(text: str) -> str:
 
 
 def as_text(value: object) -> str:
-    """Return any value as text, also one that Python does not write out."""
+    """Return any value as text, including values that Python refuses to print."""
     try:
         return str(value)
-    except (ValueError, RecursionError):  # numbers of thousands of digits, brackets without end
+    except (ValueError, RecursionError):  # numbers with thousands of digits, unclosed brackets
         return f"a {type(value).__name__} that is too large to show"
 
 
@@ -36,7 +36,7 @@ class Quarantine:
     num_read: Counter[str] = field(default_factory=Counter)
 
     def add(self, source: str, row: int | str, reason: str, value: object) -> None:
-        """Keep a row aside: where it stood, why it cannot be used, and how it begins."""
+        """Add an unusable row: its place, the reason, and the beginning of its value."""
         text = printable(as_text(value)[:_LONGEST_VALUE])
         self.rows.append({"source": source, "row": printable(str(row)), "reason": reason, "value": text})
 
@@ -49,7 +49,7 @@ class Quarantine:
         pd.DataFrame(self.rows, columns=list(COLUMNS), dtype="str").to_parquet(path, index=False)
 
     def summary(self) -> str:
-        """Return how many rows were left out for which reason."""
+        """Return the number of quarantined rows for each reason."""
         return "; ".join(f"{source}: {reason}: {n}" for (source, reason), n in self.reasons().most_common())
 
     def reasons(self) -> Counter[tuple[str, str]]:
@@ -57,12 +57,12 @@ class Quarantine:
         return Counter((row["source"], row["reason"]) for row in self.rows)
 
     def shares(self) -> dict[str, float]:
-        """Return which share of the rows of each source was left out."""
+        """Return the share of quarantined rows of each source."""
         number = Counter(row["source"] for row in self.rows)
         return {key: number[key] / max(self.num_read[key], number[key], 1) for key in sorted(number | self.num_read)}
 
     def check(self, max_share: float, path: Path) -> None:
-        """Raise `InputError` where a larger share of the rows of any source was left out."""
+        """Raise `InputError` if a larger share of the rows of any source is in the quarantine."""
         for source, share in self.shares().items():
             if share > max_share:
                 reasons = Counter({r: n for (s, r), n in self.reasons().items() if s == source})

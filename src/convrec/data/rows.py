@@ -1,4 +1,4 @@
-"""What a row of conversations must look like before anything is made of it, whatever file it comes from.
+"""Validation of raw conversation rows, the same for every file format.
 
 The functions `usable_...` return the canonical form of a cell, and raise `ValueError` saying what is wrong with it.
 """

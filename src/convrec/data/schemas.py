@@ -1,4 +1,4 @@
-"""The canonical tables, as they stand on the disk: their types, what must hold in them, and how they are written.
+"""The canonical tables: their types, their checks, and how they are written.
 
 docs/data.md describes them.
 """

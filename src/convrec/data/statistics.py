@@ -1,4 +1,4 @@
-"""What the splits and the catalog look like: the numbers of the data report, and the tables of its plots."""
+"""Statistics of the splits and the catalog: the numbers and plot tables of the data report."""
 
 from collections import Counter
 from collections.abc import Mapping

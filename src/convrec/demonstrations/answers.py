@@ -1,4 +1,4 @@
-"""Free answers of language models: where in them the list is, in prose, headings, tables, JSON or a single line."""
+"""Finds the list in a language model's free answer: in prose, headings, tables, JSON or a single line."""
 
 import json
 import re
@@ -57,7 +57,7 @@ class Dropped(NamedTuple):
 
 
 class ParsedAnswer(NamedTuple):
-    """What a free answer names, in its order, and what was dropped of it."""
+    """The items of a free answer, in order, and its dropped lines."""
 
     entries: list[Entry]
     dropped: list[Dropped]

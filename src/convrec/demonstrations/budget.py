@@ -1,4 +1,4 @@
-"""What chat calls may take in all, and the reservations that keep calls in flight within it."""
+"""The budget of all chat calls, and reservations that keep calls in flight within it."""
 
 import asyncio
 import math
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from convrec.demonstrations.calls import Spent
 
-BYTES_PER_TOKEN = 3  # on the careful side: English has about 4
+BYTES_PER_TOKEN = 3  # a cautious estimate: English has about 4
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ def estimated_tokens(text: str) -> int:
 
 
 class Ledger:
-    """A budget in use: what is spent, and what calls in flight may yet take. For one event loop.
+    """A budget in use: the amount spent, and the amount reserved for calls in flight. For one event loop.
 
     Calls in flight are counted in whole tokens, so that reserving and settling leave no rounding behind.
     """
@@ -70,7 +70,7 @@ class Ledger:
         self.cost += cost
 
     def settle(self, prompt_tokens: int, completion_tokens: int) -> None:
-        """Give back one call's reservation, and let those that wait look again."""
+        """Return one call's reservation, and wake the waiting calls."""
         self._reserved = (self._reserved[0] - prompt_tokens, self._reserved[1] - completion_tokens)
         self._in_flight -= 1
         self._settled.set()

@@ -1,4 +1,4 @@
-"""Every answered chat call on disk, so that no restart asks, or pays for, the same thing again."""
+"""The cache of chat calls on disk, so that a restart never repeats, or pays for, an answered call."""
 
 import hashlib
 import json
@@ -31,7 +31,7 @@ CREATE TABLE calls (
     created TEXT NOT NULL
 )"""
 
-# The first answer stays, whoever asks again; what every call cost adds up.
+# The first answer is kept; the costs of all calls add up.
 _ADD = """
 INSERT INTO calls VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (key) DO UPDATE SET
@@ -44,7 +44,7 @@ ON CONFLICT (key) DO UPDATE SET
 
 @dataclass(frozen=True)
 class ChatAnswer:
-    """What a model answered, and what that took; `cost` is in the currency of the prices."""
+    """A model's answer, with its tokens and its cost in the currency of the prices."""
 
     text: str
     finish_reason: str | None
@@ -117,14 +117,14 @@ class CallStore:
             raise InputError(f"{self.path}: a database of something else, not of chat calls; move it away")
         self._database.execute("COMMIT")
         self._database.execute("PRAGMA journal_mode = WAL")  # kept in the file: readers and the writer do not wait
-        self._database.execute("PRAGMA synchronous = FULL")  # an answer outlives the machine, not only the process
+        self._database.execute("PRAGMA synchronous = FULL")  # answers survive a crash of the machine
 
     def _columns(self) -> tuple[str, ...]:
         return tuple(row[1] for row in self._database.execute("PRAGMA table_info(calls)"))
 
     @contextmanager
     def _explaining_errors(self) -> Iterator[None]:
-        """Tell what SQLite cannot do with the file: full disks, damaged files, files of another kind."""
+        """Raise SQLite's errors as `InputError`: full disks, damaged files, files of another kind."""
         try:
             yield
         except sqlite3.Error as error:

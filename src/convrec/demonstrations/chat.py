@@ -1,4 +1,4 @@
-"""Many prompts to one chat model: at once, each answered prompt paid for once, within a budget."""
+"""Concurrent prompts to one chat model, within a budget; each prompt is paid for once."""
 
 import asyncio
 import json
@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 
 BACK_OFF = tenacity.wait_random_exponential(multiplier=1, max=60)  # seconds
 TELL_EVERY = 10.0  # seconds
-KEYLESS = "none"  # what an endpoint is sent that needs no key; the SDK insists on one
-SECRET_LENGTH = 16  # a shorter key is a word for a keyless endpoint, and may well stand in an answer
+KEYLESS = "none"  # sent to endpoints that need no key; the SDK requires one
+SECRET_LENGTH = 16  # a shorter key is a placeholder for an endpoint without keys, and may occur in answers
 DETAIL_LENGTH = 200  # characters of an endpoint's own words
 
 
@@ -49,7 +49,7 @@ class Tally:
 
 
 class _Pace:
-    """Says when to tell something again: at most every TELL_EVERY seconds."""
+    """Limits how often a message is logged: at most every TELL_EVERY seconds."""
 
     def __init__(self, last: float):
         self._last = last
@@ -63,7 +63,7 @@ class _Pace:
 
 
 class _Ask:
-    """One ask: its prompts, their answers, and, if it stopped early, why."""
+    """One batch of prompts, their answers, and the reason if it stopped early."""
 
     def __init__(self, prompts: Sequence[str], purpose: str, max_failed: float, ledger: Ledger):
         self._purpose, self._max_failed, self.ledger = purpose, max_failed, ledger
@@ -112,7 +112,7 @@ class _Ask:
         )
 
     def warn(self, fault: Fault) -> None:
-        """Count a fault, and tell of the first at once, of others from time to time."""
+        """Count a fault; log the first at once and others from time to time."""
         self._faults[fault.kind] += 1
         self._last_fault = fault
         if self._warnings.due():
@@ -257,13 +257,13 @@ class ChatClient:
         for prompt in left:
             try:
                 await self._answer(ask, client, prompt)
-            except InputError as error:  # the store's: a full disk, say
+            except InputError as error:  # of the store, for instance a full disk
                 ask.stop(partial(str, error))
             if ask.stopped.is_set():
                 return
 
     async def _answer(self, ask: _Ask, client: Any, prompt: str) -> None:
-        """Ask for one prompt, with retries, and note what became of it."""
+        """Send one prompt, with retries, and record the outcome."""
 
         async def sleep(seconds: float) -> None:  # cut short when the ask stops: `_call` then makes no call
             with suppress(TimeoutError):

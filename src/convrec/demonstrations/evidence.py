@@ -29,7 +29,7 @@ _SCALE = 1000.0  # log(1 + 1000 p) is log(p + 0.001) up to a constant
 def log_shares(values: np.ndarray, kept: int) -> sparse.csr_array:
     """Return log(1 + 1000 p) of each row's `kept` largest shares p, less that of the next one, at least 0.
 
-    p is a value over the sum of its row, negative values being 0. What is left out is the same in a softmax as if all
+    p is a value divided by the sum of its row, with negative values as 0. In a softmax, this is the same as if all
     other items had the share of that next one. Shape: (rows, C).
     """
     values = np.maximum(values, 0)

@@ -1,4 +1,4 @@
-"""Which catalog items a written title names: exactly, in another spelling, nearly, or by a part of it."""
+"""Grounding: matches a written title to catalog items exactly, by spelling variant, fuzzily, or by a part of it."""
 
 import re
 from bisect import bisect_right
@@ -51,7 +51,7 @@ class Grounder:
         self._years = np.array([np.nan if item.year is None else item.year for item in catalog.items])
 
     def match(self, entries: Sequence[Entry]) -> list[Match | None]:
-        """Return what each entry names, or None where no title of the catalog is alike enough."""
+        """Return the match of each entry, or None if no catalog title is similar enough."""
         found = [self._by_spelling(entry) for entry in entries]
         open_rows = [row for row, match in enumerate(found) if match is None]
         for start in range(0, len(open_rows), _BLOCK):
@@ -75,7 +75,7 @@ class Grounder:
         return Match("normalised", readings, 100.0) if readings else None
 
     def _by_ratio(self, title: str, year: int | None, ratios: np.ndarray) -> Match | None:
-        """Return the match of the highest ratio; none where titles that differ are equally alike."""
+        """Return the match with the highest ratio; None if different titles have the same ratio."""
         alike = ratios >= (self._min_ratio_without_year if year is None else self._min_ratio)
         if year is not None:
             alike &= ~(np.abs(self._years - year) > YEAR_TOLERANCE)  # an item without a year agrees with any
@@ -105,7 +105,7 @@ class Grounder:
         return Match("truncated", named, 100.0) if named else None
 
     def _is_series(self, title: str) -> bool:
-        """Tell whether titles of the catalog go on from this one, as Toy Story 2 does from Toy Story."""
+        """Return whether catalog titles continue this one, as Toy Story 2 continues Toy Story."""
         head = fold(title)
         for longer in self._folded[bisect_right(self._folded, head) :]:
             if not longer.startswith(head):
@@ -116,7 +116,7 @@ class Grounder:
 
 
 def _is_typing_error(title: str, other: str) -> bool:
-    """Tell whether two normalised titles differ by so few letters (or swaps of two) that one is the other mistyped."""
+    """Return whether two normalised titles differ by so few letters (or swaps) that one is a typing error."""
     one, two = (without_article(text).replace(" ", "") for text in (title, other))
     shorter = min(len(one), len(two))
     allowed = 1 + shorter // _LETTERS_PER_ERROR

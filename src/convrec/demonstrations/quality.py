@@ -1,4 +1,4 @@
-"""Whether demonstrations may be learned from, and what each step did to them."""
+"""Quality gates of demonstrations, and figures about each step."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ def answer_shapes(lengths: Sequence[int], size: int) -> dict[str, float]:
 
 
 def match_shares(teacher: TeacherItems) -> dict[str, float]:
-    """Return how much of what the teacher wrote is in the catalog, by mention, before and after matching.
+    """Return the share of the teacher's mentions that are in the catalog, before and after matching.
 
     `before`: titles that are a catalog item as they stand, the definition of a hit; `after`: those matched in any way;
     then the share of each kind of match.
@@ -64,7 +64,7 @@ def match_shares(teacher: TeacherItems) -> dict[str, float]:
 
 
 def placed_by(sources: np.ndarray, top: np.ndarray, reflected: np.ndarray) -> np.ndarray:
-    """Return what placed each item of the lists, as an index into `PLACED_BY`.
+    """Return the step that placed each item of the lists, as an index into `PLACED_BY`.
 
     `sources` tells how the teacher named it. One that it did not name, and that is not among the best after Reflect,
     was placed by what others liked. Shape: all (B, N); `top` and `reflected` hold catalog indices.
@@ -82,7 +82,7 @@ def source_shares(sources: np.ndarray) -> dict[str, float]:
 def popularity(
     positives: sparse.csr_array, lists: dict[str, np.ndarray]
 ) -> tuple[list[dict[str, Any]], dict[str, float]]:
-    """Return how lists spread over the catalog beside the ground truth, and the distance of each to it.
+    """Return the distribution of lists and ground truth over the catalog, and the distance of each list to the latter.
 
     The items are put in buckets of equal size by how often they were liked; a row a bucket tells the share of the
     ground truth and of each kind of list that falls into it. The distance is the total variation distance (0 to 1)

@@ -14,12 +14,12 @@ _MINUS = str.maketrans("−–—﹣－", "-----")
 _LABEL = r"(?:id|number|no|index|candidate|item|movie|film)\b\W*"
 _CANDIDATE = re.compile(rf"^\W*(?:{_LABEL})?(\d{{1,4}})(?=\W)", re.IGNORECASE)
 _RATING = r"([+-]?\d{1,2})(?:\.0+)?(?!\d|\.\d)"
-# What follows a candidate's number: signs and a rating, then the end or a remark ...
+# After a candidate's number: signs and a rating, then the end or a remark ...
 _AT_ONCE = re.compile(
     rf"^[\s.:=|>)\"'*]*(?:-\s+|->\s*)?(?:\"?rating\W+)?{_RATING}(?=\W*$|[\s\"'*]*[-,;:(/|])", re.IGNORECASE
 )
 _WITH_REASON = re.compile(r"^[\s\"'*]*[:=|]\s*([+-]?\d)\s+(?=[a-z])")  # "3: -1 because ..."
-# ... or the candidate's title, set apart from its rating by a sign.
+# ... or the candidate's title, separated from its rating by a sign.
 _AFTER_TITLE = re.compile(
     r"(?:[:=|()>]|-(?=\s))\s*(?:\"?rating\W+)?[\"'*(\[]*([+-]?\d{1,2})(?:\.0+)?(?![\w.]*\w)", re.IGNORECASE
 )
@@ -47,7 +47,7 @@ def _rating(text: str) -> int | None:
 
 
 def parse_ratings(text: str, count: int) -> np.ndarray:
-    """Return the ratings that a judge wrote for candidates 1 to `count`; NaN where it gave none from -2 to 2.
+    """Return a judge's ratings of candidates 1 to `count`; NaN without a rating from -2 to 2.
 
     Read are lines of a number and a rating in any order (`3: -1`, `3. Heat (1995): +2`, `"3": 2,`, `| 3 | Heat | 1 |`),
     and `count` bare ratings. Of two ratings of a candidate the first counts.

@@ -75,7 +75,7 @@ class Sources:
 
 
 class Remapped(NamedTuple):
-    """s_remap, what placed each item, and the teacher's items."""
+    """s_remap, the source of each item, and the teacher's items."""
 
     scores: Scores
     sources: Sources

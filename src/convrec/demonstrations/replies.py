@@ -1,17 +1,17 @@
-"""What a chat endpoint sends back, read without trust: a usable answer, or a fault and what follows from it."""
+"""Reads the reply of a chat endpoint without trusting it: a usable answer, or a fault and the reaction to it."""
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-MAX_RETRY_AFTER = 60.0  # seconds; an endpoint that asks for more is asked sooner
-MAX_TOKENS = 10**9  # of one call; a figure beyond is a mistake, not a count
+MAX_RETRY_AFTER = 60.0  # seconds; a longer Retry-After is cut to this
+MAX_TOKENS = 10**9  # of one call; a larger number is treated as an error
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What went wrong with one call; faults are counted by `kind`.
+    """The fault of one call; faults are counted by `kind`.
 
     Then: "retry" the call, count the prompt as "failed", or "stop" asking, since every other call would fail as well.
     """
@@ -69,12 +69,12 @@ def read_reply(body: str) -> Reply | None:
 
 
 def sendable(text: str) -> str:
-    """Return the text without halves of surrogate pairs, which JSON can carry and UTF-8 cannot."""
+    """Return the text without lone surrogates, which JSON can encode and UTF-8 cannot."""
     return text.encode(errors="replace").decode()
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:
-    """Return the seconds that the endpoint asks to wait, at most MAX_RETRY_AFTER, or 0."""
+    """Return the endpoint's Retry-After in seconds, at most MAX_RETRY_AFTER, or 0."""
     for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         try:
             seconds = float(headers.get(name, "")) * unit
@@ -96,7 +96,7 @@ def message_of(body: str) -> str:
 
 
 def fault_of(status: int, headers: Mapping[str, str], body: str) -> Fault:
-    """Return the fault that an HTTP status tells; the names of `headers` are in lower case, or case does not matter."""
+    """Return the fault for an HTTP status. The names of `headers` are in lower case or case-insensitive."""
     if status in (401, 403, 404):
         then: Literal["retry", "fail", "stop"] = "stop"
     elif status in (408, 409, 429) or status >= 500:

@@ -72,7 +72,7 @@ def read_responses(path: Path, with_conversation: bool) -> list[Response]:
 
 
 def _place(entry: Entry, match: Match | None, catalog: Catalog) -> dict[str, Any]:
-    """Return what an entry names: its title and year as written, how it was matched, and with what."""
+    """Return an entry's title and year as written, the kind of its match, and the matched item."""
     items = [str(catalog.items[index]) for index in match.indices] if match else []
     return {"title": entry.title, "year": entry.year, "match": match.kind if match else None, "items": items}
 
@@ -80,7 +80,7 @@ def _place(entry: Entry, match: Match | None, catalog: Catalog) -> dict[str, Any
 def parse_responses(
     responses: Sequence[Response], catalog: Catalog, grounder: Grounder
 ) -> Iterator[tuple[ParsedAnswer, list[dict[str, Any]]]]:
-    """Yield each response parsed, and what each of its entries names in the catalog."""
+    """Yield each parsed response with the matches of its entries."""
     known: dict[Entry, Match | None] = {}
     for response in responses:
         answer = parse_answer(response.response, catalog)
@@ -103,7 +103,7 @@ def _lines(number: int, answer: ParsedAnswer, places: list[dict[str, Any]]) -> I
 def print_parsed(
     responses: Path, catalog_path: Path, grounding: tuple[float, float], out: Path | None
 ) -> Iterator[str]:
-    """Yield what to print of a file of responses: each item with its match, what was dropped and why, and the counts.
+    """Yield the lines to print for a file of responses: items with matches, dropped lines with reasons, and counts.
 
     With `out`, the same is written there as JSON lines.
     """
@@ -140,7 +140,7 @@ def named_items(titles: Sequence[str], catalog: Catalog) -> list[int]:
 
 
 def write_json_lines(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Write one JSON object a line: all of them, or the file stays as it was."""
+    """Write JSON lines atomically: all objects, or the file is unchanged."""
     write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 

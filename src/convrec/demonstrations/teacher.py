@@ -1,4 +1,4 @@
-"""Teachers: who writes a raw list for a conversation, and who rates candidates (-2..2) in its context."""
+"""Teachers, which write a raw list for a conversation and rate candidates (-2..2) in its context."""
 
 import logging
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ from convrec.similarity.scores import Matrix
 logger = logging.getLogger(__name__)
 
 Row = dict[str, Any]
-ROWS_AT_ONCE = 4096  # conversations whose candidates are judged in one go: their prompts are held in memory
+ROWS_AT_ONCE = 4096  # conversations whose candidates are rated together; their prompts are in memory
 
-# Real films that the embedded catalog does not hold: what a teacher that ignores the catalog would name.
+# Real films outside the embedded catalog, which a teacher that ignores the catalog would name.
 OUTSIDE = (
     "The Straight Story (1999)", "Primer (2004)", "Coherence (2013)", "Paterson (2016)", "Frances Ha (2012)",
     "The Fall (2006)", "Brick (2005)", "Harvey (1950)", "Bound (1996)", "Withnail & I (1987)", "Happiness (1998)",
@@ -53,7 +53,7 @@ def _misspelt(rng: np.random.Generator, title: str) -> str:
 
 
 def _with_faults(rng: np.random.Generator, items: list[Item], fault_rate: float) -> str:
-    """Return the list as a language model writes it: mostly clean, sometimes wrong in the known ways."""
+    """Return the list as a language model writes it: mostly clean, with some typical faults."""
     if rng.random() < fault_rate:  # too few lines
         items = items[: int(rng.integers(len(items) // 2, len(items)))]
     numbered, quoted = rng.random() < 0.5, rng.random() < 0.15
@@ -78,9 +78,9 @@ def _with_faults(rng: np.random.Generator, items: list[Item], fault_rate: float)
 
 
 class SimulatedTeacher:
-    """An imperfect LLM, played: it knows the tastes of the embedded world, but not what is popular there.
+    """A simulated, imperfect LLM: it knows the tastes of the embedded world, but not the popularity of its films.
 
-    It judges each film with an error of spread `noise`, and makes the faults of `_with_faults`.
+    It rates each film with an error of standard deviation `noise`, and makes the faults of `_with_faults`.
     """
 
     def __init__(self, world: World, tastes: dict[str, Taste], noise: float, fault_rate: float, seed: int):
@@ -113,7 +113,7 @@ class SimulatedTeacher:
 
 
 class SimilarityTeacher:
-    """A teacher for real data without a language model: it names what reads most like the conversation."""
+    """A teacher for real data without a language model: it lists the items most similar to the conversation."""
 
     def __init__(self, catalog: Catalog, embedder: Embedder):
         self._catalog, self._embedder = catalog, embedder
@@ -147,7 +147,7 @@ class SimilarityTeacher:
 
 
 class LLMTeacher:
-    """Any chat model, asked through a `ChatClient`; `candidates_per_call` are judged at once."""
+    """A chat model behind a `ChatClient`; one call rates `candidates_per_call` candidates."""
 
     def __init__(self, chat: ChatClient, prompts: Prompts, catalog: Catalog, candidates_per_call: int):
         self._chat, self._prompts, self._catalog = chat, prompts, catalog

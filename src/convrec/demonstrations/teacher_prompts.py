@@ -6,7 +6,7 @@ from pathlib import Path
 
 from convrec.errors import InputError
 
-# What a prompt needs to be about anything; the words of the domain may stand in all of them.
+# Required fields of each prompt; the words of the domain are allowed in all of them.
 _NEEDED = {
     "recommend": {"list_length", "conversation"},
     "judge": {"conversation", "candidates"},

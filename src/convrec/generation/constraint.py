@@ -18,8 +18,8 @@ from convrec.errors import InputError
 from convrec.generation.line_tokens import generation_prompt, tokenize_batches
 from convrec.generation.trie_build import Edges, Sequences, collect
 
-# The roots, which are the first nodes: where the next token begins a line. Which of them depends on whether it is the
-# first line, and on whether another follows. At DONE the list is at its end.
+# The roots, which are the first nodes: the next token begins a line. The root depends on whether it is the
+# first line, and on whether another line follows. At DONE the list has ended.
 FIRST_OF_MORE, FIRST_AND_LAST, LATER_OF_MORE, LATER_AND_LAST, DONE = range(5)
 _NUM_ROOTS = 5
 _START = (DONE, FIRST_AND_LAST, FIRST_OF_MORE)  # the root of a list by the lines that remain, 2 for any more
@@ -48,12 +48,12 @@ class CatalogTrie:
     """
 
     pointers: torch.Tensor  # (N + 1,) int32
-    keys: torch.Tensor  # (E,) int64, parent * 2**32 + token, ascending: what a step is looked up in
-    spans: torch.Tensor  # (E, 2) int32, the leaves below an edge: the first, and the one behind the last
-    items: torch.Tensor  # (P + 1,) int32, the item of a leaf; the last is C, which is none
+    keys: torch.Tensor  # (E,) int64, parent * 2**32 + token, ascending: the table for the look-ups of a step
+    spans: torch.Tensor  # (E, 2) int32, the leaves below an edge: the first, and one past the last
+    items: torch.Tensor  # (P + 1,) int32, the item of a leaf; the last entry is C, which stands for no item
     first_edges: torch.Tensor  # (P,) int32, the edge by which a leaf's root is left
     leaves: torch.Tensor  # (C, D) int32, the leaves of an item, one below each distinct root
-    lengths: torch.Tensor  # (C,) int32, tokens of an item, the most that any place takes
+    lengths: torch.Tensor  # (C,) int32, maximum number of tokens of an item in any place
     roots: torch.Tensor  # (2, 3) int64, _START and _NEXT, where equal roots are one
 
     @classmethod
@@ -90,17 +90,17 @@ class CatalogTrie:
 
     @property
     def num_items(self) -> int:
-        """How many items the catalog has, C."""
+        """The number of items of the catalog, C."""
         return len(self.lengths)
 
     @property
     def nbytes(self) -> int:
-        """The memory that the arrays take, in bytes."""
+        """The size of the arrays in bytes."""
         return sum(value.nbytes for value in self._arrays().values())
 
     @cached_property
     def vocab_size(self) -> int:
-        """The least vocabulary that has all tokens of the trie."""
+        """The minimum vocabulary size that contains all tokens of the trie."""
         return int((self.keys & _TOKEN).max()) + 1
 
     @cached_property
@@ -111,7 +111,7 @@ class CatalogTrie:
         return spans.where((starts < ends)[:, None], 0)
 
     def longest(self, length: int) -> int:
-        """Return a bound on the tokens of a list of so many items, EOS included: the `max_new_tokens` that it needs."""
+        """Return an upper bound on the tokens of a list of this length, EOS included, for `max_new_tokens`."""
         return int(self.lengths.topk(min(length, self.num_items)).values.sum())
 
     def check(self, requests: Iterable[ListRequest]) -> None:
@@ -184,7 +184,7 @@ def _build(places: Sequence[Sequences], eos: int, pad: int | None) -> CatalogTri
 
 
 class ConstraintState:
-    """Where each of B lists stands in the trie, and what is still open to it; it lives on the trie's device.
+    """The position of each of B lists in the trie, and its allowed items; on the trie's device.
 
     A row holds the leaves of the items that set it apart: those closed to it, or those open to it, whichever are
     fewer, and those that it has written. Of all rows they are one sorted array, so that the leaves among those below
@@ -217,12 +217,12 @@ class ConstraintState:
         self._layers, biases = _root_biases(trie, vocab_size)
         self._below = len(biases) - 1
         self._bias = biases
-        self.lost = torch.zeros(size, dtype=torch.bool, device=device)  # rows that were given a token not allowed
+        self.lost = torch.zeros(size, dtype=torch.bool, device=device)  # rows that received a forbidden token
         self.put(self._rows[: len(requests)], requests)
 
     @property
     def nbytes(self) -> int:
-        """The memory that the state takes, in bytes."""
+        """The size of the state in bytes."""
         return sum(value.nbytes for value in vars(self).values() if isinstance(value, torch.Tensor))
 
     def put(self, rows: torch.Tensor, requests: Sequence[ListRequest]) -> None:
@@ -241,12 +241,12 @@ class ConstraintState:
         self.lost[rows] = False
 
     def allowed(self, rows: torch.Tensor | None = None) -> torch.Tensor:
-        """Return which tokens may come next, as booleans (B, vocab_size); EOS and pad behind a list's end."""
+        """Return the allowed next tokens as booleans (B, vocab_size); EOS and pad after a list's end."""
         size = len(self._rows if rows is None else rows)
         return self.mask_(torch.zeros(size, self.vocab_size, device=self._rows.device), rows) == 0
 
     def mask_(self, scores: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
-        """Set the scores (B, vocab_size), in place, to -inf at every token that may not come next; return them."""
+        """Set the scores (B, vocab_size) of forbidden next tokens to -inf, in place, and return them."""
         rows, nodes = (self._rows, self._nodes) if rows is None else (rows, self._nodes[rows])
         layers = self._layers[nodes.clamp(max=_NUM_ROOTS)]
         at_root = layers < self._below

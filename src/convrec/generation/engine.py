@@ -73,7 +73,7 @@ class Engine(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give back the memory of the model; the engine cannot be used again."""
+        """Free the memory of the model; the engine cannot be used again."""
 
     @abstractmethod
     def _complete(
@@ -82,7 +82,7 @@ class Engine(ABC):
         """Yield batches of finished completions, each with its prompt's index, nearly in the given order."""
 
     def _most_tokens(self, requests: Sequence[ListRequest]) -> int:
-        """Return how many tokens a completion may have."""
+        """Return the maximum number of tokens of a completion."""
         if self._trie is None:
             return self._max_completion_length
         return self._trie.longest(max(request.length for request in requests))
@@ -170,7 +170,7 @@ class TransformersEngine(Engine):
             eos_token_id=end,
         )
         width = max(map(len, prompts))
-        # Padded with their own first tokens: the penalty reads the padding, too, and must find nothing new there.
+        # The padding repeats first tokens, because the penalty also reads it and must not find new tokens there.
         rows = [[ids[0]] * (width - len(ids)) + ids for ids in prompts]
         mask = [[0] * (width - len(ids)) + [1] * len(ids) for ids in prompts]
         device, was_training = self._model.device, self._model.training

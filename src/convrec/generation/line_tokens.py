@@ -1,4 +1,4 @@
-"""How a tokenizer writes catalog lines in place: first in a completion or later, before a newline or at the end.
+"""Tokens of catalog lines in each place: first in a completion or later, before a newline or at the end.
 
 Tokenizers merge over borders: `)\\n` is one token of most large vocabularies, and a beginning of text may take a space
 before it. So the tokens of a line are cut out of a text that has them in place, not made from the line alone.

@@ -1,4 +1,4 @@
-"""Finished lists on disk, so that a generation that was killed goes on where it was."""
+"""The cache of finished lists, with which a killed generation resumes."""
 
 import hashlib
 import json
@@ -11,7 +11,7 @@ from convrec.generation.engine import TokenIds
 
 
 def request_digest(prompt: TokenIds, request: ListRequest | None) -> str:
-    """Return what stands for a prompt's tokens, and for what its list may hold, in the cache."""
+    """Return the cache key of a prompt's tokens and its list's constraint."""
     asked: list[Any] = [prompt]
     if request is not None:
         allowed = None if request.allowed is None else sorted(request.allowed)
@@ -46,6 +46,6 @@ class ListCache:
         with self._path.open("a+b") as stream:
             if stream.tell():
                 stream.seek(-1, 2)
-                # A line before that was cut short is ended, so that it takes none of these with it.
+                # End a truncated last line, so that it does not swallow the new ones.
                 rows = rows if stream.read(1) == b"\n" else "\n" + rows
             stream.write(rows.encode())

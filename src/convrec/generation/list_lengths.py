@@ -1,4 +1,4 @@
-"""How many tokens lists of catalog items take: whether they fit in the completion that is allowed for them."""
+"""Checks whether lists of catalog items fit in the maximum completion length."""
 
 import logging
 from typing import Any

@@ -1,4 +1,4 @@
-"""The greedy lists of a saved model, with the settings that it answers under."""
+"""The greedy lists of a saved model, and their settings."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ class ListSettings:
     recommend_seen: bool = False  # whether lists may hold what the conversation names
 
     def prompts(self, tokenizer: Any) -> PromptBuilder:
-        """Return what makes the prompts of a model with this tokenizer."""
+        """Return the builder of prompts for a model with this tokenizer."""
         return PromptBuilder(tokenizer, self.instruction, self.list_length, self.max_prompt_length)
 
 
@@ -54,14 +54,14 @@ class ModelLists(NamedTuple):
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """Which engine writes the lists, and how it uses the machine; nothing here changes a list beyond rounding."""
+    """The engine that generates lists, and its use of the machine; these options change lists only by rounding."""
 
     engine: Literal["transformers", "vllm"]
     device: str
     batch_size: int
     tensor_parallel_size: int
     gpu_memory_utilization: float
-    trust_remote_code: bool = False  # run what code lies beside a model's weights
+    trust_remote_code: bool = False  # run the code in a model's repository
 
     @classmethod
     def on_this_machine(

@@ -1,4 +1,4 @@
-"""What transformers' `generate` is given: its settings, the catalog constraint, and a way to end it."""
+"""Arguments of transformers' `generate`: its settings, the catalog constraint, and a way to stop it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from convrec.generation.constraint import CatalogTrie, ConstraintState, ListRequ
 
 @contextmanager
 def only_settings(model: Any, config: GenerationConfig) -> Iterator[None]:
-    """Have `generate` follow this configuration alone: what it leaves unset, the model's own would fill in."""
+    """Make `generate` use only this configuration; by default, the model's own fills unset values."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     own, base.generation_config = base.generation_config, config
     try:
@@ -22,7 +22,7 @@ def only_settings(model: Any, config: GenerationConfig) -> Iterator[None]:
 
 
 class CatalogConstraint(LogitsProcessor):
-    """Lets `generate` write nothing but what the requests ask for: one of them a prompt, in the order of the batch.
+    """Restricts `generate` to the requested lists: one request per prompt, in the order of the batch.
 
     Each prompt may have several rows, as in beam search and with several return sequences. It serves one call of
     `generate`.

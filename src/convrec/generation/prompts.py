@@ -1,4 +1,4 @@
-"""The chat prompt of a conversation, never longer than the model is to read: the last turns stay."""
+"""Chat prompts with a maximum length: longer conversations drop their oldest turns."""
 
 import logging
 import re
@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 Prompt = list[dict[str, str]]
 
-ELLIPSIS = "…"  # stands for the beginning of a turn that was cut
+ELLIPSIS = "…"  # replaces the beginning of a truncated turn
 TRUNCATED_SHARE = "prompts/truncated_share"  # the metric's name
 
 _ROOM = 32  # tokens: half of it holds a role's name and the ellipsis, were every byte a token
@@ -67,7 +67,7 @@ class PromptBuilder:
         return len(self._tokenize(whole)["input_ids"]) - self._overhead
 
     def report(self, what: str) -> float:
-        """Tell how many of the prompts so far were cut, and return their share; 0 where there were none."""
+        """Log how many of the prompts so far were cut, and return their share; 0 without prompts."""
         logger.info("%d of %d prompts of %s were cut to their last turns", self.cut, self.built, what)
         return self.cut / max(1, self.built)
 
@@ -132,7 +132,7 @@ class PromptBuilder:
     def _first_that_fits(
         self, starts: Sequence[int], prompt_from: Callable[[int], Prompt], limit: int
     ) -> Prompt | None:
-        """Return the prompt from the first start on that fits, by binary search; None where none does."""
+        """Return the prompt from the first start that fits, by binary search; None if none fits."""
         found = bisect_left(starts, True, key=lambda start: self._fits(prompt_from(start), limit))
         return prompt_from(starts[found]) if found < len(starts) else None
 

@@ -1,4 +1,4 @@
-"""How the simulated users write: one- to three-turn requests, built from phrases, with typos."""
+"""The simulated users' requests: one to three turns, built from phrases, with typos."""
 
 from dataclasses import dataclass
 
@@ -81,7 +81,7 @@ MOODS = {
 
 @dataclass
 class Request:
-    """What a user is going to tell; every list may be empty."""
+    """The content of a user's request; every list may be empty."""
 
     genres: list[str]
     themes: list[str]

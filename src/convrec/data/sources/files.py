@@ -1,4 +1,4 @@
-"""Conversations of one's own: JSON lines or Parquet files in the project's schema, and a catalog (docs/data.md)."""
+"""Your own conversations: JSON lines or Parquet files in the project's schema, and a catalog (docs/data.md)."""
 
 import json
 from collections.abc import Iterator

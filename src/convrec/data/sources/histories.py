@@ -1,4 +1,4 @@
-"""Histories of interactions as conversations: which moments of a user are asked about, and in which words.
+"""Interaction histories as conversations: the moments at which a user asks, and the templates for the words.
 
 A template is a whole conversation. What stands in brackets in it is optional (see histories.txt beside this module).
 """
@@ -19,7 +19,7 @@ from convrec.errors import InputError
 SHIPPED = Path(__file__).with_name("histories.txt")
 _OPTION = re.compile(r"\[([^\[\]]*)\]")
 _OPTIONAL, _WORDS = ("disliked", "genres"), ("item", "items")
-_STATED_GENRES = 0.5  # share of the conversations that name genres where they can
+_STATED_GENRES = 0.5  # share of the conversations that name genres, if the items have any
 _NUM_GENRES = 2  # at most
 
 

@@ -32,7 +32,7 @@ _FIRST_TIME, _END_TIME = 631_152_000, 4_102_444_800  # 1990 to 2099, in seconds 
 
 @dataclass(frozen=True)
 class Feedback:
-    """What tells liked from disliked items: the least and the greatest rating, or names of events.
+    """The rule for liked and disliked items: a minimum and a maximum rating, or names of events.
 
     `disliked` is None where nothing does. A log that has neither ratings nor events is one of liked items.
     """

@@ -88,7 +88,7 @@ def read_interactions(
     rows = []
     for user, index, is_liked, times in _histories(taken):
         rng = user_rng(seed, user)
-        order = np.lexsort((rng.random(len(times)), times))  # what has one time stands in no order
+        order = np.lexsort((rng.random(len(times)), times))  # items with the same time have no order
         index, is_liked, times = index[order], is_liked[order], times[order]
         periods = np.searchsorted(starts, times, side="right")
         for moment in moments(index, times, is_liked, periods, limits, rng):

@@ -1,4 +1,4 @@
-"""Reddit-v2 as it is published: a Hugging Face `DatasetDict` saved to disk, its splits made, beside a catalog file.
+"""Reddit-v2 as published: a Hugging Face `DatasetDict` saved to disk, with its own splits, and a catalog file.
 
 Its prompts hold instruction and conversation in one message, so `common.instruction` stays empty. Source: the data
 of the Rank-GRPO paper (arXiv 2510.20150).
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _named(folder: Path) -> Iterator[None]:
-    """Turn whatever is raised within into an `InputError` that names the folder."""
+    """Raise any exception of the block as an `InputError` that names the folder."""
     try:
         yield
-    except Exception as error:  # damaged files can raise nearly anything
+    except Exception as error:  # damaged files can raise almost any exception
         raise InputError(
             f"data.path = {str(folder)!r}: no readable saved DatasetDict ({' '.join(str(error).split())[:200]}); "
             "name the folder that `save_to_disk` wrote, or write it again"
@@ -40,7 +40,7 @@ def _raw_rows(folder: Path, name: str, split: "Dataset") -> Iterator[tuple[str, 
     """Yield the rows of a split with their numbers."""
     with _named(folder):
         named = split.select_columns(list(COLUMNS)).rename_columns(COLUMNS)
-        named.data.table.validate(full=True)  # else a damaged file makes Arrow read beyond its end
+        named.data.table.validate(full=True)  # otherwise Arrow reads beyond the end of a damaged file
         for number, row in enumerate(named, start=1):
             yield f"{name}:{number}", row
 

@@ -1,4 +1,4 @@
-"""Reddit-Movie as it was dumped: turns of threads in CSVs, the films in their texts as IMDb ids, and their names.
+"""The raw Reddit-Movie dump: CSVs with the turns of threads, films as IMDb ids in the texts, and the films' names.
 
 A thread is a seeker's post and the replies below it; the context of a turn is the path from the post to its parent.
 Source: He et al. 2023, "Large Language Models as Zero-Shot Conversational Recommenders".

@@ -1,4 +1,4 @@
-"""The embedded world as files in the project's own schema: what a team's monthly files look like (docs/data.md)."""
+"""The embedded world as files in the project's own schema: an example of a team's monthly files (docs/data.md)."""
 
 import csv
 import io

@@ -1,12 +1,12 @@
 """The embedded world: a simulation of users with known tastes. Nothing in it was measured on people.
 
 A user has a taste: genres, themes, perhaps a decade, perhaps a genre to avoid, and a part that is never put into
-words. What is popular that month sways all, some more than others. The utility of a film is linear in these; accepted
-films are drawn without replacement in proportion to exp(utility), the Plackett-Luce model. The oracle ranks by the
-true utility, so no list can be expected to do better.
+words. The month's popularity influences every user, some more than others. The utility of a film is linear in these;
+accepted films are drawn without replacement in proportion to exp(utility), the Plackett-Luce model. The oracle ranks
+by the true utility, so no list can be expected to do better.
 
-In `SHIFT_MONTH` a new audience comes, for which most of what was popular no longer is: what was learned before then is
-out of date, as it becomes, more slowly, in any catalog.
+In `SHIFT_MONTH` the audience changes, and most popular films are popular no longer. What was learned before is then
+out of date, as also happens, more slowly, with real catalogs.
 """
 
 import json
@@ -23,7 +23,7 @@ from convrec.data.sources.dialogue import Request, write_conversation
 from convrec.data.sources.source import Source
 
 GENRE, THEME, DECADE, HIDDEN, AVOIDED = 5.0, 2.0, 3.0, 0.5, 6.0
-SWAY = (1.0, 2.0)  # how much popularity sways a user: uniform between these
+SWAY = (1.0, 2.0)  # weight of popularity in a user's utility: uniform between these
 STATED_DECADE = 0.75  # share of users who want a decade
 HIDDEN_SIZE = 4  # dimensions of the taste that users never put into words
 SHIFT_MONTH = 3  # the first month of the new audience, counted from 0
@@ -33,7 +33,7 @@ DRIFT = 0.05  # monthly step of each film's popularity
 
 @dataclass(frozen=True)
 class Taste:
-    """What one user wants; `popularity` is how much that of the month sways them."""
+    """What one user wants; `popularity` is the weight of the month's popularity."""
 
     genres: tuple[str, ...]
     themes: tuple[str, ...]
@@ -77,7 +77,7 @@ class World:
         self.hidden = rng.standard_normal((size, HIDDEN_SIZE)) / np.sqrt(HIDDEN_SIZE)
 
     def affinity(self, taste: Taste) -> np.ndarray:
-        """Return how well each film fits the taste as told in words, popularity aside. Shape: (C,)."""
+        """Return how well each film fits the stated taste, without popularity. Shape: (C,)."""
         genres, themes = set(taste.genres), set(taste.themes)
         fit = np.array(
             [
