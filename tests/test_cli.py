@@ -41,5 +41,5 @@ def test_convrec_alone_says_where_to_begin(cli):
 
 
 def test_a_mistyped_command_is_answered_with_the_nearest(cli):
-    output = "convrec: 'recomend' is not known; did you mean 'recommend'; `convrec --help` shows what can be given\n"
+    output = "convrec: 'recomend' is unknown; did you mean 'recommend'; `convrec --help` lists the choices\n"
     assert cli("recomend") == (2, "", output)

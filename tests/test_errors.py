@@ -74,7 +74,7 @@ def test_a_place_that_cannot_be_used_is_told_in_one_line(tmp_path, monkeypatch, 
         (["data", "sample", "x", "--conversations", "1000000000000"], "give a whole number, 1 to 1,000,000; "),
         (["remap", "--top", "9" * 5000], f"argument --top: {'9' * 40}: give a whole number, 1 to 100,000; "),
         (["recommend", "x", "--model", ""], "convrec recommend: --model : not a model's folder"),
-        (["nosuch"], "convrec: 'nosuch' is not known; give one of"),
+        (["nosuch"], "convrec: 'nosuch' is unknown; give one of"),
     ],
 )
 def test_a_mistake_is_told_in_one_line(tmp_path, monkeypatch, cli, command, message):

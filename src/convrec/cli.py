@@ -1,4 +1,4 @@
-"""`convrec COMMAND`: the stages of the pipeline, and what goes with them (`commands/`)."""
+"""The command line `convrec COMMAND`; the commands are in `commands/`."""
 
 import argparse
 import difflib
@@ -22,11 +22,11 @@ def _set_up() -> None:
     limit_threads()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
     logging.getLogger("convrec").setLevel(logging.INFO)
-    logging.getLogger("urllib3").setLevel(logging.ERROR)  # of every try at a server that is away; the outcome is told
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # otherwise logs every retry of a server that is down
     for name, value in {
         "TOKENIZERS_PARALLELISM": "false",
         "TRANSFORMERS_VERBOSITY": "error",
-        "TQDM_DISABLE": "1",  # commands say how far they are on their own
+        "TQDM_DISABLE": "1",  # commands log their own progress
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
         "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -65,19 +65,19 @@ _INVALID = re.compile(r"argument .*: invalid choice: '(.*?)' \(choose from (.*)\
 
 
 class _Parser(argparse.ArgumentParser):
-    """Tells a mistake in one line, without the usage before it."""
+    """Reports a mistake in one line, without the usage text."""
 
     def error(self, message: str) -> NoReturn:
         if match := _INVALID.fullmatch(message):
             choices = [name.strip(" '") for name in match[2].split(",")]
             near = difflib.get_close_matches(match[1], choices, n=1)
             hint = f"did you mean '{near[0]}'" if near else f"give one of {', '.join(choices)}"
-            message = f"'{match[1]}' is not known; {hint}"
-        self.exit(EXIT_BAD_INPUT, f"{self.prog}: {message}; `{self.prog} --help` shows what can be given\n")
+            message = f"'{match[1]}' is unknown; {hint}"
+        self.exit(EXIT_BAD_INPUT, f"{self.prog}: {message}; `{self.prog} --help` lists the choices\n")
 
 
 def _parser() -> argparse.ArgumentParser:
-    # Imported once `main` can tell in one line that Ctrl-C came: it takes half a second.
+    # Imported inside `main`, which handles Ctrl-C: the import takes half a second.
     from convrec.commands import (  # noqa: PLC0415
         data,
         evaluate,
@@ -163,7 +163,9 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         _interrupted(name)
     except Exception as error:
-        if any(isinstance(cause, KeyboardInterrupt) for cause in causes(error)):  # a library made another error of it
+        if any(
+            isinstance(cause, KeyboardInterrupt) for cause in causes(error)
+        ):  # a library has replaced the KeyboardInterrupt
             _interrupted(name)
         reported = error if exit_status(error) else outside_cause(error)
         if reported is None:

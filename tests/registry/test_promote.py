@@ -423,7 +423,7 @@ def test_models_that_are_alike_are_told_apart_by_nobody(client, cli):
         (["promote", "--version", "latest"], "--version latest: give the number of a version"),
         (["promote", "--approve"], "give --by NAME"),
         (["promote", "--reject", "--by", "lead"], "does not await approval (no decision yet)"),
-        (["promote", "--reason", "x"], "--reason: give it with --reject"),
+        (["promote", "--reason", "x"], "--reason needs --reject"),
         (["promote", "--reject", "--by", "lead", "--dry-run"], "--dry-run: not with --reject"),
         (["promote", "--unlock", "--fresh"], "--fresh: not with --unlock"),
         (["rollback"], "there is no champion to roll back"),

@@ -237,7 +237,7 @@ def test_a_killed_server_loses_nothing_of_any_run(server, client, project, cli):
     info = client.get_run(killed).info
     assert info.status == "KILLED" and info.start_time < info.end_time
     assert [artifact.path for artifact in client.list_artifacts(killed, "notes")] == ["notes/a.txt"]
-    assert cli("tracking", "sync")[:2] == (0, "Nothing waits to be sent.\n") and _left(project) == []
+    assert cli("tracking", "sync")[:2] == (0, "Nothing to upload.\n") and _left(project) == []
 
 
 def test_a_new_run_sends_what_an_earlier_process_left(client, project):

@@ -13,42 +13,53 @@ def extend(data: argparse.ArgumentParser) -> None:
     """Add what `convrec data` does beside the stage: versions of the data, and samples of it."""
     data.epilog = "Without a subcommand, the stage is run."
     commands = data.add_subparsers(dest="data_command", metavar="SUBCOMMAND")
-    difference = add_command(commands, "diff", _diff, "show what changed from one version of the data to another")
+    difference = add_command(commands, "diff", _diff, "show the changes between two versions of the data")
     version = "a git revision, a folder as data/processed, a catalog file, or `workspace`"
     difference.add_argument("old", metavar="OLD", help=version)
     difference.add_argument(
-        "new", metavar="NEW", nargs="?", default="workspace", help="the same; the workspace if none"
+        "new", metavar="NEW", nargs="?", default="workspace", help="the same; default: the workspace"
     )
-    difference.add_argument("--json", type=Path, metavar="FILE", help="write the whole of it as JSON, too")
+    difference.add_argument("--json", type=Path, metavar="FILE", help="also write all changes as JSON")
     difference.add_argument(
-        "--limit", type=whole_number(0), default=20, help="names shown of each kind of change, %(type)s"
+        "--limit", type=whole_number(0), default=20, help="names shown per kind of change, %(type)s"
     )
-    restore = add_command(commands, "restore", _restore, "bring back the data and the parameters of a past run")
-    restore.add_argument("--run", dest="run_id", required=True, metavar="RUN_ID", help="of a pipeline's or a stage's")
-    restore.add_argument("--force", action="store_true", help="even over changes that git does not hold; they are kept")
+    restore = add_command(commands, "restore", _restore, "restore the data and the parameters of a past run")
+    restore.add_argument(
+        "--run", dest="run_id", required=True, metavar="RUN_ID", help="id of a pipeline's or a stage's run"
+    )
+    restore.add_argument(
+        "--force", action="store_true", help="also overwrite uncommitted changes; a copy of them is kept"
+    )
     text = "write the embedded world as monthly files in the project's schema"
     sample = add_command(commands, "sample", _sample, text)
     sample.add_argument("folder", type=Path, metavar="FOLDER")
-    sample.add_argument("--until", default="2022-12", metavar="MONTH", help="the last month, of 2022")
+    sample.add_argument("--until", default="2022-12", metavar="MONTH", help="last month to write, in 2022")
     sample.add_argument(
-        "--conversations", type=whole_number(1, 1_000_000), default=14_400, help="of the whole year, %(type)s"
+        "--conversations",
+        type=whole_number(1, 1_000_000),
+        default=14_400,
+        help="conversations of the whole year, %(type)s",
     )
     sample.add_argument("--seed", type=whole_number(0, 2**31 - 1), default=17, help="%(type)s: %(default)s")
-    text = "download a public dataset from the Hugging Face hub, pinned and checked"
+    text = "download a public dataset from the Hugging Face Hub, with pinned commit and checksums"
     _add_fetch_options(add_command(commands, "fetch", lambda options: _fetch("dataset", options), text))
 
 
 def add_fetch_model(commands: Any) -> None:
     """Add `convrec fetch-model`."""
-    text = "download a model from the Hugging Face hub, pinned and checked"
+    text = "download a model from the Hugging Face Hub, with pinned commit and checksums"
     _add_fetch_options(add_command(commands, "fetch-model", lambda options: _fetch("model", options), text))
 
 
 def _add_fetch_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("name", metavar="NAME", help="of the repository, e.g. ZhankuiHe/reddit_movie_large_v1")
+    command.add_argument(
+        "name", metavar="NAME", help="name of the repository, for instance ZhankuiHe/reddit_movie_large_v1"
+    )
     command.add_argument("--to", type=Path, required=True, metavar="FOLDER")
-    command.add_argument("--revision", help="commit, tag or branch; that of FOLDER.lock.json, or main, if not given")
-    command.add_argument("--include", action="append", metavar="PATTERN", help="only files of this pattern")
+    command.add_argument("--revision", help="commit, tag or branch; default: that of FOLDER.lock.json, or main")
+    command.add_argument(
+        "--include", action="append", metavar="PATTERN", help="only files that match this pattern; repeatable"
+    )
 
 
 def _diff(options: argparse.Namespace) -> None:

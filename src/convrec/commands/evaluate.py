@@ -28,21 +28,27 @@ def extend(command: argparse.ArgumentParser) -> None:
         "--model",
         action="append",
         metavar="MODEL",
-        help="score a Hugging Face folder or name, or a registry version (models:/NAME@ALIAS); may be repeated",
+        help="score a Hugging Face folder or name, or a registry version (models:/NAME@ALIAS); repeatable",
     )
-    what.add_argument("--checkpoints", metavar="STAGES", help="score the kept checkpoints of sft, rank_grpo, or both")
+    what.add_argument("--checkpoints", metavar="STAGES", help="score the saved checkpoints of sft, rank_grpo, or both")
     command.add_argument(
-        "--every", type=whole_number(0), metavar="STEPS", help="of checkpoints: those of every so many steps"
+        "--every",
+        type=whole_number(0),
+        metavar="STEPS",
+        help="with --checkpoints: only those at multiples of this step",
     )
+    command.add_argument("--split", choices=SPLITS, help="default: test with --model, validation with --checkpoints")
     command.add_argument(
-        "--split", choices=SPLITS, help="test for --model and validation for --checkpoints, if not given"
-    )
-    command.add_argument(
-        "--max-prompts", type=whole_number(0), metavar="N", help="the first N prompts, for evaluate.max_prompts"
+        "--max-prompts",
+        type=whole_number(0),
+        metavar="N",
+        help="use only the first N prompts; overrides evaluate.max_prompts",
     )
     command.add_argument("--engine", choices=("transformers", "vllm"), help="for evaluate.engine")
-    command.add_argument("--constrained", action="store_true", help="of --model: lists from the catalog alone")
-    command.add_argument("--json", action="store_true", help="print one JSON object a model, or one of all checkpoints")
+    command.add_argument("--constrained", action="store_true", help="with --model: lists contain only catalog items")
+    command.add_argument(
+        "--json", action="store_true", help="print JSON: one object per model, or one for all checkpoints"
+    )
 
 
 def add_results(commands: Any) -> None:
@@ -52,7 +58,7 @@ def add_results(commands: Any) -> None:
 
 def add_score(commands: Any) -> None:
     """Add `convrec score`."""
-    text = "score a file of anybody's lists against their ground truth"
+    text = "score the lists of any system against their ground truth"
     command = add_command(commands, "score", _score, text, "docs/evaluation.md")
     command.add_argument(
         "--predictions",
@@ -61,34 +67,36 @@ def add_score(commands: Any) -> None:
         metavar="FILE",
         help="JSON lines of {response or items, groundtruth, seen_titles?, prompt_id?, conversation_id?, user_id?}",
     )
-    catalog = "CSV, JSON lines, Parquet or pickle; the project's own, if not given"
+    catalog = "CSV, JSON lines, Parquet or pickle; default: the project's catalog"
     command.add_argument("--catalog", type=Path, default=Paths().catalog, help=catalog)
-    column = "of the catalog; it becomes part of each item's line, as in Hello - Adele (2015)"
+    column = "catalog column that is added to each item's line, as in Hello - Adele (2015)"
     command.add_argument("--line-column", metavar="COLUMN", help=column)
-    protocols = "evaluation drops seen and unknown lines and closes the ranks, reward keeps every line at its rank"
+    protocols = "evaluation drops seen and unknown lines and moves the others up; reward keeps every line at its rank"
     command.add_argument("--protocol", choices=("evaluation", "reward"), default="evaluation", help=protocols)
-    command.add_argument("--cutoffs", metavar="K,...", help="those of Recall@K and so on: 5,10,15,20 up to N, or N")
-    ranks = "the ranks that count, %(type)s: %(default)s"
+    command.add_argument(
+        "--cutoffs", metavar="K,...", help="values of K in Recall@K and others; default: 5,10,15,20 up to N, or N"
+    )
+    ranks = "number of ranks N, %(type)s; default: %(default)s"
     command.add_argument("--list-length", type=whole_number(1, MAX_RANKS), default=20, metavar="N", help=ranks)
-    tolerance = "years by which a title's year may be off, %(type)s: %(default)s"
+    tolerance = "maximum difference of a title's year, %(type)s; default: %(default)s"
     command.add_argument("--year-tolerance", type=whole_number(0, 1000), default=2, metavar="YEARS", help=tolerance)
     command.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def _is_ad_hoc(options: argparse.Namespace) -> bool:
-    """Return whether `convrec evaluate` is to do anything but the stage."""
+    """Return whether the options ask for anything but the stage."""
     names = ("model", "checkpoints", "every", "split", "max_prompts", "engine", "constrained", "json")
     values = [getattr(options, name) for name in names]
-    return any(value is not None and value is not False for value in values)  # 0 and "" are given, too
+    return any(value is not None and value is not False for value in values)  # 0 and "" count as given
 
 
 def _evaluate(options: argparse.Namespace) -> None:
     if not options.model and options.checkpoints is None:
-        raise InputError("its options are of --model or --checkpoints: give one of these")
+        raise InputError("its options need --model or --checkpoints; give one of them")
     if options.every is not None and (options.every < 1 or options.checkpoints is None):
         raise InputError(f"--every {options.every}: give 1 or more, and --checkpoints")
     if options.constrained and not options.model:
-        raise InputError("--constrained: give --model, too; checkpoints are scored as training scores them")
+        raise InputError("--constrained needs --model; checkpoints are scored as in training")
     from convrec.experiments.evaluate_models import evaluate_models, print_evaluations, with_options
 
     params = with_options(load_params(), options.max_prompts, options.engine)
@@ -117,7 +125,7 @@ def _results(_options: argparse.Namespace) -> None:
 def _score(options: argparse.Namespace) -> None:
     given = options.cutoffs.split(",") if options.cutoffs is not None else []
     if not all(re.fullmatch("[0-9]{1,9}", cutoff) for cutoff in given):
-        raise InputError(f"--cutoffs {options.cutoffs:.40}: give whole numbers with commas between, as 5,10")
+        raise InputError(f"--cutoffs {options.cutoffs:.40}: give integers separated by commas, for instance 5,10")
     cutoffs = sorted({int(cutoff) for cutoff in given})
     if len(cutoffs) > MAX_CUTOFFS:
         raise InputError(f"--cutoffs: {len(cutoffs):,} numbers; give {MAX_CUTOFFS} at most")

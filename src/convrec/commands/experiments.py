@@ -11,16 +11,21 @@ from convrec.paths import Paths
 
 def add(commands: Any) -> None:
     """Add the commands."""
-    profile = add_command(commands, "profile", _profile, "make params.yaml from a profile")
-    profile.add_argument("name", choices=profile_names() or None, help="a file of profiles/, without .yaml")
+    profile = add_command(commands, "profile", _profile, "write params.yaml from a profile")
+    profile.add_argument("name", choices=profile_names() or None, help="name of a file in profiles/, without .yaml")
     profile.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="change a parameter, e.g. data.path=../redial",
+        help="change a parameter, for instance data.path=../redial; repeatable",
     )
-    comparison = add_command(commands, "compare", _compare, "train algorithms from the same SFT model, over seeds")
+    comparison = add_command(
+        commands,
+        "compare",
+        _compare,
+        "train several algorithms from the same SFT model with several seeds, and compare them",
+    )
     comparison.add_argument(
         "--algorithms",
         default="rank_grpo:exp_inf,rank_grpo:log,grpo,gspo",
@@ -28,11 +33,11 @@ def add(commands: Any) -> None:
         help="separated by commas: rank_grpo:RETURNS or rank_grpo_public:RETURNS (exp_inf, log, exp:GAMMA), grpo, "
         "gspo, dr_grpo, dapo; dpo, sdpo, sprec",
     )
-    runs = "runs of each, %(type)s, from common.seed on: %(default)s"
-    steps = "steps of each run, %(type)s; rank_grpo.max_steps where it is not given"
+    runs = "number of seeds, from common.seed on, %(type)s; default: %(default)s"
+    steps = "steps of each run, %(type)s; default: rank_grpo.max_steps"
     comparison.add_argument("--seeds", type=whole_number(1, 1000), default=3, help=runs)
     comparison.add_argument("--steps", type=whole_number(1), help=steps)
-    text = "train SFT on the lists after each step, and compare"
+    text = "train SFT on the lists after each demonstration step, and compare the models"
     ablation = add_command(commands, "ablate-demonstrations", _ablate, text)
     ablation.add_argument("--seeds", type=whole_number(1, 1000), default=1, help=runs)
 

@@ -9,36 +9,39 @@ from convrec.errors import InputError
 
 CHAMPION = "champion"
 _PAGE = "docs/recommender.md"
-_NOT_UTF8 = InputError("stdin: not UTF-8; convert what you write there to UTF-8")
+_NOT_UTF8 = InputError("stdin: not UTF-8; convert the input to UTF-8")
 
 
 def add(commands: Any) -> None:
     """Add the commands."""
     recommend = add_command(commands, "recommend", _recommend, "answer a conversation with a ranked list", _PAGE)
-    chat = add_command(commands, "chat", _chat, "ask for recommendations in a session, turn by turn", _PAGE)
-    text = "serve a page for conversations, champion and challenger side by side"
+    chat = add_command(commands, "chat", _chat, "chat with the model in the terminal", _PAGE)
+    text = "serve a web page that compares champion and challenger"
     app = add_command(commands, "app", _app, text, _PAGE)
     recommend.add_argument(
         "conversation",
         metavar="CONVERSATION",
-        help="a user's words, or `User: …` and `Assistant: …` lines; - for stdin",
+        help="a user's message, or `User: …` and `Assistant: …` lines; - reads stdin",
     )
     for command in (recommend, chat):
-        command.add_argument("-n", type=whole_number(1), default=20, help="items of a list: %(default)s")
-        command.add_argument("--deny", action="append", default=[], metavar="TITLE", help="never this; repeatable")
-        command.add_argument("--allow", action="append", metavar="TITLE", help="nothing but this; repeatable")
+        command.add_argument("-n", type=whole_number(1), default=20, help="number of items; default: %(default)s")
+        command.add_argument("--deny", action="append", default=[], metavar="TITLE", help="never recommend this title; repeatable")
+        command.add_argument("--allow", action="append", metavar="TITLE", help="recommend only this title; repeatable")
     recommend.add_argument("--json", action="store_true", help="print one JSON array")
     for command in (recommend, chat, app):
         command.add_argument(
             "--model",
             metavar="NAME",
             default=None if command is app else CHAMPION,
-            help=f"champion, challenger, models:/NAME@ALIAS or a folder; {CHAMPION} if not given",
+            help=f"champion, challenger, models:/NAME@ALIAS or a folder; default: {CHAMPION}",
         )
-    app.add_argument("--challenger", metavar="NAME", help="the second model; `none` for one alone")
+    app.add_argument("--challenger", metavar="NAME", help="the second model; `none` shows one model")
     app.add_argument("--host", default="127.0.0.1")
     app.add_argument(
-        "--port", type=whole_number(0, 65_535), default=7860, help="%(type)s, 0 for a free one: %(default)s"
+        "--port",
+        type=whole_number(0, 65_535),
+        default=7860,
+        help="%(type)s; 0 chooses a free port; default: %(default)s",
     )
 
 

@@ -18,30 +18,36 @@ def add(commands: Any) -> None:
     text = "compare a version with the champion, and promote it if it is better"
     promote = add_command(commands, "promote", _promote, text, _PAGE)
     promote.epilog = "Exit status: 0 promoted (or champion already), 3 refused or awaiting approval, 2 bad input."
-    promote.add_argument("--version", metavar="N", help="the challenger, if not given")
-    promote.add_argument("--by", metavar="NAME", help="who decides; the user's name, if not given")
+    promote.add_argument("--version", metavar="N", help="default: the challenger")
+    promote.add_argument("--by", metavar="NAME", help="name of the person who decides; default: the user's name")
     verdict = promote.add_mutually_exclusive_group()
-    verdict.add_argument("--approve", action="store_true", help="with --by: say yes, where promotion.yaml wants it")
-    verdict.add_argument("--reject", action="store_true", help="with --by: say no to a version that awaits approval")
-    verdict.add_argument("--unlock", action="store_true", help="remove the lock that a killed promotion has left")
-    promote.add_argument("--reason", default="", metavar="TEXT", help="of --reject")
-    promote.add_argument("--again", action="store_true", help="even a version that was rolled back")
-    promote.add_argument("--fresh", action="store_true", help="measure again what the last decision holds already")
-    promote.add_argument("--dry-run", action="store_true", help="decide, but write and move nothing")
-    rollback = add_command(commands, "rollback", _rollback, "make the previous champion the champion again", _PAGE)
-    rollback.add_argument("--to", metavar="N", help="an earlier champion; the previous one, if not given")
-    rollback.add_argument("--reason", default="", metavar="TEXT", help="kept in the log, and on the version")
-    rollback.add_argument("--by", metavar="NAME", help="the user's name, if not given")
+    verdict.add_argument(
+        "--approve", action="store_true", help="with --by: approve, if promotion.yaml requires approval"
+    )
+    verdict.add_argument("--reject", action="store_true", help="with --by: reject a version that awaits approval")
+    verdict.add_argument("--unlock", action="store_true", help="remove the lock of a killed promotion")
+    promote.add_argument("--reason", default="", metavar="TEXT", help="reason for --reject")
+    promote.add_argument("--again", action="store_true", help="also promote a version that was rolled back")
+    promote.add_argument("--fresh", action="store_true", help="repeat the measurements of the last decision")
+    promote.add_argument(
+        "--dry-run", action="store_true", help="decide without writing anything or moving the champion"
+    )
+    rollback = add_command(commands, "rollback", _rollback, "restore the previous champion", _PAGE)
+    rollback.add_argument("--to", metavar="N", help="an earlier champion; default: the previous one")
+    rollback.add_argument("--reason", default="", metavar="TEXT", help="recorded in the log and on the version")
+    rollback.add_argument("--by", metavar="NAME", help="default: the user's name")
     text = "list, register or prune the versions of the model"
     registry = add_command(commands, "registry", None, text, _PAGE)
     parts = registry.add_subparsers(dest="registry_command", metavar="SUBCOMMAND", required=True)
-    listing = add_command(parts, "list", _list, "print a line a version, the newest first")
+    listing = add_command(parts, "list", _list, "print one line per version, newest first")
     text = "register a trained checkpoint of the workspace as the challenger"
     register = add_command(parts, "register", _register, text)
     register.add_argument("--stage", choices=("sft", "rank_grpo"), default="rank_grpo")
-    text = "remove old versions; without --yes, say which these would be"
+    text = "remove old versions; without --yes, only list them"
     prune = add_command(parts, "prune", _prune, text)
-    prune.add_argument("--keep", type=whole_number(1), required=True, metavar="N", help="the newest so many stay")
+    prune.add_argument(
+        "--keep", type=whole_number(1), required=True, metavar="N", help="number of newest versions to keep"
+    )
     prune.add_argument("--yes", action="store_true", help="remove them")
     for command in (promote, rollback, listing, prune):
         command.add_argument("--json", action="store_true", help="print JSON")
@@ -50,9 +56,9 @@ def add(commands: Any) -> None:
 def _promote(options: argparse.Namespace) -> int:
     _check_number("--version", options.version)
     if (options.approve or options.reject) and not options.by:
-        raise InputError("--approve and --reject are a person's word: give --by NAME")
+        raise InputError("--approve and --reject need the person's name: give --by NAME")
     if options.reason and not options.reject:
-        raise InputError("--reason: give it with --reject")
+        raise InputError("--reason needs --reject")
     for name in ("dry_run", "again", "fresh"):
         if (options.reject or options.unlock) and getattr(options, name):
             raise InputError(f"--{name.replace('_', '-')}: not with {'--reject' if options.reject else '--unlock'}")
@@ -158,7 +164,7 @@ def _prune(options: argparse.Namespace) -> int:
         print(json.dumps([asdict(fate) for fate in fates]))
         return 0
     if not fates:
-        print("No version is registered: there is nothing to prune.")
+        print("No version is registered: nothing to prune.")
         return 0
     gone = "removed" if options.yes else "would go"
     _print_table(("version", "", "why"), [(f.version, "stays" if f.stays else gone, f.why) for f in fates])

@@ -13,28 +13,32 @@ from convrec.paths import Paths
 
 def add(commands: Any) -> None:
     """Add the commands."""
-    text = "show what is read of a language model's answers, and what is dropped"
+    text = "show the items parsed from a language model's answers, and the dropped lines"
     parse = add_command(commands, "parse", _parse, text)
-    text = "ground a language model's answers in a catalog: rows of items and scores"
+    text = "ground a language model's answers in a catalog; write items and scores"
     remap = add_command(commands, "remap", _remap, text)
     for command in (parse, remap):
         command.add_argument(
             "--responses", type=Path, required=True, help="JSON lines of {conversation, response, seen?}"
         )
         command.add_argument("--catalog", type=Path, default=Paths().catalog, help="CSV, JSON lines, Parquet or pickle")
-        command.add_argument("--min-ratio", type=float, default=85.0, help="of a fuzzy title match whose year fits")
-        command.add_argument("--min-ratio-without-year", type=float, default=97.0, help="of one without a year")
-    parse.add_argument("--out", type=Path, help="write the same as JSON lines")
+        command.add_argument(
+            "--min-ratio", type=float, default=85.0, help="minimum ratio of a fuzzy title match with a matching year"
+        )
+        command.add_argument("--min-ratio-without-year", type=float, default=97.0, help="minimum ratio without a year")
+    parse.add_argument("--out", type=Path, help="also write the result as JSON lines")
     remap.add_argument(
-        "--out", type=Path, required=True, help="the same rows with `items`: rank, title, year, score, source"
+        "--out", type=Path, required=True, help="output: the same rows with `items` (rank, title, year, score, source)"
     )
-    remap.add_argument("--top", type=whole_number(1, 100_000), default=20, help="items a list, %(type)s: %(default)s")
-    remap.add_argument("--embedder", default="tfidf", help="tfidf, or a sentence-transformers model")
+    remap.add_argument(
+        "--top", type=whole_number(1, 100_000), default=20, help="items per list, %(type)s; default: %(default)s"
+    )
+    remap.add_argument("--embedder", default="tfidf", help="tfidf, or the name of a sentence-transformers model")
     remap.add_argument("--conversation-weight", type=float, default=1.0, help="lambda")
 
 
 def _grounding(options: argparse.Namespace) -> tuple[float, float]:
-    """Return the least ratios of a match with and without a year."""
+    """Return the minimum ratios of a match with and without a year."""
     for name in ("min_ratio", "min_ratio_without_year"):
         if not 0 < getattr(options, name) <= 100:
             raise InputError(f"--{name.replace('_', '-')} {getattr(options, name)}: give a number up to 100")

@@ -17,19 +17,19 @@ from convrec.training.launch import end_processes, is_main_process, launch
 from convrec.workspaces import hold_stage
 
 TEXTS = {
-    "data": "read conversations and catalog, check and split them; `convrec data --help` has more commands",
+    "data": "read, check and split conversations and catalog; see `convrec data --help` for more commands",
     "demonstrations": "ground the teacher's lists in the catalog: Remap, Reflect, Adjust",
-    "base_model": "make the small model, or fetch the one to start from",
+    "base_model": "create the embedded model, or download the base model",
     "sft": "train the model on the demonstrations",
     "rank_grpo": "align the SFT model with what users liked",
-    "evaluate": "write and score the lists of the test split; or score other models, see its options",
+    "evaluate": "score all systems on the test split; with options, score other models",
     "report": "write the HTML report",
 }
 STAGES = tuple(TEXTS)
 
 
 def add(commands: Any) -> None:
-    """Add a command a stage; `data` and `evaluate` do more, when they are asked to."""
+    """Add one command per stage; `data` and `evaluate` also have subcommands or options of their own."""
     for stage in STAGES:
         text = TEXTS[stage]
         command = add_command(commands, stage, run, text)
@@ -40,7 +40,7 @@ def add(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int | None:
-    """Run the stage, in several processes where its section says so; its record is closed however it ends."""
+    """Run the stage, in several processes if its section sets that; always close its record."""
     stage: str = options.command
     params = load_params()
     if "RANK" not in os.environ:
@@ -71,7 +71,7 @@ def _stop(number: int, _frame: Any) -> None:
 
 
 def _check_inputs(stage: str, graph: Path = Path("dvc.yaml")) -> None:
-    """Raise `InputError` where an out of another stage that this one reads is not there."""
+    """Raise `InputError` if an output of another stage that this stage reads is missing."""
     stages = read_yaml(graph).get("stages", {}) if graph.is_file() else {}
     entries = [entry for other in stages.values() for entry in other.get("outs", [])]
     outs = {name for entry in entries for name in ([entry] if isinstance(entry, str) else entry)}

@@ -1,4 +1,4 @@
-"""`convrec tracking sync`: send what waits in the journals."""
+"""`convrec tracking sync`: upload buffered journals."""
 
 import argparse
 from pathlib import Path
@@ -10,10 +10,10 @@ from convrec.errors import EXIT_UNAVAILABLE
 
 def add(commands: Any) -> None:
     """Add the subcommands of `convrec tracking`."""
-    text = "send what runs recorded while the tracking server was away"
+    text = "upload what was buffered while the tracking server was down"
     tracking = add_command(commands, "tracking", None, text, "docs/tracking.md")
     subcommands = tracking.add_subparsers(dest="tracking_command", required=True, metavar="SUBCOMMAND")
-    text = "send the journals of runs whose process has ended, and end these runs"
+    text = "upload the journals of runs whose process has ended, and end these runs"
     add_command(subcommands, "sync", _sync, text, "docs/tracking.md")
 
 
@@ -24,7 +24,7 @@ def _sync(_options: argparse.Namespace) -> int:
     from convrec.tracking.store import connect
 
     if not left_journals(FOLDER):
-        print("Nothing waits to be sent.")
+        print("Nothing to upload.")
         return 0
     connect()
     waiting = refused = 0

@@ -1,4 +1,4 @@
-"""`convrec workspace`: a folder of its own for a run."""
+"""`convrec workspace`: a separate clone for a run."""
 
 import argparse
 import os
@@ -12,12 +12,12 @@ from convrec.workspaces import BRANCH_VARIABLE, FOLDER_VARIABLE, REPOSITORY_VARI
 
 def add(commands: Any) -> None:
     """Add the command's options."""
-    text = "make or update a clone of the project for runs of its own, and print its path"
+    text = "create or update a separate clone of the project for runs, and print its path"
     command = add_command(commands, "workspace", _workspace, text)
     command.add_argument("name", metavar="NAME")
-    command.add_argument("--folder", metavar="FOLDER", help=f"of all workspaces: {FOLDER_VARIABLE}, if not given")
-    command.add_argument("--repository", metavar="URL", help=f"of git, or a path: {REPOSITORY_VARIABLE}, if not given")
-    command.add_argument("--branch", help=f"{BRANCH_VARIABLE}, if not given, or the repository's own")
+    command.add_argument("--folder", metavar="FOLDER", help=f"folder of all workspaces; default: {FOLDER_VARIABLE}")
+    command.add_argument("--repository", metavar="URL", help=f"git URL or path; default: {REPOSITORY_VARIABLE}")
+    command.add_argument("--branch", help=f"default: {BRANCH_VARIABLE}, or the repository's default branch")
 
 
 def _workspace(options: argparse.Namespace) -> None:
