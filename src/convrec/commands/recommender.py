@@ -25,7 +25,9 @@ def add(commands: Any) -> None:
     )
     for command in (recommend, chat):
         command.add_argument("-n", type=whole_number(1), default=20, help="number of items; default: %(default)s")
-        command.add_argument("--deny", action="append", default=[], metavar="TITLE", help="never recommend this title; repeatable")
+        command.add_argument(
+            "--deny", action="append", default=[], metavar="TITLE", help="never recommend this title; repeatable"
+        )
         command.add_argument("--allow", action="append", metavar="TITLE", help="recommend only this title; repeatable")
     recommend.add_argument("--json", action="store_true", help="print one JSON array")
     for command in (recommend, chat, app):
