@@ -13,11 +13,15 @@ from tests.project import ROOT, SHRUNK, run_in, set_params
 def test_the_ground_truth_comes_first_in_training_demonstrations_alone(make_store, tmp_path):
     for name in ("params.yaml", "dvc.yaml"):
         (tmp_path / name).write_text((ROOT / name).read_text())
-    set_params(tmp_path, {**SHRUNK, "demonstrations": {"until": None, "ground_truth_first": True}})
+    set_params(tmp_path, {**SHRUNK, "demonstrations": {"until": None, "ground_truth_first": True, "variants": 3}})
     make_store(tmp_path)
     for stage in ("data", "demonstrations"):
         run_in(tmp_path, sys.executable, "-m", "convrec.cli", stage)
     catalog = Catalog.read(tmp_path / "data/processed/catalog.parquet")
+    train = pd.read_parquet(tmp_path / "data/demonstrations/train.parquet")
+    own, variants = train[~train["prompt_id"].duplicated()], train[train["prompt_id"].duplicated()]
+    assert 0 < len(variants) <= 3 * len(own) and not variants["held_out"].any() and own["held_out"].any()
+    assert not set(variants["prompt_id"]) & set(own.loc[own["held_out"], "prompt_id"])
     begin = {}
     for split in ("train", "validation"):
         liked = {}

@@ -112,6 +112,9 @@ class Demonstrations(Section):
     reflect: Reflect
     collaborative: Collaborative
     adjust: Adjust
+    variants: Whole = Field(
+        ge=0, le=100, description="maximum number of variants per training prompt, without some of its earlier messages"
+    )
     ground_truth_first: bool = Field(
         description="training demonstrations list the prompt's ground truth first, then the best other items"
     )

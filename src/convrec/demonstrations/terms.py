@@ -60,7 +60,7 @@ def combine(
     by_month = min(months["train"]) > "" and max(months["train"]) < min(months["validation"])
     for name, split in grounded.items():
         logger.info("%s: what others liked", name)
-        is_train = name == "train"
+        is_train = name != "validation"  # train, and its variants
         terms[name] |= evidence.terms(split.prompts, without_own=is_train, earlier=is_train and by_month)
     seen = seen_items(grounded["train"].prompts, catalog)
     return Combined(terms, fit_weights(terms["train"], REFLECTED, positives, seen, fitted, list_length))

@@ -35,6 +35,7 @@ from convrec.demonstrations.quality import (
 from convrec.demonstrations.teacher import LLMTeacher, SimilarityTeacher, SimulatedTeacher, Teacher
 from convrec.demonstrations.teacher_prompts import Prompts
 from convrec.demonstrations.terms import combine, evidence_lists, list_texts
+from convrec.demonstrations.variants import make_variants
 from convrec.errors import InputError
 from convrec.evaluation.demonstration_scores import step_scores
 from convrec.files.results import write_json, write_plot
@@ -45,6 +46,8 @@ from convrec.similarity.scores import Blocks, top_items
 from convrec.tracking import Run, flatten
 
 logger = logging.getLogger(__name__)
+
+VARIANTS = "variants"  # the group of variants, beside the splits
 
 Row = dict[str, Any]
 
@@ -138,6 +141,13 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     prompts = {name: distinct_prompts(split) for name, split in rows.items()}
     conversations = [transcript(row["messages"]) for row in prompts["train"]]
     prompts["train"] = choose_prompts(prompts["train"], config.until, config.train_share, common.seed)
+    order = np.random.default_rng([common.seed, 1]).permutation(len(prompts["train"]))
+    number = round(len(order) * config.adjust.held_out)
+    held_out, fitted = np.sort(order[:number]), np.sort(order[number : number + config.collaborative.fit_prompts])
+    learnt = np.setdiff1d(np.arange(len(order)), held_out)
+    variants, origins = make_variants([prompts["train"][i] for i in learnt], config.variants, common.seed)
+    if variants:
+        prompts[VARIANTS] = variants
 
     chat = _chat_client(params, paths) if config.teacher.kind == "llm" else None
     demonstrator = _make_demonstrator(params, paths, catalog, chat, conversations)
@@ -148,9 +158,6 @@ def run(params: Params, paths: Paths, record: Run) -> None:
             took = {**chat.usage(), "total": asdict(chat.spent())}
             record.log_metrics({f"teacher/{key.replace('.', '/')}": float(v) for key, v in flatten(took).items()})
     positives = count_positives(rows["train"], prompts["train"], catalog)
-    order = np.random.default_rng([common.seed, 1]).permutation(len(prompts["train"]))
-    number = round(len(order) * config.adjust.held_out)
-    held_out, fitted = np.sort(order[:number]), np.sort(order[number : number + config.collaborative.fit_prompts])
     evidence = partial(_make_evidence, params, paths, catalog) if config.collaborative.fit_prompts else None
     combined = combine(grounded, rows, positives, fitted, catalog, evidence, common.list_length, demonstrator.device)
     fit = fit_adjust(
@@ -164,16 +171,21 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     fit = keep_if_better(fit, combined.scores("train"), positives, held_out, seen, common.list_length)
 
     metrics: dict[str, Any] = {"train_prompts": len(prompts["train"])}
+    if variants:
+        metrics["variants"] = len(variants)
+    frames: dict[str, pd.DataFrame] = {}
     for name, split in grounded.items():
         top = _best(split, combined.scores(name), fit, catalog, common.list_length)
         lists = {"teacher": split.answers, **{step: list_texts(best, catalog) for step, best in top.items()}}
         columns = {STEP_COLUMNS[step]: texts for step, texts in lists.items()}
-        if name == "train" and config.ground_truth_first:
-            first, _ = top_items(combined.scores(name), common.list_length, seen, fit.weight, fit.bias, positives)
-            columns[STEP_COLUMNS["adjust"]] = list_texts(first, catalog)
+        if name != "validation" and config.ground_truth_first:
+            own = seen if name == "train" else seen_items(split.prompts, catalog)
+            first = positives if name == "train" else positives[learnt[origins]]
+            best, _ = top_items(combined.scores(name), common.list_length, own, fit.weight, fit.bias, first)
+            columns[STEP_COLUMNS["adjust"]] = list_texts(best, catalog)
         check_demonstrations(columns[STEP_COLUMNS["adjust"]], split.prompts, catalog, common.list_length)
         sources = placed_by(split.remapped.sources.of(top["adjust"]), top["adjust"], top["reflect"])
-        frame = pd.DataFrame(
+        frames[name] = pd.DataFrame(
             {
                 "prompt_id": [row["prompt_id"] for row in split.prompts],
                 "messages": [row["messages"] for row in split.prompts],
@@ -182,7 +194,8 @@ def run(params: Params, paths: Paths, record: Run) -> None:
                 "held_out": np.isin(np.arange(len(split.prompts)), held_out if name == "train" else []),
             }
         )
-        write_rows(frame, paths.demonstration(name))
+        if name == VARIANTS:
+            continue
         chosen = held_out if name == "train" else np.arange(len(split.prompts))
         if len(chosen):
             where = "held_out" if name == "train" else name
@@ -205,6 +218,9 @@ def run(params: Params, paths: Paths, record: Run) -> None:
             shown = {"collaborative": top["collaborative"], "adjust": top["adjust"]}
             buckets, metrics["popularity_distance"] = popularity(positives, shown)
             write_plot(paths.plot("popularity"), buckets)
+    for name in ("train", "validation"):
+        parts = [frames[name], frames[VARIANTS]] if name == "train" and variants else [frames[name]]
+        write_rows(pd.concat(parts, ignore_index=True), paths.demonstration(name))
     values, ndcg, before = combined.weights
     metrics["collaborative"] = {} if ndcg is None else {"weights": values, "ndcg": ndcg, "ndcg_before": before}
     metrics["adjust"] = {"best_epoch": fit.best_epoch, "epochs": len(fit.losses) - 1 if fit.losses else 0}
