@@ -328,7 +328,7 @@ def test_adapters_from_a_registered_version_with_both_rewards_and_constrained_ro
         "max_steps": 2,
     }
     result = _stage(scratch, "rank_grpo", {"rank_grpo": changes})
-    assert f"starting from models:/{MODEL_NAME}@{CHAMPION}" in result.stderr
+    assert f"starting from the weights of models:/{MODEL_NAME}@{CHAMPION}" in result.stderr
     folder = next((scratch / "checkpoints" / "rank_grpo").iterdir())
     assert (folder / "checkpoint-2" / "adapter_config.json").is_file()
     assert (scratch / "models" / "rank_grpo" / "model.safetensors").is_file()
@@ -354,7 +354,7 @@ def test_a_comparison_is_made_once(scratch, cli, caplog):
     assert [name for name, parent in parents.items() if parent == "grpo" and name.startswith("grpo seed ")]
     curves = pd.read_csv(scratch / "comparison" / "curves.csv")
     assert len(curves) == 2 * 2 * 2 and set(curves["step"]) == {0, 2}
-    assert cli(*command).status == 0 and caplog.text.count("done before") == 4
+    assert cli(*command).status == 0 and caplog.text.count("already finished") == 4
     assert json.loads((scratch / "comparison" / "compare.json").read_text()) == result
 
 
@@ -386,7 +386,7 @@ def test_an_ablation_is_made_once(scratch, cli, caplog):
             expected = metrics[group.replace(" ", "_")][step]["ndcg_at_6"]
             assert groups[group]["lists"]["mean"] == pytest.approx(expected, abs=1e-5)
             assert len(groups[group]["sft_by_seed"]) == 1 and (name == "raw" or "sft_over_raw" in groups[group])
-    assert cli("ablate-demonstrations").status == 0 and caplog.text.count("done before") == 5
+    assert cli("ablate-demonstrations").status == 0 and caplog.text.count("already finished") == 5
     assert json.loads((scratch / "comparison" / "ablation.json").read_text()) == result
 
 
