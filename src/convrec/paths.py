@@ -84,6 +84,11 @@ class Paths:
         """Output of `convrec evaluate --model` and `--checkpoints`; not part of the graph."""
         return self.root / "evaluations"
 
+    @property
+    def feedback(self) -> Path:
+        """The answers of `convrec app` and what users did with them; not part of the graph."""
+        return self.root / "feedback" / "feedback.jsonl"
+
     def split(self, name: str) -> Path:
         return self.processed / f"{name}.parquet"
 

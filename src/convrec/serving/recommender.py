@@ -43,7 +43,8 @@ class Recommender:
     """Answers conversations with lists of catalog items, each at most once, by default without items that were named.
 
     Lists are decoded greedily under the catalog constraint, with the settings that the model was tested with. Calls
-    are thread-safe; they run one after the other. `noun` is the domain's word for the items, such as movies or books.
+    are thread-safe; they run one after the other. `noun` is the domain's word for the items, such as movies or books;
+    `mentions` finds the catalog's titles in texts.
     """
 
     def __init__(self, model: Any, tokenizer: Any, catalog: Catalog, settings: ListSettings):
@@ -51,7 +52,7 @@ class Recommender:
         self.catalog, self.noun, self._recommend_seen = catalog, settings.items, settings.recommend_seen
         self._model, self._tokenizer = model.eval(), tokenizer
         self._prompts = settings.prompts(tokenizer)
-        self._mentions = Mentions(catalog)
+        self.mentions = Mentions(catalog)
         self._trie = catalog_trie(catalog, tokenizer)
         limits = (_BATCH, settings.max_completion_length, settings.repetition_penalty)
         self._engine = TransformersEngine(model, tokenizer, *limits, self._trie)
@@ -82,6 +83,7 @@ class Recommender:
         deny: Collection[str] = ...,
         allow: Collection[str] | None = ...,
         is_abandoned: Callable[[], bool] = ...,
+        or_fewer: bool = ...,
     ) -> RecommendedList: ...
 
     @overload
@@ -92,6 +94,7 @@ class Recommender:
         deny: Collection[str] = ...,
         allow: Collection[str] | None = ...,
         is_abandoned: Callable[[], bool] = ...,
+        or_fewer: bool = ...,
     ) -> list[RecommendedList]: ...
 
     def recommend(
@@ -101,6 +104,7 @@ class Recommender:
         deny: Collection[str] = (),
         allow: Collection[str] | None = None,
         is_abandoned: Callable[[], bool] = lambda: False,
+        or_fewer: bool = False,
     ) -> RecommendedList | list[RecommendedList]:
         """Return exactly `n` items for each conversation, best first; for a single text, return its list.
 
@@ -108,7 +112,8 @@ class Recommender:
         the user's words. Items in `deny` are excluded. Items whose title the conversation names, with any year, are
         excluded unless the settings allow them (see `data.mentions`). With `allow`, only those items are recommended.
         Titles to deny or allow are `Title (Year)`, or `Title` for all items with that title; if `Title` is the whole
-        line of an item, it means that item.
+        line of an item, it means that item. With `or_fewer`, a list has all items that are left if those are
+        fewer than `n`.
 
         Raises `InputError` for an unknown title, an unreadable conversation, or an `n` that is not from 1 to the number
         of items left, and `Abandoned` as soon as `is_abandoned`, which is called after each token, returns true.
@@ -120,14 +125,15 @@ class Recommender:
 
         go_on()
         if isinstance(conversations, str):
-            return self.recommend([conversations], n, deny, allow, is_abandoned)[0]
+            return self.recommend([conversations], n, deny, allow, is_abandoned, or_fewer)[0]
         turns = [messages_from(value, place) for place, value in enumerate(conversations, start=1)]
         denied = self._resolve("deny", deny)
         allowed = None if allow is None else self._resolve("allow", allow)
-        requests = [self._request(messages, place, n, denied, allowed) for place, messages in enumerate(turns, start=1)]
+        options = (n, denied, allowed, or_fewer)
+        requests = [self._request(messages, place, *options) for place, messages in enumerate(turns, start=1)]
         if not turns:
             return []
-        room = self._room(n)
+        room = self._room(max(request.length for request in requests))
         prompts = token_ids(self._tokenizer, [self._prompts(messages, room) for messages in turns])
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
         lists = [RecommendedList() for _ in prompts]
@@ -177,21 +183,21 @@ class Recommender:
         return self.catalog.readings(title, int(year)) if index is None else [index]
 
     def _request(
-        self, messages: Messages, place: int, n: int, denied: set[int], allowed: set[int] | None
+        self, messages: Messages, place: int, n: int, denied: set[int], allowed: set[int] | None, or_fewer: bool
     ) -> ListRequest:
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise InputError(f"n = {n!r}: give a whole number from 1")
         banned = denied
         if not self._recommend_seen:
-            named = self._mentions.titles(message["content"] for message in messages if message["role"] != "system")
+            named = self.mentions.titles(message["content"] for message in messages if message["role"] != "system")
             banned = denied | self.catalog.indices_of_titles(named)
         left = len((set(range(len(self.catalog))) if allowed is None else allowed) - banned)
-        if n > left:
+        if n > left and (left == 0 or not or_fewer):
             raise InputError(
                 f"n = {n}: {left} of the catalog's {len(self.catalog)} items are left for conversation {place}, "
                 "without those that it names and those denied or not allowed; lower n, deny fewer titles, or allow more"
             )
-        return ListRequest(n, banned, allowed)
+        return ListRequest(min(n, left), banned, allowed)
 
     def _room(self, n: int) -> int | None:
         """Return the number of tokens left for a prompt with a list of `n` items; None if the model has no limit."""

@@ -1,0 +1,96 @@
+"""Why an item may fit a conversation: facts of the catalog that the model does not see when it is asked."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from convrec.data.catalog import Catalog, Item
+from convrec.data.mentions import Mentions
+from convrec.data.titles import fold
+
+_LONGEST_VALUE = 4  # words; a field with a longer value is prose, such as a plot
+_SHORT_WORD = 3  # letters; its last s is no plural
+_MAX_VALUES = 3  # of one reason
+_MAX_NAMED = 2  # named items that an item is compared with
+_UNLABELLED = {"genre", "genres", "keyword", "keywords", "tag", "tags", "theme", "themes"}
+_DECADE = re.compile(r"\b(?:(19|20)(\d)0|(\d)0)['’]?s\b")
+_THIS_CENTURY = "012"  # "10s" is the 2010s, "90s" the 1990s
+
+
+def short_values(item: Item) -> dict[str, list[str]]:
+    """Return the values of each metadata field that lists short values, such as genres; prose fields are left out."""
+    fields = {name: [part.strip() for part in text.split(",") if part.strip()] for name, text in item.metadata.items()}
+    return {
+        name: values
+        for name, values in fields.items()
+        if values and all(len(value.split()) <= _LONGEST_VALUE for value in values)
+    }
+
+
+def genres_of(item: Item) -> list[str]:
+    """Return the item's genres: the short values of its metadata field `genres` or `genre`."""
+    values = short_values(item)
+    return values.get("genres") or values.get("genre") or []
+
+
+class Reasons:
+    """Finds what the items of a catalog share with the titles and words of a conversation.
+
+    A reason states a fact and no preference: a title or a genre that the user dislikes is also named.
+    """
+
+    def __init__(self, catalog: Catalog, mentions: Mentions):
+        self._catalog, self._mentions = catalog, mentions
+
+    def named_items(self, texts: Iterable[str]) -> list[Item]:
+        """Return the items that the texts name, in order of naming; a title of several items names each."""
+        indices = [index for title in self._mentions.titles(texts) for index in self._catalog.indices_of_title(title)]
+        return [self._catalog.items[index] for index in dict.fromkeys(indices)]
+
+    def of(self, items: Sequence[Item], messages: Sequence[Mapping[str, str]]) -> list[list[str]]:
+        """Return the reasons for each item, in sentences without a full stop; none where nothing is shared."""
+        texts = [message["content"] for message in messages if message["role"] == "user"]
+        named, words = self.named_items(texts), fold("\n".join(texts))
+        decades = {_first_year(*match) for match in _DECADE.findall(words)}
+        return [[*_mentioned(item, words, decades), *_shared(item, named)] for item in items]
+
+
+def _first_year(century: str, digit: str, short: str) -> int:
+    decade = digit or short
+    return int(f"{century or ('20' if decade in _THIS_CENTURY else '19')}{decade}0")
+
+
+def _mentioned(item: Item, words: str, decades: set[int]) -> list[str]:
+    values = [value for own in short_values(item).values() for value in own if _occurs(value, words)]
+    if item.year is not None and item.year // 10 * 10 in decades:
+        values.append(f"the {item.year // 10 * 10}s")
+    return [f"You mentioned {_joined(dict.fromkeys(values))}"] if values else []
+
+
+def _occurs(value: str, words: str) -> bool:
+    """Return whether a value stands in the folded words, also in the plural or singular."""
+    folded = fold(value)
+    stem = re.escape(folded.removesuffix("s") if len(folded) > _SHORT_WORD else folded)
+    return re.search(rf"(?<!\w){stem}(?:e?s)?(?!\w)", words) is not None
+
+
+def _shared(item: Item, named: Iterable[Item]) -> list[str]:
+    own, found = short_values(item), []
+    for other in named:
+        theirs = short_values(other)
+        same = {
+            name: [value for value in values if value in theirs.get(name, ())]
+            for name, values in own.items()
+            if other is not item
+        }
+        if num := sum(map(len, same.values())):
+            found.append((-num, f"Like {other}: {', '.join(_field(*pair) for pair in same.items() if pair[1])}"))
+    return [text for _, text in sorted(found, key=lambda pair: pair[0])[:_MAX_NAMED]]
+
+
+def _field(name: str, values: Sequence[str]) -> str:
+    text = _joined(values)
+    return text if fold(name) in _UNLABELLED else f"{name} {text}"
+
+
+def _joined(values: Iterable[str]) -> str:
+    return ", ".join(list(values)[:_MAX_VALUES])
