@@ -13,11 +13,12 @@ SIZES = sizes(intermediate_size=48)
 SETTINGS = ListSettings("Recommend {list_length} films.", 20, 64, 1.3, 256, "films")
 WORDS = "User: Assistant: a film with heists please, I loved that one but no space"
 TITLES = ("Heat", "Her", "Up", "Alien", "Brazil", "Fargo", "Tenet", "Speed", "Amélie", "Network", "Jaws", "Rocky")
+GENRES = ("crime, drama", "drama, romance")
 CATALOG = Catalog(
     [
-        *(Item(title, 1975 + 3 * place) for place, title in enumerate(TITLES)),
-        Item("Dune", 1984),
-        Item("Dune", 2021),
+        *(Item(title, 1975 + 3 * place, {"genres": GENRES[place % 2]}) for place, title in enumerate(TITLES)),
+        Item("Dune", 1984, {"genres": "sci-fi"}),
+        Item("Dune", 2021, {"genres": "sci-fi"}),
         Item("Casablanca", None),
     ]
 )

@@ -2,10 +2,12 @@
 
 import argparse
 import sys
+from pathlib import Path
 from typing import Any
 
 from convrec.commands import add_command, whole_number
 from convrec.errors import InputError
+from convrec.paths import Paths
 
 CHAMPION = "champion"
 _PAGE = "docs/recommender.md"
@@ -38,6 +40,13 @@ def add(commands: Any) -> None:
             help=f"champion, challenger, models:/NAME@ALIAS or a folder; default: {CHAMPION}",
         )
     app.add_argument("--challenger", metavar="NAME", help="the second model; `none` shows one model")
+    app.add_argument(
+        "--feedback",
+        metavar="FILE",
+        default=str(Paths().feedback),
+        help="file for answers and feedback; `none` saves nothing; default: %(default)s",
+    )
+    app.add_argument("--save-conversations", action="store_true", help="also save what users write")
     app.add_argument("--host", default="127.0.0.1")
     app.add_argument(
         "--port",
@@ -84,5 +93,7 @@ def _chat(options: argparse.Namespace) -> None:
 def _app(options: argparse.Namespace) -> None:
     from convrec.registry.recommenders import load_models
     from convrec.serving.app.server import serve
+    from convrec.serving.feedback import FeedbackLog
 
-    serve(lambda: load_models(options.model, options.challenger), options.host, options.port)
+    feedback = None if options.feedback == "none" else FeedbackLog(Path(options.feedback), options.save_conversations)
+    serve(lambda: load_models(options.model, options.challenger), options.host, options.port, feedback)

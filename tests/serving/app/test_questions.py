@@ -5,8 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from convrec.data.mentions import Mentions
 from convrec.serving.recommender import Abandoned
 from tests.serving.app.serving import Served, answer, serve
+from tests.serving.recommending import CATALOG
 
 NUM_QUESTIONS = 200
 
@@ -14,7 +16,7 @@ NUM_QUESTIONS = 200
 class Slow:
     """Answers a conversation when it is let; counts those that were begun."""
 
-    catalog, noun = ("one", "two"), "films"
+    catalog, noun, mentions = CATALOG, "films", Mentions(CATALOG)
 
     def __init__(self) -> None:
         self.begun: list[str] = []
@@ -25,7 +27,7 @@ class Slow:
     def knows(self, title: str) -> bool:
         return True
 
-    def recommend(self, conversations, n, deny, allow, is_abandoned):
+    def recommend(self, conversations, n, deny, allow, is_abandoned, or_fewer):
         self.begun += conversations
         self.asked.release()
         while not self.may_answer.wait(0.005):

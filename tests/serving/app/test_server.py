@@ -1,3 +1,5 @@
+import json
+
 import pytest
 from fastapi.testclient import TestClient
 
@@ -7,8 +9,11 @@ from convrec.registry import recommenders
 from convrec.registry.recommenders import load_models
 from convrec.serving.app import server
 from convrec.serving.app.server import make_app
+from convrec.serving.feedback import FeedbackLog
+from convrec.serving.recommender import Recommender
 from tests.serving.recommending import CATALOG, make_recommender
 
+SCRIPTS = ("/elements.js", "/lists.js", "/page.js", "/titles.js")
 MODELS = {"champion": make_recommender(0), "challenger": make_recommender(1)}
 CLIENT = TestClient(make_app(MODELS))
 
@@ -19,7 +24,9 @@ def _ask(**question):
 
 def test_models_are_told_in_order():
     expected = [{"name": name, "items": 15, "noun": "films"} for name in ("champion", "challenger")]
-    assert CLIENT.get("/api/models").json() == {"models": expected}
+    told = CLIENT.get("/api/models").json()
+    assert told["models"] == expected and told["saved"] == "nothing"
+    assert len(told["examples"]) == 3 and "films" in told["examples"][1]
 
 
 def test_both_models_answer_as_their_recommenders_do():
@@ -27,10 +34,88 @@ def test_both_models_answer_as_their_recommenders_do():
     assert reply.status_code == 200
     for answered, (name, model) in zip(reply.json()["models"], MODELS.items(), strict=True):
         (expected,) = model.recommend(["I loved Heat"], 3, deny=["Up"])
-        assert answered == {"name": name, "recommendations": [vars(r) for r in expected]}
+        own = answered.pop("recommendations")
+        assert answered == {"name": name} and [
+            item.items() >= vars(r).items() for item, r in zip(own, expected, strict=True)
+        ]
+        assert [item["item_id"] for item in own] == [CATALOG.items[CATALOG.index_of_line(str(r))].id for r in expected]
     messages = [{"role": "user", "content": "I loved Heat"}]
     assert _ask(messages=messages, n=3, deny=["Up"]).json() == reply.json()
     assert reply.json()["models"][0]["recommendations"] != reply.json()["models"][1]["recommendations"]
+
+
+def test_reasons_are_told_for_the_items_that_have_one():
+    recommendations = _ask(conversation="I loved Heat", n=14).json()["models"][0]["recommendations"]
+    by_title = {(item["title"], item["year"]): item for item in recommendations}
+    assert by_title["Up", 1981]["reasons"] == ["Like Heat (1975): crime, drama"]
+    assert by_title["Her", 1978]["reasons"] == ["Like Heat (1975): drama"]
+    assert by_title["Dune", 2021]["reasons"] == [] and by_title["Dune", 2021]["genres"] == "sci-fi"
+    assert by_title["Casablanca", None]["reasons"] == [] and by_title["Casablanca", None]["genres"] == ""
+
+
+def test_with_or_fewer_a_list_has_what_is_left():
+    question = {"conversation": "a film", "n": 5, "allow": ["Up", "Dune"], "or_fewer": True}
+    lists = [model["recommendations"] for model in _ask(**question).json()["models"]]
+    assert [len(own) for own in lists] == [3, 3]
+    none_left = _ask(**question, deny=["Up", "Dune"])
+    assert none_left.status_code == 400 and "0 of the catalog's 15 items are left" in none_left.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_known", "suggestions"),
+    [
+        ("Heat", True, ["Heat (1975)"]),
+        ("ame", False, ["Amélie (1999)"]),
+        ("dune", True, ["Dune (1984)", "Dune (2021)"]),
+        ("Haet", False, ["Heat (1975)"]),
+        ("Haet (1975)", False, ["Heat (1975)"]),
+        ("zzzzzz", False, []),
+        (" ", False, []),
+    ],
+)
+def test_titles_are_suggested_without_asking_a_model(text, is_known, suggestions, monkeypatch):
+    monkeypatch.setattr(Recommender, "recommend", lambda *_: 1 / 0)
+    reply = CLIENT.get("/api/titles", params={"text": text})
+    assert reply.json() == {"is_known": is_known, "suggestions": suggestions}
+
+
+def test_feedback_is_recorded_for_what_an_answer_showed(tmp_path):
+    log = FeedbackLog(tmp_path / "feedback.jsonl")
+    client = TestClient(make_app(MODELS, feedback=log))
+    assert client.get("/api/models").json()["saved"] == "answers"
+    answered = client.post("/api/recommend", json={"conversation": "I loved Heat", "n": 2}).json()
+    item = answered["models"][1]["recommendations"][1]
+    event = {"answer_id": answered["answer_id"], "model": "challenger", "item_id": item["item_id"], "event": "accepted"}
+    assert client.post("/api/feedback", json=event).status_code == 200
+    shown, accepted = map(json.loads, log.path.read_text().splitlines())
+    assert shown["models"][1]["item_ids"][1] == accepted["item_id"] == item["item_id"] and accepted["rank"] == 2
+    for change, status, words in [
+        ({"answer_id": "x"}, 400, "answer_id: 'x' is unknown"),
+        ({"item_id": "x"}, 400, "item_id: 'x' was not shown"),
+        ({"event": "x"}, 422, "event: Input should be 'accepted'"),
+    ]:
+        reply = client.post("/api/feedback", json={**event, **change})
+        assert reply.status_code == status and words in reply.json()["error"]
+    plain = client.post("/api/feedback", content=json.dumps(event), headers={"Content-Type": "text/plain"})
+    assert plain.status_code == 422, "a page of another site could send this"
+
+
+def test_feedback_that_cannot_be_saved_costs_no_answer(tmp_path):
+    log = FeedbackLog(tmp_path / "feedback.jsonl")
+    client = TestClient(make_app(MODELS, feedback=log))
+    question = {"conversation": "a film", "n": 1}
+    answered = client.post("/api/recommend", json=question).json()
+    log.path.unlink()
+    log.path.mkdir()
+    item_id = answered["models"][0]["recommendations"][0]["item_id"]
+    event = {"answer_id": answered["answer_id"], "model": "champion", "item_id": item_id, "event": "rejected"}
+    reply = client.post("/api/feedback", json=event)
+    assert reply.status_code == 503 and reply.json() == {
+        "error": "the feedback was not saved (Is a directory); try again"
+    }
+    reply = client.post("/api/recommend", json=question).json()
+    assert reply["answer_id"] is None and reply["models"] == answered["models"]
+    assert CLIENT.post("/api/feedback", json=event).status_code == 404
 
 
 def test_a_title_that_one_of_the_catalogs_has_is_no_error():
@@ -92,13 +177,17 @@ def test_what_is_not_there_is_told_the_same_way(method, path, status):
 
 def test_a_defect_is_told_without_its_insides(monkeypatch):
     client = TestClient(make_app(MODELS), raise_server_exceptions=False)
-    monkeypatch.setattr(server, "_ask", lambda *_: 1 / 0)
+    monkeypatch.setattr(Recommender, "recommend", lambda *_: 1 / 0)
     reply = client.post("/api/recommend", json={"conversation": "x"})
     assert reply.status_code == 500 and reply.json() == {"error": "the server failed; see its log"}
 
 
 def test_the_page_loads_nothing_from_elsewhere():
-    for path, kind in (("/", "text/html"), ("/style.css", "text/css"), ("/page.js", "text/javascript")):
+    for path, kind in (
+        ("/", "text/html"),
+        ("/style.css", "text/css"),
+        *((path, "text/javascript") for path in SCRIPTS),
+    ):
         reply = CLIENT.get(path)
         assert reply.headers["content-type"].startswith(kind) and "//" not in reply.text.replace("// ", "")
         assert "default-src 'self'" in reply.headers["content-security-policy"]

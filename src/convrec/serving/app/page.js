@@ -1,144 +1,183 @@
-"use strict";
+// The conversation, its answers and the filters.
 
-const byId = (id) => document.getElementById(id);
-const turns = [];
-const titles = { deny: [], allow: [] };
+import { button, byId, element } from "./elements.js";
+import { Feedback, lineOf, showLists } from "./lists.js";
+import { TitleField } from "./titles.js";
+
+const LENGTH = "10"; // items of a list, unless the user changes it
+const NO_SERVER = "The server does not answer. Is `convrec app` still running?";
+const narrow = matchMedia("(max-width: 60rem)");
+const turns = []; // each with the user's content, and the answer where there is one
 let editing = null; // index of the turn that is being edited
 let asked = null; // aborts the question in progress
+let shown = null; // the turn whose answer is shown
+let noun = "items";
+let feedback = null; // where the server records it
 
-function element(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else made.setAttribute(name, value);
-  }
-  made.append(...children);
-  return made;
+function say(text) {
+  byId("status").textContent = text;
 }
 
-function button(text, action, label, kind = "quiet") {
-  const attributes = { type: "button", class: kind, onclick: action };
-  return element("button", label ? { ...attributes, "aria-label": label } : attributes, text);
+function filter(kind, words) {
+  return new TitleField(document.querySelector(`form[data-titles=${kind}]`), { ...words, onChange: filtersChanged });
 }
 
-function show(text) {
-  byId("error").textContent = text;
-  byId("error").hidden = !text;
+const deny = filter("deny", { label: "Never these", placeholder: "Title (Year)", removeLabel: "Allow again:" });
+const allow = filter("allow", { label: "Only these", placeholder: "All titles", removeLabel: "Remove" });
+
+function filtersChanged(showNext) {
+  const num = deny.titles.length + allow.titles.length;
+  byId("num-filters").textContent = num ? `(${num})` : "";
+  ask(showNext);
+}
+
+function messages() {
+  return turns.flatMap((turn, index) => [
+    { role: "user", content: turn.content },
+    // Without titles: the model would copy them, and the next list would leave them out.
+    ...(turn.answer && index < turns.length - 1 ? [{ role: "assistant", content: `Here are some ${noun}.` }] : []),
+  ]);
 }
 
 function showTurns() {
-  byId("turns").replaceChildren(...turns.map((turn, index) => {
-    const name = `turn ${index + 1}`;
-    const who = element("span", { class: "who" }, turn.role);
-    if (index === editing) {
-      const words = element("textarea", { rows: 3, "aria-label": `Words of ${name}` });
-      words.value = turn.content;
-      const save = () => {
-        if (words.value.trim()) turn.content = words.value.trim();
-        stopEditing(index);
-        ask();
-      };
-      words.addEventListener("keydown", (event) => {
-        if (event.key === "Escape") stopEditing(index);
-        else if (isSend(event)) { event.preventDefault(); save(); }
-      });
-      return element("li", { class: `turn ${turn.role}` }, who, words,
-        button("Save", save, null, ""), " ", button("Cancel", () => stopEditing(index)));
-    }
-    const edit = button("edit", () => {
-      editing = index;
-      showTurns();
-      byId("turns").querySelector("textarea").focus();
-    }, `Edit ${name}`);
-    const remove = button("remove", () => {
-      turns.splice(index, 1);
-      editing = null;
-      showTurns();
-      byId("words").focus();
-      ask();
-    }, `Remove ${name}`);
-    return element("li", { class: `turn ${turn.role}` },
-      element("div", { class: "bar" }, who, element("span", {}, edit, remove)), element("p", {}, turn.content));
-  }));
+  byId("examples").hidden = turns.length > 0 || !byId("examples").querySelector("button");
+  byId("turns").replaceChildren(...turns.flatMap((turn, index) => [
+    index === editing ? editedTurn(turn, index) : userTurn(turn, index),
+    ...(turn.answer ? [assistantTurn(turn, index)] : []),
+  ]));
 }
 
-function stopEditing(index) {
+function userTurn(turn, index) {
+  const edit = button("Edit", () => {
+    editing = index;
+    showTurns();
+    byId("turns").querySelector("textarea").focus();
+  }, `Edit message ${index + 1}`, "quiet");
+  const remove = button("Remove", () => {
+    turns.splice(index, 1);
+    forgetAnswers(index);
+    byId("words").focus();
+    ask();
+  }, `Remove message ${index + 1}`, "quiet");
+  return element("li", { class: "turn user" },
+    element("div", { class: "bar" }, element("span", { class: "who" }, "You"), element("span", {}, edit, remove)),
+    element("p", {}, turn.content));
+}
+
+function editedTurn(turn, index) {
+  const words = element("textarea", { rows: 3, "aria-label": `Text of message ${index + 1}` });
+  words.value = turn.content;
+  const stop = () => {
+    editing = null;
+    showTurns();
+    byId("turns").querySelector(`[aria-label="Edit message ${index + 1}"]`).focus();
+  };
+  const save = () => {
+    const content = words.value.trim();
+    if (content && content !== turn.content) {
+      turn.content = content;
+      forgetAnswers(index);
+      ask();
+    }
+    stop();
+  };
+  words.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") stop();
+    else if (isSend(event)) { event.preventDefault(); save(); }
+  });
+  return element("li", { class: "turn user" }, element("span", { class: "who" }, "You"), words,
+    button("Save", save), " ", button("Cancel", stop));
+}
+
+function assistantTurn(turn, index) {
+  const lines = turn.answer.models[0].recommendations.map(lineOf);
+  const more = lines.length > 3 ? ` and ${lines.length - 3} more` : "";
+  const show = button(turn === shown ? "Shown" : "Show list", () => {
+    showAnswer(turn);
+    goToAnswer();
+  }, `Show the list for message ${index + 1}`, "quiet");
+  show.disabled = turn === shown;
+  return element("li", { class: "turn assistant" },
+    element("div", { class: "bar" }, element("span", { class: "who" }, turn.answer.models[0].name), show),
+    element("p", {}, `${lines.slice(0, 3).join(", ")}${more}`));
+}
+
+function forgetAnswers(first) {
   editing = null;
+  for (const turn of turns.slice(first)) turn.answer = null;
   showTurns();
-  byId("turns").children[index].querySelector("button").focus();
 }
 
 function isSend(event) {
   return event.key === "Enter" && !event.shiftKey && !event.isComposing;
 }
 
-function showTitles(kind) {
-  const form = document.querySelector(`form[data-titles=${kind}]`);
-  form.querySelector(".chips").replaceChildren(...titles[kind].map((title) => element("li", {},
-    button(`${title} ✕`, () => {
-      titles[kind] = titles[kind].filter((other) => other !== title);
-      showTitles(kind);
-      form.querySelector("input").focus();
-      ask();
-    }, kind === "deny" ? `Stop denying ${title}` : `Remove ${title} from the allowed titles`, ""))));
+function showAnswer(turn) {
+  shown = turn;
+  const text = showLists(turn.answer, {
+    noun,
+    feedback: turn.answer.answer_id ? feedback : null,
+    never: (answer, model, item) => {
+      if (feedback && answer.answer_id) feedback.send(answer, model, item, "hidden");
+      // The item that moves up to its place gets the focus.
+      const name = `.list:nth-child(${turn.answer.models.indexOf(model) + 1}) .item:nth-child(${item.rank}) [data-never]`;
+      deny.add(lineOf(item), () => (byId("lists").querySelector(name) || byId("answer-heading")).focus({ preventScroll: true }));
+    },
+  });
+  const num = Math.min(...turn.answer.models.map((model) => model.recommendations.length));
+  say(num < turn.length ? `Only ${num} ${noun} are left with your filters. ${text}` : text);
+  byId("note").hidden = !turn.answer.models.some((model) => model.recommendations.some((item) => item.reasons.length));
+  byId("saved").hidden = byId("reply").hidden = false;
+  showTurns();
+  if (turn === turns.at(-1)) byId("turns").scrollTop = byId("turns").scrollHeight;
 }
 
-function addTitle(kind, title) {
-  if (title && !titles[kind].includes(title)) titles[kind].push(title);
-  showTitles(kind);
-  ask();
-}
-
-const lineOf = (item) => (item.year === null ? item.title : `${item.title} (${item.year})`);
-
-function showLists(models) {
-  const counts = new Map();
-  for (const model of models) {
-    for (const item of model.recommendations) counts.set(lineOf(item), (counts.get(lineOf(item)) || 0) + 1);
-  }
-  byId("lists").replaceChildren(...models.map((model, index) => element("section", { class: "list", "aria-labelledby": `model-${index}` },
-    element("h3", { id: `model-${index}` }, model.name),
-    element("table", {},
-      element("caption", { class: "unseen" }, `Ranked list of ${model.name}`),
-      element("thead", {}, element("tr", {},
-        element("th", { scope: "col", class: "number" }, element("span", { class: "unseen" }, "Rank"), "#"),
-        element("th", { scope: "col" }, "Item"), element("th", { scope: "col", class: "number" }, "Score"),
-        element("th", { scope: "col" }, element("span", { class: "unseen" }, "Deny")))),
-      element("tbody", {}, ...model.recommendations.map((item) => element("tr", { class: counts.get(lineOf(item)) > 1 ? "both" : "" },
-        element("td", { class: "rank" }, String(item.rank)), element("td", { class: "item" }, lineOf(item)),
-        element("td", { class: "score" }, item.score.toFixed(2).replace("-", "−")),
-        element("td", {}, button("never", () => addTitle("deny", lineOf(item)), `Never ${lineOf(item)}`)))))))));
-}
-
-function setBusy(busy) {
-  byId("lists").setAttribute("aria-busy", String(busy));
-  byId("status").textContent = busy ? "Asking…" : "";
-}
-
-function refuse(reason) {
+function clearAnswer() {
+  shown = null;
   byId("lists").replaceChildren();
-  show(reason);
+  for (const name of ["switch", "note", "saved", "reply"]) byId(name).hidden = true;
 }
 
-async function ask() {
-  if (asked) asked.abort();
-  asked = null;
-  show("");
-  if (!turns.length) {
-    byId("lists").replaceChildren();
-    setBusy(false);
+function showError(text) {
+  byId("error").replaceChildren(...(text ? [element("p", {}, text), button("Try again", () => ask())] : []));
+}
+
+function goToAnswer() {
+  if (!narrow.matches) return;
+  byId("answer-heading").focus({ preventScroll: true });
+  byId("answer").scrollIntoView();
+}
+
+function listLength() {
+  const length = Number(byId("n").value);
+  const most = Number(byId("n").max) || Infinity;
+  const isValid = Number.isInteger(length) && length >= 1 && length <= most;
+  byId("n-problem").textContent = isValid ? "" : `Enter a whole number from 1${most < Infinity ? ` to ${most}` : ""}.`;
+  byId("n").setAttribute("aria-invalid", String(!isValid));
+  return isValid ? length : null;
+}
+
+async function ask(showNext = () => {}) {
+  const turn = turns.at(-1), length = listLength();
+  if (length === null) {
+    byId("filters").open = true;
     return;
   }
-  const length = Number(byId("n").value);
-  if (!Number.isInteger(length) || length < 1) {
-    setBusy(false);
-    refuse("Items: give a whole number from 1.");
+  if (asked) asked.abort();
+  asked = null;
+  showError("");
+  byId("lists").setAttribute("aria-busy", "false");
+  if (!turn) {
+    clearAnswer();
+    say("");
     return;
   }
   const own = asked = new AbortController();
-  setBusy(true);
+  byId("lists").setAttribute("aria-busy", "true");
+  say(`Finding ${noun}…`);
+  let problem = "";
   try {
-    const question = { messages: turns, n: length, deny: titles.deny, allow: titles.allow.length ? titles.allow : null };
+    const question = { messages: messages(), n: length, deny: deny.titles, allow: allow.titles.length ? allow.titles : null, or_fewer: true };
     const response = await fetch("api/recommend", {
       method: "POST",
       headers: { "Content-Type": "application/json" },
@@ -147,13 +186,32 @@ async function ask() {
     });
     const reply = await response.json().catch(() => ({ error: `the server answered ${response.status}` }));
     if (own !== asked) return;
-    if (response.ok) showLists(reply.models);
-    else refuse(reply.error || `the server answered ${response.status}`);
+    if (response.ok) Object.assign(turn, { answer: reply, length });
+    else problem = `There is no answer: ${reply.error}`;
   } catch (error) {
-    if (own === asked) refuse("The server does not answer. Is `convrec app` still running?");
-  } finally {
-    if (own === asked) setBusy(false);
+    problem = NO_SERVER;
   }
+  if (own !== asked) return;
+  asked = null;
+  byId("lists").setAttribute("aria-busy", "false");
+  if (!problem) {
+    showAnswer(turn);
+    showNext();
+    return;
+  }
+  turn.answer = null;
+  showTurns();
+  clearAnswer();
+  say("");
+  showError(problem);
+}
+
+function send(content) {
+  turns.push({ content, answer: null });
+  showTurns();
+  if (narrow.matches) byId("filters").open = false;
+  goToAnswer();
+  ask(goToAnswer);
 }
 
 byId("say").addEventListener("submit", (event) => {
@@ -163,11 +221,8 @@ byId("say").addEventListener("submit", (event) => {
     byId("words").focus();
     return;
   }
-  turns.push({ role: byId("role").value, content });
   byId("words").value = "";
-  byId("role").value = "user";
-  showTurns();
-  ask();
+  send(content);
 });
 byId("words").addEventListener("keydown", (event) => {
   if (isSend(event)) {
@@ -178,24 +233,32 @@ byId("words").addEventListener("keydown", (event) => {
 byId("reset").addEventListener("click", () => {
   turns.length = 0;
   editing = null;
+  byId("words").value = "";
+  byId("n").value = LENGTH;
+  deny.clear();
+  allow.clear();
+  filtersChanged();
   showTurns();
-  ask();
   byId("words").focus();
 });
-byId("n").addEventListener("change", ask);
-for (const form of document.querySelectorAll("form[data-titles]")) {
-  form.addEventListener("submit", (event) => {
-    event.preventDefault();
-    const field = form.querySelector("input");
-    const title = field.value.trim();
-    field.value = "";
-    if (title) addTitle(form.dataset.titles, title);
-  });
-}
+byId("reply").addEventListener("click", () => byId("words").focus());
+byId("n").addEventListener("change", () => ask());
+byId("filters").open = !narrow.matches;
+
+const SAVED = {
+  answers: "Lists and feedback are saved on the server. Your messages are not saved.",
+  conversations: "Lists, feedback and your messages are saved on the server.",
+};
 fetch("api/models")
   .then((response) => response.json())
-  .then(({ models }) => {
-    byId("status").textContent = models.map((model) => `${model.name}: ${model.items} items`).join(" · ");
-    byId("words").placeholder = `What ${models[0].noun} would you like? Name some that you loved…`;
+  .then(({ models, examples, saved }) => {
+    noun = models[0].noun;
+    if (saved !== "nothing") feedback = new Feedback(say);
+    byId("saved").textContent = SAVED[saved] || "";
+    byId("models").textContent = `${models[0].items.toLocaleString("en")} ${noun} · ${models.map((model) => model.name).join(" and ")}`;
+    byId("n").max = Math.max(...models.map((model) => model.items));
+    byId("words").placeholder = `What ${noun} would you like? Name some that you loved.`;
+    byId("examples").querySelector("ul").replaceChildren(...examples.map((text) => element("li", {}, button(text, () => send(text)))));
+    showTurns();
   })
-  .catch(() => show("The server does not answer. Is `convrec app` still running?"));
+  .catch(() => say(NO_SERVER));

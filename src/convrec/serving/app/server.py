@@ -6,7 +6,6 @@ import socket
 import threading
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from importlib.resources import files
 from ipaddress import ip_address
 from typing import Any
@@ -19,38 +18,45 @@ from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 
 from convrec.errors import InputError
+from convrec.serving.app.answers import Answers, Question
 from convrec.serving.app.guard import Guard, TimedHead
-from convrec.serving.recommender import LIST_LENGTH, Recommender
+from convrec.serving.app.titles import TitleSearch
+from convrec.serving.feedback import Event, FeedbackLog
+from convrec.serving.recommender import Recommender
 
 logger = logging.getLogger(__name__)
 
 _PAGE = {
     "/": ("index.html", "text/html"),
     "/style.css": ("style.css", "text/css"),
-    "/page.js": ("page.js", "text/javascript"),
+    **{f"/{name}.js": (f"{name}.js", "text/javascript") for name in ("elements", "lists", "page", "titles")},
 }
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _MAX_CONNECTIONS = 512
 _STOP_SECONDS = 5  # for requests in progress when the server is interrupted
 
 
-class Question(BaseModel):
-    """A request: a conversation as text or as messages, and options of the list."""
+class Feedback(BaseModel):
+    """What a user did with an item of an answer."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    conversation: str | None = None
-    messages: list[dict[str, Any]] | None = None
-    n: int = LIST_LENGTH
-    deny: list[str] = []
-    allow: list[str] | None = None
+    answer_id: str
+    model: str
+    item_id: str
+    event: Event
 
 
-def make_app(models: Mapping[str, Recommender], hosts: Collection[str] | None = None) -> FastAPI:
+def make_app(
+    models: Mapping[str, Recommender], hosts: Collection[str] | None = None, feedback: FeedbackLog | None = None
+) -> FastAPI:
     """Return the application for these models by name; responses list the models in this order.
 
-    `GET /api/models` returns the names, the numbers of items and the word for the items. `POST /api/recommend` answers
-    a `Question`. Questions are answered one at a time. If a client disconnects, its question is dropped: a waiting
+    `GET /api/models` returns the names, the numbers of items, the word for the items, and example requests.
+    `GET /api/titles` returns whether a title is in a catalog, and suggestions. `POST /api/recommend` answers a
+    `Question`, `POST /api/feedback` records a `Feedback`; without a log for it, it returns 404.
+
+    Questions are answered one at a time. If a client disconnects, its question is dropped: a waiting
     question is not started, a running one stops at its next token. Errors are returned as `{"error": …}`: with 400 for
     input that `Recommender.recommend` rejects, with 422 for a malformed question. `Guard` describes its own errors and
     `hosts`.
@@ -58,6 +64,9 @@ def make_app(models: Mapping[str, Recommender], hosts: Collection[str] | None = 
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(Guard, hosts=hosts)
     questions = ThreadPoolExecutor(1, "questions")  # a separate thread, so that other requests are answered meanwhile
+    answers = Answers(models, feedback)
+    titles = TitleSearch(model.catalog for model in models.values())
+    examples = answers.examples()
 
     @app.exception_handler(InputError)
     async def bad_input(_: Request, error: InputError) -> JSONResponse:
@@ -79,12 +88,28 @@ def make_app(models: Mapping[str, Recommender], hosts: Collection[str] | None = 
     @app.get("/api/models")
     async def names() -> dict[str, Any]:
         known = [{"name": name, "items": len(model.catalog), "noun": model.noun} for name, model in models.items()]
-        return {"models": known}
+        is_saved = "nothing" if feedback is None else "conversations" if feedback.with_conversations else "answers"
+        return {"models": known, "examples": examples, "saved": is_saved}
+
+    @app.get("/api/titles")
+    def search(text: str) -> dict[str, Any]:
+        known = any(model.knows(text) for model in models.values())
+        return {"is_known": known, "suggestions": titles.suggestions(text)}
+
+    @app.post("/api/feedback")
+    def record(event: Feedback) -> dict[str, Any]:
+        if feedback is None:
+            raise HTTPException(404, "feedback is not recorded; start `convrec app` with --feedback FILE")
+        try:
+            feedback.add_event(event.answer_id, event.model, event.item_id, event.event)
+        except OSError as error:
+            raise HTTPException(503, f"the feedback was not saved ({error.strerror}); try again") from None
+        return {}
 
     @app.post("/api/recommend", response_model=None)
     async def recommend(question: Question, request: Request) -> dict[str, Any] | Response:
         abandoned = threading.Event()
-        answer = asyncio.get_running_loop().run_in_executor(questions, _ask, models, question, abandoned.is_set)
+        answer = asyncio.get_running_loop().run_in_executor(questions, answers.ask, question, abandoned.is_set)
         departure = asyncio.create_task(_departure(request))
         both: set[asyncio.Future[Any]] = {answer, departure}
         try:
@@ -111,39 +136,6 @@ async def _departure(request: Request) -> None:
         pass
 
 
-def _ask(models: Mapping[str, Recommender], question: Question, is_abandoned: Callable[[], bool]) -> dict[str, Any]:
-    if (question.conversation is None) == (question.messages is None):
-        raise InputError("conversation, messages: give exactly one of the two")
-    said: Any = question.messages if question.conversation is None else question.conversation
-    _check_titles(models, question)
-    return {
-        "models": [
-            {"name": name, "recommendations": _answer(name, model, said, question, is_abandoned)}
-            for name, model in models.items()
-        ]
-    }
-
-
-def _check_titles(models: Mapping[str, Recommender], question: Question) -> None:
-    """Raise `InputError` for a title that is in no model's catalog; the models may have different catalogs."""
-    for field, titles in (("deny", question.deny), ("allow", question.allow or [])):
-        for title in titles:
-            if not any(model.knows(title) for model in models.values()):
-                next(iter(models.values())).check_titles(field, [title])
-
-
-def _answer(
-    name: str, model: Recommender, said: Any, question: Question, is_abandoned: Callable[[], bool]
-) -> list[dict[str, Any]]:
-    deny = list(filter(model.knows, question.deny))
-    allow = None if question.allow is None else list(filter(model.knows, question.allow))
-    try:
-        (answer,) = model.recommend([said], question.n, deny, allow, is_abandoned)
-    except InputError as error:
-        raise InputError(f"{name}: {error}") from None
-    return [asdict(recommendation) for recommendation in answer]
-
-
 def _file(path: str) -> Callable[[], Coroutine[Any, Any, Response]]:
     name, kind = _PAGE[path]
     content = files("convrec.serving.app").joinpath(name).read_bytes()
@@ -167,7 +159,9 @@ def make_server(app: FastAPI) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
-def serve(load: Callable[[], Mapping[str, Recommender]], host: str, port: int) -> None:
+def serve(
+    load: Callable[[], Mapping[str, Recommender]], host: str, port: int, feedback: FeedbackLog | None = None
+) -> None:
     """Serve the page for the models that `load` returns until interrupted.
 
     Raises `InputError` if the address cannot be used.
@@ -181,6 +175,6 @@ def serve(load: Callable[[], Mapping[str, Recommender]], host: str, port: int) -
             raise InputError(f"--host {host} --port {port}: cannot be used ({error}); give another address") from None
         where = f"[{host}]" if family == socket.AF_INET6 else host
         is_local = ip_address(listener.getsockname()[0]).is_loopback
-        app = make_app(load(), (*_LOOPBACK, where.lower()) if is_local else None)
+        app = make_app(load(), (*_LOOPBACK, where.lower()) if is_local else None, feedback)
         logger.info("serving http://%s:%d, stop with Ctrl-C", where, listener.getsockname()[1])
         make_server(app).run(sockets=[listener])  # shuts down cleanly, then raises
