@@ -84,7 +84,7 @@ export class Feedback {
   async choose(answer, model, item, event, pair) {
     const key = `${model.name} ${item.item_id}`;
     const chosen = this.marks(answer).get(key) === event ? "withdrawn" : event;
-    const words = { accepted: `You like ${lineOf(item)}.`, rejected: `${lineOf(item)} is not for you.`, withdrawn: `Feedback for ${lineOf(item)} removed.` };
+    const words = { accepted: `Saved: You like ${lineOf(item)}.`, rejected: `Saved: ${lineOf(item)} is not for you.`, withdrawn: `Feedback for ${lineOf(item)} removed.` };
     if (!await this.send(answer, model, item, chosen)) return;
     this.marks(answer).set(key, chosen);
     this.mark(answer, model, item, pair);

@@ -5,6 +5,7 @@ import { Feedback, lineOf, showLists } from "./lists.js";
 import { TitleField } from "./titles.js";
 
 const LENGTH = "10"; // items of a list, unless the user changes it
+const TOAST = 6000; // milliseconds that a notice about feedback stays
 const NO_SERVER = "The server does not answer. Is `convrec app` still running?";
 const narrow = matchMedia("(max-width: 60rem)");
 const turns = []; // each with the user's content, and the answer where there is one
@@ -16,6 +17,12 @@ let feedback = null; // where the server records it
 
 function say(text) {
   byId("status").textContent = text;
+}
+
+function toast(text) {
+  byId("toast").textContent = text;
+  clearTimeout(toast.timer);
+  toast.timer = setTimeout(() => { byId("toast").textContent = ""; }, TOAST);
 }
 
 function filter(kind, words) {
@@ -235,6 +242,7 @@ byId("reset").addEventListener("click", () => {
   editing = null;
   byId("words").value = "";
   byId("n").value = LENGTH;
+  toast("");
   deny.clear();
   allow.clear();
   filtersChanged();
@@ -253,7 +261,7 @@ fetch("api/models")
   .then((response) => response.json())
   .then(({ models, examples, saved }) => {
     noun = models[0].noun;
-    if (saved !== "nothing") feedback = new Feedback(say);
+    if (saved !== "nothing") feedback = new Feedback(toast);
     byId("saved").textContent = SAVED[saved] || "";
     byId("models").textContent = `${models[0].items.toLocaleString("en")} ${noun} · ${models.map((model) => model.name).join(" and ")}`;
     byId("n").max = Math.max(...models.map((model) => model.items));
