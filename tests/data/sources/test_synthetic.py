@@ -4,7 +4,8 @@ import pandas as pd
 from convrec.data.catalog import build_catalog
 from convrec.data.conversations import split_by_month, transcript
 from convrec.data.quarantine import Quarantine
-from convrec.data.sources.synthetic import KEPT, SHIFT_MONTH, Taste, World, embedded_rows, simulate
+from convrec.data.sources.dialogue import LISTS
+from convrec.data.sources.synthetic import CHANGED, KEPT, SHIFT_MONTH, Taste, World, embedded_rows, simulate
 from convrec.data.titles import fold
 
 MONTHS = [f"2022-{month:02d}" for month in range(1, 13)]
@@ -31,7 +32,7 @@ def test_rows_are_well_formed():
     assert set(rows["date"].str.slice(0, 7)) == set(MONTHS)
     for row in rows.to_dict("records"):
         roles = [message["role"] for message in row["messages"]]
-        assert roles == (["user", "assistant"] * 3)[: len(roles)] and len(roles) in (1, 3, 5)
+        assert roles == (["user", "assistant"] * 6)[: len(roles)] and len(roles) % 2 == 1
         seen = {fold(title) for title in row["seen_titles"]}
         assert row["groundtruth"] and all(fold(t["title"]) not in seen for t in row["groundtruth"])
         assert all(catalog.find(t["title"], t["year"]) is not None for t in row["groundtruth"])
@@ -51,6 +52,29 @@ def test_people_accept_what_has_high_utility():
         chosen = [catalog.find(t["title"], t["year"]) for t in row["groundtruth"]]
         shares.append((utility[:, None] < utility[chosen]).mean())
     assert np.mean(shares) > 0.9
+
+
+def test_the_last_wish_counts(monkeypatch):
+    _, usual, truth = _world()
+    _, steady, steady_truth = _changed(monkeypatch, 0.0)
+    _, changed, changed_truth = _changed(monkeypatch, 1.0)
+    for rows, truths in ((steady, steady_truth), (changed, changed_truth)):
+        pd.testing.assert_frame_equal(truths, truth)
+        pd.testing.assert_series_equal(rows["groundtruth"], usual["groundtruth"])
+    same = [messages == other for messages, other in zip(usual["messages"], changed["messages"], strict=True)]
+    assert abs(np.mean(same) - CHANGED) < 0.08
+    tastes = dict(zip(truth["prompt_id"], truth["taste"].map(Taste.from_json), strict=True))
+    for row in changed.to_dict("records"):
+        first, *_, last = (message["content"] for message in row["messages"] if message["role"] == "user")
+        genres = tastes[row["prompt_id"]].genres
+        wanted = first.split(",")[0]  # without the genres to avoid
+        assert not [genre for genre in genres if f" {genre} movie" in wanted] and last != first
+        assert set(LISTS) & {message["content"] for message in row["messages"] if message["role"] == "assistant"}
+
+
+def _changed(monkeypatch, share: float):
+    monkeypatch.setattr("convrec.data.sources.synthetic.CHANGED", share)
+    return _world()
 
 
 def test_splits_are_by_month():

@@ -1,4 +1,4 @@
-"""The simulated users' requests: one to three turns, built from phrases, with typos."""
+"""The simulated users' conversations: requests of one to three turns, built from phrases, with typos."""
 
 from dataclasses import dataclass
 
@@ -61,6 +61,18 @@ QUESTIONS = (
     "any theme or period you prefer?",
     "got it. anything you want to avoid?",
     "happy to help! what else matters to you?",
+)
+LISTS = ("Here are some movies.", "here are a few titles.", "how about these?")  # the lists themselves are left out
+CHANGES = (
+    "",
+    "",
+    "",
+    "actually,",
+    "no,",
+    "hmm, not that.",
+    "changed my mind:",
+    "on second thought,",
+    "something else:",
 )
 CLOSINGS = ("", "", "", "thanks!", "any ideas?", "surprise me.", "thank you", "what do you think?")
 MOODS = {
@@ -125,8 +137,14 @@ def _taste_phrase(rng: np.random.Generator, request: Request) -> str:
     return text
 
 
-def write_conversation(rng: np.random.Generator, request: Request, typo_rate: float = 0.02) -> list[dict[str, str]]:
-    """Return the messages of one conversation, alternating user and assistant, the user first and last."""
+def write_conversation(
+    rng: np.random.Generator, request: Request, openings: tuple[str, ...] = GREETINGS, typo_rate: float = 0.02
+) -> list[dict[str, str]]:
+    """Return the messages of one request, alternating user and assistant, the user first and last.
+
+    Between two turns of the user, the assistant asks a question or gives a list. One of `openings` stands before the
+    first turn.
+    """
     opening = _pick(rng, REQUESTS, taste=_taste_phrase(rng, request))
     facts = []
     if request.themes:
@@ -152,9 +170,15 @@ def write_conversation(rng: np.random.Generator, request: Request, typo_rate: fl
     messages = []
     for turn, parts in enumerate(part for part in shares if part):
         if turn:
-            messages.append({"role": "assistant", "content": _pick(rng, QUESTIONS)})
-        start = _pick(rng, GREETINGS) if turn == 0 else ""
+            messages.append({"role": "assistant", "content": _pick(rng, QUESTIONS + LISTS)})
+        start = _pick(rng, openings) if turn == 0 else ""
         text = " ".join(part for part in (start, ", ".join(parts)) if part)
         messages.append({"role": "user", "content": add_typos(rng, text, typo_rate)})
     messages[-1]["content"] = " ".join([messages[-1]["content"], _pick(rng, CLOSINGS)]).strip()
     return messages
+
+
+def write_change_of_mind(rng: np.random.Generator, first: Request, last: Request) -> list[dict[str, str]]:
+    """Return a conversation in which the user asks for one thing, gets a list, and then asks for another."""
+    answer = {"role": "assistant", "content": _pick(rng, LISTS)}
+    return [*write_conversation(rng, first), answer, *write_conversation(rng, last, CHANGES)]

@@ -5,11 +5,14 @@ words. The month's popularity influences every user, some more than others. The 
 accepted films are drawn without replacement in proportion to exp(utility), the Plackett-Luce model. The oracle ranks
 by the true utility, so no list can be expected to do better.
 
+Some users change their mind: they ask for something of other genres first. Only the last request counts.
+
 In `SHIFT_MONTH` the audience changes, and most popular films are popular no longer. What was learned before is then
 out of date, as also happens, more slowly, with real catalogs.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -19,13 +22,15 @@ import pandas as pd
 
 from convrec.data.catalog import Catalog, Item, build_catalog
 from convrec.data.quarantine import Quarantine
-from convrec.data.sources.dialogue import Request, write_conversation
+from convrec.data.sources.dialogue import Request, write_change_of_mind, write_conversation
 from convrec.data.sources.source import Source
 
 GENRE, THEME, DECADE, HIDDEN, AVOIDED = 5.0, 2.0, 3.0, 0.5, 6.0
 SWAY = (1.0, 2.0)  # weight of popularity in a user's utility: uniform between these
 STATED_DECADE = 0.75  # share of users who want a decade
+STATED_GENRE, STATED_THEME = 0.9, 0.95  # shares of the genres and themes of a taste that a request names
 HIDDEN_SIZE = 4  # dimensions of the taste that users never put into words
+CHANGED = 0.25  # share of users who change their mind
 SHIFT_MONTH = 3  # the first month of the new audience, counted from 0
 KEPT = 0.2  # correlation of a film's popularity before and after
 DRIFT = 0.05  # monthly step of each film's popularity
@@ -111,6 +116,13 @@ class World:
             hidden=tuple(rng.standard_normal(HIDDEN_SIZE).round(4).tolist()),
         )
 
+    def draw_other_taste(self, rng: np.random.Generator, taste: Taste) -> Taste:
+        """Return a taste of the same month that shares no genre with `taste`."""
+        while True:
+            other = self.draw_taste(rng, taste.month)
+            if not set(other.genres) & set(taste.genres):
+                return other
+
 
 def _values(item: Item, name: str) -> set[str]:
     return {value for value in item.metadata[name].split(", ") if value}
@@ -123,6 +135,25 @@ def _sample(rng: np.random.Generator, values: list[str], size: int) -> list[str]
 def _plackett_luce(rng: np.random.Generator, utility: np.ndarray, size: int) -> np.ndarray:
     """Return `size` indices drawn without replacement in proportion to exp(utility) (Gumbel top-k)."""
     return np.argsort(-(utility + rng.gumbel(size=len(utility))), kind="stable")[:size]
+
+
+def make_request(
+    rng: np.random.Generator,
+    taste: Taste,
+    liked: Sequence[str] = (),
+    disliked: Sequence[str] = (),
+    all_genres: bool = False,
+) -> Request:
+    """Return what a user of this taste says, with the films to name; a part of the taste may be left out."""
+    return Request(
+        genres=[genre for genre in taste.genres if all_genres or rng.random() < STATED_GENRE],
+        themes=[theme for theme in taste.themes if rng.random() < STATED_THEME],
+        liked=list(liked),
+        disliked=list(disliked),
+        disliked_genre=taste.avoided_genre,
+        decade=taste.decade,
+        wants_famous=taste.popularity > sum(SWAY) / 2,
+    )
 
 
 def simulate(
@@ -143,18 +174,14 @@ def simulate(
         mentioned = _plackett_luce(rng, utility, int(rng.integers(0, 4)))
         disliked = np.argsort(utility)[rng.integers(0, len(catalog) // 2, size=int(rng.random() < 0.15))]
         seen = sorted({int(i) for i in (*mentioned, *disliked)})
-        messages = write_conversation(
-            rng,
-            Request(
-                genres=[g for g in taste.genres if rng.random() < 0.9],
-                themes=[t for t in taste.themes if rng.random() < 0.95],
-                liked=[catalog.items[i].title for i in mentioned],
-                disliked=[catalog.items[i].title for i in disliked],
-                disliked_genre=taste.avoided_genre,
-                decade=taste.decade,
-                wants_famous=taste.popularity > sum(SWAY) / 2,
-            ),
-        )
+        liked, unliked = ([catalog.items[i].title for i in films] for films in (mentioned, disliked))
+        words = np.random.default_rng([seed, 2, number])  # of its own: tastes and answers do not depend on `CHANGED`
+        if words.random() < CHANGED:
+            first = make_request(words, world.draw_other_taste(words, taste))
+            last = make_request(words, taste, liked, unliked, all_genres=True)
+            messages = write_change_of_mind(words, first, last)
+        else:
+            messages = write_conversation(words, make_request(words, taste, liked, unliked))
         unseen = utility.copy()
         unseen[seen] = -np.inf
         num_answers = int(rng.integers(1, 3))
