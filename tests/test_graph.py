@@ -24,7 +24,7 @@ def test_names_agree():
     )
     for stage in STAGES:
         assert importlib.util.find_spec(f"convrec.stages.{stage}")
-        assert GRAPH[stage]["cmd"] == f"exec convrec {stage}"
+        assert GRAPH[stage]["cmd"] == f"exec convrec run {stage}"
 
 
 def test_the_deps_on_code_are_the_modules_that_a_stage_imports():

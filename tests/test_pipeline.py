@@ -13,12 +13,14 @@ import sys
 from pathlib import Path
 
 import mlflow
+import nbformat
 import numpy as np
 import pandas as pd
 import pytest
 import requests
 import torch
 from mlflow.exceptions import MlflowException
+from nbclient import NotebookClient
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
@@ -87,6 +89,13 @@ def test_no_secret_is_written_or_told(project, trained):
     files["output"] = (trained.stdout + trained.stderr).encode()
     for secret in SECRETS.values():
         assert not [name for name, content in files.items() if secret.encode() in content], secret
+
+
+def test_the_notebook_runs_in_a_project_with_a_champion(project, trained):
+    notebook = nbformat.read(ROOT / "examples" / "quickstart.ipynb", as_version=4)
+    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(project / "profiles")}}).execute()
+    shown = [output["data"] for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
+    assert "<td>5</td>" in shown[0]["text/html"] and "image/png" in shown[-1]
 
 
 def test_one_parent_run_with_a_child_for_each_stage(client):
@@ -280,7 +289,7 @@ def _stage(project: Path, stage: str, changes: dict) -> subprocess.CompletedProc
     saved = (project / "params.yaml").read_text()
     set_params(project, changes)
     try:
-        return run_in(project, sys.executable, "-m", "convrec.cli", stage)
+        return run_in(project, sys.executable, "-m", "convrec.cli", "run", stage)
     finally:
         (project / "params.yaml").write_text(saved)
 
@@ -301,7 +310,7 @@ def test_a_foreign_checkpoint_is_refused_in_words(project, scratch, tmp_path):
     torch.save({"state": Mark(marker)}, foreign / "optimizer.pt")
     (foreign / "complete").unlink()  # other trainers write none
     set_params(scratch, {"rank_grpo": {"start": str(foreign)}})
-    result = run_in(scratch, sys.executable, "-m", "convrec.cli", "rank_grpo", check=False)
+    result = run_in(scratch, sys.executable, "-m", "convrec.cli", "run", "rank_grpo", check=False)
     assert result.returncode == 2 and "holds more than tensors and numbers" in result.stderr
     assert "Traceback" not in result.stderr and not marker.exists()
 
@@ -416,7 +425,7 @@ def test_bad_input_ends_with_one_clear_error(make_store, tmp_path, monkeypatch, 
     set_params(project, changes)
     make_store(project)
     monkeypatch.chdir(project)
-    ended = cli("data")
+    ended = cli("run", "data")
     assert ended.status == 2 and message in ended.err and "Traceback" not in ended.err
 
 

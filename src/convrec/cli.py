@@ -9,7 +9,7 @@ import re
 import signal
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from convrec import __version__
 from convrec.errors import EXIT_BAD_INPUT, EXIT_INTERRUPTED, InputError, causes, exit_status, leave, outside_cause
@@ -37,17 +37,8 @@ def _set_up() -> None:
 
 _GROUPS = {
     "Ask a model": ("recommend", "chat", "app"),
-    "Set up": ("profile", "fetch-model", "workspace"),
-    "Stages of the pipeline, which `dvc repro` runs": (
-        "data",
-        "demonstrations",
-        "base_model",
-        "sft",
-        "rank_grpo",
-        "evaluate",
-        "report",
-    ),
-    "Measure and compare": ("results", "score", "compare", "ablate-demonstrations"),
+    "Run and change the pipeline": ("run", "profile", "data", "fetch-model", "workspace"),
+    "Measure and compare": ("results", "evaluate", "score", "compare", "ablate-demonstrations"),
     "A language model's answers": ("parse", "remap"),
     "Registry and tracking": ("promote", "rollback", "registry", "tracking"),
 }
@@ -69,11 +60,30 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         if match := _INVALID.fullmatch(message):
+            from convrec.commands.stage import STAGES  # noqa: PLC0415  (as the commands)
+
             choices = [name.strip(" '") for name in match[2].split(",")]
             near = difflib.get_close_matches(match[1], choices, n=1)
             hint = f"did you mean '{near[0]}'" if near else f"give one of {', '.join(choices)}"
+            if match[1] in STAGES and "run" in choices:
+                hint = f"to run the stage, give `run {match[1]}`"
             message = f"'{match[1]}' is unknown; {hint}"
         self.exit(EXIT_BAD_INPUT, f"{self.prog}: {message}; `{self.prog} --help` lists the choices\n")
+
+
+class _Completion(argparse.Action):
+    """Prints the shell's script for the completion of commands and options."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, _namespace: Any, shell: Any, _option: str | None = None
+    ) -> None:
+        import shtab  # noqa: PLC0415
+
+        for action in parser._actions:
+            if action.dest == "command":
+                action.help = ""  # shtab leaves out what is hidden in the help
+        print(shtab.complete(parser, shell))
+        parser.exit()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -97,6 +107,9 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"convrec {__version__}")
+    parser.add_argument(
+        "--print-completion", choices=("bash", "zsh", "tcsh"), action=_Completion, help="print a completion script"
+    )
     commands = parser.add_subparsers(
         dest="command", required=True, metavar="COMMAND", prog="convrec", help=argparse.SUPPRESS
     )
@@ -104,9 +117,8 @@ def _parser() -> argparse.ArgumentParser:
         stage.add,
         experiments.add,
         responses.add,
-        data.add_fetch_model,
-        evaluate.add_score,
-        evaluate.add_results,
+        data.add,
+        evaluate.add,
         recommender.add,
         workspace.add,
         registry.add,
@@ -153,7 +165,7 @@ def main(arguments: list[str] | None = None) -> None:
             print(_BEGIN, end="")
             return
         options = _parser().parse_args(given)
-        name = f"convrec {options.command}"
+        name = " ".join(filter(None, ["convrec", options.command, getattr(options, "stage", "")]))
         from convrec.training.launch import end_with_parent, is_supervised  # noqa: PLC0415  (as the commands)
 
         if is_supervised():

@@ -53,7 +53,8 @@ def test_a_session_remembers_turns_and_denied_titles():
     assert session.answer("/more").startswith("n = 4: 1 of the catalog's 15 items are left")
     denied = _items(session.answer(f"/deny {first[0]}"))
     assert denied == lines("I loved Heat", 4, ["Jaws", first[0]])
-    second = [{"role": "user", "content": "I loved Heat"}, {"role": "user", "content": "no space"}]
+    answered = {"role": "assistant", "content": "Here are some films."}
+    second = [{"role": "user", "content": "I loved Heat"}, answered, {"role": "user", "content": "no space"}]
     assert _items(session.answer(" no space ")) == lines(second, 4, ["Jaws", first[0]])
     assert len(_items(session.answer("/n 2"))) == 2
     assert session.answer("/deny Haet") == "/deny: 'Haet' is not in the catalog; did you mean 'Heat'?"

@@ -40,7 +40,7 @@ def _run(project, *stages):
     """Run stages; return the metrics of the last, the quarantine, and the catalog."""
     with contextlib.chdir(project):
         for stage in stages:
-            main([stage])  # in this process, which has imported already what takes seconds
+            main(["run", stage])  # in this process, which has imported already what takes seconds
     processed, metrics = project / "data" / "processed", project / "metrics"
     quarantine = pd.read_parquet(processed / "quarantine.parquet")
     assert json.loads((metrics / "data.json").read_text())["quarantined"] == len(quarantine)

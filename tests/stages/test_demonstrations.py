@@ -16,7 +16,7 @@ def test_the_ground_truth_comes_first_in_training_demonstrations_alone(make_stor
     set_params(tmp_path, {**SHRUNK, "demonstrations": {"until": None, "ground_truth_first": True, "variants": 3}})
     make_store(tmp_path)
     for stage in ("data", "demonstrations"):
-        run_in(tmp_path, sys.executable, "-m", "convrec.cli", stage)
+        run_in(tmp_path, sys.executable, "-m", "convrec.cli", "run", stage)
     catalog = Catalog.read(tmp_path / "data/processed/catalog.parquet")
     train = pd.read_parquet(tmp_path / "data/demonstrations/train.parquet")
     own, variants = train[~train["prompt_id"].duplicated()], train[train["prompt_id"].duplicated()]

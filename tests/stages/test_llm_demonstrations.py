@@ -45,7 +45,7 @@ def project(make_store, tmp_path):
     (tmp_path / "prompts").symlink_to(ROOT / "prompts")
     set_params(tmp_path, {**SHRUNK, "data": {"synthetic": {"num_conversations": 90}}})
     make_store(tmp_path)
-    run_in(tmp_path, sys.executable, "-m", "convrec.cli", "data")
+    run_in(tmp_path, sys.executable, "-m", "convrec.cli", "run", "data")
     return tmp_path
 
 
@@ -62,7 +62,7 @@ def _use(project, server):
 
 def test_a_stage_that_a_budget_and_a_kill_stop_asks_for_nothing_twice_and_writes_no_key(project, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    command = [sys.executable, "-m", "convrec.cli", "demonstrations"]
+    command = [sys.executable, "-m", "convrec.cli", "run", "demonstrations"]
     with ChatServer(_reply, latency=0.02) as server:
         _use(project, server)
         set_params(project, {"demonstrations": {"teacher": {"budget": {"max_tokens": 1_600}}}})

@@ -72,7 +72,7 @@ def test_stages_are_chosen_by_name_and_keep_their_order():
 def _script(project, stage: str, script: str) -> None:
     """Let a stage of the project run a shell script."""
     graph = project / "dvc.yaml"
-    graph.write_text(graph.read_text().replace(f"cmd: exec convrec {stage}\n", f"cmd: {script}\n"))
+    graph.write_text(graph.read_text().replace(f"cmd: exec convrec run {stage}\n", f"cmd: {script}\n"))
 
 
 @pytest.mark.parametrize(

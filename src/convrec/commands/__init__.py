@@ -14,15 +14,16 @@ Run = Callable[[argparse.Namespace], int | None]
 
 
 def add_command(
-    commands: Any, name: str, run: Run | None, text: str, page: str | None = None
+    commands: Any, name: str, run: Run | None, text: str, example: str, page: str | None = None
 ) -> argparse.ArgumentParser:
     """Add a command that does `run`, or None where its subcommands do; return its parser.
 
-    `text` says what it does, and begins with a small letter; `page` is that of docs/ which tells more. What `run`
-    returns is the exit status, where the command has more of them than success and an error.
+    `text` says what it does, and begins with a small letter; `example` is a call of it; `page` is that of docs/ which
+    tells more. What `run` returns is the exit status, where the command has more of them than success and an error.
     """
     more = f" ({page})" if page else ""
     command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}{more}.")
+    command.epilog = f"example: {example.replace('%', '%%')}"
     if run is not None:
         command.set_defaults(run=run)
     return command

@@ -1,4 +1,4 @@
-"""`convrec data SUBCOMMAND` and `convrec fetch-model`: versions and samples of the data, what a hub holds."""
+"""`convrec data` and `convrec fetch-model`: versions and samples of the data, downloads from a hub."""
 
 import argparse
 import json
@@ -9,11 +9,14 @@ from convrec.commands import add_command, whole_number
 from convrec.files.atomic import check_target, write_text
 
 
-def extend(data: argparse.ArgumentParser) -> None:
-    """Add what `convrec data` does beside the stage: versions of the data, and samples of it."""
-    data.epilog = "Without a subcommand, the stage is run."
-    commands = data.add_subparsers(dest="data_command", metavar="SUBCOMMAND")
-    difference = add_command(commands, "diff", _diff, "show the changes between two versions of the data")
+def add(groups: Any) -> None:
+    """Add `convrec data` and `convrec fetch-model`."""
+    text = "compare and restore versions of the data, write a sample, download datasets"
+    data = add_command(groups, "data", None, text, "convrec data diff HEAD~1")
+    commands = data.add_subparsers(dest="data_command", metavar="SUBCOMMAND", required=True)
+    difference = add_command(
+        commands, "diff", _diff, "show the changes between two versions of the data", "convrec data diff v1 v2"
+    )
     version = "a git revision, a folder as data/processed, a catalog file, or `workspace`"
     difference.add_argument("old", metavar="OLD", help=version)
     difference.add_argument(
@@ -23,7 +26,13 @@ def extend(data: argparse.ArgumentParser) -> None:
     difference.add_argument(
         "--limit", type=whole_number(0), default=20, help="names shown per kind of change, %(type)s"
     )
-    restore = add_command(commands, "restore", _restore, "restore the data and the parameters of a past run")
+    restore = add_command(
+        commands,
+        "restore",
+        _restore,
+        "restore the data and the parameters of a past run",
+        "convrec data restore --run 4f2a81c09b7d4c60a51e8d2f7b3c9e15",
+    )
     restore.add_argument(
         "--run", dest="run_id", required=True, metavar="RUN_ID", help="id of a pipeline's or a stage's run"
     )
@@ -31,7 +40,7 @@ def extend(data: argparse.ArgumentParser) -> None:
         "--force", action="store_true", help="also overwrite uncommitted changes; a copy of them is kept"
     )
     text = "write the embedded world as monthly files in the project's schema"
-    sample = add_command(commands, "sample", _sample, text)
+    sample = add_command(commands, "sample", _sample, text, "convrec data sample my-data --until 2022-11")
     sample.add_argument("folder", type=Path, metavar="FOLDER")
     sample.add_argument("--until", default="2022-12", metavar="MONTH", help="last month to write, in 2022")
     sample.add_argument(
@@ -42,13 +51,25 @@ def extend(data: argparse.ArgumentParser) -> None:
     )
     sample.add_argument("--seed", type=whole_number(0, 2**31 - 1), default=17, help="%(type)s: %(default)s")
     text = "download a public dataset from the Hugging Face Hub, with pinned commit and checksums"
-    _add_fetch_options(add_command(commands, "fetch", lambda options: _fetch("dataset", options), text))
-
-
-def add_fetch_model(commands: Any) -> None:
-    """Add `convrec fetch-model`."""
+    _add_fetch_options(
+        add_command(
+            commands,
+            "fetch",
+            lambda options: _fetch("dataset", options),
+            text,
+            "convrec data fetch ZhankuiHe/reddit_movie_large_v1 --to data/raw",
+        )
+    )
     text = "download a model from the Hugging Face Hub, with pinned commit and checksums"
-    _add_fetch_options(add_command(commands, "fetch-model", lambda options: _fetch("model", options), text))
+    _add_fetch_options(
+        add_command(
+            groups,
+            "fetch-model",
+            lambda options: _fetch("model", options),
+            text,
+            "convrec fetch-model Qwen/Qwen2.5-0.5B-Instruct --to models/qwen",
+        )
+    )
 
 
 def _add_fetch_options(command: argparse.ArgumentParser) -> None:

@@ -16,14 +16,17 @@ SPLITS = ("train", "validation", "test")
 MAX_RANKS, MAX_CUTOFFS = 1000, 100
 
 
-def extend(command: argparse.ArgumentParser) -> None:
-    """Add what `convrec evaluate` does beside the stage: any model, or the checkpoints of a training."""
-    command.description = (
-        "Score any model, or the checkpoints of a training; without options, run the stage `evaluate`."
+def add(commands: Any) -> None:
+    """Add `convrec evaluate`, `convrec results` and `convrec score`."""
+    command = add_command(
+        commands,
+        "evaluate",
+        _evaluate,
+        "score any model, or the checkpoints of a training",
+        "convrec evaluate --model models:/convrec-recommender@champion --split test",
+        "docs/evaluation.md",
     )
-    stage = command.get_default("run")
-    command.set_defaults(run=lambda options: _evaluate(options) if _is_ad_hoc(options) else stage(options))
-    what = command.add_mutually_exclusive_group()
+    what = command.add_mutually_exclusive_group(required=True)
     what.add_argument(
         "--model",
         action="append",
@@ -49,17 +52,11 @@ def extend(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--json", action="store_true", help="print JSON: one object per model, or one for all checkpoints"
     )
-
-
-def add_results(commands: Any) -> None:
-    """Add `convrec results`."""
-    add_command(commands, "results", _results, "print the results table of the last evaluation")
-
-
-def add_score(commands: Any) -> None:
-    """Add `convrec score`."""
+    add_command(commands, "results", _results, "print the results table of the last evaluation", "convrec results")
     text = "score the lists of any system against their ground truth"
-    command = add_command(commands, "score", _score, text, "docs/evaluation.md")
+    command = add_command(
+        commands, "score", _score, text, "convrec score --predictions lists.jsonl", "docs/evaluation.md"
+    )
     command.add_argument(
         "--predictions",
         type=Path,
@@ -83,16 +80,7 @@ def add_score(commands: Any) -> None:
     command.add_argument("--json", action="store_true", help="print one JSON object")
 
 
-def _is_ad_hoc(options: argparse.Namespace) -> bool:
-    """Return whether the options ask for anything but the stage."""
-    names = ("model", "checkpoints", "every", "split", "max_prompts", "engine", "constrained", "json")
-    values = [getattr(options, name) for name in names]
-    return any(value is not None and value is not False for value in values)  # 0 and "" count as given
-
-
 def _evaluate(options: argparse.Namespace) -> None:
-    if not options.model and options.checkpoints is None:
-        raise InputError("its options need --model or --checkpoints; give one of them")
     if options.every is not None and (options.every < 1 or options.checkpoints is None):
         raise InputError(f"--every {options.every}: give 1 or more, and --checkpoints")
     if options.constrained and not options.model:

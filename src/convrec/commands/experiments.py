@@ -11,7 +11,13 @@ from convrec.paths import Paths
 
 def add(commands: Any) -> None:
     """Add the commands."""
-    profile = add_command(commands, "profile", _profile, "write params.yaml from a profile")
+    profile = add_command(
+        commands,
+        "profile",
+        _profile,
+        "write params.yaml from a profile",
+        "convrec profile redial --set data.path=../redial",
+    )
     profile.add_argument("name", choices=profile_names() or None, help="name of a file in profiles/, without .yaml")
     profile.add_argument(
         "--set",
@@ -25,6 +31,7 @@ def add(commands: Any) -> None:
         "compare",
         _compare,
         "train several algorithms from the same SFT model with several seeds, and compare them",
+        "convrec compare --algorithms rank_grpo:exp_inf,grpo --seeds 3 --steps 80",
     )
     comparison.add_argument(
         "--algorithms",
@@ -38,7 +45,7 @@ def add(commands: Any) -> None:
     comparison.add_argument("--seeds", type=whole_number(1, 1000), default=3, help=runs)
     comparison.add_argument("--steps", type=whole_number(1), help=steps)
     text = "train SFT on the lists after each demonstration step, and compare the models"
-    ablation = add_command(commands, "ablate-demonstrations", _ablate, text)
+    ablation = add_command(commands, "ablate-demonstrations", _ablate, text, "convrec ablate-demonstrations --seeds 3")
     ablation.add_argument("--seeds", type=whole_number(1, 1000), default=1, help=runs)
 
 

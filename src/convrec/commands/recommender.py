@@ -16,10 +16,17 @@ _NOT_UTF8 = InputError("stdin: not UTF-8; convert the input to UTF-8")
 
 def add(commands: Any) -> None:
     """Add the commands."""
-    recommend = add_command(commands, "recommend", _recommend, "answer a conversation with a ranked list", _PAGE)
-    chat = add_command(commands, "chat", _chat, "chat with the model in the terminal", _PAGE)
+    recommend = add_command(
+        commands,
+        "recommend",
+        _recommend,
+        "answer a conversation with a ranked list",
+        'convrec recommend "I loved Heat"',
+        _PAGE,
+    )
+    chat = add_command(commands, "chat", _chat, "chat with the model in the terminal", "convrec chat -n 5", _PAGE)
     text = "serve a web page that compares champion and challenger"
-    app = add_command(commands, "app", _app, text, _PAGE)
+    app = add_command(commands, "app", _app, text, "convrec app --challenger none", _PAGE)
     recommend.add_argument(
         "conversation",
         metavar="CONVERSATION",

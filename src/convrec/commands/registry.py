@@ -16,8 +16,10 @@ _PAGE = "docs/promotion.md"
 def add(commands: Any) -> None:
     """Add the commands."""
     text = "compare a version with the champion, and promote it if it is better"
-    promote = add_command(commands, "promote", _promote, text, _PAGE)
-    promote.epilog = "Exit status: 0 promoted (or champion already), 3 refused or awaiting approval, 2 bad input."
+    promote = add_command(commands, "promote", _promote, text, "convrec promote --dry-run", _PAGE)
+    promote.epilog = (
+        f"{promote.epilog}. Exit status: 0 promoted (or champion already), 3 refused or awaiting approval, 2 bad input."
+    )
     promote.add_argument("--version", metavar="N", help="default: the challenger")
     promote.add_argument("--by", metavar="NAME", help="name of the person who decides; default: the user's name")
     verdict = promote.add_mutually_exclusive_group()
@@ -32,19 +34,19 @@ def add(commands: Any) -> None:
     promote.add_argument(
         "--dry-run", action="store_true", help="decide without writing anything or moving the champion"
     )
-    rollback = add_command(commands, "rollback", _rollback, "restore the previous champion", _PAGE)
+    rollback = add_command(commands, "rollback", _rollback, "restore the previous champion", "convrec rollback", _PAGE)
     rollback.add_argument("--to", metavar="N", help="an earlier champion; default: the previous one")
     rollback.add_argument("--reason", default="", metavar="TEXT", help="recorded in the log and on the version")
     rollback.add_argument("--by", metavar="NAME", help="default: the user's name")
     text = "list, register or prune the versions of the model"
-    registry = add_command(commands, "registry", None, text, _PAGE)
+    registry = add_command(commands, "registry", None, text, "convrec registry list", _PAGE)
     parts = registry.add_subparsers(dest="registry_command", metavar="SUBCOMMAND", required=True)
-    listing = add_command(parts, "list", _list, "print one line per version, newest first")
+    listing = add_command(parts, "list", _list, "print one line per version, newest first", "convrec registry list")
     text = "register a trained checkpoint of the workspace as the challenger"
-    register = add_command(parts, "register", _register, text)
+    register = add_command(parts, "register", _register, text, "convrec registry register")
     register.add_argument("--stage", choices=("sft", "rank_grpo"), default="rank_grpo")
     text = "remove old versions; without --yes, only list them"
-    prune = add_command(parts, "prune", _prune, text)
+    prune = add_command(parts, "prune", _prune, text, "convrec registry prune --keep 5")
     prune.add_argument(
         "--keep", type=whole_number(1), required=True, metavar="N", help="number of newest versions to keep"
     )

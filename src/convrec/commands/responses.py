@@ -14,9 +14,9 @@ from convrec.paths import Paths
 def add(commands: Any) -> None:
     """Add the commands."""
     text = "show the items parsed from a language model's answers, and the dropped lines"
-    parse = add_command(commands, "parse", _parse, text)
+    parse = add_command(commands, "parse", _parse, text, "convrec parse --responses answers.jsonl")
     text = "ground a language model's answers in a catalog; write items and scores"
-    remap = add_command(commands, "remap", _remap, text)
+    remap = add_command(commands, "remap", _remap, text, "convrec remap --responses answers.jsonl --out lists.jsonl")
     for command in (parse, remap):
         command.add_argument(
             "--responses", type=Path, required=True, help="JSON lines of {conversation, response, seen?}"

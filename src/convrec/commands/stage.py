@@ -1,4 +1,4 @@
-"""`convrec STAGE`: one stage of the pipeline, with its section of params.yaml."""
+"""`convrec run STAGE`: one stage of the pipeline, with its section of params.yaml."""
 
 import argparse
 import importlib
@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from convrec.commands import add_command, data, evaluate
+from convrec.commands import add_command
 from convrec.config.params import load_params
 from convrec.config.training import Training
 from convrec.errors import InputError, Stopped
@@ -17,31 +17,30 @@ from convrec.training.launch import end_processes, is_main_process, launch
 from convrec.workspaces import hold_stage
 
 TEXTS = {
-    "data": "read, check and split conversations and catalog; see `convrec data --help` for more commands",
+    "data": "read, check and split conversations and catalog",
     "demonstrations": "ground the teacher's lists in the catalog: Remap, Reflect, Adjust",
     "base_model": "create the embedded model, or download the base model",
     "sft": "train the model on the demonstrations",
     "rank_grpo": "align the SFT model with what users liked",
-    "evaluate": "score all systems on the test split; with options, score other models",
+    "evaluate": "score all systems on the test split",
     "report": "write the HTML report",
 }
 STAGES = tuple(TEXTS)
 
 
 def add(commands: Any) -> None:
-    """Add one command per stage; `data` and `evaluate` also have subcommands or options of their own."""
-    for stage in STAGES:
-        text = TEXTS[stage]
-        command = add_command(commands, stage, run, text)
-        if stage == "data":
-            data.extend(command)
-        elif stage == "evaluate":
-            evaluate.extend(command)
+    """Add `convrec run`."""
+    text = "run one stage of the pipeline again; `dvc repro` runs those that have changed"
+    command = add_command(commands, "run", run, text, "convrec run sft")
+    command.formatter_class = argparse.RawDescriptionHelpFormatter
+    command.add_argument("stage", metavar="STAGE", choices=STAGES, help="one of the stages below")
+    stages = "\n".join(f"  {stage:<16} {does}" for stage, does in TEXTS.items())
+    command.epilog = f"{command.epilog}\n\nstages, in order:\n{stages}"
 
 
 def run(options: argparse.Namespace) -> int | None:
     """Run the stage, in several processes if its section sets that; always close its record."""
-    stage: str = options.command
+    stage: str = options.stage
     params = load_params()
     if "RANK" not in os.environ:
         _check_inputs(stage)

@@ -11,10 +11,10 @@ from convrec.errors import EXIT_UNAVAILABLE
 def add(commands: Any) -> None:
     """Add the subcommands of `convrec tracking`."""
     text = "upload what was buffered while the tracking server was down"
-    tracking = add_command(commands, "tracking", None, text, "docs/tracking.md")
+    tracking = add_command(commands, "tracking", None, text, "convrec tracking sync", "docs/tracking.md")
     subcommands = tracking.add_subparsers(dest="tracking_command", required=True, metavar="SUBCOMMAND")
     text = "upload the journals of runs whose process has ended, and end these runs"
-    add_command(subcommands, "sync", _sync, text, "docs/tracking.md")
+    add_command(subcommands, "sync", _sync, text, "convrec tracking sync", "docs/tracking.md")
 
 
 def _sync(_options: argparse.Namespace) -> int:

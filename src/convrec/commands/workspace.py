@@ -13,7 +13,7 @@ from convrec.workspaces import BRANCH_VARIABLE, FOLDER_VARIABLE, REPOSITORY_VARI
 def add(commands: Any) -> None:
     """Add the command's options."""
     text = "create or update a separate clone of the project for runs, and print its path"
-    command = add_command(commands, "workspace", _workspace, text)
+    command = add_command(commands, "workspace", _workspace, text, "convrec workspace train")
     command.add_argument("name", metavar="NAME")
     command.add_argument("--folder", metavar="FOLDER", help=f"folder of all workspaces; default: {FOLDER_VARIABLE}")
     command.add_argument("--repository", metavar="URL", help=f"git URL or path; default: {REPOSITORY_VARIABLE}")

@@ -58,11 +58,14 @@ class Session:
         return self._show() if self._messages else "noted"
 
     def _say(self, words: str) -> str:
-        self._messages.append({"role": "user", "content": words})
+        before = self._messages
+        # The answer without its titles, which the next list would leave out.
+        answered = [{"role": "assistant", "content": f"Here are some {self._recommender.noun}."}] if before else []
+        self._messages = [*before, *answered, {"role": "user", "content": words}]
         try:
             return self._show()
         except InputError:
-            self._messages.pop()
+            self._messages = before
             raise
 
     def _show(self, more: bool = False) -> str:

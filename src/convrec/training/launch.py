@@ -112,7 +112,7 @@ def launch(stage: str, config_file: str, num_processes: int) -> int:
 
     options = ["--config_file", str(path), "--num_processes", str(num_processes)]
     try:
-        launch_command(launch_command_parser().parse_args([*options, "-m", "convrec.cli", stage]))
+        launch_command(launch_command_parser().parse_args([*options, "-m", "convrec.cli", "run", stage]))
     except ChildFailedError as error:
         statuses = [failure.exitcode for failure in error.failures.values()]
         # The failures include processes that the launcher itself stopped or killed.

@@ -153,7 +153,7 @@ def _identities(rows: pd.DataFrame, source: str) -> list[bytes]:
             raise InputError(f"{source}: no such column: {error}; give canonical conversations") from None
         except (pa.ArrowException, TypeError) as error:
             raise InputError(
-                f"{source}: not canonical conversations ({error}); make them with `convrec data`"
+                f"{source}: not canonical conversations ({error}); make them with `dvc repro data`"
             ) from None
         frame = pl.DataFrame(table)
         texts = frame.select(pl.struct(pl.all()).struct.json_encode()).to_series()

@@ -242,7 +242,7 @@ def test_movielens_100k(project):
         pytest.skip("MovieLens 100k is needed: set CONVREC_TEST_DATA to the folder above `movielens_100k`")
     apply_profile("movielens-100k", [f"data.path={folder.resolve()}"])
     with contextlib.chdir(project):
-        main(["data"])
+        main(["run", "data"])
     splits = {name: pd.read_parquet(project / f"data/processed/{name}.parquet") for name in ("train", "test")}
     users = {name: set(rows["user_id"]) for name, rows in splits.items()}
     assert not users["train"] & users["test"] and len(users["test"]) > 90

@@ -24,11 +24,14 @@ REQUESTS = (
     "i'm in the mood for {taste}",
     "need {taste} for the weekend",
     "give me {taste} please",
+    "{taste} please",
+    "{taste}",
     "tonight it has to be {taste}",
     "what are the best films if you like {taste}?",
     "my friends and i want {taste}",
 )
-NOUNS = ("movies", "films", "something", "a movie", "a good film", "a few titles")
+TASTES = ("{genres} movies", "{genres} films", "a good {genres} movie", "a few {genres} titles", "{genres}")
+ANYTHING = ("movies", "films", "something", "a movie", "a good film", "a few titles")
 THEMES = (
     "with {themes}",
     "about {themes}",
@@ -85,7 +88,7 @@ MOODS = {
     "fantasy": ("magical", "enchanting", "otherworldly"),
     "family": ("wholesome", "kid friendly", "cosy"),
     "mystery": ("puzzling", "mysterious", "clever"),
-    "sci-fi": ("futuristic", "mind bending", "scientific"),
+    "sci-fi": ("science fiction", "futuristic", "mind bending"),
     "adventure": ("adventurous", "epic", "sweeping"),
     "war": ("harrowing", "intense", "gritty"),
 }
@@ -131,10 +134,9 @@ def _taste_phrase(rng: np.random.Generator, request: Request) -> str:
     adjectives = [
         str(rng.choice(MOODS[genre])) if genre in MOODS and rng.random() < 0.3 else genre for genre in request.genres
     ]
-    text = " ".join([*adjectives, str(rng.choice(NOUNS))])
-    if adjectives and text.endswith(("something", "a movie", "a good film", "a few titles")):
-        text = str(rng.choice(["something ", "a good ", ""])) + " ".join([*adjectives, "movie"])
-    return text
+    if not adjectives:
+        return str(rng.choice(ANYTHING))
+    return _pick(rng, TASTES, genres=" ".join(adjectives))
 
 
 def write_conversation(
@@ -179,6 +181,13 @@ def write_conversation(
 
 
 def write_change_of_mind(rng: np.random.Generator, first: Request, last: Request) -> list[dict[str, str]]:
-    """Return a conversation in which the user asks for one thing, gets a list, and then asks for another."""
+    """Return a conversation in which the user asks for one thing, gets a list, and then asks for another.
+
+    Half of the first wishes are short: they only name genres.
+    """
+    if rng.random() < 0.5:
+        first = Request(
+            first.genres, themes=[], liked=[], disliked=[], disliked_genre=None, decade=None, wants_famous=False
+        )
     answer = {"role": "assistant", "content": _pick(rng, LISTS)}
     return [*write_conversation(rng, first), answer, *write_conversation(rng, last, CHANGES)]

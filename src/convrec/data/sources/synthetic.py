@@ -177,7 +177,7 @@ def simulate(
         liked, unliked = ([catalog.items[i].title for i in films] for films in (mentioned, disliked))
         words = np.random.default_rng([seed, 2, number])  # of its own: tastes and answers do not depend on `CHANGED`
         if words.random() < CHANGED:
-            first = make_request(words, world.draw_other_taste(words, taste))
+            first = make_request(words, world.draw_other_taste(words, taste), all_genres=True)
             last = make_request(words, taste, liked, unliked, all_genres=True)
             messages = write_change_of_mind(words, first, last)
         else:
