@@ -30,7 +30,7 @@ REQUESTS = (
     "what are the best films if you like {taste}?",
     "my friends and i want {taste}",
 )
-TASTES = ("{genres} movies", "{genres} films", "a good {genres} movie", "a few {genres} titles", "{genres}")
+TASTES = ("{genres} movies", "{genres} films", "a good {genres} movie", "a few {genres} titles")
 ANYTHING = ("movies", "films", "something", "a movie", "a good film", "a few titles")
 THEMES = (
     "with {themes}",
