@@ -66,7 +66,8 @@ docs-figures: $(READY)  ## draw README.md's figures from the last demo, and writ
 
 ui: $(READY)  ## open the tracking UI of the local store, on port PORT (5000)
 	@case "$${MLFLOW_TRACKING_URI:-}" in http*) echo "The tracking server's own UI: $$MLFLOW_TRACKING_URI"; exit 1;; esac
-	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow ui --backend-store-uri "$${MLFLOW_TRACKING_URI:-sqlite:///$(CURDIR)/mlruns/mlflow.db}" --host 127.0.0.1 --port $(PORT)
+	@echo "Runs: http://127.0.0.1:$(PORT)/#/experiments/1/runs?workflowType=machine_learning"
+	@MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow ui --backend-store-uri "$${MLFLOW_TRACKING_URI:-sqlite:///$(CURDIR)/mlruns/mlflow.db}" --host 127.0.0.1 --port $(PORT)
 
 stack-up: $(READY)  ## start the team's servers on this machine (docs/stack.md): PostgreSQL, S3, MLflow, Prefect, workers
 	@python -m stack up

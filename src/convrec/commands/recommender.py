@@ -3,11 +3,14 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from convrec.commands import add_command, whole_number
 from convrec.errors import InputError
 from convrec.paths import Paths
+
+if TYPE_CHECKING:
+    from convrec.serving.recommender import Recommender
 
 CHAMPION = "champion"
 _PAGE = "docs/recommender.md"
@@ -64,12 +67,20 @@ def add(commands: Any) -> None:
 
 
 def _recommend(options: argparse.Namespace) -> None:
-    from convrec.registry.recommenders import open_recommender
-
     said = _read_stdin() if options.conversation == "-" else options.conversation
-    recommender = open_recommender(options.model)
+    recommender = _open(options.model)
     answer = recommender.recommend(said, options.n, options.deny, options.allow)
     print(answer.to_json() if options.json else answer)
+
+
+def _open(name: str) -> "Recommender":
+    """Return the recommender; a terminal shows a spinner meanwhile, because its libraries take seconds to load."""
+    from rich.console import Console
+
+    with Console(stderr=True).status(f"loading {name}"):
+        from convrec.registry.recommenders import open_recommender
+
+        return open_recommender(name)
 
 
 def _read_stdin() -> str:
@@ -80,11 +91,10 @@ def _read_stdin() -> str:
 
 
 def _chat(options: argparse.Namespace) -> None:
-    from convrec.registry.recommenders import open_recommender
     from convrec.serving.session import Session
 
     try:
-        recommender = open_recommender(options.model)
+        recommender = _open(options.model)
         for name in ("deny", "allow"):
             recommender.check_titles(f"--{name}", getattr(options, name) or ())
         session = Session(recommender, options.n, options.deny, options.allow)
