@@ -139,7 +139,10 @@ def write_inputs(paths, params, catalog, dated, systems, without):
     for name in systems:
         responses = {"prompt_id": ["p-1", "p-2"], "response": [SFT_LIST, ""]}
         write_rows(pd.DataFrame(responses), paths.predictions / f"{name}.parquet")
-    write_plot(paths.plot("sft"), [{"step": step, "loss": 2 / step} for step in (10, 20)])
+    write_plot(
+        paths.plot("sft"),
+        [{"step": 10, "loss": 0.2, "validation_loss": None}, {"step": 20, "loss": None, "validation_loss": 0.3}],
+    )
     write_plot(paths.plot("reward"), [{"step": step, "hits": step, "kl": 0.0} for step in range(1, 61)])
     ranks = range(1, params.common.list_length + 1)
     write_plot(

@@ -98,3 +98,6 @@ class SFT(Training):
     max_length: int = Field(
         ge=16, le=1_000_000, description="tokens of prompt and completion; longer prompts drop their oldest turns"
     )
+    validation_prompts: Whole = Field(
+        ge=0, description="number of validation demonstrations whose loss is measured after each epoch; 0: none"
+    )

@@ -132,7 +132,7 @@ def print_summary(paths: Paths) -> None:
         table.add_row(label, *cells, f"{scores['in_catalog']:.3f}")
     console = Console(highlight=False)
     words = findings(found.metrics, found.systems, f"ndcg_at_{found.widest}")
-    console.print("\n" + " ".join(words), markup=False, soft_wrap=True)
+    console.print("", *words, sep="\n", markup=False, soft_wrap=True)
     console.print(table)
 
 

@@ -6,7 +6,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from markupsafe import Markup
 
-from convrec.evaluation.page import BLUE, GREY, INK, LINES, PALE, curve, figure
+from convrec.evaluation.page import BLUE, GREY, INK, LINES, PALE, VERMILLION, curve, figure
 from convrec.evaluation.systems import metric_label
 
 RING = {"symbol": "circle-open", "size": 17, "color": INK, "line": {"width": 2.5}}
@@ -67,7 +67,9 @@ def training_figures(
     """Return the plots of the trainings as HTML by name; a plot is absent if the run was too short to log points."""
     figures = {}
     if not plots["sft"].empty:
-        figures["sft"] = figure("sft", [curve(plots["sft"], "loss", "loss", BLUE)], "step", "loss")
+        losses = {"loss": ("training", BLUE, None), "validation_loss": ("validation", VERMILLION, "square")}
+        lines = [curve(plots["sft"].dropna(subset=name), name, *style) for name, style in losses.items()]
+        figures["sft"] = figure("sft", lines, "step", "loss")
     if not plots["reward"].empty:
         figures["reward"] = reward_figure(plots["reward"])
     if not plots["validation"].empty:

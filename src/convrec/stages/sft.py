@@ -46,13 +46,18 @@ def training_rows(
 def learn(
     params: Params, paths: Paths, frame: list[dict[str, Any]], column: str, folder: Path, record: Run
 ) -> tuple[Path, Any]:
-    """Train the base model on the lists of a column of demonstrations; return the last checkpoint and the tokenizer."""
+    """Train the base model on the lists of a column of demonstrations; return the last checkpoint and the tokenizer.
+
+    The loss is also measured on the first validation demonstrations.
+    """
     config, common = params.sft, params.common
     trust = params.base_model.trust_remote_code
     tokenizer = load_tokenizer(paths.model("base"), trust_remote_code=trust)
     prompts = PromptBuilder(tokenizer, common.prompt_instruction, common.list_length, common.max_prompt_length)
     rows = training_rows(frame, column, prompts, config.max_length)
     record.log_metrics({TRUNCATED_SHARE: prompts.report("the demonstrations")})
+    held_out = read_rows(paths.demonstration("validation"))[: config.validation_prompts]
+    validation = Dataset.from_list(training_rows(held_out, column, prompts, config.max_length)) if held_out else None
     saved = train_sft(
         load_model(paths.model("base"), trust_remote_code=trust),
         tokenizer,
@@ -65,6 +70,7 @@ def learn(
         seed=common.seed,
         device=common.device,
         bf16=params.base_model.dtype == "bfloat16",
+        validation=validation,
         peft_config=lora_config(**config.lora.model_dump()) if config.lora else None,
         **config.model_dump(include=set(Optimization.model_fields)),
     )
@@ -78,7 +84,7 @@ def checkpoint_folder(params: Params, paths: Paths) -> Path:
 
 
 def run(params: Params, paths: Paths, record: Run) -> None:
-    """Write the SFT model, its final loss, and its loss curve."""
+    """Write the SFT model, its final losses, and its loss curves."""
     record.log_dataset(paths.demonstration("train"), "demonstrations")
     folder = checkpoint_folder(params, paths)
     frame = read_rows(paths.demonstration("train"))
@@ -87,7 +93,9 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         return
     penalty, trust = params.common.repetition_penalty, params.base_model.trust_remote_code
     export_model(saved, paths.model("base"), tokenizer, paths.model("sft"), penalty, trust)
-    curve = [row for row in read_history(folder / "history.jsonl") if "loss" in row]
-    write_plot(paths.plot("sft"), ({"step": int(r["step"]), "loss": r["loss"]} for r in curve))
-    write_json(paths.metrics("sft"), {"loss": curve[-1]["loss"], "steps": int(curve[-1]["step"])} if curve else {})
+    history = [row for row in read_history(folder / "history.jsonl") if "loss" in row or "eval_loss" in row]
+    points = [{"step": int(r["step"]), "loss": r.get("loss"), "validation_loss": r.get("eval_loss")} for r in history]
+    write_plot(paths.plot("sft"), points)
+    last = {name: value for point in points for name, value in point.items() if value is not None}
+    write_json(paths.metrics("sft"), last)
     mark_finished(folder, last_checkpoint(folder))

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback
 from trl import SFTConfig, SFTTrainer
@@ -28,6 +29,11 @@ logger = logging.getLogger(__name__)
 class _Trainer(FiniteTrainer, SFTTrainer):
     """TRL's trainer; it stops at the first loss or gradient that is not finite."""
 
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        devices = [self.args.device] if self.args.device.type == "cuda" else []
+        with torch.random.fork_rng(devices):  # the next epoch's order does not depend on it
+            return super().evaluate(*args, **kwargs)
+
 
 def train_sft(
     model: Any,
@@ -43,13 +49,15 @@ def train_sft(
     device: str,
     bf16: bool,
     peft_config: Any = None,
+    validation: Dataset | None = None,
     **optimization: Any,
 ) -> Path:
     """Train a model by the negative log-likelihood of the completions; return the folder it is saved in.
 
     `dataset` has the columns `prompt` and `completion` (the loss covers the completion) or `text` (the loss covers the
     whole text). `max_length` counts tokens. The learning-rate schedule spans `num_train_epochs`; training stops at
-    optimiser step `checkpoint_step`, if given. It resumes from the newest checkpoint in `folder`. Batches have no
+    optimiser step `checkpoint_step`, if given. The loss on `validation` is measured after each epoch (`eval_loss`); it
+    does not change the training. Training resumes from the newest checkpoint in `folder`. Batches have no
     padding if the model's attention allows it (`drop_padding`), which changes the model in place but not its results.
     `optimization` holds the fields of `config.Optimization`.
 
@@ -58,6 +66,9 @@ def train_sft(
     arguments = SFTConfig(
         num_train_epochs=num_train_epochs,
         max_length=max_length,
+        eval_strategy="no" if validation is None else "epoch",
+        per_device_eval_batch_size=optimization["per_device_train_batch_size"],
+        prediction_loss_only=True,
         **shared_arguments(folder, seed, device, bf16, **optimization),
     )
     unnumber_cpu(arguments)
@@ -71,6 +82,7 @@ def train_sft(
         model=model,
         args=arguments,
         train_dataset=dataset,
+        eval_dataset=validation,
         processing_class=tokenizer,
         callbacks=[*callbacks, *stop, CompletionCallback()],
         peft_config=peft_config,
