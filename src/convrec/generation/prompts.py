@@ -67,8 +67,9 @@ class PromptBuilder:
         return len(self._tokenize(whole)["input_ids"]) - self._overhead
 
     def report(self, what: str) -> float:
-        """Log how many of the prompts so far were cut, and return their share; 0 without prompts."""
-        logger.info("%d of %d prompts of %s were cut to their last turns", self.cut, self.built, what)
+        """Log how many of the prompts so far were cut, if any, and return their share; 0 without prompts."""
+        if self.cut:
+            logger.info("%d of %d prompts of %s were cut to their last turns", self.cut, self.built, what)
         return self.cut / max(1, self.built)
 
     def _limited(self, prompt: Prompt, room: int | None) -> Prompt:
