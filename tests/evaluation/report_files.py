@@ -118,7 +118,7 @@ def write_inputs(paths, params, catalog, dated, systems, without):
     write_plot(
         paths.plot("adjust"), [{"epoch": 0, "held_out_loss": 2.0}, {"epoch": 1, "held_out_loss": 1.0, "loss": 1.5}]
     )
-    write_json(paths.metrics("sft"), {"loss": 1.5, "steps": 20})
+    write_json(paths.metrics("sft"), {"step": 20, "loss": 1.5, "validation_loss": 1.75})
     write_json(paths.metrics("rank_grpo"), {"chosen_step": 40, "hits": 2.5, "validation": {headline: 0.3}})
     values = {name: _scores(0.1 * place, cutoffs) for place, name in enumerate(systems, start=1)}
     gains = {

@@ -70,8 +70,8 @@ def test_a_title_in_html_is_shown_as_text(browser):
         page.fill("#n", "16")
         page.fill("#words", TITLE.replace("img", "img class=said"))
         page.click("#say button[type=submit]")
-        page.wait_for_selector("#lists td.item")
-        assert f"{TITLE} (1999)" in page.locator("#lists td.item").all_inner_texts()
+        page.wait_for_selector(".item .title")
+        assert f"{TITLE} (1999)" in page.locator(".item .title").all_inner_texts()
         assert page.locator("main img, main b").count() == 0 and page.title() == "convrec"
         page.close()
         running.should_exit = True
