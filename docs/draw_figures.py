@@ -45,7 +45,7 @@ def take_snapshot(root: Path) -> dict[str, Any]:
     NDCG@20 with its interval, Recall@20 and the share of titles in the catalog by system; the paired difference of
     Rank-GRPO to the best baseline; validation NDCG@20 by training step.
     """
-    metrics = json.loads((root / "metrics" / "evaluate.json").read_text())
+    metrics = json.loads((root / "results" / "evaluate.json").read_text())
     with (root / "plots" / "validation.csv").open() as lines:
         steps = [(int(line["step"]), float(line["ndcg_at_20"])) for line in csv.DictReader(lines)]
     systems = {}

@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
@@ -20,6 +21,7 @@ from convrec.evaluation.table import print_summary, results_markdown
 from convrec.paths import Paths
 from convrec.workspaces import lock_folder
 from flows.console import show_stages
+from flows.summary import run_summary
 from flows.temporary_server import start_temporary_server
 from tasks.artifacts import show_link, show_table
 from tasks.dvc_stage import (
@@ -71,7 +73,9 @@ def _run(
 ) -> Outcome:
     logger, paths = get_run_logger(), Paths()
     parent_run: str | None = None
-    ended = "KILLED"
+    seconds: dict[str, float] = {}
+    outcome = {"run": "", "version": "", "aliases": "", "decision": ""}
+    ended, summary = "KILLED", ""
     try:
         for stage in stages:
             forced = stage.name in force
@@ -79,24 +83,26 @@ def _run(
                 logger.info("stage %s is up to date", stage.name)
                 continue
             if parent_run is None:
-                parent_run = _open_record(name)
+                parent_run = outcome["run"] = _open_record(name)
+            began = time.monotonic()
             run_stage(stage, forced, parent_run)
+            seconds[stage.name] = time.monotonic() - began
             if stage.name == "data" and after_data is not None:
                 after_data(parent_run)
-        outcome = {"run": parent_run or "", "version": "", "aliases": "", "decision": ""}
         if whole:
             decision = decide_promotion(register_checkpoint(parent_run))
             outcome |= {"version": decision["version"], "decision": decision["headline"]}
             outcome |= {"aliases": ", ".join(decision["aliases"])}
+        summary = _summary(seconds, stages, outcome, paths)
         ended = "FINISHED"
     except Exception:
         ended = "FAILED"
         raise
     finally:
         if parent_run is not None:
-            _close_record(parent_run, ended, whole, paths)
+            _close_record(parent_run, ended, whole, paths, summary)
     if whole:
-        _show(name, outcome, paths)
+        _show(name, outcome, paths, summary)
         if parent_run is not None:
             push_outputs()
     return outcome
@@ -111,17 +117,24 @@ def _open_record(name: str) -> str:
     )
 
 
-def _close_record(parent_run: str, ended: str, whole: bool, paths: Paths) -> None:
+def _close_record(parent_run: str, ended: str, whole: bool, paths: Paths, summary: str) -> None:
     from convrec.tracking import end_pipeline_run
 
-    end_pipeline_run(parent_run, paths, ended, whole)
+    end_pipeline_run(parent_run, paths, ended, whole, summary)
 
 
-def _show(name: str, outcome: Outcome, paths: Paths) -> None:
+def _summary(seconds: dict[str, float], stages: list[Stage], outcome: Outcome, paths: Paths) -> str:
+    decided = f"Version {outcome['version']} ({outcome['aliases'] or 'no alias'}): {outcome['decision']}"
+    known = bool(outcome["version"])
+    return run_summary(
+        seconds, [stage.name for stage in stages], decided if known else "", results_markdown(paths) if known else ""
+    )
+
+
+def _show(name: str, outcome: Outcome, paths: Paths, summary: str) -> None:
     from convrec.tracking import run_address
 
-    decision = f"Version {outcome['version']} ({outcome['aliases'] or 'no alias'}): {outcome['decision']}"
-    show_table(f"{name} results", f"{results_markdown(paths)}\n{decision}\n", "Test results and the decision")
+    show_table(f"{name} results", summary, "The decision, the test results, and the time of each stage")
     address = run_address(outcome["run"]) if outcome["run"] else None
     if address:
         show_link(f"{name} run", address, "The run in MLflow")

@@ -34,6 +34,7 @@ from convrec.paths import Paths
 from convrec.registry.measure import Contestant, compare_versions
 from convrec.registry.policy import load_policy
 from convrec.registry.versions import CHALLENGER, CHAMPION, MODEL_NAME, download_version
+from convrec.tracking import flatten
 from tests.project import NO_BASELINES, ROOT, SHRUNK, commit, make_project, run_in, set_params
 from tests.security.hostile import Mark
 
@@ -75,7 +76,7 @@ def client(project, trained):
 def test_the_flow_prints_the_table_the_model_and_the_report(project, trained):
     for words in ("popularity", "zero-shot", "SFT", "Rank-GRPO", "oracle", "champion", "report.html", "make ui"):
         assert words in trained.stdout
-    metrics = json.loads((project / "metrics" / "evaluate.json").read_text())
+    metrics = json.loads((project / "results" / "evaluate.json").read_text())
     assert metrics["oracle"]["ndcg_at_6"] > metrics["popularity"]["ndcg_at_6"] > 0
     assert set(metrics["baselines"]) == set(BASELINES) and set(BASELINES) < set(metrics)
     assert {f"rank_grpo_constrained_over_{name}" for name in BASELINES} < set(metrics["paired_ndcg_at_6"])
@@ -107,6 +108,12 @@ def test_one_parent_run_with_a_child_for_each_stage(client):
     assert sorted(names) == sorted([*STAGES, "register"])
     assert all(run.info.status == "FINISHED" for run in runs)
     assert {i.dataset.name for i in parents[0].inputs.dataset_inputs} >= {"catalog", "train", "validation", "test"}
+    assert len(parents[0].outputs.model_outputs) == 1
+    description = parents[0].data.tags["mlflow.note.content"]
+    assert "**Version 1 (" in description and "| neighbours |" in description.lower() and "Machine: " in description
+    assert all(f"| {stage} | " in description for stage in STAGES)
+    numbers = [name for name in parents[0].data.metrics if name.startswith("test/")]
+    assert "test/ndcg_at_6/rank_grpo_constrained" in numbers and len(numbers) <= 20
 
 
 def test_curves_are_recorded_for_every_rank(project, client):
@@ -119,8 +126,10 @@ def test_curves_are_recorded_for_every_rank(project, client):
     assert run.data.params["rank_grpo.max_steps"] == "4"
     for tag in ("profile", "algorithm", "base_model", "seed", "data_version", "catalog_version", "git_dirty", "stage"):
         assert run.data.tags[tag]
-    assert run.data.tags["mlflow.source.git.commit"] and run.data.tags["data.train.md5"]
-    assert run.data.tags["data.train.dates"].startswith("2022-01")
+    assert run.data.tags["mlflow.source.git.commit"]
+    assert len([tag for tag in run.data.tags if not tag.startswith("mlflow.")]) <= 9
+    (train,) = (found.dataset for found in run.inputs.dataset_inputs if found.dataset.name == "train")
+    assert train.digest and json.loads(train.profile)["dates"].startswith("2022-01")
 
 
 def test_no_prompt_of_the_embedded_world_is_cut(project, client):
@@ -216,7 +225,7 @@ def test_promotion_measures_a_version_as_the_stage_does(project, client, monkeyp
     model = download_version(f"models:/{MODEL_NAME}/{champion.version}")
     one = Contestant("1", champion.tags["checkpoint.md5"], model)
     found = compare_versions(params, paths, load_policy(params.common.cutoffs), one, one)
-    stage = json.loads(paths.metrics("evaluate").read_text())["rank_grpo_constrained"]
+    stage = json.loads(paths.results("evaluate").read_text())["rank_grpo_constrained"]
     for metric in ("ndcg_at_6", "in_catalog", "coverage"):
         assert found.challenger.means[metric] == pytest.approx(stage[metric], abs=1e-6)
     assert champion.tags["test.ndcg_at_6"] == f"{stage['ndcg_at_6']:.6g}"
@@ -228,7 +237,7 @@ def test_the_champion_is_evaluated_as_in_its_stage_and_the_checkpoints_by_step(p
     monkeypatch.chdir(project)
     params, paths = load_params(), Paths()
     (found,) = evaluate_models(params, paths, [f"models:/{MODEL_NAME}@{CHAMPION}"], "test")
-    stage = json.loads(paths.metrics("evaluate").read_text())
+    stage = json.loads(paths.results("evaluate").read_text())
     for metric in ("ndcg_at_6", "recall_at_2", "in_catalog"):
         assert found["metrics"][metric]["mean"] == pytest.approx(stage["rank_grpo"][metric], abs=1e-6)
         assert found["metrics"][metric]["low"] == pytest.approx(
@@ -263,6 +272,8 @@ def test_dvc_shows_metrics_and_plots(project, trained):
     assert run_in(project, "dvc", "repro").stdout.count("didn't change") == len(STAGES)
     shown = json.loads(run_in(project, "dvc", "metrics", "show", "--json").stdout)
     assert "metrics/evaluate.json" in json.dumps(shown)
+    values = [value for path in (project / "metrics").glob("*.json") for value in flatten(json.loads(path.read_text()))]
+    assert len(values) <= 40, "few enough to be read side by side"
     page = run_in(project, "dvc", "plots", "show", "--out", "dvc_plots")
     assert (project / "dvc_plots" / "index.html").is_file(), page.stdout
 
@@ -388,7 +399,7 @@ def test_an_ablation_is_made_once(scratch, cli, caplog):
     assert status == 0 and "held out: lists" in out and "remap + reflect" in out
     result = json.loads((scratch / "comparison" / "ablation.json").read_text())
     assert list(result["variants"]) == ["raw", "remap", "remap + reflect", "+ collaborative", "full"]
-    metrics = json.loads((scratch / "metrics" / "demonstrations.json").read_text())
+    metrics = json.loads((scratch / "results" / "demonstrations.json").read_text())
     for name, step in zip(result["variants"], ("teacher", "remap", "reflect", "collaborative", "adjust"), strict=True):
         groups = result["variants"][name]
         for group in ("held out", "validation"):

@@ -59,6 +59,10 @@ class Paths:
     def report(self) -> Path:
         return self.root / "reports" / "report.html"
 
+    def results(self, stage: str) -> Path:
+        """All that a stage measured; `metrics` has the few values to compare runs by."""
+        return self.root / "results" / f"{stage}.json"
+
     @property
     def calls(self) -> Path:
         """All answered calls to a chat model. They cost money, so DVC and `make clean` do not remove them."""

@@ -107,10 +107,10 @@ def write_inputs(paths, params, catalog, dated, systems, without):
     problems = {"outside_catalog": 7, "seen_truth": 0, "duplicate_rows": 0, "leaks": 0}
     data = {"catalog": len(catalog), "quarantined_share": shares, "problems": problems, **counts}
     data["statistics"] = statistics
-    write_json(paths.metrics("data"), data)
+    write_json(paths.results("data"), data)
     for name, table in tables.items():
         write_plot(paths.plot(name), table)
-    write_json(paths.metrics("demonstrations"), _demonstration_metrics(cutoffs))
+    write_json(paths.results("demonstrations"), _demonstration_metrics(cutoffs))
     lists = {column: [SFT_LIST, "Heat (1995)"] for column in STEP_COLUMNS.values()}
     write_rows(pd.DataFrame({"prompt_id": ["p-1", "p-2"], **lists}), paths.demonstration("validation"))
     shares = {"ground_truth": 0.5, "collaborative": 0.5, "adjust": 0.5}
@@ -135,7 +135,7 @@ def write_inputs(paths, params, catalog, dated, systems, without):
     }
     evaluation = {"n_rows": 1234, "n_prompts": 2, **values, f"paired_{headline}": gains, "slices": _slices(headline)}
     evaluation |= {"baselines": baselines, "best_baseline": "popularity"}
-    write_json(paths.metrics("evaluate"), {key: value for key, value in evaluation.items() if key not in without})
+    write_json(paths.results("evaluate"), {key: value for key, value in evaluation.items() if key not in without})
     for name in systems:
         responses = {"prompt_id": ["p-1", "p-2"], "response": [SFT_LIST, ""]}
         write_rows(pd.DataFrame(responses), paths.predictions / f"{name}.parquet")

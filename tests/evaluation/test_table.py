@@ -22,7 +22,7 @@ def test_the_table_has_n_intervals_and_p_within_80_columns(tmp_path, capsys, mon
     chosen = {"popularity": {}, "neighbours": {"neighbours": 100}}
     metrics["baselines"] = {name: {"settings": s, "validation_ndcg_at_20": 0.25} for name, s in chosen.items()}
     metrics["best_baseline"] = "neighbours"
-    write_json(Paths(tmp_path).metrics("evaluate"), metrics)
+    write_json(Paths(tmp_path).results("evaluate"), metrics)
     print_results(Paths(tmp_path))
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 80 and "…" not in shown
@@ -53,9 +53,9 @@ def test_there_must_be_an_evaluation(tmp_path):
     ],
 )
 def test_a_damaged_evaluation_is_told(tmp_path, text, words):
-    path = Paths(tmp_path).metrics("evaluate")
+    path = Paths(tmp_path).results("evaluate")
     path.parent.mkdir()
     path.write_text(text, encoding="utf-8", errors="surrogateescape")
-    with pytest.raises(InputError, match=f"metrics/evaluate.json: {words}") as error:
+    with pytest.raises(InputError, match=f"results/evaluate.json: {words}") as error:
         print_results(Paths(tmp_path))
     assert "\n" not in str(error.value)

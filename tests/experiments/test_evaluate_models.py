@@ -95,7 +95,8 @@ def test_a_folder_is_scored_with_intervals_kept_and_recorded(project, written, c
     run = mlflow.get_run(json.loads((folder / "run.json").read_text())["run_id"])
     assert run.data.metrics["test/recall_at_2"] == pytest.approx(4 / 6)
     assert run.data.metrics["test/recall_at_2_low"] == pytest.approx(interval.low)
-    assert run.data.tags["data.test.rows"] == "6" and run.info.status == "FINISHED"
+    datasets = {found.dataset.name: json.loads(found.dataset.profile) for found in run.inputs.dataset_inputs}
+    assert datasets["test"]["num_rows"] == 6 and run.info.status == "FINISHED"
 
 
 def test_several_models_of_few_prompts_stand_side_by_side(project, written, cli):

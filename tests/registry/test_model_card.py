@@ -9,7 +9,7 @@ def test_the_card_of_the_whole_evaluation_fits_the_registry():
     params = parse_params(read_yaml(ROOT / "params.yaml"), "params.yaml")
     data = {name: {"md5": "0" * 32, "rows": 18097, "dates": "2022-01-01 to 2022-12-31"} for name in ("train", "test")}
     parent = {"start": "sft", "sft.md5": "0" * 32, "sft.run_id": "0" * 32}
-    evaluation = read_json(ROOT / "metrics" / "evaluate.json")
+    evaluation = read_json(ROOT / "tests" / "registry" / "evaluation.json")  # of a demo
     facts = Facts("rank_grpo", "0" * 32, params, evaluation, data, "0" * 32, parent, {})
     card = render_card(facts)
     assert len(card) < MAX_DESCRIPTION - 1000, "with room for decisions"

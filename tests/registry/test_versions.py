@@ -44,8 +44,8 @@ def test_a_version_tells_what_it_was_made_from(store, tmp_path, monkeypatch):
     paths.run_id("sft").write_text(json.dumps({"run_id": "abc"}))
     metrics = {name: _system(ndcg) for name, ndcg in (("popularity", 0.2), ("sft", 0.4), ("rank_grpo", 0.5))}
     metrics |= {"rank_grpo_constrained": _system(0.6), "n_rows": 12, "n_prompts": 12}
-    paths.metrics("evaluate").parent.mkdir()
-    paths.metrics("evaluate").write_text(json.dumps(metrics))
+    paths.results("evaluate").parent.mkdir()
+    paths.results("evaluate").write_text(json.dumps(metrics))
 
     with monkeypatch.context() as patch, pytest.raises(ConnectionError):
         patch.setattr(mlflow.MlflowClient, "update_model_version", _gone)

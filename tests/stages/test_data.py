@@ -41,7 +41,7 @@ def _run(project, *stages):
     with contextlib.chdir(project):
         for stage in stages:
             main(["run", stage])  # in this process, which has imported already what takes seconds
-    processed, metrics = project / "data" / "processed", project / "metrics"
+    processed, metrics = project / "data" / "processed", project / "results"
     quarantine = pd.read_parquet(processed / "quarantine.parquet")
     assert json.loads((metrics / "data.json").read_text())["quarantined"] == len(quarantine)
     catalog = Catalog.from_frame(pd.read_parquet(processed / "catalog.parquet"))
@@ -242,7 +242,7 @@ def test_a_saved_reddit_dataset_runs_to_demonstrations(tmp_path, make):
         ("conversations", "train:2", "no ground truth"),
         ("groundtruth", "train:2", "year is not from 1000 to 2100"),
     ]
-    counts = json.loads((tmp_path / "metrics" / "data.json").read_text())
+    counts = json.loads((tmp_path / "results" / "data.json").read_text())
     assert [counts[name]["rows"] for name in splits] == [58, 15, 15]
 
 
@@ -281,7 +281,7 @@ def test_redial_files_run_to_demonstrations(tmp_path, make):
         ("conversations", "train_data.jsonl:4", "messages are no list of {senderWorkerId, text}"),
         ("conversations", "train_data.jsonl:5", "respondentQuestions is no mapping"),
     ]
-    counts = json.loads((tmp_path / "metrics" / "data.json").read_text())
+    counts = json.loads((tmp_path / "results" / "data.json").read_text())
     assert [counts[name]["rows"] for name in ("train", "validation", "test")] == [46, 16, 16]
 
 

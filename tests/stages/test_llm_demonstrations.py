@@ -90,7 +90,7 @@ def test_a_stage_that_a_budget_and_a_kill_stop_asks_for_nothing_twice_and_writes
     frame = pd.concat(frames)
     assert (frame["teacher"] == "\n".join(LIST)).all()
     assert frame["demonstration"].str.split("\n").str.len().eq(6).all()
-    metrics = json.loads((project / "metrics" / "demonstrations.json").read_text())
+    metrics = json.loads((project / "results" / "demonstrations.json").read_text())
     assert metrics["train_answers"]["fewer"] == 1
     titles = metrics["train_titles"]  # Primer and Jaws, of another year, are not in the catalog
     assert (titles["exact"], titles["normalised"], titles["before"]) == pytest.approx((0.4, 0.2, 0.4))

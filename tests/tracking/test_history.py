@@ -6,7 +6,7 @@ from convrec.tracking import connect
 
 
 def test_curves_of_a_run_become_a_frame(project, make_store):
-    """One row a step; metrics with one value are no curves, and of a step logged twice the last value counts.
+    """One row a step; metrics with one value and system metrics are left out; the last value of a step counts.
 
     A run without curves is an empty frame, and an unknown run the user's mistake.
     """
@@ -21,6 +21,8 @@ def test_curves_of_a_run_become_a_frame(project, make_store):
             ("loss", 2.0, 3),
             ("validation/ndcg", 0.5, 4),
             ("train_loss", 2.2, 4),
+            ("system/cpu_utilization_percentage", 50.0, 0),
+            ("system/cpu_utilization_percentage", 60.0, 1),
         ],
         start=1,
     ):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from convrec.evaluation.systems import BASELINES, CONSTRAINED, metric_label
+from convrec.evaluation.systems import BASELINES, CONSTRAINED, metric_label, system_names
 
 
 class Fact(NamedTuple):
@@ -39,6 +39,20 @@ def ranking(evaluation: Mapping[str, Any], headline: str) -> list[str]:
     """Return the keys of the baselines and of the served Rank-GRPO model, highest score first."""
     keys = [key for key in (*BASELINES, served(evaluation, "rank_grpo")) if key in evaluation]
     return sorted(keys, key=lambda key: -evaluation[key][headline])
+
+
+def headline_metrics(evaluation: Mapping[str, Any], headline: str) -> dict[str, Any]:
+    """Return the numbers to compare runs by: each system's headline metric, the served model's recall and gains."""
+    ours, base, recall = served(evaluation, "rank_grpo"), served(evaluation, "sft"), headline.replace("ndcg", "recall")
+    gains = evaluation[f"paired_{headline}"]
+    others = {name: gains.get(f"{ours}_over_{name}") for name in (base, evaluation["best_baseline"])}
+    return {
+        "n_rows": evaluation["n_rows"],
+        "best_baseline": evaluation["best_baseline"],
+        headline: {system: evaluation[system][headline] for system in system_names(evaluation)},
+        recall: {ours: evaluation[ours][recall]},
+        "gain": {f"over_{name}": gain["mean"] for name, gain in others.items() if gain},
+    }
 
 
 def _in_a_sentence(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The systems and metrics of an evaluation: their keys in metrics/evaluate.json and their display names."""
+"""The systems and metrics of an evaluation: their keys in results/evaluate.json and their display names."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, get_args

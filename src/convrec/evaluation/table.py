@@ -31,7 +31,7 @@ def read_evaluation(paths: Paths) -> dict[str, Any]:
 
     Raises `InputError` before the first evaluation, and if the file does not have the stage's format.
     """
-    path = paths.metrics("evaluate")
+    path = paths.results("evaluate")
     if not path.is_file():
         raise InputError(f"{path}: no evaluation yet; run `dvc repro` first")
     metrics = read_json(path)

@@ -31,7 +31,7 @@ class Facts:
     stage: str
     checkpoint_md5: str
     params: Params
-    metrics: dict[str, Any]  # metrics/evaluate.json
+    metrics: dict[str, Any]  # results/evaluate.json
     data: dict[str, dict[str, Any]]  # md5, rows, dates of each split and of the catalog
     versions_md5: str
     parent: dict[str, str]
@@ -115,7 +115,7 @@ def version_facts(params: Params, paths: Paths, stage: str) -> Facts:
         stage,
         checkpoint_digest(paths.model(stage)),
         params,
-        read_json(paths.metrics("evaluate")),
+        read_json(paths.results("evaluate")),
         {name: _table_facts(path) for name, path in {**splits, "catalog": paths.catalog}.items()},
         digest(read_versions(paths.root)),
         _parent(params, paths, stage),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import mlflow
+from mlflow.entities import LoggedModelOutput
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.models import Model, ModelSignature
@@ -173,6 +174,8 @@ def register(params: Params, paths: Paths, parent_run: str | None, stage: str = 
             input_example=[f"Which {params.common.domain.items} would you recommend?"],
         )
         mlflow.log_artifact(str(card_file))
+        if parent_run:  # so that the pipeline's run shows the model, too
+            client.log_outputs(parent_run, [LoggedModelOutput(info.model_id, step=0)])
         made = mlflow.register_model(info.model_uri, MODEL_NAME, tags=facts.tags())  # the tags are set at creation
     client.update_model_version(MODEL_NAME, made.version, description=card[:MAX_DESCRIPTION])
     client.set_registered_model_alias(MODEL_NAME, CHALLENGER, made.version)
@@ -186,7 +189,7 @@ def _yaml(value: dict[str, Any]) -> str:
 
 
 def _require_files(paths: Paths, stage: str) -> None:
-    needed = [paths.model(stage) / "config.json", paths.metrics("evaluate"), paths.catalog, paths.split("test")]
+    needed = [paths.model(stage) / "config.json", paths.results("evaluate"), paths.catalog, paths.split("test")]
     for path in needed:
         if not path.is_file():
             raise InputError(f"{path}: not made yet; run `dvc repro` first, then register")

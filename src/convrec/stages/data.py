@@ -29,9 +29,10 @@ from convrec.data.sources.source import Source
 from convrec.data.sources.synthetic import read_synthetic
 from convrec.data.statistics import describe
 from convrec.errors import InputError
-from convrec.files.results import write_json, write_plot
+from convrec.files.results import write_plot
 from convrec.paths import Paths
-from convrec.tracking import Run, flatten
+from convrec.stages.results import write_results
+from convrec.tracking import Run
 
 logger = logging.getLogger(__name__)
 
@@ -142,10 +143,11 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         **counts,
         "statistics": statistics,
     }
-    write_json(paths.metrics("data"), metrics)
+    headlines = {name: metrics[name] for name in ("catalog", "quarantined")}
+    headlines |= {name: {"rows": count["rows"]} for name, count in counts.items()}
+    write_results("data", headlines, metrics, paths, record)
     for name, table in plots.items():
         write_plot(paths.plot(name), table)
-    record.log_metrics({name.replace(".", "/"): float(value) for name, value in flatten(metrics).items()})
     record.log_dataset(paths.catalog, "catalog")
     for name in SPLITS:
         record.log_dataset(paths.split(name), name)

@@ -38,11 +38,12 @@ from convrec.demonstrations.terms import combine, evidence_lists, list_texts
 from convrec.demonstrations.variants import make_variants
 from convrec.errors import InputError
 from convrec.evaluation.demonstration_scores import step_scores
-from convrec.files.results import write_json, write_plot
+from convrec.files.results import write_plot
 from convrec.hardware.device import pick_device
 from convrec.paths import Paths
 from convrec.similarity.embedding import Embedder, make_embedder
 from convrec.similarity.scores import Blocks, top_items
+from convrec.stages.results import write_results
 from convrec.tracking import Run, flatten
 
 logger = logging.getLogger(__name__)
@@ -224,9 +225,12 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     values, ndcg, before = combined.weights
     metrics["collaborative"] = {} if ndcg is None else {"weights": values, "ndcg": ndcg, "ndcg_before": before}
     metrics["adjust"] = {"best_epoch": fit.best_epoch, "epochs": len(fit.losses) - 1 if fit.losses else 0}
-    write_json(paths.metrics("demonstrations"), metrics)
+    headline, steps = f"ndcg_at_{max(common.cutoffs)}", ("teacher", "adjust")
+    measured = {where: metrics[where] for where in ("held_out", "validation") if where in metrics}
+    scores = {where: {step: found[step][headline] for step in steps} for where, found in measured.items()}
+    headlines = {"train_prompts": metrics["train_prompts"], headline: scores}
+    write_results("demonstrations", headlines, metrics, paths, record)
     write_plot(paths.plot("adjust"), fit.losses)
-    record.log_metrics({name.replace(".", "/"): float(value) for name, value in flatten(metrics).items()})
     for losses in fit.losses:
         record.log_metrics({f"adjust/{k}": v for k, v in losses.items() if k != "epoch"}, int(losses["epoch"]))
     record.log_dataset(paths.demonstration("train"), "demonstrations")

@@ -14,14 +14,16 @@ from convrec.data.parsing import format_list
 from convrec.evaluation.baselines import Answers, Options, baseline_lists
 from convrec.evaluation.beyond_accuracy import coverage, describe_lists, mentions, recommended
 from convrec.evaluation.comparison import KEYS, Interval, mean_intervals, paired_interval, ratio_interval
+from convrec.evaluation.headline import headline_metrics
 from convrec.evaluation.scoring import score_lists
 from convrec.evaluation.slices import slice_rows, slice_scores
 from convrec.evaluation.systems import BASELINES, CONSTRAINED
-from convrec.files.results import write_json, write_plot
+from convrec.files.results import write_plot
 from convrec.generation.lists import EngineOptions, ListSettings, check_constraint, model_lists
 from convrec.generation.prompts import TRUNCATED_SHARE
 from convrec.paths import TRAINED, Paths
 from convrec.similarity.embedding import TfidfEmbedder
+from convrec.stages.results import write_results
 from convrec.tracking import Run
 
 logger = logging.getLogger(__name__)
@@ -143,16 +145,15 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         frame = pd.DataFrame({"prompt_id": [row["prompt_id"] for row in prompts], "response": lists})
         write_rows(frame, paths.predictions / f"{system}.parquet")
         write_rows(scores, paths.predictions / f"{system}.scores.parquet")
-        record.log_metrics({f"test/{system}/{name}": value for name, value in means.items()})
     gains = {}
     for system, other in COMPARED:
         if system in tables and other in tables:
             gain = paired_interval(tables[system], tables[other], headline, config.bootstrap_samples, common.seed)
             gains[f"{system}_over_{other}"] = gain._asdict()
-            record.log_metrics({f"test/{system}_over_{other}/{key}": v for key, v in gain._asdict().items()})
     shown = [f"recall_at_{max(common.cutoffs)}", headline]
     kinds = slice_rows(rows, held_out.counts, catalog)
     metrics["slices"] = slice_scores(tables, kinds, shown, config.bootstrap_samples, common.seed)
-    write_json(paths.metrics("evaluate"), {**metrics, f"paired_{headline}": gains})
+    metrics[f"paired_{headline}"] = gains
+    write_results("evaluate", headline_metrics(metrics, headline), metrics, paths, record, "test/")
     write_plot(paths.plot("systems"), plot)
-    record.log_artifact(paths.metrics("evaluate"))
+    record.log_artifact(paths.plot("systems"))

@@ -1,6 +1,7 @@
 """Stage `rank_grpo`: the SFT model is aligned with what users liked."""
 
 import logging
+from collections.abc import Collection
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -219,11 +220,13 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     trust = params.base_model.trust_remote_code
     tokenizer = load_tokenizer(start.model, trust_remote_code=trust)
     export_model(checkpoint, start.model, tokenizer, paths.model("rank_grpo"), common.repetition_penalty, trust)
-    _write_curves(read_history(folder / "history.jsonl"), int(checkpoint.name.rsplit("-", 1)[1]), paths)
+    widest = max(common.cutoffs)
+    shown = (f"ndcg_at_{widest}", f"recall_at_{widest}", "in_catalog", "format")
+    _write_curves(read_history(folder / "history.jsonl"), int(checkpoint.name.rsplit("-", 1)[1]), shown, paths)
     mark_finished(folder, checkpoint)
 
 
-def _write_curves(history: list[dict[str, float]], chosen: int, paths: Paths) -> None:
+def _write_curves(history: list[dict[str, float]], chosen: int, shown: Collection[str], paths: Paths) -> None:
     rewards = [row for row in history if "reward" in row]
     checks = [row for row in history if any(name.startswith("validation/") for name in row)]
     write_plot(
@@ -251,6 +254,6 @@ def _write_curves(history: list[dict[str, float]], chosen: int, paths: Paths) ->
         ),
     )
     best = {int(row["step"]): row for row in checks}.get(chosen, checks[-1])
-    validation = {key.removeprefix(prefix): value for key, value in best.items() if key.startswith(prefix)}
+    validation = {name: best[prefix + name] for name in shown if prefix + name in best}
     steps = {"steps": int(rewards[-1]["step"]), "chosen_step": chosen}
     write_json(paths.metrics("rank_grpo"), {**steps, "hits": rewards[-1]["lists/hits"], "validation": validation})

@@ -110,7 +110,7 @@ def _demonstration_examples(paths: Paths, number: int, catalog: Catalog, num_ran
 def run(params: Params, paths: Paths, record: Run) -> None:
     """Write the report."""
     catalog, num_ranks = Catalog.read(paths.catalog), params.common.list_length
-    data, evaluation = read_json(paths.metrics("data")), read_evaluation(paths)
+    data, evaluation = read_json(paths.results("data")), read_evaluation(paths)
     quarantine = pd.read_parquet(paths.quarantine)
     rows, _ = read_prompts(paths.split("test"), params.evaluate.max_prompts)
     liked = set(mentions(read_rows(paths.split("train")), catalog).nonzero()[0].tolist())
@@ -131,7 +131,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         quarantined_share=data["quarantined_share"],
         problems=data["problems"],
         statistics=data["statistics"],
-        demonstrations=read_json(paths.metrics("demonstrations")),
+        demonstrations=read_json(paths.results("demonstrations")),
         training={stage: read_json(paths.metrics(stage)) for stage in ("sft", "rank_grpo")},
         evaluation=evaluation,
         plots={name: _read_plot(paths.plot(name)) for name in PLOTS},

@@ -8,6 +8,7 @@ from convrec.tracking.describe import (
     file_md5,
     flatten,
     git_state,
+    metric_values,
     param_texts,
 )
 from convrec.tracking.recorded import RecordedVersions, recorded_versions
@@ -40,6 +41,7 @@ __all__ = [
     "file_md5",
     "flatten",
     "git_state",
+    "metric_values",
     "group_run",
     "log_text",
     "param_texts",

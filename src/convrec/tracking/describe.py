@@ -4,12 +4,14 @@ import getpass
 import hashlib
 import json
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from convrec.paths import Paths
 
 PARENT_TAG, COMMIT_TAG = "mlflow.parentRunId", "mlflow.source.git.commit"
+DESCRIPTION_TAG = "mlflow.note.content"  # Markdown; shown at the top of a run
 _MAX_PARAM, _MAX_TAG = 6000, 8000  # MLflow's limits, in characters
 DATA_TAGS = ("data_version", "catalog_version")
 _SPLITS = ("train", "validation", "test")
@@ -64,6 +66,12 @@ def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         name = f"{prefix}{key}"
         flat.update(flatten(value, f"{name}.") if isinstance(value, dict) else {name: value})
     return flat
+
+
+def metric_values(headlines: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """Return the numbers as metrics of a run, with slashes between nested names; texts are left out."""
+    values = flatten(dict(headlines)).items()
+    return {prefix + name.replace(".", "/"): float(value) for name, value in values if not isinstance(value, str)}
 
 
 def param_texts(params: dict[str, Any]) -> dict[str, str]:

@@ -14,13 +14,13 @@ def history(run_id: str, root: Path = Path()) -> pd.DataFrame:
     """Return the curves of an MLflow run: one row for each step, one column for each metric with several steps.
 
     The index is `step`; a metric without a value at a step is NaN there. If a step was logged twice, as after resuming,
-    its last value is used. `root` is the project's folder. Raises `InputError` if the store has no such run, and
-    `Unavailable` if it does not answer.
+    its last value is used. System metrics are left out: their steps are samples. `root` is the project's folder. Raises
+    `InputError` if the store has no such run, and `Unavailable` if it does not answer.
     """
     connect(root)
     client = mlflow.MlflowClient()
     try:
-        names = sorted(client.get_run(run_id).data.metrics)
+        names = sorted(name for name in client.get_run(run_id).data.metrics if not name.startswith("system/"))
     except MlflowException as error:
         if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
             raise store_error(error, root) from None

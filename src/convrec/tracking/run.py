@@ -23,11 +23,12 @@ from convrec.tracking import versions
 from convrec.tracking.delivery import Sender, replay_left
 from convrec.tracking.describe import (
     DATA_TAGS,
+    DESCRIPTION_TAG,
     PARENT_TAG,
     data_tags,
     file_md5,
-    flatten,
     git_state,
+    metric_values,
     param_texts,
     tag_texts,
     user_tag,
@@ -35,6 +36,7 @@ from convrec.tracking.describe import (
 from convrec.tracking.journal import About, Journal
 from convrec.tracking.redaction import redact, redact_all, redactor
 from convrec.tracking.store import client_uri, connect, shown_uri, store_error
+from convrec.tracking.system import system_metrics
 
 logger = logging.getLogger(__name__)
 
@@ -82,20 +84,20 @@ class Run:
             self._journal.append_file(content, f"{versions.FOLDER}/{name}")
 
     def log_dataset(self, path: Path, name: str) -> None:
-        """Record a Parquet file as a dataset, with its DVC hash, number of rows and dates."""
+        """Record a Parquet file as a dataset, with its DVC hash; its profile has the number of rows and the dates."""
         frame, digest = pd.read_parquet(path), file_md5(path)
         scalars = frame[[column for column in frame.columns if column in _DATE_COLUMNS]]
         with warnings.catch_warnings():  # about integer columns and the path's type: harmless here
             warnings.simplefilter("ignore")
             source = mlflow.data.pandas_dataset.from_pandas(scalars, source=str(path), name=name, digest=digest)
             entity = source._to_mlflow_entity()
-        fields = ("name", "digest", "source_type", "source", "schema", "profile")
-        self._journal.append("dataset", context=name, dataset={field: getattr(entity, field) for field in fields})
-        tags = {f"data.{name}.md5": digest, f"data.{name}.rows": str(len(frame))}
+        profile = orjson.loads(entity.profile or "{}")
         dates = frame["date"] if "date" in frame else pd.Series(dtype=str)
         if dates.astype(bool).any():
-            tags[f"data.{name}.dates"] = f"{dates.min()} to {dates.max()}"
-        self.set_tags(tags)
+            profile["dates"] = f"{dates.min()} to {dates.max()}"
+        fields = ("name", "digest", "source_type", "source", "schema")
+        dataset = {field: getattr(entity, field) for field in fields} | {"profile": orjson.dumps(profile).decode()}
+        self._journal.append("dataset", context=name, dataset=dataset)
 
     def close(self, status: str | None = None) -> None:
         """End the run with a status, if one is given; wait until everything is sent or the server stops responding."""
@@ -212,16 +214,17 @@ def stage_run(
 ) -> Iterator[Run]:
     """Open the run of one stage, nested under `parent`, or under the pipeline's run if a flow started the stage.
 
-    The run's id is written to `run_file`. The run records the versions of data and parameters at its start, and fails
-    if the stage fails. Raises `Unavailable` or `InputError`, as `connect` does, before any work.
+    The run's id is written to `run_file`. The run records the versions of data and parameters at its start and system
+    metrics until its end, and fails if the stage fails. Raises `Unavailable` or `InputError`, as `connect` does,
+    before any work.
     """
     files = _present_versions()
-    all_tags = {**versions.version_tags(files, stage), "stage": stage, **tags}
+    all_tags = {**versions.version_tags(files), "stage": stage, **tags}
     if stage == versions.DATA_STAGE:  # it makes new data; the present version is that of the run before
         all_tags = {key: value for key, value in all_tags.items() if key not in DATA_TAGS}
     run = _open_run(stage, all_tags, params, parent or os.environ.get(PARENT_VARIABLE))
     write_bytes(run_file, orjson.dumps({"run_id": run.run_id, "tracking_uri": shown_uri()}))
-    with _ended(run):
+    with _ended(run), system_metrics(run.log_metrics):
         run.log_versions(files)
         yield run
         if stage == versions.DATA_STAGE:
@@ -250,21 +253,21 @@ def start_pipeline_run(name: str, tags: dict[str, str], params: dict[str, Any] |
     return run.run_id
 
 
-def end_pipeline_run(run_id: str, paths: Paths, status: str, whole: bool = True) -> None:
+def end_pipeline_run(run_id: str, paths: Paths, status: str, whole: bool = True, summary: str = "") -> None:
     """Close the parent run with the status FINISHED, FAILED or KILLED.
 
-    It records the versions at its end. A finished run of the `whole` graph also gets the test metrics and the report.
+    It records the versions at its end, and the Markdown `summary`, which MLflow shows as the run's description. A
+    finished run of the `whole` graph also gets the test metrics and the report.
     """
     run = _open.pop(run_id, None) or _attach(run_id, paths.root)
     try:
         _log_versions_and_tags(run, paths.root)
-        run.set_tags(data_tags(paths))
+        run.set_tags({**data_tags(paths), **({DESCRIPTION_TAG: summary} if summary else {})})
         if status == "FINISHED" and whole:
-            metrics = flatten(orjson.loads(paths.metrics("evaluate").read_bytes()))
-            numbers = {name: value for name, value in metrics.items() if isinstance(value, int | float)}
-            run.log_metrics({f"test/{name.replace('.', '/')}": value for name, value in numbers.items()})
+            run.log_metrics(metric_values(orjson.loads(paths.metrics("evaluate").read_bytes()), "test/"))
             for name in ("catalog", "train", "validation", "test"):
                 run.log_dataset(paths.catalog if name == "catalog" else paths.split(name), name)
+            run.log_artifact(paths.results("evaluate"))
             run.log_artifact(paths.report)
     except BaseException:
         run.close("FAILED")

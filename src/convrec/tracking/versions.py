@@ -3,7 +3,6 @@
 import hashlib
 import os
 import posixpath
-import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ PARAMS, GRAPH, LOCK = "params.yaml", "dvc.yaml", "dvc.lock"
 PREVIOUS = Path("previous")  # `convrec data restore --force` keeps replaced files here
 DATA_STAGE = "data"
 _HASHES = ("md5", "etag", "checksum")  # DVC's names for the hash of an out, by the kind of storage
-_MAX_TAGS, _MAX_KEY, _MAX_VALUE = 50, 250, 500  # MLflow's limits: 100 tags per call, keys of 250 characters
 
 
 def _git_names(root: Path) -> list[str]:
@@ -116,23 +114,6 @@ def locked_stage(files: dict[str, bytes], stage: str = DATA_STAGE) -> dict[str, 
     return value if isinstance(value, dict) else {}
 
 
-def _tag_key(path: str) -> str:
-    """Return `dvc.<path>` within MLflow's limits for keys; a path that must change gets a hash, to stay unique."""
-    allowed = re.sub(r"[^/\w.\- ]", "_", path)  # MLflow does not allow a colon everywhere
-    if allowed == path and len(path) <= _MAX_KEY - len("dvc.") and not path.startswith(("/", "..")):
-        return f"dvc.{path}"
-    mark = hashlib.md5(path.encode(), usedforsecurity=False).hexdigest()[:8]
-    return f"dvc.{mark} {posixpath.basename(allowed)[-100:]}"
-
-
-def version_tags(files: dict[str, bytes], stage: str | None = None) -> dict[str, str]:
-    """Return tags `dvc.<path>` with the hash of each out of the stage `data` and of raw data, and one MD5 of all files.
-
-    The run of the stage `data` gets no tags of its outs, because dvc.lock holds those of the previous run at its start.
-    """
-    made = {} if stage == DATA_STAGE else out_hashes(locked_stage(files).get("outs"))
-    hashes = {**made, **raw_hashes(files)}
-    tags = {_tag_key(path): value[:_MAX_VALUE] for path, value in list(hashes.items())[:_MAX_TAGS]}
-    if len(hashes) > _MAX_TAGS:
-        tags["dvc.more"] = f"{len(hashes) - _MAX_TAGS} more paths, in {FOLDER}/"
-    return {DIGEST_TAG: digest(files), **tags} if files else {}
+def version_tags(files: dict[str, bytes]) -> dict[str, str]:
+    """Return the tag with one MD5 of all files, which tells whether the recorded files are still the same."""
+    return {DIGEST_TAG: digest(files)} if files else {}
