@@ -57,14 +57,17 @@ def test_an_edited_file_makes_the_stages_stale_that_use_it(file, stages):
 def test_the_flow_reads_its_order_from_the_graph():
     order = [stage.name for stage in graph_stages()]
     assert sorted(order) == sorted(STAGES)
-    made = {
-        path: stage for stage in GRAPH for out in GRAPH[stage]["outs"] for path in ([out] if str(out) == out else out)
-    }
+    made = {out: stage for stage in GRAPH for out in GRAPH[stage]["outs"]}
     for stage in order:
         for dep in GRAPH[stage]["deps"]:
             if dep in made:
                 assert order.index(made[dep]) < order.index(stage)
     assert {stage.name for stage in graph_stages() if stage.gpu} == {"base_model", "sft", "rank_grpo", "evaluate"}
+
+
+def test_every_output_is_cached():
+    """A plain output with `cache: false` disables DVC's run cache for its stage, which `convrec data restore` needs."""
+    assert all(isinstance(out, str) for stage in GRAPH.values() for out in stage["outs"])
 
 
 def test_an_edited_metric_retrains_nothing():
