@@ -21,7 +21,7 @@ from convrec.evaluation.table import print_summary, results_markdown
 from convrec.paths import Paths
 from convrec.workspaces import lock_folder
 from flows.console import show_stages
-from flows.summary import run_summary
+from flows.summary import run_summary, teacher_cost
 from flows.temporary_server import start_temporary_server
 from tasks.artifacts import show_link, show_table
 from tasks.dvc_stage import (
@@ -127,7 +127,11 @@ def _summary(seconds: dict[str, float], stages: list[Stage], outcome: Outcome, p
     decided = f"Version {outcome['version']} ({outcome['aliases'] or 'no alias'}): {outcome['decision']}"
     known = bool(outcome["version"])
     return run_summary(
-        seconds, [stage.name for stage in stages], decided if known else "", results_markdown(paths) if known else ""
+        seconds,
+        [stage.name for stage in stages],
+        decided if known else "",
+        results_markdown(paths) if known else "",
+        teacher_cost(paths.calls),
     )
 
 

@@ -3,9 +3,12 @@
 import os
 import platform
 from collections.abc import Mapping
+from contextlib import closing
 
 import psutil
 
+from convrec.demonstrations.calls import CallStore
+from convrec.paths import Path
 from flows.console import duration
 
 
@@ -20,11 +23,26 @@ def machine() -> str:
     return ", ".join(parts if gpus else [*parts, "no GPU"])
 
 
-def run_summary(seconds: Mapping[str, float], all_stages: list[str], decision: str, results: str) -> str:
+def teacher_cost(calls: Path) -> str:
+    """Return the tokens and the cost of all calls of the LLM teacher in this folder; empty if there were none."""
+    if not calls.exists():
+        return ""
+    with closing(CallStore(calls)) as store:
+        spent = store.spent()
+    if not spent.calls:
+        return ""
+    tokens = spent.prompt_tokens + spent.completion_tokens
+    return f"Teacher, all runs in this folder: {spent.calls:,} calls, {tokens:,} tokens, cost {spent.cost:.2f}."
+
+
+def run_summary(
+    seconds: Mapping[str, float], all_stages: list[str], decision: str, results: str, teacher: str = ""
+) -> str:
     """Return the summary as Markdown.
 
     `seconds` has the wall-clock time of each stage that ran; the others of `all_stages` were up to date. `decision` is
-    a sentence, and `results` the table of the evaluation in Markdown; both may be empty.
+    a sentence, `results` the table of the evaluation in Markdown, and `teacher` a sentence about the teacher's cost;
+    these three may be empty.
     """
     rows = [f"| {stage} | {duration(seconds[stage]) if stage in seconds else 'up to date'} |" for stage in all_stages]
     total = sum(seconds.values())
@@ -34,6 +52,7 @@ def run_summary(seconds: Mapping[str, float], all_stages: list[str], decision: s
             *([results.strip(), ""] if results else []),
             f"Machine: {machine()}; {total / 3600:.2f} hours.",
             "",
+            *([teacher, ""] if teacher else []),
             "| stage | time |",
             "| --- | ---: |",
             *rows,

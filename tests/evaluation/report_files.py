@@ -143,7 +143,7 @@ def write_inputs(paths, params, catalog, dated, systems, without):
         paths.plot("sft"),
         [{"step": 10, "loss": 0.2, "validation_loss": None}, {"step": 20, "loss": None, "validation_loss": 0.3}],
     )
-    write_plot(paths.plot("reward"), [{"step": step, "hits": step, "kl": 0.0} for step in range(1, 61)])
+    write_plot(paths.plot("reward"), [{"step": step, "hits": step, "kl": 0.0, "entropy": 0.5} for step in range(1, 61)])
     ranks = range(1, params.common.list_length + 1)
     write_plot(
         paths.plot("reward_by_rank"), [{"step": s, "rank": r, "reward": s / r} for s in range(1, 61) for r in ranks]

@@ -252,6 +252,7 @@ def test_numbers_intervals_and_versions_are_shown(synthetic):
         "adjust",
         "sft",
         "reward",
+        "entropy",
         "validation_ndcg",
         "validation_lists",
         "ladder",

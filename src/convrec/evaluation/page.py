@@ -103,6 +103,11 @@ def figure(
     return Markup(box) + Markup('<script type="application/json">') + plot + Markup("</script>")
 
 
+def smoothed(values: pd.Series) -> pd.Series:
+    """Return the centred running mean over a tenth of the points."""
+    return values.rolling(max(1, len(values) // 10), center=True, min_periods=1).mean()
+
+
 def curve(
     frame: pd.DataFrame, column: str, name: str, color: str, symbol: str | None = None, x: str = "step"
 ) -> go.Scatter:

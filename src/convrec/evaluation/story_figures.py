@@ -7,16 +7,11 @@ import pandas as pd
 import plotly.graph_objects as go
 from markupsafe import Markup
 
-from convrec.evaluation.page import BLUE, GREY, PURPLE, VERMILLION, curve, figure
+from convrec.evaluation.page import BLUE, GREY, PURPLE, VERMILLION, curve, figure, smoothed
 from convrec.evaluation.systems import CONSTRAINED, metric_label
 
 RANK_GROUPS = {"ranks 1–5": (1, 5), "ranks 6–10": (6, 10), "ranks 11–20": (11, 20)}
 COLORS = {"sft": BLUE, "rank_grpo": VERMILLION}  # as in the plots of the sections
-
-
-def smoothed(values: pd.Series) -> pd.Series:
-    """Return the centred running mean over a tenth of the points."""
-    return values.rolling(max(1, len(values) // 10), center=True, min_periods=1).mean()
 
 
 def ladder_figure(evaluation: Mapping[str, Any], systems: Mapping[str, str], metric: str) -> Markup:

@@ -6,20 +6,18 @@ import pandas as pd
 import plotly.graph_objects as go
 from markupsafe import Markup
 
-from convrec.evaluation.page import BLUE, GREY, INK, LINES, PALE, VERMILLION, curve, figure
+from convrec.evaluation.page import BLUE, GREY, INK, LINES, PALE, VERMILLION, curve, figure, smoothed
 from convrec.evaluation.systems import metric_label
 
 RING = {"symbol": "circle-open", "size": 17, "color": INK, "line": {"width": 2.5}}
 
 
-def reward_figure(frame: pd.DataFrame) -> Markup:
-    """Return a plot of the hits per sampled list by step, with a centred running mean over a tenth of the steps."""
-    window = max(1, len(frame) // 10)
-    smooth = frame.assign(hits=frame["hits"].rolling(window, center=True, min_periods=1).mean())
-    traces = [curve(frame, "hits", "each step", PALE)]
-    if window > 1:
-        traces.append(curve(smooth, "hits", "running mean", BLUE))
-    return figure("reward", traces, "step", "hits per list")
+def step_figure(frame: pd.DataFrame, column: str, name: str, title: str) -> Markup:
+    """Return a plot of a column by step, with a centred running mean over a tenth of the steps."""
+    traces = [curve(frame, column, "each step", PALE)]
+    if len(frame) >= 20:
+        traces.append(curve(frame.assign(**{column: smoothed(frame[column])}), column, "running mean", BLUE))
+    return figure(name, traces, "step", title)
 
 
 def _chosen(frame: pd.DataFrame, column: str, chosen: int) -> list[go.Scatter]:
@@ -71,7 +69,9 @@ def training_figures(
         lines = [curve(plots["sft"].dropna(subset=name), name, *style) for name, style in losses.items()]
         figures["sft"] = figure("sft", lines, "step", "loss")
     if not plots["reward"].empty:
-        figures["reward"] = reward_figure(plots["reward"])
+        figures["reward"] = step_figure(plots["reward"], "hits", "reward", "hits per list")
+        if plots["reward"]["entropy"].notna().any():
+            figures["entropy"] = step_figure(plots["reward"], "entropy", "entropy", "entropy, nats")
     if not plots["validation"].empty:
         figures |= validation_figures(plots["validation"], cutoffs, chosen, start)
     return figures

@@ -231,7 +231,10 @@ def _write_curves(history: list[dict[str, float]], chosen: int, shown: Collectio
     checks = [row for row in history if any(name.startswith("validation/") for name in row)]
     write_plot(
         paths.plot("reward"),
-        ({"step": int(r["step"]), "hits": r["lists/hits"], "kl": r.get("kl", 0.0)} for r in rewards),
+        (
+            {"step": int(r["step"]), "hits": r["lists/hits"], "kl": r.get("kl", 0.0), "entropy": r.get("entropy")}
+            for r in rewards
+        ),
     )
     write_plot(
         paths.plot("reward_by_rank"),
