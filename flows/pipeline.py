@@ -21,7 +21,7 @@ from convrec.evaluation.table import print_summary, results_markdown
 from convrec.paths import Paths
 from convrec.workspaces import lock_folder
 from flows.console import show_stages
-from flows.summary import run_summary, teacher_cost
+from flows.summary import summarize, write_run_report
 from flows.temporary_server import start_temporary_server
 from tasks.artifacts import show_link, show_table
 from tasks.dvc_stage import (
@@ -75,7 +75,7 @@ def _run(
     parent_run: str | None = None
     seconds: dict[str, float] = {}
     outcome = {"run": "", "version": "", "aliases": "", "decision": ""}
-    ended, summary = "KILLED", ""
+    ended, decision, summary = "KILLED", None, ""
     try:
         for stage in stages:
             forced = stage.name in force
@@ -93,7 +93,10 @@ def _run(
             decision = decide_promotion(register_checkpoint(parent_run))
             outcome |= {"version": decision["version"], "decision": decision["headline"]}
             outcome |= {"aliases": ", ".join(decision["aliases"])}
-        summary = _summary(seconds, stages, outcome, paths)
+        found = summarize(seconds, [stage.name for stage in stages], decision, paths)
+        summary = found.markdown(results_markdown(paths) if whole else "")
+        if whole and (parent_run is not None or not paths.run_report.is_file()):
+            write_run_report(found, paths)
         ended = "FINISHED"
     except Exception:
         ended = "FAILED"
@@ -123,18 +126,6 @@ def _close_record(parent_run: str, ended: str, whole: bool, paths: Paths, summar
     end_pipeline_run(parent_run, paths, ended, whole, summary)
 
 
-def _summary(seconds: dict[str, float], stages: list[Stage], outcome: Outcome, paths: Paths) -> str:
-    decided = f"Version {outcome['version']} ({outcome['aliases'] or 'no alias'}): {outcome['decision']}"
-    known = bool(outcome["version"])
-    return run_summary(
-        seconds,
-        [stage.name for stage in stages],
-        decided if known else "",
-        results_markdown(paths) if known else "",
-        teacher_cost(paths.calls),
-    )
-
-
 def _show(name: str, outcome: Outcome, paths: Paths, summary: str) -> None:
     from convrec.tracking import run_address
 
@@ -142,7 +133,7 @@ def _show(name: str, outcome: Outcome, paths: Paths, summary: str) -> None:
     address = run_address(outcome["run"]) if outcome["run"] else None
     if address:
         show_link(f"{name} run", address, "The run in MLflow")
-        show_link(f"{name} report", f"{address}/artifacts/{paths.report.name}", "The report, an artifact of the run")
+        show_link(f"{name} report", f"{address}/artifacts/{paths.run_report.name}", "The report of the run")
 
 
 def check_folder(stages: list[str] | None = None, force: list[str] | None = None) -> None:
@@ -225,7 +216,7 @@ def run_and_print(name: str, run: Callable[[], Outcome], check: Callable[[], obj
     if outcome["run"]:
         console.print(f"Run: {outcome['run']}")
     if outcome["version"]:
-        console.print(f"Report: {Paths().report}")
+        console.print(f"Report: {Paths().run_report}")
     console.print(f"Tracking UI: {_tracking_ui()}")
     if outcome["version"]:
         ask = "" if os.environ.get("VIRTUAL_ENV") == sys.prefix else "source .venv/bin/activate; "

@@ -1,15 +1,52 @@
-"""The summary of a pipeline run: its decision, its results, the time of each stage and the machine."""
+"""The summary of a pipeline run: its decision, the machine, the gates, the time of each stage, and the ablation.
+
+MLflow and Prefect show it as Markdown; the run's report begins with it.
+"""
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
 
 import psutil
 
 from convrec.demonstrations.calls import CallStore
-from convrec.paths import Path
+from convrec.evaluation.headline import Fact, spread
+from convrec.evaluation.systems import metric_label
+from convrec.files.atomic import write_text
+from convrec.files.results import read_json
+from convrec.paths import Path, Paths
 from flows.console import duration
+
+
+class TextTable(NamedTuple):
+    """A table of texts; its first column names the rows."""
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def markdown(self) -> str:
+        """Return the title and the table as Markdown."""
+        lines = [self.header, ["---"] * len(self.header), *self.rows]
+        escaped = ([cell.replace("|", "\\|") for cell in line] for line in lines)
+        return "\n".join([f"**{self.title}**", "", *(f"| {' | '.join(cells)} |" for cells in escaped), ""])
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The facts and tables of a pipeline run."""
+
+    facts: Sequence[Fact]
+    tables: Sequence[TextTable]
+
+    def markdown(self, results: str = "") -> str:
+        """Return the summary as Markdown, with the table `results` of the evaluation, if given, after the facts."""
+        facts = (f"- {fact.label}: **{fact.value}**{f' ({fact.note})' if fact.note else ''}" for fact in self.facts)
+        return "\n".join([*facts, "", *([results] if results else []), *(table.markdown() for table in self.tables)])
 
 
 def machine() -> str:
@@ -23,40 +60,77 @@ def machine() -> str:
     return ", ".join(parts if gpus else [*parts, "no GPU"])
 
 
-def teacher_cost(calls: Path) -> str:
-    """Return the tokens and the cost of all calls of the LLM teacher in this folder; empty if there were none."""
+def summarize(
+    seconds: Mapping[str, float], all_stages: Sequence[str], decision: Mapping[str, Any] | None, paths: Paths
+) -> Summary:
+    """Return the summary of a run that ends now.
+
+    `seconds` has the wall-clock time of each stage that ran; the others of `all_stages` were up to date. `decision` is
+    the result of `decide_promotion`, None for a run that registered nothing.
+    """
+    total = sum(seconds.values())
+    facts = [*_decision_facts(decision), Fact("Finished", f"{datetime.now():%Y-%m-%d %H:%M}")]
+    facts.append(Fact("Time of the stages", duration(total) if total else "none ran", machine()))
+    facts += _teacher_facts(paths.calls)
+    times = [(stage, duration(seconds[stage]) if stage in seconds else "up to date") for stage in all_stages]
+    tables = [TextTable("Time by stage", ("stage", "time"), times)]
+    if decision and decision["gates"]:
+        header = ("gate", "figure", "limit", "outcome", "detail")
+        tables.insert(0, TextTable("Gates of the promotion", header, decision["gates"]))
+    return Summary(facts, [*tables, *_ablation_tables(paths)])
+
+
+def _decision_facts(decision: Mapping[str, Any] | None) -> list[Fact]:
+    if not decision:
+        return []
+    facts = [Fact(f"Version {decision['version']}", decision["status"], decision["reason"])]
+    if not decision["gates"]:  # it is the champion already, so nothing was compared
+        return facts
+    if decision["champion"] is None:
+        facts.append(Fact("Champion before this run", "none"))
+    for metric, gain in decision["gains"].items():
+        label = f"{metric_label(metric)} over the champion, version {decision['champion']}"
+        facts.append(Fact(label, f"{gain['mean']:+.3f} {spread(gain)}", f"on the same {gain['n']:,} test rows"))
+    if decision["latency"] is not None:
+        facts.append(Fact("Latency", f"{decision['latency']:.2f} s", "95th percentile, one conversation at a time"))
+    return facts
+
+
+def _teacher_facts(calls: Path) -> list[Fact]:
+    """Return the cost of all calls of the LLM teacher in this folder, if there were any."""
     if not calls.exists():
-        return ""
+        return []
     with closing(CallStore(calls)) as store:
         spent = store.spent()
     if not spent.calls:
-        return ""
+        return []
     tokens = spent.prompt_tokens + spent.completion_tokens
-    return f"Teacher, all runs in this folder: {spent.calls:,} calls, {tokens:,} tokens, cost {spent.cost:.2f}."
+    note = f"{spent.calls:,} calls, {tokens:,} tokens, all runs in this folder"
+    return [Fact("Cost of the LLM teacher", f"{spent.cost:.2f}", note)]
 
 
-def run_summary(
-    seconds: Mapping[str, float], all_stages: list[str], decision: str, results: str, teacher: str = ""
-) -> str:
-    """Return the summary as Markdown.
+def _ablation_tables(paths: Paths) -> list[TextTable]:
+    """Return the table of `convrec ablate-demonstrations`, if it was measured on the present demonstrations."""
+    from convrec.tracking import file_md5  # noqa: PLC0415  (imports mlflow)
 
-    `seconds` has the wall-clock time of each stage that ran; the others of `all_stages` were up to date. `decision` is
-    a sentence, `results` the table of the evaluation in Markdown, and `teacher` a sentence about the teacher's cost;
-    these three may be empty.
-    """
-    rows = [f"| {stage} | {duration(seconds[stage]) if stage in seconds else 'up to date'} |" for stage in all_stages]
-    total = sum(seconds.values())
-    return "\n".join(
-        [
-            *([f"**{decision}**", ""] if decision else []),
-            *([results.strip(), ""] if results else []),
-            f"Machine: {machine()}; {total / 3600:.2f} hours.",
-            "",
-            *([teacher, ""] if teacher else []),
-            "| stage | time |",
-            "| --- | ---: |",
-            *rows,
-            f"| all | {duration(total)} |",
-            "",
-        ]
-    )
+    demonstrations = paths.demonstration("train")
+    if not (paths.ablation.is_file() and demonstrations.is_file()):
+        return []
+    found = read_json(paths.ablation)
+    if found["demonstrations_md5"] != file_md5(demonstrations):
+        return []
+    metric, rows = metric_label(found["metric"]), []
+    for name, groups in found["variants"].items():
+        row = [name]
+        for entry in groups.values():
+            row += [f"{entry['lists']['mean']:.3f}", f"{entry['sft']['mean']:.3f} {spread(entry['sft'])}"]
+        rows.append(row)
+    header = ["demonstrations", *(f"{group}: {part}" for group in found["groups"] for part in ("lists", "SFT"))]
+    return [TextTable(f"{metric} after each demonstration step, {found['seeds']} seeds", header, rows)]
+
+
+def write_run_report(summary: Summary, paths: Paths) -> None:
+    """Write the report of a run: the report of the stage `report`, with the summary of the run at its top."""
+    from convrec.evaluation.report import add_run  # noqa: PLC0415  (imports plotly)
+
+    write_text(paths.run_report, add_run(paths.report.read_text(encoding="utf-8"), summary.facts, summary.tables))

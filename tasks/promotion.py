@@ -1,6 +1,6 @@
 """Tasks that register the trained checkpoint, compare versions, promote by promotion.yaml, and roll back."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prefect import task
 from prefect.logging import get_run_logger
@@ -12,6 +12,9 @@ from convrec.paths import Paths
 from tasks.artifacts import show_link, show_table
 from tasks.command import ask_convrec
 from tasks.dvc_stage import RETRIES
+
+if TYPE_CHECKING:
+    from convrec.registry.gates import Comparison
 
 _TIMEOUT_HOURS = 12.0
 
@@ -51,7 +54,9 @@ def evaluate_versions() -> dict[str, dict[str, Any]]:
 def decide_promotion(version: str | None, again: bool = False, approved_by: str | None = None) -> dict[str, Any]:
     """Decide on a version by promotion.yaml, carry the decision out, and show its gates.
 
-    Returns `version`, `aliases`, `headline`, `markdown`, and whether it is `awaiting` approval.
+    Returns texts: `version`, `status`, `reason`, `champion` (the version compared with, or None), `aliases`,
+    `headline`, `markdown` and the rows of the `gates`; the `gains` over the champion by metric with their intervals;
+    the `latency` in seconds, None if nothing was measured; and whether the version is `awaiting` approval.
     """
     options = ["--version", version] if version else []
     options += ["--again"] if again else []
@@ -61,7 +66,7 @@ def decide_promotion(version: str | None, again: bool = False, approved_by: str 
 
 
 def _show(found: dict[str, Any]) -> dict[str, Any]:
-    from convrec.registry.gates import AWAITING, Decision, decision_markdown, headline
+    from convrec.registry.gates import AWAITING, LATENCY, Decision, decision_markdown, gate_rows, headline
     from convrec.registry.versions import MODEL_NAME, aliases_of
     from convrec.tracking import connect, shown_address
 
@@ -72,13 +77,24 @@ def _show(found: dict[str, Any]) -> dict[str, Any]:
         show_link("version", address, f"Version {decision.challenger} in MLflow")
     get_run_logger().info("%s", headline(decision))
     connect()
+    compared = decision.comparison
     return {
         "version": decision.challenger,
+        "status": decision.status,
+        "reason": decision.reason,
+        "champion": decision.champion,
+        "gates": gate_rows(decision),
+        "gains": _gains_by_metric(compared) if compared else {},
+        "latency": compared.challenger.means.get(LATENCY) if compared else None,
         "aliases": aliases_of(decision.challenger),
         "headline": headline(decision),
         "markdown": decision_markdown(decision),
         "awaiting": decision.status == AWAITING,
     }
+
+
+def _gains_by_metric(compared: "Comparison") -> dict[str, dict[str, float]]:
+    return {compared.settings["metrics"][name]: gain._asdict() for name, gain in compared.gains.items()}
 
 
 @task(task_run_name="refuse {version}", **RETRIES)

@@ -59,6 +59,11 @@ class Paths:
     def report(self) -> Path:
         return self.root / "reports" / "report.html"
 
+    @property
+    def run_report(self) -> Path:
+        """The report of the last pipeline run: `report` with the decision and the times; not part of the graph."""
+        return self.root / "runs" / "report.html"
+
     def results(self, stage: str) -> Path:
         """All that a stage measured; `metrics` has the few values to compare runs by."""
         return self.root / "results" / f"{stage}.json"

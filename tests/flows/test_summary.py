@@ -1,21 +1,83 @@
-"""The summary of a pipeline run."""
+"""The summary of a pipeline run, and the run's report."""
 
+import json
 from contextlib import closing
 
+import pytest
+
 from convrec.demonstrations.calls import CallStore, ChatAnswer
-from flows.summary import run_summary, teacher_cost
+from convrec.paths import Paths
+from convrec.tracking import file_md5
+from flows.summary import summarize, write_run_report
+from tests.evaluation.report_files import HOSTILE, build_report, report_params
+
+GAIN = {"mean": 0.0123, "low": 0.0023, "high": 0.0223, "n": 1741, "p": 0.001}
+DECISION = {
+    "version": "4",
+    "status": "promoted",
+    "reason": "better than version 3",
+    "champion": "3",
+    "gains": {"ndcg_at_20": GAIN},
+    "gates": [("ndcg gain, lower end", "0.0023", "above 0", "holds", HOSTILE)],
+    "latency": 0.25,
+}
 
 
-def test_the_cost_of_the_teacher_is_part_of_the_summary(tmp_path):
-    path = tmp_path / "calls.db"
-    assert teacher_cost(path) == "" and not path.exists()
-    with closing(CallStore(path)) as store:
-        assert teacher_cost(path) == ""
+@pytest.fixture
+def paths(tmp_path):
+    return Paths(tmp_path)
+
+
+def test_the_cost_of_the_teacher_is_part_of_the_summary(paths):
+    assert not any("teacher" in fact.label for fact in summarize({}, ["data"], None, paths).facts)
+    with closing(CallStore(paths.calls)) as store:
+        assert not any("teacher" in fact.label for fact in summarize({}, ["data"], None, paths).facts)
         for prompt in ("Heat?", "Alien?"):
             request = {"model": "teacher", "messages": [{"role": "user", "content": prompt}]}
             store.put(prompt, request, ChatAnswer("1. Up", "stop", 900, 300, 0.25))
-    cost = teacher_cost(path)
-    assert "2 calls, 2,400 tokens, cost 0.50" in cost
-    summary = run_summary({"sft": 90.0}, ["data", "sft"], "", "", cost).splitlines()
-    assert cost in summary and "| data | up to date |" in summary
-    assert any(line.startswith("Machine: ") for line in summary)
+    text = summarize({}, ["data"], None, paths).markdown()
+    assert "- Cost of the LLM teacher: **0.50** (2 calls, 2,400 tokens, all runs in this folder)" in text
+
+
+def test_the_summary_has_the_decision_and_the_time_of_each_stage(paths):
+    text = summarize({"sft": 90.0}, ["data", "sft"], DECISION, paths).markdown("RESULTS")
+    assert "- Version 4: **promoted** (better than version 3)" in text
+    assert "- NDCG@20 over the champion, version 3: **+0.012 ± 0.010** (on the same 1,741 test rows)" in text
+    assert "- Latency: **0.25 s**" in text
+    assert "| data | up to date |\n| sft | 1m 30s |" in text
+    assert text.index("promoted") < text.index("RESULTS") < text.index("Gates of the promotion")
+
+
+def test_the_first_champion_and_a_version_that_is_champion_already(paths):
+    first = summarize({}, ["data"], {**DECISION, "champion": None, "gains": {}, "latency": None}, paths)
+    assert [fact.value for fact in first.facts][:2] == ["promoted", "none"]
+    already = {**DECISION, "status": "champion already", "champion": "4", "gates": [], "gains": {}, "latency": None}
+    assert [fact.label for fact in summarize({}, ["data"], already, paths).facts][:2] == ["Version 4", "Finished"]
+
+
+def test_an_ablation_is_shown_only_beside_the_demonstrations_that_it_measured(paths):
+    paths.demonstrations.mkdir(parents=True)
+    paths.demonstration("train").write_bytes(b"lists")
+    value = {"mean": 0.5, "low": 0.4, "high": 0.6}
+    found = {"metric": "ndcg_at_20", "seeds": 3, "groups": {"validation": {"rows": 7}}}
+    found |= {"variants": {"raw": {"validation": {"lists": value, "sft": value}}}}
+    found |= {"demonstrations_md5": file_md5(paths.demonstration("train"))}
+    paths.ablation.parent.mkdir()
+    paths.ablation.write_text(json.dumps(found))
+    text = summarize({}, ["data"], None, paths).markdown()
+    assert "**NDCG@20 after each demonstration step, 3 seeds**" in text and "| raw | 0.500 | 0.500 ± 0.100 |" in text
+    paths.demonstration("train").write_bytes(b"other lists")
+    assert "demonstration step" not in summarize({}, ["data"], None, paths).markdown()
+
+
+def test_the_run_s_report_begins_with_the_summary(tmp_path, catalog):
+    paths, page = build_report(tmp_path, catalog, report_params())
+    assert 'id="run"' not in page
+    write_run_report(summarize({"sft": 90.0}, ["data", "sft"], DECISION, paths), paths)
+    whole = paths.run_report.read_text(encoding="utf-8")
+    start = whole.index('<section id="run"')
+    assert whole.index('class="words"') < start < whole.index('class="story"')
+    section = whole[start : whole.index("</section>", start)]
+    assert "<dt>Version 4</dt><dd>promoted<small>better than version 3</small>" in section
+    assert "<td>holds</td>" in section and "1m 30s" in section
+    assert "<script>" not in section and "&lt;script&gt;" in section

@@ -12,13 +12,14 @@ from markupsafe import Markup
 from convrec.evaluation.data_figures import data_figures
 from convrec.evaluation.demonstration_figures import DEMONSTRATION_STEPS, EVIDENCE, demonstration_figures
 from convrec.evaluation.examples import Example
-from convrec.evaluation.headline import findings, gain_words, headline_facts, p_words, spread
+from convrec.evaluation.headline import Fact, findings, gain_words, headline_facts, p_words, spread
 from convrec.evaluation.page import render_page
 from convrec.evaluation.story_figures import story_figures
 from convrec.evaluation.system_figures import constrained_figure, hits_figure, slice_figure
 from convrec.evaluation.systems import CONSTRAINED, SYSTEMS, settings_words, system_names, system_pair
 from convrec.evaluation.training_figures import training_figures
 
+_RUN = Markup("<!-- the summary of the run -->")  # where `add_run` puts it
 COMPARED = ("sft", "rank_grpo")  # the systems whose lists are shown side by side
 MODELS = ("zero_shot", *COMPARED)
 BESIDE_HITS = {
@@ -160,6 +161,7 @@ def render_report(found: Findings) -> str:
     return render_page(
         "report.html.j2",
         **vars(found),
+        run_mark=_RUN,
         systems=systems,
         models=_models(systems),
         compared={key: systems[key] for key in COMPARED},
@@ -196,3 +198,11 @@ def render_report(found: Findings) -> str:
             **story_figures(found.plots, found.evaluation, systems, headline),
         },
     )
+
+
+def add_run(page: str, facts: Sequence[Fact], tables: Sequence[Any]) -> str:
+    """Return the report `page` with the summary of a pipeline run at its top.
+
+    `tables` have a `title`, a `header` and `rows` of texts; the first column names the rows.
+    """
+    return page.replace(_RUN, render_page("run.html.j2", facts=facts, tables=tables), 1)

@@ -21,7 +21,7 @@ from convrec.files.results import write_json
 from convrec.generation.lists import EngineOptions
 from convrec.paths import Paths
 from convrec.stages.sft import learn
-from convrec.tracking import Run, data_tags, group_run
+from convrec.tracking import Run, data_tags, file_md5, group_run
 
 VARIANTS = {
     "raw": "teacher",
@@ -99,6 +99,7 @@ def ablate(params: Params, paths: Paths, num_seeds: int) -> Path:
             folders[name] = experiment.run_seeds(f"SFT on {name}", runs, given, train, column=STEP_COLUMNS[step])
         groups = {group: {"rows": len(rows)} for group, rows in measured.items()}
         result: dict[str, Any] = {"metric": metric, "seeds": num_seeds, "groups": groups, "variants": {}}
+        result["demonstrations_md5"] = file_md5(paths.demonstration("train"))
         for name in VARIANTS:
             lists = _list_scores(name, params, paths, measured)
             result["variants"][name] = {}

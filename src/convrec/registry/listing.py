@@ -1,17 +1,16 @@
 """`convrec registry list`: one row for each version."""
 
-import json
 from datetime import UTC, datetime
 
 import mlflow
 from mlflow.entities.model_registry import ModelVersion
 
+from convrec.registry.model_card import TEST_TAG
 from convrec.registry.promote import STATUS_TAG
 from convrec.registry.versions import all_versions, read_aliases
 from convrec.tracking import connect
 
 COLUMNS = ("version", "aliases", "created", "ndcg", "data", "parent", "status")
-_DIGITS = 8  # shown digits of a hash
 
 
 def list_versions() -> list[dict[str, str]]:
@@ -26,25 +25,20 @@ def list_versions() -> list[dict[str, str]]:
 def _row(version: ModelVersion, aliases: dict[str, str]) -> dict[str, str]:
     number, tags = str(version.version), version.tags
     created = datetime.fromtimestamp(version.creation_timestamp / 1000, UTC)
-    parent = tags.get("parent.sft.md5", "")[:_DIGITS] or tags.get("parent.start") or tags.get("parent.base_model", "")
     return {
         "version": number,
         "aliases": ", ".join(sorted(alias for alias, holder in aliases.items() if holder == number)),
         "created": f"{created:%Y-%m-%d %H:%M} UTC",
         "ndcg": _ndcg(tags),
-        "data": tags.get("test.md5", "")[:_DIGITS],
-        "parent": f"{'sft ' if 'parent.sft.md5' in tags else ''}{parent}",
+        "data": tags.get("data_version", ""),
+        "parent": tags.get("parent", ""),
         "status": tags.get(STATUS_TAG, "not decided"),
     }
 
 
 def _ndcg(tags: dict[str, str]) -> str:
-    """Return NDCG at the largest cutoff with its interval, as far as the version's tags have them."""
-    names = [name.removeprefix("test.") for name in tags if name.startswith("test.ndcg_at_")]
-    if not names:
-        return ""
-    name = max(names, key=lambda one: int(one.rsplit("_", 1)[1]))
-    text = f"{float(tags[f'test.{name}']):.4f}"
-    interval = json.loads(tags.get(f"metrics.{tags.get('served_as', '')}", "{}")).get(name)
-    spread = f" [{interval[1]:.4f}, {interval[2]:.4f}]" if interval else ""
-    return f"{text}{spread} @{name.rsplit('_', 1)[1]}"
+    """Return the test NDCG with its interval and cutoff, if the version's tags have it."""
+    prefix = f"{TEST_TAG}ndcg_at_"
+    return next(
+        (f"{value} @{name.removeprefix(prefix)}" for name, value in tags.items() if name.startswith(prefix)), ""
+    )

@@ -1,6 +1,5 @@
 """The tags and the model card of a registered version."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +12,15 @@ from convrec.config.params import Params
 from convrec.evaluation.systems import CONSTRAINED, system_names
 from convrec.files.results import read_json
 from convrec.paths import Paths
-from convrec.tracking import COMMIT_TAG, file_md5, git_state
+from convrec.tracking import COMMIT_TAG, data_tags, file_md5, git_state
 from convrec.tracking.versions import digest, read_versions
 
 MAX_DESCRIPTION = 5000  # characters of a version's description in the registry
 CHECKPOINT_TAG = "checkpoint.md5"
-DECISIONS = "## Decisions"  # the last heading of a card, followed by one line for each decision, newest last
+DECISIONS = "## Decisions"  # the first heading of a card, followed by one line for each decision, newest first
 SPLITS = ("train", "validation", "test")
-_TAGGED = ("ndcg", "recall", "in_catalog", "coverage")
+TEST_TAG = "test."  # followed by the metric; its value is that of the model as it is served
+_DIGITS = 8  # of a hash in a tag
 _SHOWN = ("in_catalog",)  # in addition to NDCG and recall at the largest cutoff
 
 
@@ -34,6 +34,7 @@ class Facts:
     metrics: dict[str, Any]  # results/evaluate.json
     data: dict[str, dict[str, Any]]  # md5, rows, dates of each split and of the catalog
     versions_md5: str
+    data_versions: dict[str, str]  # tags of the data, as those of runs
     parent: dict[str, str]
     git: dict[str, str]
 
@@ -44,44 +45,30 @@ class Facts:
         return constrained if constrained in self.metrics else self.stage
 
     def tags(self) -> dict[str, str]:
-        """Return the tags of the version, each below 5,000 characters."""
-        common = self.params.common
-        main = {
-            "profile": common.profile,
-            "seed": common.seed,
-            "base_model": self.params.base_model.name,
-            "algorithm": self.params.rank_grpo.algorithm if self.stage == "rank_grpo" else self.stage,
-            "source": self.params.data.source,
-        }
-        means = {k: v for k, v in self.metrics[self.served].items() if isinstance(v, float)}
-        tags = {
+        """Return the tags of the version, to filter versions by; `record` has the rest."""
+        params, metric = self.params, f"ndcg_at_{max(self.params.common.cutoffs)}"
+        return {
             CHECKPOINT_TAG: self.checkpoint_md5,
-            "stage": self.stage,
-            **{f"{name}.md5": found["md5"] for name, found in self.data.items()},
-            "versions.md5": self.versions_md5,
-            "n_rows": self.metrics["n_rows"],
-            "n_prompts": self.metrics["n_prompts"],
-            "served_as": self.served,
-            **{
-                f"test.{k}": f"{v:.6g}"
-                for k, v in means.items()
-                if k.startswith(("ndcg", "recall", "in_cat", "coverage"))
-            },
-            **{f"metrics.{name}": _intervals(self.metrics[name]) for name in self._systems()},
-            **{f"parent.{key}": value for key, value in self.parent.items()},
-            **{f"param.{key}": value for key, value in main.items()},
-            **self.git,
+            "profile": params.common.profile,
+            "algorithm": params.rank_grpo.algorithm if self.stage == "rank_grpo" else self.stage,
+            "base_model": params.base_model.name,
+            "parent": f"{self.parent['name']} {self.parent.get('md5', '')[:_DIGITS]}".rstrip(),
+            f"{TEST_TAG}{metric}": _cell(self.metrics[self.served], metric),
+            **self.data_versions,
         }
-        return {key: str(value) for key, value in tags.items()}
 
-    def _systems(self) -> list[str]:
-        return [name for name in (self.stage, self.stage + CONSTRAINED) if name in self.metrics]
-
-
-def _intervals(system: Mapping[str, Any]) -> str:
-    """Return mean, low and high of every metric of a system as JSON."""
-    rounded = {name: [round(system[name], 6), i["low"], i["high"]] for name, i in system["intervals"].items()}
-    return json.dumps(rounded)
+    def record(self) -> dict[str, Any]:
+        """Return everything that the version was made from, and its scores, as JSON values."""
+        return {
+            **{name: getattr(self, name) for name in ("stage", "checkpoint_md5", "data", "versions_md5", "parent")},
+            "seed": self.params.common.seed,
+            "code": self.git,
+            "served_as": self.served,
+            "test": {
+                name: self.metrics[name] for name in (self.stage, self.stage + CONSTRAINED) if name in self.metrics
+            },
+            **{name: self.metrics[name] for name in ("n_rows", "n_prompts")},
+        }
 
 
 def checkpoint_digest(model: Path) -> str:
@@ -98,14 +85,14 @@ def _table_facts(path: Path) -> dict[str, Any]:
 
 
 def _parent(params: Params, paths: Paths, stage: str) -> dict[str, str]:
-    """Return the training's starting point: the SFT model's digest and run, or the configured name."""
+    """Return the training's starting point: the SFT model with its digest and run, or the configured name."""
     if stage == "sft":
-        return {"base_model": params.base_model.name}
+        return {"name": params.base_model.name}
     if params.rank_grpo.start != "sft":
-        return {"start": params.rank_grpo.start}
-    parent = {"start": "sft", "sft.md5": checkpoint_digest(paths.model("sft"))}
+        return {"name": params.rank_grpo.start}
+    parent = {"name": "sft", "md5": checkpoint_digest(paths.model("sft"))}
     run = paths.run_id("sft")
-    return parent | ({"sft.run_id": read_json(run)["run_id"]} if run.is_file() else {})
+    return parent | ({"run_id": read_json(run)["run_id"]} if run.is_file() else {})
 
 
 def version_facts(params: Params, paths: Paths, stage: str) -> Facts:
@@ -118,6 +105,7 @@ def version_facts(params: Params, paths: Paths, stage: str) -> Facts:
         read_json(paths.results("evaluate")),
         {name: _table_facts(path) for name, path in {**splits, "catalog": paths.catalog}.items()},
         digest(read_versions(paths.root)),
+        data_tags(paths),
         _parent(params, paths, stage),
         git_state(),
     )
@@ -130,7 +118,7 @@ def _cell(system: Mapping[str, Any], name: str) -> str:
 
 
 def render_card(facts: Facts) -> str:
-    """Return the model card as Markdown; its last section, the decisions, is empty."""
+    """Return the model card as Markdown; its first section, the decisions, is empty."""
     environment = Environment(
         loader=PackageLoader("convrec", "registry"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -148,8 +136,13 @@ def render_card(facts: Facts) -> str:
 
 def with_decision(card: str, line: str) -> str:
     """Return the card with one more decision; the oldest decisions are dropped if the card gets too long."""
-    head, _, decisions = card.partition(DECISIONS)
-    lines = [*(old for old in decisions.splitlines() if old.startswith("- ")), f"- {line}"]
-    while len(lines) > 1 and len(head) + len(DECISIONS) + sum(map(len, lines)) + len(lines) + 3 > MAX_DESCRIPTION:
-        del lines[0]
-    return "\n".join([f"{head}{DECISIONS}", "", *lines, ""])[:MAX_DESCRIPTION]
+    head, _, rest = card.partition(DECISIONS)
+    decisions, heading, others = rest.partition("\n## ")
+    lines = [f"- {line}", *(old for old in decisions.splitlines() if old.startswith("- "))]
+    while len(lines) > 1 and len(_joined(head, lines, heading + others)) > MAX_DESCRIPTION:
+        del lines[-1]
+    return _joined(head, lines, heading + others)[:MAX_DESCRIPTION]
+
+
+def _joined(head: str, lines: list[str], rest: str) -> str:
+    return "\n".join([f"{head}{DECISIONS}", "", *lines, rest])

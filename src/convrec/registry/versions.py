@@ -131,8 +131,8 @@ def register(params: Params, paths: Paths, parent_run: str | None, stage: str = 
     """Register the checkpoint of a training stage as a version with the alias `challenger`, once for the same weights.
 
     The version contains everything that `mlflow.pyfunc` needs to answer conversations, the parameters and a model card.
-    Its tags hold the metrics with intervals, the hashes of the data and the parent, and the commit. Raises `InputError`
-    if the checkpoint or its evaluation is missing.
+    Its run has `version.json`: the scores with intervals, the hashes of the data and the parent, and the commit. Raises
+    `InputError` if the checkpoint or its evaluation is missing.
     """
     from convrec.generation.lists import ListSettings  # noqa: PLC0415  (imports torch)
 
@@ -174,6 +174,7 @@ def register(params: Params, paths: Paths, parent_run: str | None, stage: str = 
             input_example=[f"Which {params.common.domain.items} would you recommend?"],
         )
         mlflow.log_artifact(str(card_file))
+        mlflow.log_dict(facts.record(), "version.json")
         if parent_run:  # so that the pipeline's run shows the model, too
             client.log_outputs(parent_run, [LoggedModelOutput(info.model_id, step=0)])
         made = mlflow.register_model(info.model_uri, MODEL_NAME, tags=facts.tags())  # the tags are set at creation

@@ -257,7 +257,7 @@ def end_pipeline_run(run_id: str, paths: Paths, status: str, whole: bool = True,
     """Close the parent run with the status FINISHED, FAILED or KILLED.
 
     It records the versions at its end, and the Markdown `summary`, which MLflow shows as the run's description. A
-    finished run of the `whole` graph also gets the test metrics and the report.
+    finished run of the `whole` graph also gets the test metrics and the run's report.
     """
     run = _open.pop(run_id, None) or _attach(run_id, paths.root)
     try:
@@ -268,7 +268,7 @@ def end_pipeline_run(run_id: str, paths: Paths, status: str, whole: bool = True,
             for name in ("catalog", "train", "validation", "test"):
                 run.log_dataset(paths.catalog if name == "catalog" else paths.split(name), name)
             run.log_artifact(paths.results("evaluate"))
-            run.log_artifact(paths.report)
+            run.log_artifact(paths.run_report)
     except BaseException:
         run.close("FAILED")
         raise
