@@ -205,6 +205,8 @@ def run_or_exit(
 
 def run_and_print(name: str, run: Callable[[], Outcome], check: Callable[[], object]) -> None:
     """Run a flow and print its outcome (see `run_or_exit`)."""
+    from convrec.tracking.describe import changed_by_runs
+
     outcome = run_or_exit(name, run, check, lambda: [stage.name for stage in stages()])
     console = Console(highlight=False, soft_wrap=True)
     if not outcome["run"]:
@@ -218,10 +220,24 @@ def run_and_print(name: str, run: Callable[[], Outcome], check: Callable[[], obj
     if outcome["version"]:
         console.print(f"Report: {Paths().run_report}")
     console.print(f"Tracking UI: {_tracking_ui()}")
+    if changed := changed_by_runs():
+        console.print(f"Committed files that differ now: {', '.join(changed)}")
     if outcome["version"]:
-        ask = "" if os.environ.get("VIRTUAL_ENV") == sys.prefix else "source .venv/bin/activate; "
-        console.print(f'\nAsk the model:   {ask}convrec recommend "I loved Heat"   or, in a page: {ask}convrec app')
-        console.print(f"Details:         {ask}convrec results", markup=False)
+        _print_next_steps(console)
+
+
+def _print_next_steps(console: Console) -> None:
+    """Print commands that can be pasted."""
+    steps = {
+        'convrec recommend "I loved Heat"': "ask the model",
+        "convrec app": "ask it in a web page",
+        "convrec results": "every metric of the table",
+    }
+    if os.environ.get("VIRTUAL_ENV") != sys.prefix:
+        steps = {"source .venv/bin/activate": "make the command convrec available", **steps}
+    console.print("\nNext steps:")
+    for command, purpose in steps.items():
+        console.print(f"  {command:<35}# {purpose}", markup=False)
 
 
 def _tracking_ui() -> str:

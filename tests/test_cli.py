@@ -1,6 +1,7 @@
 """The command line as a whole: its help, and what it says of a mistake."""
 
 import argparse
+import os
 import re
 import shlex
 import subprocess
@@ -37,6 +38,23 @@ def test_every_command_is_in_one_group_of_the_help(cli):
     listed = re.findall(r"^  ([a-z][a-z_-]+) {2,}", cli("--help").out, re.MULTILINE)
     commands = next(iter(_parser()._subparsers._group_actions)).choices
     assert sorted(listed) == sorted(commands)
+
+
+@pytest.mark.parametrize(
+    ("command", "status"), [("--help", 0), ("--print-completion bash", 141), ("convrec_test", 141)]
+)
+def test_a_reader_that_leaves_early_gets_no_traceback(tmp_path, command, status):
+    """`convrec ... | head -1`: the pipe has no reader any more when the output is written."""
+    code = "import sys; from convrec import cli"
+    if command == "convrec_test":  # a command that prints more than a pipe's buffer
+        code += "; cli._parser = type('P', (), {'parse_args': lambda *_: type('O', (), {'command': 'x', 'run': "
+        code += "staticmethod(lambda _: print('x' * 1_000_000))})()})"
+    reader, writer = os.pipe()
+    os.close(reader)
+    arguments = [sys.executable, "-c", f"{code}; cli.main(sys.argv[1:])", *command.split()]
+    result = subprocess.run(arguments, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (result.returncode, result.stderr) == (status, "")
 
 
 def test_convrec_alone_says_where_to_begin(cli):

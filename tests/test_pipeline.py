@@ -76,6 +76,7 @@ def client(project, trained):
 def test_the_flow_prints_the_table_the_model_and_the_report(project, trained):
     for words in ("popularity", "zero-shot", "SFT", "Rank-GRPO", "oracle", "champion", "report.html", "make ui"):
         assert words in trained.stdout
+    assert '\n  convrec recommend "I loved Heat"   ' in trained.stdout, "a line to paste"
     metrics = json.loads((project / "results" / "evaluate.json").read_text())
     assert metrics["oracle"]["ndcg_at_6"] > metrics["popularity"]["ndcg_at_6"] > 0
     assert set(metrics["baselines"]) == set(BASELINES) and set(BASELINES) < set(metrics)

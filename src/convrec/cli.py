@@ -6,13 +6,23 @@ import logging
 import multiprocessing
 import os
 import re
+import select
 import signal
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from convrec import __version__
-from convrec.errors import EXIT_BAD_INPUT, EXIT_INTERRUPTED, InputError, causes, exit_status, leave, outside_cause
+from convrec.errors import (
+    EXIT_BAD_INPUT,
+    EXIT_INTERRUPTED,
+    EXIT_PIPE,
+    InputError,
+    causes,
+    exit_status,
+    leave,
+    outside_cause,
+)
 from convrec.hardware.threads import limit_threads
 from convrec.text import is_clean
 
@@ -152,6 +162,23 @@ def _interrupted(name: str) -> NoReturn:
     leave(EXIT_INTERRUPTED)
 
 
+def _reader_has_left() -> bool:
+    """Return whether the reader of standard output has left, as `head` does; then also discard what is still buffered.
+
+    Other broken pipes, such as those of a server, are errors.
+    """
+    try:
+        descriptor = sys.stdout.fileno()
+    except OSError:  # standard output has been replaced
+        return False
+    state = select.poll()
+    state.register(descriptor, select.POLLOUT)
+    has_left = any(event & select.POLLERR for _, event in state.poll(0))
+    if has_left:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+    return has_left
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line.
 
@@ -172,9 +199,15 @@ def main(arguments: list[str] | None = None) -> None:
             end_with_parent()
         _set_up()
         status = options.run(options)
+        sys.stdout.flush()
     except KeyboardInterrupt:
         _interrupted(name)
+    except SystemExit:  # the parser's, after a help text
+        _reader_has_left()
+        raise
     except Exception as error:
+        if isinstance(error, BrokenPipeError) and _reader_has_left():
+            sys.exit(EXIT_PIPE)
         if any(
             isinstance(cause, KeyboardInterrupt) for cause in causes(error)
         ):  # a library has replaced the KeyboardInterrupt

@@ -11,6 +11,7 @@ EXIT_BAD_INPUT = 2
 EXIT_NO_SPACE = 74  # EX_IOERR of sysexits.h
 EXIT_UNAVAILABLE = 75  # EX_TEMPFAIL
 EXIT_INTERRUPTED = 128 + signal.SIGINT  # the status that a shell reports for a command ended by Ctrl-C
+EXIT_PIPE = 128 + signal.SIGPIPE  # of a command whose output is no longer read
 EXIT_STOPPED = 128 + signal.SIGTERM
 
 # CUDA's messages for a device that is lost and may be back at the next start: not an error of the program.

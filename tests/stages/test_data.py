@@ -122,6 +122,18 @@ BAD_GAME_ROWS = [
 ]
 
 
+def test_ground_truth_outside_the_catalog_is_a_warning(tmp_path, make, caplog):
+    games = _games()
+    (tmp_path / "games").mkdir()
+    for name, rows in (("games.jsonl", games[: len(games) // 2]), ("conversations.jsonl", _game_rows(games))):
+        (tmp_path / "games" / name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    project = make(source="files", path="games", catalog="games.jsonl", **BY_SHARE)
+    metrics, _, _ = _run(project, "data")
+    share = metrics["statistics"]["outside_catalog"]["test"]
+    assert 0.3 < share < 0.7
+    assert f"{100 * share:.1f} % of the test split's ground truth is not in the catalog" in caplog.text
+
+
 def _song_files(folder, number=60):
     """Write songs, most of which share title and year with another, and conversations that name them in every way."""
     folder.mkdir()

@@ -5,7 +5,7 @@ import subprocess
 from convrec import tracking
 from convrec.config.params import load_params
 from convrec.paths import Paths
-from convrec.tracking.describe import shortened
+from convrec.tracking.describe import changed_by_runs, shortened
 from tests.project import ROOT, commit
 
 
@@ -35,7 +35,7 @@ def test_a_long_value_is_cut_and_stays_distinct():
 
 def test_what_runs_write_makes_no_work_tree_dirty(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert tracking.git_state() == {}
+    assert tracking.git_state() == {} and changed_by_runs() == []
     files = [tmp_path / name for name in ("dvc.lock", "metrics/sft.json", "plots/sft.csv", "params.yaml")]
     for file in files:
         file.parent.mkdir(exist_ok=True)
@@ -47,6 +47,7 @@ def test_what_runs_write_makes_no_work_tree_dirty(tmp_path, monkeypatch):
     files[2].write_text("after")
     (tmp_path / "untracked").touch()
     assert tracking.git_state()["git_dirty"] == "false"
+    assert changed_by_runs() == ["dvc.lock", "metrics/sft.json", "plots/sft.csv"]
     files[3].write_text("after")
     assert tracking.git_state()["git_dirty"] == "true"
 

@@ -143,7 +143,9 @@ def split_by_month(rows: pd.DataFrame, validation_month: str, test_month: str) -
         "validation": rows[months == validation_month],
         "test": rows[months == test_month],
     }
-    present = f"the rows reach from {months.min()} to {months.max()}"
+    counts = months.value_counts().sort_index()
+    last = ", ".join(f"{month} ({number:,})" for month, number in counts.tail(6).items())
+    present = f"the rows reach from {counts.index[0]} to {counts.index[-1]}, the last months with rows are {last}"
     return require_filled(splits, f"{present}: choose data.validation_month and data.test_month within")
 
 

@@ -10,6 +10,7 @@ from convrec.errors import InputError
 
 COLUMNS = ("source", "row", "reason", "value")
 _LONGEST_VALUE = 500  # characters
+_SHOWN = 60  # characters of a value in an error
 
 
 def printable(text: str) -> str:
@@ -66,9 +67,16 @@ class Quarantine:
         for source, share in self.shares().items():
             if share > max_share:
                 reasons = Counter({r: n for (s, r), n in self.reasons().items() if s == source})
-                most_common = "; ".join(f"{reason}: {n}" for reason, n in reasons.most_common(5))
+                most_common = "; ".join(
+                    f"{reason}: {n}, such as {self._example(source, reason)}" for reason, n in reasons.most_common(5)
+                )
                 raise InputError(
                     f"{source}: {reasons.total()} of {self.num_read[source]} rows cannot be used, a share of "
                     f"{share:.3f}, above data.max_quarantined = {max_share} ({most_common}); look at {path}, then mend "
                     "the files or raise the limit"
                 )
+
+    def _example(self, source: str, reason: str) -> str:
+        """Return the place and the shortened value of the first row with this reason."""
+        row = next(row for row in self.rows if (row["source"], row["reason"]) == (source, reason))
+        return f"row {row['row']}: {row['value'][:_SHOWN]!r}"

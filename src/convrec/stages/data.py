@@ -37,7 +37,7 @@ from convrec.tracking import Run
 logger = logging.getLogger(__name__)
 
 TEMPLATE_SHARE = 0.5  # words in a larger share of prompts belong to the instruction and do not make two prompts similar
-
+OUTSIDE_SHARE = 0.2  # a larger share of ground truth outside the catalog is a warning
 
 READERS: dict[str, Callable[..., Source]] = {
     "synthetic": read_synthetic,
@@ -133,6 +133,13 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         source.world.to_parquet(paths.world, index=False)
     counts = {name: {"rows": len(rows), "prompts": int(rows["prompt_id"].nunique())} for name, rows in splits.items()}
     statistics, plots = describe(splits, source.catalog)
+    outside = statistics["outside_catalog"]["test"]
+    if outside > OUTSIDE_SHARE:
+        logger.warning(
+            "%.1f %% of the test split's ground truth is not in the catalog, so no list can hit it; compare titles and "
+            "years of conversations and catalog",
+            100 * outside,
+        )
     metrics = {
         "catalog": len(source.catalog),
         "merged": merged,

@@ -19,18 +19,26 @@ _SHORT = 12  # digits of a shortened hash
 _WRITTEN_BY_RUNS = ("dvc.lock", "metrics", "plots")  # files in git that only runs change
 
 
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], capture_output=True, text=True, check=True).stdout.strip("\n")
+
+
 def git_state() -> dict[str, str]:
     """Return the commit and whether tracked files differ from it, except those that runs write; empty without git."""
-
-    def git(*arguments: str) -> str:
-        return subprocess.run(["git", *arguments], capture_output=True, text=True, check=True).stdout.strip()
-
     try:
         excluded = [f":(exclude){path}" for path in _WRITTEN_BY_RUNS]
-        dirty = bool(git("status", "--porcelain", "--untracked-files=no", "--", ".", *excluded))
-        return {COMMIT_TAG: git("rev-parse", "HEAD"), "git_dirty": str(dirty).lower()}
+        dirty = bool(_git("status", "--porcelain", "--untracked-files=no", "--", ".", *excluded))
+        return {COMMIT_TAG: _git("rev-parse", "HEAD"), "git_dirty": str(dirty).lower()}
     except (OSError, subprocess.CalledProcessError):
         return {}
+
+
+def changed_by_runs() -> list[str]:
+    """Return the committed files that runs write and that differ from the commit; empty without git."""
+    try:
+        return _git("diff", "--name-only", "HEAD", "--", *_WRITTEN_BY_RUNS).splitlines()
+    except (OSError, subprocess.CalledProcessError):
+        return []
 
 
 def user_tag() -> dict[str, str]:

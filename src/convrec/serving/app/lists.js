@@ -21,7 +21,7 @@ export function showLists(answer, { noun, feedback, never }) {
         element("span", { class: "rank", "aria-hidden": "true" }, String(item.rank)),
         element("div", { class: "about" },
           element("p", { class: "title" }, lineOf(item)),
-          ...(place ? [element("p", { class: "badge" }, place.text)] : []),
+          ...(place?.text ? [element("p", { class: "badge" }, place.text)] : []),
           element("p", { class: "reason" }, ...reasonsOf(item).map((reason) => element("span", {}, reason)))),
         element("div", { class: "actions" }, ...buttons));
     })))));
@@ -36,7 +36,7 @@ export function showLists(answer, { noun, feedback, never }) {
 function difference(item, others) {
   const rank = others.get(lineOf(item));
   if (rank === undefined) return { isOnly: true, text: "Only in this list" };
-  return { isOnly: false, text: rank === item.rank ? "Same rank in both lists" : `Rank ${rank} in the other list` };
+  return { isOnly: false, text: rank === item.rank ? "" : `Rank ${rank} in the other list` };
 }
 
 function reasonsOf(item) {
