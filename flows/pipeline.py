@@ -18,6 +18,7 @@ from rich.markup import escape
 from convrec.config.params import load_params
 from convrec.errors import EXIT_INTERRUPTED, InputError, Unavailable, exit_status, outside_cause
 from convrec.evaluation.table import print_summary, results_markdown
+from convrec.experiments.machine_checks import require_machine
 from convrec.paths import Paths
 from convrec.workspaces import lock_folder
 from flows.console import show_stages
@@ -77,12 +78,14 @@ def _run(
     outcome = {"run": "", "version": "", "aliases": "", "decision": ""}
     ended, decision, summary = "KILLED", None, ""
     try:
-        for stage in stages:
+        for place, stage in enumerate(stages):
             forced = stage.name in force
             if not forced and not needs_run(stage.name):
                 logger.info("stage %s is up to date", stage.name)
                 continue
             if parent_run is None:
+                if any(later.gpu for later in stages[place:]):
+                    require_machine(load_params())
                 parent_run = outcome["run"] = _open_record(name)
             began = time.monotonic()
             run_stage(stage, forced, parent_run)

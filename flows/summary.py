@@ -3,21 +3,18 @@
 MLflow and Prefect show it as Markdown; the run's report begins with it.
 """
 
-import os
-import platform
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-import psutil
-
 from convrec.demonstrations.calls import CallStore
 from convrec.evaluation.headline import Fact, spread
 from convrec.evaluation.systems import metric_label
 from convrec.files.atomic import write_text
 from convrec.files.results import read_json
+from convrec.hardware.machine import describe_machine
 from convrec.paths import Path, Paths
 from flows.console import duration
 
@@ -49,17 +46,6 @@ class Summary:
         return "\n".join([*facts, "", *([results] if results else []), *(table.markdown() for table in self.tables)])
 
 
-def machine() -> str:
-    """Return the processor's cores, the memory and the GPUs of this machine in a few words."""
-    import torch
-
-    memory = psutil.virtual_memory().total / 2**30
-    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    parts = [f"{cores} {platform.machine()} cores", f"{memory:.0f} GiB of memory", *gpus]
-    return ", ".join(parts if gpus else [*parts, "no GPU"])
-
-
 def summarize(
     seconds: Mapping[str, float], all_stages: Sequence[str], decision: Mapping[str, Any] | None, paths: Paths
 ) -> Summary:
@@ -70,7 +56,7 @@ def summarize(
     """
     total = sum(seconds.values())
     facts = [*_decision_facts(decision), Fact("Finished", f"{datetime.now():%Y-%m-%d %H:%M}")]
-    facts.append(Fact("Time of the stages", duration(total) if total else "none ran", machine()))
+    facts.append(Fact("Time of the stages", duration(total) if total else "none ran", describe_machine()))
     facts += _teacher_facts(paths.calls)
     times = [(stage, duration(seconds[stage]) if stage in seconds else "up to date") for stage in all_stages]
     tables = [TextTable("Time by stage", ("stage", "time"), times)]

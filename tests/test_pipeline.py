@@ -5,6 +5,7 @@ The tests that only look at what the first run made belong to the fast ones; tho
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -392,6 +393,22 @@ def test_preferences_are_compared_under_the_constraint(scratch, cli):
     )
     start = set(curves[curves["step"] == 0]["ndcg_at_6"])
     assert len(start) == 1  # all are measured as the one model that they start from
+
+
+@pytest.mark.pipeline
+def test_preflight_runs_the_most_expensive_steps_on_throw_away_weights(scratch, cli):
+    models = {file: file.stat().st_mtime_ns for file in (scratch / "models").rglob("*.safetensors")}
+    status, out, err = cli("preflight", "--price-per-hour", "2")
+    assert status == 0, err
+    rows = {line.split()[0]: line for line in out.splitlines() if "GiB" in line and line.startswith(" ")}
+    assert list(rows) == ["base_model", "sft", "rank_grpo", "evaluate"]
+    for stage in ("sft", "rank_grpo"):
+        assert re.search(r"\d\.\d\d GiB +\d+\.\d\d +\d\.\d\d h +\d\.\d\d", rows[stage])
+    assert {file: file.stat().st_mtime_ns for file in models} == models
+    assert not list(scratch.glob("convrec-preflight-*"))
+    status, out, err = cli("preflight", "--memory", "0.05")
+    assert status == 2 and "base_model: out of memory" in out and "memory does not suffice" in err
+    assert cli("preflight", "--memory", "-1").status == 2
 
 
 @pytest.mark.pipeline

@@ -47,7 +47,7 @@ def _set_up() -> None:
 
 _GROUPS = {
     "Ask a model": ("recommend", "chat", "app"),
-    "Run and change the pipeline": ("run", "profile", "data", "fetch-model", "workspace"),
+    "Run and change the pipeline": ("preflight", "run", "profile", "data", "fetch-model", "workspace"),
     "Measure and compare": ("results", "evaluate", "score", "compare", "ablate-demonstrations"),
     "A language model's answers": ("parse", "remap"),
     "Registry and tracking": ("promote", "rollback", "registry", "tracking"),
@@ -102,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
         data,
         evaluate,
         experiments,
+        preflight,
         recommender,
         registry,
         responses,
@@ -125,6 +126,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     for add in (
         stage.add,
+        preflight.add,
         experiments.add,
         responses.add,
         data.add,

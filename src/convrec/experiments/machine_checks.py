@@ -1,0 +1,101 @@
+"""What a run needs of the machine and its surroundings, checked without any work."""
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from convrec.config.params import Params
+from convrec.config.training import Training
+from convrec.errors import InputError, Unavailable
+from convrec.hardware.machine import GIB, gpu_names
+from convrec.paths import Paths
+
+
+@dataclass(frozen=True)
+class Check:
+    """One condition: its name, what was found, and what to do if it does not hold (empty: it holds)."""
+
+    name: str
+    found: str
+    remedy: str = ""
+
+
+def machine_checks(params: Params, paths: Paths) -> Iterator[Check]:
+    """Yield all checks: libraries, GPUs, launches, disk, data, teacher and tracking server."""
+    yield Check("libraries", ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "trl")))
+    yield from _library_checks(params)
+    yield from _gpu_checks(params)
+    yield Check("disk", f"{shutil.disk_usage(paths.root).free / GIB:.0f} GiB free")
+    yield _data_check(params)
+    if params.demonstrations.teacher.kind == "llm":
+        has_key = bool(os.environ.get("OPENAI_API_KEY"))
+        yield Check("teacher", str(params.demonstrations.teacher.base_url), "" if has_key else "set OPENAI_API_KEY")
+    yield _tracking_check(paths)
+
+
+def require_machine(params: Params) -> None:
+    """Raise `InputError` if a library or a GPU is missing that the parameters need."""
+    checks = [*_library_checks(params), *(_gpu_checks(params) if _needs_gpus(params) else ())]
+    raise_problems(checks)
+
+
+def raise_problems(checks: Iterable[Check]) -> None:
+    """Raise `InputError` with the remedies of all checks that do not hold."""
+    if problems := [f"{check.name}: {check.found}; {check.remedy}" for check in checks if check.remedy]:
+        raise InputError("\n".join(problems))
+
+
+def _needs_gpus(params: Params) -> bool:
+    return params.common.device == "cuda" or bool(params.sft.launch or params.rank_grpo.launch)
+
+
+def _library_checks(params: Params) -> Iterator[Check]:
+    needs_vllm = params.evaluate.engine == "vllm" or params.rank_grpo.rollouts == "vllm_colocate"
+    if needs_vllm:
+        found = importlib.util.find_spec("vllm") is not None
+        yield Check("vLLM", "installed" if found else "not installed", "" if found else "pip install -e '.[gpu]'")
+    launched = [params.sft.launch, params.rank_grpo.launch]
+    if any("zero" in name for name in launched if name):
+        found = importlib.util.find_spec("deepspeed") is not None
+        yield Check("DeepSpeed", "installed" if found else "not installed", "" if found else "pip install -e '.[gpu]'")
+
+
+def _gpu_checks(params: Params) -> Iterator[Check]:
+    import torch  # noqa: PLC0415  (seconds)
+
+    names = gpu_names()
+    wants_cuda = params.common.device == "cuda"
+    remedy = (
+        "install torch's CUDA build and the driver, or set common.device to auto" if wants_cuda and not names else ""
+    )
+    found = ", ".join(names) or "none"
+    yield Check("GPUs", f"{found} (CUDA {torch.version.cuda or 'none'})", remedy)
+    if names and params.base_model.dtype == "bfloat16" and not torch.cuda.is_bf16_supported():
+        yield Check("bfloat16", f"not supported by {names[0]}", "set base_model.dtype to float32")
+    for stage in ("sft", "rank_grpo"):
+        config: Training = getattr(params, stage)
+        if config.launch is not None and names:
+            short = config.num_processes > len(names)
+            remedy = f"set {stage}.num_processes to {len(names)} or fewer" if short else ""
+            yield Check(f"{stage}.launch", f"{config.num_processes} processes, {len(names)} GPUs", remedy)
+
+
+def _data_check(params: Params) -> Check:
+    if params.data.source == "synthetic":
+        return Check("data", "simulated by the stage `data`")
+    exists = Path(params.data.path).is_dir()
+    return Check("data", params.data.path, "" if exists else "put the source's files there (docs/data.md)")
+
+
+def _tracking_check(paths: Paths) -> Check:
+    from convrec.tracking import connect, shown_uri  # noqa: PLC0415  (imports mlflow)
+
+    try:
+        connect(paths.root)
+    except (InputError, Unavailable) as error:
+        return Check("tracking server", "cannot be used", str(error))
+    return Check("tracking server", shown_uri(paths.root))

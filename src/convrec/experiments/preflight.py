@@ -1,0 +1,184 @@
+"""`convrec preflight`: what a run needs is checked, and its most expensive steps really run, before the run starts."""
+
+import logging
+import math
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from convrec.config.params import Params
+from convrec.config.training import Training
+from convrec.data.conversations import distinct_prompts, read_rows
+from convrec.demonstrations.prompts import choose_prompts
+from convrec.errors import InputError
+from convrec.experiments.machine_checks import machine_checks, raise_problems
+from convrec.experiments.trial import ScratchProject, Trial, is_refused, rows_per_step
+from convrec.hardware.machine import GIB, gpu_bytes
+from convrec.paths import Paths
+
+logger = logging.getLogger(__name__)
+
+STAGES = ("base_model", "sft", "rank_grpo", "evaluate")
+_MODELS, _STATE = 3, 3  # written models; a checkpoint's size in models: weights and AdamW's two moments
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A stage's last trial, the settings that memory requires, and its whole time in seconds, None if unknown."""
+
+    trial: Trial
+    changed: dict[str, Any]
+    seconds: float | None
+
+
+def _smaller(params: Params, stage: str) -> dict[str, Any] | None:
+    """Return settings of a stage with the same result and less memory; None if there are none left.
+
+    The micro-batch is halved and accumulation doubled, which keeps the effective batch; then activations are computed
+    again in the backward pass.
+    """
+    if stage == "evaluate":
+        size = params.evaluate.batch_size
+        return {"evaluate.batch_size": size // 2} if size > 1 else None
+    if stage not in ("sft", "rank_grpo"):
+        return None
+    config: Training = getattr(params, stage)
+    size, steps = config.per_device_train_batch_size, config.gradient_accumulation_steps
+    if size > 1:
+        factor = 2 if size % 2 == 0 else size  # an odd size has no half
+        return {
+            f"{stage}.per_device_train_batch_size": size // factor,
+            f"{stage}.gradient_accumulation_steps": steps * factor,
+        }
+    return None if config.gradient_checkpointing else {f"{stage}.gradient_checkpointing": True}
+
+
+def run_trials(params: Params, paths: Paths, limit: int | None, show: Callable[[Trial], None]) -> dict[str, Forecast]:
+    """Run every stage's most expensive steps in a scratch project; return the forecasts by stage.
+
+    If a stage runs out of memory, it runs again with settings of less memory and the same result until it fits.
+    `show` gets each trial. Raises `InputError` if a stage ends with an error or does not fit with any settings.
+    """
+    for name in ("train", "validation", "test"):
+        paths.require_split(name)
+    forecasts: dict[str, Forecast] = {}
+    with tempfile.TemporaryDirectory(prefix="convrec-preflight-", dir=paths.root.resolve()) as folder:
+        scratch = ScratchProject(params, paths, Path(folder) / "project")
+        for stage in STAGES:
+            changed: dict[str, Any] = {}
+            while True:
+                trial = scratch.run(stage, limit)
+                show(trial)
+                if trial.status == 0 and not trial.exceeded:
+                    break
+                settings = _smaller(scratch.params, stage) if trial.exceeded else None
+                if settings is None:
+                    raise InputError(_failure(trial))
+                scratch.change(settings)
+                changed |= settings
+            forecasts[stage] = Forecast(trial, changed, _whole_seconds(params, paths, trial))
+            if stage == "base_model":
+                _require_disk(params, paths, scratch.own.model("base"))
+                scratch.make_rows_longest()
+    return forecasts
+
+
+def _require_disk(params: Params, paths: Paths, model: Path) -> None:
+    """Raise `InputError` if the disk has no room for the models and the checkpoints of a run."""
+    size = sum(file.stat().st_size for file in model.glob("*.safetensors"))
+    checkpoints = params.sft.save_total_limit + params.rank_grpo.save_total_limit + 1
+    needed, free = size * (_MODELS + _STATE * checkpoints), shutil.disk_usage(paths.root).free
+    if needed > free:
+        raise InputError(
+            f"models and checkpoints need about {needed / GIB:.0f} GiB of disk, {free / GIB:.0f} GiB are free; free "
+            "some, or lower save_total_limit"
+        )
+
+
+def _failure(trial: Trial) -> str:
+    last = [line for line in trial.output.splitlines() if line.strip()][-1:]
+    if trial.exceeded:
+        return (
+            f"{trial.stage}: memory does not suffice even for one sequence at a time ({trial.peak / GIB:.1f} GiB); "
+            "lower common.max_prompt_length, use lora, or shard the model (launch: configs/accelerate/zero3.yaml)"
+        )
+    kind = "" if is_refused(trial) else f"ended with status {trial.status}: "
+    return f"{trial.stage}: {kind}{''.join(last)}"
+
+
+def _whole_seconds(params: Params, paths: Paths, trial: Trial) -> float | None:
+    """Return the time that all steps of a training would take if all were as long as those of the trial."""
+    if trial.seconds_per_step is None:
+        return None
+    rows = read_rows(paths.split("train"))
+    if trial.stage == "sft":
+        wanted, seed = params.demonstrations, params.common.seed
+        number = len(choose_prompts(distinct_prompts(rows), wanted.until, wanted.train_share, seed))
+        steps = math.ceil(number * (1 + wanted.variants) / rows_per_step(params.sft)) * params.sft.num_train_epochs
+        return trial.seconds_per_step * min(steps, params.sft.checkpoint_step or math.inf)
+    config = params.rank_grpo
+    sequences = len(rows) * config.group_size * config.num_train_epochs * config.num_iterations
+    return trial.seconds_per_step * (config.max_steps or math.ceil(sequences / rows_per_step(config)))
+
+
+def preflight(params: Params, paths: Paths, *, fast: bool, memory: float | None, price: float | None) -> None:
+    """Check the machine and, unless `fast`, run the most expensive steps of every stage; print both.
+
+    `memory` limits each stage's resident memory in GiB; the default is the memory that is free now. `price` is that of
+    a machine hour. Raises `InputError` if a check fails, or settings have to change.
+    """
+    console = Console(highlight=False, soft_wrap=True)
+    checks = []
+    for check in machine_checks(params, paths):
+        mark = "[red]✗[/red]" if check.remedy else "[green]✓[/green]"
+        console.print(f"{mark} {escape(f'{check.name}: {check.found}')}")
+        checks.append(check)
+    raise_problems(checks)
+    if fast:
+        return
+    limit = int(memory * GIB) if memory is not None else psutil.virtual_memory().available
+
+    def show(trial: Trial) -> None:
+        result = "out of memory" if trial.exceeded else "fits" if trial.status == 0 else f"status {trial.status}"
+        console.print(f"  {trial.stage}: {result} ({trial.seconds:.0f} s)")
+
+    console.print(f"\nLongest prompts and lists, with at most {limit / GIB:.1f} GiB of memory:")
+    forecasts = run_trials(params, paths, limit, show)
+    console.print(_table(forecasts, price))
+    changed = {name: value for forecast in forecasts.values() for name, value in forecast.changed.items()}
+    if changed:
+        settings = " ".join(f"--set {name}={str(value).lower()}" for name, value in changed.items())
+        raise InputError(
+            f"memory does not suffice for the parameters; these settings fit and train the same: "
+            f"convrec profile {params.common.profile} {settings}"
+        )
+
+
+def _table(forecasts: dict[str, Forecast], price: float | None) -> Table:
+    sizes = gpu_bytes()[1]
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0))
+    headings = ["stage", "memory", *(f"GPU {index}" for index in range(len(sizes))), "s/step", "all steps, at most"]
+    for heading in (*headings, *(["cost, at most"] if price is not None else [])):
+        table.add_column(heading, justify="left" if heading == "stage" else "right")
+    for stage, forecast in forecasts.items():
+        trial = forecast.trial
+        cells = [stage, f"{trial.peak / GIB:.2f} GiB"]
+        cells += [
+            f"{used / GIB:.1f} of {size / GIB:.0f} GiB" for used, size in zip(trial.gpu_peaks, sizes, strict=True)
+        ]
+        cells.append("" if trial.seconds_per_step is None else f"{trial.seconds_per_step:.2f}")
+        hours = None if forecast.seconds is None else forecast.seconds / 3600
+        cells.append("" if hours is None else f"{hours:.2f} h")
+        if price is not None:
+            cells.append("" if hours is None else f"{hours * price:.2f}")
+        table.add_row(*cells)
+    return table

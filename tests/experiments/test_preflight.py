@@ -1,0 +1,129 @@
+"""Preflight: its checks of the machine, and the search for settings that fit the memory."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from convrec.config.params import Params, load_params
+from convrec.data.conversations import read_rows, write_rows
+from convrec.errors import InputError
+from convrec.experiments import machine_checks as module
+from convrec.experiments.machine_checks import machine_checks, require_machine
+from convrec.experiments.preflight import run_trials
+from convrec.experiments.trial import STEPS, ScratchProject, Trial
+from convrec.paths import Paths
+from tests.project import ROOT, SHRUNK, set_params
+from tests.registry.registered import make_workspace
+from tests.rows import make_row
+from tests.serving.recommending import save_model
+
+
+@pytest.fixture
+def params():
+    return load_params(ROOT / "params.yaml")
+
+
+def _changed(params, section, **values):
+    raw = params.model_dump()
+    raw[section] |= values
+    return Params.model_validate(raw)
+
+
+def _problems(params, tmp_path):
+    return {check.name: check.remedy for check in machine_checks(params, Paths(tmp_path)) if check.remedy}
+
+
+def test_what_a_run_lacks_is_named_with_its_remedy(params, tmp_path, make_store, monkeypatch):
+    make_store(tmp_path)
+    monkeypatch.setattr(module, "gpu_names", list)
+    assert _problems(params, tmp_path) == {}
+    assert "common.device" in _problems(_changed(params, "common", device="cuda"), tmp_path)["GPUs"]
+    assert "data" in _problems(_changed(params, "data", source="redial", path=str(tmp_path / "no")), tmp_path)
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda _: None)
+    assert "'.[gpu]'" in _problems(_changed(params, "evaluate", engine="vllm"), tmp_path)["vLLM"]
+    launched = _changed(params, "sft", launch="configs/accelerate/zero3.yaml", num_processes=4)
+    assert "DeepSpeed" in _problems(launched, tmp_path)
+    require_machine(params)
+    with pytest.raises(InputError, match=r"DeepSpeed: not installed; pip install -e"):
+        require_machine(launched)
+
+
+def test_a_launch_needs_as_many_gpus_as_processes(params, tmp_path, make_store, monkeypatch):
+    make_store(tmp_path)
+    monkeypatch.setattr(module, "gpu_names", lambda: ["one", "other"])
+    launched = _changed(params, "rank_grpo", launch="configs/accelerate/ddp.yaml", num_processes=4)
+    assert _problems(launched, tmp_path) == {"rank_grpo.launch": "set rank_grpo.num_processes to 2 or fewer"}
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    monkeypatch.chdir(make_workspace(tmp_path))
+    set_params(tmp_path, SHRUNK | {"common": {"device": "cpu", "list_length": 4, "cutoffs": [2, 4]}})
+    return load_params(), Paths()
+
+
+def _trial(stage, status=0, exceeded=False, output=""):
+    return Trial(stage, status, 1.0, 2**30, (), 0.5, exceeded, output)
+
+
+@pytest.mark.parametrize(
+    ("fitting", "expected"),
+    [
+        (16, {}),
+        (4, {"rank_grpo.per_device_train_batch_size": 4, "rank_grpo.gradient_accumulation_steps": 4}),
+        (0, None),
+    ],
+)
+def test_the_micro_batch_is_halved_until_it_fits(project, monkeypatch, fitting, expected):
+    """The effective batch stays the same; with nothing left to change, the run is refused."""
+    tried = []
+
+    def run(scratch, stage, limit):
+        assert limit == 1000
+        if stage == "base_model":
+            save_model(scratch.own.model("base"), 0)
+        if stage != "rank_grpo":
+            return _trial(stage)
+        config = scratch.params.rank_grpo
+        tried.append((config.per_device_train_batch_size, config.gradient_accumulation_steps))
+        assert json.loads((scratch.own.root / "params.yaml").read_text()) == scratch.params.model_dump()
+        exceeded = config.per_device_train_batch_size > fitting
+        return _trial(stage, -9 if exceeded else 0, exceeded)
+
+    monkeypatch.setattr(ScratchProject, "run", run)
+    params, paths = project
+    if expected is None:
+        with pytest.raises(InputError, match="rank_grpo: memory does not suffice even for one sequence at a time"):
+            run_trials(params, paths, 1000, lambda trial: None)
+        assert len(tried) == 6, "16, 8, 4, 2, 1, and with gradient checkpointing"
+    else:
+        forecasts = run_trials(params, paths, 1000, lambda trial: None)
+        assert forecasts["rank_grpo"].changed == expected and forecasts["sft"].changed == {}
+        assert forecasts["rank_grpo"].seconds == 0.5 * params.rank_grpo.max_steps
+    assert {size * steps for size, steps in tried} == {16}
+    assert not list(paths.root.glob("convrec-preflight-*")), "the scratch project is gone"
+
+
+def test_a_stage_s_own_error_is_not_taken_for_a_lack_of_memory(project, monkeypatch):
+    monkeypatch.setattr(ScratchProject, "run", lambda _, stage, limit: _trial(stage, 2, output="x\nsft.x = 1: no\n"))
+    with pytest.raises(InputError, match="^base_model: sft.x = 1: no$"):
+        run_trials(*project, None, lambda trial: None)
+
+
+def test_the_scratch_project_has_the_longest_rows(project):
+    params, paths = project
+    rows = [make_row(f"p{n}", [("Heat", 1995)], "word " * (n + 1), conversation_id=str(n)) for n in range(300)]
+    for split in ("train", "validation", "test"):
+        write_rows(pd.DataFrame(rows), paths.split(split))
+    scratch = ScratchProject(params, paths, paths.root / "scratch")
+    save_model(scratch.own.model("base"), 0)
+    scratch.make_rows_longest()
+    prompts = STEPS * params.rank_grpo.per_device_train_batch_size // params.rank_grpo.num_generations
+    sequences = STEPS * params.sft.per_device_train_batch_size * params.sft.gradient_accumulation_steps
+    assert len(read_rows(scratch.own.demonstration("train"))) == sequences
+    train = [row["prompt_id"] for row in read_rows(scratch.own.split("train"))]
+    assert train == [f"p{299 - n}" for n in range(max(prompts, sequences))]
+    assert len(read_rows(paths.split("train"))) == 300, "the project's own rows stay"
+    lists = {row["demonstration"] for row in read_rows(scratch.own.demonstration("train"))}
+    assert len(lists) == 1 and len(lists.pop().split("\n")) == params.common.list_length
