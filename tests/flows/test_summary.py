@@ -76,7 +76,7 @@ def test_the_run_s_report_begins_with_the_summary(tmp_path, catalog):
     write_run_report(summarize({"sft": 90.0}, ["data", "sft"], DECISION, paths), paths)
     whole = paths.run_report.read_text(encoding="utf-8")
     start = whole.index('<section id="run"')
-    assert whole.index('class="words"') < start < whole.index('class="story"')
+    assert whole.index('class="card"') < start < whole.index('class="words"')
     section = whole[start : whole.index("</section>", start)]
     assert "<dt>Version 4</dt><dd>promoted<small>better than version 3</small>" in section
     assert "<td>holds</td>" in section and "1m 30s" in section
