@@ -42,6 +42,8 @@ _AWAY = (
     "failed with error code 503",
     "failed with error code 504",
 )
+# Messages of CUDA, torch's CPU allocator and C++ for memory that does not suffice.
+_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "bad_alloc")
 # DVC's messages while another DVC process uses the same files.
 _DVC_BUSY = ("Unable to acquire lock", "is being blocked by")
 # SQLite's messages for a file that it cannot use.
@@ -111,6 +113,16 @@ def causes(error: BaseException) -> list[BaseException]:
 def is_damaged(error: BaseException) -> bool:
     """Return whether an SQLite error says that the database is damaged, so a retry cannot help."""
     return any(words in str(error) for words in _DAMAGED)
+
+
+def says_out_of_memory(text: str) -> bool:
+    """Return whether an error's message or a command's output says that memory did not suffice."""
+    return any(words in text.lower() for words in _OUT_OF_MEMORY)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error or one of its causes says that memory did not suffice."""
+    return any(isinstance(one, MemoryError) or says_out_of_memory(str(one)) for one in causes(error))
 
 
 def outside_cause(error: BaseException) -> NoSpace | Unavailable | InputError | None:

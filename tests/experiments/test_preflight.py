@@ -94,7 +94,7 @@ def test_the_micro_batch_is_halved_until_it_fits(project, monkeypatch, fitting, 
     monkeypatch.setattr(ScratchProject, "run", run)
     params, paths = project
     if expected is None:
-        with pytest.raises(InputError, match="rank_grpo: memory does not suffice even for one sequence at a time"):
+        with pytest.raises(InputError, match="rank_grpo: memory does not suffice .* with any batch size"):
             run_trials(params, paths, 1000, lambda trial: None)
         assert len(tried) == 6, "16, 8, 4, 2, 1, and with gradient checkpointing"
     else:
@@ -127,3 +127,19 @@ def test_the_scratch_project_has_the_longest_rows(project):
     assert len(read_rows(paths.split("train"))) == 300, "the project's own rows stay"
     lists = {row["demonstration"] for row in read_rows(scratch.own.demonstration("train"))}
     assert len(lists) == 1 and len(lists.pop().split("\n")) == params.common.list_length
+
+
+def test_a_stage_that_runs_out_of_memory_names_the_settings_to_change(tmp_path, monkeypatch, make_store, cli):
+    monkeypatch.chdir(make_workspace(tmp_path))
+    make_store(tmp_path)
+    set_params(tmp_path, {"sft": {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2}})
+
+    def fail(*_):
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB\nmore words")
+
+    monkeypatch.setattr("convrec.stages.sft.run", fail)
+    assert cli("run", "sft").err == (
+        "convrec run sft: sft: out of memory (CUDA out of memory. Tried to allocate 2.00 GiB); set "
+        "sft.per_device_train_batch_size to 4 and sft.gradient_accumulation_steps to 4, which trains the same; "
+        "`convrec preflight` finds settings that fit\n"
+    )

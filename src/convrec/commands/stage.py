@@ -4,13 +4,15 @@ import argparse
 import importlib
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from convrec.commands import add_command
-from convrec.config.params import load_params
+from convrec.config.params import Params, load_params
 from convrec.config.training import Training
-from convrec.errors import InputError, Stopped
+from convrec.errors import InputError, Stopped, is_out_of_memory
 from convrec.files.yaml import read_yaml
 from convrec.paths import Paths
 from convrec.training.launch import end_processes, is_main_process, launch
@@ -53,16 +55,32 @@ def run(options: argparse.Namespace) -> int | None:
     if not is_main_process():
         from convrec.tracking import SilentRun
 
-        work(params, paths, SilentRun())
+        with _memory_errors(params, stage):
+            work(params, paths, SilentRun())
         end_processes()
         return None
     from convrec.tracking import data_tags, stage_run
 
     values = {"common": params.common.model_dump(), stage: section.model_dump()}
     with stage_run(stage, values, params.tags() | data_tags(paths), paths.run_id(stage)) as record:
-        work(params, paths, record)
+        with _memory_errors(params, stage):
+            work(params, paths, record)
         end_processes()
     return None
+
+
+@contextmanager
+def _memory_errors(params: Params, stage: str) -> Iterator[None]:
+    """Raise `InputError` with the settings to change if memory does not suffice."""
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        from convrec.experiments.memory import out_of_memory_message
+
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise InputError(out_of_memory_message(params, stage, reason)) from error
 
 
 def _stop(number: int, _frame: Any) -> None:

@@ -16,11 +16,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from convrec.config.params import Params
-from convrec.config.training import Training
 from convrec.data.conversations import distinct_prompts, read_rows
 from convrec.demonstrations.prompts import choose_prompts
 from convrec.errors import InputError
 from convrec.experiments.machine_checks import machine_checks, raise_problems
+from convrec.experiments.memory import LESS_MEMORY, smaller_settings
 from convrec.experiments.trial import ScratchProject, Trial, is_refused, rows_per_step
 from convrec.hardware.machine import GIB, gpu_bytes
 from convrec.paths import Paths
@@ -38,28 +38,6 @@ class Forecast:
     trial: Trial
     changed: dict[str, Any]
     seconds: float | None
-
-
-def _smaller(params: Params, stage: str) -> dict[str, Any] | None:
-    """Return settings of a stage with the same result and less memory; None if there are none left.
-
-    The micro-batch is halved and accumulation doubled, which keeps the effective batch; then activations are computed
-    again in the backward pass.
-    """
-    if stage == "evaluate":
-        size = params.evaluate.batch_size
-        return {"evaluate.batch_size": size // 2} if size > 1 else None
-    if stage not in ("sft", "rank_grpo"):
-        return None
-    config: Training = getattr(params, stage)
-    size, steps = config.per_device_train_batch_size, config.gradient_accumulation_steps
-    if size > 1:
-        factor = 2 if size % 2 == 0 else size  # an odd size has no half
-        return {
-            f"{stage}.per_device_train_batch_size": size // factor,
-            f"{stage}.gradient_accumulation_steps": steps * factor,
-        }
-    return None if config.gradient_checkpointing else {f"{stage}.gradient_checkpointing": True}
 
 
 def run_trials(params: Params, paths: Paths, limit: int | None, show: Callable[[Trial], None]) -> dict[str, Forecast]:
@@ -80,7 +58,7 @@ def run_trials(params: Params, paths: Paths, limit: int | None, show: Callable[[
                 show(trial)
                 if trial.status == 0 and not trial.exceeded:
                     break
-                settings = _smaller(scratch.params, stage) if trial.exceeded else None
+                settings = smaller_settings(scratch.params, stage) if trial.exceeded else None
                 if settings is None:
                     raise InputError(_failure(trial))
                 scratch.change(settings)
@@ -107,10 +85,7 @@ def _require_disk(params: Params, paths: Paths, model: Path) -> None:
 def _failure(trial: Trial) -> str:
     last = [line for line in trial.output.splitlines() if line.strip()][-1:]
     if trial.exceeded:
-        return (
-            f"{trial.stage}: memory does not suffice even for one sequence at a time ({trial.peak / GIB:.1f} GiB); "
-            "lower common.max_prompt_length, use lora, or shard the model (launch: configs/accelerate/zero3.yaml)"
-        )
+        return f"{trial.stage}: memory does not suffice ({trial.peak / GIB:.1f} GiB) with any batch size; {LESS_MEMORY}"
     kind = "" if is_refused(trial) else f"ended with status {trial.status}: "
     return f"{trial.stage}: {kind}{''.join(last)}"
 

@@ -25,7 +25,7 @@ from convrec.config.training import Training
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import distinct_prompts, read_rows, transcript, write_rows
 from convrec.data.parsing import format_list
-from convrec.errors import EXIT_BAD_INPUT
+from convrec.errors import EXIT_BAD_INPUT, says_out_of_memory
 from convrec.hardware.machine import family, gpu_bytes, resident_bytes
 from convrec.models.pretrained import load_tokenizer
 from convrec.paths import CHECKPOINTS, CONFIGS, Paths
@@ -37,7 +37,6 @@ logger = logging.getLogger(__name__)
 STEPS = 3  # optimizer steps of a trial; the first one also warms up
 _POLL_SECONDS = 0.1
 _NOT_INHERITED = ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "CONVREC_PARENT_RUN_ID", "CONVREC_SUPERVISED", "DVC_STAGE")
-_OUT_OF_MEMORY = ("out of memory", "outofmemory", "cannot allocate memory", "can't allocate memory", "bad_alloc")
 
 
 @dataclass(frozen=True)
@@ -153,7 +152,7 @@ class ScratchProject:
                 _end(watched)
                 status = process.wait()
         text = log.read_text(errors="replace")
-        exceeded |= status == -signal.SIGKILL or any(words in text.lower() for words in _OUT_OF_MEMORY)
+        exceeded |= status == -signal.SIGKILL or says_out_of_memory(text)
         seconds = time.monotonic() - began
         return Trial(stage, status, seconds, peak, gpu_peaks, self._seconds_per_step(stage), exceeded, text)
 
