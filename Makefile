@@ -17,10 +17,11 @@ help:  ## list the targets
 
 $(READY): pyproject.toml requirements/constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "convrec needs Python 3.11 or newer; name it with make PYTHON=...")'
-	@echo "installing into $(VENV): about 4 minutes, 3.1 GB"
+	@echo "installing into $(VENV): 3.1 GB, about 4 minutes without further output (10 on a busy machine)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements/constraints.txt -e '.[dev]'
 	@touch $@
+	@echo "installed; make the command convrec available: source $(BIN)/activate"
 
 install: $(READY)  ## create the virtual environment with the locked versions
 

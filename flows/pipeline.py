@@ -224,23 +224,25 @@ def run_and_print(name: str, run: Callable[[], Outcome], check: Callable[[], obj
         console.print(f"Report: {Paths().run_report}")
     console.print(f"Tracking UI: {_tracking_ui()}")
     if changed := changed_by_runs():
-        console.print(f"Committed files that differ now: {', '.join(changed)}")
+        console.print(f"Committed files that differ now (commit them to keep this run): {', '.join(changed)}")
     if outcome["version"]:
-        _print_next_steps(console)
+        _print_next_steps(console, "champion" in outcome["aliases"])
 
 
-def _print_next_steps(console: Console) -> None:
-    """Print commands that can be pasted."""
+def _print_next_steps(console: Console, is_champion: bool) -> None:
+    """Print commands that can be pasted; a version that is not the champion has to be named."""
+    name, items = "" if is_champion else " --model challenger", load_params().common.domain.items
     steps = {
-        'convrec recommend "I loved Heat"': "ask the model",
-        "convrec app": "ask it in a web page",
+        f'convrec recommend "Some {items}, please"{name}': "ask the model",
+        f"convrec app{name}": "ask it in a web page",
         "convrec results": "every metric of the table",
     }
     if os.environ.get("VIRTUAL_ENV") != sys.prefix:
         steps = {"source .venv/bin/activate": "make the command convrec available", **steps}
     console.print("\nNext steps:")
+    width = max(map(len, steps))
     for command, purpose in steps.items():
-        console.print(f"  {command:<35}# {purpose}", markup=False)
+        console.print(f"  {command:<{width}}   # {purpose}", markup=False)
 
 
 def _tracking_ui() -> str:

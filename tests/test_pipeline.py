@@ -77,7 +77,7 @@ def client(project, trained):
 def test_the_flow_prints_the_table_the_model_and_the_report(project, trained):
     for words in ("popularity", "zero-shot", "SFT", "Rank-GRPO", "oracle", "champion", "report.html", "make ui"):
         assert words in trained.stdout
-    assert '\n  convrec recommend "I loved Heat"   ' in trained.stdout, "a line to paste"
+    assert '\n  convrec recommend "Some movies, please"   ' in trained.stdout, "a line to paste"
     metrics = json.loads((project / "results" / "evaluate.json").read_text())
     assert metrics["oracle"]["ndcg_at_6"] > metrics["popularity"]["ndcg_at_6"] > 0
     assert set(metrics["baselines"]) == set(BASELINES) and set(BASELINES) < set(metrics)
@@ -112,7 +112,8 @@ def test_one_parent_run_with_a_child_for_each_stage(client):
     assert {i.dataset.name for i in parents[0].inputs.dataset_inputs} >= {"catalog", "train", "validation", "test"}
     assert len(parents[0].outputs.model_outputs) == 1
     description = parents[0].data.tags["mlflow.note.content"]
-    assert "**Version 1 (" in description and "| neighbours |" in description.lower() and "Machine: " in description
+    assert "- Version 1: **promoted**" in description and "| neighbours |" in description.lower()
+    assert "- Time of the stages: **" in description and " GiB of memory" in description
     assert all(f"| {stage} | " in description for stage in STAGES)
     numbers = [name for name in parents[0].data.metrics if name.startswith("test/")]
     assert "test/ndcg_at_6/rank_grpo_constrained" in numbers and len(numbers) <= 20
@@ -403,7 +404,7 @@ def test_preflight_runs_the_most_expensive_steps_on_throw_away_weights(scratch, 
     rows = {line.split()[0]: line for line in out.splitlines() if "GiB" in line and line.startswith(" ")}
     assert list(rows) == ["base_model", "sft", "rank_grpo", "evaluate"]
     for stage in ("sft", "rank_grpo"):
-        assert re.search(r"\d\.\d\d GiB +\d+\.\d\d +\d\.\d\d h +\d\.\d\d", rows[stage])
+        assert re.search(r"\d\.\d\d GiB +\d+\.\d\d +\d+\.\d min +\d\.\d\d", rows[stage])
     assert {file: file.stat().st_mtime_ns for file in models} == models
     assert not list(scratch.glob("convrec-preflight-*"))
     status, out, err = cli("preflight", "--memory", "0.05")

@@ -235,7 +235,7 @@ def test_numbers_intervals_and_versions_are_shown(synthetic):
     assert "OverRank-GRPO SFT +0.012± 0.013; p = 0.072" in text
     assert "popularity +0.200± 0.050; p < 0.001" in text
     assert "<strong>+0.200</strong>" in html and "<strong>+0.012</strong>" not in html
-    assert "Best baseline: popularity." in text
+    assert "Best on validation: popularity." in text
     assert "popularity0.125– item-kNN0.062shrinkage 10, nearest all, dislike weight 0.5" in text
     assert "SFT0.500± 0.1007.2500.875" in text and "Popularity lift" not in text.split("Coverage:")[1]
     assert "75.0 %12.5 %6.2 %19.5" in text  # format, repeated, seen, lines
@@ -352,7 +352,7 @@ def test_the_card_and_the_words_say_what_is_better_and_what_is_worse():
     }
     assert findings(evaluation, systems, "ndcg_at_20") == [
         "Constrained Rank-GRPO beats constrained SFT in NDCG@20: +0.150 ± 0.010, p < 0.001.",
-        "Constrained Rank-GRPO loses to the best baseline, neighbours, in NDCG@20: -0.100 ± 0.020, p = 0.012.",
+        "Constrained Rank-GRPO loses to the strongest baseline, neighbours, in NDCG@20: -0.100 ± 0.020, p = 0.012.",
         "2 baselines score higher: neighbours, EASE.",
         "Without the constraint, its lists are worse: NDCG@20 falls by 0.100.",
         "Exact format of the free lists fell from 99.0 % after SFT to 83.0 % after Rank-GRPO.",

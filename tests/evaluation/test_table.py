@@ -29,7 +29,7 @@ def test_the_table_has_n_intervals_and_p_within_80_columns(tmp_path, capsys, mon
     assert "1749 rows, 1175 prompts" in shown and "R@5 " not in shown
     assert shown.count(".240-1.000") == 2 * len(values)
     assert "Baselines, NDCG@20 on the validation split, which sets their parameters:\n  popularity: 0.2500\n" in shown
-    assert "\n  neighbours: 0.2500, the best (neighbours 100)\n" in shown
+    assert "\n  neighbours: 0.2500, the best on validation (neighbours 100)\n" in shown
     assert "Rank-GRPO, constrained over neighbours: +0.1893" in shown
     assert "Rank-GRPO over neighbours: +0.1893 [+0.1796, +0.1995] p = 0.0005" in shown
 

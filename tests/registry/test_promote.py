@@ -136,7 +136,7 @@ def test_a_first_version_below_popularity_is_refused(client, ranks):
     popularity = sum(1 / np.log2(rank + 1) for rank in range(1, SIZE + 1)) / NUM_PROMPTS
     gain = refused.comparison.baselines["popularity"]
     assert gain.mean == pytest.approx(-popularity) and gate.figure == gain.low < 0 and gain.n == NUM_PROMPTS
-    assert gate.name == "ndcg over the best baseline, lower end" and gate.name in refused.reason
+    assert gate.name == "ndcg over the strongest baseline, lower end" and gate.name in refused.reason
     better = _promote("2")
     assert better.status == PROMOTED and better.comparison.baselines["popularity"].mean == pytest.approx(1 - popularity)
 
@@ -150,7 +150,7 @@ def test_a_better_baseline_is_measured_when_the_policy_names_it(client, ranks):
     ranks["1"] = 2
     _set_policy(baselines={"names": ["popularity", "neighbours"], "metric": "ndcg", "min": 0.0})
     refused = _promote("1")
-    assert _failed(refused) == ["ndcg over the best baseline, lower end"]
+    assert _failed(refused) == ["ndcg over the strongest baseline, lower end"]
     assert refused.comparison.baselines["neighbours"].mean == pytest.approx(1 / np.log2(3) - 1)
     _set_policy(baselines={"names": ["popularity"], "metric": "ndcg", "min": 0.0})
     assert _promote("1").status == PROMOTED, "figures of another policy are not taken"

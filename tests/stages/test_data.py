@@ -4,6 +4,7 @@ import contextlib
 import json
 import pickle
 import random
+import re
 
 import pandas as pd
 import pytest
@@ -116,7 +117,7 @@ def _game_rows(games, number=150):
 
 BAD_GAME_ROWS = [
     ("conversations", "4", "no words of the user"),
-    ("conversations", "5", "date is no day from 1990 to 2099"),
+    ("conversations", "5", "date is no day from 1990 to 2099, such as 2022-12-31"),
     ("conversations", "6", "no ground truth"),
     ("groundtruth", "6", "NUL or half a character"),
 ]
@@ -132,6 +133,38 @@ def test_ground_truth_outside_the_catalog_is_a_warning(tmp_path, make, caplog):
     share = metrics["statistics"]["outside_catalog"]["test"]
     assert 0.3 < share < 0.7
     assert f"{100 * share:.1f} % of the test split's ground truth is not in the catalog" in caplog.text
+    assert re.search(r"such as '(.+)' \(nearest item: '(.+)'\), ", caplog.text)
+
+
+def test_ground_truth_that_is_all_outside_the_catalog_is_an_error(tmp_path, make, cli, monkeypatch):
+    games = _games()
+    (tmp_path / "games").mkdir()
+    named = [{**game, "title": f"{game['title']}: the game"} for game in games]
+    for name, rows in (("games.jsonl", named), ("conversations.jsonl", _game_rows(games))):
+        (tmp_path / "games" / name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    monkeypatch.chdir(make(source="files", path="games", catalog="games.jsonl", **BY_SHARE))
+    status, _, error = cli("run", "data")
+    assert status == 2 and "100.0 % of the test split's ground truth is not in the catalog" in error
+
+
+@pytest.mark.parametrize("column", ["year", "published"])
+def test_a_catalog_whose_years_have_another_name_is_a_warning(tmp_path, make, caplog, column):
+    (tmp_path / "books").mkdir()
+    books = [{"title": f"Book {n}", column: 1990 + n % 30} for n in range(40)]
+    rows = [
+        {
+            "conversation_id": n,
+            "messages": [{"role": "user", "content": f"{n} {_words(random.Random(n))}"}],
+            "groundtruth": [{"title": books[n % 40]["title"], "year": books[n % 40][column]}],
+        }
+        for n in range(60)
+    ]
+    for name, lines in (("catalog.jsonl", books), ("conversations.jsonl", rows)):
+        (tmp_path / "books" / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with caplog.at_level("INFO"):
+        _run(make(source="files", path="books", catalog="catalog.jsonl", **BY_SHARE), "data")
+    assert ("name its column `year`" in caplog.text) == (column == "published")
+    assert "40 items; rows: 36 train, 12 validation, 12 test" in caplog.text
 
 
 def _song_files(folder, number=60):

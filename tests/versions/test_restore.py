@@ -78,6 +78,7 @@ def _pipeline(monkeypatch) -> tuple[str, str]:
     with tracking.stage_run("data", {}, {}, Paths().run_id("data")) as run, Repo() as repo:
         repo.reproduce()
     monkeypatch.delenv(tracking.PARENT_VARIABLE)
+    Paths().run_report.write_text("report")  # as the flow does before it ends the run
     tracking.end_pipeline_run(parent, Paths(), "FINISHED")
     return parent, run.run_id
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from convrec.data.catalog import Catalog
-from convrec.data.quarantine import Quarantine
+from convrec.data.quarantine import LEAKS, Quarantine
 from convrec.data.titles import fold, line
 
 Policy = Literal["keep", "drop"]
@@ -108,7 +108,8 @@ def _named(item: Item, catalog: Catalog) -> set[int]:
 
 def drop_leaks(train: pd.DataFrame, leaks: list[str | None], quarantine: Quarantine) -> pd.DataFrame:
     """Return the training rows that leak nothing held out; `leaks` holds for each row the reason why it does."""
+    quarantine.count(LEAKS, len(train))
     for prompt, reason in zip(train["prompt_id"].to_list(), leaks, strict=True):
         if reason is not None:
-            quarantine.add("rows", prompt, "held out", reason)
+            quarantine.add(LEAKS, prompt, "held out", reason)
     return train[[reason is None for reason in leaks]]

@@ -10,12 +10,14 @@ from typing import Any
 
 from convrec.data.catalog import Catalog, Item, title_of
 from convrec.data.conversations import ROLES, prompt_key, usable_role
-from convrec.data.quarantine import Quarantine
+from convrec.data.quarantine import Quarantine, as_text, printable
 from convrec.data.titles import line, usable_id, usable_title
 from convrec.text import is_clean
 
 FIRST_YEAR, LAST_YEAR = 1990, 2099
-_BAD_DATE = f"date is no day from {FIRST_YEAR} to {LAST_YEAR}"
+_BAD_DATE = f"date is no day from {FIRST_YEAR} to {LAST_YEAR}, such as 2022-12-31"
+_SHOWN = 20  # characters of a wrong role
+_LONGEST_FIELDS = 200  # characters of the names of a row's fields
 LONGEST_CONVERSATION = 1_000_000  # characters of its messages together
 MOST_MESSAGES = 10_000
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
@@ -37,7 +39,7 @@ def usable_messages(value: Any) -> list[dict[str, str]]:
     for message in value:
         role, content = usable_role(message.get("role")), message.get("content")
         if role is None:
-            raise ValueError(f"a role is none of {', '.join(ROLES)}")
+            raise ValueError(f"a role is {as_text(message.get('role'))[:_SHOWN]!r}, none of {', '.join(ROLES)}")
         if not isinstance(content, str):
             raise ValueError("a message's content is no text")
         if not is_clean(content):
@@ -120,6 +122,7 @@ def usable_rows(
     for where, raw in raw_rows:
         quarantine.count("conversations")
         try:
+            _require_fields(raw)
             messages, date = usable_messages(raw.get("messages")), usable_date(raw.get("date"))
             conversation = usable_id(raw.get("conversation_id"), "conversation_id")
             user = usable_id(raw.get("user_id"), "user_id")
@@ -147,6 +150,13 @@ def usable_rows(
             }
         )
     return rows
+
+
+def _require_fields(raw: Mapping[str, Any]) -> None:
+    for field in ("messages", "groundtruth"):
+        if field not in raw:
+            found = printable(", ".join(sorted(map(str, raw)))[:_LONGEST_FIELDS])
+            raise ValueError(f"field {field!r} is missing (found {found})")
 
 
 def _title(item: Mapping[str, Any], is_by_id: bool) -> str:

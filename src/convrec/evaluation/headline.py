@@ -78,7 +78,7 @@ def headline_facts(evaluation: Mapping[str, Any], systems: Mapping[str, str], he
     others = [key for key in order if key != ours]
     if others:
         best = others[0]
-        note = f"best baseline: {systems[best]}, {evaluation[best][headline]:.3f}"
+        note = f"strongest baseline: {systems[best]}, {evaluation[best][headline]:.3f}"
         facts.append(Fact("Place among the baselines", f"{order.index(ours) + 1} of {len(order)}", note))
     facts.append(Fact("Exact format", f"{100 * scores['format']:.1f} %", "share of the lists"))
     facts.append(Fact("In catalog", f"{100 * scores['in_catalog']:.1f} %", "share of the lines"))
@@ -88,7 +88,7 @@ def headline_facts(evaluation: Mapping[str, Any], systems: Mapping[str, str], he
 
 
 def findings(evaluation: Mapping[str, Any], systems: Mapping[str, str], headline: str) -> list[str]:
-    """Return sentences about the gain over SFT and the best baseline, the free lists, and what got worse since SFT."""
+    """Return sentences about the gain over SFT and the strongest baseline, free lists, and what got worse since SFT."""
     ours, base = served(evaluation, "rank_grpo"), served(evaluation, "sft")
     metric, gains = metric_label(headline), evaluation.get(f"paired_{headline}", {})
     others = [key for key in ranking(evaluation, headline) if key != ours]
@@ -96,7 +96,7 @@ def findings(evaluation: Mapping[str, Any], systems: Mapping[str, str], headline
     for other in dict.fromkeys([base, *others[:1]]):
         if gain := gains.get(f"{ours}_over_{other}"):
             verb = "beats" if gain["low"] > 0 else "loses to" if gain["high"] < 0 else "is not clearly different from"
-            what = f"the best baseline, {systems[other]}," if other in others else _in_a_sentence(systems[other])
+            what = f"the strongest baseline, {systems[other]}," if other in others else _in_a_sentence(systems[other])
             subject = _in_a_sentence(systems[ours])
             sentences.append(f"{subject[0].upper()}{subject[1:]} {verb} {what} in {metric}: {gain_words(gain)}.")
     ahead = [key for key in others if evaluation[key][headline] > evaluation[ours][headline]]

@@ -79,7 +79,7 @@ def _baseline_lines(metrics: dict[str, Any], systems: dict[str, str], headings: 
     for key, baseline in metrics.get("baselines", {}).items():
         (score,) = (value for name, value in baseline.items() if name.startswith("validation_"))
         words = settings_words(baseline["settings"])
-        best = ", the best" if key == metrics["best_baseline"] else ""
+        best = ", the best on validation" if key == metrics["best_baseline"] else ""
         lines.append(f"  {systems[key]}: {score:.4f}{best}{f' ({words})' if words else ''}")
     metric = list(headings)[-2].replace("ndcg_at_", "NDCG@")
     return [f"Baselines, {metric} on the validation split, which sets their parameters:", *lines] if lines else []

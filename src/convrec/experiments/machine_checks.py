@@ -88,7 +88,9 @@ def _data_check(params: Params) -> Check:
     if params.data.source == "synthetic":
         return Check("data", "simulated by the stage `data`")
     exists = Path(params.data.path).is_dir()
-    return Check("data", params.data.path, "" if exists else "put the source's files there (docs/data.md)")
+    return Check(
+        "data", f"{params.data.path} (not read here)", "" if exists else "put the source's files there (docs/data.md)"
+    )
 
 
 def _tracking_check(paths: Paths) -> Check:

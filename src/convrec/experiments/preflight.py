@@ -46,8 +46,6 @@ def run_trials(params: Params, paths: Paths, limit: int | None, show: Callable[[
     If a stage runs out of memory, it runs again with settings of less memory and the same result until it fits.
     `show` gets each trial. Raises `InputError` if a stage ends with an error or does not fit with any settings.
     """
-    for name in ("train", "validation", "test"):
-        paths.require_split(name)
     forecasts: dict[str, Forecast] = {}
     with tempfile.TemporaryDirectory(prefix="convrec-preflight-", dir=paths.root.resolve()) as folder:
         scratch = ScratchProject(params, paths, Path(folder) / "project")
@@ -120,6 +118,8 @@ def preflight(params: Params, paths: Paths, *, fast: bool, memory: float | None,
     raise_problems(checks)
     if fast:
         return
+    for name in ("train", "validation", "test"):
+        paths.require_split(name)
     limit = int(memory * GIB) if memory is not None else psutil.virtual_memory().available
 
     def show(trial: Trial) -> None:
@@ -136,6 +136,7 @@ def preflight(params: Params, paths: Paths, *, fast: bool, memory: float | None,
             f"memory does not suffice for the parameters; these settings fit and train the same: "
             f"convrec profile {params.common.profile} {settings}"
         )
+    console.print("Everything fits. Start the run: python -m flows.train")
 
 
 def _table(forecasts: dict[str, Forecast], price: float | None) -> Table:
@@ -152,7 +153,7 @@ def _table(forecasts: dict[str, Forecast], price: float | None) -> Table:
         ]
         cells.append("" if trial.seconds_per_step is None else f"{trial.seconds_per_step:.2f}")
         hours = None if forecast.seconds is None else forecast.seconds / 3600
-        cells.append("" if hours is None else f"{hours:.2f} h")
+        cells.append("" if hours is None else f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.1f} min")
         if price is not None:
             cells.append("" if hours is None else f"{hours * price:.2f}")
         table.add_row(*cells)

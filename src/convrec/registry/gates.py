@@ -154,12 +154,12 @@ def _spread(gain: Gain) -> str:
 
 
 def _baseline_gates(rule: Baselines, comparison: Comparison) -> list[Gate]:
-    """Return the gate for the gain over the best baseline, the one with the smallest gain."""
+    """Return the gate for the gain over the strongest baseline, the one with the smallest gain."""
     if not rule.names:
         return []
     best = min(comparison.baselines, key=lambda name: comparison.baselines[name].mean)
     gain = comparison.baselines[best]
-    name = f"{rule.metric} over the best baseline, lower end"
+    name = f"{rule.metric} over the strongest baseline, lower end"
     return [_at_least(name, gain.low, rule.min, f"{best}: {_spread(gain)}")]
 
 

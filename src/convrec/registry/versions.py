@@ -200,6 +200,16 @@ def _not_registered(uri: str, why: str, remedy: str = f"{_TRAIN}; or give a mode
     return InputError(f"{uri}: not in the registry ({why}); {remedy}")
 
 
+def _no_champion() -> InputError:
+    """Return the error for a registry without a champion; it names the challenger, if there is one."""
+    challenger = alias_version(CHALLENGER)
+    if challenger is None:
+        remedy = f"{_TRAIN}; or give a model's folder (--model)"
+    else:
+        remedy = f"version {challenger.version} was not promoted (docs/promotion.md); ask it with --model {CHALLENGER}"
+    return _not_registered(f"models:/{MODEL_NAME}@{CHAMPION}", "no version is the champion", remedy)
+
+
 def _unread(uri: str, error: MlflowException, *remedy: str) -> InputError | Unavailable:
     """Return the error for a version that could not be read; it counts as missing only if the registry says so."""
     return _not_registered(uri, short_message(error), *remedy) if error.error_code in _ABSENT else store_error(error)
@@ -258,6 +268,8 @@ def download_version(uri: str) -> RegisteredModel:
     registry is down.
     """
     connect()
+    if uri == f"models:/{MODEL_NAME}@{CHAMPION}" and alias_version(CHAMPION) is None:
+        raise _no_champion()
     return read_version(_download(uri), uri)
 
 
@@ -274,11 +286,7 @@ def compared_versions() -> dict[str, str]:
     connect()
     champion, challenger = alias_version(CHAMPION), alias_version(CHALLENGER)
     if champion is None:
-        raise _not_registered(
-            f"models:/{MODEL_NAME}@{CHAMPION}",
-            "no version is the champion",
-            f"{_TRAIN}; `convrec app` and `convrec evaluate` also accept a model's folder (--model)",
-        )
+        raise _no_champion()
     latest = all_versions(mlflow.MlflowClient())[0]
     named = {f"champion, version {champion.version}": champion}
     for other in (challenger, latest):

@@ -5,10 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
+from rapidfuzz import process
 
 from convrec.config.data import Data
 from convrec.config.params import Params
-from convrec.data.catalog import DUPLICATE
+from convrec.data.catalog import DUPLICATE, Catalog
 from convrec.data.checks import check_rows, drop_leaks
 from convrec.data.conversations import (
     SPLITS,
@@ -28,6 +29,7 @@ from convrec.data.sources.redial import read_redial
 from convrec.data.sources.source import Source
 from convrec.data.sources.synthetic import read_synthetic
 from convrec.data.statistics import describe
+from convrec.data.titles import line
 from convrec.errors import InputError
 from convrec.files.results import write_plot
 from convrec.paths import Paths
@@ -38,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 TEMPLATE_SHARE = 0.5  # words in a larger share of prompts belong to the instruction and do not make two prompts similar
 OUTSIDE_SHARE = 0.2  # a larger share of ground truth outside the catalog is a warning
+_EXAMPLES = 3  # of ground truth outside the catalog
 
 READERS: dict[str, Callable[..., Source]] = {
     "synthetic": read_synthetic,
@@ -108,7 +111,51 @@ def prepare(params: Params, quarantine: Quarantine) -> tuple[Source, dict[str, p
     problems["leaks"] = sum(leak is not None for leak in leaks)
     if config.checks.leaks == "drop":
         splits["train"] = drop_leaks(splits["train"], leaks, quarantine)
+        if problems["leaks"]:
+            logger.info(
+                "%d training rows with the same or nearly the same text as a validation or test row are left out "
+                "(data.checks.leaks)",
+                problems["leaks"],
+            )
     return source, require_filled(splits, "every row of it was dropped; check data.checks"), problems
+
+
+def _report_outside(splits: dict[str, pd.DataFrame], catalog: Catalog, share: float) -> None:
+    """Warn if much of the test split's ground truth is not in the catalog, with examples and the nearest items.
+
+    Raises `InputError` if all of it is outside: no list could be right.
+    """
+    if share <= OUTSIDE_SHARE:
+        return
+    truths = [(item["title"], item["year"]) for items in splits["test"]["groundtruth"] for item in items]
+    outside = dict.fromkeys(truth for truth in truths if catalog.find(*truth) is None)
+    lines = [str(item) for item in catalog.items]
+    examples = []
+    for title, year in list(outside)[:_EXAMPLES]:
+        name = line(title, year)
+        examples.append(f"{name!r} (nearest item: {process.extractOne(name, lines)[0]!r})")
+    message = (
+        f"{100 * share:.1f} % of the test split's ground truth is not in the catalog, so no list can hit it, such as "
+        f"{', '.join(examples)}; compare titles and years of conversations and catalog"
+    )
+    if share == 1:
+        raise InputError(message)
+    logger.warning(message)
+
+
+def _period(rows: pd.DataFrame) -> str:
+    """Return the months of dated rows in brackets, such as " (2022-01 to 2022-10)"."""
+    months = rows["date"][rows["date"] != ""].str.slice(0, 7)
+    if months.empty:
+        return ""
+    return f" ({months.min()})" if months.min() == months.max() else f" ({months.min()} to {months.max()})"
+
+
+def _report_years(splits: dict[str, pd.DataFrame], catalog: Catalog) -> None:
+    """Warn if the ground truth has years and no item has one: then the catalog's column probably has another name."""
+    has_years = any(item["year"] is not None for items in splits["train"]["groundtruth"] for item in items)
+    if has_years and all(item.year is None for item in catalog.items):
+        logger.warning("the ground truth has years, but no item does; if the catalog has them, name its column `year`")
 
 
 def run(params: Params, paths: Paths, record: Run) -> None:
@@ -133,13 +180,8 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         source.world.to_parquet(paths.world, index=False)
     counts = {name: {"rows": len(rows), "prompts": int(rows["prompt_id"].nunique())} for name, rows in splits.items()}
     statistics, plots = describe(splits, source.catalog)
-    outside = statistics["outside_catalog"]["test"]
-    if outside > OUTSIDE_SHARE:
-        logger.warning(
-            "%.1f %% of the test split's ground truth is not in the catalog, so no list can hit it; compare titles and "
-            "years of conversations and catalog",
-            100 * outside,
-        )
+    _report_years(splits, source.catalog)
+    _report_outside(splits, source.catalog, statistics["outside_catalog"]["test"])
     metrics = {
         "catalog": len(source.catalog),
         "merged": merged,
@@ -153,6 +195,8 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     headlines = {name: metrics[name] for name in ("catalog", "quarantined")}
     headlines |= {name: {"rows": count["rows"]} for name, count in counts.items()}
     write_results("data", headlines, metrics, paths, record)
+    sizes = ", ".join(f"{counts[name]['rows']:,} {name}{_period(rows)}" for name, rows in splits.items())
+    logger.info("%s items; rows: %s", f"{len(source.catalog):,}", sizes)
     for name, table in plots.items():
         write_plot(paths.plot(name), table)
     record.log_dataset(paths.catalog, "catalog")

@@ -165,7 +165,7 @@ def _save(folder, rows=(ROW, ROW), split="train"):
         ("prompt", [None, PROMPT], "messages are no list of {role, content}"),
         ("prompt", [[None], PROMPT], "messages are no list of {role, content}"),
         ("prompt", [[], PROMPT], "no words of the user"),
-        ("prompt", [[{"role": None, "content": "x"}], PROMPT], "a role is none of user, assistant, system"),
+        ("prompt", [[{"role": None, "content": "x"}], PROMPT], "a role is 'None', none of user, assistant, system"),
         ("prompt", [[{"role": "user", "content": None}], PROMPT], "a message's content is no text"),
         ("groundtruth_with_release_year", [None, [["Heat", "1995"]]], "no ground truth"),
         ("groundtruth_with_release_year", [[], [["Heat", "1995"]]], "no ground truth"),
