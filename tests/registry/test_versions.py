@@ -66,8 +66,8 @@ def test_a_version_tells_what_it_was_made_from(store, tmp_path, monkeypatch):
     mlflow.artifacts.download_artifacts(f"models:/{registry.MODEL_NAME}/{version.version}", dst_path=str(folder))
     assert read_yaml(folder / "artifacts" / "params.yaml") == load_params().model_dump()
     card = (folder / "artifacts" / "model_card.md").read_text()
-    assert card == version.description and "| **Rank-GRPO, constrained** | 0.6000 [0.5000, 0.7000] |" in card
-    assert "simulated" in card and "| popularity | 0.2000 [0.1000, 0.3000] |" in card
+    assert card == version.description and "| **Rank-GRPO, constrained** | 0.600 ± 0.100 |" in card
+    assert "simulated" in card and "| popularity | 0.200 ± 0.100 |" in card
     info = mlflow.models.get_model_info(f"models:/{registry.MODEL_NAME}/{version.version}")
     assert info.signature.params is not None and (folder / "input_example.json").is_file()
     (torch,) = re.findall(r"^torch==(.*)$", (folder / "requirements.txt").read_text(), re.M)

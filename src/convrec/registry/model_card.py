@@ -9,7 +9,8 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from convrec.config.params import Params
-from convrec.evaluation.systems import CONSTRAINED, system_names
+from convrec.evaluation.headline import spread
+from convrec.evaluation.systems import CONSTRAINED, metric_label, system_names
 from convrec.files.results import read_json
 from convrec.paths import Paths
 from convrec.tracking import COMMIT_TAG, data_tags, file_md5, git_state
@@ -53,7 +54,7 @@ class Facts:
             "algorithm": params.rank_grpo.algorithm if self.stage == "rank_grpo" else self.stage,
             "base_model": params.base_model.name,
             "parent": f"{self.parent['name']} {self.parent.get('md5', '')[:_DIGITS]}".rstrip(),
-            f"{TEST_TAG}{metric}": _cell(self.metrics[self.served], metric),
+            f"{TEST_TAG}{metric}": _with_interval(self.metrics[self.served], metric),
             **self.data_versions,
         }
 
@@ -69,6 +70,11 @@ class Facts:
             },
             **{name: self.metrics[name] for name in ("n_rows", "n_prompts")},
         }
+
+
+def _with_interval(system: Mapping[str, Any], name: str) -> str:
+    interval = system["intervals"][name]
+    return f"{system[name]:.4f} [{interval['low']:.4f}, {interval['high']:.4f}]"
 
 
 def checkpoint_digest(model: Path) -> str:
@@ -112,9 +118,7 @@ def version_facts(params: Params, paths: Paths, stage: str) -> Facts:
 
 
 def _cell(system: Mapping[str, Any], name: str) -> str:
-    interval = system["intervals"].get(name)
-    spread = f" [{interval['low']:.4f}, {interval['high']:.4f}]" if interval else ""
-    return f"{system[name]:.4f}{spread}"
+    return f"{system[name]:.3f} {spread(system['intervals'][name])}"
 
 
 def render_card(facts: Facts) -> str:
@@ -129,9 +133,14 @@ def render_card(facts: Facts) -> str:
         for name, label in system_names(facts.metrics).items()
     ]
     return environment.get_template("model_card.md.j2").render(
-        facts=facts, params=facts.params, shown=shown, rows=rows, commit=facts.git.get(COMMIT_TAG, "unknown"),
-        dirty=facts.git.get("git_dirty") == "true", decisions=DECISIONS,
-    )  # fmt: skip
+        facts=facts,
+        params=facts.params,
+        shown=list(map(metric_label, shown)),
+        rows=rows,
+        commit=facts.git.get(COMMIT_TAG, "unknown"),
+        dirty=facts.git.get("git_dirty") == "true",
+        decisions=DECISIONS,
+    )
 
 
 def with_decision(card: str, line: str) -> str:
