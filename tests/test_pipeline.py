@@ -406,7 +406,7 @@ def test_preflight_runs_the_most_expensive_steps_on_throw_away_weights(scratch, 
     for stage in ("sft", "rank_grpo"):
         assert re.search(r"\d\.\d\d GiB +\d+\.\d\d +\d+\.\d min +\d\.\d\d", rows[stage])
     assert {file: file.stat().st_mtime_ns for file in models} == models
-    assert not list(scratch.glob("convrec-preflight-*"))
+    assert not list(scratch.rglob("preflight-*"))
     status, out, err = cli("preflight", "--memory", "0.05")
     assert status == 2 and "base_model: out of memory" in out and "memory does not suffice" in err
     assert cli("preflight", "--memory", "-1").status == 2

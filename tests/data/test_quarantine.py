@@ -13,7 +13,7 @@ def test_too_many_unusable_rows_are_an_error_with_an_example_of_each_reason(tmp_
     quarantine.add("turns", 4, "no text", "")
     quarantine.add("turns", 7, "no date", "soon")
     for number in range(9):
-        quarantine.add("leaks", number, "held out", "same prompt")
+        quarantine.add("train", number, "held out", "same prompt")
     quarantine.check(0.75, tmp_path)  # leaks are no fault of the rows
     with pytest.raises(InputError) as raised:
         quarantine.check(0.5, tmp_path)

@@ -102,7 +102,7 @@ def test_the_micro_batch_is_halved_until_it_fits(project, monkeypatch, fitting, 
         assert forecasts["rank_grpo"].changed == expected and forecasts["sft"].changed == {}
         assert forecasts["rank_grpo"].seconds == 0.5 * params.rank_grpo.max_steps
     assert {size * steps for size, steps in tried} == {16}
-    assert not list(paths.root.glob("convrec-preflight-*")), "the scratch project is gone"
+    assert not list(paths.root.rglob("preflight-*")), "the scratch project is gone"
 
 
 def test_a_stage_s_own_error_is_not_taken_for_a_lack_of_memory(project, monkeypatch):

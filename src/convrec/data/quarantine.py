@@ -9,7 +9,7 @@ import pandas as pd
 from convrec.errors import InputError
 
 COLUMNS = ("source", "row", "reason", "value")
-LEAKS = "leaks"  # what training rows that repeat held-out conversations are rows of; nothing is wrong with them
+LEAKS = "train"  # source of the training rows that repeat held-out conversations; nothing is wrong with them
 _LONGEST_VALUE = 500  # characters
 _SHOWN = 60  # characters of a value in an error
 
@@ -29,7 +29,7 @@ def as_text(value: object) -> str:
 
 @dataclass
 class Quarantine:
-    """Rows that were left out, by what they are rows of: catalog, turns, interactions, groundtruth, seen_titles, leaks.
+    """Rows that were left out, by what they are rows of: catalog, turns, interactions, groundtruth, seen_titles, train.
 
     `num_read` counts all rows that were read, the usable ones too.
     """

@@ -1,6 +1,5 @@
 """`convrec preflight`: what a run needs is checked, and its most expensive steps really run, before the run starts."""
 
-import logging
 import math
 import shutil
 import tempfile
@@ -23,9 +22,7 @@ from convrec.experiments.machine_checks import machine_checks, raise_problems
 from convrec.experiments.memory import LESS_MEMORY, smaller_settings
 from convrec.experiments.trial import ScratchProject, Trial, is_refused, rows_per_step
 from convrec.hardware.machine import GIB, gpu_bytes
-from convrec.paths import Paths
-
-logger = logging.getLogger(__name__)
+from convrec.paths import CHECKPOINTS, Paths
 
 STAGES = ("base_model", "sft", "rank_grpo", "evaluate")
 _MODELS, _STATE = 3, 3  # written models; a checkpoint's size in models: weights and AdamW's two moments
@@ -47,7 +44,11 @@ def run_trials(params: Params, paths: Paths, limit: int | None, show: Callable[[
     `show` gets each trial. Raises `InputError` if a stage ends with an error or does not fit with any settings.
     """
     forecasts: dict[str, Forecast] = {}
-    with tempfile.TemporaryDirectory(prefix="convrec-preflight-", dir=paths.root.resolve()) as folder:
+    place = (
+        paths.root.resolve() / CHECKPOINTS
+    )  # git ignores it, and `make clean` removes what a killed preflight leaves
+    place.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="preflight-", dir=place) as folder:
         scratch = ScratchProject(params, paths, Path(folder) / "project")
         for stage in STAGES:
             changed: dict[str, Any] = {}

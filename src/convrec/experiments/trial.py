@@ -5,7 +5,6 @@ The scratch project has the parameters and the catalog of the real one. Its rows
 """
 
 import json
-import logging
 import os
 import signal
 import subprocess
@@ -31,8 +30,6 @@ from convrec.models.pretrained import load_tokenizer
 from convrec.paths import CHECKPOINTS, CONFIGS, Paths
 from convrec.training.callbacks import read_history
 from convrec.training.launch import ends_with_this_process
-
-logger = logging.getLogger(__name__)
 
 STEPS = 3  # optimizer steps of a trial; the first one also warms up
 _POLL_SECONDS = 0.1
