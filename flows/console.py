@@ -14,7 +14,8 @@ from rich.status import Status
 _CLOCK = re.compile(r"^\d\d:\d\d:\d\d ")
 _STEP = re.compile(r"^step (\d+/\d+)\s+(.*?)\s*[\d.]+ s/step(?:, (.*) left)?$")
 _TASK_ENDED = re.compile(r"^Finished in state (\w+)")
-_SECONDS = 60.0  # between two lines about the same stage, if the output is not a terminal
+_SECONDS = 60.0  # until the first line about a running stage, if the output is not a terminal; later ones are rarer
+_MOST_SECONDS = 600.0  # between two lines
 
 
 def duration(seconds: float) -> str:
@@ -40,6 +41,7 @@ class StageConsole(logging.Handler):
         self._live: Status | None = None
         self._task, self._figures = "", ""
         self._began = self._told = time.monotonic()  # the present task; and the last line about it
+        self._interval = _SECONDS
 
     def emit(self, record: logging.LogRecord) -> None:
         """Show a record of a task run or a flow run."""
@@ -67,6 +69,7 @@ class StageConsole(logging.Handler):
         if task in self._places and ended[1] == "Completed":
             self._print(self._line(task, duration(time.monotonic() - self._began), self._figures))
         self._figures, self._began, self._told = "", time.monotonic(), time.monotonic()
+        self._interval = _SECONDS
 
     def _line(self, task: str, *parts: str) -> str:
         first, *others = parts
@@ -79,8 +82,8 @@ class StageConsole(logging.Handler):
                 self._live = self._console.status("", spinner="dots")
                 self._live.start()
             self._live.update(self._line(self._task, since, text)[: self._console.width - 4])
-        elif time.monotonic() - self._told >= _SECONDS:
-            self._told = time.monotonic()
+        elif time.monotonic() - self._told >= self._interval:
+            self._told, self._interval = time.monotonic(), min(2 * self._interval, _MOST_SECONDS)
             self._print(self._line(self._task, since, text))
 
     def _print(self, text: str) -> None:

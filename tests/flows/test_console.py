@@ -65,11 +65,15 @@ def test_a_stage_that_is_up_to_date_is_said_so(show):
     assert show("", "stage data is up to date") == "[1/2]  data            up to date\n"
 
 
-def test_a_long_stage_says_how_far_it_is_once_a_minute(show, clock):
-    for second in range(0, 150, 10):
+def test_a_long_stage_says_how_far_it_is_ever_more_rarely(show, clock):
+    for second in range(0, 500, 10):
         clock[0] = second
-        output = show("sft", f"10:00:00 step {second}/150  loss 2.0  1.0 s/step, {150 - second} s left")
+        output = show("sft", f"10:00:00 step {second}/500  loss 2.0  1.0 s/step, {500 - second} s left")
     assert output.splitlines() == [
-        "[2/2]  sft                 1m 00s  step 60/150  loss 2.0, 90 s left",
-        "[2/2]  sft                 2m 00s  step 120/150  loss 2.0, 30 s left",
+        "[2/2]  sft                 1m 00s  step 60/500  loss 2.0, 440 s left",
+        "[2/2]  sft                 3m 00s  step 180/500  loss 2.0, 320 s left",
+        "[2/2]  sft                 7m 00s  step 420/500  loss 2.0, 80 s left",
     ]
+    show("sft", "Finished in state Completed()")
+    clock[0] = 560
+    assert "[2/2]  sft                 1m 10s" in show("sft", "10:00:00 step 1/500  loss 2.0  1.0 s/step, 9 s left")
