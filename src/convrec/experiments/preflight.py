@@ -44,9 +44,8 @@ def run_trials(params: Params, paths: Paths, limit: int | None, show: Callable[[
     `show` gets each trial. Raises `InputError` if a stage ends with an error or does not fit with any settings.
     """
     forecasts: dict[str, Forecast] = {}
-    place = (
-        paths.root.resolve() / CHECKPOINTS
-    )  # git ignores it, and `make clean` removes what a killed preflight leaves
+    # Git ignores this folder, and `make clean` removes what a killed preflight leaves in it.
+    place = paths.root.resolve() / CHECKPOINTS
     place.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="preflight-", dir=place) as folder:
         scratch = ScratchProject(params, paths, Path(folder) / "project")
