@@ -23,3 +23,15 @@ def test_adapters_are_merged_into_the_model_that_is_written(tmp_path):
     torch.testing.assert_close(written(ids).logits, adapted.eval()(ids).logits, rtol=1e-4, atol=1e-5)
     assert not torch.allclose(written(ids).logits, AutoModelForCausalLM.from_pretrained(base)(ids).logits)
     assert written.generation_config.repetition_penalty == 1.3
+
+
+def test_the_model_has_the_number_format_of_its_base(tmp_path):
+    base, saved, folder = (tmp_path / name for name in ("base", "saved", "out"))
+    make_tiny().to(torch.bfloat16).save_pretrained(base)
+    trained = make_tiny()
+    trained.save_pretrained(saved)
+    export_model(saved, base, TOKENIZER, folder, 1.0)
+    written = AutoModelForCausalLM.from_pretrained(folder)
+    assert written.dtype == torch.bfloat16
+    for new, old in zip(written.parameters(), trained.parameters(), strict=True):
+        assert torch.equal(new, old.to(torch.bfloat16))

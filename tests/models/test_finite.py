@@ -48,5 +48,5 @@ def test_a_model_with_a_weight_that_is_not_finite_is_not_written(model, tmp_path
         write_model(model, TOKENIZER, tmp_path / "written")
     model.save_pretrained(tmp_path / "saved")
     with pytest.raises(NotFiniteError, match=r"1 tensors .* model.norm.weight first"):
-        export_model(tmp_path / "saved", "unused", TOKENIZER, tmp_path / "written", 1.0)
+        export_model(tmp_path / "saved", tmp_path / "saved", TOKENIZER, tmp_path / "written", 1.0)
     assert not (tmp_path / "written").exists()

@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import torch
 from peft import LoraConfig, PeftModel
 
 from convrec.models.finite import check_weights
-from convrec.models.pretrained import load_model
+from convrec.models.pretrained import load_config, load_model
 
 
 def lora_config(r: int, lora_alpha: int, lora_dropout: float) -> LoraConfig:
@@ -24,19 +25,19 @@ def export_model(
     repetition_penalty: float,
     trust_remote_code: bool = False,
 ) -> None:
-    """Write the model that a trainer saved, adapters merged into `base`, with the penalty it is to be decoded with.
+    """Write the model that a trainer saved, in the number format of `base`, with its penalty for decoding.
 
-    Raises as `write_model` does.
+    Trainings keep their weights in float32. Adapters are merged into `base`. Raises as `write_model` does.
     """
     model: Any
     if (saved / "adapter_config.json").is_file():
-        whole = load_model(base, trust_remote_code=trust_remote_code)
+        whole = load_model(base, trust_remote_code=trust_remote_code, dtype=torch.float32)
         adapted: Any = PeftModel.from_pretrained(whole, str(saved))
         model = adapted.merge_and_unload()
     else:
         model = load_model(saved, trust_remote_code=trust_remote_code)
     model.generation_config.repetition_penalty = repetition_penalty
-    write_model(model, tokenizer, folder)
+    write_model(model.to(load_config(base, trust_remote_code=trust_remote_code).dtype), tokenizer, folder)
 
 
 def write_model(model: Any, tokenizer: Any, folder: Path) -> None:

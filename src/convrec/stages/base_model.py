@@ -88,7 +88,7 @@ def _make_embedded(params: Params, paths: Paths, record: Run) -> None:
             save_total_limit=2,
             gradient_checkpointing=False,
         )
-        export_model(saved, paths.model("base"), tokenizer, paths.model("base"), common.repetition_penalty)
+        export_model(saved, saved, tokenizer, paths.model("base"), common.repetition_penalty)
     else:
         write_model(model, tokenizer, paths.model("base"))
     losses = [row for row in read_history(folder / "history.jsonl") if "loss" in row]

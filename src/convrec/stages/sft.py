@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import torch
 from datasets import Dataset
 
 from convrec.config.params import Params
@@ -59,7 +60,7 @@ def learn(
     held_out = read_rows(paths.demonstration("validation"))[: config.validation_prompts]
     validation = Dataset.from_list(training_rows(held_out, column, prompts, config.max_length)) if held_out else None
     saved = train_sft(
-        load_model(paths.model("base"), trust_remote_code=trust),
+        load_model(paths.model("base"), trust_remote_code=trust, dtype=torch.float32),  # bfloat16 loses small updates
         tokenizer,
         Dataset.from_list(rows),
         folder,
