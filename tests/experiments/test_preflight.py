@@ -4,19 +4,25 @@ import json
 
 import pandas as pd
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from convrec.config.params import Params, load_params
 from convrec.data.conversations import read_rows, write_rows
 from convrec.errors import InputError
 from convrec.experiments import machine_checks as module
 from convrec.experiments.machine_checks import machine_checks, require_machine
+from convrec.experiments.memory import out_of_memory_message
 from convrec.experiments.preflight import run_trials
 from convrec.experiments.trial import STEPS, ScratchProject, Trial
+from convrec.models.finite import FiniteTrainer
 from convrec.paths import Paths
+from convrec.stages import sft as sft_stage
+from convrec.tracking import SilentRun
 from tests.project import ROOT, SHRUNK, set_params
 from tests.registry.registered import make_workspace
 from tests.rows import make_row
-from tests.serving.recommending import save_model
+from tests.serving.recommending import TITLES, save_model
 
 
 @pytest.fixture
@@ -129,17 +135,58 @@ def test_the_scratch_project_has_the_longest_rows(project):
     assert len(lists) == 1 and len(lists.pop().split("\n")) == params.common.list_length
 
 
-def test_a_stage_that_runs_out_of_memory_names_the_settings_to_change(tmp_path, monkeypatch, make_store, cli):
+def _without_memory(monkeypatch, most: int) -> list[int]:
+    """Let training steps of more rows than `most` run out of memory after the second one; return the rows of each."""
+    real, steps = FiniteTrainer.training_step, []
+
+    def step(trainer, *arguments, **options):
+        size = trainer.args.per_device_train_batch_size
+        if size > most and trainer.state.global_step == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB\nmore words")
+        steps.append(size)
+        return real(trainer, *arguments, **options)
+
+    monkeypatch.setattr(FiniteTrainer, "training_step", step)
+    return steps
+
+
+@pytest.fixture
+def sft(tmp_path, monkeypatch, make_store):
+    """A project that is ready for SFT: four steps of eight rows, a checkpoint after each second one."""
     monkeypatch.chdir(make_workspace(tmp_path))
     make_store(tmp_path)
-    set_params(tmp_path, {"sft": {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2}})
+    few = {"num_train_epochs": 1, "save_steps": 2, "validation_prompts": 0, "per_device_train_batch_size": 8}
+    set_params(tmp_path, {"sft": few})
+    save_model(Paths().model("base"), 0)
+    Paths().demonstration("train").parent.mkdir()
+    rows = [make_row(f"p{number}", [], "a film with " + "heists " * (number % 5)) for number in range(32)]
+    frame = pd.DataFrame(rows)[["prompt_id", "messages"]].assign(demonstration="\n".join(TITLES[:4]))
+    for name in ("train", "validation"):
+        write_rows(frame, Paths().demonstration(name))
 
-    def fail(*_):
-        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB\nmore words")
 
-    monkeypatch.setattr("convrec.stages.sft.run", fail)
-    assert cli("run", "sft").err == (
-        "convrec run sft: sft: out of memory (CUDA out of memory. Tried to allocate 2.00 GiB); set "
-        "sft.per_device_train_batch_size to 4 and sft.gradient_accumulation_steps to 4, which trains the same; "
-        "`convrec preflight` finds settings that fit\n"
+def test_a_training_without_memory_goes_on_with_a_smaller_micro_batch_and_the_same_updates(sft, monkeypatch, cli):
+    written = Paths().model("sft") / "model.safetensors"
+    sft_stage.run(load_params(), Paths(), SilentRun())
+    expected = load_file(written)
+    steps = _without_memory(monkeypatch, 4)
+    assert cli("run", "sft").status == 0
+    found = load_file(written)
+    assert steps == [8, 8, 4, 4, 4, 4], "from the checkpoint of step 2 on"
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-5, msg=name)
+
+
+def test_a_training_without_memory_for_any_batch_says_what_to_change(sft, monkeypatch, cli):
+    _without_memory(monkeypatch, 0)
+    ended = cli("run", "sft")
+    assert ended.status == 2
+    assert "sft: out of memory (CUDA out of memory. Tried to allocate 2.00 GiB); lower common.max_prompt" in ended.err
+
+
+def test_the_processes_of_a_launch_that_run_out_of_memory_name_the_settings_to_change(params):
+    message = out_of_memory_message(_changed(params, "sft", per_device_train_batch_size=15), "sft", "no memory")
+    assert message == (
+        "sft: out of memory (no memory); set sft.per_device_train_batch_size to 5 and "
+        "sft.gradient_accumulation_steps to 3, which trains the same; `convrec preflight` finds settings that fit"
     )

@@ -305,6 +305,19 @@ def test_token_aggregation_is_the_mean_over_the_tokens_of_a_step_however_it_is_s
         torch.testing.assert_close(results[1][name], value, rtol=1e-4, atol=1e-6, msg=name)
 
 
+def test_a_checkpoint_continues_with_smaller_micro_batches_and_the_same_updates(make, tmp_path):
+    whole = {"save_strategy": "steps", "save_steps": 2, "optim": "sgd", "learning_rate": 0.1, "rows": varied_rows()}
+    trainer = make(4, **whole, per_device_train_batch_size=32)
+    trainer.train()
+    other = make(4, **whole, per_device_train_batch_size=8, gradient_accumulation_steps=4)
+    other.train(resume_from_checkpoint=str(Path(trainer.args.output_dir) / "checkpoint-2"))
+    start = load_file(Path(trainer.args.output_dir) / "checkpoint-2" / "model.safetensors")
+    results = weights(other)
+    for name, value in weights(trainer).items():
+        torch.testing.assert_close(results[name], value, rtol=1e-4, atol=1e-6, msg=name)
+    assert any((results[name] - value).abs().max() > 1e-4 for name, value in start.items())
+
+
 def test_the_newline_counts_reach_as_far_as_the_model_s_vocabulary(tiny_model, make, tmp_path):
     """Models may have more ids than their tokenizer names, and sample them."""
     model = AutoModelForCausalLM.from_pretrained(tiny_model)

@@ -2,10 +2,10 @@
 
 import argparse
 import importlib
+import logging
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from convrec.files.yaml import read_yaml
 from convrec.paths import Paths
 from convrec.training.launch import end_processes, is_main_process, launch
 from convrec.workspaces import hold_stage
+
+logger = logging.getLogger(__name__)
 
 TEXTS = {
     "data": "read, check and split conversations and catalog",
@@ -55,32 +57,45 @@ def run(options: argparse.Namespace) -> int | None:
     if not is_main_process():
         from convrec.tracking import SilentRun
 
-        with _memory_errors(params, stage):
-            work(params, paths, SilentRun())
+        _work(stage, work, params, paths, SilentRun())
         end_processes()
         return None
     from convrec.tracking import data_tags, stage_run
 
     values = {"common": params.common.model_dump(), stage: section.model_dump()}
     with stage_run(stage, values, params.tags() | data_tags(paths), paths.run_id(stage)) as record:
-        with _memory_errors(params, stage):
-            work(params, paths, record)
+        _work(stage, work, params, paths, record)
         end_processes()
     return None
 
 
-@contextmanager
-def _memory_errors(params: Params, stage: str) -> Iterator[None]:
-    """Raise `InputError` with the settings to change if memory does not suffice."""
-    try:
-        yield
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        from convrec.experiments.memory import out_of_memory_message
+def _work(stage: str, work: Callable[..., None], params: Params, paths: Paths, record: Any) -> None:
+    """Do the stage's work; if memory does not suffice, go on with smaller batches that give the same result.
 
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise InputError(out_of_memory_message(params, stage, reason)) from error
+    A training goes on from its last checkpoint. Raises `InputError` with the settings to change if the stage has
+    several processes, which end together, or no smaller batch.
+    """
+    from convrec.experiments.memory import out_of_memory_message, smaller_settings, with_settings
+    from convrec.hardware.device import release_memory
+
+    while True:
+        try:
+            return work(params, paths, record)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            smaller = smaller_settings(params, stage) if "RANK" not in os.environ else None
+            if smaller is None:
+                raise InputError(out_of_memory_message(params, stage, reason)) from error
+        params = with_settings(params, smaller)
+        changes = ", ".join(f"{name}: {str(value).lower()}" for name, value in smaller.items())
+        logger.warning(
+            "out of memory (%s); going on with %s, which gives the same result; set it in params.yaml to start so",
+            reason[:200],
+            changes,
+        )
+        release_memory()
 
 
 def _stop(number: int, _frame: Any) -> None:

@@ -83,6 +83,12 @@ class Training(Optimization):
     )
     num_processes: int = Field(ge=1, le=1024, description="number of processes of the launch, usually one per GPU")
 
+    def of_the_updates(self) -> dict[str, Any]:
+        """Return the parameters on which the updates depend: the size of the batch, but not how it is split."""
+        values = self.model_dump(exclude={"gradient_checkpointing"})
+        size = values.pop("per_device_train_batch_size") * values.pop("gradient_accumulation_steps")
+        return {**values, "batch_size": size}
+
     def in_one_process(self) -> dict[str, Any]:
         """Return the parameters with which one process trains with the same effective batch size."""
         factor = 1 if self.launch is None else self.num_processes

@@ -1,8 +1,10 @@
-"""Settings with which a stage needs less memory and trains the same."""
+"""Settings with which a stage needs less memory."""
 
+import json
+import shlex
 from typing import Any
 
-from convrec.config.params import Params
+from convrec.config.params import Params, parse_params
 from convrec.config.training import Training
 
 LESS_MEMORY = (
@@ -21,8 +23,8 @@ def out_of_memory_message(params: Params, stage: str, reason: str) -> str:
 def smaller_settings(params: Params, stage: str) -> dict[str, Any] | None:
     """Return settings of a stage, by dotted name, with which it needs less memory; None if there are none left.
 
-    The micro-batch is halved and accumulation doubled, which keeps the effective batch and so the update. At size 1,
-    activations are computed again in the backward pass.
+    The micro-batch is divided by its smallest prime factor and accumulation multiplied by it, which keeps the effective
+    batch and so the update. At size 1, activations are computed again in the backward pass.
     """
     if stage == "evaluate":
         size = params.evaluate.batch_size
@@ -32,9 +34,24 @@ def smaller_settings(params: Params, stage: str) -> dict[str, Any] | None:
     config: Training = getattr(params, stage)
     size, steps = config.per_device_train_batch_size, config.gradient_accumulation_steps
     if size > 1:
-        factor = 2 if size % 2 == 0 else size  # an odd size has no half
+        factor = next(number for number in range(2, size + 1) if size % number == 0)
         return {
             f"{stage}.per_device_train_batch_size": size // factor,
             f"{stage}.gradient_accumulation_steps": steps * factor,
         }
     return None if config.gradient_checkpointing else {f"{stage}.gradient_checkpointing": True}
+
+
+def with_settings(params: Params, settings: dict[str, Any]) -> Params:
+    """Return the parameters with some changed, by dotted name."""
+    raw = params.model_dump()
+    for name, value in settings.items():
+        section, field = name.split(".")
+        raw[section][field] = value
+    return parse_params(raw, "params.yaml")
+
+
+def set_options(settings: dict[str, Any]) -> str:
+    """Return settings, by dotted name, as `--set` options of `convrec profile`."""
+    pairs = (f"{name}={json.dumps(value)}" for name, value in settings.items())  # JSON is also YAML
+    return " ".join(f"--set {shlex.quote(pair.replace(chr(34), ''))}" for pair in pairs)

@@ -19,7 +19,7 @@ from convrec.data.conversations import distinct_prompts, read_rows
 from convrec.demonstrations.prompts import choose_prompts
 from convrec.errors import InputError
 from convrec.experiments.machine_checks import machine_checks, raise_problems
-from convrec.experiments.memory import LESS_MEMORY, smaller_settings
+from convrec.experiments.memory import LESS_MEMORY, set_options, smaller_settings
 from convrec.experiments.trial import ScratchProject, Trial, is_refused, rows_per_step
 from convrec.hardware.machine import GIB, gpu_bytes
 from convrec.paths import CHECKPOINTS, Paths
@@ -131,10 +131,9 @@ def preflight(params: Params, paths: Paths, *, fast: bool, memory: float | None,
     console.print(_table(forecasts, price))
     changed = {name: value for forecast in forecasts.values() for name, value in forecast.changed.items()}
     if changed:
-        settings = " ".join(f"--set {name}={str(value).lower()}" for name, value in changed.items())
         raise InputError(
             f"memory does not suffice for the parameters; these settings fit and train the same: "
-            f"convrec profile {params.common.profile} {settings}"
+            f"convrec profile {params.common.profile} {set_options(changed)}"
         )
     console.print("Everything fits. Start the run: python -m flows.train")
 

@@ -25,6 +25,7 @@ from convrec.data.catalog import Catalog
 from convrec.data.conversations import distinct_prompts, read_rows, transcript, write_rows
 from convrec.data.parsing import format_list
 from convrec.errors import EXIT_BAD_INPUT, says_out_of_memory
+from convrec.experiments.memory import with_settings
 from convrec.hardware.machine import family, gpu_bytes, resident_bytes
 from convrec.models.pretrained import load_tokenizer
 from convrec.paths import CHECKPOINTS, CONFIGS, Paths
@@ -89,12 +90,8 @@ class ScratchProject:
 
     def change(self, settings: dict[str, Any]) -> None:
         """Write params.yaml with changed parameters, by dotted name."""
-        raw = self.params.model_dump()
-        for name, value in settings.items():
-            section, field = name.split(".")
-            raw[section][field] = value
-        self.params = parse_params(raw, "params.yaml")
-        (self.own.root / "params.yaml").write_text(json.dumps(raw))  # JSON is also YAML
+        self.params = with_settings(self.params, settings)
+        (self.own.root / "params.yaml").write_text(json.dumps(self.params.model_dump()))  # JSON is also YAML
 
     def make_rows_longest(self) -> None:
         """Replace the splits and the demonstrations by their longest rows, once the base model's tokenizer is there."""

@@ -13,6 +13,8 @@ from convrec.rl.constrained import RolloutConstraint
 from convrec.rl.shared_prompts import completion_states
 from convrec.training.full_attention import text_config
 
+Head = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+
 MAX_LOGITS = 2**25  # logits in memory at a time: 128 MiB in float32
 
 
@@ -68,12 +70,32 @@ def _penalized(
 def add_log_prob_head(model: Any, penalty: float, temperature: float, constraint: RolloutConstraint | None) -> None:
     """Make `model(input_ids=…, attention_mask=…, completion_width=K)` score the last K tokens of each row.
 
-    It then returns `log_probs` and `entropy` (B, K), 0 on padding. Logits are computed for as many rows at a time as
-    `MAX_LOGITS` allows. If that is not all rows, they are computed again in the backward pass.
+    It then returns `log_probs` and `entropy` (B, K), as `log_prob_head` does.
 
     Shape: input_ids, attention_mask (B, L): prompts padded on the left, completions of width K on the right.
     """
-    original, to_logits = model.forward, _logits_of(model)
+    original, score = model.forward, log_prob_head(model, penalty, temperature, constraint)
+
+    @functools.wraps(type(model).forward)
+    def forward(self: Any, *args: Any, completion_width: int | None = None, **kwargs: Any) -> Any:
+        if completion_width is None:
+            return original(*args, **kwargs)
+        ids, mask = kwargs["input_ids"], kwargs["attention_mask"]
+        log_probs, entropy = score(completion_states(self, ids, mask, completion_width), ids, mask)
+        return FusedCausalLMOutput(log_probs=log_probs, entropy=entropy)
+
+    model.forward = MethodType(forward, model)
+
+
+def log_prob_head(model: Any, penalty: float, temperature: float, constraint: RolloutConstraint | None) -> Head:
+    """Return the function from last hidden states, input_ids and attention_mask to log-probabilities and entropies.
+
+    Logits are computed for as many rows at a time as `MAX_LOGITS` allows. If that is not all rows, they are computed
+    again in the backward pass. On padding, both results are 0.
+
+    Shape: hidden states (B, K, hidden); input_ids, attention_mask (B, L); results (B, K).
+    """
+    to_logits = _logits_of(model)
 
     def score(states: torch.Tensor, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         logits = to_logits(states)
@@ -81,23 +103,21 @@ def add_log_prob_head(model: Any, penalty: float, temperature: float, constraint
         allowed = None if constraint is None else constraint.allowed(ids, mask, width, vocab)
         return sampled_log_probs(logits, ids, penalty, temperature, allowed, mask)
 
-    @functools.wraps(type(model).forward)
-    def forward(self: Any, *args: Any, completion_width: int | None = None, **kwargs: Any) -> Any:
-        if completion_width is None:
-            return original(*args, **kwargs)
-        ids, mask = kwargs["input_ids"], kwargs["attention_mask"]
-        states = completion_states(self, ids, mask, completion_width)
-        rows = max(1, MAX_LOGITS // (completion_width * text_config(self).vocab_size))
+    def score_in_chunks(
+        states: torch.Tensor, ids: torch.Tensor, mask: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        width = states.shape[1]
+        rows = max(1, MAX_LOGITS // (width * text_config(model).vocab_size))
         chunks = list(zip(states.split(rows), ids.split(rows), mask.split(rows), strict=True))
         if len(chunks) > 1 and torch.is_grad_enabled():
             parts = [checkpoint(score, *chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks]
         else:
             parts = [score(*chunk) for chunk in chunks]
-        padding = mask[:, -completion_width:] == 0
+        padding = mask[:, -width:] == 0
         log_probs, entropy = (torch.cat(values).masked_fill(padding, 0) for values in zip(*parts, strict=True))
-        return FusedCausalLMOutput(log_probs=log_probs, entropy=entropy)
+        return log_probs, entropy
 
-    model.forward = MethodType(forward, model)
+    return score_in_chunks
 
 
 def _logits_of(model: Any) -> Callable[[torch.Tensor], torch.Tensor]:

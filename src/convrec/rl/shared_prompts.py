@@ -9,6 +9,7 @@ import inspect
 from typing import Any, NamedTuple
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -106,15 +107,7 @@ def completion_states(model: Any, input_ids: torch.Tensor, attention_mask: torch
     Prompts are shared if `share_prompts` has prepared the model. Shape of the inputs: as in `prompt_index`.
     """
     if _shares(model):
-        ids, position_ids, layout = pack(input_ids, attention_mask, width)
-        output = model.base_model(
-            input_ids=ids,
-            attention_mask=attention_mask.new_ones(1, 1, 1, 1),  # four dimensions: transformers then creates no mask
-            position_ids=position_ids,
-            layout=layout,
-            use_cache=False,
-        )
-        return output.last_hidden_state[0, -len(input_ids) * width :].unflatten(0, (len(input_ids), width))
+        return packed_states(model, *pack(input_ids, attention_mask, width))
     options: dict[str, Any] = {}
     if _takes_positions(model):  # as in generation; the default positions count padding
         options["position_ids"] = (attention_mask.cumsum(1) - 1).clamp(min=0)
@@ -122,11 +115,25 @@ def completion_states(model: Any, input_ids: torch.Tensor, attention_mask: torch
     return output.last_hidden_state[:, -width - 1 : -1]
 
 
+def packed_states(model: Any, ids: torch.Tensor, position_ids: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """Return the last hidden states that predict the tokens of packed completions. Shape: (B, width, hidden)."""
+    output = model.base_model(
+        input_ids=ids,
+        attention_mask=ids.new_ones(1, 1, 1, 1),  # four dimensions: transformers then creates no mask
+        position_ids=position_ids,
+        layout=layout,
+        use_cache=False,
+    )
+    size = len(layout.prompt_of)
+    return output.last_hidden_state[0, -size * layout.width :].unflatten(0, (size, layout.width))
+
+
 def share_prompts(model: Any) -> str | None:
     """Prepare a causal language model in place for shared prompts in `completion_states`; return None.
 
-    The model must return the same states with and without sharing for a few tokens (not checked if ZeRO-3 has
-    partitioned the weights). Otherwise the model stays unchanged, and the reason is returned.
+    The model must return the same states with and without sharing for a few tokens (not checked if the weights have no
+    data here: ZeRO-3 has partitioned them, or they are fake). Otherwise the model stays unchanged, and the reason is
+    returned.
     """
     if _shares(model):
         return None
@@ -134,12 +141,12 @@ def share_prompts(model: Any) -> str | None:
     if hindrance is not None or not _takes_positions(model):
         return hindrance or f"{type(model).__name__} does not accept position_ids"
     ids = torch.tensor([[0, 1, 2, 3, 4], [0, 1, 2, 4, 3]], device=model.device)
-    partitioned = any(hasattr(weight, "ds_id") for weight in model.parameters())
+    has_data = not any(hasattr(weight, "ds_id") or isinstance(weight, FakeTensor) for weight in model.parameters())
     was_training = model.training
     model.eval()
     try:
         with torch.no_grad():
-            plain = None if partitioned else completion_states(model, ids, torch.ones_like(ids), 2)
+            plain = completion_states(model, ids, torch.ones_like(ids), 2) if has_data else None
             text_config(model)._attn_implementation = _NAME
             if plain is None:
                 return None

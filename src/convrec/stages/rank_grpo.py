@@ -196,7 +196,7 @@ def checkpoint_folder(params: Params, paths: Paths, start: Start) -> Path:
     """Return where a training with these parameters, start and the present inputs keeps its checkpoints."""
     given = [path for path in (Path(start.model), start.checkpoint) if path is not None and path.is_dir()]
     shared = {**params.common.prompt_parameters(), "repetition_penalty": params.common.repetition_penalty}
-    parameters = {**params.rank_grpo.model_dump(), **shared}
+    parameters = {**params.rank_grpo.of_the_updates(), **shared}
     return training_folder("rank_grpo", parameters, [*given, paths.split("train"), paths.catalog])
 
 

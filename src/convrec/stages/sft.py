@@ -80,7 +80,7 @@ def learn(
 
 def checkpoint_folder(params: Params, paths: Paths) -> Path:
     """Return where a training with these parameters and the present inputs keeps its checkpoints."""
-    parameters = {**params.sft.model_dump(), **params.common.prompt_parameters()}
+    parameters = {**params.sft.of_the_updates(), **params.common.prompt_parameters()}
     return training_folder("sft", parameters, [paths.model("base"), paths.demonstration("train")])
 
 

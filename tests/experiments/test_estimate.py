@@ -1,0 +1,189 @@
+"""Memory estimated from shapes, beside what the tensors of real training steps take, and the settings that fit."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+from convrec.config.params import load_params, parse_params
+from convrec.config.profiles import compose
+from convrec.experiments.estimate import Estimate, Meter, estimate_step, model_config
+from convrec.experiments.memory import with_settings
+from convrec.experiments.plans import RUNTIME, find_plans
+from convrec.hardware.machine import GIB
+from tests.models.small import save
+from tests.project import ROOT, set_params
+from tests.rl.tiny import same_rows, tiny_trainer
+from tests.training.tiny_sft import TOKENIZER, train_tiny
+
+PROMPT, LIST, ROWS = 64, 48, 16
+
+
+def _config(hidden=64, layers=2, **options):
+    sizes = {"hidden_size": hidden, "intermediate_size": 3 * hidden, "num_hidden_layers": layers}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    return Qwen2Config(vocab_size=1500, **sizes, **heads, tie_word_embeddings=True, **options)
+
+
+@pytest.fixture
+def params():
+    settings = {"common.device": "cpu", "common.max_prompt_length": PROMPT}
+    settings |= {"sft.max_length": PROMPT + LIST, "sft.per_device_train_batch_size": ROWS}
+    settings |= {"rank_grpo.max_completion_length": LIST, "rank_grpo.per_device_train_batch_size": ROWS}
+    settings |= {"rank_grpo.num_generations": 8, "rank_grpo.constrained": False}
+    return with_settings(load_params(ROOT / "params.yaml"), settings)
+
+
+def _rollouts(prompts, trainer):
+    """Return completions with all the tokens that are allowed, for prompts of the same length."""
+    draw = torch.Generator().manual_seed(0)
+    completions = torch.randint(5, 300, (len(prompts), LIST), generator=draw).tolist()
+    prompt = torch.randint(5, 300, (len(prompts) // 8, PROMPT), generator=draw).repeat_interleave(8, 0).tolist()
+    return {"prompt_ids": prompt, "completion_ids": completions, "logprobs": None}
+
+
+@pytest.mark.parametrize(("hidden", "layers"), [(64, 2), (128, 4), (256, 8)])
+@pytest.mark.parametrize("steps", [1, 2])
+def test_the_tensors_of_real_steps_take_what_was_estimated(tmp_path, params, hidden, layers, steps):
+    """Within 3 %, for models of three sizes, with and without accumulation; SFT and Rank-GRPO."""
+    settings = {f"{stage}.gradient_accumulation_steps": steps for stage in ("sft", "rank_grpo")}
+    params = with_settings(params, settings)
+    torch.manual_seed(0)
+    model = Qwen2ForCausalLM(_config(hidden, layers))
+    folder = save(tmp_path / "model", model, TOKENIZER)
+    batch = {"per_device_train_batch_size": ROWS, "gradient_accumulation_steps": steps}
+    ids = torch.randint(5, 300, (2 * ROWS * steps, PROMPT + LIST)).tolist()
+    labels = [[-100] * PROMPT + row[PROMPT:] for row in ids]
+    with Meter() as meter:
+        rows = Dataset.from_dict({"input_ids": ids, "labels": labels})
+        train_tiny(model, tmp_path / "sft", rows=rows, num_train_epochs=1, max_length=PROMPT + LIST, **batch)
+    _assert_near(estimate_step(params, "sft", _config(hidden, layers)), meter)
+    del model
+    trl = {"rollout_func": _rollouts}
+    rl = {"gradient_checkpointing": False, "max_completion_length": LIST, "beta": 0.01}
+    rl |= {"repetition_penalty": params.common.repetition_penalty}
+    with Meter() as meter:
+        tiny_trainer(folder, tmp_path / "rl", 2, rows=same_rows(), trl=trl, **rl, **batch).train()
+    _assert_near(estimate_step(params, "rank_grpo", _config(hidden, layers)), meter)
+
+
+def _assert_near(estimate: Estimate, meter: Meter) -> None:
+    assert 0.97 < estimate.tensors / meter.peak < 1.03, f"{estimate} for {meter.peak}"
+
+
+def test_each_setting_changes_its_part(params):
+    config = _config()
+    count = sum(weight.numel() for weight in Qwen2ForCausalLM(config).parameters())
+
+    def estimate(**settings):
+        changed = with_settings(params, {f"rank_grpo.{name}": value for name, value in settings.items()})
+        return estimate_step(changed, "rank_grpo", config)
+
+    usual = estimate()
+    assert (usual.gradients, usual.optimizer) == (4 * count, 8 * count)
+    assert 8 * count <= usual.weights < 8.1 * count, "the policy and the reference, in float32, and a few buffers"
+    assert estimate(beta=0.0).weights == usual.weights // 2
+    assert 1.7 < estimate(per_device_train_batch_size=2 * ROWS).activations / usual.activations < 2.3
+    assert estimate(gradient_checkpointing=True).activations < usual.activations
+    adapters = estimate(lora={"r": 2, "lora_alpha": 4, "lora_dropout": 0.0})
+    assert adapters.gradients < usual.gradients / 10 and adapters.weights < 0.6 * usual.weights
+    shared = {"num_processes": 4}
+    assert estimate(launch="configs/accelerate/ddp.yaml", **shared).gradients == 2 * usual.gradients
+    two = estimate(launch="configs/accelerate/zero2.yaml", **shared)
+    assert (two.weights, two.optimizer) == (usual.weights, usual.optimizer // 4)
+    three = estimate(launch="configs/accelerate/zero3.yaml", **shared)
+    assert three.weights == usual.weights // 4
+
+
+PUBLISHED = {"qwen2.5-0.5b": 0.49, "llama-3.2-1b": 1.24, "llama-3.2-3b": 3.21}  # billions of parameters
+
+
+@pytest.mark.parametrize("size", PUBLISHED)
+def test_the_published_models_need_no_hub(size):
+    params = parse_params(compose(f"reddit-{size}", [], ROOT / "profiles"), size)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(model_config(params, ROOT))
+    assert round(sum(weight.numel() for weight in model.parameters()) / 1e9, 2) == PUBLISHED[size]
+
+
+def _total(params, stage, config):
+    estimate = estimate_step(params, stage, config)
+    return estimate.tensors + estimate.allocator + RUNTIME
+
+
+def test_the_largest_micro_batch_that_fits_is_found(params):
+    config = _config()
+    quarter = {"rank_grpo.per_device_train_batch_size": ROWS // 4, "rank_grpo.gradient_accumulation_steps": 4}
+    limit = _total(with_settings(params, quarter), "rank_grpo", config)
+    (plan,) = find_plans(params, "rank_grpo", config, limit)
+    assert plan.changed == quarter and plan.total == limit and plan.trains_the_same
+    (plan,) = find_plans(params, "rank_grpo", config, 100 * GIB)
+    assert plan.changed == {}
+
+
+def test_what_no_micro_batch_makes_fit_is_spread_or_gets_adapters(params):
+    """The effective batch stays the same on several GPUs."""
+    config = _config(1024, 1)
+    params = with_settings(params, {"sft.gradient_accumulation_steps": 8})
+    least = {"sft.per_device_train_batch_size": 1, "sft.gradient_checkpointing": True}
+    limit = _total(with_settings(params, least), "sft", config) - 2**20
+    sharded, adapters = find_plans(params, "sft", config, limit)
+    own = with_settings(params, sharded.changed).sft
+    assert own.launch == "configs/accelerate/zero3.yaml" and own.num_processes == 2
+    assert own.per_device_train_batch_size * own.gradient_accumulation_steps * own.num_processes == ROWS * 8
+    assert sharded.trains_the_same and not adapters.trains_the_same
+    assert with_settings(params, adapters.changed).sft.lora is not None
+    assert max(sharded.total, adapters.total) <= limit
+    assert find_plans(params, "sft", config, RUNTIME) == []
+
+
+def test_vllm_gets_less_only_if_no_micro_batch_fits(params):
+    config = _config()
+    sampled = {"rank_grpo.rollouts": "vllm_colocate", "rank_grpo.vllm_gpu_memory_utilization": 0.9}
+    params = with_settings(params, sampled)
+    least = {"rank_grpo.per_device_train_batch_size": 1, "rank_grpo.gradient_accumulation_steps": ROWS}
+    least |= {"rank_grpo.gradient_checkpointing": True}
+    limit = int(_total(with_settings(params, least), "rank_grpo", config) / 0.6)
+    (plan,) = find_plans(params, "rank_grpo", config, limit)
+    assert plan.changed["rank_grpo.vllm_gpu_memory_utilization"] == 0.3 and plan.vllm == int(0.3 * limit)
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    for name in ("profiles", "configs"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    _config(1024, 1).save_pretrained(tmp_path / "model")
+    set_params(tmp_path, {"base_model": {"name": "model"}}, "profiles/embedded.yaml")
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_profile_is_estimated_without_data_and_weights(project, cli):
+    asked = cli("preflight", "--profile", "embedded")
+    assert asked.status == 0
+    assert "model: memory of each GPU in GiB, estimated from shapes" in asked.out
+    assert re.search(r"rank_grpo +as set +0\.\d", asked.out) and "--memory GIB" in asked.out
+    assert cli("preflight", "--profile", "embedded", "--memory", "80").status == 0
+    refused = cli("preflight", "--profile", "embedded", "--memory", "1.9")
+    assert refused.status == 2
+    assert "rank_grpo: these settings train the same: convrec profile embedded --set rank_grpo.per" in refused.err
+    nothing = cli("preflight", "--profile", "embedded", "--memory", "1")
+    assert "sft: nothing that was tried fits; lower common.max_prompt_length" in nothing.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing"], "no profile 'nothing'"),
+        (["embedded-full"], "its vocabulary is built from the data"),
+        (["embedded", "--fast"], "leave out --fast"),
+    ],
+)
+def test_what_cannot_be_estimated_is_refused(project, cli, arguments, message):
+    if arguments == ["embedded-full"]:
+        set_params(Path(), {"base_model": {"name": "embedded"}}, "profiles/embedded.yaml")
+    asked = cli("preflight", "--profile", *arguments)
+    assert asked.status == 2 and message in asked.err
