@@ -12,6 +12,7 @@ from convrec.config.params import Params
 from convrec.config.training import Training
 from convrec.errors import InputError, Unavailable
 from convrec.hardware.machine import GIB, gpu_names
+from convrec.models.hub import model_license
 from convrec.paths import Paths
 
 
@@ -25,12 +26,13 @@ class Check:
 
 
 def machine_checks(params: Params, paths: Paths) -> Iterator[Check]:
-    """Yield all checks: libraries, GPUs, launches, disk, data, teacher and tracking server."""
+    """Yield all checks: libraries, GPUs, launches, disk, data, models, teacher and tracking server."""
     yield Check("libraries", ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "trl")))
     yield from _library_checks(params)
     yield from _gpu_checks(params)
     yield Check("disk", f"{shutil.disk_usage(paths.root).free / GIB:.0f} GiB free")
     yield _data_check(params)
+    yield from _model_checks(params)
     if params.demonstrations.teacher.kind == "llm":
         has_key = bool(os.environ.get("OPENAI_API_KEY"))
         yield Check("teacher", str(params.demonstrations.teacher.base_url), "" if has_key else "set OPENAI_API_KEY")
@@ -91,6 +93,21 @@ def _data_check(params: Params) -> Check:
     return Check(
         "data", f"{params.data.path} (not read here)", "" if exists else "put the source's files there (docs/data.md)"
     )
+
+
+def _model_checks(params: Params) -> Iterator[Check]:
+    """Yield a check for each model of the hub: whether this account can fetch it, and its license."""
+    base, embedder = params.base_model, params.demonstrations.embedder
+    models = {base.name: base.revision, embedder.name: embedder.revision, params.rank_grpo.rewards.model: None}
+    for name, revision in models.items():
+        if name in (None, "embedded", "tfidf") or Path(name).is_dir():
+            continue
+        try:
+            found = f"license {model_license(name, revision)}; {revision or 'no revision is pinned'}"
+        except InputError as error:
+            yield Check("model", "cannot be fetched", str(error))
+        else:
+            yield Check("model", f"{name}: {found}")
 
 
 def _tracking_check(paths: Paths) -> Check:

@@ -8,6 +8,7 @@ from pathlib import Path
 from convrec.errors import InputError, NoSpace
 
 DEFAULT_REVISION = "main"
+_TIMEOUT = 20  # seconds
 
 
 @contextmanager
@@ -51,3 +52,17 @@ def cached_model(name: str, patterns: list[str]) -> Path:
     repository, _, revision = name.partition("@")
     with hub_errors("model", repository, revision or DEFAULT_REVISION):
         return Path(snapshot_download(repository, revision=revision or None, allow_patterns=patterns))
+
+
+def model_license(name: str, revision: str | None) -> str:
+    """Return the license of a hub's model that this account can fetch.
+
+    Raises `InputError` if the hub cannot be reached, or does not give the model to this account.
+    """
+    from huggingface_hub import HfApi  # noqa: PLC0415  (slow)
+
+    api = HfApi()
+    with hub_errors("model", name, revision or DEFAULT_REVISION):
+        api.auth_check(name)
+        card = api.model_info(name, revision=revision, timeout=_TIMEOUT).card_data
+    return str(card.license) if card is not None and card.license else "not stated"
