@@ -14,6 +14,7 @@ from convrec.config.params import load_params
 from convrec.data.catalog import Catalog
 from convrec.data.quarantine import Quarantine
 from convrec.errors import InputError
+from convrec.paths import Paths
 from convrec.stages.data import prepare
 from tests.data.sources.reddit_movie_sample import write_sample
 from tests.project import ROOT, SHRUNK, set_params
@@ -134,6 +135,19 @@ def test_ground_truth_outside_the_catalog_is_a_warning(tmp_path, make, caplog):
     assert 0.3 < share < 0.7
     assert f"{100 * share:.1f} % of the test split's ground truth is not in the catalog" in caplog.text
     assert re.search(r"such as '(.+)' \(nearest item: '(.+)'\), ", caplog.text)
+
+
+def test_the_oracle_of_an_earlier_source_is_removed(tmp_path, make):
+    games = _games()
+    (tmp_path / "games").mkdir()
+    for name, rows in (("games.jsonl", games), ("conversations.jsonl", _game_rows(games))):
+        (tmp_path / "games" / name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    project = make(source="files", path="games", catalog="games.jsonl", **BY_SHARE)
+    world = Paths(project).world
+    world.parent.mkdir(parents=True, exist_ok=True)
+    world.write_text("of the embedded world")
+    _run(project, "data")
+    assert not world.exists()
 
 
 def test_ground_truth_that_is_all_outside_the_catalog_is_an_error(tmp_path, make, cli, monkeypatch):

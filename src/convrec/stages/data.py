@@ -176,6 +176,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     write_catalog(source.catalog, paths.catalog)
     for name, rows in splits.items():
         write_conversations(rows, paths.split(name))
+    paths.world.unlink(missing_ok=True)  # of an earlier source
     if source.world is not None:
         source.world.to_parquet(paths.world, index=False)
     counts = {name: {"rows": len(rows), "prompts": int(rows["prompt_id"].nunique())} for name, rows in splits.items()}
