@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 from convrec.config.params import load_params, parse_params
 from convrec.config.profiles import compose
 from convrec.experiments.estimate import Estimate, Meter, estimate_step, model_config
-from convrec.experiments.memory import with_settings
+from convrec.experiments.memory import smaller_settings, with_settings
 from convrec.experiments.plans import RUNTIME, find_plans
 from convrec.hardware.machine import GIB
 from tests.models.small import save
@@ -141,6 +141,22 @@ def test_what_no_micro_batch_makes_fit_is_spread_or_gets_adapters(params):
     assert find_plans(params, "sft", config, RUNTIME) == []
 
 
+@pytest.mark.parametrize("algorithm", ["dpo", "sdpo", "sprec"])
+def test_the_micro_batches_of_preference_algorithms_stay_whole_groups(params, algorithm):
+    """Their rules for groups, launches and adapters are kept; they always have a reference."""
+    config = _config()
+    params = with_settings(
+        params, {"rank_grpo.algorithm": algorithm, "rank_grpo.beta": 0.0} | {"rank_grpo.constrained": True}
+    )
+    assert estimate_step(params, "rank_grpo", config).weights > 2 * estimate_step(params, "sft", config).gradients
+    plans = find_plans(params, "rank_grpo", config, RUNTIME)
+    assert plans == []
+    size = params.rank_grpo.per_device_train_batch_size
+    while (smaller := smaller_settings(params, "rank_grpo")) is not None:
+        params = with_settings(params, smaller)
+    assert params.rank_grpo.gradient_checkpointing and params.rank_grpo.per_device_train_batch_size < size
+
+
 def test_vllm_gets_less_only_if_no_micro_batch_fits(params):
     config = _config()
     sampled = {"rank_grpo.rollouts": "vllm_colocate", "rank_grpo.vllm_gpu_memory_utilization": 0.9}
@@ -150,6 +166,8 @@ def test_vllm_gets_less_only_if_no_micro_batch_fits(params):
     limit = int(_total(with_settings(params, least), "rank_grpo", config) / 0.6)
     (plan,) = find_plans(params, "rank_grpo", config, limit)
     assert plan.changed["rank_grpo.vllm_gpu_memory_utilization"] == 0.3 and plan.vllm == int(0.3 * limit)
+    (plan,) = find_plans(params, "rank_grpo", config, 100 * limit)
+    assert plan.changed == {} and plan.vllm == int(0.9 * 100 * limit)
 
 
 @pytest.fixture
@@ -169,7 +187,10 @@ def test_a_profile_is_estimated_without_data_and_weights(project, cli):
     assert cli("preflight", "--profile", "embedded", "--memory", "80").status == 0
     refused = cli("preflight", "--profile", "embedded", "--memory", "1.9")
     assert refused.status == 2
-    assert "rank_grpo: these settings train the same: convrec profile embedded --set rank_grpo.per" in refused.err
+    problem, remedy = refused.err.splitlines()
+    assert problem.endswith("1.9 GiB on each GPU are too little for sft and rank_grpo")
+    assert remedy.startswith("these settings train the same: convrec profile embedded --set sft.per_device")
+    assert "--set rank_grpo.per_device" in remedy, "one command for both stages"
     nothing = cli("preflight", "--profile", "embedded", "--memory", "1")
     assert "sft: nothing that was tried fits; lower common.max_prompt_length" in nothing.err
 

@@ -12,7 +12,7 @@ from convrec.data.conversations import read_rows, write_rows
 from convrec.errors import InputError
 from convrec.experiments import machine_checks as module
 from convrec.experiments.machine_checks import machine_checks, require_machine
-from convrec.experiments.memory import out_of_memory_message
+from convrec.experiments.memory import smaller_settings
 from convrec.experiments.preflight import run_trials
 from convrec.experiments.trial import STEPS, ScratchProject, Trial
 from convrec.models.finite import FiniteTrainer
@@ -184,9 +184,18 @@ def test_a_training_without_memory_for_any_batch_says_what_to_change(sft, monkey
     assert "sft: out of memory (CUDA out of memory. Tried to allocate 2.00 GiB); lower common.max_prompt" in ended.err
 
 
-def test_the_processes_of_a_launch_that_run_out_of_memory_name_the_settings_to_change(params):
-    message = out_of_memory_message(_changed(params, "sft", per_device_train_batch_size=15), "sft", "no memory")
-    assert message == (
-        "sft: out of memory (no memory); set sft.per_device_train_batch_size to 5 and "
-        "sft.gradient_accumulation_steps to 3, which trains the same; `convrec preflight` finds settings that fit"
+def test_a_process_of_a_launch_that_runs_out_of_memory_ends_with_the_settings_to_change(sft, monkeypatch, cli):
+    steps = _without_memory(monkeypatch, 4)
+    monkeypatch.setenv("RANK", "0")
+    ended = cli("run", "sft")
+    assert ended.status == 2 and steps == [8, 8]
+    assert (
+        "set sft.per_device_train_batch_size to 4 and sft.gradient_accumulation_steps to 2, which trains the same; "
+        "`convrec preflight` finds settings that fit" in ended.err
     )
+
+
+def test_an_odd_micro_batch_gets_its_largest_divisor(params):
+    changed = _changed(params, "sft", per_device_train_batch_size=15)
+    expected = {"sft.per_device_train_batch_size": 5, "sft.gradient_accumulation_steps": 3}
+    assert smaller_settings(changed, "sft") == expected

@@ -69,5 +69,7 @@ def test_preflight_checks_every_model_of_the_parameters(hub, tmp_path, make_stor
     raw["base_model"]["name"], raw["demonstrations"]["embedder"]["name"] = "owner/gated", "owner/open"
     params = Params.model_validate(raw)
     found = [(check.found, check.remedy) for check in machine_checks(params, Paths(tmp_path)) if check.name == "model"]
-    assert found[0][0] == "cannot be fetched" and "model owner/gated: gated; accept its terms" in found[0][1]
+    assert (
+        found[0][0] == "owner/gated cannot be fetched" and "model owner/gated: gated; accept its terms" in found[0][1]
+    )
     assert found[1:] == [("owner/open: license apache-2.0; no revision is pinned", "")]

@@ -271,7 +271,7 @@ def test_what_the_hub_refuses_is_told(hub, run, refusal, words):
 
 
 def test_unknown_names_are_told(run):
-    assert "--revision v9: dataset owner/films has no such" in run(revision="v9")
+    assert "dataset owner/films: it has no branch, tag or commit v9" in run(revision="v9")
     assert "model owner/films: not found" in run(kind="model")
     assert "refused: dataset a/b/c:" in run(name="a/b/c")
     assert "--include ['*.zip']: matches none of the 4 files" in run(patterns=["*.zip"])

@@ -72,12 +72,15 @@ def run(options: argparse.Namespace) -> int | None:
 def _work(stage: str, work: Callable[..., None], params: Params, paths: Paths, record: Any) -> None:
     """Do the stage's work; if memory does not suffice, go on with smaller batches that give the same result.
 
-    A training goes on from its last checkpoint. Raises `InputError` with the settings to change if the stage has
-    several processes, which end together, or no smaller batch.
+    A training goes on from its last checkpoint. Raises `InputError` with the settings to change if there is no smaller
+    batch, if the stage has several processes, which end together, or if vLLM holds memory in this process.
     """
     from convrec.experiments.memory import out_of_memory_message, smaller_settings, with_settings
     from convrec.hardware.device import release_memory
 
+    # Both are asked before the work: vLLM sets RANK itself.
+    can_go_on = "RANK" not in os.environ
+    can_go_on &= stage != "rank_grpo" or params.rank_grpo.rollouts != "vllm_colocate"
     while True:
         try:
             return work(params, paths, record)
@@ -85,13 +88,13 @@ def _work(stage: str, work: Callable[..., None], params: Params, paths: Paths, r
             if not is_out_of_memory(error):
                 raise
             reason = next(iter(str(error).splitlines()), type(error).__name__)
-            smaller = smaller_settings(params, stage) if "RANK" not in os.environ else None
+            smaller = smaller_settings(params, stage) if can_go_on else None
             if smaller is None:
                 raise InputError(out_of_memory_message(params, stage, reason)) from error
         params = with_settings(params, smaller)
         changes = ", ".join(f"{name}: {str(value).lower()}" for name, value in smaller.items())
         logger.warning(
-            "out of memory (%s); going on with %s, which gives the same result; set it in params.yaml to start so",
+            "out of memory (%s); going on with %s, which gives the same result; params.yaml still has the old values",
             reason[:200],
             changes,
         )

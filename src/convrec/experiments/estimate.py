@@ -19,10 +19,11 @@ from transformers import AutoModelForCausalLM
 from trl.trainer import utils as trl_utils
 
 from convrec.config.params import Params
+from convrec.config.rank_grpo import PREFERENCES
 from convrec.config.training import Training
 from convrec.errors import InputError
 from convrec.models.export import lora_config
-from convrec.models.pretrained import load_config
+from convrec.models.pretrained import load_config, refusals
 from convrec.paths import CONFIGS
 from convrec.rl.logprobs import log_prob_head
 from convrec.rl.shared_prompts import Layout, packed_states, share_prompts
@@ -84,7 +85,9 @@ def estimate_step(params: Params, stage: str, config: Any) -> Estimate:
     with torch.device("meta"):
         loader: Any = AutoModelForCausalLM
         # Trainings keep their weights in float32. The configuration is copied because it also says the attention.
-        model = loader.from_config(copy.deepcopy(config), dtype=torch.float32)
+        trust = params.base_model.trust_remote_code
+        with refusals(params.base_model.name):
+            model = loader.from_config(copy.deepcopy(config), dtype=torch.float32, trust_remote_code=trust)
         policy = model if training.lora is None else get_peft_model(model, lora_config(**training.lora.model_dump()))
     if training.gradient_checkpointing:
         policy.gradient_checkpointing_enable({"use_reentrant": False})
@@ -126,7 +129,8 @@ def _spread(whole: Estimate, training: Training, largest: int) -> Estimate:
 
 def _has_reference(params: Params, stage: str) -> bool:
     """Tell whether a frozen copy of the model is in memory; with adapters, the model without them takes its place."""
-    return stage == "rank_grpo" and params.rank_grpo.beta > 0 and params.rank_grpo.lora is None
+    config = params.rank_grpo
+    return stage == "rank_grpo" and config.lora is None and (config.beta > 0 or config.algorithm in PREFERENCES)
 
 
 def _autocast(params: Params) -> Any:

@@ -97,15 +97,26 @@ def _data_check(params: Params) -> Check:
 
 def _model_checks(params: Params) -> Iterator[Check]:
     """Yield a check for each model of the hub: whether this account can fetch it, and its license."""
-    base, embedder = params.base_model, params.demonstrations.embedder
-    models = {base.name: base.revision, embedder.name: embedder.revision, params.rank_grpo.rewards.model: None}
+    from huggingface_hub import constants  # noqa: PLC0415  (slow)
+
+    base, embedder, start = params.base_model, params.demonstrations.embedder, params.rank_grpo.start
+    encoder = embedder.name if "/" in embedder.name else f"sentence-transformers/{embedder.name}"
+    models = {
+        None if base.name == "embedded" else base.name: base.revision,
+        None if embedder.name == "tfidf" else encoder: embedder.revision,
+        None if start == "sft" or ":" in start else start: None,
+        params.rank_grpo.rewards.model: None,
+    }
     for name, revision in models.items():
-        if name in (None, "embedded", "tfidf") or Path(name).is_dir():
+        if name is None or Path(name).is_dir() or Path(embedder.name).is_dir() and name == encoder:
+            continue
+        if constants.HF_HUB_OFFLINE:
+            yield Check("model", f"{name}: HF_HUB_OFFLINE is set, so the hub is not asked")
             continue
         try:
             found = f"license {model_license(name, revision)}; {revision or 'no revision is pinned'}"
         except InputError as error:
-            yield Check("model", "cannot be fetched", str(error))
+            yield Check("model", f"{name} cannot be fetched", str(error))
         else:
             yield Check("model", f"{name}: {found}")
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from convrec.config.params import Params, parse_params
 from convrec.config.training import Training
+from convrec.errors import InputError
 
 LESS_MEMORY = (
     "lower common.max_prompt_length, set lora, or shard the model over GPUs (launch: configs/accelerate/zero3.yaml)"
@@ -23,8 +24,8 @@ def out_of_memory_message(params: Params, stage: str, reason: str) -> str:
 def smaller_settings(params: Params, stage: str) -> dict[str, Any] | None:
     """Return settings of a stage, by dotted name, with which it needs less memory; None if there are none left.
 
-    The micro-batch is divided by its smallest prime factor and accumulation multiplied by it, which keeps the effective
-    batch and so the update. At size 1, activations are computed again in the backward pass.
+    The micro-batch is divided by the smallest number that the parameters allow, and accumulation multiplied by it,
+    which keeps the effective batch and so the update. After that, activations are computed again in the backward pass.
     """
     if stage == "evaluate":
         size = params.evaluate.batch_size
@@ -33,12 +34,13 @@ def smaller_settings(params: Params, stage: str) -> dict[str, Any] | None:
         return None
     config: Training = getattr(params, stage)
     size, steps = config.per_device_train_batch_size, config.gradient_accumulation_steps
-    if size > 1:
-        factor = next(number for number in range(2, size + 1) if size % number == 0)
-        return {
+    for factor in (number for number in range(2, size + 1) if size % number == 0):
+        smaller = {
             f"{stage}.per_device_train_batch_size": size // factor,
             f"{stage}.gradient_accumulation_steps": steps * factor,
         }
+        if is_allowed(params, smaller):
+            return smaller
     return None if config.gradient_checkpointing else {f"{stage}.gradient_checkpointing": True}
 
 
@@ -49,6 +51,15 @@ def with_settings(params: Params, settings: dict[str, Any]) -> Params:
         section, field = name.split(".")
         raw[section][field] = value
     return parse_params(raw, "params.yaml")
+
+
+def is_allowed(params: Params, settings: dict[str, Any]) -> bool:
+    """Return whether the parameters may be changed so."""
+    try:
+        with_settings(params, settings)
+    except InputError:
+        return False
+    return True
 
 
 def set_options(settings: dict[str, Any]) -> str:

@@ -16,7 +16,7 @@ from convrec.config.params import Params
 from convrec.config.training import Training
 from convrec.errors import InputError
 from convrec.experiments.estimate import Estimate, estimate_step, model_config
-from convrec.experiments.memory import LESS_MEMORY, set_options, smaller_settings, with_settings
+from convrec.experiments.memory import LESS_MEMORY, is_allowed, set_options, smaller_settings, with_settings
 from convrec.hardware.machine import GIB
 from convrec.paths import Paths
 
@@ -74,19 +74,20 @@ def show_plans(params: Params, paths: Paths, memory: float | None) -> None:
     if _has_vllm(params, "rank_grpo") and limit is None:
         console.print(f"vLLM's share is not included: {params.rank_grpo.vllm_gpu_memory_utilization:.0%} of each GPU.")
     if limit is None:
-        console.print("With the memory of your GPU, settings that fit are searched: --memory GIB")
+        console.print("To find settings that fit your GPU, give its memory: --memory GIB")
     elif fitting:
         raise InputError(_advice(params.common.profile, memory, fitting))
 
 
 def _advice(profile: str, memory: float | None, fitting: dict[str, list[Plan]]) -> str:
-    lines = [f"more than {memory:g} GiB of each GPU would be needed by {' and '.join(fitting)}"]
-    for stage, plans in fitting.items():
-        if not plans:
-            lines.append(f"{stage}: nothing that was tried fits; {LESS_MEMORY}")
-        for plan in plans:
-            kind = "these settings train the same" if plan.trains_the_same else "adapters train fewer weights"
-            lines.append(f"{stage}: {kind}: convrec profile {profile} {set_options(plan.changed)}")
+    lines = [f"{memory:g} GiB on each GPU are too little for {' and '.join(fitting)}"]
+    lines += [f"{stage}: nothing that was tried fits; {LESS_MEMORY}" for stage, plans in fitting.items() if not plans]
+    found = [plans for plans in fitting.values() if plans]
+    for chosen in [[plans[0] for plans in found], [plans[-1] for plans in found]][: max(map(len, found), default=0)]:
+        settings = {name: value for plan in chosen for name, value in plan.changed.items()}
+        same = all(plan.trains_the_same for plan in chosen)
+        kind = "these settings train the same" if same else "these train adapters, that is, fewer weights"
+        lines.append(f"{kind}: convrec profile {profile} {set_options(settings)}")
     return "\n".join(lines)
 
 
@@ -113,7 +114,8 @@ def find_plans(params: Params, stage: str, config: Any, limit: int) -> list[Plan
     if own is not None:
         return [own]
     sharded = (_shrunk(params, stage, config, limit, changes) for changes in _sharded(params, stage))
-    adapters = _shrunk(params, stage, config, limit, {f"{stage}.lora": _ADAPTERS})
+    lora = {f"{stage}.lora": _ADAPTERS}
+    adapters = _shrunk(params, stage, config, limit, lora) if is_allowed(params, lora) else None
     return [plan for plan in (next(filter(None, sharded), None), adapters) if plan is not None]
 
 
@@ -121,14 +123,16 @@ def _sharded(params: Params, stage: str) -> Iterator[dict[str, Any]]:
     """Yield the settings of ZeRO-3 over more and more processes with the same effective batch."""
     training: Training = getattr(params, stage)
     now = training.num_processes if training.launch else 1
+    least = now + 1 if "zero3" in (training.launch or "") else now
     steps = training.gradient_accumulation_steps * now
     for number in _PROCESSES:
-        if number > now and steps % number == 0:
-            yield {
-                f"{stage}.launch": "configs/accelerate/zero3.yaml",
-                f"{stage}.num_processes": number,
-                f"{stage}.gradient_accumulation_steps": steps // number,
-            }
+        changes = {
+            f"{stage}.launch": "configs/accelerate/zero3.yaml",
+            f"{stage}.num_processes": number,
+            f"{stage}.gradient_accumulation_steps": steps // number,
+        }
+        if number >= least and steps % number == 0 and is_allowed(params, changes):
+            yield changes
 
 
 def _shrunk(params: Params, stage: str, config: Any, limit: int, changed: dict[str, Any]) -> Plan | None:

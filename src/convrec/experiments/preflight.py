@@ -71,8 +71,9 @@ def run_trials(params: Params, paths: Paths, limit: int | None, show: Callable[[
 def _require_disk(params: Params, paths: Paths, model: Path) -> None:
     """Raise `InputError` if the disk has no room for the models and the checkpoints of a run."""
     size = sum(file.stat().st_size for file in model.glob("*.safetensors"))
+    trained = size if params.base_model.dtype == "float32" else 2 * size  # trainings keep float32
     checkpoints = params.sft.save_total_limit + params.rank_grpo.save_total_limit + 1
-    needed, free = size * (_MODELS + _STATE * checkpoints), shutil.disk_usage(paths.root).free
+    needed, free = _MODELS * size + _STATE * checkpoints * trained, shutil.disk_usage(paths.root).free
     if needed > free:
         raise InputError(
             f"models and checkpoints need about {needed / GIB:.0f} GiB of disk, {free / GIB:.0f} GiB are free; free "

@@ -6,6 +6,7 @@ The scratch project has the parameters and the catalog of the real one. Its rows
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -121,6 +122,7 @@ class ScratchProject:
         """Run a stage; it is ended, and counts as out of memory, if its processes use more than `limit` bytes."""
         environment = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
         log = self.own.root / f"{stage}.log"
+        shutil.rmtree(self.own.root / CHECKPOINTS / stage, ignore_errors=True)  # of a trial that exceeded the limit
         began, peak, exceeded = time.monotonic(), 0, False
         gpu_peaks, _ = gpu_bytes()
         with log.open("w") as output:

@@ -37,7 +37,8 @@ def export_model(
     else:
         model = load_model(saved, trust_remote_code=trust_remote_code)
     model.generation_config.repetition_penalty = repetition_penalty
-    write_model(model.to(load_config(base, trust_remote_code=trust_remote_code).dtype), tokenizer, folder)
+    dtype = load_config(base, trust_remote_code=trust_remote_code).dtype
+    write_model(model.to(dtype or model.dtype), tokenizer, folder)
 
 
 def write_model(model: Any, tokenizer: Any, folder: Path) -> None:

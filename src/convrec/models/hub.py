@@ -30,7 +30,7 @@ def hub_errors(kind: str, name: str, revision: str) -> Iterator[None]:
             "model, and give HF_TOKEN if it is private"
         ) from None
     except errors.RevisionNotFoundError:
-        raise InputError(f"--revision {revision}: {where} has no such branch, tag or commit") from None
+        raise InputError(f"{where}: it has no branch, tag or commit {revision}") from None
     except errors.HFValidationError as error:
         raise InputError(f"{where}: {error}") from None
     except (httpx.HTTPError, OSError) as error:
