@@ -184,7 +184,8 @@ def test_a_profile_is_estimated_without_data_and_weights(project, cli):
     assert asked.status == 0
     assert "model: memory of each GPU in GiB, estimated from shapes" in asked.out
     assert re.search(r"rank_grpo +as set +0\.\d", asked.out) and "--memory GIB" in asked.out
-    assert cli("preflight", "--profile", "embedded", "--memory", "80").status == 0
+    fits = cli("preflight", "--profile", "embedded", "--memory", "80")
+    assert fits.status == 0 and fits.out.endswith("Both trainings fit in 80 GiB.\n")
     refused = cli("preflight", "--profile", "embedded", "--memory", "1.9")
     assert refused.status == 2
     problem, remedy = refused.err.splitlines()

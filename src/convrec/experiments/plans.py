@@ -77,6 +77,8 @@ def show_plans(params: Params, paths: Paths, memory: float | None) -> None:
         console.print("To find settings that fit your GPU, give its memory: --memory GIB")
     elif fitting:
         raise InputError(_advice(params.common.profile, memory, fitting))
+    else:
+        console.print(f"Both trainings fit in {memory:g} GiB.")
 
 
 def _advice(profile: str, memory: float | None, fitting: dict[str, list[Plan]]) -> str:
