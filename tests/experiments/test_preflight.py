@@ -199,3 +199,18 @@ def test_an_odd_micro_batch_gets_its_largest_divisor(params):
     changed = _changed(params, "sft", per_device_train_batch_size=15)
     expected = {"sft.per_device_train_batch_size": 5, "sft.gradient_accumulation_steps": 3}
     assert smaller_settings(changed, "sft") == expected
+
+
+def test_evaluate_without_memory_goes_on_with_smaller_batches(tmp_path, monkeypatch, make_store, cli):
+    monkeypatch.chdir(make_workspace(tmp_path))
+    make_store(tmp_path)
+    set_params(tmp_path, {"evaluate": {"batch_size": 16}})
+    tried = []
+
+    def run(params, paths, record):
+        tried.append(params.evaluate.batch_size)
+        if params.evaluate.batch_size > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("convrec.stages.evaluate.run", run)
+    assert cli("run", "evaluate").status == 0 and tried == [16, 8, 4]
