@@ -31,8 +31,9 @@ def sized(params: Params, hidden: int, layers: int, heads: int, rows: int) -> Pa
         "hidden_size": hidden,
         "intermediate_size": 3 * hidden,
         "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
     }
-    raw["base_model"]["embedded"] |= {"num_attention_heads": heads, "num_key_value_heads": heads}
     raw["common"] |= {"device": "cpu", "max_prompt_length": 96}
     raw["sft"] |= {"max_length": 160, "per_device_train_batch_size": rows // 2}
     # Untrained models without a constraint hardly ever end a list before its limit.

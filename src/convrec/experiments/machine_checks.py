@@ -100,16 +100,13 @@ def _model_checks(params: Params) -> Iterator[Check]:
     from huggingface_hub import constants  # noqa: PLC0415  (slow)
 
     base, embedder, start = params.base_model, params.demonstrations.embedder, params.rank_grpo.start
-    encoder = embedder.name if "/" in embedder.name else f"sentence-transformers/{embedder.name}"
-    models = {
-        None if base.name == "embedded" else base.name: base.revision,
-        None if embedder.name == "tfidf" else encoder: embedder.revision,
-        None if start == "sft" or ":" in start else start: None,
-        params.rank_grpo.rewards.model: None,
-    }
-    for name, revision in models.items():
-        if name is None or Path(name).is_dir() or Path(embedder.name).is_dir() and name == encoder:
+    named = [(base.name, base.revision), (embedder.name, embedder.revision), (start, None)]
+    named += [(params.rank_grpo.rewards.model or "", None)]
+    for name, revision in named:
+        if name in ("", "embedded", "tfidf", "sft") or name.startswith("models:/") or Path(name).is_dir():
             continue
+        if name == embedder.name and "/" not in name:
+            name = f"sentence-transformers/{name}"  # noqa: PLW2901  (where that library looks)
         if constants.HF_HUB_OFFLINE:
             yield Check("model", f"{name}: HF_HUB_OFFLINE is set, so the hub is not asked")
             continue
