@@ -10,6 +10,10 @@ export PYTHONUNBUFFERED := 1
 PROFILE ?=
 DATA ?=
 PORT ?= 5000
+MODEL ?=
+TEACHER ?=
+SCALE ?= 1
+SET ?=
 POOL ?=
 
 help:  ## list the targets
@@ -29,6 +33,13 @@ demo: $(READY)  ## run the whole pipeline; PROFILE=name and DATA=folder choose a
 	@if [ -n "$(DATA)" ] && [ -z "$(PROFILE)" ]; then echo "DATA=$(DATA): name its PROFILE, too" >&2; exit 2; fi
 	@if [ -n "$(PROFILE)" ]; then convrec profile $(PROFILE) $(if $(DATA),--set data.path=$(DATA)); fi
 	@python -m flows.train
+
+reproduce: $(READY)  ## the published table: MODEL=qwen2.5-0.5b DATA=folder TEACHER=name SCALE=0.05 SET="key=value ..." (docs/reproduce.md)
+	@test -n "$(MODEL)" || { echo "MODEL is empty: give MODEL=qwen2.5-0.5b, for instance" >&2; exit 2; }
+	@convrec reproduce $(MODEL) --scale $(SCALE) $(if $(DATA),--data $(DATA)) $(if $(TEACHER),--teacher $(TEACHER)) $(SET:%=--set %)
+	@convrec preflight
+	@python -m flows.train
+	@convrec results --published
 
 deploy: $(READY)  ## register prefect.yaml's deployments with the server of PREFECT_API_URL; POOL=cpu without a GPU
 	@python -m flows.deploy $(if $(POOL),--training-pool $(POOL))
@@ -82,4 +93,4 @@ stack-status: $(READY)  ## show which of the team's servers are running
 clean:  ## delete the outputs of runs (models, records, caches); keep parameters, environment and teacher answers
 	rm -rf data/processed data/demonstrations models predictions reports comparison evaluations checkpoints mlruns runs .dvc/cache .dvc/tmp .prefect
 
-.PHONY: help install demo deploy test test-tools test-all check audit code-deps docs-figures ui stack-up stack-down stack-status clean
+.PHONY: help install demo reproduce deploy test test-tools test-all check audit code-deps docs-figures ui stack-up stack-down stack-status clean

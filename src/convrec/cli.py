@@ -47,7 +47,7 @@ def _set_up() -> None:
 
 _GROUPS = {
     "Ask a model": ("recommend", "chat", "app"),
-    "Run and change the pipeline": ("preflight", "run", "profile", "data", "fetch-model", "workspace"),
+    "Run and change the pipeline": ("preflight", "run", "profile", "reproduce", "data", "fetch-model", "workspace"),
     "Measure and compare": ("results", "evaluate", "score", "compare", "ablate-demonstrations"),
     "A language model's answers": ("parse", "remap"),
     "Registry and tracking": ("promote", "rollback", "registry", "tracking"),

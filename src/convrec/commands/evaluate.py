@@ -52,7 +52,12 @@ def add(commands: Any) -> None:
     command.add_argument(
         "--json", action="store_true", help="print JSON: one object per model, or one for all checkpoints"
     )
-    add_command(commands, "results", _results, "print the results table of the last evaluation", "convrec results")
+    command = add_command(
+        commands, "results", _results, "print the results table of the last evaluation", "convrec results"
+    )
+    command.add_argument(
+        "--published", action="store_true", help="beside the published figures of the profile (docs/reproduce.md)"
+    )
     text = "score the lists of any system against their ground truth"
     command = add_command(
         commands, "score", _score, text, "convrec score --predictions lists.jsonl", "docs/evaluation.md"
@@ -68,8 +73,12 @@ def add(commands: Any) -> None:
     command.add_argument("--catalog", type=Path, default=Paths().catalog, help=catalog)
     column = "catalog column that is added to each item's line, as in Hello - Adele (2015)"
     command.add_argument("--line-column", metavar="COLUMN", help=column)
-    protocols = "evaluation drops seen and unknown lines and moves the others up; reward keeps every line at its rank"
-    command.add_argument("--protocol", choices=("evaluation", "reward"), default="evaluation", help=protocols)
+    protocols = (
+        "evaluation drops seen and unknown lines and moves the others up; reward keeps every line at its rank; "
+        "published scores as the authors' code (docs/reproduce.md)"
+    )
+    choices = ("evaluation", "reward", "published")
+    command.add_argument("--protocol", choices=choices, default="evaluation", help=protocols)
     command.add_argument(
         "--cutoffs", metavar="K,...", help="values of K in Recall@K and others; default: 5,10,15,20 up to N, or N"
     )
@@ -104,7 +113,12 @@ def _evaluate(options: argparse.Namespace) -> None:
         print(json.dumps(result, ensure_ascii=False))
 
 
-def _results(_options: argparse.Namespace) -> None:
+def _results(options: argparse.Namespace) -> None:
+    if options.published:
+        from convrec.experiments.published_table import print_published
+
+        print_published(load_params(), Paths())
+        return
     from convrec.evaluation.table import print_results
 
     print_results(Paths())

@@ -1,6 +1,7 @@
-"""`convrec profile`, `convrec compare`, `convrec ablate-demonstrations`: other parameters, and trainings compared."""
+"""`convrec profile`, `reproduce`, `compare`, `ablate-demonstrations`: other parameters, and trainings compared."""
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from convrec.commands import add_command, whole_number
@@ -26,6 +27,19 @@ def add(commands: Any) -> None:
         metavar="KEY=VALUE",
         help="change a parameter, for instance data.path=../redial; repeatable",
     )
+    again = add_command(
+        commands,
+        "reproduce",
+        _reproduce,
+        "fetch data and model of the published experiment, and write params.yaml",
+        "convrec reproduce qwen2.5-0.5b --scale 0.05",
+        "docs/reproduce.md",
+    )
+    again.add_argument("model", metavar="MODEL", help="qwen2.5-0.5b, llama-3.2-1b or llama-3.2-3b")
+    again.add_argument("--data", type=Path, metavar="FOLDER", help="the published splits; default: fetch the raw dump")
+    again.add_argument("--teacher", metavar="NAME", help="a chat model; default: item similarity, without calls")
+    again.add_argument("--scale", type=float, default=1.0, help="share of the prompts and steps; default: 1")
+    again.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a parameter; repeatable")
     comparison = add_command(
         commands,
         "compare",
@@ -51,6 +65,13 @@ def add(commands: Any) -> None:
 
 def _profile(options: argparse.Namespace) -> None:
     print(apply_profile(options.name, options.set))
+
+
+def _reproduce(options: argparse.Namespace) -> None:
+    from convrec.experiments.reproduce import reproduce
+
+    for line in reproduce(options.model, options.data, options.teacher, options.scale, options.set):
+        print(line)
 
 
 def _compare(options: argparse.Namespace) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import orjson
 import pandas as pd
@@ -23,11 +23,13 @@ from convrec.data.rows import usable_item
 from convrec.data.titles import line, usable_id
 from convrec.errors import InputError
 from convrec.evaluation.comparison import KEYS, Interval, mean_intervals
+from convrec.evaluation.published import PublishedProtocol
 from convrec.evaluation.scoring import RowScore, score_row, score_table
 
 logger = logging.getLogger("convrec.score")
 
 SAMPLES, SEED = 1000, 17  # bootstrap samples and seed
+_EMPTY = "{path}: no rows; give one object per line, with a list and its ground truth"
 _SHOWN = 60  # maximum characters of a value in a message
 
 
@@ -36,7 +38,7 @@ class ScoringSettings(NamedTuple):
 
     cutoffs: Sequence[int] = (5, 10, 15, 20)
     list_length: int = 20
-    protocol: Protocol = "evaluation"
+    protocol: Protocol | Literal["published"] = "evaluation"
     tolerance: int = 2
     line_column: str | None = None
 
@@ -221,7 +223,8 @@ def score_predictions(path: Path, catalog: Catalog, settings: ScoringSettings) -
     Raises `InputError` for the first row that cannot be scored, with file, line, field and remedy.
     """
     with _uncollected():
-        table = _score_rows(path, catalog, settings)
+        score = _score_published if settings.protocol == "published" else _score_rows
+        table = score(path, catalog, settings)
     intervals = mean_intervals(table, [name for name in table if name not in KEYS], SAMPLES, SEED)
     named = {name.replace("_at_", "@"): interval for name, interval in intervals.items()}
     return PredictionScores(len(table), int(table["prompt_id"].nunique()), named)
@@ -241,6 +244,7 @@ def _uncollected() -> Iterator[None]:
 
 def _score_rows(path: Path, catalog: Catalog, settings: ScoringSettings) -> pd.DataFrame:
     cutoffs, num_ranks, protocol, tolerance, line_column = settings
+    assert protocol != "published"
     keys: list[tuple[str | int, str | int]] = []
     scores: list[RowScore] = []
     num_unclear = 0
@@ -256,7 +260,7 @@ def _score_rows(path: Path, catalog: Catalog, settings: ScoringSettings) -> pd.D
         num_unclear += sum(_is_unclear(entry, catalog) for entry in written.others)
         scores.append(score_row(written, target, catalog, num_ranks, protocol, tolerance))
     if not scores:
-        raise InputError(f"{path}: no rows; give one object per line, with a list and its ground truth")
+        raise InputError(_EMPTY.format(path=path))
     if num_unclear:
         logger.warning(
             "%d lines have a title that several items share and no year, so they count as outside the catalog; write "
@@ -265,6 +269,28 @@ def _score_rows(path: Path, catalog: Catalog, settings: ScoringSettings) -> pd.D
         )
     prompts, persons = zip(*keys, strict=True)
     return score_table(prompts, persons, scores, cutoffs)
+
+
+def _score_published(path: Path, catalog: Catalog, settings: ScoringSettings) -> pd.DataFrame:
+    """Return recall and NDCG of each row by the authors' protocol, which reads texts and titles as they are written."""
+    protocol = PublishedProtocol(catalog, settings.cutoffs)
+    table = []
+    for number, row in _rows(path):
+        try:
+            if not isinstance(row.get("response"), str):
+                raise ValueError("protocol 'published' needs the field 'response', a text with one item per line")
+            truths = _truths(row.get("groundtruth"), catalog, settings.line_column)
+            if not all(isinstance(truth, Truth) for truth in truths):
+                raise ValueError("protocol 'published' needs [title, year] in the field 'groundtruth', not ids")
+            seen, _ = _seen(row.get("seen_titles"), catalog, settings.line_column)
+            keys = dict(zip(KEYS, _keys(row, number), strict=True))
+        except ValueError as problem:
+            raise InputError(f"{path}: line {number}: {problem}") from None
+        known = [truth for truth in truths if isinstance(truth, Truth)]
+        table.append({**keys, **protocol.scores(row["response"], known, set(seen))})
+    if not table:
+        raise InputError(_EMPTY.format(path=path))
+    return pd.DataFrame(table)
 
 
 def _is_unclear(entry: Entry, catalog: Catalog) -> bool:

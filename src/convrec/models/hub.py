@@ -54,6 +54,14 @@ def cached_model(name: str, patterns: list[str]) -> Path:
         return Path(snapshot_download(repository, revision=revision or None, allow_patterns=patterns))
 
 
+def latest_commit(name: str) -> str:
+    """Return the latest commit of a hub's model, to pin it. Raises `InputError` if the hub does not give the model."""
+    from huggingface_hub import HfApi  # noqa: PLC0415  (slow)
+
+    with hub_errors("model", name, DEFAULT_REVISION):
+        return str(HfApi().model_info(name, timeout=_TIMEOUT).sha)
+
+
 def model_license(name: str, revision: str | None) -> str:
     """Return the license of a hub's model that this account can fetch.
 

@@ -1,0 +1,93 @@
+"""`convrec results --published`: the last evaluation beside the published figures, as a table and as Markdown."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from convrec.config.params import Params, parse_params
+from convrec.config.profiles import compose
+from convrec.data.catalog import Catalog
+from convrec.data.conversations import read_prompts
+from convrec.errors import InputError
+from convrec.evaluation.comparison import mean_intervals
+from convrec.evaluation.published import PUBLISHED, PublishedProtocol
+from convrec.evaluation.systems import system_names
+from convrec.evaluation.table import read_evaluation
+from convrec.files.atomic import write_text
+from convrec.paths import Paths
+from convrec.tracking import flatten
+
+_CUTOFF = 20
+_METRICS = {f"recall_at_{_CUTOFF}": f"R@{_CUTOFF}", f"ndcg_at_{_CUTOFF}": f"N@{_CUTOFF}"}
+_HEADINGS = (
+    "system",
+    *(f"{name}, {kind}" for kind in ("ours", "their protocol", "published") for name in _METRICS.values()),
+)
+_NAMES = {"grpo": "GRPO", "rank_grpo:log": "Rank-GRPO (log)", "rank_grpo:exp_inf": "Rank-GRPO (exp_inf)"}
+
+
+def print_published(params: Params, paths: Paths) -> None:
+    """Print and write the table: each system by both protocols, and the published figures.
+
+    Raises `InputError` if the profile has no published figures, or its last evaluation is missing or of other cutoffs.
+    """
+    profile = params.common.profile
+    if profile not in PUBLISHED:
+        raise InputError(f"common.profile = {profile!r} has no published figures; there are {', '.join(PUBLISHED)}")
+    if _CUTOFF not in params.common.cutoffs:
+        raise InputError(f"common.cutoffs = {params.common.cutoffs}: the published figures are at {_CUTOFF}; add it")
+    rows = list(_rows(params, paths))
+    changes = _changes(params)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=f"Reddit-v2, test split, beside {profile}")
+    for heading in _HEADINGS:
+        table.add_column(heading.replace(", ", ",\n"), justify="left" if heading == "system" else "right")
+    for row in rows:
+        table.add_row(*row)
+    console = Console(highlight=False)
+    console.print(table)
+    for line in changes:
+        console.print(line, soft_wrap=True, markup=False)
+    target = paths.comparison / "published.md"
+    markdown = [_HEADINGS, ["---", *["---:"] * (len(_HEADINGS) - 1)], *rows]
+    write_text(target, "\n".join([*(f"| {' | '.join(row)} |" for row in markdown), "", *changes]) + "\n")
+    console.print(f"As Markdown: {target}. docs/reproduce.md tells how the protocols differ.", soft_wrap=True)
+
+
+def _rows(params: Params, paths: Paths) -> Iterator[list[str]]:
+    """Yield the cells of each system, then of the published systems that this run does not have."""
+    evaluation, figures = read_evaluation(paths), dict(PUBLISHED[params.common.profile])
+    test, _ = read_prompts(paths.split("test"), params.evaluate.max_prompts)
+    protocol = PublishedProtocol(Catalog.read(paths.catalog), [_CUTOFF])
+    ours = {"zero_shot": "zero_shot", "sft": "sft", "rank_grpo": params.rank_grpo.name}
+    for system, label in system_names(evaluation).items():
+        answers = pd.read_parquet(paths.predictions / f"{system}.parquet")
+        texts = dict(zip(answers["prompt_id"], answers["response"], strict=True))
+        theirs = protocol.score_lists(texts, test)
+        found = mean_intervals(theirs, list(_METRICS), params.evaluate.bootstrap_samples, params.common.seed)
+        cells = [
+            *(_cell(evaluation[system][name], evaluation[system]["intervals"][name]) for name in _METRICS),
+            *(_cell(found[name].mean, found[name]._asdict()) for name in _METRICS),
+        ]
+        figure = figures.pop(ours.get(system, ""), None)
+        yield [label, *cells, *(f"{value:.4f}" for value in figure or ()), *([] if figure else ["", ""])]
+    for name, figure in figures.items():
+        yield [_NAMES.get(name, name), "", "", "", "", *(f"{value:.4f}" for value in figure)]
+
+
+def _cell(mean: float, interval: dict[str, Any]) -> str:
+    return f"{mean:.4f} ± {(interval['high'] - interval['low']) / 2:.4f}"
+
+
+def _changes(params: Params) -> list[str]:
+    """Return a line for each parameter that differs from the profile of the published settings."""
+    own = flatten(params.model_dump())
+    profile = flatten(parse_params(compose(params.common.profile, []), "profile").model_dump())
+    keys = [key for key in profile if own.get(key) != profile[key]]
+    lines = [f"- {key} = {own.get(key)!r}; published settings: {profile[key]!r}" for key in keys]
+    return (
+        ["Settings that differ from the published ones:", *lines] if lines else ["All settings are the published ones."]
+    )

@@ -1,0 +1,91 @@
+"""The authors' scoring protocol, by hand and against ours where both agree."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from convrec.data.catalog import Catalog, Item
+from convrec.errors import InputError
+from convrec.evaluation.predictions import ScoringSettings, score_predictions
+from convrec.evaluation.published import PublishedProtocol, read_lines
+from convrec.evaluation.scoring import score_lists
+from tests.rows import make_row
+
+ITEMS = [("Heat", 1995), ("Alien", 1979), ("Big", 1988), ("Jaws", 1975), ("Speed", 1994)]
+
+
+@pytest.fixture
+def catalog():
+    return Catalog([Item(title, year) for title, year in ITEMS])
+
+
+def _score(catalog, text, groundtruth, seen=(), cutoff=20):
+    row = {
+        "prompt_id": "p",
+        "conversation_id": "c",
+        "groundtruth": [{"title": t, "year": y} for t, y in groundtruth],
+        "seen_titles": list(seen),
+    }
+    found = PublishedProtocol(catalog, [cutoff]).score_lists({"p": text}, [row])
+    return found[f"recall_at_{cutoff}"].item(), found[f"ndcg_at_{cutoff}"].item()
+
+
+@pytest.mark.parametrize(
+    ("line", "read"),
+    [
+        ("Heat (1995)", [("Heat", 1995)]),
+        ("3. **Heat (1995)**", [("Heat", 1995)]),
+        ('"Heat" (1995) - a classic', [("Heat", 1995)]),
+        ("- Heat (Director's Cut) (1995)", [("Heat", 1995)]),
+        ("Heat", []),
+        ("Heat 1995", []),
+        ("", []),
+    ],
+)
+def test_lines_are_read_as_title_and_year(line, read):
+    assert read_lines(line) == read
+
+
+def test_seen_and_unknown_lines_close_the_ranks(catalog):
+    text = "Heat (1995)\nUnknown (2001)\nAlien (1979)\nBig (1988)"
+    assert _score(catalog, text, [("Big", 1988)], seen=["Heat"]) == pytest.approx((1, 1 / math.log2(3)))
+
+
+def test_titles_and_catalog_years_must_be_exact_but_the_truth_may_be_two_years_away(catalog):
+    assert _score(catalog, "Heat (1995)", [("Heat", 1997)]) == (1, 1)
+    assert _score(catalog, "Heat (1995)", [("Heat", 1998)]) == (0, 0)
+    assert _score(catalog, "Heat (1996)", [("Heat", 1995)]) == (0, 0)  # ours: a hit
+    assert _score(catalog, "heat (1995)", [("Heat", 1995)]) == (0, 0)  # ours: a hit
+
+
+def test_the_ideal_list_is_as_short_as_the_list(catalog):
+    assert _score(catalog, "Heat (1995)", [("Heat", 1995), ("Alien", 1979)]) == (0.5, 1)  # ours: NDCG .61
+    assert _score(catalog, "", [("Heat", 1995)]) == (0, 0)
+
+
+def test_full_lists_of_exact_lines_score_as_ours(catalog):
+    draw, rows, texts = np.random.default_rng(0), [], {}
+    for number in range(200):
+        order = [ITEMS[i] for i in draw.permutation(len(ITEMS))]
+        wanted = [ITEMS[i] for i in draw.permutation(len(ITEMS))[: draw.integers(1, 5)]]
+        rows.append(make_row(f"p{number}", wanted))
+        texts[f"p{number}"] = "\n".join(f"{title} ({year})" for title, year in order)
+    cutoffs = [2, 5]
+    theirs = PublishedProtocol(catalog, cutoffs).score_lists(texts, rows)
+    ours = score_lists(texts, rows, catalog, 5, cutoffs)
+    for name in ("recall_at_2", "recall_at_5", "ndcg_at_2", "ndcg_at_5"):
+        np.testing.assert_allclose(theirs[name], ours[name], rtol=1e-9)
+
+
+def test_the_command_scores_a_file(catalog, tmp_path):
+    path = tmp_path / "lists.jsonl"
+    rows = [{"response": "Heat (1995)\nheat (1995)", "groundtruth": [["Heat", 1995], ["Big", 1988]]}, {"items": []}]
+    path.write_text(json.dumps(rows[0]) + "\n")
+    settings = ScoringSettings(cutoffs=(20,), protocol="published")
+    scores = score_predictions(path, catalog, settings)
+    assert {name: interval.mean for name, interval in scores.intervals.items()} == {"recall@20": 0.5, "ndcg@20": 1}
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    with pytest.raises(InputError, match="line 2: protocol 'published' needs the field 'response'"):
+        score_predictions(path, catalog, settings)
