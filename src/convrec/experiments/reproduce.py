@@ -15,6 +15,7 @@ RAW = Path("data/raw")
 DUMP = "ZhankuiHe/reddit_movie_large_v1"  # the raw conversations of Reddit-v2
 _MODEL_FILES = ["*.safetensors", "*.json", "*.txt", "*.jinja", "*.model", "LICENSE*"]
 _TEST_PROMPTS = 2050  # of Reddit-v2
+_INSTRUCTION = "Recommend {list_length} {items}."  # the published splits have one in each prompt
 _PREFIX = "reddit-"
 
 
@@ -62,14 +63,11 @@ def _data_settings(data: Path | None) -> list[str]:
     if data is None:
         dump = {"source": "reddit_movie", "path": RAW / "reddit_movie", "catalog": "null"}
         months = {"validation_month": "2022-11", "test_month": "2022-12"}
-        return [*(f"data.{key}={value}" for key, value in {**dump, **months}.items()), f"common.instruction={_ASKED}"]
+        return [*(f"data.{key}={value}" for key, value in {**dump, **months}.items()), f"common.instruction={_INSTRUCTION}"]
     if not data.is_dir():
         raise InputError(f"DATA {data}: no such folder; docs/reproduce.md tells what it contains")
     kept = [f"data.checks.{check}=keep" for check in ("seen_truth", "leaks")]
     return [f"data.path={data}", *kept]
-
-
-_ASKED = "Recommend {list_length} {items}."  # the published splits have their own instruction in each prompt
 
 
 def _teacher_settings(teacher: str | None) -> list[str]:
