@@ -63,7 +63,10 @@ def _data_settings(data: Path | None) -> list[str]:
     if data is None:
         dump = {"source": "reddit_movie", "path": RAW / "reddit_movie", "catalog": "null"}
         months = {"validation_month": "2022-11", "test_month": "2022-12"}
-        return [*(f"data.{key}={value}" for key, value in {**dump, **months}.items()), f"common.instruction={_INSTRUCTION}"]
+        return [
+            *(f"data.{key}={value}" for key, value in {**dump, **months}.items()),
+            f"common.instruction={_INSTRUCTION}",
+        ]
     if not data.is_dir():
         raise InputError(f"DATA {data}: no such folder; docs/reproduce.md tells what it contains")
     kept = [f"data.checks.{check}=keep" for check in ("seen_truth", "leaks")]
