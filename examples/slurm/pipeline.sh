@@ -27,7 +27,7 @@ set -euo pipefail
 source .venv/bin/activate
 
 VLLM_NODE=${VLLM_NODE:-}
-mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST" | grep -vx "$VLLM_NODE")
+mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST" | grep -vxF "$VLLM_NODE")
 export MASTER_ADDR=${nodes[0]} MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=540  # seconds that a launcher gives its processes for the checkpoint
 

@@ -18,6 +18,7 @@ from convrec.training.checkpoints import (
     record_parameters,
     set_damaged_aside,
 )
+from tests.tracking.server import free_port
 from tests.training.tiny_sft import STEPS, make_tiny, train_tiny
 
 
@@ -91,8 +92,8 @@ def _interrupted(folder: Path, parameters: dict) -> Path:
     """Make a training that stopped after a checkpoint."""
     record_parameters(folder, parameters)
     (folder / "checkpoint-4").mkdir()
-    for name in ("complete", "trainer_state.json"):
-        (folder / "checkpoint-4" / name).write_text("{}")
+    (folder / "checkpoint-4" / "complete").write_text("{}")
+    (folder / "checkpoint-4" / "trainer_state.json").write_text('{"best_global_step": null}')
     return folder
 
 
@@ -120,13 +121,13 @@ def test_a_new_training_tells_why_an_interrupted_one_is_not_resumed(tmp_path, ca
 def test_processes_resume_one_checkpoint_and_share_its_folder(tmp_path):
     folder = _interrupted(tmp_path / "checkpoints" / "key", {})
     own = [tmp_path / "node-0", tmp_path / "node-1"]
-    pair = []
+    port, pair = free_port(), []
     for rank, place in enumerate(own):
         place.mkdir()
         command = [sys.executable, "-m", "tests.training.sharing", str(tmp_path), str(place)]
         variables = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-        environment = {**os.environ, **variables, "ACCELERATE_USE_CPU": "true"}
-        pair.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
+        variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        pair.append(subprocess.Popen(command, env={**os.environ, **variables}, stdout=subprocess.PIPE, text=True))
     printed = [json.loads(process.communicate(timeout=120)[0]) for process in pair]
     assert printed[0] == printed[1], "all processes end alike"
     same, different, apart = printed[0]

@@ -2,6 +2,7 @@
 
 import atexit
 import ctypes
+import logging
 import os
 import signal
 import traceback
@@ -22,6 +23,8 @@ from convrec.errors import (
 )
 from convrec.paths import CONFIGS
 from convrec.training.nodes import Nodes
+
+logger = logging.getLogger(__name__)
 
 SUPERVISED = "CONVREC_SUPERVISED"  # set by the flows for the commands that they start: the flow's process id
 _PARENT = os.getppid()
@@ -112,6 +115,10 @@ def launch(stage: str, config_file: str, num_processes: int, nodes: Nodes) -> in
         raise InputError(f"{stage}.launch = {str(path)!r}: no such file; use one of configs/accelerate/")
     options = ["--config_file", str(path), "--num_processes", str(num_processes)]
     options += nodes.arguments(f"{stage}.num_processes", num_processes)
+    if nodes.count > 1:
+        logger.info("node %d of %d connects through %s:%d", nodes.rank, nodes.count, nodes.address, nodes.port)
+        for number in (signal.SIGTERM, signal.SIGINT):  # torch's store, which waits for the others, runs no handlers
+            signal.signal(number, signal.SIG_DFL)
     from accelerate.commands.launch import launch_command, launch_command_parser  # noqa: PLC0415  (seconds)
     from torch.distributed import DistError  # noqa: PLC0415
     from torch.distributed.elastic.multiprocessing.api import SignalException  # noqa: PLC0415
