@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import mlflow
@@ -23,11 +24,13 @@ import torch
 from mlflow.exceptions import MlflowException
 from nbclient import NotebookClient
 from requests.adapters import HTTPAdapter
+from safetensors.torch import load
 from urllib3.util import Retry
 
 from convrec.cli import main
 from convrec.commands.stage import STAGES
 from convrec.config.params import load_params
+from convrec.errors import EXIT_UNAVAILABLE
 from convrec.evaluation.systems import BASELINES
 from convrec.experiments.evaluate_checkpoints import evaluate_checkpoints
 from convrec.experiments.evaluate_models import evaluate_models
@@ -36,6 +39,7 @@ from convrec.registry.measure import Contestant, compare_versions
 from convrec.registry.policy import load_policy
 from convrec.registry.versions import CHALLENGER, CHAMPION, MODEL_NAME, download_version
 from convrec.tracking import flatten
+from tests.nodes import end_nodes, signal_at_step, start_nodes
 from tests.project import NO_BASELINES, ROOT, SHRUNK, commit, make_project, run_in, set_params
 from tests.security.hostile import Mark
 
@@ -330,15 +334,41 @@ def test_a_foreign_checkpoint_is_refused_in_words(project, scratch, tmp_path):
 
 
 @pytest.mark.pipeline
-def test_both_trainings_run_in_two_processes(scratch):
+def test_two_processes_on_one_node_or_two_train_as_one_does(scratch):
     shutil.copytree(ROOT / "configs", scratch / "configs")
+    run_in(scratch, "git", "init", "--quiet")
     launch = {"launch": "configs/accelerate/ddp.yaml", "num_processes": 2}
-    before = (scratch / "models" / "sft" / "model.safetensors").read_bytes()
-    _stage(scratch, "sft", {"sft": {**launch, "per_device_train_batch_size": 4}})
-    assert (scratch / "models" / "sft" / "model.safetensors").read_bytes() != before
-    aligned = _stage(scratch, "rank_grpo", {"rank_grpo": {**launch, "per_device_train_batch_size": 8}})
-    assert aligned.stderr.count("step 4/4") == 2, "only the first process tells"
+    model = scratch / "models" / "sft" / "model.safetensors"
+    # Step 14 is in the first epoch, whose last batch is not full: several processes fill it with rows from the start.
+    set_params(scratch, {"sft": {"checkpoint_step": 14, "per_device_train_batch_size": 4}})
+    run_in(scratch, "convrec", "run", "sft")
+    by_one = load(model.read_bytes())
+    set_params(scratch, {"sft": {**launch, "per_device_train_batch_size": 2}})
+    run_in(scratch, "convrec", "run", "sft")
+    by_two = model.read_bytes()
+    for name, weights in load(by_two).items():
+        torch.testing.assert_close(weights, by_one[name], rtol=1e-4, atol=1e-5, msg=name)
+
+    nodes = start_nodes(scratch, "sft")
+    signal_at_step(nodes, 3, signal.SIGKILL)
+    (first, words), (second, _) = end_nodes(nodes)
+    assert (first, second) == (EXIT_UNAVAILABLE, 128 + signal.SIGKILL)
+    assert "another process of this training has ended" in words and "start again to go on" in words
+    (first, words), (second, others) = end_nodes(start_nodes(scratch, "sft"))
+    assert (first, second) == (0, 0) and "resuming at step" in words
+    assert model.read_bytes() == by_two
+    assert " step " not in others, "only the first process tells"
+    status = json.loads(run_in(scratch, "dvc", "status", "--json", "sft").stdout)
+    assert status == {}, "node 0 ran it under DVC"
+
+    set_params(scratch, {"rank_grpo": {**launch, "per_device_train_batch_size": 8}})
+    (first, words), (second, others) = end_nodes(start_nodes(scratch, "rank_grpo"))
+    assert (first, second) == (0, 0)
+    assert words.count("step 4/4") == 2 and " step " not in others
     assert json.loads((scratch / "metrics" / "rank_grpo.json").read_text())["steps"] == 4
+    runs = mlflow.MlflowClient(f"sqlite:///{scratch}/mlruns/mlflow.db").search_runs(["1"])
+    names = Counter(run.info.run_name for run in runs)
+    assert (names["sft"], names["rank_grpo"]) == (5, 2), "one for each start, none of the second node"
 
 
 @pytest.mark.pipeline

@@ -7,6 +7,7 @@ import sys
 from contextlib import suppress
 from typing import NoReturn
 
+EXIT_BUG = 1  # of Python, for an error that nothing handles
 EXIT_BAD_INPUT = 2
 EXIT_NO_SPACE = 74  # EX_IOERR of sysexits.h
 EXIT_UNAVAILABLE = 75  # EX_TEMPFAIL
@@ -27,6 +28,8 @@ _LOST_GPU = (
     "uncorrectable ECC error",
     "uncorrectable NVLink error",
 )
+# Messages of gloo and torch's store for another process of the training that has ended, or does not answer.
+_LOST_PROCESS = ("gloo/transport", "Connection was likely closed")
 # Messages of HTTP and storage clients for a server that does not answer or fails.
 _AWAY = (
     "Connection aborted",
@@ -128,8 +131,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 def outside_cause(error: BaseException) -> NoSpace | Unavailable | InputError | None:
     """Return the environment problem behind a library's error, else None.
 
-    The disk is full, the GPU is lost, a server is away, a database is damaged, another DVC process works there, or a
-    file or folder cannot be used as it was to be.
+    The disk is full, the GPU or another process of a training is lost, a server is away, a database is damaged, another
+    DVC process works there, or a file or folder cannot be used as it was to be.
     """
     for one in causes(error):
         text = str(one)
@@ -138,6 +141,11 @@ def outside_cause(error: BaseException) -> NoSpace | Unavailable | InputError | 
             return NoSpace(f"the disk is full ({text[:200]}); free some space and start again: finished work is kept")
         if isinstance(one, RuntimeError) and any(words.lower() in text.lower() for words in _LOST_GPU):
             return Unavailable(f"the GPU is lost ({text.splitlines()[0][:200]}); start again once it is back")
+        if isinstance(one, RuntimeError) and any(words in text for words in _LOST_PROCESS):
+            return Unavailable(
+                f"another process of this training has ended ({text.splitlines()[0][:200]}); see its output, then "
+                "start again to go on from the last checkpoint"
+            )
         if is_damaged(one):
             return InputError(
                 f"a database is damaged ({text.splitlines()[0][:200]}); restore its file from a backup, or remove it"

@@ -1,12 +1,24 @@
-"""Checkpoints with a damaged file: what is resumed, and what is kept aside."""
+"""Checkpoints: what is resumed and why not, in one process and in several, and what is kept aside if damaged."""
 
 import json
+import logging
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from convrec.training.checkpoints import best_checkpoint, complete_checkpoints, last_checkpoint, set_damaged_aside
+from convrec.training.checkpoints import (
+    best_checkpoint,
+    complete_checkpoints,
+    last_checkpoint,
+    mark_finished,
+    record_parameters,
+    set_damaged_aside,
+)
+from tests.tracking.server import free_port
 from tests.training.tiny_sft import STEPS, make_tiny, train_tiny
 
 
@@ -74,3 +86,53 @@ def test_a_file_of_a_folder_in_a_checkpoint_counts(tmp_path):
     inner.parent.mkdir()
     inner.write_bytes(b"of a process that was killed")
     assert last_checkpoint(tmp_path).name == "checkpoint-1"
+
+
+def _interrupted(folder: Path, parameters: dict) -> Path:
+    """Make a training that stopped after a checkpoint."""
+    record_parameters(folder, parameters)
+    (folder / "checkpoint-4").mkdir()
+    (folder / "checkpoint-4" / "complete").write_text("{}")
+    (folder / "checkpoint-4" / "trainer_state.json").write_text('{"best_global_step": null}')
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("parameters", "reason"),
+    [
+        ({"num_processes": 4, "lora": None, "batch_size": 8}, "num_processes was 2, batch_size was 16"),
+        ({"num_processes": 2, "lora": None, "batch_size": 16}, "its inputs were others"),
+    ],
+)
+def test_a_new_training_tells_why_an_interrupted_one_is_not_resumed(tmp_path, caplog, parameters, reason):
+    caplog.set_level(logging.INFO)
+    old = _interrupted(tmp_path / "old", {"num_processes": 2, "lora": None, "batch_size": 16})
+    new = tmp_path / "new"
+    record_parameters(new, parameters)
+    (message,) = caplog.messages
+    assert message == f"the interrupted training in {old} is not resumed, a new one starts: {reason}"
+    record_parameters(new, parameters)
+    mark_finished(old)
+    record_parameters(tmp_path / "third", parameters)
+    assert caplog.messages == [message], "only when it starts, and of no finished training"
+
+
+@pytest.mark.slow
+def test_processes_resume_one_checkpoint_and_share_its_folder(tmp_path):
+    folder = _interrupted(tmp_path / "checkpoints" / "key", {})
+    own = [tmp_path / "node-0", tmp_path / "node-1"]
+    port, pair = free_port(), []
+    for rank, place in enumerate(own):
+        place.mkdir()
+        command = [sys.executable, "-m", "tests.training.sharing", str(tmp_path), str(place)]
+        variables = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+        variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        pair.append(subprocess.Popen(command, env={**os.environ, **variables}, stdout=subprocess.PIPE, text=True))
+    printed = [json.loads(process.communicate(timeout=120)[0]) for process in pair]
+    assert printed[0] == printed[1], "all processes end alike"
+    same, different, apart = printed[0]
+    assert same == str((folder / "checkpoint-4").relative_to(tmp_path))
+    assert different.startswith(
+        "checkpoints/key-0, checkpoints/key-1: the processes have different parameters or inputs"
+    )
+    assert apart.startswith("checkpoints/elsewhere: not every process sees it")

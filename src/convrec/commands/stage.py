@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from convrec.commands import add_command
+from convrec.config.base import Section
 from convrec.config.params import Params, load_params
 from convrec.config.training import Training
 from convrec.errors import InputError, Stopped, is_out_of_memory
 from convrec.files.yaml import read_yaml
 from convrec.paths import Paths
 from convrec.training.launch import end_processes, is_main_process, launch
+from convrec.training.nodes import Nodes, read_nodes
 from convrec.workspaces import hold_stage
 
 logger = logging.getLogger(__name__)
@@ -46,12 +48,17 @@ def run(options: argparse.Namespace) -> int | None:
     """Run the stage, in several processes if its section sets that; always close its record."""
     stage: str = options.stage
     params = load_params()
-    if "RANK" not in os.environ:
-        _check_inputs(stage)
-        hold_stage(stage)
     section = getattr(params, stage)
-    if isinstance(section, Training) and section.launch is not None and "RANK" not in os.environ:
-        return launch(stage, section.launch, section.num_processes)
+    if "RANK" not in os.environ:
+        nodes = read_nodes()
+        _check_nodes(stage, section, nodes)
+        _check_inputs(stage)
+        if nodes.rank == 0:
+            hold_stage(stage)
+        if isinstance(section, Training) and section.launch is not None:
+            return launch(stage, section.launch, section.num_processes, nodes)
+    elif is_main_process():  # it may still write a checkpoint after its launcher was killed
+        hold_stage(f"{stage}.main")
     signal.signal(signal.SIGTERM, _stop)  # so that the record is closed; trainings write a checkpoint first
     work, paths = importlib.import_module(f"convrec.stages.{stage}").run, Paths()
     if not is_main_process():
@@ -103,6 +110,18 @@ def _work(stage: str, work: Callable[..., None], params: Params, paths: Paths, r
 
 def _stop(number: int, _frame: Any) -> None:
     raise Stopped(f"stopped by {signal.Signals(number).name}; start again to go on")
+
+
+def _check_nodes(stage: str, section: Section, nodes: Nodes) -> None:
+    """Raise `InputError` if this stage does not run on this node, or not on several."""
+    if isinstance(section, Training):
+        if nodes.count > 1 and section.launch is None:
+            raise InputError(
+                f"NNODES = {nodes.count}, but {stage}.launch = null; set it to a file of configs/accelerate/, or unset "
+                "NNODES"
+            )
+    elif nodes.rank > 0:
+        raise InputError(f"NODE_RANK = {nodes.rank}: {stage} runs on one node; run it where NODE_RANK is 0")
 
 
 def _check_inputs(stage: str, graph: Path = Path("dvc.yaml")) -> None:

@@ -14,6 +14,7 @@ from convrec.errors import InputError, Unavailable
 from convrec.hardware.machine import GIB, gpu_names
 from convrec.models.hub import model_license
 from convrec.paths import Paths
+from convrec.training.nodes import read_nodes
 
 
 @dataclass(frozen=True)
@@ -81,9 +82,11 @@ def _gpu_checks(params: Params) -> Iterator[Check]:
     for stage in ("sft", "rank_grpo"):
         config: Training = getattr(params, stage)
         if config.launch is not None and names:
-            short = config.num_processes > len(names)
-            remedy = f"set {stage}.num_processes to {len(names)} or fewer" if short else ""
-            yield Check(f"{stage}.launch", f"{config.num_processes} processes, {len(names)} GPUs", remedy)
+            nodes = read_nodes().count
+            most = nodes * len(names)
+            remedy = f"set {stage}.num_processes to {most} or fewer" if config.num_processes > most else ""
+            found = f"{config.num_processes} processes, {len(names)} GPUs"
+            yield Check(f"{stage}.launch", f"{found} on each of {nodes} nodes" if nodes > 1 else found, remedy)
 
 
 def _data_check(params: Params) -> Check:

@@ -23,6 +23,7 @@ from convrec.experiments.memory import LESS_MEMORY, set_options, smaller_setting
 from convrec.experiments.trial import ScratchProject, Trial, is_refused, rows_per_step
 from convrec.hardware.machine import GIB, gpu_bytes
 from convrec.paths import CHECKPOINTS, Paths
+from convrec.training.nodes import read_nodes
 
 STAGES = ("base_model", "sft", "rank_grpo", "evaluate")
 _MODELS, _STATE = 3, 3  # written models; a checkpoint's size in models: weights and AdamW's two moments
@@ -108,8 +109,14 @@ def preflight(params: Params, paths: Paths, *, fast: bool, memory: float | None,
     """Check the machine and, unless `fast`, run the most expensive steps of every stage; print both.
 
     `memory` limits each stage's resident memory in GiB; the default is the memory that is free now. `price` is that of
-    a machine hour. Raises `InputError` if a check fails, or settings have to change.
+    a machine hour. Raises `InputError` if a check fails, or settings have to change, or for steps on several nodes.
     """
+    nodes = read_nodes().count
+    if nodes > 1 and not fast:
+        raise InputError(
+            f"NNODES = {nodes}: preflight runs its steps on one node; give --fast, or unset NNODES and set "
+            "num_processes to the GPUs of one node"
+        )
     console = Console(highlight=False, soft_wrap=True)
     checks = []
     for check in machine_checks(params, paths):

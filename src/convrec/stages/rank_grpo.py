@@ -35,11 +35,11 @@ from convrec.training.callbacks import HistoryCallback, ValidationCallback, read
 from convrec.training.checkpoints import (
     CompletionCallback,
     best_checkpoint,
-    clear_finished,
     has_ended,
     last_checkpoint,
     mark_finished,
-    set_damaged_aside,
+    prepare_folder,
+    record_parameters,
     training_folder,
 )
 from convrec.training.launch import is_main_process
@@ -131,9 +131,7 @@ def align(params: Params, paths: Paths, start: Start, folder: Path, record: Run)
     rewards, weights = _rewards(config.rewards, catalog, common.list_length)
     arguments = _arguments(params, folder, weights)
     unnumber_cpu(arguments)
-    with arguments.main_process_first(local=False):
-        clear_finished(folder)
-        set_damaged_aside(folder)
+    own = prepare_folder(folder)
     prompts = PromptBuilder(tokenizer, common.prompt_instruction, common.list_length, common.max_prompt_length)
     dataset = _dataset(params, paths, prompts)
     record.log_metrics({TRUNCATED_SHARE: prompts.report("the training split")})
@@ -172,7 +170,6 @@ def align(params: Params, paths: Paths, start: Start, folder: Path, record: Run)
         SampleCallback(trainer.last_group, catalog, *sampled, lambda path: record.log_artifact(path, "samples"))
     )
     trainer.add_callback(CompletionCallback())
-    own = last_checkpoint(folder)
     if own is None or not has_ended(own):
         checkpoint = own or start.checkpoint
         try:
@@ -183,6 +180,7 @@ def align(params: Params, paths: Paths, start: Start, folder: Path, record: Run)
                 f"{checkpoint}: a file of it holds more than tensors and numbers ({str(error).splitlines()[0][:200]}); "
                 "continue a checkpoint that this project wrote, or start from its model alone"
             ) from None
+    trainer.accelerator.wait_for_everyone()  # until the first process has completed the last checkpoint
     chosen = best_checkpoint(folder) if config.output_checkpoint == "best" else None
     chosen = chosen or last_checkpoint(folder)
     if chosen is None:
@@ -192,12 +190,16 @@ def align(params: Params, paths: Paths, start: Start, folder: Path, record: Run)
     return chosen
 
 
+def _checkpoint_parameters(params: Params) -> dict[str, Any]:
+    shared = {**params.common.prompt_parameters(), "repetition_penalty": params.common.repetition_penalty}
+    return {**params.rank_grpo.of_the_updates(), **shared}
+
+
 def checkpoint_folder(params: Params, paths: Paths, start: Start) -> Path:
     """Return where a training with these parameters, start and the present inputs keeps its checkpoints."""
     given = [path for path in (Path(start.model), start.checkpoint) if path is not None and path.is_dir()]
-    shared = {**params.common.prompt_parameters(), "repetition_penalty": params.common.repetition_penalty}
-    parameters = {**params.rank_grpo.of_the_updates(), **shared}
-    return training_folder("rank_grpo", parameters, [*given, paths.split("train"), paths.catalog])
+    inputs = [*given, paths.split("train"), paths.catalog]
+    return training_folder("rank_grpo", _checkpoint_parameters(params), inputs)
 
 
 def _download(uri: str) -> Path:
@@ -213,6 +215,8 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         record.log_dataset(paths.split(name), name)
     start = resolve_start(config.start, paths.model("sft"), config.max_steps, _download)
     folder = checkpoint_folder(params, paths, start)
+    if is_main_process():
+        record_parameters(folder, _checkpoint_parameters(params))
     checkpoint = align(params, paths, start, folder, record)
     if not is_main_process():
         return

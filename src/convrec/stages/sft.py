@@ -18,7 +18,7 @@ from convrec.models.pretrained import load_model, load_tokenizer
 from convrec.paths import Paths
 from convrec.tracking import Run
 from convrec.training.callbacks import HistoryCallback, read_history
-from convrec.training.checkpoints import last_checkpoint, mark_finished, training_folder
+from convrec.training.checkpoints import last_checkpoint, mark_finished, record_parameters, training_folder
 from convrec.training.launch import is_main_process
 from convrec.training.sft import train_sft
 
@@ -78,16 +78,22 @@ def learn(
     return saved, tokenizer
 
 
+def _checkpoint_parameters(params: Params) -> dict[str, Any]:
+    return {**params.sft.of_the_updates(), **params.common.prompt_parameters()}
+
+
 def checkpoint_folder(params: Params, paths: Paths) -> Path:
     """Return where a training with these parameters and the present inputs keeps its checkpoints."""
-    parameters = {**params.sft.of_the_updates(), **params.common.prompt_parameters()}
-    return training_folder("sft", parameters, [paths.model("base"), paths.demonstration("train")])
+    inputs = [paths.model("base"), paths.demonstration("train")]
+    return training_folder("sft", _checkpoint_parameters(params), inputs)
 
 
 def run(params: Params, paths: Paths, record: Run) -> None:
     """Write the SFT model, its final losses, and its loss curves."""
     record.log_dataset(paths.demonstration("train"), "demonstrations")
     folder = checkpoint_folder(params, paths)
+    if is_main_process():
+        record_parameters(folder, _checkpoint_parameters(params))
     frame = read_rows(paths.demonstration("train"))
     saved, tokenizer = learn(params, paths, frame, STEP_COLUMNS["adjust"], folder, record)
     if not is_main_process():

@@ -9,10 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import PartialState
+from accelerate.utils import gather_object
 from safetensors import SafetensorError, safe_open
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from convrec.errors import InputError
+from convrec.files.atomic import write_text
 from convrec.files.fingerprint import fingerprint
 from convrec.paths import CHECKPOINTS
 
@@ -21,6 +25,7 @@ logger = logging.getLogger(__name__)
 _FINISHED = "finished"
 _COMPLETE = "complete"
 _STATE = "trainer_state.json"
+_PARAMETERS = "parameters.json"
 
 
 def training_folder(stage: str, parameters: dict[str, Any], inputs: Iterable[Path]) -> Path:
@@ -36,6 +41,50 @@ def clear_finished(folder: Path) -> None:
     """Remove the folder of a finished training: DVC reruns such a stage only if its code has changed."""
     if (folder / _FINISHED).exists():
         shutil.rmtree(folder)
+
+
+def record_parameters(folder: Path, parameters: dict[str, Any]) -> None:
+    """Write the parameters of `training_folder` into a new folder; log which ones keep an older training from resuming.
+
+    One process calls this, before the training.
+    """
+    clear_finished(folder)
+    file = folder / _PARAMETERS
+    if file.is_file():
+        return
+    write_text(file, json.dumps(parameters))
+    values = json.loads(file.read_text(encoding="utf-8"))
+    for other in folder.parent.glob(f"*/{_PARAMETERS}"):
+        if other == file or (other.parent / _FINISHED).exists() or last_checkpoint(other.parent) is None:
+            continue
+        theirs = json.loads(other.read_text(encoding="utf-8"))
+        changed = [f"{name} was {theirs.get(name)}" for name in values if theirs.get(name) != values[name]]
+        reason = ", ".join(changed) or "its inputs were others"
+        logger.info("the interrupted training in %s is not resumed, a new one starts: %s", other.parent, reason[:500])
+
+
+def prepare_folder(folder: Path) -> Path | None:
+    """Create the folder of a training, and return the checkpoint to resume, if there is one.
+
+    The first process clears what is finished or damaged and chooses the checkpoint; all processes get the same one.
+    Raises `InputError` if the processes do not share the folder, or have different parameters or inputs.
+    """
+    state = PartialState()
+    with state.main_process_first():
+        if state.is_main_process:
+            clear_finished(folder)
+            set_damaged_aside(folder)
+            folder.mkdir(parents=True, exist_ok=True)
+    seen = gather_object([(str(folder), folder.is_dir(), last_checkpoint(folder))])
+    names = sorted({name for name, _, _ in seen})
+    if len(names) > 1:
+        raise InputError(
+            f"{', '.join(names)}: the processes have different parameters or inputs; start all nodes in one shared "
+            "folder"
+        )
+    if not all(exists for _, exists, _ in seen):
+        raise InputError(f"{folder}: not every process sees it; start all nodes in one shared folder")
+    return seen[0][2]
 
 
 def mark_finished(folder: Path, chosen: Path | None = None) -> None:

@@ -2,6 +2,7 @@
 
 import atexit
 import ctypes
+import logging
 import os
 import signal
 import traceback
@@ -11,14 +12,19 @@ from pathlib import Path
 
 from convrec.errors import (
     EXIT_BAD_INPUT,
+    EXIT_BUG,
     EXIT_INTERRUPTED,
     EXIT_NO_SPACE,
     EXIT_STOPPED,
     EXIT_UNAVAILABLE,
     InputError,
+    Unavailable,
     leave,
 )
 from convrec.paths import CONFIGS
+from convrec.training.nodes import Nodes
+
+logger = logging.getLogger(__name__)
 
 SUPERVISED = "CONVREC_SUPERVISED"  # set by the flows for the commands that they start: the flow's process id
 _PARENT = os.getppid()
@@ -56,8 +62,8 @@ def ends_with_this_process(number: int) -> Callable[[], None]:
 
 
 def is_supervised() -> bool:
-    """Return whether DVC or a flow started this process, and not a person who may close the terminal."""
-    return "DVC_STAGE" in os.environ or SUPERVISED in os.environ
+    """Return whether DVC, a flow or a launcher started this process, and not a person who may close the terminal."""
+    return any(name in os.environ for name in ("DVC_STAGE", SUPERVISED, "RANK"))
 
 
 def end_processes() -> None:
@@ -96,29 +102,49 @@ def rank_process() -> Iterator[None]:
     leave(status)
 
 
-def launch(stage: str, config_file: str, num_processes: int) -> int:
-    """Run the stage in several processes; return the most informative of their exit statuses.
+def launch(stage: str, config_file: str, num_processes: int, nodes: Nodes) -> int:
+    """Run this node's share of a stage's processes; return the most informative of their exit statuses.
 
     Raises `InputError` if the launch file does not exist, or lies outside configs/: such a file can name programs.
+    Raises `Unavailable` if the nodes do not find each other within `nodes.timeout_seconds`.
     """
     path = Path(config_file)
     if not path.resolve().is_relative_to(CONFIGS.resolve()):
         raise InputError(f"{stage}.launch = {str(path)!r} is outside {CONFIGS}/; move the launch file into that folder")
     if not path.is_file():
         raise InputError(f"{stage}.launch = {str(path)!r}: no such file; use one of configs/accelerate/")
+    options = ["--config_file", str(path), "--num_processes", str(num_processes)]
+    options += nodes.arguments(f"{stage}.num_processes", num_processes)
+    if nodes.count > 1:
+        logger.info("node %d of %d connects through %s:%d", nodes.rank, nodes.count, nodes.address, nodes.port)
+        for number in (signal.SIGTERM, signal.SIGINT):  # torch's store, which waits for the others, runs no handlers
+            signal.signal(number, signal.SIG_DFL)
     from accelerate.commands.launch import launch_command, launch_command_parser  # noqa: PLC0415  (seconds)
+    from torch.distributed import DistError  # noqa: PLC0415
     from torch.distributed.elastic.multiprocessing.api import SignalException  # noqa: PLC0415
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415
 
-    options = ["--config_file", str(path), "--num_processes", str(num_processes)]
     try:
         launch_command(launch_command_parser().parse_args([*options, "-m", "convrec.cli", "run", stage]))
     except ChildFailedError as error:
         statuses = [failure.exitcode for failure in error.failures.values()]
-        # The failures include processes that the launcher itself stopped or killed.
-        known = [status for status in (EXIT_BAD_INPUT, EXIT_NO_SPACE, EXIT_UNAVAILABLE) if status in statuses]
+        # The failures include processes that the launcher itself stopped or killed, and those that lost another one.
+        known = (EXIT_BAD_INPUT, EXIT_NO_SPACE, EXIT_BUG, EXIT_UNAVAILABLE)
         first = error.get_first_failure()[1].exitcode
-        return known[0] if known else first if first > 0 else 128 - first
+        return next((status for status in known if status in statuses), first if first > 0 else 128 - first)
     except SignalException as error:
         return EXIT_INTERRUPTED if error.sigval == signal.SIGINT else EXIT_STOPPED
+    except (DistError, ConnectionError) as error:
+        if nodes.count == 1:
+            raise
+        raise Unavailable(_unconnected(stage, nodes, str(error))) from error
     return 0
+
+
+def _unconnected(stage: str, nodes: Nodes, reason: str) -> str:
+    return (
+        f"node {nodes.rank} of {nodes.count} and the others did not connect through {nodes.address}:{nodes.port} "
+        f"within {nodes.timeout_seconds} s ({next(iter(reason.splitlines()), '')[:200]}); start {stage} on every node "
+        "with the same MASTER_ADDR and MASTER_PORT, a free port that they all reach; CONVREC_NODES_TIMEOUT sets the "
+        "seconds"
+    )

@@ -12,13 +12,7 @@ from trl import SFTConfig, SFTTrainer
 
 from convrec.models.finite import FiniteTrainer
 from convrec.training.arguments import shared_arguments, unnumber_cpu
-from convrec.training.checkpoints import (
-    CompletionCallback,
-    clear_finished,
-    has_ended,
-    last_checkpoint,
-    set_damaged_aside,
-)
+from convrec.training.checkpoints import CompletionCallback, has_ended, prepare_folder
 from convrec.training.cpu_head import use_cpu_head
 from convrec.training.padding_free import drop_padding
 from convrec.training.stopping import StopCallback, stoppable
@@ -74,9 +68,7 @@ def train_sft(
     unnumber_cpu(arguments)
     if arguments.device.type == "cpu":
         use_cpu_head()
-    with arguments.main_process_first(local=False):
-        clear_finished(folder)
-        set_damaged_aside(folder)
+    checkpoint = prepare_folder(folder)
     stop = [StopCallback(checkpoint_step)] if checkpoint_step else []
     trainer = _Trainer(
         model=model,
@@ -96,7 +88,6 @@ def train_sft(
     if hindrance is not None:
         logger.info("batches are padded: %s", hindrance)
     trainer.remove_callback(PrinterCallback)  # the history callback logs the progress
-    checkpoint = last_checkpoint(folder)
     if checkpoint is not None and has_ended(checkpoint, checkpoint_step):
         return checkpoint
     with stoppable(trainer):

@@ -1,0 +1,52 @@
+"""The scripts of the examples: shell syntax, Slurm's options, and the commands that they run."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from simple_slurm import Slurm
+from trl.scripts.vllm_serve import make_parser
+
+from convrec.commands.stage import STAGES
+
+ROOT = Path(__file__).parent.parent.parent
+PIPELINE = ROOT / "examples" / "slurm" / "pipeline.sh"
+OPTION = re.compile(r"^#SBATCH --([a-z-]+)(?:=(\S+))?$", re.MULTILINE)
+
+
+@pytest.mark.parametrize("script", [PIPELINE, ROOT / "examples" / "node.sh"], ids=lambda path: path.name)
+def test_shellcheck_finds_nothing(script):
+    program = Path(sys.executable).parent / "shellcheck"
+    done = subprocess.run([program, script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_slurm_knows_the_options():
+    text = PIPELINE.read_text()
+    found = OPTION.findall(text)
+    assert len(found) == text.count("\n#SBATCH") > 5, "every line is read"
+    job = Slurm(**{name.replace("-", "_"): value or True for name, value in found})
+    assert (job.namespace.nodes, job.namespace.signal) == ("2", "B:TERM@600")
+    with pytest.raises(SystemExit):
+        Slurm(signals="B:TERM@600")
+
+
+def test_the_job_has_time_for_a_checkpoint_before_its_limit():
+    (seconds,) = re.findall(r"TORCH_ELASTIC_SHUTDOWN_TIMEOUT=(\d+)", PIPELINE.read_text())
+    (notice,) = re.findall(r"--signal=B:TERM@(\d+)", PIPELINE.read_text())
+    assert int(seconds) < int(notice)
+
+
+def test_the_job_runs_every_stage_in_order():
+    found = re.findall(r"for stage in ([a-z_ ]+);|^on_all_nodes (\w+)$", PIPELINE.read_text(), re.MULTILINE)
+    assert tuple(" ".join(map("".join, found)).split()) == STAGES
+
+
+def test_trl_knows_the_server_s_options():
+    text = PIPELINE.read_text().replace("\\\n", " ")
+    (command,) = re.findall(r"trl vllm-serve (.*?) &$", text, re.MULTILINE)
+    given, rest = make_parser().parse_args_and_config(shlex.split(command), return_remaining_strings=True)
+    assert (given.model, given.port, rest) == ("models/sft", 8000, [])  # the rest would go to vLLM itself

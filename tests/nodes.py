@@ -1,0 +1,54 @@
+"""Two nodes of a training, both on this machine, each started as a scheduler starts it."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+
+from tests.project import ROOT
+from tests.tracking.server import free_port
+
+_UNWANTED = ("MLFLOW_", "PREFECT_", "DVC_", "CONVREC_")
+
+
+def start_nodes(project: Path, stage: str) -> list[subprocess.Popen]:
+    """Start a stage on both; each prints into its pipe."""
+    own = {key: value for key, value in os.environ.items() if not key.startswith(_UNWANTED)}
+    own |= {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    own |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "SLURM_STEP_NUM_NODES": "2"}
+    return [
+        subprocess.Popen(
+            [ROOT / "examples" / "node.sh", stage],
+            cwd=project,
+            env={**own, "SLURM_PROCID": rank},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in "01"
+    ]
+
+
+def end_nodes(nodes: list[subprocess.Popen]) -> list[tuple[int, str]]:
+    """Wait for both; return their exit statuses and the output that was not read yet."""
+    outputs = [node.communicate(timeout=300)[0] for node in nodes]
+    return [(node.returncode, output) for node, output in zip(nodes, outputs, strict=True)]
+
+
+def process_of(node: subprocess.Popen) -> psutil.Process:
+    """Return the node's process that trains."""
+    (found,) = [process for process in psutil.Process(node.pid).children(recursive=True) if "RANK" in process.environ()]
+    return found
+
+
+def signal_at_step(nodes: list[subprocess.Popen], step: int, number: signal.Signals) -> None:
+    """Send a signal to the training process of the second node once the first one prints a step."""
+    for line in nodes[0].stdout or ():
+        if f"step {step - 1}/" in line:
+            victim = process_of(nodes[1])
+        if f"step {step}/" in line:
+            victim.send_signal(number)
+            return
