@@ -41,20 +41,21 @@ def _load(folder: Path, device: str) -> Any:
     return load_model(folder, dtype=torch.float32).to(device)
 
 
-def _autocast(device: str) -> torch.autocast:
-    return torch.autocast(device, torch.bfloat16, enabled=device == "cuda")
+def _mix_precision(model: Any, device: str) -> None:
+    """On a GPU, compute in bfloat16 as Accelerate does: it casts the weights anew in every forward pass."""
+    model.forward = torch.autocast(device, torch.bfloat16, enabled=device == "cuda")(model.forward)
 
 
 def rollout_speed(folder: Path, device: str, lengths: Lengths) -> float:
     """Return the tokens per second that transformers samples, as in a training: bfloat16 autocast on a GPU."""
     model = _load(folder, device).eval()
+    _mix_precision(model, device)
     number, no_end = lengths.completion_tokens, model.config.vocab_size
     config = GenerationConfig(do_sample=True, top_k=0, max_new_tokens=number, pad_token_id=0, eos_token_id=[no_end])
     prompts = lengths.draw()
 
     def sample() -> None:
-        with _autocast(device):
-            generate_groups(model, prompts, config)
+        generate_groups(model, prompts, config)
         clock(model.device)
 
     return lengths.total / least_seconds(sample, 2)
@@ -105,12 +106,12 @@ def utilization(folder: Path, device: str, rows: int, length: int, peak: float |
     """
     model = _load(folder, device).train()
     add_log_prob_head(model, 1.0, 1.0, None)
+    _mix_precision(model, device)
     ids = torch.randint(5, 1000, (rows, length), generator=torch.Generator().manual_seed(0)).to(device)
     mask = torch.ones_like(ids)
 
     def work() -> None:
-        with _autocast(device):
-            output = model(input_ids=ids, attention_mask=mask, completion_width=length - 1)
+        output = model(input_ids=ids, attention_mask=mask, completion_width=length - 1)
         output.log_probs.mean().backward()
         model.zero_grad()
         clock(model.device)

@@ -20,10 +20,11 @@ HAS_GPU = torch.cuda.is_available()
 INSTALL = "pip install -e '.[gpu]'"
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip tests of a GPU where there is none: it is the one thing that `make test-tools` cannot install."""
-    if item.get_closest_marker("gpu") and not HAS_GPU:
-        pytest.skip(f"needs an NVIDIA GPU: torch {torch.__version__} finds none")
+    for item in items:
+        if item.get_closest_marker("gpu") and not HAS_GPU:
+            item.add_marker(pytest.mark.skip(reason=f"needs an NVIDIA GPU: torch {torch.__version__} finds none"))
 
 
 @pytest.fixture(scope="session")
