@@ -15,6 +15,7 @@ TEACHER ?=
 SCALE ?= 1
 SET ?=
 POOL ?=
+SIZE ?= 0.5b
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | column -t -s '|'
@@ -55,6 +56,14 @@ test-tools: $(READY)  ## install what the other tests need: Chromium, PostgreSQL
 test-all: test-tools  ## run all tests: at most 20 minutes on two cores
 	$(PYTEST)
 
+# Without $(READY): it installs nothing. `--confcutdir` leaves out tests/conftest.py, which needs the extra `dev`.
+test-gpu:  ## run the tests of a GPU: at most 10 minutes on one, without network; prints figures and the reasons of skips
+	HF_HUB_OFFLINE=1 MLFLOW_DISABLE_TELEMETRY=true TOKENIZERS_PARALLELISM=false \
+		python -m pytest tests/gpu --confcutdir tests/gpu --durations 15 -o tmp_path_retention_policy=failed
+
+bench-gpu:  ## measure speed and memory on a GPU; SIZE=tiny (also without a GPU), 0.5b (default) or 1b
+	HF_HUB_OFFLINE=1 python -m benchmarks.gpu --size $(SIZE)
+
 check: $(READY)  ## lint, formatting, layers, types
 	ruff check .
 	ruff format --check .
@@ -93,4 +102,4 @@ stack-status: $(READY)  ## show which of the team's servers are running
 clean:  ## delete the outputs of runs (models, records, caches); keep parameters, environment and teacher answers
 	rm -rf data/processed data/demonstrations models predictions reports comparison evaluations checkpoints mlruns runs .dvc/cache .dvc/tmp .prefect
 
-.PHONY: help install demo reproduce deploy test test-tools test-all check audit code-deps docs-figures ui stack-up stack-down stack-status clean
+.PHONY: help install demo reproduce deploy test test-tools test-all test-gpu bench-gpu check audit code-deps docs-figures ui stack-up stack-down stack-status clean

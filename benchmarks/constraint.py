@@ -16,13 +16,14 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from benchmarks.timing import clock
 from convrec.config.params import load_params
 from convrec.data.catalog import Item
 from convrec.data.catalog_files import load_catalog
@@ -77,16 +78,78 @@ def byte_level_bpe(texts: Sequence[str], vocab_size: int) -> Any:
     return fast
 
 
-class Timed(CatalogConstraint):
+def invented_catalog(number: int, num_words: int) -> tuple[list[Item], list[str]]:
+    """Return `number` items with invented titles and years from 1930 to 2023, and the words of the titles."""
+    rng = np.random.default_rng(0)
+    words = draw_words(rng, num_words)
+    return [Item(title, int(rng.integers(1930, 2024))) for title in draw_titles(rng, words, number)], words
+
+
+class Cost(NamedTuple):
+    """Tokens of a list, seconds to generate a batch of lists, and bytes.
+
+    - `free`, `constrained`: all of the generation, without and with the constraint.
+    - `processing`: the part of `constrained` in the logits processor.
+    - `state_bytes`: the processor's memory.
+    """
+
+    tokens: int
+    free: float
+    constrained: float
+    processing: float
+    state_bytes: int
+
+    @property
+    def share(self) -> float:
+        """The processor's share of the generation time."""
+        return self.processing / self.constrained
+
+
+class _Timed(CatalogConstraint):
     """The logits processor with its total time in seconds."""
 
     seconds = 0.0
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
-        start = time.perf_counter()
+        start = clock(scores.device)
         scores = super().__call__(input_ids, scores)
-        self.seconds += time.perf_counter() - start
+        self.seconds += clock(scores.device) - start
         return scores
+
+
+def measure(
+    model: Any, eos: int, trie: CatalogTrie, *, batch: int, items: int, prompt: int, repeats: int, penalty: float = 1.0
+) -> Cost:
+    """Return the cost of `batch` greedy lists of `items` items on the model's device, that of the fastest repeat.
+
+    Prompts are `prompt` random tokens. `eos` is the token that ends a list.
+    """
+    rng = np.random.default_rng(1)
+    known = min(1000, model.config.vocab_size)
+    prompts = torch.from_numpy(rng.integers(len(SPECIAL), known, (batch, prompt))).to(model.device)
+    requests = [ListRequest(items, rng.choice(trie.num_items, SEEN, replace=False).tolist()) for _ in range(batch)]
+
+    def generate(max_new_tokens: int, end: int | None, processors: list[_Timed]) -> tuple[int, float]:
+        model.generation_config.eos_token_id = end
+        start = clock(model.device)
+        output = model.generate(
+            prompts,
+            attention_mask=torch.ones_like(prompts),
+            do_sample=False,
+            repetition_penalty=penalty,
+            max_new_tokens=max_new_tokens,
+            logits_processor=processors,
+        )
+        return output.shape[1] - prompt, clock(model.device) - start
+
+    found = []
+    for _ in range(repeats + 1):  # the first warms up
+        processor = _Timed(trie, requests)
+        tokens, constrained = generate(trie.longest(items), eos, [processor])
+        _, free = generate(tokens, None, [])
+        found.append(Cost(tokens, free, constrained, processor.seconds, processor.state_bytes))
+    best = min(found[1:], key=lambda cost: cost.constrained)
+    return best._replace(free=min(cost.free for cost in found[1:]))
 
 
 def main() -> None:
@@ -100,12 +163,9 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=100, help="tokens")
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
-    rng = np.random.default_rng(0)
-    words = draw_words(rng, 30_000 if options.bpe else 4_000)
+    items, words = invented_catalog(options.number, 30_000 if options.bpe else 4_000)
     if options.catalog:
         items = list(load_catalog(options.catalog, Quarantine()).items)
-    else:
-        items = [Item(title, int(rng.integers(1930, 2024))) for title in draw_titles(rng, words, options.number)]
     lines = [str(item) for item in items]
     params = load_params(Path("params.yaml"))
     sizes = params.base_model.embedded
@@ -115,9 +175,8 @@ def main() -> None:
         tokenizer = train_tokenizer(lines, items, sizes.vocab_size)
     start = time.perf_counter()
     trie = CatalogTrie.build(lines, tokenizer)
-    _print(f"{len(items):,} items, {len(tokenizer):,} tokens, {torch.get_num_threads()} threads")
+    _print(f"{len(lines):,} items, {len(tokenizer):,} tokens, {torch.get_num_threads()} threads")
     _print(f"trie: built in {time.perf_counter() - start:.2f} s, {trie.nbytes / 2**20:.1f} MiB")
-
     model = make_model(
         tokenizer,
         sizes.hidden_size,
@@ -127,36 +186,11 @@ def main() -> None:
         sizes.num_key_value_heads,
         seed=0,
     ).eval()
-    prompts = torch.from_numpy(rng.integers(len(SPECIAL), 1000, (options.batch, options.prompt)))
-    requests = [
-        ListRequest(options.items, rng.choice(len(items), SEEN, replace=False).tolist()) for _ in range(options.batch)
-    ]
-
-    def generate(max_new_tokens: int, eos: int | None, processors: list[CatalogConstraint]) -> tuple[int, float]:
-        model.generation_config.eos_token_id = eos
-        start = time.perf_counter()
-        output = model.generate(
-            prompts,
-            attention_mask=torch.ones_like(prompts),
-            do_sample=False,
-            repetition_penalty=params.common.repetition_penalty,
-            max_new_tokens=max_new_tokens,
-            logits_processor=processors,
-        )
-        return output.shape[1] - options.prompt, time.perf_counter() - start
-
-    constrained, free, processing = [], [], []
-    for _ in range(options.repeats + 1):  # the first warms up
-        processor = Timed(trie, requests)
-        tokens, seconds = generate(trie.longest(options.items), tokenizer.eos_token_id, [processor])
-        constrained.append(seconds)
-        processing.append(processor.seconds)
-        free.append(generate(tokens, None, [])[1])
-    best = min(range(1, len(constrained)), key=constrained.__getitem__)
-    share = processing[best] / constrained[best]
-    _print(f"state: {processor.state_bytes / 2**20:.1f} MiB for {options.batch} lists")
-    _print(f"{tokens} tokens a list: {min(free[1:]):.2f} s free, {constrained[best]:.2f} s constrained")
-    _print(f"of that in the processor: {processing[best]:.3f} s, {share:.1%} (limit 5 %)")
+    own = {name: getattr(options, name) for name in ("batch", "items", "prompt", "repeats")}
+    cost = measure(model, tokenizer.eos_token_id, trie, penalty=params.common.repetition_penalty, **own)
+    _print(f"state: {cost.state_bytes / 2**20:.1f} MiB for {options.batch} lists")
+    _print(f"{cost.tokens} tokens a list: {cost.free:.2f} s free, {cost.constrained:.2f} s constrained")
+    _print(f"of that in the processor: {cost.processing:.3f} s, {cost.share:.1%} (limit 5 %)")
 
 
 def _print(text: str) -> None:

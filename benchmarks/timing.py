@@ -4,7 +4,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from transformers import TrainerCallback
+
+
+def clock(device: torch.device) -> float:
+    """Return the time in seconds, once the work that was given to a GPU is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 def least_seconds(work: Callable[[], object], repeats: int) -> float:

@@ -46,12 +46,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = [*long, *(item for item in items if item not in set(long))]
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip tests of a GPU where there is none: it is the one thing that `make test-tools` cannot install."""
-    if item.get_closest_marker("gpu") and not Path("/dev/nvidiactl").exists():
-        pytest.skip("needs an NVIDIA GPU")
-
-
 @pytest.fixture
 def catalog() -> Catalog:
     """Five films, two of them remakes of one title."""

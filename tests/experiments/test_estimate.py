@@ -1,4 +1,4 @@
-"""Memory estimated from shapes, beside what the tensors of real training steps take, and the settings that fit."""
+"""Memory estimated from shapes, and the settings that fit; tests/gpu/test_memory.py has the memory of real steps."""
 
 import re
 import shutil
@@ -6,21 +6,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from datasets import Dataset
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from convrec.config.params import load_params, parse_params
+from convrec.config.params import parse_params
 from convrec.config.profiles import compose
-from convrec.experiments.estimate import Estimate, Meter, estimate_step, model_config
+from convrec.experiments.estimate import estimate_step, model_config
 from convrec.experiments.memory import smaller_settings, with_settings
 from convrec.experiments.plans import RUNTIME, find_plans
 from convrec.hardware.machine import GIB
-from tests.models.small import save
+from tests.experiments.measured import Batch
 from tests.project import ROOT, set_params
-from tests.rl.tiny import same_rows, tiny_trainer
-from tests.training.tiny_sft import TOKENIZER, train_tiny
 
-PROMPT, LIST, ROWS = 64, 48, 16
+ROWS = 16
 
 
 def _config(hidden=64, layers=2, **options):
@@ -31,48 +28,7 @@ def _config(hidden=64, layers=2, **options):
 
 @pytest.fixture
 def params():
-    settings = {"common.device": "cpu", "common.max_prompt_length": PROMPT}
-    settings |= {"sft.max_length": PROMPT + LIST, "sft.per_device_train_batch_size": ROWS}
-    settings |= {"rank_grpo.max_completion_length": LIST, "rank_grpo.per_device_train_batch_size": ROWS}
-    settings |= {"rank_grpo.num_generations": 8, "rank_grpo.constrained": False}
-    return with_settings(load_params(ROOT / "params.yaml"), settings)
-
-
-def _rollouts(prompts, trainer):
-    """Return completions with all the tokens that are allowed, for prompts of the same length."""
-    draw = torch.Generator().manual_seed(0)
-    completions = torch.randint(5, 300, (len(prompts), LIST), generator=draw).tolist()
-    prompt = torch.randint(5, 300, (len(prompts) // 8, PROMPT), generator=draw).repeat_interleave(8, 0).tolist()
-    return {"prompt_ids": prompt, "completion_ids": completions, "logprobs": None}
-
-
-@pytest.mark.parametrize(("hidden", "layers"), [(64, 2), (128, 4), (256, 8)])
-@pytest.mark.parametrize("steps", [1, 2])
-def test_the_tensors_of_real_steps_take_what_was_estimated(tmp_path, params, hidden, layers, steps):
-    """Within 3 %, for models of three sizes, with and without accumulation; SFT and Rank-GRPO."""
-    settings = {f"{stage}.gradient_accumulation_steps": steps for stage in ("sft", "rank_grpo")}
-    params = with_settings(params, settings)
-    torch.manual_seed(0)
-    model = Qwen2ForCausalLM(_config(hidden, layers))
-    folder = save(tmp_path / "model", model, TOKENIZER)
-    batch = {"per_device_train_batch_size": ROWS, "gradient_accumulation_steps": steps}
-    ids = torch.randint(5, 300, (2 * ROWS * steps, PROMPT + LIST)).tolist()
-    labels = [[-100] * PROMPT + row[PROMPT:] for row in ids]
-    with Meter() as meter:
-        rows = Dataset.from_dict({"input_ids": ids, "labels": labels})
-        train_tiny(model, tmp_path / "sft", rows=rows, num_train_epochs=1, max_length=PROMPT + LIST, **batch)
-    _assert_near(estimate_step(params, "sft", _config(hidden, layers)), meter)
-    del model
-    trl = {"rollout_func": _rollouts}
-    rl = {"gradient_checkpointing": False, "max_completion_length": LIST, "beta": 0.01}
-    rl |= {"repetition_penalty": params.common.repetition_penalty}
-    with Meter() as meter:
-        tiny_trainer(folder, tmp_path / "rl", 2, rows=same_rows(), trl=trl, **rl, **batch).train()
-    _assert_near(estimate_step(params, "rank_grpo", _config(hidden, layers)), meter)
-
-
-def _assert_near(estimate: Estimate, meter: Meter) -> None:
-    assert 0.97 < estimate.tensors / meter.peak < 1.03, f"{estimate} for {meter.peak}"
+    return Batch(64, 48, ROWS).params("cpu")
 
 
 def test_each_setting_changes_its_part(params):

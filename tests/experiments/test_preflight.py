@@ -5,7 +5,6 @@ import json
 import pandas as pd
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from convrec.config.params import Params, load_params
 from convrec.data.conversations import read_rows, write_rows
@@ -15,14 +14,12 @@ from convrec.experiments.machine_checks import machine_checks, require_machine
 from convrec.experiments.memory import smaller_settings
 from convrec.experiments.preflight import run_trials
 from convrec.experiments.trial import STEPS, ScratchProject, Trial
-from convrec.models.finite import FiniteTrainer
 from convrec.paths import Paths
-from convrec.stages import sft as sft_stage
-from convrec.tracking import SilentRun
+from tests.experiments.sft_project import lose_memory, make_sft_project
 from tests.project import ROOT, SHRUNK, set_params
 from tests.registry.registered import make_workspace
 from tests.rows import make_row
-from tests.serving.recommending import TITLES, save_model
+from tests.serving.recommending import save_model
 
 
 @pytest.fixture
@@ -135,57 +132,22 @@ def test_the_scratch_project_has_the_longest_rows(project):
     assert len(lists) == 1 and len(lists.pop().split("\n")) == params.common.list_length
 
 
-def _without_memory(monkeypatch, most: int) -> list[int]:
-    """Let training steps of more rows than `most` run out of memory after the second one; return the rows of each."""
-    real, steps = FiniteTrainer.training_step, []
-
-    def step(trainer, *arguments, **options):
-        size = trainer.args.per_device_train_batch_size
-        if size > most and trainer.state.global_step == 2:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB\nmore words")
-        steps.append(size)
-        return real(trainer, *arguments, **options)
-
-    monkeypatch.setattr(FiniteTrainer, "training_step", step)
-    return steps
-
-
 @pytest.fixture
 def sft(tmp_path, monkeypatch, make_store):
-    """A project that is ready for SFT: four steps of eight rows, a checkpoint after each second one."""
-    monkeypatch.chdir(make_workspace(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    make_sft_project(tmp_path)
     make_store(tmp_path)
-    few = {"num_train_epochs": 1, "save_steps": 2, "validation_prompts": 0, "per_device_train_batch_size": 8}
-    set_params(tmp_path, {"sft": few})
-    save_model(Paths().model("base"), 0)
-    Paths().demonstration("train").parent.mkdir()
-    rows = [make_row(f"p{number}", [], "a film with " + "heists " * (number % 5)) for number in range(32)]
-    frame = pd.DataFrame(rows)[["prompt_id", "messages"]].assign(demonstration="\n".join(TITLES[:4]))
-    for name in ("train", "validation"):
-        write_rows(frame, Paths().demonstration(name))
-
-
-def test_a_training_without_memory_goes_on_with_a_smaller_micro_batch_and_the_same_updates(sft, monkeypatch, cli):
-    written = Paths().model("sft") / "model.safetensors"
-    sft_stage.run(load_params(), Paths(), SilentRun())
-    expected = load_file(written)
-    steps = _without_memory(monkeypatch, 4)
-    assert cli("run", "sft").status == 0
-    found = load_file(written)
-    assert steps == [8, 8, 4, 4, 4, 4], "from the checkpoint of step 2 on"
-    for name, value in expected.items():
-        torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-5, msg=name)
 
 
 def test_a_training_without_memory_for_any_batch_says_what_to_change(sft, monkeypatch, cli):
-    _without_memory(monkeypatch, 0)
+    lose_memory(monkeypatch, 0)
     ended = cli("run", "sft")
     assert ended.status == 2
     assert "sft: out of memory (CUDA out of memory. Tried to allocate 2.00 GiB); lower common.max_prompt" in ended.err
 
 
 def test_a_process_of_a_launch_that_runs_out_of_memory_ends_with_the_settings_to_change(sft, monkeypatch, cli):
-    steps = _without_memory(monkeypatch, 4)
+    steps = lose_memory(monkeypatch, 4)
     monkeypatch.setenv("RANK", "0")
     ended = cli("run", "sft")
     assert ended.status == 2 and steps == [8, 8]

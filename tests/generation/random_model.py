@@ -13,6 +13,7 @@ from tests.models.small import save, sizes
 
 SIZES = sizes(layers=2)
 WORDS = ["a", "film", "something", "with", "heists", "please", "old"]
+LINES = [f"{one} {other}" for one in WORDS for other in WORDS]  # of a small catalog
 PENALTIES = (1.0, 1.2)
 MAX_NEW = 24
 REQUESTS = [ListRequest(6, banned=range(3 * i)) for i in range(11)]
@@ -32,7 +33,7 @@ def prompts_of(number: int) -> list[list[dict[str, str]]]:
 
 def make_trie(tokenizer: Any) -> CatalogTrie:
     """Return the trie of a small catalog."""
-    return CatalogTrie.build([f"{one} {other}" for one in WORDS for other in WORDS], tokenizer)
+    return CatalogTrie.build(LINES, tokenizer)
 
 
 def main() -> None:

@@ -1,9 +1,6 @@
 """Several processes give the update that one gives on the same batch, with groups spread over the processes."""
 
 import json
-import os
-import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,36 +8,20 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.rl.launches import accelerate, free_port, run_program
+
 STEPS, BATCH = 3, 16  # G = 8, so that a process of two or four holds whole groups, or half a group
 SHARED = {"optim": "sgd", "learning_rate": 0.05, "max_grad_norm": 0.3, "scalar_rewards": "ranks"}
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def _train(command: list[str], model: Path, output: Path, python: str = sys.executable, **options) -> dict:
     program = ["--model", str(model), "--output", str(output), "--steps", str(STEPS), "--given-rollouts"]
-    program += ["--options", json.dumps({**SHARED, **options})]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "DS_ACCELERATOR": "cpu"}
-    done = subprocess.run(
-        [python, *command, *program],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    run_program([python, *command, *program, "--options", json.dumps({**SHARED, **options})])
     return json.loads((output / "history.json").read_text())
 
 
 def _torchrun(processes: int) -> list[str]:
-    options = ["--nproc_per_node", str(processes), "--master_addr", "127.0.0.1", "--master_port", str(_free_port())]
+    options = ["--nproc_per_node", str(processes), "--master_addr", "127.0.0.1", "--master_port", str(free_port())]
     return ["-m", "torch.distributed.run", *options, "-m", "tests.rl.tiny"]
 
 
@@ -72,10 +53,7 @@ def test_ddp_processes_give_the_update_of_one(tiny_model, alone, tmp_path, proce
 
 @pytest.mark.parametrize("config", ["zero2", "zero3"])
 def test_deepspeed_gives_the_update_of_one(gpu_python, tiny_model, alone, tmp_path, config):
-    on_cpu = tmp_path / "launch.yaml"
-    on_cpu.write_text((ROOT / "configs" / "accelerate" / f"{config}.yaml").read_text() + "use_cpu: true\n")
-    launch = ["-m", "accelerate.commands.launch", "--config_file", str(on_cpu), "--num_processes", "2"]
-    launch += ["--main_process_port", str(_free_port()), "-m", "tests.rl.tiny"]
+    launch = [*accelerate(config, 2, tmp_path, on_cpu=True), "tests.rl.tiny"]
     history = _train(launch, tiny_model, tmp_path, gpu_python, per_device_train_batch_size=BATCH // 2)
     assert history["processes"] == 2
     _assert_same(alone, (history, tmp_path))

@@ -10,6 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from convrec.rl import shared_prompts
 from convrec.rl.logprobs import add_log_prob_head
 from convrec.rl.shared_prompts import completion_states, pack, prompt_index, share_prompts
+from tests.rl.ragged import ragged_groups
 
 VOCAB, WIDTH = 50, 5
 SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -23,20 +24,8 @@ def _model(kind="qwen2", **options):
     return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **SIZES | options))
 
 
-def _groups(sizes=(3, 1, 4), lengths=(7, 1, 4), seed=0):
-    """Return groups of completions of ragged prompts, in a mixed order."""
-    draw = torch.Generator().manual_seed(seed)
-    rows, masks = [], []
-    for size, length in zip(sizes, lengths, strict=True):
-        prompt = torch.randint(3, VOCAB, (length,), generator=draw)
-        for _ in range(size):
-            written = int(torch.randint(1, WIDTH + 1, (), generator=draw))
-            completion = torch.randint(3, VOCAB, (WIDTH,), generator=draw)
-            rows.append(torch.cat([torch.zeros(max(lengths) - length, dtype=torch.long), prompt, completion]))
-            kept = [0] * (max(lengths) - length) + [1] * (length + written) + [0] * (WIDTH - written)
-            masks.append(torch.tensor(kept))
-    order = torch.randperm(len(rows), generator=draw)
-    return torch.stack(rows)[order], torch.stack(masks)[order]
+def _groups(sizes=(3, 1, 4), lengths=(7, 1, 4)):
+    return ragged_groups(sizes, lengths, WIDTH, VOCAB)
 
 
 def _reversed(*arguments):
@@ -105,18 +94,6 @@ def test_log_probabilities_and_gradients_are_those_of_the_plain_pass(kind, check
     assert len(results[0]) > 2 and all(value.abs().max() > 0 for value in results[0])
     for shared, plain in zip(*results, strict=True):
         assert (shared - plain).abs().max() <= (1e-12 if kind == "gpt2" else 1e-6) * plain.abs().max()
-
-
-def test_in_bfloat16_both_passes_are_as_near_to_float32():
-    """The loss of accuracy against float32 is that of the plain pass."""
-    ids, mask = _groups()
-    exact, plain = _model().eval(), _model().to(torch.bfloat16).eval()
-    shared = copy.deepcopy(plain)
-    assert share_prompts(shared) is None
-    real = mask[:, -WIDTH:].bool()
-    with torch.no_grad():
-        one, two, three = (completion_states(model, ids, mask, WIDTH)[real].float() for model in (exact, plain, shared))
-    assert (three - one).abs().max() < 2 * (two - one).abs().max() < 0.1
 
 
 @pytest.mark.parametrize(

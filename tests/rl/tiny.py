@@ -145,6 +145,14 @@ def given_rollouts(prompts: list, trainer: GRPOTrainer) -> dict[str, list]:
     return {"prompt_ids": tokenizer(texts).input_ids, "completion_ids": completions, "logprobs": None}
 
 
+def skip_compiling() -> None:
+    """Keep DeepSpeed, if it is used, from compiling its communication on a CPU for a minute."""
+    if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
+        import deepspeed  # noqa: PLC0415
+
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+
+
 class _Progress(TrainerCallback):
     """Prints each step, and waits, so that what reads it can act before the next."""
 
@@ -168,10 +176,7 @@ def main() -> None:
     parser.add_argument("--seconds-between-steps", type=float, default=0.0)
     parser.add_argument("--given-rollouts", action="store_true")
     args = parser.parse_args()
-    if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
-        import deepspeed  # noqa: PLC0415
-
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # else it is compiled, for a minute
+    skip_compiling()
     trl = {"rollout_func": given_rollouts} if args.given_rollouts else {}
     trainer = tiny_trainer(args.model, args.output, args.steps, rows=varied_rows(), trl=trl, **args.options)
     trainer.add_callback(CompletionCallback())

@@ -6,11 +6,11 @@ import pytest
 import torch
 from datasets import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
-from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from convrec.training import sft
 from convrec.training.callbacks import HistoryCallback, read_history
 from convrec.training.padding_free import drop_padding
+from tests.training.collated import batch_loss, labelled_rows
 from tests.training.tiny_sft import make_tiny, train_tiny
 
 SIZES = {"vocab_size": 30, "hidden_size": 32, "intermediate_size": 16, "num_hidden_layers": 2, "initializer_range": 0.3}
@@ -23,21 +23,6 @@ SOME_WINDOWS = (
 )
 
 
-def _rows(lengths: list[int]) -> list[dict[str, list[int]]]:
-    """Return rows of random tokens, of which the first third has no label."""
-    draw = torch.Generator().manual_seed(0)
-    ids = [torch.randint(1, 30, (length,), generator=draw).tolist() for length in lengths]
-    return [{"input_ids": row, "labels": [-100] * (len(row) // 3) + row[len(row) // 3 :]} for row in ids]
-
-
-def _loss(model: torch.nn.Module, rows: list[dict[str, list[int]]], padding_free: bool) -> torch.Tensor:
-    batch = DataCollatorForLanguageModeling(pad_token_id=0, padding_free=padding_free)(rows)
-    labels = batch.pop("labels")[:, 1:]
-    log_probs = model(**batch, use_cache=False).logits[:, :-1].log_softmax(dim=-1)
-    chosen = log_probs.gather(2, labels.clamp(min=0)[..., None]).squeeze(2)
-    return -chosen[labels != -100].mean()
-
-
 @pytest.mark.parametrize("kind", [QWEN, LLAMA], ids=["grouped queries", "plain"])
 @pytest.mark.parametrize("lengths", [[7, 3, 12, 5], [4, 4], [9], [2, 30, 2]])
 @pytest.mark.parametrize("checkpointing", [False, True])
@@ -46,12 +31,12 @@ def test_loss_and_gradients_are_those_of_padded_batches(kind, lengths, checkpoin
     model = kind[0](copy.deepcopy(kind[1])).double().train()
     if checkpointing:
         model.gradient_checkpointing_enable()
-    rows = _rows(lengths)
+    rows = labelled_rows(lengths)
     found = []
     for padding_free in (False, True):
         assert not padding_free or drop_padding(model) is None
         model.zero_grad()
-        loss = _loss(model, rows, padding_free)
+        loss = batch_loss(model, rows, padding_free=padding_free)
         loss.backward()
         found.append([loss.detach(), *(weight.grad.clone() for weight in model.parameters())])
     for padded, packed in zip(*found, strict=True):

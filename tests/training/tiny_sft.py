@@ -1,5 +1,7 @@
-"""A tiny model, and SFT on it in eight steps with a checkpoint each."""
+"""A tiny model, and SFT on it in eight steps with a checkpoint each: `python -m tests.training.tiny_sft`."""
 
+import argparse
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -7,7 +9,9 @@ from typing import Any
 from datasets import Dataset
 from transformers import Qwen2ForCausalLM, TrainerCallback
 
+from convrec.training.callbacks import HistoryCallback
 from convrec.training.embedded import make_model, train_tokenizer
+from convrec.training.launch import end_processes, rank_process
 from convrec.training.sft import train_sft
 from tests.models.small import sizes
 
@@ -52,3 +56,23 @@ def train_tiny(
     }
     rows = rows or Dataset.from_dict({"text": [f"{number} films please" for number in range(16)]})
     return train_sft(model, TOKENIZER, rows, folder, list(callbacks), checkpoint_step=stop, **usual | options)
+
+
+def main() -> None:
+    """Train in this process to a step, resuming what is there; write the history and the final weights."""
+    from tests.rl.tiny import skip_compiling  # noqa: PLC0415
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--options", type=json.loads, default={})
+    args = parser.parse_args()
+    skip_compiling()
+    history = HistoryCallback(args.output / "history.jsonl", lambda *_: None)
+    train_tiny(make_tiny(), args.output, args.steps, callbacks=[history], **args.options)
+    end_processes()
+
+
+if __name__ == "__main__":
+    with rank_process():
+        main()

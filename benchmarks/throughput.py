@@ -1,0 +1,123 @@
+"""Throughput of one model: tokens per second of rollouts, and the utilization of the GPU by forward and backward."""
+
+import importlib.util
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from transformers import GenerationConfig
+from trl.trainer.utils import adjusted_mfu, compute_flops_per_token, compute_mfu, get_peak_flops
+
+from benchmarks.side_by_side import GENERATIONS
+from benchmarks.timing import clock, least_seconds
+from convrec.hardware.device import release_memory
+from convrec.models.pretrained import load_model
+from convrec.rl.logprobs import add_log_prob_head
+from convrec.rl.rollouts import generate_groups
+
+RTX_4090 = 165.2e12  # dense bfloat16; TRL's table of peaks lacks it
+
+
+class Lengths(NamedTuple):
+    """A batch of rollouts: prompts, each completed `GENERATIONS` times, and tokens of a prompt and of a completion."""
+
+    prompts: int
+    prompt_tokens: int
+    completion_tokens: int
+
+    @property
+    def total(self) -> int:
+        """The tokens that are generated."""
+        return self.prompts * GENERATIONS * self.completion_tokens
+
+    def draw(self) -> list[list[int]]:
+        """Return random prompts, each repeated."""
+        ids = torch.randint(5, 1000, (self.prompts, self.prompt_tokens), generator=torch.Generator().manual_seed(0))
+        return ids.repeat_interleave(GENERATIONS, 0).tolist()
+
+
+def _load(folder: Path, device: str) -> Any:
+    """Return the model as trainings hold it: in float32."""
+    return load_model(folder, dtype=torch.float32).to(device)
+
+
+def _mix_precision(model: Any, device: str) -> None:
+    """On a GPU, compute in bfloat16 as Accelerate does: it casts the weights anew in every forward pass."""
+    model.forward = torch.autocast(device, torch.bfloat16, enabled=device == "cuda")(model.forward)
+
+
+def rollout_speed(folder: Path, device: str, lengths: Lengths) -> float:
+    """Return the tokens per second that transformers samples, as in a training: bfloat16 autocast on a GPU."""
+    model = _load(folder, device).eval()
+    _mix_precision(model, device)
+    number, no_end = lengths.completion_tokens, model.config.vocab_size
+    config = GenerationConfig(do_sample=True, top_k=0, max_new_tokens=number, pad_token_id=0, eos_token_id=[no_end])
+    prompts = lengths.draw()
+
+    def sample() -> None:
+        generate_groups(model, prompts, config)
+        clock(model.device)
+
+    return lengths.total / least_seconds(sample, 2)
+
+
+def vllm_speed(folder: Path, device: str, lengths: Lengths) -> float | None:
+    """Return the tokens per second that vLLM samples, None where it is not installed."""
+    if importlib.util.find_spec("vllm") is None:
+        return None
+    from vllm import LLM, SamplingParams  # noqa: PLC0415  (not on every machine)
+
+    release_memory()
+    llm = LLM(
+        str(folder),
+        skip_tokenizer_init=True,
+        load_format="safetensors",
+        dtype="bfloat16" if device == "cuda" else "float32",
+        max_model_len=lengths.prompt_tokens + lengths.completion_tokens,
+        gpu_memory_utilization=0.5,
+        enforce_eager=device == "cpu",
+    )
+    number = lengths.completion_tokens
+    sampling = SamplingParams(n=GENERATIONS, max_tokens=number, ignore_eos=True, detokenize=False)
+    prompts: list[Any] = [{"prompt_token_ids": ids} for ids in lengths.draw()[::GENERATIONS]]
+    try:
+        seconds = least_seconds(lambda: llm.generate(prompts, sampling, use_tqdm=False), 2)
+    finally:
+        llm.llm_engine.engine_core.shutdown()
+    return lengths.total / seconds
+
+
+def peak_flops(device: str, given: float | None) -> float | None:
+    """Return the GPU's peak in FLOP/s of dense bfloat16: the given one in TFLOP/s, or TRL's table; None if unknown."""
+    if given is not None:
+        return given * 1e12
+    if device == "cpu":
+        return None
+    name = torch.cuda.get_device_name()
+    return RTX_4090 if "RTX 4090" in name else get_peak_flops(name, "bfloat16")
+
+
+def utilization(folder: Path, device: str, rows: int, length: int, peak: float | None) -> dict[str, float | None]:
+    """Return tokens per second, FLOPs per token and MFU in percent of forward and backward of rows without padding.
+
+    FLOPs of a token are 6 N for the N weights of the matrices (the head's included, the embedding's not), plus the
+    causal half of the attention scores, 6 x layers x heads x head size x length. What is computed again in the
+    backward pass does not count.
+    """
+    model = _load(folder, device).train()
+    add_log_prob_head(model, 1.0, 1.0, None)
+    _mix_precision(model, device)
+    ids = torch.randint(5, 1000, (rows, length), generator=torch.Generator().manual_seed(0)).to(device)
+    mask = torch.ones_like(ids)
+
+    def work() -> None:
+        output = model(input_ids=ids, attention_mask=mask, completion_width=length - 1)
+        output.log_probs.mean().backward()
+        model.zero_grad()
+        clock(model.device)
+
+    speed = rows * length / least_seconds(work, 3)
+    flops = compute_flops_per_token(model.config, length)
+    share = adjusted_mfu(1.0, model.config, length)
+    mfu = None if peak is None else share * compute_mfu(flops, speed, 1, peak)
+    return {"tokens_per_second": speed, "flops_per_token": share * flops, "mfu_percent": mfu}

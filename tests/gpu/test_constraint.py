@@ -1,0 +1,71 @@
+"""The catalog constraint on the device: the lists and masks of the CPU, and its cost."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from benchmarks.constraint import NUM_ITEMS, byte_level_bpe, invented_catalog, measure
+from convrec.generation.constraint import CatalogTrie, allowed_tokens
+from convrec.generation.engine import TransformersEngine, token_ids
+from convrec.models.pretrained import load_config, load_tokenizer
+from convrec.training.embedded import make_model
+from tests.generation.random_model import LINES, PENALTIES, REQUESTS, make_random_model, make_trie, prompts_of
+from tests.models.small import sizes
+from tests.project import ROOT
+
+HALF_BILLION = ROOT / "configs" / "shapes" / "Qwen--Qwen2.5-0.5B-Instruct.json"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make_random_model(tmp_path_factory.mktemp("random") / "model")
+
+
+@pytest.mark.parametrize("penalty", PENALTIES)
+def test_lists_are_valid_and_those_of_the_cpu(folder, device, penalty):
+    """A batch on the device gives what the CPU gives for each prompt alone, in float32."""
+    trie, prompts = make_trie(load_tokenizer(folder)), prompts_of(len(REQUESTS))
+    lists, alone = (
+        TransformersEngine.load(str(folder), where, batch, 64, penalty, trie).generate(prompts, REQUESTS)
+        for where, batch in ((device, len(prompts)), ("cpu", 1))
+    )
+    assert lists == alone
+    for text, request in zip(lists, REQUESTS, strict=True):
+        items = {LINES.index(line) for line in text.split("\n")}
+        assert len(items) == text.count("\n") + 1 == request.length and items.isdisjoint(request.banned)
+
+
+@pytest.mark.gpu
+def test_masks_on_the_gpu_are_those_of_the_cpu(folder):
+    """Those of the allowed tokens in the loss, at each position of the lists."""
+    tokenizer = load_tokenizer(folder)
+    trie, vocab = make_trie(tokenizer), len(tokenizer)
+    engine = TransformersEngine.load(str(folder), "cpu", len(REQUESTS), 64, 1.0, trie)
+    ids = torch.tensor(engine.complete(token_ids(tokenizer, prompts_of(len(REQUESTS))), REQUESTS))
+    ends = ids == tokenizer.eos_token_id
+    mask = ends.cumsum(1) - ends.long() == 0
+    expected = allowed_tokens(trie, REQUESTS, ids, mask, vocab)
+    found = allowed_tokens(trie.to("cuda"), REQUESTS, ids.cuda(), mask.cuda(), vocab)
+    assert torch.equal(found.cpu(), expected) and not expected.all()
+
+
+def test_the_constraint_costs_little_of_the_generation_time(device, figure):
+    """At 0.5B weights with the catalog of Reddit's size, where there is a GPU: the goal is 1 %, the bound is loose."""
+    on_gpu = device == "cuda"
+    number, vocab, lists, length = (NUM_ITEMS, 32_000, 128, 20) if on_gpu else (400, 600, 16, 6)
+    items, words = invented_catalog(number, vocab)
+    lines = [str(item) for item in items]
+    tokenizer = byte_level_bpe(["\n".join(lines), *words], vocab)
+    trie = CatalogTrie.build(lines, tokenizer)
+    if on_gpu:
+        model = AutoModelForCausalLM.from_config(load_config(HALF_BILLION), dtype=torch.bfloat16).cuda()
+    else:
+        model = make_model(tokenizer, **sizes(64, 192, layers=4, heads=4), seed=0)
+    cost = measure(
+        model.eval(), tokenizer.eos_token_id, trie, batch=lists, items=length, prompt=100, repeats=1 + on_gpu
+    )
+    figure(f"catalog constraint, {number:,} items: {cost.share:.2%} of the time of {cost.tokens} tokens a list")
+    assert 2 * length <= cost.tokens <= trie.longest(length)
+    assert 0 < cost.processing < cost.constrained
+    if on_gpu:
+        assert cost.share < 0.05

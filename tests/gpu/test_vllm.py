@@ -1,0 +1,44 @@
+"""Rollouts by vLLM, colocated with the trainer: on a GPU, or through its CPU build."""
+
+import json
+
+import pytest
+
+from tests.rl.launches import run_program
+
+pytestmark = pytest.mark.vllm
+
+
+def _train(python, model, output, device, dtype, **options):
+    """Return the log of four steps with updates that move the policy far."""
+    own = {"use_vllm": True, "vllm_max_model_length": 64, "learning_rate": 0.01, "repetition_penalty": 1.2}
+    own |= {"use_cpu": device == "cpu", "vllm_gpu_memory_utilization": 0.3}
+    where = ["--model", str(model), "--output", str(output), "--steps", "4"]
+    command = [python, "-m", "tests.rl.tiny_vllm", *where, "--options", json.dumps(own | options)]
+    run_program(command, on_cpu=device == "cpu", CONVREC_TEST_DTYPE=dtype)
+    return [row for row in json.loads((output / "history.json").read_text())["log"] if "loss" in row]
+
+
+def test_colocated_vllm_samples_from_the_weights_that_are_trained(python_with, tiny_model, device, tmp_path):
+    """After large updates both engines agree on the log-probabilities, the repetition penalty included.
+
+    Without the sync of weights, they differ by .3 on average.
+    """
+    log = _train(python_with("vllm"), tiny_model, tmp_path, device, "float32")
+    band = 1e-3 if device == "cpu" else 1e-2  # a GPU multiplies float32 in shorter numbers
+    assert len(log) == 4 and log[-1]["kl"] > 0.01, "the policy has moved"
+    for row in log:
+        assert row["sampling/sampling_logp_difference/mean"] < band
+        assert row["sampler/weight_mean"] == pytest.approx(1, abs=10 * band)
+        assert row["sampler/truncated"] == 0
+
+
+@pytest.mark.gpu
+def test_in_bfloat16_the_sampler_s_mismatch_is_small(python_with, tiny_model, device, tmp_path, figure):
+    """The weights that correct the mismatch are near 1, in the first step and after the updates."""
+    log = _train(python_with("vllm"), tiny_model, tmp_path, device, "bfloat16", bf16=True)
+    first, last = (row["sampling/sampling_logp_difference/mean"] for row in (log[0], log[-1]))
+    figure(f"vLLM in bf16: log-probabilities differ by {first:.4f} in the first step, {last:.4f} in the fourth")
+    assert max(first, last) < 0.05
+    for row in log:
+        assert row["sampler/weight_mean"] == pytest.approx(1, abs=0.05)
