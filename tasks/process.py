@@ -6,6 +6,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TextIO
 
@@ -105,8 +106,8 @@ def run_command(
 
 def end_commands() -> None:
     """End the commands that other threads run; an interrupted flow would otherwise wait for them."""
-    for leader in list(_running):
-        end_session(leader)
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(end_session, list(_running)))
 
 
 def _read(output: TextIO, on_line: Callable[[str], None]) -> None:
