@@ -18,10 +18,11 @@ def gpu_names() -> list[str]:
 
 def visible_gpus() -> list[str]:
     """Return the GPUs that this process may use, each as CUDA_VISIBLE_DEVICES names it."""
+    if chosen := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        return chosen.split(",")
     import torch  # noqa: PLC0415  (seconds)
 
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    return chosen.split(",") if chosen else [str(index) for index in range(torch.cuda.device_count())]
+    return [str(index) for index in range(torch.cuda.device_count())]
 
 
 def describe_machine() -> str:
