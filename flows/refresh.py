@@ -7,40 +7,43 @@ import argparse
 
 from prefect import flow
 
-from flows.pipeline import Outcome, bring_up_to_date, check_folder, refuse_early, run_and_print, run_name
+from flows.pipeline import WORKERS, Outcome, bring_up_to_date, check_folder, refuse_early, run_and_print, run_name
 from tasks.raw_data import months, record_changes, set_test_month, update_imports
 
 HEAD = "HEAD"
 
 
 @flow(name="refresh", flow_run_name=run_name("refresh"))
-def refresh(test_month: str | None = None, since: str = HEAD) -> Outcome:
+def refresh(test_month: str | None = None, since: str = HEAD, workers: int = 1) -> Outcome:
     """Bring the pipeline up to date with the newest raw data, and compare the result with the champion.
 
     Imports of raw data are updated first, and missing raw data are pulled from the default remote. With `test_month`
     (`last` for the last calendar month), params.yaml is changed to test on that month and to validate on the month
     before. Changes of the data since the git revision `since` are logged and recorded. The champion is also scored on
-    the new test month, so that promotion compares both on the same rows.
+    the new test month, so that promotion compares both on the same rows. So many `workers` generate the lists of the
+    stage `evaluate`.
     """
 
-    refuse_early(lambda: _check(test_month, since))
+    refuse_early(lambda: _check(test_month, since, workers))
 
     def take_in() -> None:
         update_imports()
         if test_month is not None:
             set_test_month(test_month)
 
-    return bring_up_to_date("refresh", before=take_in, after_data=lambda parent_run: record_changes(since, parent_run))
+    return bring_up_to_date(
+        "refresh", before=take_in, after_data=lambda run: record_changes(since, run), workers=workers
+    )
 
 
-def _check(test_month: str | None, since: str) -> None:
+def _check(test_month: str | None, since: str, workers: int) -> None:
     from convrec.versions.load import find_commit
 
     if test_month is not None:
         months(test_month)
     if since != HEAD:  # HEAD may be missing in a new repository; then there is nothing to compare
         find_commit(since)
-    check_folder()
+    check_folder(workers=workers)
 
 
 def main() -> None:
@@ -55,8 +58,9 @@ def main() -> None:
         metavar="REVISION",
         help="git revision of the data to compare with (default: %(default)s)",
     )
+    parser.add_argument("--workers", type=int, default=1, help=WORKERS)
     options = parser.parse_args()
-    given = options.test_month, options.since
+    given = options.test_month, options.since, options.workers
     run_and_print("refresh", lambda: refresh(*given), lambda: _check(*given))
 
 

@@ -155,11 +155,20 @@ def failure(what: str, status: int, tail: list[str]) -> StageFailed:
 
 
 def _reproduce(stage: Stage, force: bool, parent_run: str | None) -> None:
-    """Run `dvc repro` for one stage; its output goes to the task's log, its progress to an artifact."""
-    logger, progress = get_run_logger(), Progress(stage.name)
+    """Run `dvc repro` for one stage."""
     environment = tool_environment()
     if parent_run:
         environment[PARENT_VARIABLE] = parent_run
+    command = [sys.executable, "-m", "tasks.reproduce", stage.name, *(["--force"] if force else [])]
+    run_logged(stage.name, command, environment, stage.timeout_hours)
+
+
+def run_logged(name: str, command: list[str], environment: dict[str, str], hours: float | None) -> None:
+    """Run a command of a stage; its output goes to the task's log, its progress to an artifact.
+
+    Raises `StageFailed` if its exit status is not 0, or it exceeds the stage's timeout.
+    """
+    logger, progress = get_run_logger(), Progress(name)
     lines: list[str] = []
 
     def on_line(line: str) -> None:
@@ -167,17 +176,15 @@ def _reproduce(stage: Stage, force: bool, parent_run: str | None) -> None:
         progress.read(line)
         lines[:] = [*lines[-_TAIL:], line]
 
-    command = [sys.executable, "-m", "tasks.reproduce", stage.name, *(["--force"] if force else [])]
-    hours = stage.timeout_hours
     try:
         status = run_command(command, environment, on_line, hours * 3600 if hours else None)
     except TimeoutError:
         raise StageFailed(
-            f"stage {stage.name} exceeded its timeout_hours = {hours:g} in dvc.yaml; start again to resume from its "
+            f"stage {name} exceeded its timeout_hours = {hours:g} in dvc.yaml; start again to resume from its "
             "last checkpoint, or raise the timeout"
         ) from None
     if status:
-        raise failure(f"stage {stage.name}", status, lines)
+        raise failure(f"stage {name}", status, lines)
     progress.finish()
 
 

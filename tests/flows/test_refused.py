@@ -55,6 +55,8 @@ def refused(project, monkeypatch, capsys):
     [
         (["train", "--stages", "data", "stf"], "stages: 'stf' is not a stage of dvc.yaml; give one of data, "),
         (["train", "--force", "stf"], "force: 'stf' is not a stage of dvc.yaml; give one of data, "),
+        (["train", "--workers", "0"], "workers = 0: give 1 or more, "),
+        (["refresh", "--workers", "-1"], "workers = -1: give 1 or more, "),
         (["refresh", "--test-month", "2022-13"], "test month '2022-13': not a month; give YYYY-MM, or last"),
         (["refresh", "--since", "nosuch"], "nosuch: no such folder, file or git revision; give "),
         (["evaluate"], "models:/convrec-recommender@champion: not in the registry (no version is the champion); "),

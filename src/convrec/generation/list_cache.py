@@ -1,5 +1,6 @@
 """The cache of finished lists, with which a killed generation resumes."""
 
+import fcntl
 import hashlib
 import json
 from collections.abc import Mapping
@@ -22,7 +23,8 @@ def request_digest(prompt: TokenIds, request: ListRequest | None) -> str:
 class ListCache:
     """A file of JSON lines, each the digest of a request and its list.
 
-    A line that was cut short, by a crash or a full disk, is no line: it is asked for again.
+    A line that was cut short, by a crash or a full disk, is no line: it is asked for again. Several processes may share
+    the file.
     """
 
     def __init__(self, path: Path):
@@ -44,6 +46,7 @@ class ListCache:
         rows = "".join(json.dumps({"request": digest, "list": text}) + "\n" for digest, text in lists.items())
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a+b") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)  # until the file is closed
             if stream.tell():
                 stream.seek(-1, 2)
                 # End a truncated last line, so that it does not swallow the new ones.

@@ -1,7 +1,8 @@
 """Stage `evaluate`: every system's lists for the held-out test split, scored under one protocol."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from convrec.evaluation.systems import BASELINES, CONSTRAINED
 from convrec.files.results import write_plot
 from convrec.generation.lists import EngineOptions, ListSettings, check_constraint, model_lists
 from convrec.generation.prompts import TRUNCATED_SHARE
+from convrec.generation.shards import Shard
 from convrec.paths import TRAINED, Paths
 from convrec.similarity.embedding import TfidfEmbedder
 from convrec.stages.results import write_results
@@ -39,6 +41,17 @@ COMPARED = [
 Row = dict[str, Any]
 
 
+def _model_systems(params: Params, paths: Paths, catalog: Catalog) -> Iterator[tuple[str, Path, Catalog | None]]:
+    """Yield each system whose lists a model writes: its name, the model, and the catalog if it constrains the lists.
+
+    The trained models answer both freely and under the catalog constraint.
+    """
+    for model, system in SYSTEM_OF_MODEL.items():
+        yield system, paths.model(model), None
+        if params.evaluate.constrained and system != "zero_shot":
+            yield system + CONSTRAINED, paths.model(model), catalog
+
+
 def _system_lists(
     params: Params,
     paths: Paths,
@@ -48,22 +61,15 @@ def _system_lists(
     engine: EngineOptions,
     record: Run,
 ) -> dict[str, list[str]]:
-    """Return the lists of every system: the baselines, the three models, and the oracle where there is one.
-
-    The trained models answer both freely and under the catalog constraint.
-    """
+    """Return the lists of every system: the baselines, the three models, and the oracle where there is one."""
     lists = {name: answers.lists for name, answers in baselines.items()}
     shares = []
-    for model, system in SYSTEM_OF_MODEL.items():
+    settings = ListSettings(**params.list_settings())
+    for system, model, constraint in _model_systems(params, paths, catalog):
         logger.info("%s: %d prompts", system, len(prompts))
-        answers = model_lists(paths.model(model), prompts, ListSettings(**params.list_settings()), engine)
+        answers = model_lists(model, prompts, settings, engine, constraint)
         lists[system] = answers.texts
         shares.append(answers.truncated_share)
-        if params.evaluate.constrained and system != "zero_shot":
-            constrained = model_lists(
-                paths.model(model), prompts, ListSettings(**params.list_settings()), engine, catalog
-            )
-            lists[system + CONSTRAINED] = constrained.texts
     record.log_metrics({TRUNCATED_SHARE: max(shares)})  # the same constraint if the models share their tokenizer
     if paths.world.is_file():
         world = pd.read_parquet(paths.world)
@@ -106,6 +112,19 @@ def _intervals(scores: pd.DataFrame, samples: int, seed: int) -> dict[str, Inter
     intervals = mean_intervals(scores, names, samples, seed)
     lift = ratio_interval(scores, "popularity", "truth_popularity", samples, seed)
     return intervals if lift is None else {**intervals, "popularity_lift": lift}
+
+
+def run_shard(params: Params, paths: Paths, _record: Run, shard: Shard) -> None:
+    """Generate a shard of the models' lists; the stage then finds them in the cache. Nothing else is written."""
+    engine = EngineOptions.on_this_machine(**params.engine_options())
+    catalog = Catalog.read(paths.catalog)
+    _, prompts = read_prompts(paths.split("test"), params.evaluate.max_prompts)
+    if params.evaluate.constrained:
+        check_constraint(paths.model("sft"), prompts, catalog, params.common.list_length, engine.trust_remote_code)
+    settings = ListSettings(**params.list_settings())
+    for system, model, constraint in _model_systems(params, paths, catalog):
+        logger.info("%s: shard %d of %d", system, shard.number, shard.total)
+        model_lists(model, prompts, settings, engine, constraint, shard)
 
 
 def run(params: Params, paths: Paths, record: Run) -> None:
