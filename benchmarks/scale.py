@@ -1,4 +1,4 @@
-"""Time and peak memory of the CPU stages by number of rows, and what follows for 1, 10 and 100 times Reddit-v2.
+"""CPU time and peak memory of stages by number of rows, and what follows for 1, 10 and 100 times Reddit-v2.
 
 The real stages `data` (source `reddit_movie`) and `demonstrations` (item similarity as the teacher, TF-IDF vectors) run
 on samples of two sizes, then the baselines and the scoring of `evaluate` do. Time and memory are extrapolated by the
@@ -15,7 +15,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,7 +41,7 @@ SETTINGS = (
 
 
 class Measured(NamedTuple):
-    """Seconds and peak memory (GiB) of a process for a number of training rows."""
+    """CPU seconds and peak memory (GiB) of a process for a number of training rows."""
 
     rows: int
     seconds: float
@@ -50,16 +49,16 @@ class Measured(NamedTuple):
 
 
 def run_timed(project: Path, *command: str) -> tuple[float, float]:
-    """Run a command in the project; return its seconds and its peak memory in GiB."""
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
-    start = time.perf_counter()
-    process = subprocess.Popen([sys.executable, "-m", *command], cwd=project, env=environment, stderr=subprocess.PIPE)
+    """Run a command in the project on one thread; return its CPU seconds and its peak memory in GiB."""
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    process = subprocess.Popen([sys.executable, "-m", *command], cwd=project, env=environment, **pipes)
     assert process.stderr
     log = process.stderr.read().decode()
     _, status, usage = os.wait4(process.pid, 0)
     if status:
         raise SystemExit(f"{command}: status {status}\n{log[-2000:]}")
-    return time.perf_counter() - start, usage.ru_maxrss / 1024**2
+    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024**2
 
 
 def score_baselines() -> None:
@@ -112,7 +111,7 @@ def main() -> None:
         score_baselines()
         return
     small, large = (measure(int(turns), options.films) for turns in options.turns.split(","))
-    sys.stdout.write("part | rows | seconds | GiB | rows | seconds | GiB | exponents | extrapolated: hours, GiB\n")
+    sys.stdout.write("part | rows | CPU s | GiB | rows | CPU s | GiB | exponents | extrapolated: hours, GiB\n")
     for part, less in small.items():
         more = large[part]
         growth = more.rows / less.rows
