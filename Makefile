@@ -56,13 +56,15 @@ test-tools: $(READY)  ## install what the other tests need: Chromium, PostgreSQL
 test-all: test-tools  ## run all tests: at most 20 minutes on two cores
 	$(PYTEST)
 
-# Without $(READY): it installs nothing. `--confcutdir` leaves out tests/conftest.py, which needs the extra `dev`.
+# On one GPU; without $(READY), so that nothing is installed. `--confcutdir` leaves out tests/conftest.py, which needs the extra `dev`.
+ON_ONE_GPU := CUDA_VISIBLE_DEVICES=$${CUDA_VISIBLE_DEVICES:-0} HF_HUB_OFFLINE=1
+
 test-gpu:  ## run the tests of a GPU: at most 10 minutes on one, without network; prints figures and the reasons of skips
-	HF_HUB_OFFLINE=1 MLFLOW_DISABLE_TELEMETRY=true TOKENIZERS_PARALLELISM=false \
+	$(ON_ONE_GPU) MLFLOW_DISABLE_TELEMETRY=true TOKENIZERS_PARALLELISM=false \
 		python -m pytest tests/gpu --confcutdir tests/gpu --durations 15 -o tmp_path_retention_policy=failed
 
 bench-gpu:  ## measure speed and memory on a GPU; SIZE=tiny (also without a GPU), 0.5b (default) or 1b
-	HF_HUB_OFFLINE=1 python -m benchmarks.gpu --size $(SIZE)
+	$(ON_ONE_GPU) python -m benchmarks.gpu --size $(SIZE)
 
 check: $(READY)  ## lint, formatting, layers, types
 	ruff check .

@@ -16,6 +16,7 @@ from tests.training.collated import batch_loss, labelled_rows
 
 VOCAB, WIDTH, RANKS, PENALTY = 320, 24, 4, 1.2
 GROUPS, LENGTHS = (4, 2, 4), (40, 9, 23)
+BANDS = {"cpu": 0.02, "cuda": 0.03}  # mean difference of log-probabilities; on a GPU, the model has more layers
 KINDS = pytest.mark.parametrize("kind", ["qwen2", "llama"])
 
 
@@ -68,7 +69,7 @@ def test_log_probabilities_loss_and_gradient_are_near_those_in_float32(kind, dev
     difference = (found - exact).abs()
     figure(f"bf16, {kind}: log-probabilities differ by {difference.mean():.4f} on average, {difference.max():.3f}")
     assert exact.std() > 0.5, "the tokens have different probabilities"
-    assert 0 < difference.mean() < 0.02 and difference.max() < 0.15
+    assert 0 < difference.mean() < BANDS[device] and difference.max() < 0.15
     assert own_loss == pytest.approx(loss, abs=0.02)
     assert _error(own_gradient, gradient) < 0.1
 
@@ -147,4 +148,4 @@ def test_rollouts_with_a_cached_prompt_have_the_log_probabilities_of_the_plain_p
     exact, trained = scored
     mismatch, rounding = (sampled - trained).abs().mean(), (trained - exact).abs().mean()
     figure(f"bf16, {kind}: sampling differs from training by {mismatch:.4f}, training from float32 by {rounding:.4f}")
-    assert mismatch < 2 * rounding < 0.04
+    assert mismatch < 1.5 * rounding and rounding < BANDS[device]

@@ -36,5 +36,5 @@ def test_the_tensors_of_real_steps_take_what_was_estimated(tmp_path, device, fig
         TRAININGS[stage](config, tmp_path, batch, device)
     estimate = estimate_step(batch.params(device), stage, _config(size, on_gpu))
     ratio = estimate.tensors / peak.bytes
-    figure(f"{stage}, {size}, {steps} micro-batches: {peak.bytes / 2**20:,.0f} MiB, estimated {ratio:.2f} of it")
+    figure(f"{stage}, {size}, micro-batches {steps}: {peak.bytes / 2**20:,.0f} MiB, estimated {ratio:.2f} of it")
     assert ratio == pytest.approx(1, abs=0.2 if on_gpu else 0.03), f"{estimate} for {peak.bytes}"
