@@ -11,6 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from convrec.training.nodes import Nodes
+
 ROOT = Path(__file__).parent.parent.parent
 STEPS, BATCH = 3, 16  # G = 8, so that a process of two or four holds whole groups, or half a group
 SHARED = {"optim": "sgd", "learning_rate": 0.05, "max_grad_norm": 0.3, "scalar_rewards": "ranks"}
@@ -23,20 +25,23 @@ def _free_port() -> int:
 
 
 def _train(command: list[str], model: Path, output: Path, python: str = sys.executable, **options) -> dict:
+    _train_on_nodes([command], model, output, python, **options)
+    return json.loads((output / "history.json").read_text())
+
+
+def _train_on_nodes(commands: list[list[str]], model: Path, output: Path, python: str, **options) -> None:
+    """Start each node's launcher, and wait for all."""
     program = ["--model", str(model), "--output", str(output), "--steps", str(STEPS), "--given-rollouts"]
     program += ["--options", json.dumps({**SHARED, **options})]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "DS_ACCELERATOR": "cpu"}
-    done = subprocess.run(
-        [python, *command, *program],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads((output / "history.json").read_text())
+    log = output / "nodes.log"
+    with log.open("w") as stream:
+        nodes = [
+            subprocess.Popen([python, *command, *program], cwd=ROOT, env=environment, stdout=stream, stderr=stream)
+            for command in commands
+        ]
+        statuses = [node.wait(500) for node in nodes]
+    assert not any(statuses), log.read_text()[-4000:]
 
 
 def _torchrun(processes: int) -> list[str]:
@@ -70,12 +75,15 @@ def test_ddp_processes_give_the_update_of_one(tiny_model, alone, tmp_path, proce
     _assert_same(alone, (history, tmp_path))
 
 
-@pytest.mark.parametrize("config", ["zero2", "zero3"])
-def test_deepspeed_gives_the_update_of_one(gpu_python, tiny_model, alone, tmp_path, config):
+@pytest.mark.parametrize(("config", "nodes"), [("zero2", 1), ("zero3", 2)])
+def test_deepspeed_gives_the_update_of_one(gpu_python, tiny_model, alone, tmp_path, config, nodes):
     on_cpu = tmp_path / "launch.yaml"
     on_cpu.write_text((ROOT / "configs" / "accelerate" / f"{config}.yaml").read_text() + "use_cpu: true\n")
     launch = ["-m", "accelerate.commands.launch", "--config_file", str(on_cpu), "--num_processes", "2"]
-    launch += ["--main_process_port", str(_free_port()), "-m", "tests.rl.tiny"]
-    history = _train(launch, tiny_model, tmp_path, gpu_python, per_device_train_batch_size=BATCH // 2)
+    port = _free_port()
+    places = [Nodes(nodes, rank, "127.0.0.1", port).arguments("num_processes", 2) for rank in range(nodes)]
+    commands = [[*launch, *(place or ["--main_process_port", str(port)]), "-m", "tests.rl.tiny"] for place in places]
+    _train_on_nodes(commands, tiny_model, tmp_path, gpu_python, per_device_train_batch_size=BATCH // 2)
+    history = json.loads((tmp_path / "history.json").read_text())
     assert history["processes"] == 2
     _assert_same(alone, (history, tmp_path))
