@@ -57,6 +57,9 @@ def test_a_launch_needs_as_many_gpus_as_processes(params, tmp_path, make_store, 
     monkeypatch.setattr(module, "gpu_names", lambda: ["one", "other"])
     launched = _changed(params, "rank_grpo", launch="configs/accelerate/ddp.yaml", num_processes=4)
     assert _problems(launched, tmp_path) == {"rank_grpo.launch": "set rank_grpo.num_processes to 2 or fewer"}
+    monkeypatch.setenv("NNODES", "2")
+    monkeypatch.setenv("MASTER_ADDR", "10.0.0.1")
+    assert _problems(launched, tmp_path) == {}, "two on each of two nodes"
 
 
 @pytest.fixture

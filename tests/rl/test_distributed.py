@@ -2,12 +2,14 @@
 
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from convrec.training.nodes import Nodes
 from tests.rl.launches import accelerate, free_port, run_program
 
 STEPS, BATCH = 3, 16  # G = 8, so that a process of two or four holds whole groups, or half a group
@@ -15,9 +17,16 @@ SHARED = {"optim": "sgd", "learning_rate": 0.05, "max_grad_norm": 0.3, "scalar_r
 
 
 def _train(command: list[str], model: Path, output: Path, python: str = sys.executable, **options) -> dict:
-    program = ["--model", str(model), "--output", str(output), "--steps", str(STEPS), "--given-rollouts"]
-    run_program([python, *command, *program, "--options", json.dumps({**SHARED, **options})])
+    _train_on_nodes([command], model, output, python, **options)
     return json.loads((output / "history.json").read_text())
+
+
+def _train_on_nodes(commands: list[list[str]], model: Path, output: Path, python: str, **options) -> None:
+    """Run each node's launcher, all at the same time."""
+    program = ["--model", str(model), "--output", str(output), "--steps", str(STEPS), "--given-rollouts"]
+    program += ["--options", json.dumps({**SHARED, **options})]
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(run_program, ([python, *command, *program] for command in commands)))
 
 
 def _torchrun(processes: int) -> list[str]:
@@ -51,9 +60,12 @@ def test_ddp_processes_give_the_update_of_one(tiny_model, alone, tmp_path, proce
     _assert_same(alone, (history, tmp_path))
 
 
-@pytest.mark.parametrize("config", ["zero2", "zero3"])
-def test_deepspeed_gives_the_update_of_one(gpu_python, tiny_model, alone, tmp_path, config):
-    launch = [*accelerate(config, 2, tmp_path, on_cpu=True), "tests.rl.tiny"]
-    history = _train(launch, tiny_model, tmp_path, gpu_python, per_device_train_batch_size=BATCH // 2)
+@pytest.mark.parametrize(("config", "nodes"), [("zero2", 1), ("zero3", 2)])
+def test_deepspeed_gives_the_update_of_one(gpu_python, tiny_model, alone, tmp_path, config, nodes):
+    port = free_port()
+    places = [Nodes(nodes, rank, "127.0.0.1", port).arguments("num_processes", 2) for rank in range(nodes)]
+    commands = [[*accelerate(config, 2, tmp_path, on_cpu=True, node=place), "tests.rl.tiny"] for place in places]
+    _train_on_nodes(commands, tiny_model, tmp_path, gpu_python, per_device_train_batch_size=BATCH // 2)
+    history = json.loads((tmp_path / "history.json").read_text())
     assert history["processes"] == 2
     _assert_same(alone, (history, tmp_path))

@@ -1,5 +1,8 @@
 """The nodes of a launch: their variables, the launcher's arguments, and which stages run on which node."""
 
+import signal
+from collections.abc import Iterator
+
 import pytest
 
 from convrec.errors import InputError, Unavailable
@@ -67,7 +70,16 @@ def test_a_stage_that_does_not_run_on_this_node_is_refused(tmp_path, monkeypatch
     assert not list((project / ".dvc" / "tmp").glob("*.lock")), "node 1 holds no stage"
 
 
-def test_a_node_does_not_wait_forever_for_the_others():
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """Puts the handlers back that a launcher replaces, which is otherwise a process of its own."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_a_node_does_not_wait_forever_for_the_others(handlers):
     nodes = Nodes(2, 0, "127.0.0.1", free_port(), timeout_seconds=1)
     with pytest.raises(Unavailable, match=r"node 0 of 2 .* did not connect .* within 1 s .*same MASTER_ADDR"):
         launch("sft", "configs/accelerate/ddp.yaml", 2, nodes)
