@@ -40,7 +40,7 @@ SHRUNK = {
         "since": None,
         "validation_prompts": 6,
     },
-    "evaluate": {"batch_size": 8, "max_completion_length": 32, "bootstrap_samples": 100},
+    "evaluate": {"max_completion_length": 32, "bootstrap_samples": 100},
 }
 
 

@@ -62,6 +62,7 @@ def project(tmp_path_factory) -> Path:
     """A clone of the project with small parameters, committed."""
     folder = make_project(tmp_path_factory.mktemp("project"))
     set_params(folder, SHRUNK)
+    set_params(folder, {"evaluate": {"batch_size": 8}})  # several batches, to divide among workers
     set_params(folder, NO_BASELINES, "promotion.yaml")
     commit(folder, "start")
     return folder
