@@ -1,22 +1,25 @@
 """CPU time and peak memory of stages by number of rows, and what follows for 1, 10 and 100 times Reddit-v2.
 
 The real stages `data` (source `reddit_movie`) and `demonstrations` (item similarity as the teacher, TF-IDF vectors) run
-on samples of two sizes, then the baselines and the scoring of `evaluate` do. Time and memory are extrapolated by the
-power law through the two sizes.
+on samples of three sizes, then the baselines and the scoring of `evaluate` do. Time is extrapolated by a + b n + c n²
+and memory by a + b n, with coefficients of at least 0 fitted to the sizes.
 
-    python -m benchmarks.scale [--turns 60000,120000] [--films 7404]
+    python -m benchmarks.scale [--turns 30000,60000,120000] [--films 7404]
 """
 
 import argparse
 import json
-import math
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import nnls
 
 from convrec.config.params import load_params
 from convrec.data.catalog import Catalog
@@ -95,34 +98,34 @@ def measure(num_turns: int, num_films: int) -> dict[str, Measured]:
     return found
 
 
-def power(small: float, large: float, growth: float) -> float:
-    """Return the exponent of growth between two measurements, 0 to 2."""
-    return min(2.0, max(0.0, math.log(large / small) / math.log(growth)))
+def extrapolate(rows: Sequence[float], values: Sequence[float], degree: int) -> list[float]:
+    """Return the value at each scale of a polynomial with coefficients of at least 0, fitted to relative errors."""
+    wanted = TRAINING_ROWS * np.array(SCALES)
+    terms = np.vander(np.array(rows) / TRAINING_ROWS, degree + 1) / np.array(values)[:, None]
+    coefficients, _ = nnls(terms, np.ones(len(rows)))
+    return list(np.polyval(coefficients, wanted / TRAINING_ROWS))
 
 
 def main() -> None:
-    """Print a row for each part: both measurements, and the extrapolation to each scale."""
+    """Print each part's measurements, and the extrapolation to each scale."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--turns", default="60000,120000", help="turns of the two samples")
+    parser.add_argument("--turns", default="30000,60000,120000", help="turns of the samples")
     parser.add_argument("--films", type=int, default=7404)
     parser.add_argument("--score", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.score:
         score_baselines()
         return
-    small, large = (measure(int(turns), options.films) for turns in options.turns.split(","))
-    sys.stdout.write("part | rows | CPU s | GiB | rows | CPU s | GiB | exponents | extrapolated: hours, GiB\n")
-    for part, less in small.items():
-        more = large[part]
-        growth = more.rows / less.rows
-        slopes = [power(*pair, growth) for pair in zip(less[1:], more[1:], strict=True)]
-        cells = [f"{less.rows:,} | {less.seconds:.0f} | {less.memory:.2f}"]
-        cells += [f"{more.rows:,} | {more.seconds:.0f} | {more.memory:.2f}", "{:.2f}, {:.2f}".format(*slopes)]
-        for scale in SCALES:
-            factor = scale * TRAINING_ROWS / more.rows
-            hours, memory = more.seconds * factor ** slopes[0] / 3600, more.memory * factor ** slopes[1]
-            cells.append(f"{scale} x: {hours:.2f} h, {memory:.0f} GiB")
-        sys.stdout.write(f"{part} | {' | '.join(cells)}\n")
+    samples = [measure(int(turns), options.films) for turns in options.turns.split(",")]
+    for part in samples[0]:
+        found = [sample[part] for sample in samples]
+        for one in found:
+            sys.stdout.write(f"{part}: {one.rows:,} rows, {one.seconds:.0f} s, {one.memory:.2f} GiB\n")
+        rows = [one.rows for one in found]
+        times = extrapolate(rows, [one.seconds for one in found], degree=2)
+        memory = extrapolate(rows, [one.memory for one in found], degree=1)
+        for scale, seconds, size in zip(SCALES, times, memory, strict=True):
+            sys.stdout.write(f"  {scale:>3} x Reddit-v2: {seconds / 3600:.2f} h, {size:.0f} GiB\n")
 
 
 if __name__ == "__main__":

@@ -11,13 +11,14 @@ import pytest
 SCRIPT = Path(__file__).parent.parent.parent / "examples" / "node.sh"
 # Stands for the commands of a node: it prints what runs where; its status is 142 and the number of signals.
 _COMMAND = f"""#!{sys.executable}
-import os, signal, sys
+import os, signal, sys, time
 signals = []
 signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))
 name, node = os.path.basename(sys.argv[0]), os.environ
 print(name, *sys.argv[1:], "on node", node["NODE_RANK"], "of", node["NNODES"], flush=True)
 if node["STATUS"] == "wait":
-    signal.pause()
+    while not signals:
+        time.sleep(0.02)
     sys.exit(142 + len(signals))
 sys.exit(int(node["STATUS"]))
 """

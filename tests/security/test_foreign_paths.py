@@ -17,6 +17,7 @@ from convrec.files.yaml import read_yaml
 from convrec.paths import inside, is_below
 from convrec.registry.versions import read_version
 from convrec.training.launch import launch
+from convrec.training.nodes import Nodes
 from convrec.versions.fetch import fetch
 
 HOSTILE = ["../x", "a/../../x", "/etc/passwd", "..", "..\\x", "", "a\0b"]
@@ -83,10 +84,10 @@ def test_a_launch_file_outside_configs_is_refused(tmp_path, monkeypatch):
     (tmp_path / "configs" / "link.yaml").symlink_to(tmp_path / "data" / "foreign.yaml")
     for name in ("data/foreign.yaml", "configs/link.yaml"):
         with pytest.raises(InputError, match=f"sft.launch = '{name}' is outside configs/"):
-            launch("sft", name, 2)
+            launch("sft", name, 2, Nodes())
     launched: list[Any] = []
     monkeypatch.setattr("accelerate.commands.launch.launch_command", launched.append)
-    assert launch("sft", "configs/own.yaml", 2) == 0
+    assert launch("sft", "configs/own.yaml", 2, Nodes()) == 0
     assert [options.config_file for options in launched] == ["configs/own.yaml"]
 
 
