@@ -38,6 +38,7 @@ demo: $(READY)  ## run the whole pipeline; PROFILE=name and DATA=folder choose a
 reproduce: $(READY)  ## the published table: MODEL=qwen2.5-0.5b DATA=folder TEACHER=name SCALE=0.05 SET="key=value ..." (docs/reproduce.md)
 	@test -n "$(MODEL)" || { echo "MODEL is empty: give MODEL=qwen2.5-0.5b, for instance" >&2; exit 2; }
 	@convrec reproduce $(MODEL) --scale $(SCALE) $(if $(DATA),--data $(DATA)) $(if $(TEACHER),--teacher $(TEACHER)) $(SET:%=--set %)
+	@dvc repro data
 	@convrec preflight
 	@python -m flows.train
 	@convrec results --published
