@@ -11,9 +11,9 @@ from convrec.data.conversations import read_rows, write_rows
 from convrec.errors import InputError
 from convrec.experiments import machine_checks as module
 from convrec.experiments.machine_checks import machine_checks, require_machine
-from convrec.experiments.memory import smaller_settings
+from convrec.experiments.memory import smaller_settings, with_settings
 from convrec.experiments.preflight import run_trials
-from convrec.experiments.trial import STEPS, ScratchProject, Trial
+from convrec.experiments.trial import STEPS, ScratchProject, Trial, trial_params
 from convrec.paths import Paths
 from tests.experiments.sft_project import lose_memory, make_sft_project
 from tests.project import ROOT, SHRUNK, set_params
@@ -115,6 +115,15 @@ def test_a_stage_s_own_error_is_not_taken_for_a_lack_of_memory(project, monkeypa
     monkeypatch.setattr(ScratchProject, "run", lambda _, stage, limit: _trial(stage, 2, output="x\nsft.x = 1: no\n"))
     with pytest.raises(InputError, match="^base_model: sft.x = 1: no$"):
         run_trials(*project, None, lambda trial: None)
+
+
+def test_the_scratch_project_finds_models_in_folders(params, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data" / "own").mkdir(parents=True)
+    changed = with_settings(params, {"base_model.name": "data/own", "demonstrations.embedder.name": "data/own"})
+    found = trial_params(changed)
+    assert found.base_model.name == found.demonstrations.embedder.name == str(tmp_path / "data" / "own")
+    assert trial_params(params).base_model.name == "embedded"
 
 
 def test_the_scratch_project_has_the_longest_rows(project):

@@ -67,6 +67,10 @@ def rows_per_step(config: Training) -> int:
 def trial_params(params: Params) -> Params:
     """Return the parameters of the scratch project: those of the real one, but for the number of steps."""
     raw = params.model_dump()
+    embedder, rewards = raw["demonstrations"]["embedder"], raw["rank_grpo"]["rewards"]
+    for section, key in ((raw["base_model"], "name"), (embedder, "name"), (rewards, "model")):
+        if section[key] and Path(section[key]).is_dir():  # the scratch project is in another folder
+            section[key] = str(Path(section[key]).resolve())
     raw["base_model"]["embedded"] |= {"num_train_epochs": 0}
     seldom = {"logging_steps": 1, "save_steps": STEPS * raw["rank_grpo"]["num_iterations"]}
     raw["sft"] |= {"num_train_epochs": 1.0, "checkpoint_step": STEPS, "validation_prompts": 0, **seldom}
