@@ -120,9 +120,8 @@ def test_a_stage_s_own_error_is_not_taken_for_a_lack_of_memory(project, monkeypa
 def test_the_scratch_project_finds_models_in_folders(params, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data" / "own").mkdir(parents=True)
-    changed = with_settings(params, {"base_model.name": "data/own", "demonstrations.embedder.name": "data/own"})
-    found = trial_params(changed)
-    assert found.base_model.name == found.demonstrations.embedder.name == str(tmp_path / "data" / "own")
+    found = trial_params(with_settings(params, {"base_model.name": "data/own"}))
+    assert found.base_model.name == str(tmp_path / "data" / "own")
     assert trial_params(params).base_model.name == "embedded"
 
 
