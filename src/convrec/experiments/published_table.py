@@ -25,7 +25,7 @@ _CUTOFF = 20
 _METRICS = {f"recall_at_{_CUTOFF}": f"R@{_CUTOFF}", f"ndcg_at_{_CUTOFF}": f"N@{_CUTOFF}"}
 _HEADINGS = (
     "system",
-    *(f"{name}, {kind}" for kind in ("ours", "their protocol", "published") for name in _METRICS.values()),
+    *(f"{name}, {kind}" for kind in ("ours", "theirs", "published") for name in _METRICS.values()),
 )
 _NAMES = {"grpo": "GRPO", "rank_grpo:log": "Rank-GRPO (log)", "rank_grpo:exp_inf": "Rank-GRPO (exp_inf)"}
 
@@ -44,9 +44,10 @@ def print_published(params: Params, paths: Paths) -> None:
     changes = _changes(params)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=f"Reddit-v2, test split, beside {profile}")
     for heading in _HEADINGS:
-        table.add_column(heading.replace(", ", ",\n"), justify="left" if heading == "system" else "right")
+        justify: Any = "left" if heading == "system" else "right"
+        table.add_column(heading.replace(", ", "\n"), justify=justify, no_wrap=True)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(cell.partition(" ±")[0] for cell in row))  # the file has the intervals
     console = Console(highlight=False)
     console.print(table)
     for line in changes:
