@@ -1,0 +1,81 @@
+"""What is recorded of the service: its answers, the items they showed, and what users did with these items."""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, get_args
+
+EventName = Literal["accepted", "rejected", "clicked", "watched", "hidden", "withdrawn"]
+EVENTS: tuple[EventName, ...] = get_args(EventName)
+# The last of these is an item's state; `clicked` and `watched` are facts beside it.
+STATES: tuple[EventName, ...] = ("accepted", "rejected", "hidden", "withdrawn")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One item of an answer's list.
+
+    `list` names the list within the answer: "champion" or "challenger", "interleaved", or "" for a single list. `rank`
+    counts from 1. `version` is the registered version ("3") or the model's name that contributed the item. `propensity`
+    is the probability with which the service's exploration puts this item at this rank; 1.0 without exploration.
+    """
+
+    list: str
+    rank: int
+    item_id: str
+    version: str
+    propensity: float = 1.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer of the service; an answer without `shown` is an empty one.
+
+    `time` is aware. `arm` is "champion", "challenger" or "interleaved" during an experiment. `messages` are redacted,
+    and None unless conversations are stored.
+    """
+
+    answer_id: str
+    time: datetime
+    user_id: str | None
+    experiment: str | None
+    arm: str | None
+    is_explored: bool
+    latency_seconds: float
+    messages: Sequence[dict[str, Any]] | None
+    shown: tuple[Shown, ...]
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a user did with an item of an answer; an event whose `event_id` is known is the same event again."""
+
+    event_id: str
+    answer_id: str
+    list: str
+    item_id: str
+    event: EventName
+    time: datetime
+
+
+def new_answer_id(now: datetime) -> str:
+    """Return a UUIDv7 (RFC 9562, section 5.7) as 32 hexadecimal digits: its first 48 bits are the time in ms."""
+    milliseconds = (now - _EPOCH) // timedelta(milliseconds=1)
+    value = milliseconds << 80 | 0x7 << 76 | secrets.randbits(12) << 64 | 0b10 << 62 | secrets.randbits(62)
+    return f"{value:032x}"
+
+
+def time_of(answer_id: str) -> datetime | None:
+    """Return the time in an id of `new_answer_id`; None for any other text."""
+    try:
+        value = int(answer_id, 16)
+    except ValueError:
+        return None
+    if len(answer_id) != 32 or value >> 76 & 0xF != 0x7 or value >> 62 & 0b11 != 0b10:
+        return None
+    try:
+        return _EPOCH + timedelta(milliseconds=value >> 80)
+    except OverflowError:
+        return None

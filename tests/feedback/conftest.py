@@ -1,0 +1,92 @@
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import psycopg2
+import pytest
+
+from convrec.feedback import Answer, Event, FeedbackStore, Shown, new_answer_id
+from stack import Stack
+from stack.settings import Settings
+from tests.tools import require
+
+NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Stack]:
+    """A PostgreSQL server on a free port; who stops it starts it again."""
+    require("PostgreSQL")
+    folder = Path(tempfile.mkdtemp(prefix="convrec-feedback-"))
+    folder.chmod(0o711)  # the user postgres must reach its data
+    stack = Stack(folder / "stack", ports={"postgres": 0})
+    try:
+        stack.up(["postgres"])
+        yield stack
+    finally:
+        stack.down()
+        shutil.rmtree(folder)
+
+
+@pytest.fixture
+def postgres_url(postgres) -> str:
+    """The URL of a new database."""
+    settings, name = Settings.load(postgres.folder), f"feedback_{uuid.uuid4().hex}"
+    host = settings.address("postgres").removeprefix("postgresql://")
+    server = f"postgresql://postgres:{settings.secrets['POSTGRES_PASSWORD']}@{host}"
+    with closing(psycopg2.connect(f"{server}/postgres")) as connection:
+        connection.autocommit = True
+        connection.cursor().execute(f'CREATE DATABASE "{name}"')
+    return f"{server}/{name}"
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.stack)])
+def url(request, tmp_path) -> str:
+    """The URL of an empty database of each kind."""
+    if request.param == "postgresql":
+        return request.getfixturevalue("postgres_url")
+    return f"sqlite:///{tmp_path}/feedback/feedback.db"
+
+
+@pytest.fixture
+def store(url) -> Iterator[FeedbackStore]:
+    with closing(FeedbackStore(url)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def answer() -> Callable[..., Answer]:
+    """Makes an answer that shows items: `answer("heat", "up", user_id="u1", minutes=5)`, minutes after noon."""
+
+    def make(*items: str, name: str = "", minutes: float = 0, **fields: object) -> Answer:
+        time = NOON + timedelta(minutes=minutes)
+        given = {
+            "answer_id": new_answer_id(time),
+            "time": time,
+            "user_id": None,
+            "experiment": None,
+            "arm": None,
+            "is_explored": False,
+            "latency_seconds": 0.25,
+            "messages": None,
+            "shown": tuple(Shown(name, rank, item, "3") for rank, item in enumerate(items, start=1)),
+        }
+        return Answer(**{**given, **fields})
+
+    return make
+
+
+@pytest.fixture
+def event() -> Callable[..., Event]:
+    """Makes an event: `event(answer, "heat", "accepted", minutes=6)`."""
+
+    def make(answer: Answer, item: str, name: str, minutes: float = 1, event_id: str | None = None) -> Event:
+        time = NOON + timedelta(minutes=minutes)
+        listed = next((one.list for one in answer.shown if one.item_id == item), "")
+        return Event(event_id or uuid.uuid4().hex, answer.answer_id, listed, item, name, time)
+
+    return make
