@@ -1,0 +1,196 @@
+"""Tests of online experiments that may be looked at after every answer: confidence sequences and always-valid p-values.
+
+A fixed-sample interval that is looked at again and again excludes the truth sooner or later. A confidence sequence
+covers it at all times at once, with probability 1 - alpha, so an experiment may stop whenever the sequence has decided
+(Howard et al., 2021, arXiv 1810.08240). The p-value is the smallest alpha whose sequence has excluded "no difference"
+up to now (Johari et al., 2017, arXiv 1512.04922).
+
+The answers of one user are correlated, and the tests account for it: the variance is that of the users' sums. What
+grows with time is the number of *effective* answers, the number of answers of different users that would give the same
+precision. Sums whose parts are positively correlated cross a boundary less often than sums of independent parts with
+the same variances (Slepian's inequality, 1962), so the error rate stays below alpha.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import betaln, lambertw, xlog1py, xlogy
+
+MIN_USERS = 30  # in each arm; the bounds of the A/B test are asymptotic, and infinite before
+PLANNED = 500  # effective answers at which the A/B test's sequence is tightest
+MAX_LOOKS = 200
+
+
+class Look(NamedTuple):
+    """An experiment after its first `answers` answers.
+
+    `mean` is the estimate, `low` and `high` the bounds of its confidence sequence, `p` the always-valid p-value: the
+    smallest one so far. `effective` is the number of effective answers.
+    """
+
+    answers: int
+    users: int
+    effective: float
+    mean: float
+    low: float
+    high: float
+    p: float
+
+
+def look_sizes(num_answers: int) -> list[int]:
+    """Return the numbers of answers to look at: each up to `num_answers`, or `MAX_LOOKS` evenly spaced ones."""
+    return np.unique(np.linspace(1, num_answers, min(num_answers, MAX_LOOKS)).round().astype(int)).tolist()
+
+
+def mixture_scale(alpha: float, planned: float) -> float:
+    """Return rho squared, with which the sequence of `normal_margin` is tightest after `planned` answers.
+
+    rho² = (-W(-alpha²/e) - 1) / planned, with the lower branch of Lambert's W (Waudby-Smith et al., 2021, arXiv
+    2103.06476, appendix B).
+    """
+    return float(-lambertw(-(alpha**2) / np.e, k=-1).real - 1) / planned
+
+
+def normal_margin(effective: float, alpha: float, planned: float = PLANNED) -> float:
+    """Return half the width of the asymptotic confidence sequence of a mean, in standard errors of the mean.
+
+    sqrt(2 (t rho² + 1) / (t rho²) log(sqrt(t rho² + 1) / alpha)) after t answers (Waudby-Smith et al., 2021, theorem
+    2.2, there multiplied by sigma / sqrt(t)).
+    """
+    u = effective * mixture_scale(alpha, planned)
+    return float(np.sqrt(2 * (u + 1) / u * np.log(np.sqrt(u + 1) / alpha)))
+
+
+def normal_p(z: float, effective: float, alpha: float, planned: float = PLANNED) -> float:
+    """Return the level at which the sequence of `normal_margin` just excludes a mean `z` standard errors away."""
+    u = effective * mixture_scale(alpha, planned)
+    return float(min(1.0, np.sqrt(u + 1) * np.exp(-(z**2) * u / (2 * (u + 1)))))
+
+
+def compare_arms(
+    users: Sequence[str], in_challenger: Sequence[bool], values: Sequence[float], share: float, alpha: float
+) -> list[Look]:
+    """Return the looks at an A/B test: the difference of the mean values per answer, challenger minus champion.
+
+    `users`, `in_challenger` and `values` have one entry for each answer, oldest first. `share` is the probability that
+    a user is in the challenger's arm. Before each arm has `MIN_USERS` users and both have different values, the bounds
+    are infinite and p is 1.
+    """
+    codes, arms = _codes(users), np.asarray(in_challenger, dtype=bool)
+    outcomes = np.asarray(values, dtype=float)
+    looks: list[Look] = []
+    for size in look_sizes(len(codes)):
+        sides = [
+            _clustered(codes[:size][arms[:size] == side], outcomes[:size][arms[:size] == side])
+            for side in (False, True)
+        ]
+        num_users = sum(side.users for side in sides)
+        mean, before = sides[1].mean - sides[0].mean, looks[-1].p if looks else 1.0
+        if any(side.users < MIN_USERS or side.variance == 0 for side in sides):
+            looks.append(Look(size, num_users, 0.0, mean, -np.inf, np.inf, before))
+            continue
+        variance = sides[0].variance + sides[1].variance
+        effective = (sides[0].spread / (1 - share) + sides[1].spread / share) / variance
+        margin = normal_margin(effective, alpha) * np.sqrt(variance)
+        p = normal_p(mean / np.sqrt(variance), effective, alpha)
+        looks.append(Look(size, num_users, effective, mean, mean - margin, mean + margin, min(p, before)))
+    return looks
+
+
+def mixture_p(wins: float, decided: float, share: float = 0.5) -> float:
+    """Return the p-value of `wins` among `decided` answers if each were won with probability `share`.
+
+    1 / p = B(wins + 1, losses + 1) / (share^wins (1 - share)^losses) is a martingale with mean 1: the likelihood ratio
+    of a uniform mixture of shares (Robbins, 1970; the beta-binomial mixture of Howard et al., 2021). By Ville's
+    inequality, p falls to alpha at any time with probability at most alpha.
+    """
+    return float(np.exp(min(0.0, -_log_evidence(wins, decided, share))))
+
+
+def win_bounds(wins: float, decided: float, alpha: float) -> tuple[float, float]:
+    """Return the confidence sequence of the probability of a win: the shares whose `mixture_p` exceeds alpha."""
+    if decided == 0:
+        return 0.0, 1.0
+    limit, best = -np.log(alpha), wins / decided
+
+    def excess(share: float) -> float:
+        return _log_evidence(wins, decided, share) - limit
+
+    tiny = 1e-12
+    low = brentq(excess, tiny, best) if wins > 0 and excess(tiny) > 0 else 0.0
+    high = brentq(excess, best, 1 - tiny) if wins < decided and excess(1 - tiny) > 0 else 1.0
+    return float(low), float(high)
+
+
+def compare_wins(users: Sequence[str], credits: Sequence[tuple[int, int]], alpha: float) -> list[Look]:
+    """Return the looks at an interleaving experiment: the challenger's share of the answers that one side won.
+
+    `credits` are the accepted items of the champion's and of the challenger's team in each answer, oldest first.
+    Answers with as many on both sides are ties: they are counted as answers, and decide nothing. If users have several
+    answers, wins and losses are divided by the design effect, the variance of the users' sums relative to that of
+    independent answers; with one answer for each user, the test is exact.
+    """
+    codes, pairs = _codes(users), np.asarray(credits, dtype=float).reshape(-1, 2)
+    is_win, is_decided = pairs[:, 1] > pairs[:, 0], pairs[:, 1] != pairs[:, 0]
+    looks: list[Look] = []
+    for size in look_sizes(len(codes)):
+        won = is_win[:size][is_decided[:size]].astype(float)
+        own = codes[:size][is_decided[:size]]
+        effective = len(won) / _design_effect(own, won)
+        share = float(won.mean()) if len(won) else 0.5
+        p = mixture_p(share * effective, effective)
+        low, high = win_bounds(share * effective, effective, alpha)
+        num_users, before = int(np.count_nonzero(np.bincount(codes[:size]))), looks[-1].p if looks else 1.0
+        looks.append(Look(size, num_users, effective, share, low, high, min(p, before)))
+    return looks
+
+
+class _Side(NamedTuple):
+    """One arm: its mean per answer, the variance of that mean over users, the variance of single answers, its users."""
+
+    mean: float
+    variance: float
+    spread: float
+    users: int
+
+
+def _clustered(codes: np.ndarray, values: np.ndarray) -> _Side:
+    """Return the mean of an arm with the variance of a ratio of the users' sums (Deng et al., 2018, arXiv 1803.06336).
+
+    The users' residuals are r = sum of values - mean * number of answers; the variance is G / (G - 1) * sum(r²) / n².
+    """
+    if not len(codes):
+        return _Side(float("nan"), 0.0, 0.0, 0)
+    mean = float(values.mean())
+    num_users = int(np.count_nonzero(np.bincount(codes)))
+    residuals = np.bincount(codes, weights=values - mean)
+    correction = num_users / max(1, num_users - 1)
+    variance = correction * float((residuals**2).sum()) / len(values) ** 2
+    return _Side(mean, variance, float(values.var()), num_users)
+
+
+def _design_effect(codes: np.ndarray, won: np.ndarray) -> float:
+    """Return the variance of the users' wins relative to that of independent answers, at least 1.
+
+    Below `MIN_USERS` users, and if one side won everything, it is that of users who always decide in the same way.
+    """
+    if not len(codes):
+        return 1.0
+    sizes = np.bincount(codes)
+    largest, num_users, share = float((sizes**2).sum()) / len(codes), int((sizes > 0).sum()), won.mean()
+    if num_users < MIN_USERS or share in (0.0, 1.0):
+        return largest
+    residuals = np.bincount(codes, weights=won - share)
+    between = num_users / (num_users - 1) * float((residuals**2).sum())
+    return max(1.0, between / (len(codes) * share * (1 - share)))
+
+
+def _log_evidence(wins: float, decided: float, share: float) -> float:
+    losses = decided - wins
+    return float(betaln(wins + 1, losses + 1) - xlogy(wins, share) - xlog1py(losses, -share))
+
+
+def _codes(users: Sequence[str]) -> np.ndarray:
+    return np.unique(np.asarray(users, dtype=object).astype(str), return_inverse=True)[1]

@@ -1,0 +1,126 @@
+"""The online experiment of the registered model: started, read and ended; at most one is running.
+
+It is the model's tag `experiment`, so every service that reads the aliases also reads it.
+"""
+
+import logging
+import uuid
+from dataclasses import replace
+
+import mlflow
+from mlflow.exceptions import MlflowException
+
+from convrec.errors import InputError
+from convrec.registry.lock import PATIENCE, promotion_lock
+from convrec.registry.moves import State, read_state, utc_now
+from convrec.registry.versions import MODEL_NAME, find_version
+from convrec.serving.arms import KINDS, Experiment, Kind
+
+logger = logging.getLogger(__name__)
+
+EXPERIMENT_TAG = "experiment"
+_MAX_REASON = 500  # characters: MLflow's tags hold 5,000
+
+
+def read_experiment(client: mlflow.MlflowClient) -> Experiment | None:
+    """Return the running experiment, else the last one; None if there was none.
+
+    Raises `InputError` if the tag contains something else.
+    """
+    text = _tag(client)
+    return None if text is None else Experiment.from_json(text)
+
+
+def running_experiment(client: mlflow.MlflowClient, champion: str | None) -> Experiment | None:
+    """Return the experiment that is running against this champion, or None.
+
+    A tag that is not an experiment is logged and counts as none, so that a service can answer with the champion.
+    """
+    try:
+        found = read_experiment(client)
+    except InputError as error:
+        logger.error("%s", error)
+        return None
+    return found if found is not None and found.is_running and found.champion == champion else None
+
+
+def start_experiment(
+    client: mlflow.MlflowClient, challenger: str, kind: Kind, share: float, by: str, patience: float = PATIENCE
+) -> Experiment:
+    """Start an experiment of a version against the champion, and return it.
+
+    Raises `InputError` if kind or share is out of range, there is no champion, the version does not exist or is the
+    champion, an experiment is running, or another process holds the promotion lock.
+    """
+    if kind not in KINDS:
+        raise InputError(f"--kind {kind!r:.40}: give {' or '.join(KINDS)}")
+    if not 0 < share <= 1 or (kind == "ab" and share == 1):
+        above = "below 1, so that the champion also has users" if kind == "ab" else "at most 1"
+        raise InputError(f"--share {share:g}: give a number above 0 and {above}")
+    with promotion_lock(client, by, patience) as lock:
+        state = read_state(client)
+        if state.champion is None:
+            raise InputError("there is no champion to compare with; promote a version first (docs/promotion.md)")
+        version = str(find_version(client, challenger).version)
+        if version == state.champion:
+            raise InputError(f"--challenger {version}: this version is the champion; give another version")
+        present = read_experiment(client)
+        if present is not None and present.is_running and not end_reason(present, state):
+            raise InputError(
+                f"experiment {present.id} of version {present.challenger} is running since {present.started}; "
+                "`convrec experiment stop` ends it"
+            )
+        name = f"{kind}-{version}-{uuid.uuid4().hex[:8]}"
+        started = Experiment(name, kind, state.champion, version, share, utc_now(), by, len(state.moves))
+        lock.check()
+        _write(client, started)
+    return started
+
+
+def end_experiment(
+    client: mlflow.MlflowClient, expected: str | None, reason: str, by: str, patience: float = PATIENCE
+) -> Experiment:
+    """End the running experiment and return it; `expected` is its id if it must be a certain one.
+
+    Raises `InputError` if none is running, another one is running, or another process holds the promotion lock.
+    """
+    with promotion_lock(client, by, patience) as lock:
+        try:
+            present = read_experiment(client)
+        except InputError:  # a tag that cannot be read would block every later experiment
+            lock.check()
+            client.delete_registered_model_tag(MODEL_NAME, EXPERIMENT_TAG)
+            raise InputError(
+                "the tag `experiment` could not be read and was removed; no experiment is running"
+            ) from None
+        if present is None or not present.is_running:
+            raise InputError("no experiment is running; `convrec experiment start` starts one")
+        if expected is not None and present.id != expected:
+            raise InputError(f"experiment {expected} has ended, and {present.id} is running; nothing was changed")
+        ended = replace(present, ended=utc_now(), reason=reason[:_MAX_REASON])
+        lock.check()
+        _write(client, ended)
+    return ended
+
+
+def end_reason(experiment: Experiment, state: State) -> str:
+    """Return why the champion's moves have ended an experiment; an empty text if they have not."""
+    if state.champion != experiment.champion:
+        now = "there is no champion" if state.champion is None else f"version {state.champion} became the champion"
+        return f"{now} during the experiment"
+    if len(state.moves) > experiment.num_moves:
+        return f"the champion changed during the experiment, and is version {state.champion} again"
+    return ""
+
+
+def _tag(client: mlflow.MlflowClient) -> str | None:
+    try:
+        return client.get_registered_model(MODEL_NAME).tags.get(EXPERIMENT_TAG)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return None
+
+
+def _write(client: mlflow.MlflowClient, experiment: Experiment) -> None:
+    client.set_registered_model_tag(MODEL_NAME, EXPERIMENT_TAG, experiment.to_json())
