@@ -50,7 +50,7 @@ _GROUPS = {
     "Run and change the pipeline": ("preflight", "run", "profile", "reproduce", "data", "fetch-model", "workspace"),
     "Measure and compare": ("results", "evaluate", "score", "compare", "ablate-demonstrations"),
     "A language model's answers": ("parse", "remap"),
-    "Registry and tracking": ("promote", "rollback", "registry", "tracking"),
+    "Registry and tracking": ("promote", "rollback", "registry", "experiment", "tracking"),
 }
 _BEGIN = """\
 convrec trains, tests and serves small language models that recommend from conversations.
@@ -102,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
         data,
         evaluate,
         experiments,
+        online,
         preflight,
         recommender,
         registry,
@@ -134,6 +135,7 @@ def _parser() -> argparse.ArgumentParser:
         recommender.add,
         workspace.add,
         registry.add,
+        online.add,
         tracking.add,
     ):
         add(commands)

@@ -94,6 +94,11 @@ class Paths:
         return self.root / "evaluations"
 
     @property
+    def experiment_page(self) -> Path:
+        """The page of `convrec experiment status`; not part of the graph."""
+        return self.root / "runs" / "experiment.html"
+
+    @property
     def feedback(self) -> Path:
         """The answers of `convrec app` and what users did with them; not part of the graph."""
         return self.root / "feedback" / "feedback.jsonl"

@@ -56,7 +56,7 @@ def add(commands: Any) -> None:
 
 
 def _promote(options: argparse.Namespace) -> int:
-    _check_number("--version", options.version)
+    check_number("--version", options.version)
     if (options.approve or options.reject) and not options.by:
         raise InputError("--approve and --reject need the person's name: give --by NAME")
     if options.reason and not options.reject:
@@ -98,12 +98,13 @@ def _print_decision(decision: Any) -> None:
     from convrec.registry.gates import gate_rows, headline
 
     if decision.gates:
-        _print_table(("gate", "figure", "limit", "outcome", "detail"), gate_rows(decision), right=(1,))
+        print_table(("gate", "figure", "limit", "outcome", "detail"), gate_rows(decision), right=(1,))
     line = headline(decision)
     print(f"{line[0].upper()}{line[1:]}")
 
 
-def _print_table(columns: tuple[str, ...], rows: Sequence[Sequence[str]], right: tuple[int, ...] = ()) -> None:
+def print_table(columns: tuple[str, ...], rows: Sequence[Sequence[str]], right: tuple[int, ...] = ()) -> None:
+    """Print a table; the columns numbered in `right` are aligned to the right."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -117,7 +118,7 @@ def _print_table(columns: tuple[str, ...], rows: Sequence[Sequence[str]], right:
 
 
 def _rollback(options: argparse.Namespace) -> int:
-    _check_number("--to", options.to)
+    check_number("--to", options.to)
     from dataclasses import asdict
 
     from convrec.paths import Paths
@@ -138,7 +139,7 @@ def _list(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(rows, ensure_ascii=False))
     elif rows:
-        _print_table(COLUMNS, [tuple(row[name] for name in COLUMNS) for row in rows])
+        print_table(COLUMNS, [tuple(row[name] for name in COLUMNS) for row in rows])
     else:
         from convrec.tracking import shown_uri
 
@@ -169,12 +170,13 @@ def _prune(options: argparse.Namespace) -> int:
         print("No version is registered: nothing to prune.")
         return 0
     gone = "removed" if options.yes else "would go"
-    _print_table(("version", "", "why"), [(f.version, "stays" if f.stays else gone, f.why) for f in fates])
+    print_table(("version", "", "why"), [(f.version, "stays" if f.stays else gone, f.why) for f in fates])
     if not options.yes:
         print("Dry run: nothing was removed; add --yes.")
     return 0
 
 
-def _check_number(name: str, value: str | None) -> None:
+def check_number(name: str, value: str | None) -> None:
+    """Raise `InputError` unless the value of option `name` is missing or the number of a version."""
     if value is not None and not re.fullmatch("[1-9][0-9]{0,8}", value):
         raise InputError(f"{name} {value:.40}: give the number of a version, as `convrec registry list` shows it")

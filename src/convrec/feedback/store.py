@@ -144,9 +144,13 @@ class FeedbackStore:
         if rows:
             connection.execute(insert(table).on_conflict_do_nothing(), rows)
 
-    def answers(self, since: datetime | None = None, until: datetime | None = None) -> pl.DataFrame:
+    def answers(
+        self, since: datetime | None = None, until: datetime | None = None, experiment: str | None = None
+    ) -> pl.DataFrame:
         """Return the answers, oldest first; `messages` is JSON, null unless conversations are stored."""
         query = select(*(tables.answers.c[name] for name in _ANSWERS))
+        if experiment is not None:
+            query = query.where(tables.answers.c.experiment == experiment)
         order = tables.answers.c.time, tables.answers.c.answer_id
         return self._read(_within(query, since, until).order_by(*order), _ANSWERS)
 

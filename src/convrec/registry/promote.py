@@ -75,7 +75,7 @@ def promote(
     name, state = str(challenger.version), read_state(client)
     if state.champion == name:
         return Decision(ALREADY, "", name, name)
-    who = by or _user()
+    who = by or user_name()
     last = _standing(params, paths, policy, name, state, last_decision(client, challenger))
     if last is not None and _is_rejected(last) and not approve:
         return last
@@ -140,12 +140,12 @@ def rollback(paths: Paths, to: str | None = None, *, by: str | None = None, reas
     """
     connect(paths.root)
     client = mlflow.MlflowClient()
-    move = roll_back(client, by or _user(), reason, to)
+    move = roll_back(client, by or user_name(), reason, to)
     try:
         lost = find_version(client, move.from_version)
         client.set_model_version_tag(MODEL_NAME, lost.version, STATUS_TAG, "rolled back")
         client.set_model_version_tag(MODEL_NAME, move.to_version, STATUS_TAG, PROMOTED)
-        _tell_card(client, lost, f"{move.at} rolled back to version {move.to_version} by {move.by}: {move.reason}")
+        tell_card(client, lost, f"{move.at} rolled back to version {move.to_version} by {move.by}: {move.reason}")
     except Exception as error:  # the champion has moved; a missing note must not undo that
         logger.error(
             "the rollback is done, but could not be noted on version %s (%s)", move.from_version, str(error)[:200]
@@ -192,7 +192,8 @@ def _short(version: ModelVersion) -> dict[str, Any]:
     return json.loads(version.tags.get(DECISION_TAG, "{}"))
 
 
-def _user() -> str:
+def user_name() -> str:
+    """Return the name of the user of this process, for records."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user may have no name
@@ -323,10 +324,11 @@ def _record(client: mlflow.MlflowClient, version: ModelVersion, decision: Decisi
     }
     client.set_model_version_tag(MODEL_NAME, version.version, DECISION_TAG, json.dumps(short))
     client.set_model_version_tag(MODEL_NAME, version.version, STATUS_TAG, decision.status)
-    _tell_card(client, version, f"{decision.at} {headline(decision)[:_MAX_REASON]} (by {decision.by})")
+    tell_card(client, version, f"{decision.at} {headline(decision)[:_MAX_REASON]} (by {decision.by})")
 
 
-def _tell_card(client: mlflow.MlflowClient, version: ModelVersion, line: str) -> None:
+def tell_card(client: mlflow.MlflowClient, version: ModelVersion, line: str) -> None:
+    """Add a line to the decisions in a version's model card."""
     present = client.get_model_version(MODEL_NAME, version.version)
     card = with_decision(present.description or "", line)
     client.update_model_version(MODEL_NAME, version.version, description=card)

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 import mlflow
 from mlflow.entities.model_registry import ModelVersion
 
+from convrec.registry.experiment import running_experiment
 from convrec.registry.gates import AWAITING
 from convrec.registry.lock import PATIENCE, promotion_lock
 from convrec.registry.promote import STATUS_TAG
-from convrec.registry.versions import MODEL_NAME, all_versions, explain_forbidden, read_aliases
+from convrec.registry.versions import CHAMPION, MODEL_NAME, all_versions, explain_forbidden, read_aliases
 from convrec.tracking import connect
 
 _LOGGED = "models:/m-"  # prefix of the source of a logged model, before its id
@@ -24,10 +25,13 @@ class Fate:
     why: str
 
 
-def plan(versions: Sequence[tuple[str, str | None]], aliases: Mapping[str, str], keep: int) -> list[Fate]:
+def plan(
+    versions: Sequence[tuple[str, str | None]], aliases: Mapping[str, str], keep: int, tried: str | None = None
+) -> list[Fate]:
     """Return for each version whether it is kept; `versions` are numbers with their statuses, newest first.
 
-    Kept are versions with an alias, the newest `keep` versions, and those that await approval.
+    Kept are versions with an alias, the newest `keep` versions, those that await approval, and the version `tried` in
+    the running experiment.
     """
     fates = []
     for place, (number, status) in enumerate(versions):
@@ -38,6 +42,8 @@ def plan(versions: Sequence[tuple[str, str | None]], aliases: Mapping[str, str],
             fates.append(Fate(number, True, f"is among the newest {keep}"))
         elif status == AWAITING:
             fates.append(Fate(number, True, "awaits approval"))
+        elif number == tried:
+            fates.append(Fate(number, True, "is in the running experiment"))
         else:
             fates.append(Fate(number, False, f"is older than the newest {keep}, and has no alias"))
     return fates
@@ -45,7 +51,11 @@ def plan(versions: Sequence[tuple[str, str | None]], aliases: Mapping[str, str],
 
 def _fates(client: mlflow.MlflowClient, versions: Iterable[ModelVersion], keep: int) -> list[Fate]:
     listed = [(str(version.version), version.tags.get(STATUS_TAG)) for version in versions]
-    return plan(listed, read_aliases(client) if listed else {}, keep)
+    if not listed:
+        return []
+    aliases = read_aliases(client)
+    tried = running_experiment(client, aliases.get(CHAMPION))
+    return plan(listed, aliases, keep, tried.challenger if tried else None)
 
 
 def prune(keep: int, by: str, remove: bool, patience: float = PATIENCE) -> list[Fate]:

@@ -1,0 +1,142 @@
+"""`convrec experiment`: try a registered version on the users of the service."""
+
+import argparse
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from convrec.commands import add_command
+from convrec.commands.registry import check_number, print_table
+from convrec.errors import InputError
+
+if TYPE_CHECKING:
+    from convrec.feedback.store import FeedbackStore
+    from convrec.registry.experiment_result import Result
+
+_PAGE = "docs/online-experiments.md"
+_FEEDBACK = "URL of the feedback database; default: CONVREC_FEEDBACK_URL, or feedback/feedback.db"
+_COLUMNS = ("side", "version", "users", "answers", "accepted", "per answer", "wins")
+
+
+def add(commands: Any) -> None:
+    """Add the command."""
+    text = "try a registered version on the users of the service, against the champion"
+    experiment = add_command(commands, "experiment", None, text, "convrec experiment status", _PAGE)
+    parts = experiment.add_subparsers(dest="experiment_command", metavar="SUBCOMMAND", required=True)
+    text = "start an experiment; at most one is running"
+    start = add_command(parts, "start", _start, text, "convrec experiment start --challenger 4 --kind ab", _PAGE)
+    start.add_argument("--challenger", metavar="N", required=True, help="the version to try")
+    start.add_argument(
+        "--kind",
+        required=True,
+        choices=("ab", "interleaving"),
+        help="ab: each user gets the lists of one version; interleaving: lists of both versions, merged",
+    )
+    start.add_argument(
+        "--share", type=_share, default=0.5, metavar="S", help="share of the users with the challenger; default: 0.5"
+    )
+    text = "print what the running or last experiment has found, and write its page"
+    status = add_command(parts, "status", _status, text, "convrec experiment status --stop-if-worse", _PAGE)
+    status.add_argument("--stop-if-worse", action="store_true", help="end it once the challenger is worse")
+    text = "end the running experiment, and record its result on the challenger"
+    stop = add_command(parts, "stop", _stop, text, 'convrec experiment stop --reason "enough answers"', _PAGE)
+    stop.add_argument("--reason", default="", metavar="TEXT", help="recorded with the result")
+    for command in (start, status, stop):
+        command.add_argument("--by", metavar="NAME", help="default: the user's name")
+        command.add_argument("--json", action="store_true", help="print JSON")
+    for command in (status, stop):
+        command.add_argument("--feedback", metavar="URL", help=_FEEDBACK)
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise argparse.ArgumentTypeError(f"{text:.40}: give a number above 0 and at most 1, such as 0.5")
+    return share
+
+
+def _start(options: argparse.Namespace) -> None:
+    check_number("--challenger", options.challenger)
+    import mlflow
+
+    from convrec.registry.experiment import start_experiment
+    from convrec.registry.promote import user_name
+    from convrec.tracking import connect
+
+    connect()
+    by = options.by or user_name()
+    started = start_experiment(mlflow.MlflowClient(), options.challenger, options.kind, options.share, by)
+    if options.json:
+        print(started.to_json())
+        return
+    versions = f"version {started.challenger} against champion {started.champion}"
+    print(f"Started experiment {started.id}: {versions}, for {started.share:.0%} of the users")
+
+
+def _status(options: argparse.Namespace) -> None:
+    import mlflow
+
+    from convrec.registry.experiment import read_experiment
+    from convrec.registry.experiment_result import watch
+    from convrec.registry.promote import user_name
+    from convrec.tracking import connect
+
+    connect()
+    client = mlflow.MlflowClient()
+    experiment = read_experiment(client)
+    if experiment is None:
+        print("null" if options.json else "No experiment was started: `convrec experiment start --help`")
+        return
+    result = watch(
+        client, open_feedback(options.feedback), experiment, options.stop_if_worse, options.by or user_name()
+    )
+    _show(result, options.json)
+
+
+def _stop(options: argparse.Namespace) -> None:
+    import mlflow
+
+    from convrec.registry.experiment import end_experiment, read_experiment
+    from convrec.registry.experiment_result import finish, read_result
+    from convrec.registry.promote import user_name
+    from convrec.tracking import connect
+
+    connect()
+    client, by = mlflow.MlflowClient(), options.by or user_name()
+    reason = options.reason or f"stopped by {by}"
+    try:
+        experiment = read_experiment(client)
+    except InputError:
+        experiment = None
+    if experiment is None or not experiment.is_running:
+        end_experiment(client, None, reason, by)  # removes an unreadable tag, and reports that nothing is running
+        return
+    _show(finish(client, read_result(open_feedback(options.feedback), experiment), reason, by), options.json)
+
+
+def open_feedback(url: str | None) -> "FeedbackStore":
+    """Return the feedback database of `url`, by default that of CONVREC_FEEDBACK_URL, or the project's."""
+    from convrec.feedback.store import FeedbackStore
+
+    return FeedbackStore(url or os.environ.get("CONVREC_FEEDBACK_URL") or "sqlite:///feedback/feedback.db")
+
+
+def _show(result: "Result", as_json: bool) -> None:
+    from convrec.paths import Paths
+    from convrec.registry.experiment_page import write_page
+
+    page = Paths().experiment_page
+    write_page(result, page)
+    if as_json:
+        print(json.dumps({**result.to_json(), "headline": result.headline}))
+        return
+    from convrec.registry.experiment_page import side_rows
+
+    print_table(_COLUMNS, side_rows(result), right=(2, 3, 4, 5, 6))
+    print(result.headline)
+    if result.experiment.ended:
+        print(f"Ended at {result.experiment.ended}: {result.experiment.reason}")
+    print(f"Page: {page}")

@@ -1,0 +1,92 @@
+"""The result of an online experiment for readers: the rows of its table, and its page."""
+
+from pathlib import Path
+
+import numpy as np
+
+from convrec.evaluation.experiment_page import render_experiment
+from convrec.files.atomic import write_text
+from convrec.registry.experiment_result import BETTER, WORSE, Result
+
+_COLUMNS = ("Side", "Version", "Users", "Answers", "Accepted items", "Accepted per answer", "Answers won")
+_KINDS = {"ab": "A/B", "interleaving": "team-draft interleaving"}
+_ESTIMATES = {
+    "ab": "accepted items per answer, challenger minus champion",
+    "interleaving": "share of decided answers that the challenger won",
+}
+
+
+def side_rows(result: Result) -> list[tuple[str, ...]]:
+    """Return one row for each side: name, version, users, answers, accepted items, these per answer, answers won."""
+    return [
+        (
+            side.arm,
+            side.version,
+            str(side.users),
+            str(side.answers),
+            str(side.accepted),
+            "-" if side.per_answer is None else f"{side.per_answer:.3f}",
+            "-" if side.wins is None else str(side.wins),
+        )
+        for side in result.sides
+    ]
+
+
+def side_table(result: Result) -> str:
+    """Return the sides as a Markdown table."""
+    lines = [_COLUMNS, ("---", *("---:" for _ in _COLUMNS[1:])), *side_rows(result)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def write_page(result: Result, path: Path) -> None:
+    """Write the page of a result."""
+    experiment = result.experiment
+    kind = _KINDS[experiment.kind]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    state = f"Ended {experiment.ended}: {experiment.reason}." if experiment.ended else "Running."
+    who = f"{kind}, for {experiment.share:.0%} of the users"
+    page = render_experiment(
+        title=f"Experiment: version {experiment.challenger} against champion {experiment.champion}",
+        caption=f"{experiment.id}: {who}, started {experiment.started} by {experiment.by}. {state}",
+        facts=_facts(result),
+        words=_words(result),
+        columns=_COLUMNS,
+        rows=side_rows(result),
+        looks=result.looks,
+        times=result.times,
+        no_difference=result.no_difference,
+        estimate=_ESTIMATES[experiment.kind],
+        alpha=experiment.alpha,
+    )
+    write_text(path, page)
+
+
+def _facts(result: Result) -> list[dict[str, str]]:
+    experiment, (champion, challenger) = result.experiment, result.sides
+    facts = [
+        {"label": "Challenger", "value": result.verdict, "note": f"alpha = {experiment.alpha:g}, looked at any time"}
+    ]
+    if not result.looks:
+        return [*facts, {"label": "Answers", "value": "0", "note": "none recorded yet"}]
+    last = result.looks[-1]
+    is_bounded, form = bool(np.isfinite(last.low)), "{:+.3f}" if experiment.kind == "ab" else "{:.1%}"
+    interval = f"{form.format(last.low)} to {form.format(last.high)}" if is_bounded else "no bounds yet"
+    label = "Difference per answer" if experiment.kind == "ab" else "Answers won"
+    return [
+        *facts,
+        {"label": label, "value": form.format(last.mean), "note": interval},
+        {"label": "p-value", "value": f"{last.p:.3g}", "note": "always valid"},
+        {"label": "Answers", "value": f"{last.answers:,}", "note": f"of {last.users:,} users"},
+        {"label": "Accepted items", "value": f"{champion.accepted + challenger.accepted:,}", "note": "of both sides"},
+    ]
+
+
+def _words(result: Result) -> list[str]:
+    experiment = result.experiment
+    challenger, champion = f"Version {experiment.challenger}", f"version {experiment.champion}"
+    what = "items per answer" if experiment.kind == "ab" else "of its items"
+    if result.verdict == BETTER:
+        return [f"{challenger} is better than {champion}: users accept more {what}."]
+    if result.verdict == WORSE:
+        return [f"{challenger} is worse than {champion}: users accept fewer {what}."]
+    return ["Not decided: the answers so far do not show that one of the versions is better."]

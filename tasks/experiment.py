@@ -1,0 +1,38 @@
+"""The task that reads the online experiment, and ends it once the challenger is worse."""
+
+from prefect import task
+from prefect.logging import get_run_logger
+
+from convrec.paths import Paths
+from tasks.artifacts import SHOWN, show_table
+from tasks.dvc_stage import RETRIES
+
+BY = "flow experiment"
+
+
+@task(task_run_name="read the experiment", **RETRIES)
+def watch_experiment(feedback: str | None) -> str:
+    """Return the result of the running experiment in one line, and end it if the challenger is worse.
+
+    `feedback` is the URL of the feedback database; by default that of CONVREC_FEEDBACK_URL, or the project's. Raises
+    `Unavailable` if a server is down.
+    """
+    import mlflow
+
+    from convrec.commands.online import open_feedback
+    from convrec.registry.experiment import read_experiment
+    from convrec.registry.experiment_page import side_table, write_page
+    from convrec.registry.experiment_result import watch
+    from convrec.tracking import connect
+
+    connect()
+    client = mlflow.MlflowClient()
+    experiment = read_experiment(client)
+    if experiment is None or not experiment.is_running:
+        return "no experiment is running"
+    result = watch(client, open_feedback(feedback), experiment, stop_if_worse=True, by=BY)
+    write_page(result, Paths().experiment_page)
+    ended = f" Ended: {result.experiment.reason}." if result.experiment.ended else ""
+    show_table("experiment", f"{result.headline}.{ended}\n\n{side_table(result)}\n", "The online experiment")
+    get_run_logger().info("%s.%s", result.headline, ended, extra=SHOWN)
+    return f"{result.headline}.{ended}"

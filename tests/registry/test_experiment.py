@@ -1,0 +1,216 @@
+"""Experiments of the registered model, against a real MLflow store and a real feedback database."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import mlflow
+import numpy as np
+import pytest
+
+from convrec.errors import InputError
+from convrec.feedback.records import Answer, Event, Shown, new_answer_id
+from convrec.feedback.store import FeedbackStore
+from convrec.paths import Paths
+from convrec.registry.experiment import (
+    EXPERIMENT_TAG,
+    end_experiment,
+    read_experiment,
+    running_experiment,
+    start_experiment,
+)
+from convrec.registry.experiment_result import RESULT_TAG, read_result
+from convrec.registry.lock import promotion_lock
+from convrec.registry.moves import roll_back
+from convrec.registry.retention import prune
+from convrec.registry.versions import MODEL_NAME
+from convrec.serving.arms import Experiment, arm_of
+from convrec.serving.interleaving import team_draft
+from tests.registry.registered import add_version, promote_in_turn
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+ITEMS = [f"item-{number}" for number in range(6)]
+
+
+@pytest.fixture
+def champion(client) -> mlflow.MlflowClient:
+    """A store in which version 1 of 4 is the champion."""
+    promote_in_turn(client, "1")
+    return client
+
+
+@pytest.fixture
+def store(tmp_path) -> FeedbackStore:
+    return FeedbackStore(f"sqlite:///{tmp_path}/feedback/feedback.db")
+
+
+def _answer_users(store: FeedbackStore, experiment: Experiment, chances: tuple[float, float], num_answers: int) -> None:
+    """Write the answers of a service, and what users accept: each item of the two versions with these chances."""
+    rng = np.random.default_rng(3)
+    answers, events = [], []
+    for number in range(num_answers):
+        time = START + timedelta(hours=number)
+        answer_id = new_answer_id(time)
+        user = f"user {rng.integers(num_answers // 2)}" if number % 10 else None
+        arm = arm_of(experiment, user, answer_id)
+        if arm == "interleaved":
+            picks = team_draft(ITEMS, ITEMS[::-1], 4, answer_id)
+            versions = [getattr(experiment, pick.team) for pick in picks]
+            shown = tuple(
+                Shown(arm, rank, pick.item_id, version)
+                for rank, (pick, version) in enumerate(zip(picks, versions, strict=True), 1)
+            )
+        else:
+            version = experiment.champion if arm == "champion" else experiment.challenger
+            shown = tuple(Shown("", rank, item, version) for rank, item in enumerate(ITEMS[:4], 1))
+        answers.append(Answer(answer_id, time, user, experiment.id, arm, False, 0.1, None, shown))
+        for one in shown:
+            if rng.random() < chances[one.version == experiment.challenger]:
+                key = f"{answer_id}-{one.item_id}"
+                events.append(Event(key, answer_id, one.list, one.item_id, "accepted", time))
+    assert store.write(answers, events) == []
+
+
+def test_start_read_and_end(champion):
+    assert read_experiment(champion) is None
+    started = start_experiment(champion, "2", "ab", 0.2, "ops")
+    assert read_experiment(champion) == started
+    assert (started.champion, started.challenger, started.share, started.num_moves) == ("1", "2", 0.2, 1)
+    assert running_experiment(champion, "1") == started
+    assert running_experiment(champion, "3") is None, "against another champion, it does not run"
+    ended = end_experiment(champion, started.id, "enough", "ops")
+    assert (ended.reason, ended.is_running) == ("enough", False)
+    assert read_experiment(champion) == ended and running_experiment(champion, "1") is None
+    assert start_experiment(champion, "3", "interleaving", 1.0, "ops").challenger == "3"
+
+
+@pytest.mark.parametrize(
+    ("challenger", "kind", "share", "message"),
+    [
+        ("1", "ab", 0.5, "--challenger 1: this version is the champion"),
+        ("9", "ab", 0.5, "models:/convrec-recommender/9: not in the registry.*convrec registry list"),
+        ("2", "ab", 1.0, "--share 1: give a number above 0 and below 1"),
+        ("2", "interleaving", 0.0, "--share 0: give a number above 0 and at most 1"),
+        ("2", "abc", 0.5, "--kind 'abc': give ab or interleaving"),
+    ],
+)
+def test_what_cannot_start(champion, challenger, kind, share, message):
+    with pytest.raises(InputError, match=message):
+        start_experiment(champion, challenger, kind, share, "ops")
+    assert read_experiment(champion) is None
+
+
+def test_without_a_champion_nothing_starts(client):
+    with pytest.raises(InputError, match="there is no champion"):
+        start_experiment(client, "2", "ab", 0.5, "ops")
+
+
+def test_one_at_a_time_and_under_the_lock(champion):
+    first = start_experiment(champion, "2", "ab", 0.5, "ops")
+    with pytest.raises(InputError, match=f"experiment {first.id} of version 2 is running"):
+        start_experiment(champion, "3", "ab", 0.5, "ops")
+    with promotion_lock(champion, "a promotion"):
+        for call in (
+            lambda: start_experiment(champion, "3", "ab", 0.5, "ops", patience=0),
+            lambda: end_experiment(champion, first.id, "enough", "ops", patience=0),
+        ):
+            with pytest.raises(InputError, match="is held by a promotion"):
+                call()
+    assert read_experiment(champion) == first
+    with pytest.raises(InputError, match="experiment ab-2-old has ended"):
+        end_experiment(champion, "ab-2-old", "worse", "ops")
+
+
+def test_a_tag_that_is_no_experiment_stops_nothing(champion, cli):
+    champion.set_registered_model_tag(MODEL_NAME, EXPERIMENT_TAG, "{}")
+    assert running_experiment(champion, "1") is None
+    status = cli("experiment", "status")
+    assert status.status == 2 and "`convrec experiment stop`" in status.err
+    assert "was removed" in cli("experiment", "stop").err
+    assert start_experiment(champion, "2", "ab", 0.5, "ops").is_running
+
+
+def test_prune_keeps_the_challenger(champion):
+    for _ in range(3):
+        add_version(champion)
+    start_experiment(champion, "2", "ab", 0.5, "ops")
+    fates = {fate.version: fate for fate in prune(1, "ops", remove=False)}
+    assert fates["2"].stays and fates["2"].why == "is in the running experiment"
+    assert not fates["3"].stays
+
+
+def test_the_result_of_an_ab_test(champion, store):
+    experiment = start_experiment(champion, "2", "ab", 0.3, "ops")
+    assert read_result(store, experiment).headline.endswith("not decided; no answers yet")
+    _answer_users(store, experiment, (0.2, 0.4), 600)
+    result = read_result(store, experiment)
+    champion_side, challenger_side = result.sides
+    answers, outcomes = store.answers(), store.outcomes()
+    assert champion_side.answers + challenger_side.answers == 600 == result.looks[-1].answers
+    for side in result.sides:  # by plain loops over the tables
+        own = [row for row in answers.iter_rows(named=True) if row["arm"] == side.arm]
+        assert side.answers == len(own)
+        assert side.users == len({row["user_id"] or row["answer_id"] for row in own})
+        assert side.accepted == sum(row["accepted"] for row in outcomes.iter_rows(named=True) if row["arm"] == side.arm)
+    assert challenger_side.answers == pytest.approx(180, abs=60)
+    assert result.verdict == "better" and result.looks[-1].low > 0
+    assert result.looks[-1].mean == pytest.approx(challenger_side.per_answer - champion_side.per_answer)
+    assert result.times[-1] == START + timedelta(hours=599)
+
+
+def test_a_worse_challenger_is_stopped(champion, store, cli, tmp_path):
+    experiment = start_experiment(champion, "2", "interleaving", 1.0, "ops")
+    _answer_users(store, experiment, (0.4, 0.2), 400)
+    url = f"sqlite:///{tmp_path}/feedback/feedback.db"
+    shown = cli("experiment", "status", "--feedback", url)
+    assert shown.status == 0 and read_experiment(champion).is_running, "status alone stops nothing"
+    assert "worse; wins" in shown.out and "Ended" not in shown.out
+    stopped = json.loads(cli("experiment", "status", "--stop-if-worse", "--feedback", url, "--json").out)
+    assert stopped["verdict"] == "worse" and stopped["last"]["high"] < 0.5
+    won = [side["wins"] for side in stopped["sides"]]
+    assert won[0] > won[1] and sum(won) < 400
+    ended = read_experiment(champion)
+    assert ended.reason == "version 2 is worse than champion 1" and not ended.is_running
+    version = champion.get_model_version(MODEL_NAME, "2")
+    tag = json.loads(version.tags[RESULT_TAG])
+    assert (tag["verdict"], tag["champion"], tag["answers"]) == ("worse", "1", 400)
+    assert f"experiment {experiment.id}, version 2 against champion 1: worse" in version.description
+    page = Paths().experiment_page.read_text(encoding="utf-8")
+    assert "Version 2 is worse than version 1" in page and ended.reason in page
+    again = cli("experiment", "status", "--stop-if-worse", "--feedback", url)
+    assert again.status == 0 and "Ended at" in again.out
+    assert "no experiment is running" in cli("experiment", "stop").err
+
+
+@pytest.mark.parametrize("returns", [False, True])
+def test_a_change_of_the_champion_ends_it(champion, cli, returns):
+    start_experiment(champion, "3", "ab", 0.5, "ops")
+    promote_in_turn(champion, "2")
+    if returns:
+        roll_back(champion, "lead", "slow")
+    out = cli("experiment", "status").out
+    reason = read_experiment(champion).reason
+    assert reason in out
+    expected = "and is version 1 again" if returns else "version 2 became the champion"
+    assert expected in reason and not read_experiment(champion).is_running
+
+
+def test_the_command_starts_and_stops(champion, cli):
+    assert "No experiment was started" in cli("experiment", "status").out
+    started = cli("experiment", "start", "--challenger", "2", "--kind", "ab", "--share", "0.25", "--by", "ops")
+    assert "version 2 against champion 1, for 25% of the users" in started.out
+    assert cli("experiment", "start", "--challenger", "x", "--kind", "ab").status == 2
+    assert (
+        "--share: 7: give a number above 0"
+        in cli("experiment", "start", "--challenger", "2", "--kind", "ab", "--share", "7").err
+    )
+    stopped = cli("experiment", "stop", "--reason", "a holiday", "--by", "lead")
+    assert "Ended at" in stopped.out and "a holiday" in stopped.out
+    assert json.loads(champion.get_model_version(MODEL_NAME, "2").tags[RESULT_TAG])["reason"] == "a holiday"
+
+
+def test_the_database_is_away(champion, cli):
+    """The experiment goes on, and the status says that it can be asked again."""
+    start_experiment(champion, "2", "ab", 0.5, "ops")
+    url = "postgresql://nobody@127.0.0.1:9/none"
+    assert cli("experiment", "status", "--stop-if-worse", "--feedback", url).status == 75
+    assert read_experiment(champion).is_running
