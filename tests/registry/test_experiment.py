@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import mlflow
 import numpy as np
 import pytest
+from prefect.logging import disable_run_logger
 
 from convrec.errors import InputError
 from convrec.feedback.records import Answer, Event, Shown, new_answer_id
@@ -25,6 +26,7 @@ from convrec.registry.retention import prune
 from convrec.registry.versions import MODEL_NAME
 from convrec.serving.arms import Experiment, arm_of
 from convrec.serving.interleaving import team_draft
+from tasks.experiment import watch_experiment
 from tests.registry.registered import add_version, promote_in_turn
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -214,3 +216,16 @@ def test_the_database_is_away(champion, cli):
     url = "postgresql://nobody@127.0.0.1:9/none"
     assert cli("experiment", "status", "--stop-if-worse", "--feedback", url).status == 75
     assert read_experiment(champion).is_running
+
+
+def test_the_scheduled_task_stops_a_worse_challenger(champion, store, tmp_path, monkeypatch):
+    shown: list[str] = []
+    monkeypatch.setattr("tasks.experiment.show_table", lambda name, text, _: shown.append(text))
+    monkeypatch.setenv("CONVREC_FEEDBACK_URL", f"sqlite:///{tmp_path}/feedback/feedback.db")
+    with disable_run_logger():
+        assert watch_experiment.fn(None) == "no experiment is running" and not shown
+        experiment = start_experiment(champion, "2", "ab", 0.5, "ops")
+        _answer_users(store, experiment, (0.4, 0.1), 300)
+        assert "Ended: version 2 is worse than champion 1." in watch_experiment.fn(None)
+    assert not read_experiment(champion).is_running
+    assert "| champion | 1 |" in shown[0] and "| challenger | 2 |" in shown[0]
