@@ -1,16 +1,12 @@
 """The journal of a run: a folder that buffers its records on disk until they are sent.
 
-A lock is held while the run's process lives. `records.jsonl` has one line for each record, in order. `files/` has
-copies of artifacts. `position.json` holds the position up to which each of the two lanes was sent. If a process is
-killed, another one can send its journal.
+Beside what `files.journal` describes, `run.json` names the run, and `files/` has copies of artifacts. Artifacts and all
+other records are two lanes, sent independently.
 """
 
-import fcntl
 import logging
 import os
 import shutil
-import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -20,14 +16,14 @@ from typing import Any, Literal
 
 import orjson
 
-from convrec.files.atomic import write_bytes
+from convrec.files.journal import DiskJournal, create_folder, delete_remains, lock_folder
 from convrec.tracking.redaction import redact_all, redactor
 
 logger = logging.getLogger(__name__)
 
 FOLDER = Path("runs", "journal")  # below the project's folder
 REFUSED = "refused.jsonl"
-_RECORDS, _POSITION, _ABOUT, _LOCK, _FILES = "records.jsonl", "position.json", "run.json", "lock", "files"
+_ABOUT, _FILES = "run.json", "files"
 _ARTIFACT = b'{"kind":"artifact"'
 TORN = "torn"
 # The fields of each kind of record, besides `kind` and `at`.
@@ -39,7 +35,6 @@ _FIELDS: dict[str, dict[str, type]] = {
     "status": {"status": str},
     "artifact": {"file": str, "path": str},
 }
-_HALF_MADE = 60  # seconds after which an unfinished journal counts as abandoned
 
 Lane = Literal["records", "artifacts"]
 LANES: tuple[Lane, ...] = ("records", "artifacts")
@@ -74,63 +69,30 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _locked(path: Path) -> int | None:
-    """Lock a file and return its descriptor; None if another process holds it or it does not exist."""
-    try:
-        descriptor = os.open(path, os.O_RDWR)
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(descriptor).st_nlink:  # not removed since it was opened
-            return descriptor
-    except BlockingIOError:
-        pass
-    os.close(descriptor)
-    return None
-
-
-class Journal:
+class Journal(DiskJournal):
     """The journal of one run, opened by `create` or `adopt`, and locked until `release` or `remove`."""
 
     def __init__(self, path: Path, about: About, lock: int):
-        self.path, self.about = path, about
-        self._lock: int | None = lock
-        self._mutex = threading.Lock()
+        super().__init__(path, lock, LANES)
+        self.about = about
         self._redact = redactor()
-        self._stream: int | None = None
-        self._torn = self._is_full = False
         self._files = 0
-        self._positions: dict[str, int] = dict.fromkeys(LANES, 0)
-        self.is_position_lost = False
-        try:
-            self._positions |= orjson.loads((path / _POSITION).read_bytes())
-        except FileNotFoundError:
-            pass
-        except (TypeError, ValueError):  # a power failure may have emptied it; sending everything again is safe
-            self.is_position_lost = True
 
     @classmethod
     def create(cls, folder: Path, about: About) -> "Journal":
         """Return a new journal below the folder; it gets its final name when it is complete and locked."""
-        folder.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=folder))
-        (fresh / _LOCK).touch()
-        lock = _locked(fresh / _LOCK)
-        assert lock is not None  # no other process knows it yet
-        (fresh / _FILES).mkdir()
-        (fresh / _RECORDS).touch()
-        (fresh / _ABOUT).write_bytes(orjson.dumps(asdict(about)))
-        try:
-            path = fresh.rename(folder / about.run_id)
-        except OSError:  # the name exists: another process records into the same run
-            path = fresh.rename(folder / f"{about.run_id}.{fresh.name.removeprefix('.new-')}")
+
+        def fill(fresh: Path) -> None:
+            (fresh / _FILES).mkdir()
+            (fresh / _ABOUT).write_bytes(orjson.dumps(asdict(about)))
+
+        path, lock = create_folder(folder, about.run_id, fill)
         return cls(path, about, lock)
 
     @classmethod
     def adopt(cls, path: Path) -> "Journal | None":
         """Return the journal that a process left; None if that process is alive, or another one is sending it."""
-        lock = _locked(path / _LOCK)
+        lock = lock_folder(path)
         if lock is None:
             return None
         try:
@@ -141,22 +103,7 @@ class Journal:
 
     def append(self, kind: str, at: int | None = None, **fields: Any) -> None:
         """Write one redacted record with a single system call; if the disk is full, log an error and go on."""
-        record = {"kind": kind, "at": at or now_ms(), **redact_all(fields, self._redact)}
-        line = orjson.dumps(record) + b"\n"
-        with self._mutex:
-            try:
-                if self._stream is None:
-                    self._stream = os.open(self.path / _RECORDS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-                # A newline ends a record that was cut short by a full disk, so that the next one stays readable.
-                line = b"\n" + line if self._torn else line
-                self._torn = os.write(self._stream, line) < len(line)
-                if self._torn:
-                    raise OSError("the disk is full")
-                self._is_full = False
-            except OSError as error:
-                if not self._is_full:  # logged once
-                    logger.error("records (%s) cannot be written to %s (%s)", kind, self.path, error)
-                self._is_full = True
+        self.append_line({"kind": kind, "at": at or now_ms(), **redact_all(fields, self._redact)}, kind)
 
     def append_file(self, source: Path | bytes, path: str) -> None:
         """Copy a file as it is now, and record it as the artifact `path`."""
@@ -183,7 +130,7 @@ class Journal:
         A last line that was cut short is skipped. A damaged line elsewhere has the kind `TORN`.
         """
         is_first = True
-        for line, position in self._lines(self._positions[lane]):
+        for line, position in self.lines(self._positions[lane]):
             if line.startswith(_ARTIFACT) != (lane == "artifacts"):
                 if is_first:  # skip the other lane's records next time
                     self._positions[lane] = position
@@ -191,26 +138,13 @@ class Journal:
             is_first = False
             yield _record(line), position
 
-    def _lines(self, position: int) -> Iterator[tuple[bytes, int]]:
-        with (self.path / _RECORDS).open("rb") as stream:
-            stream.seek(position)
-            for line in stream:
-                position += len(line)
-                if line.endswith(b"\n") and line != b"\n":
-                    yield line, position
-
     def last_status(self) -> tuple[str | None, int]:
         """Return the recorded final status of the run (None without one) and the time of the last record (ms)."""
         status, at = None, self.about.started
-        for line, _ in self._lines(0):
+        for line, _ in self.lines(0):
             record = _record(line)
             status, at = record.get("status", status), record.get("at", at)
         return status, at
-
-    def mark_sent(self, lane: Lane, position: int) -> None:
-        """Store atomically that a lane was sent up to this position."""
-        self._positions[lane] = position
-        write_bytes(self.path / _POSITION, orjson.dumps(self._positions))
 
     def refuse(self, record: dict[str, Any], reason: str) -> None:
         """Set a rejected record aside with the reason; the copy of an artifact is kept."""
@@ -230,20 +164,6 @@ class Journal:
             refused["reason"],
         )
 
-    def release(self) -> None:
-        """Release the lock, so that another process can send the journal."""
-        with self._mutex:
-            for descriptor in (self._stream, self._lock):
-                if descriptor is not None:
-                    os.close(descriptor)
-            self._stream = self._lock = None
-
-    def remove(self) -> None:
-        """Remove a journal that was sent; the rename makes this atomic for other processes."""
-        gone = self.path.rename(self.path.with_name(f".sent-{self.path.name}"))
-        shutil.rmtree(gone, ignore_errors=True)
-        self.release()
-
 
 def read_about(path: Path) -> About:
     """Return the run that a journal belongs to."""
@@ -256,9 +176,7 @@ def left_journals(folder: Path) -> list[Path]:
     A journal whose run cannot be read is skipped with a warning. Remains of journals that a killed process was creating
     or removing are deleted.
     """
-    for path in folder.glob(".*-*"):
-        with suppress(FileNotFoundError, NotADirectoryError):  # renamed or removed by another process, or not a folder
-            _remove_remains(path)
+    delete_remains(folder)
     found: dict[Path, int] = {}
     for path in folder.glob("[!.]*"):
         try:
@@ -269,13 +187,3 @@ def left_journals(folder: Path) -> list[Path]:
             refused = "%s cannot be read (%s), so its journal is not sent; remove the folder to discard its records"
             logger.warning(refused, path / _ABOUT, error)
     return sorted(found, key=found.__getitem__)
-
-
-def _remove_remains(path: Path) -> None:
-    if path.name.startswith(".new-") and time.time() - path.stat().st_mtime < _HALF_MADE:
-        return
-    lock = _locked(path / _LOCK)
-    if lock is not None or (path.name.startswith(".sent-") and not (path / _LOCK).exists()):
-        shutil.rmtree(path, ignore_errors=True)
-    if lock is not None:
-        os.close(lock)
