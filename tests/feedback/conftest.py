@@ -1,5 +1,6 @@
 import shutil
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -9,7 +10,8 @@ from pathlib import Path
 import psycopg2
 import pytest
 
-from convrec.feedback import Answer, Event, FeedbackStore, Shown, new_answer_id
+from convrec.feedback import Answer, Event, FeedbackStore, Shown, new_answer_id, recorder
+from convrec.feedback.recorder import FeedbackRecorder
 from stack import Stack
 from stack.settings import Settings
 from tests.tools import require
@@ -34,14 +36,14 @@ def postgres() -> Iterator[Stack]:
 
 @pytest.fixture
 def postgres_url(postgres) -> str:
-    """The URL of a new database."""
-    settings, name = Settings.load(postgres.folder), f"feedback_{uuid.uuid4().hex}"
+    """The URL of an empty database."""
+    settings = Settings.load(postgres.folder)
     host = settings.address("postgres").removeprefix("postgresql://")
-    server = f"postgresql://postgres:{settings.secrets['POSTGRES_PASSWORD']}@{host}"
-    with closing(psycopg2.connect(f"{server}/postgres")) as connection:
+    url = f"postgresql://postgres:{settings.secrets['POSTGRES_PASSWORD']}@{host}/postgres"
+    with closing(psycopg2.connect(url)) as connection:
         connection.autocommit = True
-        connection.cursor().execute(f'CREATE DATABASE "{name}"')
-    return f"{server}/{name}"
+        connection.cursor().execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+    return url
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.stack)])
@@ -88,5 +90,42 @@ def event() -> Callable[..., Event]:
         time = NOON + timedelta(minutes=minutes)
         listed = next((one.list for one in answer.shown if one.item_id == item), "")
         return Event(event_id or uuid.uuid4().hex, answer.answer_id, listed, item, name, time)
+
+    return make
+
+
+def until(is_so: Callable[[], bool], seconds: float = 20) -> None:
+    """Wait until something is so."""
+    end = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch) -> None:
+    """Let a recorder deliver often."""
+    monkeypatch.setattr(recorder, "_LINGER", 0.02)
+    monkeypatch.setattr(recorder, "_LONGEST_PAUSE", 0.1)
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    return tmp_path / "journal"
+
+
+@pytest.fixture
+def recording(folder, url) -> Iterator[FeedbackRecorder]:
+    with closing(FeedbackRecorder(folder, url, with_conversations=True)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def now_answer(answer) -> Callable:
+    """Makes an answer of now."""
+
+    def make(*items: str, **fields: object):
+        now = datetime.now(UTC)
+        return answer(*items, **{"time": now, "answer_id": new_answer_id(now), **fields})
 
     return make

@@ -10,7 +10,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import create_engine, text
 
 from convrec.errors import InputError, Unavailable
-from convrec.feedback import FeedbackStore, Shown, tables
+from convrec.feedback import FeedbackStore, Shown, feedback_url, tables
 from tests.feedback.conftest import NOON
 
 
@@ -107,7 +107,7 @@ def test_since_is_inclusive_and_until_exclusive(store, answer, event):
     since, until = NOON + timedelta(minutes=1), NOON + timedelta(minutes=3)
     for table in (store.answers(since, until), store.shown(since, until), store.outcomes(since, until)):
         assert table["time"].to_list() == [since, NOON + timedelta(minutes=2)]
-    assert store.events(since, until)["answer_id"].to_list() == [one.answer_id for one in answers[1:3]]
+    assert set(store.events(since, until)["answer_id"]) == {one.answer_id for one in answers[1:3]}
     assert store.outcomes(since, until)["accepted"].all()
 
 
@@ -218,3 +218,14 @@ def test_a_locked_sqlite_file_is_unavailable_and_a_damaged_one_refused(tmp_path,
     damaged.write_text("no database " * 100)
     with closing(FeedbackStore(f"sqlite:///{damaged}")) as store, pytest.raises(InputError, match="is damaged"):
         store.counts()
+
+
+def test_the_database_is_that_of_the_option_the_variable_or_the_project(tmp_path, monkeypatch):
+    monkeypatch.delenv("CONVREC_FEEDBACK_URL", raising=False)
+    assert feedback_url(root=tmp_path) == f"sqlite:///{tmp_path}/feedback/feedback.db"
+    monkeypatch.setenv("CONVREC_FEEDBACK_URL", "postgresql://db/feedback")
+    assert feedback_url() == "postgresql://db/feedback"
+    assert feedback_url("sqlite:///x.db") == "sqlite:///x.db"
+    monkeypatch.setenv("CONVREC_FEEDBACK_URL", "feedback.jsonl")
+    with pytest.raises(InputError, match="CONVREC_FEEDBACK_URL: feedback database 'feedback.jsonl' is not a URL"):
+        feedback_url()

@@ -1,6 +1,20 @@
 """What users do with the service's answers: recorded in a database, exported, deleted."""
 
+from convrec.feedback.location import JOURNAL, URL_VARIABLE, feedback_url
+from convrec.feedback.recorder import FeedbackRecorder, Status
 from convrec.feedback.records import EVENTS, Answer, Event, Shown, new_answer_id
 from convrec.feedback.store import FeedbackStore
 
-__all__ = ["EVENTS", "Answer", "Event", "FeedbackStore", "Shown", "new_answer_id"]
+__all__ = [
+    "EVENTS",
+    "JOURNAL",
+    "URL_VARIABLE",
+    "Answer",
+    "Event",
+    "FeedbackRecorder",
+    "FeedbackStore",
+    "Shown",
+    "Status",
+    "feedback_url",
+    "new_answer_id",
+]

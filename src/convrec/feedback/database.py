@@ -10,7 +10,9 @@ from alembic import command
 from alembic.config import Config
 from alembic.util import CommandError
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.pool import NullPool
 
 from convrec.errors import InputError, Unavailable, is_damaged
 
@@ -43,8 +45,11 @@ def open_engine(url: URL) -> Engine:
     options: dict[str, Any] = {"timeout": _TIMEOUT}
     if not is_sqlite:
         options = {"connect_timeout": _TIMEOUT, "options": f"-c statement_timeout={_STATEMENT_MS}"}
+        options |= {"keepalives_idle": _TIMEOUT, "tcp_user_timeout": 1000 * 2 * _TIMEOUT}  # of a machine that is gone
+    # Each transaction opens SQLite's file again, so that nothing is written to one that was moved or removed.
+    pool: dict[str, Any] = {"poolclass": NullPool} if is_sqlite else {"pool_pre_ping": True, "pool_timeout": _TIMEOUT}
     try:
-        engine = create_engine(url, connect_args=options, pool_pre_ping=not is_sqlite)
+        engine = create_engine(url, connect_args=options, **pool)
     except ModuleNotFoundError as error:
         remedy = "pip install 'convrec[server]'"
         raise InputError(f"feedback database {shown(url)}: its driver {error.name} is missing; {remedy}") from None
@@ -79,9 +84,18 @@ def transaction(engine: Engine, is_write: bool) -> Iterator[Connection]:
             raise InputError(
                 f"feedback database {shown(engine.url)} is damaged ({reason}); restore a backup"
             ) from error
-        if type(error).__name__ in ("IntegrityError", "DataError", "ProgrammingError"):
+        if isinstance(error, DataError | IntegrityError):  # of a record; any other keeps the records for later
             raise
         raise Unavailable(f"feedback database {shown(engine.url)} is unavailable ({reason}); retry later") from error
+    except PoolTimeout as error:  # all connections wait for a server that hangs
+        raise Unavailable(f"feedback database {shown(engine.url)} does not answer; retry later") from error
+
+
+def require_file(engine: Engine) -> None:
+    """Raise `Unavailable` if SQLite's file has gone since it was migrated; opening it would create an empty one."""
+    if engine.url.get_backend_name() == "sqlite" and not Path(str(engine.url.database)).exists():
+        remedy = "restore the file, or start the service again to create a new one"
+        raise Unavailable(f"feedback database {shown(engine.url)} is gone; {remedy}")
 
 
 def migrate(engine: Engine) -> None:

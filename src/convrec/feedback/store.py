@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Select, Table, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from convrec.feedback import tables
-from convrec.feedback.database import checked_url, migrate, open_engine, transaction
+from convrec.feedback.database import checked_url, migrate, open_engine, require_file, transaction
 from convrec.feedback.records import STATES, Answer, Event
 
 _TIME = pl.Datetime("us", "UTC")
@@ -56,6 +56,7 @@ class Refused:
 
     event: Event
     reason: str
+    is_answer_known: bool
 
 
 class FeedbackStore:
@@ -78,6 +79,7 @@ class FeedbackStore:
         if not self._is_migrated:
             migrate(self._engine)
             self._is_migrated = True
+        require_file(self._engine)
         return transaction(self._engine, is_write)
 
     def write(self, answers: Sequence[Answer], events: Sequence[Event]) -> list[Refused]:
@@ -117,10 +119,9 @@ class FeedbackStore:
         for event in events:
             rank = ranks.get((event.answer_id, event.list, event.item_id))
             if event.answer_id not in known:
-                refused.append(Refused(event, f"answer_id {event.answer_id!r:.60} is unknown"))
+                refused.append(Refused(event, f"answer_id {event.answer_id!r:.60} is unknown", False))
             elif rank is None:
-                where = f" in list {event.list!r:.60}" if event.list else ""
-                refused.append(Refused(event, f"item_id {event.item_id!r:.60} was not shown{where} by this answer"))
+                refused.append(Refused(event, not_shown(event.list, event.item_id), True))
             else:
                 rows.append({**{name: getattr(event, name) for name in _EVENTS if name != "rank"}, "rank": rank})
         self._insert(connection, tables.events, rows)
@@ -138,6 +139,12 @@ class FeedbackStore:
             query = select(table.answer_id, table.list, table.item_id, table.rank).where(table.answer_id.in_(chunk))
             ranks |= {(one, name, item): rank for one, name, item, rank in connection.execute(query)}
         return known, ranks
+
+    def items(self, answer_id: str) -> set[tuple[str, str]] | None:
+        """Return the lists and items that an answer showed; None if the answer is unknown."""
+        with self._transaction() as connection:
+            known, ranks = self._ranks(connection, [answer_id])
+        return {(name, item) for _, name, item in ranks} if known else None
 
     def _insert(self, connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> None:
         insert: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[self._engine.dialect.name]
@@ -216,6 +223,12 @@ class FeedbackStore:
 
 
 _ITEM = ("list", "rank", "item_id", "version", "propensity")
+
+
+def not_shown(name: str, item_id: str) -> str:
+    """Return the reason why an event's item cannot be: the answer's list does not have it."""
+    where = f" in list {name!r:.60}" if name else ""
+    return f"item_id {item_id!r:.60} was not shown{where} by this answer"
 
 
 def _answer_row(answer: Answer) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import orjson
 
 from convrec.files.journal import DiskJournal, create_folder, delete_remains, lock_folder
-from convrec.tracking.redaction import redact_all, redactor
+from convrec.files.redaction import redact_all, redactor
 
 logger = logging.getLogger(__name__)
 

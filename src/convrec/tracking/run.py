@@ -17,6 +17,7 @@ from mlflow.exceptions import MlflowException
 
 from convrec.errors import Stopped
 from convrec.files.atomic import write_bytes
+from convrec.files.redaction import redact, redact_all, redactor
 from convrec.paths import Paths
 from convrec.tracking import journal as journals
 from convrec.tracking import versions
@@ -34,7 +35,6 @@ from convrec.tracking.describe import (
     user_tag,
 )
 from convrec.tracking.journal import About, Journal
-from convrec.tracking.redaction import redact, redact_all, redactor
 from convrec.tracking.store import client_uri, connect, shown_uri, store_error
 from convrec.tracking.system import system_metrics
 

@@ -9,8 +9,8 @@ from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
 from convrec.errors import InputError, Unavailable, is_damaged
+from convrec.files.redaction import redact
 from convrec.tracking.database import ready_database
-from convrec.tracking.redaction import redact
 
 LOCAL_FOLDER = Path("mlruns")
 EXPERIMENT = "convrec"

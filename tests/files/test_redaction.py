@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from convrec.tracking.redaction import redact_all, redactor
+from convrec.files.redaction import redact_all, redactor
 
 SECRET_NAMES = ("OPENAI_API_KEY", "HF_TOKEN", "MLFLOW_TRACKING_PASSWORD", "aws_secret", "PREFECT_API_AUTH_STRING")
 

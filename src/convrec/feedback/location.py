@@ -1,0 +1,25 @@
+"""Where feedback is kept: the database, and the journals of the services of this project."""
+
+import os
+from pathlib import Path
+
+from convrec.errors import InputError
+from convrec.feedback.database import checked_url
+
+URL_VARIABLE = "CONVREC_FEEDBACK_URL"
+DATABASE, JOURNAL = Path("feedback", "feedback.db"), Path("feedback", "journal")  # below the project's folder
+
+
+def feedback_url(given: str | None = None, root: Path = Path()) -> str:
+    """Return the URL of the database: the given one, that of `CONVREC_FEEDBACK_URL`, or `feedback/feedback.db`.
+
+    Raises `InputError`, naming where the URL comes from, for one that cannot be used.
+    """
+    source, url = ("--feedback", given) if given else (URL_VARIABLE, os.environ.get(URL_VARIABLE))
+    if not url:
+        return f"sqlite:///{(root / DATABASE).absolute()}"
+    try:
+        checked_url(url)
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from None
+    return url
