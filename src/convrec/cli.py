@@ -50,7 +50,7 @@ _GROUPS = {
     "Run and change the pipeline": ("preflight", "run", "profile", "reproduce", "data", "fetch-model", "workspace"),
     "Measure and compare": ("results", "evaluate", "score", "compare", "ablate-demonstrations"),
     "A language model's answers": ("parse", "remap"),
-    "Registry and tracking": ("promote", "rollback", "registry", "experiment", "tracking"),
+    "Registry and tracking": ("promote", "rollback", "registry", "experiment", "simulate", "tracking"),
 }
 _BEGIN = """\
 convrec trains, tests and serves small language models that recommend from conversations.
