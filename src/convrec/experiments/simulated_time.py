@@ -12,7 +12,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, Engine, Table, bindparam, func, select
 
 from convrec.errors import Unavailable
-from convrec.feedback.database import checked_url, open_engine, shown, transaction
+from convrec.feedback.database import checked_url, migrate, open_engine, shown, transaction
 from convrec.feedback.tables import answers, events
 
 _PATIENCE = 60.0  # seconds until the service has delivered its answers to the database
@@ -36,6 +36,7 @@ def move_to(url: str, recorded: Mapping[str, Simulated], patience: float = _PATI
     engine = open_engine(checked_url(url))
     deadline = time.monotonic() + patience
     try:
+        migrate(engine)
         waiting = list(recorded)
         while waiting:
             chunk, waiting = waiting[:_CHUNK], waiting[_CHUNK:]
