@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 _PAGE = "docs/online-experiments.md"
 _FEEDBACK = "URL of the feedback database; default: CONVREC_FEEDBACK_URL, or feedback/feedback.db"
-_COLUMNS = ("side", "version", "users", "answers", "accepted", "per answer", "wins")
 
 
 def add(commands: Any) -> None:
@@ -175,7 +174,7 @@ def _show(result: "Result", as_json: bool) -> None:
         return
     from convrec.registry.experiment_page import side_rows
 
-    print_table(_COLUMNS, side_rows(result), right=(2, 3, 4, 5, 6))
+    print_table(*side_rows(result), right=(2, 3, 4, 5, 6))
     print(result.headline)
     if result.experiment.ended:
         print(f"Ended at {result.experiment.ended}: {result.experiment.reason}")

@@ -103,7 +103,7 @@ def _print_decision(decision: Any) -> None:
     print(f"{line[0].upper()}{line[1:]}")
 
 
-def print_table(columns: tuple[str, ...], rows: Sequence[Sequence[str]], right: tuple[int, ...] = ()) -> None:
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: tuple[int, ...] = ()) -> None:
     """Print a table; the columns numbered in `right` are aligned to the right."""
     from rich import box
     from rich.console import Console

@@ -12,7 +12,7 @@ from convrec.evaluation.page import BLUE, GREY, PALE, VERMILLION, figure, render
 from convrec.evaluation.sequential import Look
 
 
-def sequence_figure(looks: Sequence[Look], times: Sequence[datetime], no_difference: float, title: str) -> Markup:
+def sequence_figure(looks: Sequence[Look], times: Sequence[datetime], no_difference: float) -> Markup:
     """Return a plot of the estimate with its confidence sequence over time, and a line at `no_difference`."""
     known = [(time, look) for time, look in zip(times, looks, strict=True) if np.isfinite(look.low)]
     at = [time.isoformat() for time, _ in known]
@@ -34,9 +34,9 @@ def sequence_figure(looks: Sequence[Look], times: Sequence[datetime], no_differe
             hovertemplate="%{y:.4f} (%{customdata[0]:.4f} to %{customdata[1]:.4f}), %{customdata[2]} answers"
             "<extra></extra>",
         ),
-        _line(at, no_difference, "no difference"),
+        _line(times, no_difference, "no difference"),
     ]
-    return figure("sequence", traces, "time (UTC)", title, 360)
+    return figure("sequence", traces, "time (UTC)", "estimate", 360)
 
 
 def p_figure(looks: Sequence[Look], times: Sequence[datetime], alpha: float) -> Markup:
@@ -45,14 +45,16 @@ def p_figure(looks: Sequence[Look], times: Sequence[datetime], alpha: float) -> 
     values = [max(look.p, 1e-12) for look in looks]
     traces = [
         go.Scatter(x=at, y=values, name="p-value", mode="lines", line={"color": VERMILLION, "width": 2, "shape": "hv"}),
-        _line(at, alpha, f"alpha = {alpha:g}"),
+        _line(times, alpha, f"alpha = {alpha:g}"),
     ]
     lowest = np.log10(min([alpha, *values])) - 0.3
-    return figure("p", traces, "time (UTC)", "p-value", 260, type="log", range=[lowest, 0.1])
+    axis = {"type": "log", "range": [lowest, 0.1], "exponentformat": "power"}
+    return figure("p", traces, "time (UTC)", "p-value", 260, **axis)
 
 
-def _line(at: Sequence[str], height: float, name: str) -> go.Scatter:
-    ends = [at[0], at[-1]] if at else []
+def _line(times: Sequence[datetime], height: float, name: str) -> go.Scatter:
+    """Return a horizontal line over the whole time, which makes the plots' axes alike."""
+    ends = [times[0].isoformat(), times[-1].isoformat()]
     line = {"color": GREY, "width": 1.5, "dash": "dot"}
     return go.Scatter(x=ends, y=[height] * len(ends), name=name, mode="lines", line=line, hoverinfo="skip")
 
@@ -71,10 +73,10 @@ def render_experiment(
     estimate: str,
     alpha: float,
 ) -> str:
-    """Return the page: `facts` have `label`, `value` and `note`; `rows` are the sides; `estimate` names the axis."""
+    """Return the page: `facts` have `label`, `value` and `note`; `rows` are the sides; `estimate` names the estimate."""
     figures: dict[str, Any] = {}
     if any(np.isfinite(look.low) for look in looks):
-        figures["sequence"] = sequence_figure(looks, times, no_difference, estimate)
+        figures["sequence"] = sequence_figure(looks, times, no_difference)
     if looks:
         figures["p"] = p_figure(looks, times, alpha)
     return render_page(
@@ -86,5 +88,6 @@ def render_experiment(
         columns=columns,
         rows=rows,
         figures=figures,
+        estimate=estimate,
         alpha=alpha,
     )

@@ -1,5 +1,6 @@
 """The result of an online experiment for readers: the rows of its table, and its page."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ from convrec.evaluation.experiment_page import render_experiment
 from convrec.files.atomic import write_text
 from convrec.registry.experiment_result import BETTER, WORSE, Result
 
-_COLUMNS = ("Side", "Version", "Users", "Answers", "Accepted items", "Accepted per answer", "Answers won")
+_COLUMNS = ("side", "version", "users", "answers", "accepted items", "accepted per answer", "answers won")
 _KINDS = {"ab": "A/B", "interleaving": "team-draft interleaving"}
 _ESTIMATES = {
     "ab": "accepted items per answer, challenger minus champion",
@@ -16,25 +17,28 @@ _ESTIMATES = {
 }
 
 
-def side_rows(result: Result) -> list[tuple[str, ...]]:
-    """Return one row for each side: name, version, users, answers, accepted items, these per answer, answers won."""
-    return [
+def side_rows(result: Result) -> tuple[Sequence[str], list[tuple[str, ...]]]:
+    """Return the columns of the sides' table, and a row for each side; only interleaving has answers won."""
+    rows = [
         (
             side.arm,
             side.version,
-            str(side.users),
-            str(side.answers),
-            str(side.accepted),
+            f"{side.users:,}",
+            f"{side.answers:,}",
+            f"{side.accepted:,}",
             "-" if side.per_answer is None else f"{side.per_answer:.3f}",
-            "-" if side.wins is None else str(side.wins),
+            "-" if side.wins is None else f"{side.wins:,}",
         )
         for side in result.sides
     ]
+    num_columns = len(_COLUMNS) - (result.experiment.kind == "ab")
+    return _COLUMNS[:num_columns], [row[:num_columns] for row in rows]
 
 
 def side_table(result: Result) -> str:
     """Return the sides as a Markdown table."""
-    lines = [_COLUMNS, ("---", *("---:" for _ in _COLUMNS[1:])), *side_rows(result)]
+    columns, rows = side_rows(result)
+    lines = [columns, ("---", *("---:" for _ in columns[1:])), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -42,6 +46,7 @@ def write_page(result: Result, path: Path) -> None:
     """Write the page of a result."""
     experiment = result.experiment
     kind = _KINDS[experiment.kind]
+    columns, rows = side_rows(result)
     path.parent.mkdir(parents=True, exist_ok=True)
     state = f"Ended {experiment.ended}: {experiment.reason}." if experiment.ended else "Running."
     who = f"{kind}, for {experiment.share:.0%} of the users"
@@ -50,8 +55,8 @@ def write_page(result: Result, path: Path) -> None:
         caption=f"{experiment.id}: {who}, started {experiment.started} by {experiment.by}. {state}",
         facts=_facts(result),
         words=_words(result),
-        columns=_COLUMNS,
-        rows=side_rows(result),
+        columns=[name.capitalize() for name in columns],
+        rows=rows,
         looks=result.looks,
         times=result.times,
         no_difference=result.no_difference,
