@@ -48,7 +48,7 @@ def p_figure(looks: Sequence[Look], times: Sequence[datetime], alpha: float) -> 
         _line(times, alpha, f"alpha = {alpha:g}"),
     ]
     lowest = np.log10(min([alpha, *values])) - 0.3
-    axis = {"type": "log", "range": [lowest, 0.1], "exponentformat": "power"}
+    axis: dict[str, Any] = {"type": "log", "range": [lowest, 0.1], "exponentformat": "power"}
     return figure("p", traces, "time (UTC)", "p-value", 260, **axis)
 
 
@@ -73,7 +73,7 @@ def render_experiment(
     estimate: str,
     alpha: float,
 ) -> str:
-    """Return the page: `facts` have `label`, `value` and `note`; `rows` are the sides; `estimate` names the estimate."""
+    """Return the page: `facts` have `label`, `value` and `note`; `rows` are the sides; `estimate` is its name."""
     figures: dict[str, Any] = {}
     if any(np.isfinite(look.low) for look in looks):
         figures["sequence"] = sequence_figure(looks, times, no_difference)
