@@ -46,7 +46,7 @@ def _set_up() -> None:
 
 
 _GROUPS = {
-    "Ask a model": ("recommend", "chat", "app"),
+    "Ask a model": ("recommend", "chat", "app", "serve"),
     "Run and change the pipeline": ("preflight", "run", "profile", "reproduce", "data", "fetch-model", "workspace"),
     "Measure and compare": ("results", "evaluate", "score", "compare", "ablate-demonstrations"),
     "A language model's answers": ("parse", "remap"),
@@ -107,6 +107,7 @@ def _parser() -> argparse.ArgumentParser:
         recommender,
         registry,
         responses,
+        serving,
         stage,
         tracking,
         workspace,
@@ -133,6 +134,7 @@ def _parser() -> argparse.ArgumentParser:
         data.add,
         evaluate.add,
         recommender.add,
+        serving.add,
         workspace.add,
         registry.add,
         online.add,

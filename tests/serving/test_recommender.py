@@ -89,7 +89,7 @@ def test_text_and_messages_are_the_same_conversation():
 
 def _token_scores(ids, text):
     """Token by token, with a fresh forward pass for each."""
-    model, tokenizer, scores, ids = RECOMMENDER._model, RECOMMENDER._tokenizer, [], list(ids)
+    model, tokenizer, scores, ids = RECOMMENDER.model, RECOMMENDER.translator.tokenizer, [], list(ids)
     for token in tokenizer(text).input_ids:
         with torch.inference_mode():
             logits = model(torch.tensor([ids])).logits[0, -1]
@@ -102,7 +102,7 @@ def _token_scores(ids, text):
 def test_a_score_is_the_mean_log_probability_of_the_item_s_tokens(n):
     """Without constraint and penalty; the newline counts, EOS does not, and the last item may end the list or not."""
     (answer,) = RECOMMENDER.recommend(["a film"], n)
-    tokenizer = RECOMMENDER._tokenizer
+    tokenizer = RECOMMENDER.translator.tokenizer
     prompt = SETTINGS.prompts(tokenizer)([{"role": "user", "content": "a film"}])
     text = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
     for r in answer:
@@ -149,7 +149,7 @@ def test_what_cannot_be_answered_is_named(conversation, options, message):
 
 
 def test_a_list_too_long_for_the_model_is_refused(monkeypatch):
-    monkeypatch.setattr(RECOMMENDER, "_positions", 60)
+    monkeypatch.setattr(RECOMMENDER.translator, "_positions", 60)
     with pytest.raises(InputError, match="n = 12: the list leaves no room for the conversation"):
         _lines("x", 12)
 

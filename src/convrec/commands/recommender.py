@@ -1,13 +1,11 @@
-"""`convrec recommend`, `convrec chat`, `convrec app`: ask a model once, in a session, in a page."""
+"""`convrec recommend` and `convrec chat`: ask a model once, or in a session."""
 
 import argparse
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from convrec.commands import add_command, whole_number
 from convrec.errors import InputError
-from convrec.paths import Paths
 
 if TYPE_CHECKING:
     from convrec.serving.recommender import Recommender
@@ -28,8 +26,6 @@ def add(commands: Any) -> None:
         _PAGE,
     )
     chat = add_command(commands, "chat", _chat, "chat with the model in the terminal", "convrec chat -n 5", _PAGE)
-    text = "serve a web page that compares champion and challenger"
-    app = add_command(commands, "app", _app, text, "convrec app --challenger none", _PAGE)
     recommend.add_argument(
         "conversation",
         metavar="CONVERSATION",
@@ -42,28 +38,13 @@ def add(commands: Any) -> None:
         )
         command.add_argument("--allow", action="append", metavar="TITLE", help="recommend only this title; repeatable")
     recommend.add_argument("--json", action="store_true", help="print one JSON array")
-    for command in (recommend, chat, app):
+    for command in (recommend, chat):
         command.add_argument(
             "--model",
             metavar="NAME",
-            default=None if command is app else CHAMPION,
-            help=f"champion, challenger, models:/NAME@ALIAS or a folder; default: {CHAMPION}",
+            default=CHAMPION,
+            help="champion, challenger, models:/NAME@ALIAS or a folder; default: %(default)s",
         )
-    app.add_argument("--challenger", metavar="NAME", help="the second model; `none` shows one model")
-    app.add_argument(
-        "--feedback",
-        metavar="FILE",
-        default=str(Paths().feedback),
-        help="file for answers and feedback; `none` saves nothing; default: %(default)s",
-    )
-    app.add_argument("--save-conversations", action="store_true", help="also save what users write")
-    app.add_argument("--host", default="127.0.0.1")
-    app.add_argument(
-        "--port",
-        type=whole_number(0, 65_535),
-        default=7860,
-        help="%(type)s; 0 chooses a free port; default: %(default)s",
-    )
 
 
 def _recommend(options: argparse.Namespace) -> None:
@@ -105,12 +86,3 @@ def _chat(options: argparse.Namespace) -> None:
         print()
     except UnicodeDecodeError:
         raise _NOT_UTF8 from None
-
-
-def _app(options: argparse.Namespace) -> None:
-    from convrec.registry.recommenders import load_models
-    from convrec.serving.app.server import serve
-    from convrec.serving.feedback import FeedbackLog
-
-    feedback = None if options.feedback == "none" else FeedbackLog(Path(options.feedback), options.save_conversations)
-    serve(lambda: load_models(options.model, options.challenger), options.host, options.port, feedback)

@@ -1,6 +1,5 @@
 """Opens recommenders by name: registered versions and model folders."""
 
-import logging
 from pathlib import Path
 
 from convrec.config.params import load_params
@@ -12,26 +11,24 @@ from convrec.registry.versions import (
     CHALLENGER,
     CHAMPION,
     MODEL_NAME,
-    compared_versions,
     download_version,
     read_version,
 )
 from convrec.serving.recommender import Recommender
 
-logger = logging.getLogger(__name__)
 
-
-def open_recommender(name: str) -> Recommender:
+def open_recommender(name: str, downloads: Path | None = None) -> Recommender:
     """Return the recommender of a registered version, or of a model folder with the project's catalog and parameters.
 
     A version is `champion`, `challenger`, `models:/NAME@ALIAS`, `models:/NAME/VERSION`, or the folder that it was
-    downloaded to. Raises `InputError` if there is no such version, or the folder contains no model.
+    downloaded to. `downloads` is a folder for a version's files, which may be removed afterwards. Raises `InputError`
+    if there is no such version, or the folder contains no model.
     """
     if name in (CHAMPION, CHALLENGER):
         name = f"models:/{MODEL_NAME}@{name}"
     folder = Path(name)
     if name.startswith("models:/") or (folder / "MLmodel").is_file():
-        version = download_version(name) if name.startswith("models:/") else read_version(folder, name)
+        version = download_version(name, downloads) if name.startswith("models:/") else read_version(folder, name)
         check_model(version.checkpoint, f"--model {name}")
         return Recommender.load(version.checkpoint, version.catalog, version.settings)
     if not (folder / "config.json").is_file():
@@ -44,23 +41,3 @@ def open_recommender(name: str) -> Recommender:
         raise InputError(f"{catalog}: a model's folder needs the project's catalog; run `dvc repro data` first")
     common, trust = params.common, params.base_model.trust_remote_code
     return Recommender.load(folder, catalog, ListSettings(**params.list_settings()), common.device, trust)
-
-
-def load_models(model: str | None, challenger: str | None) -> dict[str, Recommender]:
-    """Return the models to show, by name: by default the champion and the challenger, if there is one.
-
-    If `model` is given, a second model is loaded only if `challenger` is given; `none` leaves it out. Raises
-    `InputError` if a model is not found.
-    """
-    if model is None:
-        names = compared_versions()
-        if challenger is not None:
-            names = dict(list(names.items())[:1])
-    else:
-        names = {model: model}
-    if challenger not in (None, "none"):
-        if challenger in names.values():
-            raise InputError(f"--challenger {challenger}: this is the same as the first model; give another, or `none`")
-        names[str(challenger)] = str(challenger)
-    logger.info("loading %s", " and ".join(names))
-    return {name: open_recommender(uri) for name, uri in names.items()}

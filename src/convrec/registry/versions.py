@@ -111,7 +111,7 @@ def explain_forbidden(what: str) -> Iterator[None]:
 
 def model_signature() -> ModelSignature:
     """Return the signature of the pyfunc: outputs and parameters. MLflow has no schema for inputs of several types."""
-    from convrec.serving.recommender import LIST_LENGTH  # noqa: PLC0415  (imports torch)
+    from convrec.serving.translation import LIST_LENGTH  # noqa: PLC0415  (imports torch)
 
     year = ColSpec(DataType.long, "year", required=False)
     columns = [(DataType.long, "query"), (DataType.long, "rank"), (DataType.string, "title")]
@@ -215,9 +215,9 @@ def _unread(uri: str, error: MlflowException, *remedy: str) -> InputError | Unav
     return _not_registered(uri, short_message(error), *remedy) if error.error_code in _ABSENT else store_error(error)
 
 
-def _download(uri: str) -> Path:
+def _download(uri: str, folder: Path | None) -> Path:
     try:
-        return Path(mlflow.artifacts.download_artifacts(uri))
+        return Path(mlflow.artifacts.download_artifacts(uri, dst_path=None if folder is None else str(folder)))
     except MlflowException as error:
         raise _unread(uri, error) from None
 
@@ -261,16 +261,17 @@ def version_settings(uri: str) -> "ListSettings":
         raise _not_ours(uri) from None
 
 
-def download_version(uri: str) -> RegisteredModel:
+def download_version(uri: str, folder: Path | None = None) -> RegisteredModel:
     """Return the files of a registered version: `models:/NAME/VERSION` or `models:/NAME@ALIAS`.
 
-    Raises `InputError` if there is no such version or it has no checkpoint of this project, and `Unavailable` if the
-    registry is down.
+    They are copied below `folder`; without it, to a temporary folder that stays, or read where they are if the registry
+    is local. Raises `InputError` if there is no such version or it has no checkpoint of this project, and `Unavailable`
+    if the registry is down.
     """
     connect()
     if uri == f"models:/{MODEL_NAME}@{CHAMPION}" and alias_version(CHAMPION) is None:
         raise _no_champion()
-    return read_version(_download(uri), uri)
+    return read_version(_download(uri, folder), uri)
 
 
 def download_checkpoint(uri: str) -> Path:
@@ -278,18 +279,25 @@ def download_checkpoint(uri: str) -> Path:
     return download_version(uri).checkpoint
 
 
-def compared_versions() -> dict[str, str]:
-    """Return the URIs of the champion and of its possible replacement by name: the challenger, else the latest version.
+def served_versions(with_challenger: bool) -> dict[str, str]:
+    """Return the version number of the champion and, if wanted, of its possible replacement, by role.
 
-    Raises `InputError` if there is no champion.
+    The replacement is the challenger, else the latest version, unless that is the champion. Raises `InputError` if
+    there is no champion, and `Unavailable` if the registry is down.
     """
     connect()
-    champion, challenger = alias_version(CHAMPION), alias_version(CHALLENGER)
+    champion = alias_version(CHAMPION)
     if champion is None:
         raise _no_champion()
-    latest = all_versions(mlflow.MlflowClient())[0]
-    named = {f"champion, version {champion.version}": champion}
-    for other in (challenger, latest):
-        if len(named) == 1 and other is not None and other.version != champion.version:
-            named[f"challenger, version {other.version}"] = other
-    return {name: f"models:/{MODEL_NAME}/{version.version}" for name, version in named.items()}
+    served = {CHAMPION: str(champion.version)}
+    if with_challenger:
+        for other in (alias_version(CHALLENGER), all_versions(mlflow.MlflowClient())[0]):
+            if other is not None and other.version != champion.version:
+                served.setdefault(CHALLENGER, str(other.version))
+    return served
+
+
+def compared_versions() -> dict[str, str]:
+    """Return the URIs of these two by name, such as `champion, version 3`. Raises as `served_versions` does."""
+    served = served_versions(with_challenger=True)
+    return {f"{role}, version {number}": f"models:/{MODEL_NAME}/{number}" for role, number in served.items()}

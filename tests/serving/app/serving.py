@@ -1,4 +1,4 @@
-"""The server of `convrec app` in a thread, on a free port, and requests to it byte by byte."""
+"""The application in a thread, on a free port, with models that stay; and requests to it byte by byte."""
 
 import json
 import socket
@@ -9,7 +9,42 @@ from typing import Any, NamedTuple
 
 import uvicorn
 
+from convrec.serving.app.metrics import Metrics
 from convrec.serving.app.server import make_app, make_server
+from convrec.serving.app.service import Limits, Service
+from convrec.serving.feedback import FeedbackLog
+from convrec.serving.live import LiveModels
+from convrec.serving.recommender import Recommender
+from convrec.serving.served import ServedModel
+
+
+class Fixed:
+    """A source of models that stay, by role."""
+
+    def __init__(self, models: Mapping[str, ServedModel]):
+        self._models = models
+
+    def wanted(self) -> dict[str, str]:
+        return {role: model.version for role, model in self._models.items()}
+
+    def load(self, version: str) -> ServedModel:
+        return next(model for model in self._models.values() if model.version == version)
+
+
+def make_service(
+    models: Mapping[str, Recommender | ServedModel],
+    feedback: FeedbackLog | None = None,
+    limits: Limits = Limits(),  # noqa: B008  (frozen)
+    rows: int = 8,
+) -> Service:
+    """Return a service with these models by role; a recommender's version is the name of its role."""
+    served = {
+        role: model if isinstance(model, ServedModel) else ServedModel.of_recommender(role, model, rows)
+        for role, model in models.items()
+    }
+    live = LiveModels(Fixed(served))
+    live.update()
+    return Service(live, limits, Metrics(), feedback)
 
 
 class Served(NamedTuple):
@@ -58,12 +93,12 @@ def answer(connection: socket.socket) -> tuple[int, dict[str, Any]]:
 
 
 @contextmanager
-def serve(models: Mapping[str, Any], **options: Any) -> Iterator[Served]:
-    """Serve these models until the block ends."""
+def serve(service: Service, stop_seconds: int = 5, **options: Any) -> Iterator[Served]:
+    """Serve this service until the block ends, by default with the page."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(512)  # who comes before the server is there waits
-        server = make_server(make_app(models, **options))
+        server = make_server(make_app(service, **{"has_page": True, **options}), stop_seconds)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         try:
@@ -72,3 +107,4 @@ def serve(models: Mapping[str, Any], **options: Any) -> Iterator[Served]:
             server.should_exit = True
             thread.join(20)
             assert not thread.is_alive()
+            service.models.close()

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from convrec.serving.app import guard
-from tests.serving.app.serving import answer, request, serve
+from tests.serving.app.serving import answer, make_service, request, serve
 from tests.serving.recommending import make_recommender
 
 CHUNK = b"10000\r\n" + b" " * 65536 + b"\r\n"
@@ -14,7 +14,7 @@ CHUNKED = "Transfer-Encoding: chunked"
 
 @pytest.fixture(scope="module")
 def served():
-    with serve({"champion": make_recommender()}) as running:
+    with serve(make_service({"champion": make_recommender()})) as running:
         yield running
 
 

@@ -8,7 +8,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from convrec.serving.feedback import FeedbackLog
-from tests.serving.app.serving import serve
+from tests.serving.app.serving import make_service, serve
 from tests.serving.recommending import make_recommender
 
 AXE = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
@@ -31,7 +31,7 @@ def log(tmp_path_factory) -> FeedbackLog:
 @pytest.fixture(scope="module")
 def address(log):
     """The address of a server with champion and challenger."""
-    with serve({CHAMPION: make_recommender(0), CHALLENGER: make_recommender(1)}, feedback=log) as served:
+    with serve(make_service({CHAMPION: make_recommender(0), CHALLENGER: make_recommender(1)}, log)) as served:
         yield f"http://127.0.0.1:{served.port}/"
 
 

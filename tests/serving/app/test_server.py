@@ -5,17 +5,17 @@ from fastapi.testclient import TestClient
 
 from convrec.data.catalog import Catalog
 from convrec.errors import InputError
-from convrec.registry import recommenders
-from convrec.registry.recommenders import load_models
-from convrec.serving.app import server
+from convrec.registry import following
+from convrec.registry.following import RegistrySource
 from convrec.serving.app.server import make_app
 from convrec.serving.feedback import FeedbackLog
-from convrec.serving.recommender import Recommender
+from convrec.serving.served import ServedModel
+from tests.serving.app.serving import make_service
 from tests.serving.recommending import CATALOG, make_recommender
 
 SCRIPTS = ("/elements.js", "/lists.js", "/page.js", "/titles.js")
 MODELS = {"champion": make_recommender(0), "challenger": make_recommender(1)}
-CLIENT = TestClient(make_app(MODELS))
+CLIENT = TestClient(make_app(make_service(MODELS), has_page=True))
 
 
 def _ask(**question):
@@ -74,14 +74,14 @@ def test_with_or_fewer_a_list_has_what_is_left():
     ],
 )
 def test_titles_are_suggested_without_asking_a_model(text, is_known, suggestions, monkeypatch):
-    monkeypatch.setattr(Recommender, "recommend", lambda *_: 1 / 0)
+    monkeypatch.setattr(ServedModel, "ask", lambda *_: 1 / 0)
     reply = CLIENT.get("/api/titles", params={"text": text})
     assert reply.json() == {"is_known": is_known, "suggestions": suggestions}
 
 
 def test_feedback_is_recorded_for_what_an_answer_showed(tmp_path):
     log = FeedbackLog(tmp_path / "feedback.jsonl")
-    client = TestClient(make_app(MODELS, feedback=log))
+    client = TestClient(make_app(make_service(MODELS, log), has_page=True))
     assert client.get("/api/models").json()["saved"] == "answers"
     answered = client.post("/api/recommend", json={"conversation": "I loved Heat", "n": 2}).json()
     item = answered["models"][1]["recommendations"][1]
@@ -102,7 +102,7 @@ def test_feedback_is_recorded_for_what_an_answer_showed(tmp_path):
 
 def test_feedback_that_cannot_be_saved_costs_no_answer(tmp_path):
     log = FeedbackLog(tmp_path / "feedback.jsonl")
-    client = TestClient(make_app(MODELS, feedback=log))
+    client = TestClient(make_app(make_service(MODELS, log), has_page=True))
     question = {"conversation": "a film", "n": 1}
     answered = client.post("/api/recommend", json=question).json()
     log.path.unlink()
@@ -120,7 +120,7 @@ def test_feedback_that_cannot_be_saved_costs_no_answer(tmp_path):
 
 def test_a_title_that_one_of_the_catalogs_has_is_no_error():
     smaller = make_recommender(1, Catalog(CATALOG.items[:8]))
-    client = TestClient(make_app({"champion": smaller, "challenger": MODELS["champion"]}))
+    client = TestClient(make_app(make_service({"champion": smaller, "challenger": MODELS["champion"]}), has_page=True))
     reply = client.post("/api/recommend", json={"conversation": "a film", "n": 8, "deny": ["Network"]})
     short, long = ([item["title"] for item in own["recommendations"]] for own in reply.json()["models"])
     assert len(short) == len(long) == 8 and "Network" not in long
@@ -176,10 +176,10 @@ def test_what_is_not_there_is_told_the_same_way(method, path, status):
 
 
 def test_a_defect_is_told_without_its_insides(monkeypatch):
-    client = TestClient(make_app(MODELS), raise_server_exceptions=False)
-    monkeypatch.setattr(Recommender, "recommend", lambda *_: 1 / 0)
-    reply = client.post("/api/recommend", json={"conversation": "x"})
+    monkeypatch.setattr(ServedModel, "ask", lambda *_: 1 / 0)
+    reply = CLIENT.post("/api/recommend", json={"conversation": "x"}, headers={"X-Request-ID": "mine"})
     assert reply.status_code == 500 and reply.json() == {"error": "the server failed; see its log"}
+    assert reply.headers["X-Request-ID"] == "mine"
 
 
 def test_the_page_loads_nothing_from_elsewhere():
@@ -195,32 +195,23 @@ def test_the_page_loads_nothing_from_elsewhere():
 
 
 @pytest.mark.parametrize(
-    ("model", "challenger", "loaded"),
+    ("model", "challenger", "wanted"),
     [
-        (None, None, {"champion, version 1": "models:/m/1", "challenger, version 2": "models:/m/2"}),
-        (None, "none", {"champion, version 1": "models:/m/1"}),
-        (None, "folder", {"champion, version 1": "models:/m/1", "folder": "folder"}),
+        (None, None, {"champion": "1", "challenger": "2"}),
+        (None, "none", {"champion": "1"}),
+        (None, "folder", {"champion": "1", "folder": "folder"}),
         ("one", None, {"one": "one"}),
         ("one", "two", {"one": "one", "two": "two"}),
     ],
 )
-def test_which_models_are_shown(model, challenger, loaded, monkeypatch):
-    versions = {"champion, version 1": "models:/m/1", "challenger, version 2": "models:/m/2"}
-    monkeypatch.setattr(recommenders, "compared_versions", lambda: dict(versions))
-    monkeypatch.setattr(recommenders, "open_recommender", str)
-    assert load_models(model, challenger) == loaded
+def test_which_models_are_wanted(model, challenger, wanted, monkeypatch):
+    versions = {"champion": "1", "challenger": "2"}
+    monkeypatch.setattr(
+        following, "served_versions", lambda with_challenger: dict(list(versions.items())[: 1 + with_challenger])
+    )
+    assert RegistrySource(model, challenger, ServedModel).wanted() == wanted
 
 
 def test_a_model_is_not_its_own_challenger():
     with pytest.raises(InputError, match="--challenger one: this is the same as the first model"):
-        load_models("one", "one")
-
-
-def test_an_interrupt_ends_the_server(monkeypatch):
-    def interrupted(self, sockets):
-        assert sockets[0].getsockname()[0] == "127.0.0.1"
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("uvicorn.Server.run", interrupted)
-    with pytest.raises(KeyboardInterrupt):  # of which the command line makes a line and status 130
-        server.serve(lambda: MODELS, "127.0.0.1", 0)
+        RegistrySource("one", "one", ServedModel)

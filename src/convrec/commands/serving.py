@@ -1,0 +1,130 @@
+"""`convrec serve` and `convrec app`: answer many users over HTTP, and a web page for people."""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from convrec.commands import add_command, whole_number
+from convrec.errors import InputError
+from convrec.paths import Paths
+
+if TYPE_CHECKING:
+    from convrec.serving.app.metrics import Metrics
+    from convrec.serving.recommender import Recommender
+    from convrec.serving.served import ServedModel
+
+
+def add(commands: Any) -> None:
+    """Add the commands."""
+    text = "serve recommendations over HTTP, following the registry's champion"
+    serve = add_command(commands, "serve", _serve, text, "convrec serve --port 8000", "docs/serving.md")
+    text = "serve a web page that compares champion and challenger"
+    app = add_command(commands, "app", _app, text, "convrec app --challenger none", "docs/recommender.md")
+    for command, port in ((serve, 8000), (app, 7860)):
+        command.add_argument("--model", metavar="NAME", help=_MODEL_HELP)
+        command.add_argument("--host", default="127.0.0.1", help="address to listen on; default: %(default)s")
+        command.add_argument(
+            "--port",
+            type=whole_number(0, 65_535),
+            default=port,
+            help="%(type)s; 0 chooses a free port; default: %(default)s",
+        )
+        command.add_argument(
+            "--batch-size",
+            type=whole_number(1, 4096),
+            default=64,
+            help="lists that are decoded together; default: %(default)s",
+        )
+        command.add_argument(
+            "--max-requests",
+            type=whole_number(1, 2000),
+            default=192,
+            help="requests waiting or being decoded; more get status 429; default: %(default)s",
+        )
+        command.add_argument(
+            "--max-seconds",
+            type=whole_number(1, 3600),
+            default=60,
+            help="longest time of a request, in seconds; later it gets status 504; default: %(default)s",
+        )
+        command.add_argument(
+            "--feedback",
+            metavar="FILE",
+            default=str(Paths().feedback),
+            help="file for answers and feedback; `none` saves nothing; default: %(default)s",
+        )
+        command.add_argument("--save-conversations", action="store_true", help="also save what users write")
+    app.add_argument("--challenger", metavar="NAME", help="the second model; `none` shows one model")
+    serve.add_argument("--keys", metavar="FILE", help="accept only requests with a key of this file")
+    serve.add_argument("--new-key", metavar="NAME", help="print a new key, add its hash to the file of --keys, and end")
+    serve.add_argument(
+        "--rate",
+        type=whole_number(1, 1_000_000),
+        default=600,
+        metavar="N",
+        help="requests per minute for each key; default: %(default)s",
+    )
+    serve.add_argument(
+        "--stop-seconds",
+        type=whole_number(0, 3600),
+        default=30,
+        help="time for requests in progress after SIGTERM; default: %(default)s",
+    )
+
+
+_MODEL_HELP = "a version or a folder that stays, as in `convrec recommend`; default: follow the champion"
+
+
+def _serve(options: argparse.Namespace) -> None:
+    from convrec.serving.app.keys import Keys, RateLimit, new_key
+    from convrec.serving.app.request_log import log_as_json
+
+    if options.new_key is not None:
+        if options.keys is None:
+            raise InputError("--new-key: give the file of keys, too (--keys FILE)")
+        print(new_key(Path(options.keys), options.new_key))
+        return
+    keys = None if options.keys is None else Keys(Path(options.keys))
+    log_as_json()
+    _run(options, "none", has_page=False, keys=keys, rate=RateLimit(options.rate), stop_seconds=options.stop_seconds)
+
+
+def _app(options: argparse.Namespace) -> None:
+    _run(options, options.challenger, has_page=True, keys=None, rate=None, stop_seconds=5)
+
+
+def _run(
+    options: argparse.Namespace, challenger: str | None, *, has_page: bool, keys: Any, rate: Any, stop_seconds: int
+) -> None:
+    """Serve until interrupted. The page needs a model at once; the service waits for the first champion."""
+    from convrec.registry.following import RegistrySource
+    from convrec.serving.app.metrics import Metrics
+    from convrec.serving.app.server import hosts_of, listening, make_app, run
+    from convrec.serving.app.service import Limits, Service
+    from convrec.serving.feedback import FeedbackLog
+    from convrec.serving.live import LiveModels
+
+    feedback = None if options.feedback == "none" else FeedbackLog(Path(options.feedback), options.save_conversations)
+    metrics = Metrics()
+    source = RegistrySource(options.model, challenger, _engine(options, metrics))
+    models = LiveModels(source, on_failure=lambda version: metrics.load_failures.inc())
+    service = Service(models, Limits(options.max_requests, options.max_seconds), metrics, feedback)
+    with listening(options.host, options.port) as listener:
+        try:
+            models.start(is_required=has_page or options.model is not None)
+            hosts = hosts_of(listener, options.host)
+            app = make_app(service, has_page=has_page, hosts=hosts, keys=keys, rate=rate, is_logged=not has_page)
+            run(app, listener, options.host, stop_seconds)
+        finally:
+            models.close()
+
+
+def _engine(options: argparse.Namespace, metrics: "Metrics") -> Callable[[str, "Recommender"], "ServedModel"]:
+    """Return how a loaded version becomes a served model."""
+    from convrec.serving.served import ServedModel
+
+    def make_served(version: str, recommender: "Recommender") -> ServedModel:
+        return ServedModel.of_recommender(version, recommender, options.batch_size, metrics.batch.observe)
+
+    return make_served

@@ -1,0 +1,49 @@
+"""The models that a service holds: those that the registry names, or models that stay."""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from convrec.errors import InputError
+from convrec.registry.recommenders import open_recommender
+from convrec.registry.versions import MODEL_NAME, served_versions
+from convrec.serving.recommender import Recommender
+from convrec.serving.served import ServedModel
+
+
+class RegistrySource:
+    """Follows the aliases of the registry; a model that is named in `model` or `challenger` stays.
+
+    Without `model`, the champion is followed, and its possible replacement unless `challenger` is given. The role of a
+    model that stays is its name. `challenger` may be `none`.
+    """
+
+    def __init__(
+        self, model: str | None, challenger: str | None, make_served: Callable[[str, Recommender], ServedModel]
+    ):
+        """Raise `InputError` if both models are the same."""
+        if model is not None and model == challenger:
+            raise InputError(f"--challenger {challenger}: this is the same as the first model; give another, or `none`")
+        self._model, self._challenger, self._make_served = model, challenger, make_served
+
+    def wanted(self) -> dict[str, str]:
+        """Return the version, or the name, of each role, as `LiveModels` needs it."""
+        if self._model is None:
+            roles = served_versions(with_challenger=self._challenger is None)
+        else:
+            roles = {self._model: self._model}
+        if self._challenger not in (None, "none"):
+            roles[str(self._challenger)] = str(self._challenger)
+        return roles
+
+    def load(self, version: str) -> ServedModel:
+        """Return a model with its engine, after its first list."""
+        name = f"models:/{MODEL_NAME}/{version}" if version.isdecimal() else version
+        with tempfile.TemporaryDirectory(prefix="convrec-version-") as folder:
+            served = self._make_served(version, open_recommender(name, Path(folder)))
+        try:
+            served.warm()
+        except BaseException:
+            served.close()
+            raise
+        return served

@@ -1,0 +1,147 @@
+"""The page of `convrec app`, and the routes that only the page needs: the lists of one or two models, with reasons."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from importlib.resources import files
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, ConfigDict
+
+from convrec.errors import InputError
+from convrec.serving.app.api import add_event
+from convrec.serving.app.service import Question, Roles, Service
+from convrec.serving.app.titles import TitleSearch
+from convrec.serving.examples import example_requests
+from convrec.serving.feedback import Event
+from convrec.serving.reasons import genres_of
+from convrec.serving.served import Answered, ServedModel
+from convrec.serving.translation import Translator
+
+_FILES = {
+    "/": ("index.html", "text/html"),
+    "/style.css": ("style.css", "text/css"),
+    **{f"/{name}.js": (f"{name}.js", "text/javascript") for name in ("elements", "lists", "page", "titles")},
+}
+
+
+class PageFeedback(BaseModel):
+    """What a user did with an item of a model's list."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    answer_id: str
+    model: str
+    item_id: str
+    event: Event
+
+
+def make_page_router(service: Service) -> APIRouter:
+    """Return the routes.
+
+    `GET /api/models` returns the names, the numbers of items, the word for the items, and example requests.
+    `GET /api/titles` returns whether a title is in a catalog, and suggestions. `POST /api/recommend` answers a
+    `Question` with the lists of all models, `POST /api/feedback` records a `PageFeedback`.
+    """
+    router = APIRouter()
+    searches: dict[tuple[str, ...], TitleSearch] = {}  # the last one, by its versions
+
+    @router.get("/api/models")
+    def names() -> dict[str, Any]:
+        with service.models.using() as roles:
+            first = next(iter(roles.values()))
+            known = [
+                {"name": _name(role, model), "items": len(model.translator.catalog), "noun": model.translator.noun}
+                for role, model in roles.items()
+            ]
+            examples = example_requests(first.translator.catalog, first.reasons, first.translator.noun)
+        feedback = service.feedback
+        is_saved = "nothing" if feedback is None else "conversations" if feedback.with_conversations else "answers"
+        return {"models": known, "examples": examples, "saved": is_saved}
+
+    @router.get("/api/titles")
+    def search(text: str) -> dict[str, Any]:
+        with service.models.using() as roles:
+            translators = [model.translator for model in roles.values()]
+            key = tuple(model.version for model in roles.values())
+            if key not in searches:
+                searches.clear()
+                searches[key] = TitleSearch(translator.catalog for translator in translators)
+            known = any(translator.knows(text) for translator in translators)
+            return {"is_known": known, "suggestions": searches[key].suggestions(text)}
+
+    @router.post("/api/feedback")
+    def record(event: PageFeedback) -> dict[str, Any]:
+        add_event(service, event.answer_id, event.model, event.item_id, event.event)
+        return {}
+
+    @router.post("/api/recommend")
+    async def recommend(question: Question, request: Request) -> dict[str, Any]:
+        async def ask(roles: Roles) -> list[tuple[str, ServedModel, Answered]]:
+            _check_titles(question, [model.translator for model in roles.values()])
+            asked = (_list_of(service, *pair, question) for pair in roles.items())
+            lists = await asyncio.gather(*asked, return_exceptions=True)
+            for problem in lists:  # the first model's, whichever came first
+                if isinstance(problem, BaseException):
+                    raise problem
+            return [(*pair, listed) for pair, listed in zip(roles.items(), lists, strict=True)]  # type: ignore[misc]
+
+        answers = await service.within_limits(question, request, ask)
+        messages = answers[0][2].messages
+        return {
+            "answer_id": service.record({name: listed.items for name, _, listed in answers}, messages),
+            "models": [{"name": name, "recommendations": _explained(model, listed)} for name, model, listed in answers],
+        }
+
+    for path in _FILES:
+        router.get(path)(_file(path))
+    return router
+
+
+def _name(role: str, model: ServedModel) -> str:
+    return role if role == model.version else f"{role}, version {model.version}"
+
+
+def _check_titles(question: Question, translators: list[Translator]) -> None:
+    """Raise `InputError` for a title that is in no model's catalog; the models may have different catalogs."""
+    for field, titles in (("deny", question.deny), ("allow", question.allow or [])):
+        for title in titles:
+            if not any(translator.knows(title) for translator in translators):
+                translators[0].check_titles(field, [title])
+
+
+async def _list_of(service: Service, role: str, model: ServedModel, question: Question) -> Answered:
+    knows = model.translator.knows
+    allow = None if question.allow is None else list(filter(knows, question.allow))
+    own = question.model_copy(update={"deny": list(filter(knows, question.deny)), "allow": allow})
+    try:
+        return await service.list_of(model, own, with_scores=model.has_scores)
+    except InputError as error:
+        raise InputError(f"{_name(role, model)}: {error}") from None
+
+
+def _explained(model: ServedModel, listed: Answered) -> list[dict[str, Any]]:
+    reasons = model.reasons.of(listed.items, listed.messages)
+    scores: Sequence[float | None] = listed.scores or [None] * len(listed.items)
+    return [
+        {
+            "rank": rank,
+            "title": item.title,
+            "year": item.year,
+            "score": score,
+            "item_id": item.id,
+            "genres": ", ".join(genres_of(item)),
+            "reasons": own,
+        }
+        for rank, (item, score, own) in enumerate(zip(listed.items, scores, reasons, strict=True), start=1)
+    ]
+
+
+def _file(path: str) -> Callable[[], Coroutine[Any, Any, Response]]:
+    name, kind = _FILES[path]
+    content = files("convrec.serving.app").joinpath(name).read_bytes()
+
+    async def answer() -> Response:
+        return Response(content, media_type=f"{kind}; charset=utf-8")
+
+    return answer

@@ -1,0 +1,137 @@
+"""What all routes of the service share: limits, models, metrics, and the record of answers."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from fastapi import Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from convrec.data.catalog import Item
+from convrec.errors import InputError
+from convrec.serving.app.admission import Admission
+from convrec.serving.app.metrics import Metrics
+from convrec.serving.feedback import FeedbackLog
+from convrec.serving.live import LiveModels
+from convrec.serving.served import Answered, ServedModel
+from convrec.serving.translation import LIST_LENGTH, Messages, NoList, NothingLeft
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+Roles = Mapping[str, ServedModel]
+
+
+class Late(RuntimeError):
+    """The request's deadline has passed."""
+
+
+class ClientLeft(RuntimeError):
+    """The client has closed the connection."""
+
+
+class Question(BaseModel):
+    """A request: a conversation as text or as messages, and options of the list."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    conversation: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    n: int = LIST_LENGTH
+    deny: list[str] = []
+    allow: list[str] | None = None
+    or_fewer: bool = False
+    user_id: str | None = Field(None, min_length=1, max_length=200)
+    scores: bool = False
+    deadline_seconds: float | None = Field(None, gt=0, strict=False)
+
+    @property
+    def said(self) -> Any:
+        """The conversation. Raises `InputError` unless there is exactly one."""
+        if (self.conversation is None) == (self.messages is None):
+            raise InputError("conversation, messages: give exactly one of the two")
+        return self.messages if self.conversation is None else self.conversation
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much a service takes on."""
+
+    max_requests: int = 192  # waiting or being decoded; more get 429
+    max_seconds: float = 60.0  # of a request; `deadline_seconds` may lower it
+
+
+class Service:
+    """Answers questions with the current models, within the limits."""
+
+    def __init__(self, models: LiveModels, limits: Limits, metrics: Metrics, feedback: FeedbackLog | None):
+        self.models, self.limits, self.metrics, self.feedback = models, limits, metrics, feedback
+        self._admission = Admission(limits.max_requests)
+        metrics.watch("requests_inside", "Requests that wait or are decoded", lambda: self._admission.num_inside)
+        metrics.watch("waiting_lists", "Lists that wait for the batch", lambda: self._sum("num_waiting"))
+        metrics.watch("running_lists", "Lists that are decoded", lambda: self._sum("num_running"))
+
+    def _sum(self, name: str) -> int:
+        return sum(getattr(model.batcher, name) for model in set(self.models.roles.values()))
+
+    async def within_limits(
+        self, question: Question, request: Request, ask: Callable[[Roles], Awaitable[Result]]
+    ) -> Result:
+        """Return what `ask` returns for the models by role, which stay loaded until then.
+
+        Raises `Busy` if too many requests are waiting, `NoModel` if there is none, `Late` after the deadline, and
+        `ClientLeft`; in the last two cases, nothing is computed further.
+        """
+        seconds = min(question.deadline_seconds or self.limits.max_seconds, self.limits.max_seconds)
+        with self._admission.enter(), self.models.using() as roles:
+            answer = asyncio.ensure_future(ask(roles))
+            departure = asyncio.create_task(_departure(request))
+            both: set[asyncio.Future[Any]] = {answer, departure}
+            try:
+                await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+                if answer.done():
+                    return answer.result()
+                if departure.done():
+                    raise ClientLeft("the client has left")
+                raise Late(f"there was no answer within {seconds:g} s; try again later, or with fewer items")
+            finally:
+                answer.cancel()
+                departure.cancel()
+
+    async def list_of(self, model: ServedModel, question: Question, with_scores: bool) -> Answered:
+        """Return a model's list.
+
+        Raises `InputError` for input that `Recommender.recommend` rejects.
+        """
+        if with_scores and not model.has_scores:
+            raise InputError("scores: this engine does not compute them; leave it out")
+        options = (question.n, question.deny, question.allow, question.or_fewer, with_scores)
+        try:
+            answered = await model.ask(question.said, *options)
+        except NothingLeft:
+            self.metrics.empty_answers.labels(model.version).inc()
+            raise
+        except NoList:
+            self.metrics.constraint_failures.labels(model.version).inc()
+            raise
+        self.metrics.answers.labels(model.version).inc()
+        self.metrics.tokens.inc(answered.num_tokens)
+        return answered
+
+    def record(self, items: Mapping[str, Sequence[Item]], messages: Messages) -> str | None:
+        """Record the items of each list, and return the answer's id; None if it was not recorded."""
+        if self.feedback is None:
+            return None
+        try:
+            return self.feedback.add_answer({name: [item.id for item in own] for name, own in items.items()}, messages)
+        except OSError as error:  # a full disk costs the feedback, never the answer
+            logger.warning("%s: the answer was not recorded (%s)", self.feedback.path, error.strerror)
+            return None
+
+
+async def _departure(request: Request) -> None:
+    """Wait until the client closes the connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
