@@ -64,3 +64,32 @@ def test_lists_of_requests_that_join_at_random_are_those_asked_alone(batcher, st
             time.sleep(0.0005)
     assert [_lines(future.result(60)) for future in futures] == expected
     assert max(steps) == 6 and len(set(steps)) > 3, "requests joined and left"
+
+
+def test_a_cancelled_request_is_not_computed_further(batcher, steps):
+    """Neither a running nor a waiting one; the others go on."""
+    first = [batcher.submit(_prepare("a film", n=15)) for _ in range(6)]
+    waiting = batcher.submit(_prepare("a film", n=15))
+    patient = batcher.submit(_prepare("a film", n=2))
+    while not steps:
+        time.sleep(0.0005)
+    assert batcher.num_running == 6 and batcher.num_waiting == 2
+    assert all(future.cancel() for future in (*first, waiting))
+    assert len(_lines(patient.result(60))) == 2
+    assert batcher.num_running == 0 and sum(steps) < 6 * 15 * 3 and steps[-1] == 1
+
+
+def test_a_failed_step_ends_its_lists_and_no_others(batcher, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(RECOMMENDER.model, "forward", lambda **_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            batcher.submit(_prepare("a film", n=2)).result(60)
+    assert batcher.is_alive and len(_lines(batcher.submit(_prepare("a film", n=2)).result(60))) == 2
+
+
+def test_closing_finishes_what_was_asked(batcher):
+    futures = [batcher.submit(_prepare("a film", n=3)) for _ in range(9)]
+    batcher.close()
+    assert [len(_lines(future.result(0))) for future in futures] == [3] * 9 and not batcher.is_alive
+    with pytest.raises(RuntimeError, match="the engine is closed"):
+        batcher.submit(_prepare("a film", n=3))

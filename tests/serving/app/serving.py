@@ -67,6 +67,11 @@ class Served(NamedTuple):
         """Ask a question, and leave its answer to be read."""
         return self.send(request("POST /api/recommend", json.dumps(question).encode()))
 
+    def text(self, path: str) -> bytes:
+        """Return the whole response of a GET."""
+        with self.send(request(f"GET {path}")) as connection:
+            return b"".join(iter(lambda: connection.recv(65536), b""))
+
     def get(self, path: str) -> tuple[int, dict[str, Any]]:
         """Return status and JSON of a GET."""
         with self.send(request(f"GET {path}")) as connection:

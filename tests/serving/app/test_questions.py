@@ -5,49 +5,79 @@ from collections.abc import Iterator
 
 import pytest
 
-from convrec.data.mentions import Mentions
-from convrec.serving.recommender import Abandoned
-from tests.serving.app.serving import Served, answer, serve
-from tests.serving.recommending import CATALOG
+from convrec.serving.app.service import Limits
+from convrec.serving.batching import Batcher, fail, finish
+from convrec.serving.served import ServedModel
+from tests.serving.app.serving import Served, answer, make_service, serve
+from tests.serving.recommending import make_recommender
 
-NUM_QUESTIONS = 200
+NUM_QUESTIONS = 150
+RECOMMENDER = make_recommender()
 
 
-class Slow:
-    """Answers a conversation when it is let; counts those that were begun."""
-
-    catalog, noun, mentions = CATALOG, "films", Mentions(CATALOG)
+class Gated(Batcher):
+    """Gives every request the same list, one request at a time, when it is let."""
 
     def __init__(self) -> None:
+        (asked,) = RECOMMENDER.translator.prepare(["a film"], 1)
+        (self.tokens,) = RECOMMENDER._engine.complete([asked.prompt], [asked.request])
         self.begun: list[str] = []
         self.dropped: list[str] = []
-        self.asked = threading.Semaphore(0)
-        self.may_answer, self.has_dropped = threading.Event(), threading.Event()
+        self.running = None
+        self.asked, self.may_answer, self.has_dropped = threading.Semaphore(0), threading.Event(), threading.Event()
+        super().__init__(max_rows=1)
 
-    def knows(self, title: str) -> bool:
-        return True
+    @property
+    def num_running(self) -> int:
+        return int(self.running is not None)
 
-    def recommend(self, conversations, n, deny, allow, is_abandoned, or_fewer):
-        self.begun += conversations
-        self.asked.release()
-        while not self.may_answer.wait(0.005):
-            if is_abandoned():
-                self.dropped += conversations
-                self.has_dropped.set()
-                raise Abandoned
-        return [[]]
+    def _join(self, asked) -> None:
+        for one in asked:
+            self.running = one
+            self.begun.append(one[0].messages[0]["content"])
+            self.asked.release()
+
+    def _step(self) -> int:
+        if self.running is None:
+            return 0
+        asked, completion = self.running
+        if completion.cancelled():
+            self.dropped.append(asked.messages[0]["content"])
+            self.has_dropped.set()
+            self.running = None
+        elif self.may_answer.wait(0.005):
+            finish(completion, self.tokens)
+            self.running = None
+        return 1
+
+    def _fail(self, error: Exception) -> None:
+        if self.running is not None:
+            fail(self.running[1], error)
+        self.running = None
+
+    def _free(self) -> None:
+        pass
 
 
 @pytest.fixture
-def slow() -> Slow:
-    return Slow()
+def gate() -> Gated:
+    return Gated()
 
 
 @pytest.fixture
-def served(slow) -> Iterator[Served]:
-    with serve({"champion": slow}) as running:
+def limits() -> Limits:
+    return Limits()
+
+
+@pytest.fixture
+def served(gate, limits) -> Iterator[Served]:
+    with serve(_service(gate, limits)) as running:
         yield running
-        slow.may_answer.set()
+        gate.may_answer.set()
+
+
+def _service(gate: Gated, limits: Limits):
+    return make_service({"champion": ServedModel("1", RECOMMENDER.translator, gate, None)}, limits=limits)
 
 
 def _wait_for(served: Served, num_connections: int) -> None:
@@ -56,38 +86,62 @@ def _wait_for(served: Served, num_connections: int) -> None:
         assert served.get("/api/models")[0] == 200
 
 
-def test_all_else_is_answered_while_questions_wait(served, slow):
-    asked = [served.ask(conversation=str(number)) for number in range(NUM_QUESTIONS)]
-    slow.asked.acquire(timeout=30)
-    for path in ("/api/models", "/nowhere"):
+def test_all_else_is_answered_while_questions_wait(served, gate):
+    asked = [served.ask(conversation=str(number), n=1) for number in range(NUM_QUESTIONS)]
+    gate.asked.acquire(timeout=30)
+    for path in ("/api/models", "/nowhere", "/health", "/ready"):
         assert served.get(path)[0] in (200, 404)
-    assert slow.begun == ["0"]
-    slow.may_answer.set()
+    assert len(gate.begun) == 1
+    gate.may_answer.set()
     for connection in asked:
         with connection:
             assert answer(connection)[0] == 200
-    assert sorted(slow.begun, key=int) == [str(number) for number in range(NUM_QUESTIONS)]
+    assert sorted(gate.begun, key=int) == [str(number) for number in range(NUM_QUESTIONS)]
 
 
-def test_abandoned_questions_are_dropped(served, slow):
-    asked = [served.ask(conversation=word) for word in ("under way",)]
-    assert slow.asked.acquire(timeout=30)
-    asked += [served.ask(conversation=word) for word in ("waiting", "patient")]
+def test_abandoned_questions_are_dropped(served, gate):
+    asked = [served.ask(conversation="under way", n=1)]
+    assert gate.asked.acquire(timeout=30)
+    asked += [served.ask(conversation=word, n=1) for word in ("waiting", "patient")]
     assert served.get("/api/models")[0] == 200  # connections are accepted in their order
     asked[1].close()
     _wait_for(served, 2)
     asked[0].close()
-    assert slow.asked.acquire(timeout=30)
-    slow.may_answer.set()
+    assert gate.asked.acquire(timeout=30)
+    gate.may_answer.set()
     with asked[2] as patient:
         assert answer(patient)[0] == 200
-    assert (slow.begun, slow.dropped) == (["under way", "patient"], ["under way"])
+    assert (gate.begun, gate.dropped) == (["under way", "patient"], ["under way"])
 
 
-def test_an_interrupted_server_waits_for_no_answer(slow, monkeypatch):
-    monkeypatch.setattr("convrec.serving.app.server._STOP_SECONDS", 0.1)
-    with serve({"champion": slow}) as served, served.ask(conversation="long") as connection:
-        assert slow.asked.acquire(timeout=30)
+def test_a_late_question_gets_504_and_is_dropped(served, gate):
+    with served.ask(conversation="late", n=1, deadline_seconds=0.2) as connection:
+        status, told = answer(connection)
+    assert (status, told) == (504, {"error": "there was no answer within 0.2 s; try again later, or with fewer items"})
+    assert gate.has_dropped.wait(30) and gate.dropped == ["late"]
+
+
+@pytest.mark.parametrize("limits", [Limits(max_requests=3, max_seconds=20)])
+def test_beyond_the_limit_clients_are_told_when_to_come_back(served, gate, limits):
+    asked = [served.ask(conversation=str(number), n=1) for number in range(3)]
+    assert gate.asked.acquire(timeout=30)
+    while b"convrec_requests_inside 3.0" not in served.text("/metrics"):
+        pass
+    with served.ask(conversation="one too many", n=1) as connection:
+        head = connection.recv(65536)
+    assert head.startswith(b"HTTP/1.1 429") and b"retry-after: 1\r\n" in head.lower()
+    gate.may_answer.set()
+    for connection in asked:
+        with connection:
+            assert answer(connection)[0] == 200
+    with served.ask(conversation="again", n=1) as connection:
+        assert answer(connection)[0] == 200
+    assert b'convrec_requests_total{path="/api/recommend",status="429"} 1.0' in served.text("/metrics")
+
+
+def test_a_stopped_server_waits_so_long_and_no_longer(gate, limits):
+    with serve(_service(gate, limits), stop_seconds=1) as served, served.ask(conversation="long", n=1) as connection:
+        assert gate.asked.acquire(timeout=30)
         served.server.should_exit = True
         assert answer(connection) == (503, {"error": "the server is shutting down; try again later"})
-    assert slow.has_dropped.wait(30) and slow.dropped == ["long"]
+        assert gate.has_dropped.wait(30) and gate.dropped == ["long"]

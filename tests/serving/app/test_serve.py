@@ -1,0 +1,190 @@
+"""`convrec serve` as a process, with a registry on SQLite whose champion moves."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from convrec.registry.moves import roll_back
+from tests.project import ROOT
+from tests.registry.registered import make_workspace, promote_in_turn, register_model
+
+pytestmark = pytest.mark.slow
+QUESTION = {"conversation": "a film with heists please", "n": 4}
+
+
+class Service:
+    """A running `convrec serve`."""
+
+    def __init__(self, folder: Path, *options: str):
+        command = [sys.executable, "-m", "convrec.cli", "serve", "--port", "0", *options]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+        self.log = folder / f"serve-{time.monotonic_ns()}.log"
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(command, cwd=folder, stderr=log, env=environment)
+        self.url = f"http://127.0.0.1:{self.wait_for(r'serving http://127.0.0.1:([0-9]+)')}"
+        self.client = httpx.Client(base_url=self.url, timeout=30)
+        while self.client.get("/ready").status_code != 200:
+            time.sleep(0.05)
+
+    def wait_for(self, pattern: str) -> str:
+        """Return the first group of the pattern once the log has it."""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and self.process.poll() is None:
+            if match := re.search(pattern, self.log.read_text()):
+                return match.group(match.re.groups)
+            time.sleep(0.05)
+        raise AssertionError(self.log.read_text())
+
+    def ask(self, **changes) -> httpx.Response:
+        return self.client.post("/recommend", json={**QUESTION, **changes})
+
+    def metric(self, name: str) -> float:
+        return float(re.search(rf"^{re.escape(name)} (.*)$", self.client.get("/metrics").text, re.MULTILINE)[1])
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(30)
+
+
+@contextmanager
+def _running(folder: Path, *options: str) -> Iterator[Service]:
+    service = Service(folder, *options)
+    try:
+        yield service
+    finally:
+        service.process.kill()
+        service.process.wait()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Iterator[Path]:
+    made = make_workspace(tmp_path_factory.mktemp("registry"))
+    before = Path.cwd()
+    os.chdir(made)
+    yield made
+    os.chdir(before)
+
+
+@pytest.fixture(scope="module")
+def client(make_store, folder):
+    """A registry with two versions; the first is the champion."""
+    client = make_store(folder)
+    for seed in (1, 2):
+        register_model(client, folder / f"version{seed}", seed)
+    promote_in_turn(client, "1")
+    return client
+
+
+@pytest.fixture(autouse=True)
+def own_store(folder, monkeypatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlruns/mlflow.db")
+
+
+@pytest.fixture(scope="module")
+def service(client, folder) -> Iterator[Service]:
+    os.environ["MLFLOW_TRACKING_URI"] = f"sqlite:///{folder}/mlruns/mlflow.db"
+    with _running(folder, "--feedback", "none") as running:
+        yield running
+
+
+def _wait_for_version(service: Service, version: str) -> None:
+    deadline = time.monotonic() + 60
+    while service.client.get("/ready").json()["versions"] != {"champion": version}:
+        assert time.monotonic() < deadline, service.log.read_text()
+        time.sleep(0.05)
+
+
+def _stop_with_requests_in_progress(service: Service) -> None:
+    """Send SIGTERM: what was asked is answered, nothing more is accepted, and the process ends without an error."""
+    replies: list[httpx.Response] = []
+    threads = [threading.Thread(target=lambda: replies.append(service.ask(n=15))) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    while service.metric("convrec_running_lists") < 1:
+        pass
+    assert service.stop() == 0
+    for thread in threads:
+        thread.join(30)
+    assert [reply.status_code for reply in replies] == [200] * 6
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{service.url}/health")
+
+
+def test_promotion_and_rollback_under_load_lose_no_request(service, client, folder):
+    """Every answer is that of the version that it names; another service on the same registry follows as well.
+
+    That one is then stopped while it answers.
+    """
+    answers: list[tuple[str, str]] = []
+    problems: list[str] = []
+    is_over = threading.Event()
+
+    def ask() -> None:
+        with httpx.Client(base_url=service.url, timeout=30) as own:
+            while not is_over.is_set():
+                reply = own.post("/recommend", json=QUESTION)
+                if reply.status_code != 200:
+                    problems.append(reply.text)
+                    return
+                told = reply.json()
+                answers.append((told["version"], json.dumps(told["recommendations"])))
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    with _running(folder, "--feedback", "none") as other:
+        _wait_for_version(other, "1")
+        promote_in_turn(client, "2")
+        _wait_for_version(service, "2")
+        _wait_for_version(other, "2")
+        expected = {"2": other.ask().json()["recommendations"]}
+        roll_back(client, "ops", "the first one was better")
+        _wait_for_version(service, "1")
+        _wait_for_version(other, "1")
+        expected["1"] = other.ask().json()["recommendations"]
+        num = len(answers)
+        while len(answers) < num + 20 and not problems:
+            time.sleep(0.01)
+        is_over.set()
+        for thread in threads:
+            thread.join(60)
+        _stop_with_requests_in_progress(other)
+    assert problems == [] and expected["1"] != expected["2"]
+    assert set(answers) == {(version, json.dumps(rows)) for version, rows in expected.items()}
+    assert service.metric("convrec_model_load_failures_total") == 0
+
+
+def test_a_version_that_cannot_be_loaded_leaves_the_champion_and_raises_an_alarm(service, client, folder):
+    broken = register_model(client, folder / "version3", 3)
+    (folder / "version3" / "artifacts" / "model" / "model.safetensors").write_bytes(b"damaged")
+    promote_in_turn(client, broken)
+    service.wait_for(f"version {broken} cannot be served")
+    assert service.metric("convrec_model_load_failures_total") == 1
+    assert service.ask().json()["version"] == "1" and service.client.get("/ready").status_code == 200
+    lines = [json.loads(line) for line in service.log.read_text().splitlines()]
+    (alarm,) = [line for line in lines if line["level"] == "error"]
+    assert "model.safetensors" in alarm["message"] and "traceback" not in alarm
+    promote_in_turn(client, "1")
+
+
+def test_metrics_and_logs_tell_what_was_answered(service):
+    before = service.metric('convrec_answers_total{version="1"}')
+    reply = service.client.post("/recommend", json={**QUESTION, "scores": True}, headers={"X-Request-ID": "mine-1"})
+    assert reply.headers["X-Request-ID"] == reply.json()["request_id"] == "mine-1"
+    assert [set(row) for row in reply.json()["recommendations"]] == [{"rank", "item_id", "title", "year", "score"}] * 4
+    assert service.metric('convrec_answers_total{version="1"}') == before + 1
+    assert service.metric('convrec_model{role="champion",version="1"}') == 1
+    line = json.loads(next(line for line in service.log.read_text().splitlines() if '"mine-1"' in line))
+    assert line.items() >= {"path": "/recommend", "status": 200, "version": "1", "items": 4}.items()
+    assert "heists" not in service.log.read_text(), "conversations are not logged"
