@@ -109,7 +109,9 @@ def _run(
     metrics = Metrics()
     source = RegistrySource(options.model, challenger, _engine(options, metrics))
     models = LiveModels(source, on_failure=lambda version: metrics.load_failures.inc())
-    service = Service(models, Limits(options.max_requests, options.max_seconds), metrics, feedback)
+    service = Service(
+        models, Limits(options.max_requests, options.max_seconds), metrics, feedback, lambda: source.experiment
+    )
     with listening(options.host, options.port) as listener:
         try:
             models.start(is_required=has_page or options.model is not None)

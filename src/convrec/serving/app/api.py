@@ -1,14 +1,17 @@
 """The routes of the service for programs: recommendations, feedback, health and metrics."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import APIRouter, Depends, HTTPException, Request, Response
 from pydantic import BaseModel, ConfigDict
 
+from convrec.feedback.records import new_answer_id
 from convrec.serving.app.keys import Keys, RateLimit
 from convrec.serving.app.request_log import facts_of
 from convrec.serving.app.service import Question, Roles, Service
 from convrec.serving.feedback import Event
+from convrec.serving.routing import Routed
 from convrec.serving.served import Answered, ServedModel
 from convrec.serving.translation import NothingLeft, messages_from
 
@@ -60,21 +63,25 @@ def make_router(service: Service, keys: Keys | None, rate: RateLimit | None) -> 
 
     @router.post("/recommend", dependencies=[Depends(check_key)])
     async def recommend(question: Question, request: Request) -> dict[str, Any]:
-        async def ask(roles: Roles) -> tuple[ServedModel, Answered]:
-            model = next(iter(roles.values()))
+        async def list_of(model: ServedModel) -> Answered:
             try:
-                return model, await service.list_of(model, question, question.scores)
+                return await service.list_of(model, question, question.scores)
             except NothingLeft:
                 if not question.or_fewer:
                     raise
-                return model, Answered(messages_from(question.said), [], None, 0)
+                return Answered(messages_from(question.said), [], None, 0)
 
-        model, answered = await service.within_limits(question, request, ask)
+        async def ask(roles: Roles) -> Routed:
+            return await service.route(roles, question.user_id, new_answer_id(datetime.now(UTC)), list_of)
+
+        routed = await service.within_limits(question, request, ask)
+        answered = routed.answered
         answer_id = service.record({"": answered.items}, answered.messages)
-        facts_of(request).update(version=model.version, answer_id=answer_id, items=len(answered.items))
+        facts_of(request).update(version=routed.version, answer_id=answer_id, items=len(answered.items))
         return {
             "answer_id": answer_id,
-            "version": model.version,
+            "version": routed.version,
+            **({} if routed.arm is None else {"arm": routed.arm}),
             "recommendations": _rows(answered),
             "request_id": facts_of(request)["request_id"],
         }

@@ -20,6 +20,10 @@ class Metrics:
             "constraint_failures", "Completions that were no list of catalog items", "version"
         )
         self.load_failures = self._counter("model_load_failures", "Versions that could not be loaded")
+        self.experiment_answers = self._counter("experiment_answers", "Answers that count for the experiment", "arm")
+        self.experiment_failures = self._counter(
+            "experiment_failures", "Questions that the challenger failed on and the champion answered"
+        )
         self.tokens = self._counter("generated_tokens", "Tokens of lists")
         self.seconds = self._histogram("recommend_seconds", "Time of an answer in seconds", _SECONDS)
         self.batch = self._histogram("batch_size", "Lists in a decoding step", _ROWS)

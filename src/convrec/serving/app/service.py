@@ -13,8 +13,10 @@ from convrec.data.catalog import Item
 from convrec.errors import InputError
 from convrec.serving.app.admission import Admission
 from convrec.serving.app.metrics import Metrics
+from convrec.serving.arms import Experiment
 from convrec.serving.feedback import FeedbackLog
 from convrec.serving.live import LiveModels
+from convrec.serving.routing import Ask, Routed, is_ready, route
 from convrec.serving.served import Answered, ServedModel
 from convrec.serving.translation import LIST_LENGTH, Messages, NoList, NothingLeft
 
@@ -66,15 +68,30 @@ class Limits:
 class Service:
     """Answers questions with the current models, within the limits."""
 
-    def __init__(self, models: LiveModels, limits: Limits, metrics: Metrics, feedback: FeedbackLog | None):
+    def __init__(
+        self,
+        models: LiveModels,
+        limits: Limits,
+        metrics: Metrics,
+        feedback: FeedbackLog | None,
+        experiment: Callable[[], Experiment | None] = lambda: None,
+    ):
+        """`experiment` returns the running experiment."""
         self.models, self.limits, self.metrics, self.feedback = models, limits, metrics, feedback
+        self._experiment = experiment
         self._admission = Admission(limits.max_requests)
         metrics.watch("requests_inside", "Requests that wait or are decoded", lambda: self._admission.num_inside)
         metrics.watch("waiting_lists", "Lists that wait for the batch", lambda: self._sum("num_waiting"))
         metrics.watch("running_lists", "Lists that are decoded", lambda: self._sum("num_running"))
+        metrics.watch("experiment_running", "1 while an experiment is running", lambda: self._experiment() is not None)
+        metrics.watch("experiment_ready", "1 while both of its versions are loaded", self._is_experiment_ready)
 
     def _sum(self, name: str) -> int:
         return sum(getattr(model.batcher, name) for model in set(self.models.roles.values()))
+
+    def _is_experiment_ready(self) -> bool:
+        experiment = self._experiment()
+        return experiment is not None and is_ready(experiment, self.models.roles)
 
     async def within_limits(
         self, question: Question, request: Request, ask: Callable[[Roles], Awaitable[Result]]
@@ -119,6 +136,14 @@ class Service:
         self.metrics.answers.labels(model.version).inc()
         self.metrics.tokens.inc(answered.num_tokens)
         return answered
+
+    async def route(self, roles: Roles, user_id: str | None, answer_id: str, ask: Ask) -> Routed:
+        """Return the list of the user's arm in the running experiment, else that of the first model (see `route`)."""
+        failures = self.metrics.experiment_failures
+        routed = await route(self._experiment(), roles, user_id, answer_id, ask, on_failure=failures.inc)
+        if routed.arm is not None:
+            self.metrics.experiment_answers.labels(routed.arm).inc()
+        return routed
 
     def record(self, items: Mapping[str, Sequence[Item]], messages: Messages) -> str | None:
         """Record the items of each list, and return the answer's id; None if it was not recorded."""
