@@ -1,0 +1,108 @@
+"""What the service did in a time, and what the model was trained on, in the form that the checks compare."""
+
+import json
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from convrec.data.catalog import Catalog
+from convrec.data.conversations import distinct_prompts, person_of
+from convrec.data.mentions import Mentions
+from convrec.evaluation.beyond_accuracy import mentions
+from convrec.feedback.store import FeedbackStore
+
+CHALLENGER = "challenger"  # the arm and the list that are not watched: its experiment watches it
+OUTSIDE = -1  # the index of an item that is not in the catalog
+
+
+class Feedback(NamedTuple):
+    """The answers of a time, without those of a challenger.
+
+    `answers` has one row an answer: `answer_id`, `time`, `person`, `latency_seconds`, `messages` (JSON, or null) and
+    `accepted`, the number of accepted items. `shown` has one row a shown item: `answer_id`, `time`, `person`, `list`,
+    `rank`, `item_id`, `item` (its catalog index, or `OUTSIDE`) and `accepted`.
+    """
+
+    answers: pl.DataFrame
+    shown: pl.DataFrame
+
+
+def read_feedback(store: FeedbackStore, catalog: Catalog, since: datetime, until: datetime) -> Feedback:
+    """Return the feedback from `since` to before `until`. An answer without a user is a person of its own."""
+    watched = pl.col("arm").is_null() | (pl.col("arm") != CHALLENGER)
+    person = pl.coalesce("user_id", "answer_id").alias("person")
+    answers = store.answers(since, until).filter(watched).with_columns(person)
+    shown = store.outcomes(since, until).filter(watched, pl.col("list") != CHALLENGER).with_columns(person)
+    indices = [catalog.index_of_id(item) for item in shown["item_id"]]
+    items = pl.Series("item", [OUTSIDE if index is None else index for index in indices], dtype=pl.Int64)
+    shown = shown.with_columns(items)
+    counts = shown.group_by("answer_id").agg(pl.col("accepted").sum().cast(pl.Int64))
+    answers = answers.join(counts, on="answer_id", how="left", maintain_order="left")
+    answers = answers.with_columns(pl.col("accepted").fill_null(0))
+    return Feedback(
+        answers.select("answer_id", "time", "person", "latency_seconds", "messages", "accepted"),
+        shown.select("answer_id", "time", "person", "list", "rank", "item_id", "item", "accepted"),
+    )
+
+
+class Conversations(NamedTuple):
+    """Texts of conversations, their persons, and the catalog items that each names."""
+
+    texts: list[str]
+    persons: list[str]
+    named: list[list[int]]
+
+    def items(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the index and the person of each named item, once a conversation. Shape: (n,) each."""
+        pairs = [(item, one) for items, one in zip(self.named, self.persons, strict=True) for item in items]
+        return np.array([item for item, _ in pairs], dtype=np.int64), np.array([one for _, one in pairs], dtype=str)
+
+
+def _words(messages: Iterable[dict[str, str]]) -> str:
+    return "\n".join(message["content"] for message in messages if message["role"] == "user")
+
+
+def _read(texts: list[str], persons: list[str], catalog: Catalog, finder: Mentions) -> Conversations:
+    named = [sorted(catalog.indices_of_titles(finder.titles([text]))) for text in texts]
+    return Conversations(texts, persons, named)
+
+
+def _drawn(number: int, limit: int, seed: int) -> list[int]:
+    """Return the places of at most `limit` of `number` things, in order."""
+    return sorted(np.random.default_rng(seed).permutation(number)[:limit].tolist())
+
+
+class Training(NamedTuple):
+    """What the model was trained on.
+
+    `conversations` are drawn; `liked` counts each item in the ground truth, `known` says whether training has the item
+    there or among the titles that its conversations name. Shape: (C,).
+    """
+
+    conversations: Conversations
+    liked: np.ndarray
+    known: np.ndarray
+
+
+def read_training(
+    rows: Sequence[dict[str, Any]], catalog: Catalog, finder: Mentions, limit: int, seed: int
+) -> Training:
+    """Return the reference of the training rows, with at most `limit` conversations."""
+    liked, known = mentions(rows, catalog), np.zeros(len(catalog), dtype=bool)
+    prompts = distinct_prompts(rows)
+    for row in prompts:
+        known[list(catalog.indices_of_titles(row["seen_titles"]))] = True
+    prompts = [prompts[place] for place in _drawn(len(prompts), limit, seed)]
+    texts = [_words(row["messages"]) for row in prompts]
+    return Training(_read(texts, [person_of(row) for row in prompts], catalog, finder), liked, known | (liked > 0))
+
+
+def read_conversations(feedback: Feedback, catalog: Catalog, finder: Mentions, limit: int, seed: int) -> Conversations:
+    """Return at most `limit` of the stored conversations; none where the service does not store them."""
+    stored = feedback.answers.filter(pl.col("messages").is_not_null())
+    stored = stored[_drawn(len(stored), limit, seed)]
+    texts = [_words(json.loads(messages)) for messages in stored["messages"]]
+    return _read(texts, stored["person"].to_list(), catalog, finder)
