@@ -49,6 +49,7 @@ _GROUPS = {
     "Ask a model": ("recommend", "chat", "app", "serve"),
     "Run and change the pipeline": ("preflight", "run", "profile", "reproduce", "data", "fetch-model", "workspace"),
     "Measure and compare": ("results", "evaluate", "score", "compare", "ablate-demonstrations"),
+    "Watch the service": ("monitor", "replay"),
     "A language model's answers": ("parse", "remap"),
     "Registry and tracking": ("promote", "rollback", "registry", "experiment", "simulate", "tracking"),
 }
@@ -102,6 +103,7 @@ def _parser() -> argparse.ArgumentParser:
         data,
         evaluate,
         experiments,
+        monitoring,
         online,
         preflight,
         recommender,
@@ -138,6 +140,7 @@ def _parser() -> argparse.ArgumentParser:
         workspace.add,
         registry.add,
         online.add,
+        monitoring.add,
         tracking.add,
     ):
         add(commands)

@@ -60,6 +60,11 @@ class Paths:
         return self.root / "reports" / "report.html"
 
     @property
+    def monitoring_report(self) -> Path:
+        """The report of `convrec monitor`; outside `reports`, which is an output of the graph."""
+        return self.root / "runs" / "monitoring.html"
+
+    @property
     def run_report(self) -> Path:
         """The report of the last pipeline run: `report` with the decision and the times; not part of the graph."""
         return self.root / "runs" / "report.html"

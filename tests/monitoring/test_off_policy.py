@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from convrec.evaluation.comparison import Interval
 from convrec.monitoring.off_policy import Slots, Target, Terms, answer_terms, effective_size, estimate
 from convrec.monitoring.reward_model import Shown, predict_acceptance
 
@@ -18,12 +19,18 @@ SLOTS = Slots(
 TARGET = Target(np.array([1.0, 0.0, 0.0, 1.0]), length=np.array([2.0, 2.0]), direct=np.array([0.75, 0.5]))
 
 
+def _value(terms: Terms, persons: list, samples: int = 50, seed: int = 0) -> dict[str, Interval]:
+    """Return the estimates of a policy, where nothing was explored or accepted."""
+    nothing = np.zeros(len(persons))
+    return estimate(terms, nothing, nothing.astype(bool), persons, samples, seed).values
+
+
 def test_the_estimates_by_hand():
     """Weights: 2, 0, 0, 4. IPS: (2 + 4) / 2. SNIPS: 2 · 6 / 6. DR: (0.75 + 2 · 0.5 + 0.5 + 4 · 0.75) / 2."""
     terms = answer_terms(SLOTS, TARGET)
     assert terms.weighted.tolist() == [2, 4] and terms.weight.tolist() == [2, 4]
     assert terms.robust.tolist() == [1.75, 3.5]
-    values = estimate({"new": terms}, ["a", "b"], 50, 0).values["new"]
+    values = _value(terms, ["a", "b"])
     assert {name: value.mean for name, value in values.items()} == {"ips": 3.0, "snips": 2.0, "dr": 2.625}
     assert effective_size(terms.weight) == pytest.approx(36 / 20)
 
@@ -31,14 +38,14 @@ def test_the_estimates_by_hand():
 def test_the_logging_policy_is_worth_what_was_accepted_whatever_the_estimator():
     slots = SLOTS._replace(propensity=np.ones(4), predicted=np.zeros(4))
     terms = answer_terms(slots, Target(np.ones(4), np.array([2.0, 2.0]), np.zeros(2)))
-    values = estimate({"same": terms}, ["a", "b"], 50, 0).values["same"]
+    values = _value(terms, ["a", "b"])
     assert [value.mean for value in values.values()] == [1.0, 1.0, 1.0]
     assert effective_size(terms.weight) == 2
 
 
 def test_a_policy_without_support_is_worth_its_model_alone():
     terms = answer_terms(SLOTS, TARGET._replace(probability=np.zeros(4)))
-    values = estimate({"new": terms}, ["a", "b"], 50, 0).values["new"]
+    values = _value(terms, ["a", "b"])
     assert [value.mean for value in values.values()] == [0.0, 0.0, 0.625]
     assert effective_size(terms.weight) == 0
 
@@ -74,17 +81,25 @@ def test_terms_are_those_of_a_plain_loop(seed):
 def test_the_bootstrap_draws_persons():
     """All answers of one person: every draw is the same, so the interval has no width."""
     terms = Terms(*(np.array([1.0, 3.0, 5.0]) for _ in range(4)))
-    one = estimate({"new": terms}, ["a"] * 3, 40, 0).values["new"]["dr"]
+    one = _value(terms, ["a"] * 3)["dr"]
     assert (one.mean, one.low, one.high, one.n) == (3.0, 3.0, 3.0, 3)
-    three = estimate({"new": terms}, ["a", "b", "c"], 400, 0).values["new"]["dr"]
+    three = _value(terms, ["a", "b", "c"], 400)["dr"]
     assert three.low < 2 and three.high > 4
 
 
+def test_the_served_model_is_worth_what_was_accepted_without_exploration():
+    terms, explored = Terms(*(np.array([2.0, 4.0, 9.0]) for _ in range(4))), np.array([False, False, True])
+    found = estimate(terms, np.array([1.0, 3.0, 8.0]), explored, ["a", "b", "c"], 200, 0)
+    assert found.served.mean == 2 and found.served.n == 2 and (found.served.low, found.served.high) == (1, 3)
+    assert found.differences["dr"].mean == 3
+    with pytest.raises(ValueError, match="all answers are explored"):
+        estimate(terms, np.ones(3), np.ones(3, dtype=bool), ["a", "b", "c"], 200, 0)
+
+
 def test_differences_are_paired():
-    better = Terms(*(np.array([2.0, 4.0, 9.0]) for _ in range(4)))
-    base = Terms(*(column - 1 for column in better))
-    found = estimate({"new": better, "old": base}, ["a", "b", "c"], 100, 0).differences["old"]["dr"]
-    assert found[:3] == pytest.approx((1, 1, 1)), "a constant difference, whatever is drawn"
+    values = np.array([2.0, 4.0, 9.0])
+    found = estimate(Terms(*(values for _ in range(4))), values - 1, values < 0, ["a", "b", "c"], 100, 0)
+    assert found.differences["dr"][:3] == pytest.approx((1, 1, 1)), "a constant difference, whatever is drawn"
 
 
 N, EXPLORE = 4, 0.4
@@ -122,7 +137,7 @@ def test_ips_and_dr_are_unbiased_and_dr_varies_less():
     assert (np.abs(mean) < 3 * deviation / 20).all(), "three standard errors of the mean of 400"
     assert deviation[1] < deviation[0]
     slots, policy, truth = _simulate(rng, 100_000)
-    snips = estimate({"new": answer_terms(slots, policy)}, list(range(100_000)), 2, 0).values["new"]["snips"].mean
+    snips = _value(answer_terms(slots, policy), list(range(100_000)), 2)["snips"].mean
     assert snips == pytest.approx(truth.mean(), abs=0.02)
 
 
@@ -130,7 +145,7 @@ def test_the_interval_holds_the_truth_as_often_as_it_says():
     rng, held = np.random.default_rng(6), 0
     for number in range(100):
         slots, policy, _ = _simulate(rng, 300)
-        value = estimate({"new": answer_terms(slots, policy)}, list(range(300)), 200, number).values["new"]["dr"]
+        value = _value(answer_terms(slots, policy), list(range(300)), 200, number)["dr"]
         held += value.low <= 0.5 * (1 + 1 / 2 + 1 / 3 + 1 / 4) <= value.high
     assert 88 <= held <= 100
 

@@ -17,7 +17,7 @@ for A answers, L items in π's list on average, and a model q of the acceptance 
 shown as not accepted; SNIPS takes it to be accepted as often as what was shown; DR asks q.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -95,43 +95,47 @@ def _values(sums: np.ndarray) -> np.ndarray:
 
 
 class Estimates(NamedTuple):
-    """The estimates of each policy by estimator, and the differences of the first policy to each other one."""
+    """The policy's value by estimator, the value of the model that was served, and the differences of the two."""
 
-    values: dict[str, dict[str, Interval]]
-    differences: dict[str, dict[str, Interval]]
+    values: dict[str, Interval]
+    served: Interval
+    differences: dict[str, Interval]
 
 
-def estimate(policies: Mapping[str, Terms], persons: Sequence[str], samples: int, seed: int) -> Estimates:
-    """Return the policies' acceptances per answer with 95 % percentile intervals.
+def estimate(
+    terms: Terms, accepted: np.ndarray, is_explored: np.ndarray, persons: Sequence[str], samples: int, seed: int
+) -> Estimates:
+    """Return the acceptances per answer of a policy and of the served model, with 95 % percentile intervals.
 
-    The bootstrap draws persons with all their answers. All policies and estimators use the same draws, so differences
-    are paired. `persons` holds the person of each answer.
+    The served model's value is the mean of `accepted` over the answers without exploration: exploration is chosen at
+    random, so they are a fair sample. The bootstrap draws persons with all their answers, and uses the same draws for
+    both. `persons` holds the person of each answer. Raises `ValueError` if all answers are explored.
+
+    Shape: (A,) each.
     """
+    plain = ~is_explored
+    if not plain.any():
+        raise ValueError("all answers are explored")
     codes = np.unique(np.asarray(persons), return_inverse=True)[1]
     size, num_answers = int(codes.max()) + 1, len(codes)
-    tables = [np.column_stack([*terms, np.ones(num_answers)]) for terms in policies.values()]
-    columns = np.column_stack(tables)  # (A, 5 · policies)
+    columns = np.column_stack([*terms, np.ones(num_answers), accepted * plain, plain])
     sums = np.stack([np.bincount(codes, weights=column, minlength=size) for column in columns.T], axis=1)
-    observed = _values(columns.sum(axis=0).reshape(-1, 5))  # (policies, 3)
     rng, drawn = np.random.default_rng(seed), []
     block = max(1, _BLOCK // size)
     for start in range(0, samples, block):
         counts = rng.multinomial(size, np.full(size, 1 / size), size=min(block, samples - start))
-        drawn.append(_values((counts @ sums).reshape(len(counts), -1, 5)))
-    sampled = np.concatenate(drawn)  # (samples, policies, 3)
+        drawn.append(counts @ sums)
+    every = np.vstack([columns.sum(axis=0), *drawn])  # the observed sums are the first
+    values = _values(every[:, :5])
+    with np.errstate(invalid="ignore"):
+        served = every[:, 5] / every[:, 6]  # NaN for a draw of explored answers alone
 
-    def intervals(means: np.ndarray, draws: np.ndarray) -> dict[str, Interval]:
-        low, high = np.quantile(draws, [0.025, 0.975], axis=0)
-        return {
-            name: Interval(float(means[place]), float(low[place]), float(high[place]), num_answers)
-            for place, name in enumerate(ESTIMATORS)
-        }
+    def interval(figures: np.ndarray) -> Interval:
+        low, high = np.nanquantile(figures[1:], [0.025, 0.975])
+        return Interval(float(figures[0]), float(low), float(high), num_answers)
 
-    names = list(policies)
-    values = {name: intervals(observed[place], sampled[:, place]) for place, name in enumerate(names)}
-    differences = {
-        name: intervals(observed[0] - observed[place], sampled[:, 0] - sampled[:, place])
-        for place, name in enumerate(names)
-        if place
-    }
-    return Estimates(values, differences)
+    return Estimates(
+        {name: interval(values[:, place]) for place, name in enumerate(ESTIMATORS)},
+        interval(served)._replace(n=int(plain.sum())),
+        {name: interval(values[:, place] - served) for place, name in enumerate(ESTIMATORS)},
+    )

@@ -5,7 +5,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from convrec.evaluation.comparison import Gain
-from convrec.registry.policy import Baselines, Policy, Slices
+from convrec.monitoring.estimates import HEADLINE, Replay
+from convrec.registry.policy import Baselines, Policy, ReplayRule, Slices
 
 PROMOTED, REFUSED, AWAITING = "promoted", "refused", "awaiting approval"
 ALREADY = "champion already"
@@ -45,7 +46,8 @@ class Comparison:
 
     `gains` holds the challenger's paired gains over the champion by metric name in the policy; it is empty without a
     champion. `baselines` holds its gains over each baseline of the policy. `data` holds the MD5 of the files,
-    `settings` everything else that the scores depend on.
+    `settings` everything else that the scores depend on. `replay` holds the estimates on logged answers, or a text that
+    says why there are none; it is None without that gate or without a champion.
     """
 
     challenger: Side
@@ -57,11 +59,13 @@ class Comparison:
     data: dict[str, str]
     settings: dict[str, Any]
     baselines: dict[str, Gain] = field(default_factory=dict)  # decisions of earlier releases have none
+    replay: Replay | str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the comparison as JSON values."""
         gains = {kind: {name: gain._asdict() for name, gain in getattr(self, kind).items()} for kind in _GAINS}
-        return {**asdict(self), **gains}
+        replay = self.replay.to_json() if isinstance(self.replay, Replay) else self.replay
+        return {**asdict(self), **gains, "replay": replay}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Comparison":
@@ -69,7 +73,9 @@ class Comparison:
         sides = {side: Side(**value[side]) if value[side] else None for side in ("challenger", "champion")}
         gains = {kind: {name: Gain(**gain) for name, gain in value.get(kind, {}).items()} for kind in _GAINS}
         slices = [SliceChange(**change) for change in value["slices"]]
-        return cls(**{**value, **sides, **gains, "slices": slices})
+        replay = value.get("replay")
+        replay = Replay.from_json(replay) if isinstance(replay, Mapping) else replay
+        return cls(**{**value, **sides, **gains, "slices": slices, "replay": replay})
 
 
 @dataclass(frozen=True)
@@ -163,6 +169,22 @@ def _baseline_gates(rule: Baselines, comparison: Comparison) -> list[Gate]:
     return [_at_least(name, gain.low, rule.min, f"{best}: {_spread(gain)}")]
 
 
+def _replay_gates(rule: ReplayRule, comparison: Comparison) -> list[Gate]:
+    """Return the gates for the estimates on logged answers; both fail if there is nothing to estimate from."""
+    name, size = "replay over the champion, lower end", "replay, effective number of answers"
+    limits = f"at least {rule.min:g}", f"at least {rule.min_effective_size:g}"
+    found = comparison.replay
+    if comparison.champion is None:
+        return [_without_champion(name, limits[0]), _without_champion(size, limits[1])]
+    if not isinstance(found, Replay):
+        return [Gate(name, None, limits[0], False, found or "not measured; --fresh measures it")]
+    gain = found.differences[HEADLINE]
+    detail = f"{gain.mean:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}] accepted items per answer"
+    sample = f"of {found.answers:,} answers; {found.without_support:.1%} without support"
+    sized = _at_least(size, found.effective_size, rule.min_effective_size, sample)
+    return [_at_least(name, gain.low, rule.min, detail), sized]
+
+
 def _ratio_gate(comparison: Comparison, metric: str, gate: Callable[..., Gate], limit: float) -> Gate:
     """Return the gate for the ratio of the challenger's figure to the champion's; 0 / 0 counts as 1."""
     name = f"{metric}, ratio to the champion's"
@@ -228,6 +250,7 @@ def decide(
     """
     gates = [*_gain_gates(policy, comparison), *_baseline_gates(policy.baselines, comparison)]
     gates += _guard_gates(policy, comparison)
+    gates += _replay_gates(policy.replay, comparison) if policy.replay is not None else []
     gates += _rolled_back_gate(rolled_back, again)
     failed = [gate for gate in gates if not gate.passed]
     champion = comparison.champion

@@ -74,6 +74,14 @@ class Slices(Section):
     min_rows: int = Field(ge=1, description="slices with fewer rows are ignored as too uncertain")
 
 
+class ReplayRule(Section):
+    """What logged answers must say about the challenger (`convrec replay`)."""
+
+    min: float = Field(description="the lower end of the difference in accepted items per answer must be at least this")
+    window_days: int = Field(ge=1, le=3660, description="the logged answers that are used: those of the last days")
+    min_effective_size: float = Field(gt=0, description="Kish's effective number of answers must be at least this")
+
+
 class GuardRails(Section):
     """Limits for other properties than the gains; those that are left out are not checked."""
 
@@ -91,6 +99,7 @@ class Policy(Section):
     gains: dict[str, GainRule] = Field(min_length=1)
     baselines: Baselines = Baselines()
     guard_rails: GuardRails
+    replay: ReplayRule | None = None
     approval: Literal["none", "required"]
 
     def metrics(self) -> list[str]:
