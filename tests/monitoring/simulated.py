@@ -10,6 +10,7 @@ from convrec.data.quarantine import Quarantine
 from convrec.data.sources.dialogue import write_conversation
 from convrec.data.sources.synthetic import SHIFT_MONTH, World, _plackett_luce, embedded_rows, make_request
 from convrec.feedback.records import Answer, Event, Shown, new_answer_id
+from tests.rows import make_row
 
 START = datetime(2022, 3, 7, tzinfo=UTC)  # of the first week that is served
 WEEK = timedelta(days=7)
@@ -52,10 +53,9 @@ class Simulation:
         rows, items = [], self.catalog.items
         for place in range(number):
             asked = self._ask(place % SHIFT_MONTH)
-            row = {"prompt_id": f"t{place}", "conversation_id": f"t{place}", "user_id": "", "messages": asked.messages}
-            row |= {"seen_titles": [items[item].title for item in asked.named], "date": "2022-02-01"}
-            row |= {"groundtruth": [{"title": items[item].title, "year": items[item].year} for item in asked.liked]}
-            rows.append(row)
+            named = [items[item].title for item in asked.named]
+            liked = [(items[item].title, items[item].year) for item in asked.liked]
+            rows.append(make_row(f"t{place}", liked, messages=asked.messages, seen_titles=named, date="2022-02-01"))
         return rows
 
     def week(self, number: int, month: int, num_answers: int) -> tuple[list[Answer], list[Event]]:

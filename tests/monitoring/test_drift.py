@@ -38,12 +38,24 @@ def test_samples_of_the_reference_have_no_distance_and_another_distribution_its_
     assert held >= 42
 
 
+def test_a_small_reference_is_no_distance_either():
+    """Two samples of 400 items of 300: without the correction for chance, their distance is 0.4."""
+    rng = np.random.default_rng(4)
+    known = rng.dirichlet(np.ones(300))
+    spans = []
+    for number in range(30):
+        items, counts = rng.choice(300, size=400, p=known), rng.multinomial(400, known)
+        spans.append(item_distance(items, np.arange(400), counts, number))
+    assert np.mean([span.figure for span in spans]) < 0.12 and max(span.low for span in spans) < 0.1
+    assert divergence(np.bincount(items, minlength=300) / 400, counts / 400) ** 0.5 > 0.35
+
+
 def test_persons_who_accept_the_same_items_widen_the_interval():
-    items, reference = np.random.default_rng(2).choice(50, size=100), np.arange(1.0, 51)
+    items, reference = np.random.default_rng(2).choice(50, size=100), 500_000 * np.arange(1, 51)
     nine = [np.repeat(values, 9) for values in (items, np.arange(100))]
     by_person, independent = (item_distance(nine[0], persons, reference, 0) for persons in (nine[1], np.arange(900)))
     halves = [span.high**2 - span.figure**2 for span in (by_person, independent)]
-    assert halves[0] == pytest.approx(3 * halves[1])
+    assert halves[0] == pytest.approx(3 * halves[1], rel=1e-3)
 
 
 @given(st.integers(0, 2**32 - 1))

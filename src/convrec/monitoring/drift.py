@@ -12,7 +12,7 @@ from convrec.monitoring.intervals import Span, Z, clustered_error
 from convrec.similarity.embedding import Embedder
 
 FOLDS = 5
-_DRAWS = 100  # samples of the reference that show how far apart samples of one distribution are
+_DRAWS = 100  # random exchanges that show how far apart samples of one distribution are
 
 
 def classifier_test(
@@ -65,17 +65,21 @@ def divergence(ours: np.ndarray, theirs: np.ndarray) -> float:
 def item_distance(items: np.ndarray, persons: Sequence[str] | np.ndarray, reference: np.ndarray, seed: int) -> Span:
     """Return the Jensen-Shannon distance of a sample of items to the counts of a reference, corrected for chance.
 
-    The distance is the square root of the divergence. Samples of one distribution also differ: the mean divergence of
-    samples of this size from the reference is subtracted. The interval is that of the divergence by the delta method.
-    `items` holds catalog indices, `reference` a count for each catalog item. Shape: (n,), (n,), (C,).
+    The distance is the square root of the divergence. Samples of one distribution also differ: the mean divergence
+    after random exchanges between sample and reference is subtracted. The interval is that of the divergence by the
+    delta method. `items` holds catalog indices, `reference` a count for each catalog item. Shape: (n,), (n,), (C,).
     """
-    known = reference / reference.sum()
-    seen = np.bincount(items, minlength=len(known)) / len(items)
-    draws = np.random.default_rng(seed).multinomial(len(items), known, size=_DRAWS) / len(items)
-    chance = float(np.mean([divergence(draw, known) for draw in draws]))
-    found = divergence(seen, known)
-    # The derivative of the divergence by the sample's probability of an item.
-    slope = np.log2(seen[items] / ((seen + known) / 2)[items]) / 2
-    half = Z * clustered_error(slope - slope.mean(), persons)
+    n, m = len(items), int(reference.sum())
+    counts = np.bincount(items, minlength=len(reference))
+    ours, theirs = counts / n, reference / m
+    pooled = (counts + reference).astype(np.int64)
+    draws = np.random.default_rng(seed).multivariate_hypergeometric(pooled, n, size=_DRAWS, method="marginals")
+    chance = float(np.mean([divergence(draw / n, (pooled - draw) / m) for draw in draws]))
+    found = divergence(ours, theirs)
+    # The derivatives of the divergence by the probability of an item, in each of the two distributions.
+    slopes = [np.log2(np.where(p > 0, p, 1) / np.where(p > 0, (ours + theirs) / 2, 1)) / 2 for p in (ours, theirs)]
+    own = slopes[0][items]
+    error = float(np.sqrt((theirs * (slopes[1] - theirs @ slopes[1]) ** 2).sum() / m))
+    half = Z * float(np.hypot(clustered_error(own - own.mean(), persons), error))
     figure, low, high = (float(np.sqrt(max(0.0, found - chance + shift))) for shift in (0, -half, half))
-    return Span(figure, low, high, len(items))
+    return Span(figure, low, high, n)

@@ -170,7 +170,7 @@ def _baseline_gates(rule: Baselines, comparison: Comparison) -> list[Gate]:
 
 
 def _replay_gates(rule: ReplayRule, comparison: Comparison) -> list[Gate]:
-    """Return the gates for the estimates on logged answers; both fail if there is nothing to estimate from."""
+    """Return the gates for the estimates on logged answers; one that fails if there are none."""
     name, size = "replay over the champion, lower end", "replay, effective number of answers"
     limits = f"at least {rule.min:g}", f"at least {rule.min_effective_size:g}"
     found = comparison.replay
