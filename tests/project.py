@@ -9,7 +9,7 @@ from pathlib import Path
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parent.parent
-FILES = ("dvc.yaml", "params.yaml", "prefect.yaml", "promotion.yaml", ".dvcignore", ".gitignore")
+FILES = ("dvc.yaml", "params.yaml", "prefect.yaml", "promotion.yaml", "monitoring.yaml", ".dvcignore", ".gitignore")
 FILES += ("profiles", "prompts", "src", "flows", "tasks", "data/raw")
 NO_BASELINES = {"baselines": {"names": []}}  # in promotion.yaml: a shrunk model is no better than they are
 SHRUNK = {

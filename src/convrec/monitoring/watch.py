@@ -1,6 +1,5 @@
 """Reads the feedback of a window and what it is compared with, and makes the checks."""
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -10,22 +9,22 @@ from typing import Any
 from convrec.data.catalog import Catalog
 from convrec.data.mentions import Mentions
 from convrec.errors import InputError
+from convrec.feedback.location import URL_VARIABLE, feedback_url
 from convrec.feedback.store import FeedbackStore
 from convrec.monitoring.checks import ALARM, Check, Compared, run_checks
 from convrec.monitoring.settings import Monitoring
 from convrec.monitoring.window import read_conversations, read_feedback, read_training
 from convrec.similarity.embedding import Embedder
 
-URL_VARIABLE = "CONVREC_FEEDBACK_URL"
 _SQLITE = "sqlite:///"
 
 
-def open_store(root: Path, url: str | None = None) -> FeedbackStore:
-    """Return the feedback database: of `url`, of CONVREC_FEEDBACK_URL, or `feedback/feedback.db` below the project.
+def open_store(root: Path, given: str | None = None) -> FeedbackStore:
+    """Return the feedback database of the URL `given`, or the default one (`feedback_url`).
 
     Raises `InputError` if the URL is wrong, or no feedback was recorded there.
     """
-    url = url or os.environ.get(URL_VARIABLE) or f"{_SQLITE}{root / 'feedback' / 'feedback.db'}"
+    url = feedback_url(given, root)
     if url.startswith(_SQLITE) and not Path(url.removeprefix(_SQLITE)).is_file():
         raise InputError(
             f"{url.removeprefix(_SQLITE)}: no feedback was recorded; `convrec serve` records it, or name another "
