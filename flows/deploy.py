@@ -68,7 +68,7 @@ def _make_pools() -> None:
                 client.create_work_pool(WorkPoolCreate(name=name, type="process"))
 
 
-def _alarm_block(settings: Alarm) -> UUID | None:
+def alarm_block(settings: Alarm) -> UUID | None:
     """Return the id of the webhook block that an alarm calls, saved if its URL is in the environment; None without one.
 
     Raises `InputError` if there is no such block.
@@ -152,7 +152,7 @@ def main() -> None:
             )
         check_server()
         alarm = load_monitoring().alarm
-        block = _alarm_block(alarm)
+        block = alarm_block(alarm)
     except (InputError, Unavailable) as error:
         console.print(f"[red]{escape(str(error))}[/red]")
         sys.exit(exit_status(error))

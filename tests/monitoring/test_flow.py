@@ -15,7 +15,12 @@ from queue import Queue
 
 import pytest
 import requests
+from prefect.client.orchestration import get_client
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
+from convrec.errors import InputError
+from convrec.monitoring.settings import Alarm
+from flows.deploy import ALARM_NAME, WEBHOOK_VARIABLE, alarm_block, make_alarm
 from tests.monitoring.conftest import CHANGE, end_of
 from tests.project import SHRUNK, commit, make_project, set_params
 
@@ -91,53 +96,63 @@ def project(watched_project, tmp_path_factory) -> Path:
     return folder
 
 
-def _run(project: Path, server: str, *command: str, **variables: str) -> subprocess.CompletedProcess:
+@pytest.fixture
+def here(project, prefect_server, monkeypatch) -> Iterator[str]:
+    """The project, entered, with the server; the server's address."""
+    monkeypatch.chdir(project)
+    monkeypatch.delenv(WEBHOOK_VARIABLE, raising=False)
+    with temporary_settings({PREFECT_API_URL: prefect_server}):
+        yield prefect_server
+
+
+def _run_flow(server: str, until: str) -> subprocess.CompletedProcess:
     foreign = ("MLFLOW_", "PREFECT_", "DVC_", "CONVREC_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**kept, "PREFECT_API_URL": server, "PATH": path, **variables}
-    return subprocess.run(
-        [sys.executable, "-m", *command], cwd=project, env=environment, capture_output=True, text=True, timeout=300
-    )
+    command = [sys.executable, "-m", "flows.monitor", "--until", until]
+    environment = {**kept, "PREFECT_API_URL": server, "PATH": path}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
 def _automations(server: str) -> list[dict]:
     found = requests.post(f"{server}/automations/filter", json={}, timeout=30).json()
-    return [automation for automation in found if "alarm" in automation["name"]]
+    return [automation for automation in found if automation["name"] == ALARM_NAME]
 
 
-def test_an_alarm_is_an_event_that_calls_the_webhook_and_may_retrain(project, prefect_server, webhook):
+def test_an_alarm_is_an_event_that_calls_the_webhook(here, webhook, monkeypatch):
     address, received = webhook
-    deployed = _run(project, prefect_server, "flows.deploy", CONVREC_ALARM_WEBHOOK=address)
-    assert deployed.returncode == 0, deployed.stdout[-2000:] + deployed.stderr[-2000:]
-    (automation,) = _automations(prefect_server)
+    monkeypatch.setenv(WEBHOOK_VARIABLE, address)
+    settings = Alarm(webhook=None, refresh=False)
+    make_alarm(settings, alarm_block(settings))
+    (automation,) = _automations(here)
     assert [action["type"] for action in automation["actions"]] == ["call-webhook"]
-
-    quiet = _run(project, prefect_server, "flows.monitor", "--until", "2021-01-01")
-    assert quiet.returncode == 0 and "not enough data" in quiet.stderr + quiet.stdout, quiet.stderr[-3000:]
-    alarmed = _run(project, prefect_server, "flows.monitor", "--until", f"{end_of(CHANGE):%Y-%m-%d}")
-    assert alarmed.returncode == 3, alarmed.stderr[-3000:]
-    assert "Report: runs/monitoring.html" in alarmed.stdout and (project / "runs" / "monitoring.html").is_file()
+    ended = _run_flow(here, f"{end_of(CHANGE):%Y-%m-%d}")
+    assert ended.returncode == 3, ended.stderr[-3000:]
+    assert "Report: runs/monitoring.html" in ended.stdout and Path("runs/monitoring.html").is_file()
     kind, payload = received.get(timeout=60)
     assert kind == "application/json" and payload["until"].startswith("2022-04-18")
     assert "acceptance" in {alarm["name"] for alarm in payload["alarms"]} and "acceptance" in payload["summary"]
-    run = requests.get(f"{prefect_server}/flow_runs/{payload['flow_run']}", timeout=30).json()
+    run = requests.get(f"{here}/flow_runs/{payload['flow_run']}", timeout=30).json()
     assert run["name"].startswith("monitor embedded") and run["state_type"] == "COMPLETED"
-    artifacts = requests.post(f"{prefect_server}/artifacts/filter", json={}, timeout=30).json()
+    artifacts = requests.post(f"{here}/artifacts/filter", json={}, timeout=30).json()
     assert any(one["key"] == "monitoring" and "| acceptance | **alarm** |" in one["data"] for one in artifacts)
     assert received.empty(), "one call for one alarm"
 
-    set_params(project, {"alarm": {"refresh": True}}, "monitoring.yaml")
-    assert _run(project, prefect_server, "flows.deploy").returncode == 0
-    (automation,) = _automations(prefect_server)
-    refresh = requests.get(f"{prefect_server}/deployments/name/refresh/monthly", timeout=30).json()
-    assert [(one["type"], one["deployment_id"]) for one in automation["actions"]] == [("run-deployment", refresh["id"])]
+
+def test_the_automation_follows_the_settings(here):
+    with get_client(sync_client=True) as client:
+        refresh = client.create_deployment(client.create_flow_from_name("refresh"), "monthly")
+    make_alarm(Alarm(webhook=None, refresh=True), None)
+    (automation,) = _automations(here)
+    assert [(one["type"], one["deployment_id"]) for one in automation["actions"]] == [("run-deployment", str(refresh))]
+    make_alarm(Alarm(webhook=None, refresh=False), None)
+    assert not _automations(here)
 
 
-def test_a_block_that_is_not_there_is_told_before_anything_is_deployed(project, prefect_server):
-    set_params(project, {"alarm": {"webhook": "nosuch", "refresh": False}}, "monitoring.yaml")
-    missing = _run(project, prefect_server, "flows.deploy")
-    assert missing.returncode == 2 and missing.stderr.count("\n") == 1
-    assert "monitoring.yaml: alarm.webhook = 'nosuch': Prefect has no such webhook block" in missing.stderr
-    both = _run(project, prefect_server, "flows.deploy", CONVREC_ALARM_WEBHOOK="http://127.0.0.1:9")
-    assert both.returncode == 2 and "CONVREC_ALARM_WEBHOOK and alarm.webhook = 'nosuch'" in both.stderr
+def test_a_block_that_is_not_there_is_told(here, monkeypatch):
+    settings = Alarm(webhook="nosuch", refresh=False)
+    with pytest.raises(InputError, match="alarm.webhook = 'nosuch': Prefect has no such webhook block"):
+        alarm_block(settings)
+    monkeypatch.setenv(WEBHOOK_VARIABLE, "http://127.0.0.1:9")
+    with pytest.raises(InputError, match="give one of the two"):
+        alarm_block(settings)
