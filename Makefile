@@ -85,8 +85,8 @@ audit:  ## check the locked versions for known vulnerabilities; needs access to 
 code-deps: $(READY)  ## write the modules that each stage uses into dvc.yaml
 	@python -m tasks.code_deps
 
-docs-figures: $(READY)  ## draw README.md's figures from the last demo, and write docs/walkthrough.md
-	@python docs/draw_figures.py && python docs/walkthrough.py
+docs-figures: $(READY)  ## draw README.md's figures from the last demo, and those of the docs; write docs/walkthrough.md
+	@python docs/draw_figures.py && python docs/walkthrough.py && PYTHONPATH=. python docs/draw_monitoring.py
 
 ui: $(READY)  ## open the tracking UI of the local store, on port PORT (5000)
 	@case "$${MLFLOW_TRACKING_URI:-}" in http*) echo "The tracking server's own UI: $$MLFLOW_TRACKING_URI"; exit 1;; esac
