@@ -103,11 +103,6 @@ class Paths:
         """The page of `convrec experiment status`; not part of the graph."""
         return self.root / "runs" / "experiment.html"
 
-    @property
-    def feedback(self) -> Path:
-        """The answers of `convrec app` and what users did with them; not part of the graph."""
-        return self.root / "feedback" / "feedback.jsonl"
-
     def split(self, name: str) -> Path:
         return self.processed / f"{name}.parquet"
 

@@ -2,14 +2,15 @@
 
 import argparse
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from convrec.commands import add_command, whole_number
 from convrec.errors import InputError
-from convrec.paths import Paths
 
 if TYPE_CHECKING:
+    from convrec.serving.app.keys import Keys, RateLimit
     from convrec.serving.app.metrics import Metrics
     from convrec.serving.recommender import Recommender
     from convrec.serving.served import ServedModel
@@ -50,9 +51,9 @@ def add(commands: Any) -> None:
         )
         command.add_argument(
             "--feedback",
-            metavar="FILE",
-            default=str(Paths().feedback),
-            help="file for answers and feedback; `none` saves nothing; default: %(default)s",
+            metavar="URL",
+            help="database for answers and feedback; `none` records nothing; "
+            "default: CONVREC_FEEDBACK_URL, else feedback/feedback.db",
         )
         command.add_argument("--save-conversations", action="store_true", help="also save what users write")
     app.add_argument("--challenger", metavar="NAME", help="the second model; `none` shows one model")
@@ -66,6 +67,13 @@ def add(commands: Any) -> None:
         help="requests per minute for each key; default: %(default)s",
     )
     serve.add_argument(
+        "--explore",
+        type=_share,
+        default=0.0,
+        metavar="SHARE",
+        help="share of the lists that are shown in random order, from 0 to 1; default: %(default)s",
+    )
+    serve.add_argument(
         "--stop-seconds",
         type=whole_number(0, 3600),
         default=30,
@@ -74,6 +82,16 @@ def add(commands: Any) -> None:
 
 
 _MODEL_HELP = "a version or a folder that stays, as in `convrec recommend`; default: follow the champion"
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise argparse.ArgumentTypeError(f"{text:.40}: give a number from 0 to 1")
+    return share
 
 
 def _serve(options: argparse.Namespace) -> None:
@@ -87,39 +105,47 @@ def _serve(options: argparse.Namespace) -> None:
         return
     keys = None if options.keys is None else Keys(Path(options.keys))
     log_as_json()
-    _run(options, "none", has_page=False, keys=keys, rate=RateLimit(options.rate), stop_seconds=options.stop_seconds)
+    rate = RateLimit(options.rate)
+    _run(options, "none", False, keys, rate, options.stop_seconds, options.explore)
 
 
 def _app(options: argparse.Namespace) -> None:
-    _run(options, options.challenger, has_page=True, keys=None, rate=None, stop_seconds=5)
+    _run(options, options.challenger, True)
 
 
 def _run(
-    options: argparse.Namespace, challenger: str | None, *, has_page: bool, keys: Any, rate: Any, stop_seconds: int
+    options: argparse.Namespace,
+    challenger: str | None,
+    has_page: bool,
+    keys: "Keys | None" = None,
+    rate: "RateLimit | None" = None,
+    stop_seconds: int = 5,
+    explored_share: float = 0.0,
 ) -> None:
     """Serve until interrupted. The page needs a model at once; the service waits for the first champion."""
+    from convrec.feedback import JOURNAL, FeedbackRecorder, feedback_url
     from convrec.registry.following import RegistrySource
     from convrec.serving.app.metrics import Metrics
     from convrec.serving.app.server import hosts_of, listening, make_app, run
     from convrec.serving.app.service import Limits, Service
-    from convrec.serving.feedback import FeedbackLog
     from convrec.serving.live import LiveModels
 
-    feedback = None if options.feedback == "none" else FeedbackLog(Path(options.feedback), options.save_conversations)
-    metrics = Metrics()
-    source = RegistrySource(options.model, challenger, _engine(options, metrics))
-    models = LiveModels(source, on_failure=lambda version: metrics.load_failures.inc())
-    service = Service(
-        models, Limits(options.max_requests, options.max_seconds), metrics, feedback, lambda: source.experiment
-    )
-    with listening(options.host, options.port) as listener:
-        try:
-            models.start(is_required=has_page or options.model is not None)
-            hosts = hosts_of(listener, options.host)
-            app = make_app(service, has_page=has_page, hosts=hosts, keys=keys, rate=rate, is_logged=not has_page)
-            run(app, listener, options.host, stop_seconds)
-        finally:
-            models.close()
+    with ExitStack() as cleanup:
+        listener = cleanup.enter_context(listening(options.host, options.port))
+        recorder = None
+        if options.feedback != "none":
+            recorder = FeedbackRecorder(JOURNAL, feedback_url(options.feedback), options.save_conversations)
+            cleanup.callback(recorder.close)
+        metrics = Metrics()
+        source = RegistrySource(options.model, challenger, _engine(options, metrics))
+        models = LiveModels(source, on_failure=lambda version: metrics.load_failures.inc())
+        cleanup.callback(models.close)
+        models.start(is_required=has_page or options.model is not None)
+        limits = Limits(options.max_requests, options.max_seconds, explored_share)
+        service = Service(models, limits, metrics, recorder, lambda: source.experiment)
+        hosts = hosts_of(listener, options.host)
+        app = make_app(service, has_page=has_page, hosts=hosts, keys=keys, rate=rate, is_logged=not has_page)
+        run(app, listener, options.host, stop_seconds)
 
 
 def _engine(options: argparse.Namespace, metrics: "Metrics") -> Callable[[str, "Recommender"], "ServedModel"]:

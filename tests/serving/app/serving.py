@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import uvicorn
 
+from convrec.feedback import FeedbackRecorder
 from convrec.serving.app.metrics import Metrics
 from convrec.serving.app.server import make_app, make_server
 from convrec.serving.app.service import Limits, Service
-from convrec.serving.feedback import FeedbackLog
 from convrec.serving.live import LiveModels
 from convrec.serving.recommender import Recommender
 from convrec.serving.served import ServedModel
@@ -33,7 +33,7 @@ class Fixed:
 
 def make_service(
     models: Mapping[str, Recommender | ServedModel],
-    feedback: FeedbackLog | None = None,
+    recorder: FeedbackRecorder | None = None,
     limits: Limits = Limits(),  # noqa: B008  (frozen)
     rows: int = 8,
 ) -> Service:
@@ -44,7 +44,7 @@ def make_service(
     }
     live = LiveModels(Fixed(served))
     live.update()
-    return Service(live, limits, Metrics(), feedback)
+    return Service(live, limits, Metrics(), recorder)
 
 
 class Served(NamedTuple):

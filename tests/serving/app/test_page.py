@@ -2,12 +2,14 @@
 
 import json
 import re
+import time
+from collections.abc import Iterator
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
-from convrec.serving.feedback import FeedbackLog
+from convrec.feedback import FeedbackRecorder, FeedbackStore
 from tests.serving.app.serving import make_service, serve
 from tests.serving.recommending import make_recommender
 
@@ -24,14 +26,21 @@ CHAMPION, CHALLENGER = "champion, version 1", "challenger, version 2"
 
 
 @pytest.fixture(scope="module")
-def log(tmp_path_factory) -> FeedbackLog:
-    return FeedbackLog(tmp_path_factory.mktemp("feedback") / "feedback.jsonl")
+def database(tmp_path_factory) -> str:
+    return f"sqlite:///{tmp_path_factory.mktemp('feedback')}/feedback.db"
 
 
 @pytest.fixture(scope="module")
-def address(log):
+def recorder(database, tmp_path_factory) -> Iterator[FeedbackRecorder]:
+    made = FeedbackRecorder(tmp_path_factory.mktemp("journal"), database)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def address(recorder):
     """The address of a server with champion and challenger."""
-    with serve(make_service({CHAMPION: make_recommender(0), CHALLENGER: make_recommender(1)}, log)) as served:
+    with serve(make_service({CHAMPION: make_recommender(0), CHALLENGER: make_recommender(1)}, recorder)) as served:
         yield f"http://127.0.0.1:{served.port}/"
 
 
@@ -239,10 +248,9 @@ def test_on_a_phone_the_answer_is_visible_after_send(open_page):
     expect(page.get_by_label("Your message")).to_be_focused()
 
 
-def test_feedback_is_recorded_and_can_be_withdrawn(open_page, log):
+def test_feedback_is_recorded_and_can_be_withdrawn(open_page, recorder, database):
     page = open_page()
     _send(page, "I loved Heat")
-    known = len(log.path.read_text().splitlines())
     item = page.get_by_role("region", name=CHALLENGER).locator(".item").nth(2)
     like, dislike = item.get_by_role("button", name="I like "), item.get_by_role("button", name="Not for me: ")
     for made, other in ((like, dislike), (dislike, like)):
@@ -255,9 +263,11 @@ def test_feedback_is_recorded_and_can_be_withdrawn(open_page, log):
     item.get_by_role("button", name="Never ").click()
     expect(page.locator("#num-filters")).to_have_text("(1)")
     _wait_for_answer(page)
-    events = [json.loads(line) for line in log.path.read_text().splitlines()[known:]]
-    own = [(event["event"], event["model"], event["rank"]) for event in events if "event" in event]
-    assert own == [(name, CHALLENGER, 3) for name in ("accepted", "rejected", "withdrawn", "hidden")]
+    while recorder.status().backlog:
+        time.sleep(0.05)
+    rows = FeedbackStore(database).outcomes().sort("time").to_dicts()
+    row = [row for row in rows if row["hidden"]][-1]
+    assert (row["list"], row["rank"], row["accepted"], row["rejected"]) == (CHALLENGER, 3, False, False)
     expect(page.locator("#saved")).to_have_text(re.compile("Your messages are not saved"))
 
 
@@ -312,7 +322,7 @@ def test_a_server_that_fails_is_reported_and_can_be_asked_again(browser, address
     page.get_by_role("button", name="Try again").click()
     _wait_for_answer(page)
     expect(page.locator("#error")).to_be_empty()
-    page.route("**/api/feedback", lambda route: route.abort())
+    page.route("**/feedback", lambda route: route.abort())
     page.get_by_role("button", name="I like ").first.click()
     expect(page.locator("#toast")).to_have_text("The feedback was not saved: the server does not answer.")
     expect(page.locator("[aria-pressed=true][data-event]")).to_have_count(0)

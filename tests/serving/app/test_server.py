@@ -1,14 +1,17 @@
 import json
+from collections.abc import Iterator
 
 import pytest
 from fastapi.testclient import TestClient
 
 from convrec.data.catalog import Catalog
 from convrec.errors import InputError
+from convrec.feedback import FeedbackRecorder, FeedbackStore
+from convrec.feedback.journal import FeedbackJournal
 from convrec.registry import following
 from convrec.registry.following import RegistrySource
 from convrec.serving.app.server import make_app
-from convrec.serving.feedback import FeedbackLog
+from convrec.serving.app.service import Limits
 from convrec.serving.served import ServedModel
 from tests.serving.app.serving import make_service
 from tests.serving.recommending import CATALOG, make_recommender
@@ -35,7 +38,7 @@ def test_both_models_answer_as_their_recommenders_do():
     for answered, (name, model) in zip(reply.json()["models"], MODELS.items(), strict=True):
         (expected,) = model.recommend(["I loved Heat"], 3, deny=["Up"])
         own = answered.pop("recommendations")
-        assert answered == {"name": name} and [
+        assert answered == {"list": name, "name": name} and [
             item.items() >= vars(r).items() for item, r in zip(own, expected, strict=True)
         ]
         assert [item["item_id"] for item in own] == [CATALOG.items[CATALOG.index_of_line(str(r))].id for r in expected]
@@ -79,43 +82,87 @@ def test_titles_are_suggested_without_asking_a_model(text, is_known, suggestions
     assert reply.json() == {"is_known": is_known, "suggestions": suggestions}
 
 
-def test_feedback_is_recorded_for_what_an_answer_showed(tmp_path):
-    log = FeedbackLog(tmp_path / "feedback.jsonl")
-    client = TestClient(make_app(make_service(MODELS, log), has_page=True))
+@pytest.fixture
+def recorder(tmp_path) -> Iterator[FeedbackRecorder]:
+    made = FeedbackRecorder(tmp_path / "journal", f"sqlite:///{tmp_path}/feedback.db")
+    yield made
+    made.close()
+
+
+def _outcomes(recorder: FeedbackRecorder, tmp_path) -> list[dict]:
+    """Return what the database has, one row for each shown item, after everything is delivered."""
+    recorder.close()
+    return FeedbackStore(f"sqlite:///{tmp_path}/feedback.db").outcomes().to_dicts()
+
+
+def test_feedback_is_recorded_for_what_the_page_showed(recorder, tmp_path):
+    client = TestClient(make_app(make_service(MODELS, recorder), has_page=True))
     assert client.get("/api/models").json()["saved"] == "answers"
     answered = client.post("/api/recommend", json={"conversation": "I loved Heat", "n": 2}).json()
     item = answered["models"][1]["recommendations"][1]
-    event = {"answer_id": answered["answer_id"], "model": "challenger", "item_id": item["item_id"], "event": "accepted"}
-    assert client.post("/api/feedback", json=event).status_code == 200
-    shown, accepted = map(json.loads, log.path.read_text().splitlines())
-    assert shown["models"][1]["item_ids"][1] == accepted["item_id"] == item["item_id"] and accepted["rank"] == 2
+    event = {"answer_id": answered["answer_id"], "list": "challenger", "item_id": item["item_id"], "event": "accepted"}
+    assert client.post("/feedback", json=event).status_code == 200
     for change, status, words in [
         ({"answer_id": "x"}, 400, "answer_id: 'x' is unknown"),
-        ({"item_id": "x"}, 400, "item_id: 'x' was not shown"),
+        ({"item_id": "x"}, 400, "'x' was not shown"),
         ({"event": "x"}, 422, "event: Input should be 'accepted'"),
     ]:
-        reply = client.post("/api/feedback", json={**event, **change})
+        reply = client.post("/feedback", json={**event, **change})
         assert reply.status_code == status and words in reply.json()["error"]
-    plain = client.post("/api/feedback", content=json.dumps(event), headers={"Content-Type": "text/plain"})
+    plain = client.post("/feedback", content=json.dumps(event), headers={"Content-Type": "text/plain"})
     assert plain.status_code == 422, "a page of another site could send this"
+    rows = _outcomes(recorder, tmp_path)
+    shown = [(row["list"], row["rank"], row["item_id"], row["version"], row["propensity"]) for row in rows]
+    assert sorted(shown) == sorted(
+        (own["list"], item["rank"], item["item_id"], own["list"], 1.0)
+        for own in answered["models"]
+        for item in own["recommendations"]
+    )
+    assert [row["item_id"] for row in rows if row["accepted"]] == [item["item_id"]]
 
 
-def test_feedback_that_cannot_be_saved_costs_no_answer(tmp_path):
-    log = FeedbackLog(tmp_path / "feedback.jsonl")
-    client = TestClient(make_app(make_service(MODELS, log), has_page=True))
+def test_answers_of_the_api_are_recorded_with_user_and_propensity(recorder, tmp_path):
+    limits = Limits(explored_share=0.4)
+    service = make_service({"champion": MODELS["champion"]}, recorder, limits)
+    client = TestClient(make_app(service, has_page=False))
+    question = {"conversation": "a film", "n": 4, "user_id": "u1", "scores": True}
+    own = [str(r) for r in MODELS["champion"].recommend("a film", 4)]
+    answers = [client.post("/recommend", json=question).json() for _ in range(40)]
+    event = {"answer_id": answers[0]["answer_id"], "item_id": answers[0]["recommendations"][2]["item_id"]}
+    for _ in range(2):
+        assert client.post("/feedback", json={**event, "event": "watched", "event_id": "e1"}).json() == {}
+    empty = client.post("/recommend", json={**question, "allow": [], "or_fewer": True})
+    assert empty.status_code == 200 and empty.json()["recommendations"] == [] and empty.json()["answer_id"]
+    assert client.post("/recommend", json={**question, "allow": []}).status_code == 400
+    by_rank = sorted(answers, key=lambda answer: answer["recommendations"] == answers[0]["recommendations"])
+    assert any(answer["recommendations"] != by_rank[-1]["recommendations"] for answer in answers), "some are explored"
+    rows = {(row["answer_id"], row["rank"]): row for row in _outcomes(recorder, tmp_path)}
+    assert len(rows) == 40 * 4
+    for answer in answers:
+        for item in answer["recommendations"]:
+            row = rows[answer["answer_id"], item["rank"]]
+            line = f"{item['title']} ({item['year']})" if item["year"] else item["title"]
+            is_own_rank = own[item["rank"] - 1] == line
+            assert row["propensity"] == pytest.approx(0.6 * is_own_rank + 0.1)
+            assert (row["item_id"], row["user_id"], row["list"]) == (item["item_id"], "u1", "")
+            assert row["version"] == "champion" and (is_own_rank or row["is_explored"])
+    assert sum(row["watched"] for row in rows.values()) == 1
+    assert FeedbackStore(f"sqlite:///{tmp_path}/feedback.db").answers().height == 41
+
+
+def test_feedback_that_cannot_be_saved_costs_no_answer(recorder, monkeypatch):
+    service = make_service(MODELS, recorder)
+    client = TestClient(make_app(service, has_page=True))
     question = {"conversation": "a film", "n": 1}
     answered = client.post("/api/recommend", json=question).json()
-    log.path.unlink()
-    log.path.mkdir()
+    monkeypatch.setattr(FeedbackJournal, "append", lambda *_: False)  # as where the disk is full
     item_id = answered["models"][0]["recommendations"][0]["item_id"]
-    event = {"answer_id": answered["answer_id"], "model": "champion", "item_id": item_id, "event": "rejected"}
-    reply = client.post("/api/feedback", json=event)
-    assert reply.status_code == 503 and reply.json() == {
-        "error": "the feedback was not saved (Is a directory); try again"
-    }
+    event = {"answer_id": answered["answer_id"], "list": "champion", "item_id": item_id, "event": "rejected"}
+    reply = client.post("/feedback", json=event)
+    assert reply.status_code == 503 and "the disk is full; send it again later" in reply.json()["error"]
     reply = client.post("/api/recommend", json=question).json()
     assert reply["answer_id"] is None and reply["models"] == answered["models"]
-    assert CLIENT.post("/api/feedback", json=event).status_code == 404
+    assert CLIENT.post("/feedback", json=event).status_code == 404
 
 
 def test_a_title_that_one_of_the_catalogs_has_is_no_error():

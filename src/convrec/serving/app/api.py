@@ -1,16 +1,21 @@
 """The routes of the service for programs: recommendations, feedback, health and metrics."""
 
+import random
+import time
 from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import APIRouter, Depends, HTTPException, Request, Response
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
-from convrec.feedback.records import new_answer_id
+from convrec.errors import NoSpace
+from convrec.feedback import Answer, Shown, new_answer_id
+from convrec.feedback.records import EventName
 from convrec.serving.app.keys import Keys, RateLimit
 from convrec.serving.app.request_log import facts_of
 from convrec.serving.app.service import Question, Roles, Service
-from convrec.serving.feedback import Event
+from convrec.serving.arms import INTERLEAVED
+from convrec.serving.exploration import explored
 from convrec.serving.routing import Routed
 from convrec.serving.served import Answered, ServedModel
 from convrec.serving.translation import NothingLeft, messages_from
@@ -19,19 +24,24 @@ _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Feedback(BaseModel):
-    """What a user did with an item of an answer; `list` is the name of the list, if the answer has several."""
+    """What a user did with an item of an answer.
+
+    `list` is the name of the list, if the answer has several. A repeated `event_id` changes nothing.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     answer_id: str
     item_id: str
-    event: Event
+    event: EventName
     list: str = ""
+    event_id: str | None = Field(None, min_length=1)
 
 
 def make_router(service: Service, keys: Keys | None, rate: RateLimit | None) -> APIRouter:
     """Return the routes. With keys, a request needs one (401), and each key has its rate limit (429)."""
     router = APIRouter()
+    chance = random.Random()
 
     def check_key(request: Request) -> None:
         if keys is None:
@@ -72,43 +82,57 @@ def make_router(service: Service, keys: Keys | None, rate: RateLimit | None) -> 
                 return Answered(messages_from(question.said), [], None, 0)
 
         async def ask(roles: Roles) -> Routed:
-            return await service.route(roles, question.user_id, new_answer_id(datetime.now(UTC)), list_of)
+            return await service.route(roles, question.user_id, answer_id, list_of)
 
+        began, start = datetime.now(UTC), time.monotonic()
+        answer_id = new_answer_id(began)
         routed = await service.within_limits(question, request, ask)
         answered = routed.answered
-        answer_id = service.record({"": answered.items}, answered.messages)
-        facts_of(request).update(version=routed.version, answer_id=answer_id, items=len(answered.items))
+        # An interleaved list stays as it is: its order is random already.
+        share = 0.0 if routed.arm == INTERLEAVED else service.limits.explored_share
+        order = explored(len(answered.items), share, chance)
+        items = [answered.items[place] for place in order.places]
+        shown = tuple(
+            Shown("", rank, answered.items[place].id, routed.versions[place], propensity)
+            for rank, (place, propensity) in enumerate(zip(order.places, order.propensities, strict=True), start=1)
+        )
+        answer = Answer(
+            answer_id=answer_id,
+            time=began,
+            user_id=question.user_id,
+            experiment=routed.experiment,
+            arm=routed.arm,
+            is_explored=order.is_explored,
+            latency_seconds=time.monotonic() - start,
+            messages=answered.messages,
+            shown=shown,
+        )
+        recorded_id = await service.record(answer)
+        facts_of(request).update(version=routed.version, answer_id=recorded_id, items=len(items))
+        rows: list[dict[str, Any]] = [
+            {"rank": rank, "item_id": item.id, "title": item.title, "year": item.year}
+            for rank, item in enumerate(items, start=1)
+        ]
+        if answered.scores is not None:
+            for row, place in zip(rows, order.places, strict=True):
+                row["score"] = answered.scores[place]
         return {
-            "answer_id": answer_id,
+            "answer_id": recorded_id,
             "version": routed.version,
             **({} if routed.arm is None else {"arm": routed.arm}),
-            "recommendations": _rows(answered),
+            "recommendations": rows,
             "request_id": facts_of(request)["request_id"],
         }
 
     @router.post("/feedback", dependencies=[Depends(check_key)])
     def record(event: Feedback) -> dict[str, Any]:
-        add_event(service, event.answer_id, event.list, event.item_id, event.event)
+        if service.recorder is None:
+            raise HTTPException(404, "feedback is not recorded; start the server without `--feedback none`")
+        try:
+            service.recorder.add_event(event.answer_id, event.list, event.item_id, event.event, event.event_id)
+        except NoSpace as error:
+            raise HTTPException(503, str(error)) from None
+        service.metrics.events.labels(event.event).inc()
         return {}
 
     return router
-
-
-def add_event(service: Service, answer_id: str, name: str, item_id: str, event: Event) -> None:
-    """Record an event on an item of the list of this name. Raises `HTTPException` if it is not saved."""
-    if service.feedback is None:
-        raise HTTPException(404, "feedback is not recorded; start the server with --feedback FILE")
-    try:
-        service.feedback.add_event(answer_id, name, item_id, event)
-    except OSError as error:
-        raise HTTPException(503, f"the feedback was not saved ({error.strerror}); try again") from None
-
-
-def _rows(answered: Answered) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = [
-        {"rank": rank, "item_id": item.id, "title": item.title, "year": item.year}
-        for rank, item in enumerate(answered.items, start=1)
-    ]
-    for row, score in zip(rows, answered.scores or [], strict=False):
-        row["score"] = score
-    return rows

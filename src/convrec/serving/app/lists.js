@@ -77,12 +77,12 @@ export class Feedback {
   }
 
   mark(answer, model, item, pair) {
-    const event = this.marks(answer).get(`${model.name} ${item.item_id}`);
+    const event = this.marks(answer).get(`${model.list} ${item.item_id}`);
     for (const made of pair) made.setAttribute("aria-pressed", String(made.dataset.event === event));
   }
 
   async choose(answer, model, item, event, pair) {
-    const key = `${model.name} ${item.item_id}`;
+    const key = `${model.list} ${item.item_id}`;
     const chosen = this.marks(answer).get(key) === event ? "withdrawn" : event;
     const words = { accepted: `Saved: You like ${lineOf(item)}.`, rejected: `Saved: ${lineOf(item)} is not for you.`, withdrawn: `Feedback for ${lineOf(item)} removed.` };
     if (!await this.send(answer, model, item, chosen)) return;
@@ -92,9 +92,9 @@ export class Feedback {
   }
 
   async send(answer, model, item, event) {
-    const body = JSON.stringify({ answer_id: answer.answer_id, model: model.name, item_id: item.item_id, event });
+    const body = JSON.stringify({ answer_id: answer.answer_id, list: model.list, item_id: item.item_id, event });
     try {
-      const response = await fetch("api/feedback", { method: "POST", headers: { "Content-Type": "application/json" }, body });
+      const response = await fetch("feedback", { method: "POST", headers: { "Content-Type": "application/json" }, body });
       if (response.ok) return true;
       const { error } = await response.json().catch(() => ({ error: `the server answered ${response.status}` }));
       this.report(`The feedback was not saved: ${error}`);

@@ -19,6 +19,7 @@ class Metrics:
         self.constraint_failures = self._counter(
             "constraint_failures", "Completions that were no list of catalog items", "version"
         )
+        self.events = self._counter("feedback_events", "Events of users by kind", "event")
         self.load_failures = self._counter("model_load_failures", "Versions that could not be loaded")
         self.experiment_answers = self._counter("experiment_answers", "Answers that count for the experiment", "arm")
         self.experiment_failures = self._counter(

@@ -1,19 +1,19 @@
 """The page of `convrec app`, and the routes that only the page needs: the lists of one or two models, with reasons."""
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Sequence
+from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, ConfigDict
 
 from convrec.errors import InputError
-from convrec.serving.app.api import add_event
+from convrec.feedback import Answer, Shown, new_answer_id
 from convrec.serving.app.service import Question, Roles, Service
 from convrec.serving.app.titles import TitleSearch
 from convrec.serving.examples import example_requests
-from convrec.serving.feedback import Event
 from convrec.serving.reasons import genres_of
 from convrec.serving.served import Answered, ServedModel
 from convrec.serving.translation import Translator
@@ -25,23 +25,12 @@ _FILES = {
 }
 
 
-class PageFeedback(BaseModel):
-    """What a user did with an item of a model's list."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    answer_id: str
-    model: str
-    item_id: str
-    event: Event
-
-
 def make_page_router(service: Service) -> APIRouter:
     """Return the routes.
 
     `GET /api/models` returns the names, the numbers of items, the word for the items, and example requests.
     `GET /api/titles` returns whether a title is in a catalog, and suggestions. `POST /api/recommend` answers a
-    `Question` with the lists of all models, `POST /api/feedback` records a `PageFeedback`.
+    `Question` with the lists of all models; `list` is a list's name for `POST /feedback`.
     """
     router = APIRouter()
     searches: dict[tuple[str, ...], TitleSearch] = {}  # the last one, by its versions
@@ -55,8 +44,8 @@ def make_page_router(service: Service) -> APIRouter:
                 for role, model in roles.items()
             ]
             examples = example_requests(first.translator.catalog, first.reasons, first.translator.noun)
-        feedback = service.feedback
-        is_saved = "nothing" if feedback is None else "conversations" if feedback.with_conversations else "answers"
+        recorder = service.recorder
+        is_saved = "nothing" if recorder is None else "conversations" if recorder.with_conversations else "answers"
         return {"models": known, "examples": examples, "saved": is_saved}
 
     @router.get("/api/titles")
@@ -70,11 +59,6 @@ def make_page_router(service: Service) -> APIRouter:
             known = any(translator.knows(text) for translator in translators)
             return {"is_known": known, "suggestions": searches[key].suggestions(text)}
 
-    @router.post("/api/feedback")
-    def record(event: PageFeedback) -> dict[str, Any]:
-        add_event(service, event.answer_id, event.model, event.item_id, event.event)
-        return {}
-
     @router.post("/api/recommend")
     async def recommend(question: Question, request: Request) -> dict[str, Any]:
         async def ask(roles: Roles) -> list[tuple[str, ServedModel, Answered]]:
@@ -86,11 +70,22 @@ def make_page_router(service: Service) -> APIRouter:
                     raise problem
             return [(*pair, listed) for pair, listed in zip(roles.items(), lists, strict=True)]  # type: ignore[misc]
 
+        began, start = datetime.now(UTC), time.monotonic()
         answers = await service.within_limits(question, request, ask)
-        messages = answers[0][2].messages
+        shown = (
+            Shown(role, rank, item.id, model.version)
+            for role, model, listed in answers
+            for rank, item in enumerate(listed.items, start=1)
+        )
+        messages, seconds = answers[0][2].messages, time.monotonic() - start
+        answer_id = new_answer_id(began)
+        answer = Answer(answer_id, began, question.user_id, None, None, False, seconds, messages, tuple(shown))
         return {
-            "answer_id": service.record({name: listed.items for name, _, listed in answers}, messages),
-            "models": [{"name": name, "recommendations": _explained(model, listed)} for name, model, listed in answers],
+            "answer_id": await service.record(answer),
+            "models": [
+                {"list": role, "name": _name(role, model), "recommendations": _explained(model, listed)}
+                for role, model, listed in answers
+            ],
         }
 
     for path in _FILES:

@@ -2,23 +2,22 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from convrec.data.catalog import Item
 from convrec.errors import InputError
+from convrec.feedback import Answer, FeedbackRecorder
 from convrec.serving.app.admission import Admission
 from convrec.serving.app.metrics import Metrics
 from convrec.serving.arms import Experiment
-from convrec.serving.feedback import FeedbackLog
 from convrec.serving.live import LiveModels
 from convrec.serving.routing import Ask, Routed, is_ready, route
 from convrec.serving.served import Answered, ServedModel
-from convrec.serving.translation import LIST_LENGTH, Messages, NoList, NothingLeft
+from convrec.serving.translation import LIST_LENGTH, NoList, NothingLeft
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +62,7 @@ class Limits:
 
     max_requests: int = 192  # waiting or being decoded; more get 429
     max_seconds: float = 60.0  # of a request; `deadline_seconds` may lower it
+    explored_share: float = 0.0  # of the lists of `/recommend`, which are shown in random order
 
 
 class Service:
@@ -73,11 +73,11 @@ class Service:
         models: LiveModels,
         limits: Limits,
         metrics: Metrics,
-        feedback: FeedbackLog | None,
+        recorder: FeedbackRecorder | None,
         experiment: Callable[[], Experiment | None] = lambda: None,
     ):
         """`experiment` returns the running experiment."""
-        self.models, self.limits, self.metrics, self.feedback = models, limits, metrics, feedback
+        self.models, self.limits, self.metrics, self.recorder = models, limits, metrics, recorder
         self._experiment = experiment
         self._admission = Admission(limits.max_requests)
         metrics.watch("requests_inside", "Requests that wait or are decoded", lambda: self._admission.num_inside)
@@ -85,6 +85,8 @@ class Service:
         metrics.watch("running_lists", "Lists that are decoded", lambda: self._sum("num_running"))
         metrics.watch("experiment_running", "1 while an experiment is running", lambda: self._experiment() is not None)
         metrics.watch("experiment_ready", "1 while both of its versions are loaded", self._is_experiment_ready)
+        if recorder is not None:
+            metrics.watch("feedback_backlog", "Records not in the database yet", lambda: recorder.status().backlog)
 
     def _sum(self, name: str) -> int:
         return sum(getattr(model.batcher, name) for model in set(self.models.roles.values()))
@@ -145,15 +147,12 @@ class Service:
             self.metrics.experiment_answers.labels(routed.arm).inc()
         return routed
 
-    def record(self, items: Mapping[str, Sequence[Item]], messages: Messages) -> str | None:
-        """Record the items of each list, and return the answer's id; None if it was not recorded."""
-        if self.feedback is None:
+    async def record(self, answer: Answer) -> str | None:
+        """Record an answer, and return its id; None if it was not recorded. Does not wait for the database."""
+        if self.recorder is None:
             return None
-        try:
-            return self.feedback.add_answer({name: [item.id for item in own] for name, own in items.items()}, messages)
-        except OSError as error:  # a full disk costs the feedback, never the answer
-            logger.warning("%s: the answer was not recorded (%s)", self.feedback.path, error.strerror)
-            return None
+        is_recorded = await asyncio.to_thread(self.recorder.add_answer, answer)
+        return answer.answer_id if is_recorded else None
 
 
 async def _departure(request: Request) -> None:
