@@ -53,6 +53,7 @@ def test_each_setting_changes_its_part(params):
     assert (two.weights, two.optimizer) == (usual.weights, usual.optimizer // 4)
     three = estimate(launch="configs/accelerate/zero3.yaml", **shared)
     assert three.weights == usual.weights // 4
+    assert estimate(launch="configs/accelerate/fsdp2.yaml", **shared) == three
 
 
 PUBLISHED = {"qwen2.5-0.5b": 0.49, "llama-3.2-1b": 1.24, "llama-3.2-3b": 3.21}  # billions of parameters

@@ -40,6 +40,15 @@ def test_ranks_that_disagree_are_refused(make):
         make(rewards=RankReward(CATALOG, 3))
 
 
+def test_a_reference_without_weights_is_refused(make, monkeypatch):
+    """What FSDP2 would load on the first process only."""
+    launched = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_CPU_RAM_EFFICIENT_LOADING": "true"}
+    for name, value in launched.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match="fsdp_cpu_ram_efficient_loading = true.*set it to false in the launch file"):
+        make(beta=0.1)
+
+
 def test_a_reward_without_ranks_is_refused(tmp_path):
     with pytest.raises(ValueError, match="rank reward"):
         RankGRPOTrainer("model", lambda **_: [0.0], RankGRPOConfig(str(tmp_path), use_cpu=True, bf16=False))

@@ -1,6 +1,7 @@
 """Several processes give the update that one gives on the same batch, with groups spread over the processes."""
 
 import json
+import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -69,3 +70,30 @@ def test_deepspeed_gives_the_update_of_one(gpu_python, tiny_model, alone, tmp_pa
     history = json.loads((tmp_path / "history.json").read_text())
     assert history["processes"] == 2
     _assert_same(alone, (history, tmp_path))
+
+
+@pytest.mark.slow
+def test_fsdp2_gives_the_update_of_one(tiny_model, alone, tmp_path):
+    command = [*accelerate("fsdp2", 2, tmp_path, on_cpu=True), "tests.rl.tiny"]
+    history = _train(command, tiny_model, tmp_path, per_device_train_batch_size=BATCH // 2)
+    assert history["processes"] == 2
+    _assert_same(alone, (history, tmp_path))
+
+
+@pytest.mark.slow
+def test_a_training_with_fsdp2_resumes(tiny_model, tmp_path):
+    """The rollouts are sampled, so the random states count, too."""
+    outputs = tmp_path / "undisturbed", tmp_path / "resumed"
+    options = {**SHARED, "optim": "adamw_torch", "save_strategy": "steps", "save_steps": 2}
+    options |= {"per_device_train_batch_size": BATCH // 2}
+    for output in outputs:
+        program = ["tests.rl.tiny", "--model", str(tiny_model), "--output", str(output), "--steps", "4"]
+        launch = accelerate("fsdp2", 2, tmp_path, on_cpu=True)
+        run_program([sys.executable, *launch, *program, "--options", json.dumps(options)])
+        if output == outputs[0]:
+            shutil.copytree(output / "checkpoint-2", outputs[1] / "checkpoint-2")
+            written = (outputs[1] / "checkpoint-2").stat().st_mtime_ns
+    assert (outputs[1] / "checkpoint-2").stat().st_mtime_ns == written  # not trained again
+    first, second = (load_file(output / "final" / "model.safetensors") for output in outputs)
+    for name, value in first.items():
+        torch.testing.assert_close(second[name], value, rtol=0, atol=0, msg=name)

@@ -6,8 +6,10 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
+from accelerate import DistributedType, PartialState
 from datasets import Dataset
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
@@ -153,6 +155,20 @@ def skip_compiling() -> None:
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
+def shard_on_cpu() -> None:
+    """Have FSDP2, if it is used, shard on a CPU: without a GPU, Accelerate silently uses DDP instead."""
+    if os.environ.get("ACCELERATE_USE_FSDP") != "true" or torch.cuda.is_available():
+        return
+    connect = PartialState.__init__
+
+    def connect_as_gpus(state: PartialState, *args: Any, **options: Any) -> None:
+        connect(state, *args, **options)
+        if state.distributed_type == DistributedType.MULTI_CPU:
+            state.distributed_type = DistributedType.MULTI_GPU
+
+    PartialState.__init__ = connect_as_gpus
+
+
 class _Progress(TrainerCallback):
     """Prints each step, and waits, so that what reads it can act before the next."""
 
@@ -177,6 +193,7 @@ def main() -> None:
     parser.add_argument("--given-rollouts", action="store_true")
     args = parser.parse_args()
     skip_compiling()
+    shard_on_cpu()
     trl = {"rollout_func": given_rollouts} if args.given_rollouts else {}
     trainer = tiny_trainer(args.model, args.output, args.steps, rows=varied_rows(), trl=trl, **args.options)
     trainer.add_callback(CompletionCallback())

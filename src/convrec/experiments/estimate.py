@@ -113,16 +113,17 @@ def estimate_step(params: Params, stage: str, config: Any) -> Estimate:
 def _spread(whole: Estimate, training: Training, largest: int) -> Estimate:
     """Return the memory of one process of a launch, given that of a single process and the largest weight in bytes.
 
-    ZeRO-2 spreads gradients and optimizer states over the processes, and ZeRO-3 also the weights, of which it gathers
-    one layer at a time. Without ZeRO, gradients have a second copy that the processes send each other.
+    ZeRO-2 spreads gradients and optimizer states over the processes, and ZeRO-3 and FSDP2 also the weights, of which
+    they gather one layer at a time. With DDP, gradients have a second copy that the processes send each other.
     """
     if training.launch is None:
         return whole
     number = training.num_processes
-    if "zero" not in training.launch:
+    shards_weights = any(name in training.launch for name in ("zero3", "fsdp"))
+    if "zero" not in training.launch and not shards_weights:
         return replace(whole, gradients=2 * whole.gradients)
     spread = replace(whole, gradients=whole.gradients // number, optimizer=whole.optimizer // number)
-    if "zero3" in training.launch:
+    if shards_weights:
         spread = replace(spread, weights=whole.weights // number, activations=whole.activations + largest)
     return spread
 

@@ -125,7 +125,8 @@ def _sharded(params: Params, stage: str) -> Iterator[dict[str, Any]]:
     """Yield the settings of ZeRO-3 over more and more processes with the same effective batch."""
     training: Training = getattr(params, stage)
     now = training.num_processes if training.launch else 1
-    least = now + 1 if "zero3" in (training.launch or "") else now
+    is_sharded = any(name in (training.launch or "") for name in ("zero3", "fsdp"))
+    least = now + 1 if is_sharded else now
     steps = training.gradient_accumulation_steps * now
     for number in _PROCESSES:
         changes = {

@@ -1,5 +1,6 @@
 """Checks of the trainer's arguments, made before any model is loaded."""
 
+import os
 from typing import Any
 
 from convrec.rl.arguments import RankGRPOConfig
@@ -30,6 +31,7 @@ def check_inputs(
         if options.get(name) is not None:
             raise ValueError(f"{name} is not supported; leave it out: a completion is one list, written in one turn")
     _check_columns(rewards, constraint, options)
+    _check_reference(args)
     if constraint is not None:
         _check_constraint(constraint, args, options)
 
@@ -50,6 +52,16 @@ def _check_columns(rewards: list[Any], constraint: RolloutConstraint | None, opt
                         f"{option} has no {' and no '.join(sorted(needed - set(columns)))}, which {reader} reads; "
                         f"add it (the columns are {', '.join(columns)})"
                     )
+
+
+def _check_reference(args: RankGRPOConfig) -> None:
+    """Raise `ValueError` if TRL would leave the reference model of other processes than the first without weights."""
+    settings = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_CPU_RAM_EFFICIENT_LOADING": "true"}
+    if args.beta and all(os.environ.get(name, "").lower() == value for name, value in settings.items()):
+        raise ValueError(
+            "fsdp_cpu_ram_efficient_loading = true: with FSDP2, only the first process would load the weights of the "
+            "reference model; set it to false in the launch file (configs/accelerate/fsdp2.yaml), or beta to 0"
+        )
 
 
 def _check_constraint(constraint: RolloutConstraint, args: RankGRPOConfig, options: dict[str, Any]) -> None:
