@@ -56,6 +56,12 @@ def test_every_profile_is_valid(name, tmp_path):
         ("list_length: 20", "list_length: 10", "cutoffs reach 20"),
         ("max_prompt_length: 448", "max_prompt_length: 63", "common.max_prompt_length = 63: input should be greater"),
         ("  max_length: 512", "  max_length: 103", "yaml: sft.max_length = 103 has no room for a prompt (64 tokens"),
+        ("  lists: reflect", "  lists: teacher", "sft.lists = 'teacher': input should be 'remap', 'reflect',"),
+        (
+            "  ground_truth_first: false",
+            "  ground_truth_first: true",
+            "puts the ground truth into the lists of adjust, but sft.lists = reflect; set sft.lists to adjust",
+        ),
         ("source: synthetic", "source: reddit", "catalog is empty"),
         ("line_column: null", "line_column: artist", "line_column = 'artist' names a column of the catalog"),
         ("    max_liked: 6", "    max_liked: 1", "data.interactions: min_liked = 2 is more than max_liked = 1"),

@@ -27,7 +27,7 @@ def make_sft_project(folder: Path, words: int = 0, model: dict[str, int] = SIZES
     save(paths.model("base"), make_model(tokenizer, **model, seed=0), tokenizer)
     paths.demonstration("train").parent.mkdir()
     rows = [make_row(f"p{number}", [], "a film with " + "heists " * (words + number % 5)) for number in range(32)]
-    frame = pd.DataFrame(rows)[["prompt_id", "messages"]].assign(demonstration="\n".join(TITLES[:4]))
+    frame = pd.DataFrame(rows)[["prompt_id", "messages"]].assign(reflect="\n".join(TITLES[:4]))  # sft.lists
     for name in ("train", "validation"):
         write_rows(frame, paths.demonstration(name))
     return paths

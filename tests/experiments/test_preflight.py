@@ -139,7 +139,7 @@ def test_the_scratch_project_has_the_longest_rows(project):
     train = [row["prompt_id"] for row in read_rows(scratch.own.split("train"))]
     assert train == [f"p{299 - n}" for n in range(max(prompts, sequences))]
     assert len(read_rows(paths.split("train"))) == 300, "the project's own rows stay"
-    lists = {row["demonstration"] for row in read_rows(scratch.own.demonstration("train"))}
+    lists = {row[params.sft.lists] for row in read_rows(scratch.own.demonstration("train"))}
     assert len(lists) == 1 and len(lists.pop().split("\n")) == params.common.list_length
 
 

@@ -25,7 +25,7 @@ def test_a_model_in_bfloat16_is_trained_in_float32_and_written_in_bfloat16(tmp_p
     frame = pd.DataFrame(read_rows(paths.split("train")))[["prompt_id", "messages"]]
     paths.demonstration("train").parent.mkdir()
     for name in ("train", "validation"):
-        write_rows(frame.assign(demonstration="\n".join(TITLES[:4])), paths.demonstration(name))
+        write_rows(frame.assign(reflect="\n".join(TITLES[:4])), paths.demonstration(name))  # of the step sft.lists
     assert cli("run", "sft").status == 0
     before = load_file(base / "model.safetensors")
     trained = load_file(next(tmp_path.glob("checkpoints/sft/*/checkpoint-2/model.safetensors")))

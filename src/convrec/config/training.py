@@ -99,6 +99,9 @@ class Training(Optimization):
 class SFT(Training):
     """Stage `sft`: the negative log-likelihood of the demonstrations."""
 
+    lists: Literal["remap", "reflect", "collaborative", "adjust"] = Field(
+        description="the demonstration step whose lists are learned"
+    )
     num_train_epochs: float = Field(gt=0, description="length of the schedule in epochs")
     checkpoint_step: Whole | None = Field(ge=1, description="stop at this step of the schedule; null for its end")
     max_length: int = Field(

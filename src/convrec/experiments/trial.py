@@ -25,6 +25,7 @@ from convrec.config.training import Training
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import distinct_prompts, read_rows, transcript, write_rows
 from convrec.data.parsing import format_list
+from convrec.demonstrations.columns import STEP_COLUMNS
 from convrec.errors import EXIT_BAD_INPUT, says_out_of_memory
 from convrec.experiments.memory import with_settings
 from convrec.hardware.machine import family, gpu_bytes, resident_bytes
@@ -109,8 +110,8 @@ class ScratchProject:
         for name, rows in splits.items():
             self.own.split(name).unlink()
             write_rows(rows, self.own.split(name))
-        answer = self._longest_list()
-        demonstrations = _repeated(train, number)[["prompt_id", "messages"]].assign(demonstration=answer)
+        learned = {STEP_COLUMNS[sft.lists]: self._longest_list()}
+        demonstrations = _repeated(train, number)[["prompt_id", "messages"]].assign(**learned)
         self.own.demonstrations.mkdir()
         for name in ("train", "validation"):
             write_rows(demonstrations, self.own.demonstration(name))

@@ -95,7 +95,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     if is_main_process():
         record_parameters(folder, _checkpoint_parameters(params))
     frame = read_rows(paths.demonstration("train"))
-    saved, tokenizer = learn(params, paths, frame, STEP_COLUMNS["adjust"], folder, record)
+    saved, tokenizer = learn(params, paths, frame, STEP_COLUMNS[params.sft.lists], folder, record)
     if not is_main_process():
         return
     penalty, trust = params.common.repetition_penalty, params.base_model.trust_remote_code
