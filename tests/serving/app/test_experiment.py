@@ -1,0 +1,172 @@
+"""A service and its registry during online experiments: routing, records, and a challenger that cannot be loaded."""
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import mlflow
+import pytest
+
+from convrec.feedback import FeedbackRecorder
+from convrec.feedback.store import FeedbackStore
+from convrec.registry.experiment import end_experiment, start_experiment
+from convrec.registry.experiment_result import read_result
+from convrec.registry.following import RegistrySource
+from convrec.serving.app.metrics import Metrics
+from convrec.serving.app.service import Limits, Service
+from convrec.serving.arms import arm_of
+from convrec.serving.live import LiveModels
+from convrec.serving.recommender import Recommender
+from convrec.serving.served import ServedModel
+from tests.registry.registered import add_version, make_workspace, promote_in_turn, register_model
+from tests.serving.app.serving import serve
+
+USERS = [f"user {number}" for number in range(10)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        made = make_workspace(tmp_path_factory.mktemp("experiment"))
+        patch.chdir(made)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def client(make_store, folder) -> mlflow.MlflowClient:
+    """Three versions: the first is the champion, the third has no files."""
+    client = make_store(folder)
+    for seed in (1, 2):
+        register_model(client, folder / f"version{seed}", seed)
+    add_version(client)
+    promote_in_turn(client, "1")
+    return client
+
+
+@pytest.fixture(autouse=True)
+def own_store(folder, monkeypatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlruns/mlflow.db")
+
+
+@pytest.fixture(scope="module")
+def url(folder) -> str:
+    return f"sqlite:///{folder}/feedback.db"
+
+
+@pytest.fixture(scope="module")
+def http(client, folder, url) -> Iterator[httpx.Client]:
+    """A client of a service that follows the registry and records feedback."""
+
+    def make_served(version: str, recommender: Recommender) -> ServedModel:
+        return ServedModel.of_recommender(version, recommender, 8)
+
+    metrics, source = Metrics(), RegistrySource(None, "none", make_served)
+    models = LiveModels(source, 0.05, lambda _: metrics.load_failures.inc())
+    models.start(is_required=True)
+    recorder = FeedbackRecorder(folder / "journal", url)
+    service = Service(models, Limits(), metrics, recorder, lambda: source.experiment)
+    with (
+        serve(service, has_page=False) as served,
+        httpx.Client(base_url=f"http://127.0.0.1:{served.port}", timeout=30) as http,
+    ):
+        yield http
+    recorder.close()
+
+
+def _metric(http: httpx.Client, name: str) -> float:
+    return float(re.search(rf"^convrec_{re.escape(name)} (.*)$", http.get("/metrics").text, re.MULTILINE)[1])
+
+
+def _wait_for(is_true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _wait_for_state(http: httpx.Client, running: int, ready: int) -> None:
+    _wait_for(lambda: (_metric(http, "experiment_running"), _metric(http, "experiment_ready")) == (running, ready))
+
+
+def _ask(http: httpx.Client, user: str | None) -> dict:
+    reply = http.post("/recommend", json={"conversation": "a film with heists please", "n": 4, "user_id": user})
+    assert reply.status_code == 200
+    return reply.json()
+
+
+def _recorded(url: str, answers: list[dict]) -> list[dict]:
+    """Return the shown items of these answers once they are in the database."""
+    ids, store = {answer["answer_id"] for answer in answers}, FeedbackStore(url)
+    _wait_for(lambda: ids <= set(store.answers()["answer_id"]))
+    return [row for row in store.shown().iter_rows(named=True) if row["answer_id"] in ids]
+
+
+def test_an_ab_test_from_start_to_end(http, client, url):
+    assert "arm" not in _ask(http, USERS[0])
+    experiment = start_experiment(client, "2", "ab", 0.5, "ops")
+    _wait_for_state(http, running=1, ready=1)
+    answers = {user: _ask(http, user) for user in USERS}
+    for user, answer in answers.items():
+        assert answer["arm"] == arm_of(experiment, user, "")
+        assert answer["version"] == {"champion": "1", "challenger": "2"}[answer["arm"]]
+        again = _ask(http, user)
+        assert (again["arm"], again["recommendations"]) == (answer["arm"], answer["recommendations"])
+    assert {answer["arm"] for answer in answers.values()} == {"champion", "challenger"}
+    anonymous = _ask(http, None)
+    assert anonymous["arm"] == arm_of(experiment, None, anonymous["answer_id"])
+    rows = _recorded(url, list(answers.values()))
+    by_id = {answer["answer_id"]: (user, answer) for user, answer in answers.items()}
+    for row in rows:
+        user, answer = by_id[row["answer_id"]]
+        assert (row["experiment"], row["arm"], row["version"]) == (experiment.id, answer["arm"], answer["version"])
+        assert row["user_id"] == user
+    end_experiment(client, experiment.id, "enough", "ops")
+    _wait_for_state(http, running=0, ready=0)
+    assert "arm" not in _ask(http, USERS[0])
+
+
+def test_accepted_items_of_an_interleaved_list_count_for_their_version(http, client, url):
+    experiment = start_experiment(client, "2", "interleaving", 1.0, "ops")
+    _wait_for_state(http, running=1, ready=1)
+    answers = [_ask(http, user) for user in USERS]
+    assert {(answer["arm"], answer["version"]) for answer in answers} == {("interleaved", "1+2")}
+    rows = _recorded(url, answers)
+    assert len(rows) == 40
+    wanted = {}  # of the version that picked it, one item of each answer is accepted: the challenger's in 7 of 10
+    for place, answer in enumerate(answers):
+        own = {row["version"]: row["item_id"] for row in rows if row["answer_id"] == answer["answer_id"]}
+        assert set(own) == {"1", "2"}
+        wanted[answer["answer_id"]] = own["2" if place < 7 else "1"]
+    for answer_id, item_id in wanted.items():
+        event = {"answer_id": answer_id, "item_id": item_id, "event": "accepted"}
+        assert http.post("/feedback", json=event).status_code == 200
+    store = FeedbackStore(url)
+    _wait_for(lambda: read_result(store, experiment).sides[0].wins == 3)
+    result = read_result(store, experiment)
+    assert [side.wins for side in result.sides] == [3, 7] and result.looks[-1].mean == 0.7
+    end_experiment(client, experiment.id, "enough", "ops")
+    _wait_for_state(http, running=0, ready=0)
+
+
+def test_a_challenger_that_cannot_be_loaded_costs_no_answer(http, client, url):
+    failures = _metric(http, "model_load_failures_total")
+    experiment = start_experiment(client, "3", "ab", 0.9, "ops")
+    _wait_for(lambda: _metric(http, "model_load_failures_total") == failures + 1)
+    _wait_for_state(http, running=1, ready=0)
+    answers = [_ask(http, user) for user in USERS]
+    assert all("arm" not in answer and answer["version"] == "1" for answer in answers)
+    assert {row["experiment"] for row in _recorded(url, answers)} == {None}
+    end_experiment(client, experiment.id, "cannot be loaded", "ops")
+    _wait_for_state(http, running=0, ready=0)
+
+
+def test_a_promotion_ends_the_counting(http, client):
+    start_experiment(client, "2", "ab", 0.5, "ops")
+    _wait_for_state(http, running=1, ready=1)
+    promote_in_turn(client, "2")
+    _wait_for_state(http, running=0, ready=0)
+    for user in USERS:
+        answer = _ask(http, user)
+        assert answer["version"] == "2" and "arm" not in answer
