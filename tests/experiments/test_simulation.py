@@ -43,14 +43,14 @@ def served(model, url, tmp_path) -> Iterator[Served]:
     recorder.close()
 
 
-def _plan(served: Served, num_users: int = 6, num_days: int = 2, **changes) -> Plan:
-    plan = {"start": START, "num_items": 20, **changes}
+def _plan(served: Served, num_users: int = 6, num_days: int = 1, **changes) -> Plan:
+    plan = {"start": START, "num_items": 6, **changes}
     return Plan(f"http://127.0.0.1:{served.port}", num_users, num_days, **plan)
 
 
 def test_what_users_accept_is_recorded_at_the_simulated_time(served, url):
     """More users ask at once than the service takes: they wait as it tells them, and none is lost."""
-    visits = simulate(_plan(served, feedback=url), AUDIENCE, KNOWN)
+    visits = simulate(_plan(served, num_days=2, feedback=url), AUDIENCE, KNOWN)
     assert b'status="429"' in served.text("/metrics")
     assert len(visits) == 12 and visits["answer_id"].n_unique() == 12
     expected = {
@@ -68,19 +68,19 @@ def test_what_users_accept_is_recorded_at_the_simulated_time(served, url):
         accepted = [item for item, is_accepted in zip(row["item_id"], row["accepted"], strict=True) if is_accepted]
         assert accepted == visit.accepted(row["item_id"])
         (told,) = visits.filter(pl.col("answer_id") == row["answer_id"]).iter_rows(named=True)
-        assert (told["num_accepted"], told["num_items"]) == (len(accepted), 20)
+        assert (told["num_accepted"], told["num_items"]) == (len(accepted), 6)
     assert visits["num_accepted"].sum() > 0
 
 
 def test_the_same_users_are_asked_again(served):
-    first, again = (simulate(_plan(served), AUDIENCE, KNOWN).drop("answer_id") for _ in range(2))
+    first, again = (simulate(_plan(served, 3), AUDIENCE, KNOWN).drop("answer_id") for _ in range(2))
     assert first.equals(again)
 
 
 def test_the_command_prints_a_table_by_week(served, url, cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text())
-    options = ("--url", f"http://127.0.0.1:{served.port}", "--users", 1, "--days", 8, "--feedback", url)
+    options = ("--url", f"http://127.0.0.1:{served.port}", "--users", 1, "--days", 8, "-n", 2, "--feedback", url)
     ended = cli("simulate", *options, "--start", "2022-03-28", "--shift-date", "2022-04-01")
     assert ended.status == 0, ended.err
     assert "2022-03-28 " in ended.out and "2022-04-04 " in ended.out

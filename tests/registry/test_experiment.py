@@ -184,7 +184,8 @@ def test_a_worse_challenger_is_stopped(champion, store, cli, tmp_path):
 
 
 @pytest.mark.parametrize("returns", [False, True])
-def test_a_change_of_the_champion_ends_it(champion, cli, returns):
+def test_a_change_of_the_champion_ends_it(champion, store, cli, returns):
+    store.counts()  # makes the database
     start_experiment(champion, "3", "ab", 0.5, "ops")
     promote_in_turn(champion, "2")
     if returns:
@@ -196,7 +197,8 @@ def test_a_change_of_the_champion_ends_it(champion, cli, returns):
     assert expected in reason and not read_experiment(champion).is_running
 
 
-def test_the_command_starts_and_stops(champion, cli):
+def test_the_command_starts_and_stops(champion, store, cli):
+    store.counts()
     assert "No experiment was started" in cli("experiment", "status").out
     started = cli("experiment", "start", "--challenger", "2", "--kind", "ab", "--share", "0.25", "--by", "ops")
     assert "version 2 against champion 1, for 25% of the users" in started.out
@@ -216,6 +218,16 @@ def test_the_database_is_away(champion, cli):
     url = "postgresql://nobody@127.0.0.1:9/none"
     assert cli("experiment", "status", "--stop-if-worse", "--feedback", url).status == 75
     assert read_experiment(champion).is_running
+    stopped = cli("experiment", "stop", "--feedback", url)
+    assert stopped.status == 0 and "Ended without a result" in stopped.err
+    assert not read_experiment(champion).is_running
+
+
+def test_a_database_without_records_is_named(champion, cli):
+    start_experiment(champion, "2", "ab", 0.5, "ops")
+    ended = cli("experiment", "status")
+    assert ended.status == 2 and "no feedback was recorded; `convrec serve` records it" in ended.err
+    assert cli("experiment", "stop").status == 0 and not read_experiment(champion).is_running
 
 
 def test_the_scheduled_task_stops_a_worse_challenger(champion, store, tmp_path, monkeypatch):

@@ -2,20 +2,20 @@
 
 import argparse
 import json
-import os
+import sys
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from convrec.commands import add_command, whole_number
 from convrec.commands.registry import check_number, print_table
-from convrec.errors import InputError
+from convrec.errors import InputError, Unavailable
 
 if TYPE_CHECKING:
     from convrec.feedback.store import FeedbackStore
     from convrec.registry.experiment_result import Result
 
-_PAGE = "docs/online-experiments.md"
+_PAGE, _SQLITE = "docs/online-experiments.md", "sqlite:///"
 _FEEDBACK = "URL of the feedback database; default: CONVREC_FEEDBACK_URL, or feedback/feedback.db"
 
 
@@ -153,14 +153,26 @@ def _stop(options: argparse.Namespace) -> None:
     if experiment is None or not experiment.is_running:
         end_experiment(client, None, reason, by)  # removes an unreadable tag, and reports that nothing is running
         return
-    _show(finish(client, read_result(open_feedback(options.feedback), experiment), reason, by), options.json)
+    try:
+        result = read_result(open_feedback(options.feedback), experiment)
+    except (InputError, Unavailable) as error:  # an experiment must end even if its result cannot be read
+        print(f"Ended without a result: {error}", file=sys.stderr)
+        end_experiment(client, experiment.id, reason, by)
+        return
+    _show(finish(client, result, reason, by), options.json)
 
 
 def open_feedback(url: str | None) -> "FeedbackStore":
-    """Return the feedback database of `url`, by default that of CONVREC_FEEDBACK_URL, or the project's."""
-    from convrec.feedback.store import FeedbackStore
+    """Return the feedback database (see `feedback_url`). Raises `InputError` if nothing was recorded there."""
+    from convrec.feedback import URL_VARIABLE, FeedbackStore, feedback_url
 
-    return FeedbackStore(url or os.environ.get("CONVREC_FEEDBACK_URL") or "sqlite:///feedback/feedback.db")
+    found = feedback_url(url)
+    if found.startswith(_SQLITE) and not Path(found.removeprefix(_SQLITE)).is_file():
+        raise InputError(
+            f"{found.removeprefix(_SQLITE)}: no feedback was recorded; `convrec serve` records it, or name another "
+            f"database with {URL_VARIABLE} or --feedback"
+        )
+    return FeedbackStore(found)
 
 
 def _show(result: "Result", as_json: bool) -> None:
