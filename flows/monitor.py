@@ -37,8 +37,8 @@ def monitor(until: str | None = None) -> dict[str, Any]:
 
 
 def _check(until: str | None) -> None:
+    from convrec.feedback.location import open_store
     from convrec.monitoring.settings import SETTINGS_FILE, load_monitoring
-    from convrec.monitoring.watch import open_store
 
     if until is not None:
         try:

@@ -1,5 +1,7 @@
 """The task that reads the online experiment, and ends it once the challenger is worse."""
 
+from pathlib import Path
+
 from prefect import task
 from prefect.logging import get_run_logger
 
@@ -19,7 +21,7 @@ def watch_experiment(feedback: str | None) -> str:
     """
     import mlflow
 
-    from convrec.commands.online import open_feedback
+    from convrec.feedback.location import open_store
     from convrec.registry.experiment import read_experiment
     from convrec.registry.experiment_page import side_table, write_page
     from convrec.registry.experiment_result import watch
@@ -30,7 +32,7 @@ def watch_experiment(feedback: str | None) -> str:
     experiment = read_experiment(client)
     if experiment is None or not experiment.is_running:
         return "no experiment is running"
-    result = watch(client, open_feedback(feedback), experiment, stop_if_worse=True, by=BY)
+    result = watch(client, open_store(Path(), feedback), experiment, stop_if_worse=True, by=BY)
     write_page(result, Paths().experiment_page)
     ended = f" Ended: {result.experiment.reason}." if result.experiment.ended else ""
     show_table("experiment", f"{result.headline}.{ended}\n\n{side_table(result)}\n", "The online experiment")

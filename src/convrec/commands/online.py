@@ -12,10 +12,9 @@ from convrec.commands.registry import check_number, print_table
 from convrec.errors import InputError, Unavailable
 
 if TYPE_CHECKING:
-    from convrec.feedback.store import FeedbackStore
     from convrec.registry.experiment_result import Result
 
-_PAGE, _SQLITE = "docs/online-experiments.md", "sqlite:///"
+_PAGE = "docs/online-experiments.md"
 _FEEDBACK = "URL of the feedback database; default: CONVREC_FEEDBACK_URL, or feedback/feedback.db"
 
 
@@ -118,6 +117,7 @@ def _start(options: argparse.Namespace) -> None:
 def _status(options: argparse.Namespace) -> None:
     import mlflow
 
+    from convrec.feedback.location import open_store
     from convrec.registry.experiment import read_experiment
     from convrec.registry.experiment_result import watch
     from convrec.registry.promote import user_name
@@ -130,7 +130,7 @@ def _status(options: argparse.Namespace) -> None:
         print("null" if options.json else "No experiment was started: `convrec experiment start --help`")
         return
     result = watch(
-        client, open_feedback(options.feedback), experiment, options.stop_if_worse, options.by or user_name()
+        client, open_store(Path(), options.feedback), experiment, options.stop_if_worse, options.by or user_name()
     )
     _show(result, options.json)
 
@@ -138,6 +138,7 @@ def _status(options: argparse.Namespace) -> None:
 def _stop(options: argparse.Namespace) -> None:
     import mlflow
 
+    from convrec.feedback.location import open_store
     from convrec.registry.experiment import end_experiment, read_experiment
     from convrec.registry.experiment_result import finish, read_result
     from convrec.registry.promote import user_name
@@ -154,25 +155,12 @@ def _stop(options: argparse.Namespace) -> None:
         end_experiment(client, None, reason, by)  # removes an unreadable tag, and reports that nothing is running
         return
     try:
-        result = read_result(open_feedback(options.feedback), experiment)
+        result = read_result(open_store(Path(), options.feedback), experiment)
     except (InputError, Unavailable) as error:  # an experiment must end even if its result cannot be read
         print(f"Ended without a result: {error}", file=sys.stderr)
         end_experiment(client, experiment.id, reason, by)
         return
     _show(finish(client, result, reason, by), options.json)
-
-
-def open_feedback(url: str | None) -> "FeedbackStore":
-    """Return the feedback database (see `feedback_url`). Raises `InputError` if nothing was recorded there."""
-    from convrec.feedback import URL_VARIABLE, FeedbackStore, feedback_url
-
-    found = feedback_url(url)
-    if found.startswith(_SQLITE) and not Path(found.removeprefix(_SQLITE)).is_file():
-        raise InputError(
-            f"{found.removeprefix(_SQLITE)}: no feedback was recorded; `convrec serve` records it, or name another "
-            f"database with {URL_VARIABLE} or --feedback"
-        )
-    return FeedbackStore(found)
 
 
 def _show(result: "Result", as_json: bool) -> None:

@@ -8,11 +8,12 @@ from typing import Any
 from convrec.config.params import Params
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_rows
+from convrec.feedback.location import open_store
 from convrec.files.atomic import write_text
 from convrec.files.results import write_json
 from convrec.monitoring.report import render_report
 from convrec.monitoring.settings import SETTINGS_FILE, load_monitoring
-from convrec.monitoring.watch import Watched, open_store, watch
+from convrec.monitoring.watch import Watched, watch
 from convrec.paths import Paths
 from convrec.registry.model_card import TEST_TAG
 from convrec.registry.versions import CHAMPION, MODEL_NAME, alias_version

@@ -3,34 +3,15 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from convrec.data.catalog import Catalog
 from convrec.data.mentions import Mentions
-from convrec.errors import InputError
-from convrec.feedback.location import URL_VARIABLE, feedback_url
 from convrec.feedback.store import FeedbackStore
 from convrec.monitoring.checks import ALARM, Check, Compared, run_checks
 from convrec.monitoring.settings import Monitoring
 from convrec.monitoring.window import read_conversations, read_feedback, read_training
 from convrec.similarity.embedding import Embedder
-
-_SQLITE = "sqlite:///"
-
-
-def open_store(root: Path, given: str | None = None) -> FeedbackStore:
-    """Return the feedback database of the URL `given`, or the default one (`feedback_url`).
-
-    Raises `InputError` if the URL is wrong, or no feedback was recorded there.
-    """
-    url = feedback_url(given, root)
-    if url.startswith(_SQLITE) and not Path(url.removeprefix(_SQLITE)).is_file():
-        raise InputError(
-            f"{url.removeprefix(_SQLITE)}: no feedback was recorded; `convrec serve` records it, or name another "
-            f"database with {URL_VARIABLE} or --feedback"
-        )
-    return FeedbackStore(url)
 
 
 @dataclass(frozen=True)

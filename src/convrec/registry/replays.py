@@ -11,10 +11,10 @@ from mlflow.entities.model_registry import ModelVersion
 from convrec.config.params import Params
 from convrec.data.catalog import Catalog
 from convrec.data.parquet import MAX_ITEMS, parquet_frame
+from convrec.feedback.location import open_store
 from convrec.generation.lists import EngineOptions
 from convrec.monitoring.estimates import HEADLINE, Replay
 from convrec.monitoring.replay import challenger_lists, read_logged, replay
-from convrec.monitoring.watch import open_store
 from convrec.paths import Paths
 from convrec.registry.versions import RegisteredModel
 from convrec.similarity.embedding import make_embedder
