@@ -48,8 +48,9 @@ def _plan(served: Served, num_users: int = 6, num_days: int = 1, **changes) -> P
     return Plan(f"http://127.0.0.1:{served.port}", num_users, num_days, **plan)
 
 
-def test_what_users_accept_is_recorded_at_the_simulated_time(served, url):
+def test_what_users_accept_is_recorded_at_the_simulated_time(served, url, monkeypatch):
     """More users ask at once than the service takes: they wait as it tells them, and none is lost."""
+    monkeypatch.setattr("convrec.experiments.simulated_users._NUM_LIKED", (150, 151))  # an untrained model has hits
     visits = simulate(_plan(served, num_days=2, feedback=url), AUDIENCE, KNOWN)
     assert b'status="429"' in served.text("/metrics")
     assert len(visits) == 12 and visits["answer_id"].n_unique() == 12

@@ -18,7 +18,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import betaln, lambertw, xlog1py, xlogy
 
-MIN_USERS = 30  # in each arm; the bounds of the A/B test are asymptotic, and infinite before
+MIN_USERS = 20  # in each arm; the bounds of the A/B test are asymptotic, and infinite before
 PLANNED = 500  # effective answers at which the A/B test's sequence is tightest
 MAX_LOOKS = 200
 
