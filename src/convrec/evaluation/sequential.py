@@ -159,7 +159,8 @@ class _Side(NamedTuple):
 def _clustered(codes: np.ndarray, values: np.ndarray) -> _Side:
     """Return the mean of an arm with the variance of a ratio of the users' sums (Deng et al., 2018, arXiv 1803.06336).
 
-    The users' residuals are r = sum of values - mean * number of answers; the variance is G / (G - 1) * sum(r²) / n².
+    The users' residuals are r = sum of values - mean * number of answers; the variance is G / (G - 1) * sum(r²) / n²,
+    and at least that of independent answers.
     """
     if not len(codes):
         return _Side(float("nan"), 0.0, 0.0, 0)
@@ -168,7 +169,8 @@ def _clustered(codes: np.ndarray, values: np.ndarray) -> _Side:
     residuals = np.bincount(codes, weights=values - mean)
     correction = num_users / max(1, num_users - 1)
     variance = correction * float((residuals**2).sum()) / len(values) ** 2
-    return _Side(mean, variance, float(values.var()), num_users)
+    spread = float(values.var())
+    return _Side(mean, max(variance, spread / len(values)), spread, num_users)
 
 
 def _design_effect(codes: np.ndarray, won: np.ndarray) -> float:

@@ -71,8 +71,8 @@ def _facts(result: Result) -> list[dict[str, str]]:
     facts = [
         {"label": "Challenger", "value": result.verdict, "note": f"alpha = {experiment.alpha:g}, looked at any time"}
     ]
-    if not result.looks:
-        return [*facts, {"label": "Answers", "value": "0", "note": "none recorded yet"}]
+    if not result.looks or not np.isfinite(result.looks[-1].mean):
+        return [*facts, {"label": "Answers", "value": f"{len(result.times):,}", "note": "none of one side yet"}]
     last = result.looks[-1]
     is_bounded, form = bool(np.isfinite(last.low)), "{:+.3f}" if experiment.kind == "ab" else "{:.1%}"
     interval = f"{form.format(last.low)} to {form.format(last.high)}" if is_bounded else "no bounds yet"

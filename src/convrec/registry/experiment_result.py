@@ -74,6 +74,8 @@ class Result:
         if not self.looks:
             return f"{start}; no answers yet"
         last = self.looks[-1]
+        if not np.isfinite(last.mean):
+            return f"{start}; no answers of one side yet"
         estimate = f"{last.mean:+.3f} accepted items per answer"
         bounds = f"{last.low:+.3f} to {last.high:+.3f}"
         if experiment.kind == "interleaving":
