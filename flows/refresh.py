@@ -8,7 +8,7 @@ import argparse
 from prefect import flow
 
 from flows.pipeline import WORKERS, Outcome, bring_up_to_date, check_folder, refuse_early, run_and_print, run_name
-from tasks.raw_data import months, record_changes, set_test_month, update_imports
+from tasks.raw_data import export_feedback, months, record_changes, set_test_month, update_imports
 
 HEAD = "HEAD"
 
@@ -17,7 +17,8 @@ HEAD = "HEAD"
 def refresh(test_month: str | None = None, since: str = HEAD, workers: int = 1) -> Outcome:
     """Bring the pipeline up to date with the newest raw data, and compare the result with the champion.
 
-    Imports of raw data are updated first, and missing raw data are pulled from the default remote. With `test_month`
+    Imports of raw data are updated first, recorded feedback is exported if `data.source` names it, and missing raw data
+    are pulled from the default remote. With `test_month`
     (`last` for the last calendar month), params.yaml is changed to test on that month and to validate on the month
     before. Changes of the data since the git revision `since` are logged and recorded. The champion is also scored on
     the new test month, so that promotion compares both on the same rows. So many `workers` generate the lists of the
@@ -28,6 +29,7 @@ def refresh(test_month: str | None = None, since: str = HEAD, workers: int = 1) 
 
     def take_in() -> None:
         update_imports()
+        export_feedback()
         if test_month is not None:
             set_test_month(test_month)
 

@@ -10,6 +10,7 @@ from dvc.repo import Repo
 from prefect import task
 from prefect.logging import get_run_logger
 
+from convrec.config.params import load_params
 from convrec.config.profiles import change_params
 from convrec.errors import EXIT_BAD_INPUT, EXIT_UNAVAILABLE, InputError, Unavailable, outside_cause
 from tasks.artifacts import SHOWN
@@ -57,6 +58,28 @@ def update_imports() -> None:
     for name in imports:
         logger.info("updating %s", name)
         _dvc("update", name)
+
+
+@task(task_run_name="export recorded feedback", **RETRIES)
+def export_feedback() -> None:
+    """Write the recorded feedback to the file that the source `feedback` reads, if `data.source` names it.
+
+    Raises `StageInterrupted` if the database is away, and `BadInput` if it cannot be used.
+    """
+    data = load_params().data
+    if "feedback" not in data.sources:
+        return
+    from convrec.feedback import FeedbackStore, feedback_url
+    from convrec.feedback.export import FILE, export
+
+    path = Path(data.feedback) / FILE
+    try:
+        number = export(FeedbackStore(feedback_url()), path)
+    except Unavailable as error:
+        raise StageInterrupted(str(error), EXIT_UNAVAILABLE) from None
+    except InputError as error:
+        raise BadInput(str(error), EXIT_BAD_INPUT) from None
+    get_run_logger().info("%s: %s shown items of recorded feedback", path, f"{number:,}", extra=SHOWN)
 
 
 @task(task_run_name="pull raw data", **RETRIES)

@@ -51,7 +51,7 @@ _GROUPS = {
     "Measure and compare": ("results", "evaluate", "score", "compare", "ablate-demonstrations"),
     "Watch the service": ("monitor", "replay"),
     "A language model's answers": ("parse", "remap"),
-    "Registry and tracking": ("promote", "rollback", "registry", "experiment", "simulate", "tracking"),
+    "Registry and tracking": ("promote", "rollback", "registry", "experiment", "feedback", "simulate", "tracking"),
 }
 _BEGIN = """\
 convrec trains, tests and serves small language models that recommend from conversations.
@@ -103,6 +103,7 @@ def _parser() -> argparse.ArgumentParser:
         data,
         evaluate,
         experiments,
+        feedback,
         monitoring,
         online,
         preflight,
@@ -141,6 +142,7 @@ def _parser() -> argparse.ArgumentParser:
         registry.add,
         online.add,
         monitoring.add,
+        feedback.add,
         tracking.add,
     ):
         add(commands)

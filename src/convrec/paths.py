@@ -44,6 +44,11 @@ class Paths:
         return self.processed / "world.parquet"
 
     @property
+    def exposures(self) -> Path:
+        """How often users were shown each item, and accepted it; only with the source `feedback`."""
+        return self.processed / "exposures.parquet"
+
+    @property
     def quarantine(self) -> Path:
         return self.processed / "quarantine.parquet"
 

@@ -82,11 +82,17 @@ class Interactions(Section):
         return self
 
 
+SourceName = Literal["synthetic", "redial", "reddit", "reddit_movie", "files", "interactions", "feedback"]
+
+
 class Data(Section):
     """Stage `data`: where conversations and catalog come from, and how they are split."""
 
-    source: Literal["synthetic", "redial", "reddit", "reddit_movie", "files", "interactions"]
+    source: SourceName | Annotated[list[SourceName], Field(min_length=1)] = Field(
+        description="one or several; the first gives the catalog"
+    )
     path: str = Field(description="folder of the source's files; a dep of the stage; not used by synthetic")
+    feedback: str = Field(description="feedback: folder of feedback.parquet; a dep of the stage")
     catalog: FileBelow | None = Field(
         description="reddit, files, interactions: name of the catalog file in that folder"
     )
@@ -103,6 +109,11 @@ class Data(Section):
     synthetic: Synthetic
     interactions: Interactions
 
+    @property
+    def sources(self) -> list[SourceName]:
+        """The names of the sources; the first gives the catalog."""
+        return self.source if isinstance(self.source, list) else [self.source]
+
     def split_months(self) -> list[str]:
         """Return the months at whose first day a split begins or ends; an empty list without months."""
         if not (self.validation_month and self.test_month):
@@ -113,17 +124,25 @@ class Data(Section):
 
     @model_validator(mode="after")
     def _source_is_complete(self) -> "Data":
-        if self.source in ("reddit", "files") and not self.catalog:
-            raise ValueError(f"catalog is empty; source {self.source!r} needs the name of its file in data.path")
-        if self.line_column is not None and (self.source not in ("files", "interactions") or not self.line_column):
+        first, *others = self.sources
+        if first == "feedback":
+            raise ValueError(f"source = {self.source!r}: feedback has no catalog; give [SOURCE, feedback]")
+        if len(set(self.sources)) < len(self.sources):
+            raise ValueError(f"source = {self.source!r}: a source is given twice; remove one")
+        for name in self.sources:
+            if name in ("reddit", "files") and not self.catalog:
+                raise ValueError(f"catalog is empty; source {name!r} needs the name of its file in data.path")
+        if "reddit" in self.sources and others:
+            raise ValueError(f"source = {self.source!r}: reddit has splits of its own; use it alone")
+        if self.line_column is not None and (not {"files", "interactions"} & set(self.sources) or not self.line_column):
             raise ValueError(
                 f"line_column = {self.line_column!r} names a column of the catalog of source 'files' or "
                 "'interactions'; give null"
             )
         if (self.validation_month is None) != (self.test_month is None):
             raise ValueError("set both validation_month and test_month, or set both to null")
-        if self.source in ("synthetic", "reddit_movie") and not (self.validation_month and self.test_month):
-            raise ValueError(f"set validation_month and test_month for the dated source {self.source!r}")
+        if first in ("synthetic", "reddit_movie") and not (self.validation_month and self.test_month):
+            raise ValueError(f"set validation_month and test_month for the dated source {first!r}")
         if self.validation_month and self.test_month and self.validation_month >= self.test_month:
             raise ValueError(f"validation_month {self.validation_month} is not before test_month {self.test_month}")
         return self

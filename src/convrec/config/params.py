@@ -38,18 +38,18 @@ class Params(Section):
             "seed": str(self.common.seed),
         }
 
-    def source_options(self) -> dict[str, Any]:
-        """Return the options of the source's reader; see `data.sources`."""
+    def source_options(self, name: str) -> dict[str, Any]:
+        """Return the options of a source's reader; see `data.sources`."""
         data, seed = self.data, self.common.seed
-        if data.source == "synthetic":
+        if name == "synthetic":
             return {**data.synthetic.model_dump(), "seed": seed, "list_length": self.common.list_length}
-        if data.source == "reddit":
+        if name == "reddit":
             return {"catalog": data.catalog}
-        if data.source == "reddit_movie":
+        if name == "reddit_movie":
             return {"min_upvotes": data.min_upvotes}
-        if data.source == "files":
+        if name == "files":
             return {"catalog": data.catalog, "line_column": data.line_column}
-        if data.source == "interactions":
+        if name == "interactions":
             return {
                 **data.interactions.model_dump(),
                 "catalog": data.catalog,

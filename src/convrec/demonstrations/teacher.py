@@ -90,12 +90,17 @@ class SimulatedTeacher:
     def _rng(self, prompt_id: str, purpose: int) -> np.random.Generator:
         return np.random.default_rng([self._seed, purpose, *prompt_id.encode()])
 
+    def _affinity(self, row: Row) -> np.ndarray:
+        """Return how well each film fits; the same for all where the world does not have the user. Shape: (C,)."""
+        taste = self._tastes.get(row["prompt_id"])
+        return np.zeros(len(self._world.catalog)) if taste is None else self._world.affinity(taste)
+
     def recommend(self, rows: Sequence[Row], list_length: int) -> list[str]:
         catalog = self._world.catalog
         answers = []
         for row in rows:
             rng = self._rng(row["prompt_id"], 2)
-            affinity = self._world.affinity(self._tastes[row["prompt_id"]])
+            affinity = self._affinity(row)
             believed = affinity + self._noise * rng.standard_normal(len(catalog))
             items = catalog.first_unseen(np.argsort(-believed), row["seen_titles"], list_length)
             answers.append(_with_faults(rng, items, self._fault_rate))
@@ -105,7 +110,7 @@ class SimulatedTeacher:
         ratings = np.empty(candidates.shape, dtype=np.float32)
         for row, columns, rated in zip(rows, candidates, ratings, strict=True):
             rng = self._rng(row["prompt_id"], 3)
-            affinity = self._world.affinity(self._tastes[row["prompt_id"]])
+            affinity = self._affinity(row)
             edges = np.quantile(affinity, [0.5, 0.8, 0.92, 0.97])
             believed = affinity[columns] + self._noise * rng.standard_normal(len(columns))
             rated[:] = np.searchsorted(edges, believed, side="right") - 2

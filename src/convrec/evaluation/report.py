@@ -119,6 +119,7 @@ class Findings:
     - `ranks`: the share of rows with a hit at each rank, by system.
     - `validated`: the number of rows and of prompts that the checkpoints were validated on.
     - `quarantined`: source, reason and number of the rows that were left out.
+    - `exposure`: acceptance of shown items by rank and by item (see `data.exposure`); empty without recorded feedback.
     - `problems`: the number of findings of each check.
     - `parameters`: the parameters, flat.
     - `code`: the state of git, or empty.
@@ -136,6 +137,7 @@ class Findings:
     quarantined_share: Mapping[str, float]
     problems: Mapping[str, int]
     statistics: Mapping[str, Any]
+    exposure: Mapping[str, Any]
     demonstrations: Mapping[str, Any]
     training: Mapping[str, Mapping[str, Any]]
     evaluation: Mapping[str, Any]

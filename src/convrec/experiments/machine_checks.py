@@ -10,6 +10,7 @@ from pathlib import Path
 
 from convrec.config.params import Params
 from convrec.config.training import Training
+from convrec.data.sources.feedback import FILE
 from convrec.errors import InputError, Unavailable
 from convrec.hardware.machine import GIB, gpu_names
 from convrec.models.hub import model_license
@@ -90,7 +91,10 @@ def _gpu_checks(params: Params) -> Iterator[Check]:
 
 
 def _data_check(params: Params) -> Check:
-    if params.data.source == "synthetic":
+    missing = "feedback" in params.data.sources and not (Path(params.data.feedback) / FILE).is_file()
+    if missing:
+        return Check("data", f"{params.data.feedback}: no {FILE}", "write it with `convrec feedback export`")
+    if params.data.sources[0] == "synthetic":
         return Check("data", "simulated by the stage `data`")
     exists = Path(params.data.path).is_dir()
     return Check(

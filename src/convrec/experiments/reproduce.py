@@ -36,7 +36,7 @@ def reproduce(model: str, data: Path | None, teacher: str | None, scale: float, 
     published = parse_params(compose(profile, []), f"profile {profile}")
     chosen = [*_data_settings(data), *_teacher_settings(teacher), *_scaled(published, scale), *settings]
     params = parse_params(compose(profile, chosen), f"profile {profile}")
-    if data is None and params.data.source == "reddit_movie":
+    if data is None and "reddit_movie" in params.data.sources:
         yield fetch("dataset", DUMP, Path(params.data.path))
     if _is_hub_name(name := params.base_model.name):
         folder = RAW / name.split("/")[1]

@@ -52,7 +52,7 @@ def open_engine(url: URL) -> Engine:
         engine = create_engine(url, connect_args=options, **pool)
     except ModuleNotFoundError as error:
         remedy = "pip install 'convrec[server]'"
-        raise InputError(f"feedback database {shown(url)}: its driver {error.name} is missing; {remedy}") from None
+        raise InputError(f"feedback database {shown_url(url)}: its driver {error.name} is missing; {remedy}") from None
     if is_sqlite:
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
@@ -82,20 +82,22 @@ def transaction(engine: Engine, is_write: bool) -> Iterator[Connection]:
         reason = " ".join(str(error.orig).split())[:200]
         if is_damaged(error):
             raise InputError(
-                f"feedback database {shown(engine.url)} is damaged ({reason}); restore a backup"
+                f"feedback database {shown_url(engine.url)} is damaged ({reason}); restore a backup"
             ) from error
         if isinstance(error, DataError | IntegrityError):  # of a record; any other keeps the records for later
             raise
-        raise Unavailable(f"feedback database {shown(engine.url)} is unavailable ({reason}); retry later") from error
+        raise Unavailable(
+            f"feedback database {shown_url(engine.url)} is unavailable ({reason}); retry later"
+        ) from error
     except PoolTimeout as error:  # all connections wait for a server that hangs
-        raise Unavailable(f"feedback database {shown(engine.url)} does not answer; retry later") from error
+        raise Unavailable(f"feedback database {shown_url(engine.url)} does not answer; retry later") from error
 
 
 def require_file(engine: Engine) -> None:
     """Raise `Unavailable` if SQLite's file has gone since it was migrated; opening it would create an empty one."""
     if engine.url.get_backend_name() == "sqlite" and not Path(str(engine.url.database)).exists():
         remedy = "restore the file, or start the service again to create a new one"
-        raise Unavailable(f"feedback database {shown(engine.url)} is gone; {remedy}")
+        raise Unavailable(f"feedback database {shown_url(engine.url)} is gone; {remedy}")
 
 
 def migrate(engine: Engine) -> None:
@@ -116,10 +118,11 @@ def migrate(engine: Engine) -> None:
             command.upgrade(config, "head")
         except CommandError as error:
             raise InputError(
-                f"feedback database {shown(engine.url)} belongs to a later version of convrec ({error}); update convrec"
+                f"feedback database {shown_url(engine.url)} belongs to a later version of convrec ({error}); update "
+                "convrec"
             ) from None
 
 
-def shown(url: URL) -> str:
+def shown_url(url: URL) -> str:
     """Return the URL without its password."""
     return url.render_as_string(hide_password=True)

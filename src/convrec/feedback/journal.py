@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,15 @@ from typing import Any
 import orjson
 
 from convrec.feedback.records import EVENTS, Answer, Event, Shown, new_answer_id
-from convrec.files.journal import RECORDS, DiskJournal, create_folder, delete_remains, lock_folder
+from convrec.files.journal import (
+    RECORDS,
+    DiskJournal,
+    create_folder,
+    delete_remains,
+    lines_of,
+    lock_folder,
+    positions_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +78,15 @@ def journals(folder: Path) -> list[Path]:
     """Return the journals below a folder, oldest first, and delete the remains of others."""
     delete_remains(folder)
     return sorted(path for path in folder.glob("[!.]*") if (path / RECORDS).exists())
+
+
+def waiting(folder: Path) -> int:
+    """Return the number of undelivered records in all journals below a folder, those of running services included."""
+    number = 0
+    for path in journals(folder):
+        with suppress(FileNotFoundError, TypeError, ValueError):  # delivered and removed meanwhile, or damaged
+            number += sum(1 for _ in lines_of(path, positions_of(path).get("records", 0)))
+    return number
 
 
 def _record(line: bytes) -> Answer | Event:

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Select, Table, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from convrec.feedback import tables
-from convrec.feedback.database import checked_url, migrate, open_engine, require_file, transaction
+from convrec.feedback.database import checked_url, migrate, open_engine, require_file, shown_url, transaction
 from convrec.feedback.records import STATES, Answer, Event
 
 _TIME = pl.Datetime("us", "UTC")
@@ -214,6 +214,18 @@ class FeedbackStore:
         with self._transaction(is_write=True) as connection:
             connection.execute(delete(tables.deletions).where(tables.deletions.c.time < before))
             return _delete_answers(connection, tables.answers.c.time < before)
+
+    @property
+    def address(self) -> str:
+        """The URL without its password."""
+        return shown_url(self._engine.url)
+
+    def period(self) -> tuple[datetime | None, datetime | None]:
+        """Return the times of the first and the last answer; None without answers."""
+        time = tables.answers.c.time
+        with self._transaction() as connection:
+            first, last = connection.execute(select(func.min(time), func.max(time))).one()
+        return first, last
 
     def counts(self) -> dict[str, int]:
         """Return the number of rows of each table."""

@@ -39,10 +39,8 @@ class DiskJournal:
         self._positions: dict[str, int] = dict.fromkeys(lanes, 0)
         self.is_position_lost = False
         try:
-            self._positions |= orjson.loads((path / _POSITION).read_bytes())
-        except FileNotFoundError:
-            pass
-        except (TypeError, ValueError):  # a power failure may have emptied it; sending everything again is safe
+            self._positions |= positions_of(path)
+        except (TypeError, ValueError):  # sending everything again is safe
             self.is_position_lost = True
 
     def append_line(self, record: Any, what: str) -> bool:
@@ -69,12 +67,7 @@ class DiskJournal:
 
     def lines(self, position: int) -> Iterator[tuple[bytes, int]]:
         """Yield the lines from a position, each with the position after it; a last line that was cut is skipped."""
-        with (self.path / RECORDS).open("rb") as stream:
-            stream.seek(position)
-            for line in stream:
-                position += len(line)
-                if line.endswith(b"\n") and line != b"\n":
-                    yield line, position
+        return lines_of(self.path, position)
 
     def mark_sent(self, lane: str, position: int) -> None:
         """Store atomically that a lane was sent up to this position."""
@@ -94,6 +87,27 @@ class DiskJournal:
         gone = self.path.rename(self.path.with_name(f".sent-{self.path.name}"))
         shutil.rmtree(gone, ignore_errors=True)
         self.release()
+
+
+def lines_of(path: Path, position: int) -> Iterator[tuple[bytes, int]]:
+    """Yield the lines of a journal, locked or not (see `DiskJournal.lines`)."""
+    with (path / RECORDS).open("rb") as stream:
+        stream.seek(position)
+        for line in stream:
+            position += len(line)
+            if line.endswith(b"\n") and line != b"\n":
+                yield line, position
+
+
+def positions_of(path: Path) -> dict[str, int]:
+    """Return the positions up to which the lanes of a journal were sent, as `mark_sent` stored them.
+
+    Raises `TypeError` or `ValueError` if the file is damaged: a power failure may have emptied it.
+    """
+    try:
+        return dict(orjson.loads((path / _POSITION).read_bytes()))
+    except FileNotFoundError:
+        return {}
 
 
 def create_folder(folder: Path, name: str, fill: Callable[[Path], object] = lambda _: None) -> tuple[Path, int]:

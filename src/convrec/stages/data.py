@@ -18,9 +18,12 @@ from convrec.data.conversations import (
     split_by_month,
     with_repeatable,
 )
+from convrec.data.exposure import by_month, describe_exposure
 from convrec.data.leakage import find_leaks
 from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import conform, write_catalog, write_conversations
+from convrec.data.sources.combine import combine
+from convrec.data.sources.feedback import read_feedback
 from convrec.data.sources.files import read_files
 from convrec.data.sources.interactions import read_interactions
 from convrec.data.sources.reddit import read_reddit
@@ -83,7 +86,30 @@ def _split(source: Source, rows: pd.DataFrame, by_month: bool, config: Data, see
         if unused:
             logger.info("%d rows are not in the months of the splits and are not used", unused)
         return splits
-    return split_by_conversation(rows, rows[source.group], config.validation_share, config.test_share, seed)
+    group = rows[source.group].where(rows[source.group] != "", rows["conversation_id"])
+    return split_by_conversation(rows, group, config.validation_share, config.test_share, seed)
+
+
+def _read_sources(params: Params, quarantine: Quarantine) -> Source:
+    """Return the rows of all sources, with the catalog of the first."""
+    config, sources = params.data, dict[str, Source]()
+    for name in config.sources:
+        if name == "feedback":
+            catalog = sources[config.sources[0]].catalog
+            sources[name] = read_feedback(Path(config.feedback), quarantine, catalog=catalog)
+            logger.info("feedback: %s", _describe_feedback(sources[name]))
+        else:
+            sources[name] = READERS[name](Path(config.path), quarantine, **params.source_options(name))
+    return combine(sources)
+
+
+def _describe_feedback(source: Source) -> str:
+    shown = source.exposure
+    assert shown is not None
+    answers, accepted = shown["answer_id"].n_unique(), shown.filter("accepted")["answer_id"].n_unique()
+    found = f"{accepted:,} of {answers:,} answers with an accepted item, {len(source.rows):,} rows"
+    is_without = accepted > 0 and source.rows.empty
+    return f"{found}; store conversations to learn from them (docs/feedback.md)" if is_without else found
 
 
 def prepare(params: Params, quarantine: Quarantine) -> tuple[Source, dict[str, pd.DataFrame], dict[str, int]]:
@@ -92,7 +118,7 @@ def prepare(params: Params, quarantine: Quarantine) -> tuple[Source, dict[str, p
     Raises `InputError` on files that cannot be read and on an empty split.
     """
     config = params.data
-    source = READERS[config.source](Path(config.path), quarantine, **params.source_options())
+    source = _read_sources(params, quarantine)
     source.catalog.check_lines()
     rows = conform(source.rows.reset_index(drop=True))
     if params.common.recommend_seen:
@@ -179,6 +205,9 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     paths.world.unlink(missing_ok=True)  # of an earlier source
     if source.world is not None:
         source.world.to_parquet(paths.world, index=False)
+    paths.exposures.unlink(missing_ok=True)
+    if source.exposure is not None:
+        by_month(source.exposure).write_parquet(paths.exposures)
     counts = {name: {"rows": len(rows), "prompts": int(rows["prompt_id"].nunique())} for name, rows in splits.items()}
     statistics, plots = describe(splits, source.catalog)
     _report_years(splits, source.catalog)
@@ -193,6 +222,8 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         **counts,
         "statistics": statistics,
     }
+    if source.exposure is not None:
+        metrics["exposure"] = describe_exposure(source.exposure)
     headlines = {name: metrics[name] for name in ("catalog", "quarantined")}
     headlines |= {name: {"rows": count["rows"]} for name, count in counts.items()}
     write_results("data", headlines, metrics, paths, record)

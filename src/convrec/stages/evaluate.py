@@ -74,7 +74,8 @@ def _system_lists(
     if paths.world.is_file():
         world = pd.read_parquet(paths.world)
         oracle = dict(zip(world["prompt_id"], world["oracle"], strict=True))
-        lists["oracle"] = [format_list(list(oracle[row["prompt_id"]])) for row in prompts]
+        if all(row["prompt_id"] in oracle for row in prompts):  # it knows nothing of recorded feedback
+            lists["oracle"] = [format_list(list(oracle[row["prompt_id"]])) for row in prompts]
     return lists
 
 

@@ -107,6 +107,15 @@ def _demonstration_examples(paths: Paths, number: int, catalog: Catalog, num_ran
     return _examples(read_rows(paths.split("validation")), lists, number, catalog, num_ranks)
 
 
+def _exposure(data: dict[str, Any], catalog: Catalog) -> dict[str, Any]:
+    """Return the acceptance of shown items with their titles; empty without recorded feedback."""
+    if "exposure" not in data:
+        return {}
+    found, items = data["exposure"], {item.id: str(item) for item in catalog.items}
+    named = [{**row, "title": items.get(row["item_id"], row["item_id"])} for row in found["by_item"]]
+    return {**found, "by_item": named}
+
+
 def run(params: Params, paths: Paths, record: Run) -> None:
     """Write the report."""
     catalog, num_ranks = Catalog.read(paths.catalog), params.common.list_length
@@ -121,7 +130,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     found = Findings(
         profile=params.common.profile,
         seed=seed,
-        simulated=params.data.source == "synthetic",
+        simulated=params.data.sources == ["synthetic"],
         list_length=num_ranks,
         cutoffs=params.common.cutoffs,
         bootstrap_samples=samples,
@@ -131,6 +140,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         quarantined_share=data["quarantined_share"],
         problems=data["problems"],
         statistics=data["statistics"],
+        exposure=_exposure(data, catalog),
         demonstrations=read_json(paths.results("demonstrations")),
         training={stage: read_json(paths.metrics(stage)) for stage in ("sft", "rank_grpo")},
         evaluation=evaluation,

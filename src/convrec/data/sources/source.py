@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import pandas as pd
+import polars as pl
 
 from convrec.data.catalog import Catalog
 
@@ -11,8 +12,9 @@ class Source(NamedTuple):
     """The catalog and the rows of a source.
 
     `rows` have the canonical columns. `splits` names each row's split, if the source has splits of its own. Rows with
-    the same value of the column `group` stay together when rows are split by shares. `world` has the oracle's lists
-    and the tastes of the embedded world.
+    the same value of the column `group` stay together when rows are split by shares; rows without one are grouped by
+    conversation. `world` has the oracle's lists and the tastes of the embedded world. `exposure` has one row for each
+    item that users were shown (see `data.exposure`).
     """
 
     catalog: Catalog
@@ -20,3 +22,4 @@ class Source(NamedTuple):
     splits: pd.Series | None = None
     group: str = "conversation_id"
     world: pd.DataFrame | None = None
+    exposure: pl.DataFrame | None = None

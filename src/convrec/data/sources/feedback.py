@@ -1,0 +1,76 @@
+"""Recorded feedback: conversations of the service whose accepted items are ground truth (docs/feedback.md)."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import polars as pl
+
+from convrec.data.catalog import Catalog
+from convrec.data.parquet import UNREADABLE_PARQUET, open_parquet, unreadable
+from convrec.data.quarantine import Quarantine
+from convrec.data.rows import usable_rows
+from convrec.data.sources.source import Source
+from convrec.errors import InputError
+
+FILE = "feedback.parquet"
+_COLUMNS = (
+    "answer_id",
+    "time",
+    "user_id",
+    "messages",
+    "item_id",
+    "rank",
+    "is_explored",
+    "accepted",
+    "rejected",
+    "hidden",
+    "watched",
+)
+
+
+def read_feedback(folder: Path, quarantine: Quarantine, *, catalog: Catalog) -> Source:
+    """Return a row for each answer with an accepted item and a stored conversation, and the exposure of all.
+
+    The ground truth is what was accepted or watched; what was rejected or hidden is disliked. Items are those of the
+    catalog: ids that it lacks go to the quarantine. Raises `InputError` on a missing or unreadable file.
+    """
+    path = folder / FILE
+    if not path.is_file():
+        raise InputError(f"data.feedback = {str(folder)!r}: no {FILE} there; write it with `convrec feedback export`")
+    names = open_parquet(path).schema_arrow.names
+    missing = [name for name in _COLUMNS if name not in names]
+    if missing:
+        raise InputError(f"{path}: column {missing[0]!r} is missing; write it with `convrec feedback export`")
+    try:
+        shown = pl.read_parquet(path, columns=list(_COLUMNS))
+    except UNREADABLE_PARQUET as error:
+        raise unreadable(path, error) from None
+    shown = shown.with_columns(accepted=pl.col("accepted") | pl.col("watched"))
+    rows = usable_rows(_raw_rows(shown), catalog, quarantine)
+    return Source(catalog, pd.DataFrame(rows), exposure=shown)
+
+
+def _raw_rows(shown: pl.DataFrame) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the answers with a stored conversation and an accepted item, in the form of the source `files`."""
+    kept = shown.filter(pl.col("messages").is_not_null() & pl.col("accepted").any().over("answer_id"))
+    for answer in kept.partition_by("answer_id", maintain_order=True):
+        first = answer.row(0, named=True)
+        disliked = answer.filter((pl.col("rejected") | pl.col("hidden")) & ~pl.col("accepted"))
+        yield (
+            first["answer_id"],
+            {
+                "conversation_id": first["answer_id"],
+                "user_id": first["user_id"],
+                "date": first["time"],
+                "messages": json.loads(first["messages"]),
+                "groundtruth": _items(answer.filter("accepted")),
+                "disliked_titles": _items(disliked),
+            },
+        )
+
+
+def _items(rows: pl.DataFrame) -> list[dict[str, str]]:
+    return [{"id": item} for item in rows["item_id"].unique(maintain_order=True)]

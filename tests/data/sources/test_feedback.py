@@ -1,0 +1,135 @@
+import json
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import polars as pl
+import pytest
+
+from convrec.data.quarantine import Quarantine
+from convrec.data.schemas import conform
+from convrec.data.sources.combine import combine
+from convrec.data.sources.feedback import FILE, read_feedback
+from convrec.data.sources.source import Source
+from convrec.errors import InputError
+from convrec.feedback import Answer, Event, FeedbackStore, Shown, new_answer_id
+from convrec.feedback.export import FILE as EXPORTED
+from convrec.feedback.export import export
+
+NIGHT = datetime(2026, 5, 31, 23, 30, tzinfo=UTC)
+HEAT, DUNE, UP, ALIEN = "heat_1995", "dune_2021", "up_2009", "alien_1979"
+
+
+def _answer(*items, messages=("A space film, please",), user="u1"):
+    said = None if messages is None else [{"role": "user", "content": text} for text in messages]
+    shown = tuple(Shown("", rank, item, "3") for rank, item in enumerate(items, start=1))
+    return Answer(new_answer_id(NIGHT), NIGHT, user, None, None, False, 0.1, said, shown)
+
+
+def _events(answer, **states):
+    """Events of an answer by item's title, in order."""
+    ids = {"heat": HEAT, "dune": DUNE, "up": UP, "alien": ALIEN, "gone": "gone_1900"}
+    return [
+        Event(f"{answer.answer_id}{n}", answer.answer_id, "", ids[item], state, NIGHT)
+        for n, (item, state) in enumerate(states.items())
+    ]
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """Exports answers with their events to a folder, and returns it."""
+
+    def write(*answers_and_events):
+        answers = [answer for answer, _ in answers_and_events]
+        events = [event for _, own in answers_and_events for event in own]
+        with closing(FeedbackStore(f"sqlite:///{tmp_path}/feedback.db")) as store:
+            assert store.write(answers, events) == []
+            export(store, tmp_path / FILE)
+        return tmp_path
+
+    return write
+
+
+def test_the_source_reads_the_file_that_the_command_writes():
+    assert FILE == EXPORTED
+
+
+def test_accepted_and_watched_items_are_ground_truth_and_rejected_ones_disliked(recorded, catalog):
+    one = _answer(HEAT, DUNE, UP, ALIEN)
+    folder = recorded((one, _events(one, dune="accepted", alien="watched", heat="rejected")))
+    source = read_feedback(folder, Quarantine(), catalog=catalog)
+    (row,) = conform(source.rows).to_dict("records")
+    assert [tuple(item.values()) for item in row["groundtruth"]] == [("Dune", 2021), ("Alien", 1979)]
+    assert row["disliked_titles"] == row["seen_titles"] == ["Heat (1995)"]
+    assert (row["date"], row["user_id"], row["conversation_id"]) == ("2026-05-31", "u1", one.answer_id)
+    assert row["messages"] == [{"role": "user", "content": "A space film, please"}]
+    assert source.exposure.select("item_id", "rank", "accepted").rows() == [
+        (HEAT, 1, False),
+        (DUNE, 2, True),
+        (UP, 3, False),
+        (ALIEN, 4, True),
+    ]
+
+
+def test_a_withdrawn_answer_and_one_without_conversation_give_no_row_but_exposure(recorded, catalog):
+    accepted, ignored, silent = _answer(HEAT), _answer(UP, user=None), _answer(ALIEN, messages=None)
+    withdrawn = _events(accepted, heat="accepted")
+    withdrawn += [replace(withdrawn[0], event_id="w", event="withdrawn", time=datetime(2026, 6, 1, tzinfo=UTC))]
+    folder = recorded((accepted, withdrawn), (ignored, []), (silent, _events(silent, alien="accepted")))
+    source = read_feedback(folder, Quarantine(), catalog=catalog)
+    assert source.rows.empty and dict(source.exposure.select("item_id", "accepted").rows()) == {
+        HEAT: False,
+        UP: False,
+        ALIEN: True,
+    }
+
+
+def test_items_that_the_catalog_has_lost_go_to_the_quarantine(recorded, catalog):
+    one = _answer(HEAT, "gone_1900")
+    folder, quarantine = recorded((one, _events(one, heat="accepted", gone="accepted"))), Quarantine()
+    (row,) = read_feedback(folder, quarantine, catalog=catalog).rows.to_dict("records")
+    assert row["groundtruth"] == [{"title": "Heat", "year": 1995}]
+    assert quarantine.reasons() == {("groundtruth", "the catalog has no item of this id"): 1}
+
+
+def test_a_file_that_cannot_be_used_is_refused(tmp_path, catalog):
+    with pytest.raises(InputError, match="no feedback.parquet there; write it with `convrec feedback export`"):
+        read_feedback(tmp_path, Quarantine(), catalog=catalog)
+    pl.DataFrame({"answer_id": ["a"]}).write_parquet(tmp_path / FILE)
+    with pytest.raises(InputError, match="column 'time' is missing"):
+        read_feedback(tmp_path, Quarantine(), catalog=catalog)
+    (tmp_path / FILE).write_text("no Parquet")
+    with pytest.raises(InputError, match="not a readable Parquet file"):
+        read_feedback(tmp_path, Quarantine(), catalog=catalog)
+
+
+def test_sources_are_joined_in_order_and_keep_their_ids_apart(recorded, catalog):
+    one = _answer(HEAT)
+    feedback = read_feedback(recorded((one, _events(one, heat="accepted"))), Quarantine(), catalog=catalog)
+    own = feedback.rows.assign(conversation_id="c1").drop(columns=["user_id", "disliked_titles"])
+    joined = combine({"files": Source(catalog, own), "feedback": feedback})
+    assert joined.rows["conversation_id"].to_list() == ["c1", f"feedback/{one.answer_id}"]
+    assert joined.rows["prompt_id"].nunique() == 2 and joined.rows["user_id"].to_list() == ["", "u1"]
+    assert joined.exposure is feedback.exposure
+    alone = Source(catalog, own)
+    assert combine({"files": alone}) is alone
+    with pytest.raises(InputError, match=r"data.source = \['reddit', 'feedback'\]: 'reddit' has splits of its own"):
+        combine({"reddit": alone._replace(splits=own["date"]), "feedback": feedback})
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl"])
+def test_an_export_is_whole_and_the_same_bytes_again(recorded, tmp_path, ending):
+    one = _answer(HEAT, UP, messages=['He said: "Kino", and\n„mehr“'])
+    recorded((one, _events(one, up="accepted")))
+    path = tmp_path / "out" / f"feedback.{ending}"
+    with closing(FeedbackStore(f"sqlite:///{tmp_path}/feedback.db")) as store:
+        assert export(store, path) == 2
+        first = path.read_bytes()
+        export(store, path)
+        with pytest.raises(InputError, match="the ending '.xml' is unknown; give one of .parquet, .csv, .jsonl"):
+            export(store, tmp_path / "feedback.xml")
+    assert path.read_bytes() == first
+    read = {"parquet": pl.read_parquet, "csv": pl.read_csv, "jsonl": pl.read_ndjson}[ending](path)
+    assert read["item_id"].to_list() == [HEAT, UP] and read["accepted"].to_list() == [False, True]
+    assert json.loads(read["messages"][0])[0]["content"] == 'He said: "Kino", and\n„mehr“'
+    assert str(read["time"][0]).startswith(("2026-05-31T23:30:00", "2026-05-31 23:30:00"))
