@@ -63,6 +63,11 @@ def test_every_profile_is_valid(name, tmp_path):
             "puts the ground truth into the lists of adjust, but sft.lists = reflect; set sft.lists to adjust",
         ),
         ("source: synthetic", "source: reddit", "catalog is empty"),
+        ("source: synthetic", "source: feedback", "source = 'feedback': feedback has no catalog; give [SOURCE, feedba"),
+        ("source: synthetic", "source: [synthetic, synthetic]", "a source is given twice; remove one"),
+        ("source: synthetic", "source: []", "data.source.list"),
+        ("source: synthetic", "source: [synthetic, reddit]", "source 'reddit' needs the name of its file"),
+        ("source: synthetic", "source: feedbak", "input should be 'synthetic', 'redial'"),
         ("line_column: null", "line_column: artist", "line_column = 'artist' names a column of the catalog"),
         ("    max_liked: 6", "    max_liked: 1", "data.interactions: min_liked = 2 is more than max_liked = 1"),
         (

@@ -84,7 +84,7 @@ def _slices(headline):
     }
 
 
-def write_inputs(paths, params, catalog, dated, systems, without):
+def write_inputs(paths, params, catalog, dated, systems, without, exposure=None):
     """Write what the other stages leave behind, in their shapes."""
     cutoffs = params.common.cutoffs
     headline = f"ndcg_at_{max(cutoffs)}"
@@ -107,6 +107,8 @@ def write_inputs(paths, params, catalog, dated, systems, without):
     problems = {"outside_catalog": 7, "seen_truth": 0, "duplicate_rows": 0, "leaks": 0}
     data = {"catalog": len(catalog), "quarantined_share": shares, "problems": problems, **counts}
     data["statistics"] = statistics
+    if exposure is not None:
+        data["exposure"] = exposure
     write_json(paths.results("data"), data)
     for name, table in tables.items():
         write_plot(paths.plot(name), table)
@@ -162,10 +164,13 @@ def report_params(source="synthetic"):
     return Params.model_validate(raw)
 
 
-def build_report(root, catalog, params, *, dated=True, systems=SYSTEMS, empty=(), without=()):
-    """Return the paths and the page of a report; plots in `empty` have no row, `without` are keys of the evaluation."""
+def build_report(root, catalog, params, *, dated=True, systems=SYSTEMS, empty=(), without=(), exposure=None):
+    """Return the paths and the page of a report.
+
+    Plots in `empty` have no row, `without` are keys of the evaluation, `exposure` is that of recorded feedback.
+    """
     paths, record = Paths(root), FakeRun()
-    write_inputs(paths, params, catalog, dated, systems, without)
+    write_inputs(paths, params, catalog, dated, systems, without, exposure)
     for name in empty:
         write_plot(paths.plot(name), [])
     report.run(params, paths, record)

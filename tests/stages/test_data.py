@@ -5,6 +5,8 @@ import json
 import pickle
 import random
 import re
+from contextlib import closing
+from datetime import UTC, datetime
 
 import pandas as pd
 import pytest
@@ -12,8 +14,11 @@ import pytest
 from convrec.cli import main
 from convrec.config.params import load_params
 from convrec.data.catalog import Catalog
+from convrec.data.conversations import SPLITS
 from convrec.data.quarantine import Quarantine
 from convrec.errors import InputError
+from convrec.feedback import Answer, Event, FeedbackStore, Shown
+from convrec.feedback.export import export
 from convrec.paths import Paths
 from convrec.stages.data import prepare
 from tests.data.sources.reddit_movie_sample import write_sample
@@ -148,6 +153,39 @@ def test_the_oracle_of_an_earlier_source_is_removed(tmp_path, make):
     world.write_text("of the embedded world")
     _run(project, "data")
     assert not world.exists()
+
+
+def test_recorded_feedback_beside_the_embedded_world(tmp_path, make):
+    """Its rows follow, the others stay as they are; the simulated teacher guesses for users that it does not know."""
+    project = make(synthetic={"num_conversations": 240})
+    alone, splits, _ = prepare(load_params(project / "params.yaml"), Quarantine())
+    catalog = alone.catalog
+    answers, events = [], []
+    for number in range(40):
+        time = datetime(2022, 1 + number % 12, 3, tzinfo=UTC)
+        shown = tuple(Shown("", rank, catalog.items[(3 * number + rank) % 480].id, "1") for rank in (1, 2, 3))
+        said = [{"role": "user", "content": f"Something like {catalog.items[number].title}, please: {number}"}]
+        answer = Answer(f"a{number}", time, f"u{number}", None, None, number < 10, 0.1, said, shown)
+        answers.append(answer)
+        events.append(Event(f"e{number}", answer.answer_id, "", shown[1].item_id, "accepted", time))
+    with closing(FeedbackStore(f"sqlite:///{tmp_path}/feedback.db")) as store:
+        assert store.write(answers, events) == []
+        export(store, project / "data/raw/feedback/feedback.parquet")
+    set_params(project, {"data": {"source": ["synthetic", "feedback"]}, "demonstrations": {"adjust": {"epochs": 1}}})
+    _run(project, "data", "demonstrations")
+    for name in SPLITS:
+        rows = pd.read_parquet(Paths(project).split(name))
+        is_recorded = rows["conversation_id"].str.startswith("feedback/")
+        assert rows[~is_recorded]["prompt_id"].to_list() == splits[name]["prompt_id"].to_list()
+        assert is_recorded.sum() > 0
+    exposures = pd.read_parquet(Paths(project).exposures)
+    assert list(exposures) == ["month", "item_id", "rank", "shown", "accepted"] and exposures["shown"].sum() == 120
+    exposure = json.loads((project / "results" / "data.json").read_text())["exposure"]
+    assert [(row["rank"], row["shown"], row["accepted"]) for row in exposure["by_rank"]] == [
+        (1, 40, 0),
+        (2, 40, 40),
+        (3, 40, 0),
+    ]
 
 
 def test_ground_truth_that_is_all_outside_the_catalog_is_an_error(tmp_path, make, cli, monkeypatch):
