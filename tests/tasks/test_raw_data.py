@@ -1,15 +1,19 @@
 """What the monthly flow does with raw data, on real repositories of git and DVC."""
 
 import shutil
+from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
+import polars as pl
 import pytest
 from prefect.logging import disable_run_logger
 
 from convrec.errors import InputError
-from tasks.dvc_stage import BadInput
-from tasks.raw_data import pull_raw_data, set_test_month, update_imports
-from tests.project import ROOT, run_in
+from convrec.feedback import Answer, FeedbackStore, Shown
+from tasks.dvc_stage import BadInput, StageInterrupted
+from tasks.raw_data import export_feedback, pull_raw_data, set_test_month, update_imports
+from tests.project import ROOT, run_in, set_params
 
 
 @pytest.fixture
@@ -86,3 +90,32 @@ def test_the_test_month_moves_and_comments_stay(project):
             with pytest.raises(InputError, match=f"test month '{wrong}'"):
                 set_test_month.fn(wrong)
     assert Path("params.yaml").read_text() == text
+
+
+@pytest.mark.parametrize("source", ["synthetic", ["synthetic", "feedback"]])
+def test_feedback_is_exported_if_the_data_name_it(project, monkeypatch, source):
+    shutil.copy(ROOT / "params.yaml", project)
+    set_params(project, {"data": {"source": source}})
+    monkeypatch.setenv("CONVREC_FEEDBACK_URL", f"sqlite:///{project}/feedback.db")
+    time = datetime(2026, 5, 4, tzinfo=UTC)
+    answer = Answer("a1", time, "u", None, None, False, 0.1, None, (Shown("", 1, "heat_1995", "3"),))
+    with closing(FeedbackStore(f"sqlite:///{project}/feedback.db")) as store:
+        store.write([answer], [])
+    with disable_run_logger():
+        export_feedback.fn()
+    path = project / "data/raw/feedback/feedback.parquet"
+    assert path.exists() == (source != "synthetic")
+    if path.exists():
+        assert pl.read_parquet(path)["item_id"].to_list() == ["heat_1995"]
+
+
+def test_a_feedback_database_that_is_away_can_be_tried_again(project, monkeypatch):
+    shutil.copy(ROOT / "params.yaml", project)
+    set_params(project, {"data": {"source": ["synthetic", "feedback"]}})
+    with disable_run_logger():
+        monkeypatch.setenv("CONVREC_FEEDBACK_URL", "postgresql://127.0.0.1:9/x")
+        with pytest.raises(StageInterrupted, match="is unavailable"):
+            export_feedback.fn()
+        monkeypatch.setenv("CONVREC_FEEDBACK_URL", "mysql://x/y")
+        with pytest.raises(BadInput, match="CONVREC_FEEDBACK_URL: feedback database 'mysql' is not supported"):
+            export_feedback.fn()
