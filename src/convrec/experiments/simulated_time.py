@@ -12,7 +12,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, Engine, Table, bindparam, func, select
 
 from convrec.errors import Unavailable
-from convrec.feedback.database import checked_url, migrate, open_engine, shown, transaction
+from convrec.feedback.database import checked_url, migrate, open_engine, shown_url, transaction
 from convrec.feedback.tables import answers, events
 
 _PATIENCE = 60.0  # seconds until the service has delivered its answers to the database
@@ -43,7 +43,7 @@ def move_to(url: str, recorded: Mapping[str, Simulated], patience: float = _PATI
             while missing := _move({one: recorded[one] for one in chunk}, engine):
                 if time.monotonic() >= deadline:
                     raise Unavailable(
-                        f"--feedback {shown(engine.url)}: {missing} answers or events have not arrived in this "
+                        f"--feedback {shown_url(engine.url)}: {missing} answers or events have not arrived in this "
                         f"database after {patience:.0f} s; give the database of the service"
                     )
                 time.sleep(_POLL)
