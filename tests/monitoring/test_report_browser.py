@@ -41,7 +41,7 @@ def test_every_plot_is_drawn_and_nothing_overflows(browser, address, width, mode
     )
     assert page.locator("#plot-weeks .errorbar").count() == 5 and page.locator("#plot-ranks .errorbar").count() == 20
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.locator("#checks tbody tr").count() == 10 and page.locator("#items tbody tr").count() == 8
+    assert page.locator("#checks tbody tr").count() == 11 and page.locator("#items tbody tr").count() == 8
     assert "Served: <script>alert(1)</script>." in page.locator("header .caption").inner_text()
     assert not complaints and asked == [address]
     context.close()

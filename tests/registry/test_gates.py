@@ -156,7 +156,7 @@ def test_guard_rails_that_are_left_out_are_not_looked_at():
 RULE = {"min": 0.0, "window_days": 30, "min_effective_size": 100.0}
 INTERVAL = Interval(2.1, 2.0, 2.2, 400)
 REPLAY = Replay(
-    {"dr": INTERVAL}, Interval(2.0, 1.9, 2.1, 380), {"dr": Interval(0.1, 0.02, 0.2, 400)}, 150.0, 0.25, 400, 200
+    {"dr": INTERVAL}, Interval(2.0, 1.9, 2.1, 380), {"dr": Interval(0.1, 0.02, 0.2, 400)}, 150.0, 0.15, 400, 200
 )
 
 
@@ -167,6 +167,7 @@ REPLAY = Replay(
         ({"min": 0.02}, REPLAY, []),
         ({"min": 0.03}, REPLAY, ["replay over the champion, lower end"]),
         ({"min_effective_size": 151.0}, REPLAY, ["replay, effective number of answers"]),
+        ({"max_without_support": 0.1}, REPLAY, ["replay, share of places without support"]),
         ({}, "no answers", ["replay over the champion, lower end"]),
     ],
 )
@@ -174,10 +175,10 @@ def test_logged_answers_are_a_gate_if_the_policy_names_it(rule, replay, failed):
     found = replace(COMPARISON, replay=replay)
     assert len(decide(POLICY, found).gates) == 9, "the shipped policy does not name it"
     decision = decide(_policy(replay={**RULE, **rule}), found)
-    assert len(decision.gates) == 9 + (2 if replay is REPLAY else 1) and _failed(decision) == failed
+    assert len(decision.gates) == 9 + (3 if replay is REPLAY else 1) and _failed(decision) == failed
     assert Decision.from_json(json.loads(json.dumps(decision.to_json()))) == decision
     alone = decide(_policy(replay={**RULE, **rule}), replace(COMPARISON, champion=None, gains={}))
-    assert [gate.detail for gate in alone.gates if "replay" in gate.name] == ["no champion"] * 2
+    assert [gate.detail for gate in alone.gates if "replay" in gate.name] == ["no champion"]
 
 
 def test_a_version_that_was_rolled_back_needs_the_word_again():

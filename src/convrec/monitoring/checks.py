@@ -18,6 +18,7 @@ NAMES = {
     "conversations": "Conversations against training (AUC)",
     "named_items": "Items that users name, distance to training",
     "accepted_items": "Accepted items, distance to training",
+    "accepted_before": "Accepted items, distance to those before",
     "shown_items": "Shown items, distance to training",
     "new_items": "New items among those named and accepted",
     "dead_items": "Catalog items that were never shown",
@@ -80,6 +81,7 @@ def run_checks(checks: Checks, found: Compared, embedder: Callable[[list[str]], 
         "conversations": lambda: _conversations(found, embedder, seed),
         "named_items": lambda: _distance(*found.conversations.items(), _named(found.training), "titles", seed),
         "accepted_items": lambda: _distance(*_items(found.window, True), found.training.liked, "accepted items", seed),
+        "accepted_before": lambda: _accepted_before(found, seed),
         "shown_items": lambda: _distance(*_items(found.window, False), found.training.liked, "shown items", seed),
         "new_items": lambda: _new_items(found),
         "dead_items": lambda: _dead_items(found),
@@ -128,6 +130,14 @@ def _items(feedback: Feedback, accepted: bool) -> tuple[np.ndarray, np.ndarray]:
 def _distance(items: np.ndarray, persons: np.ndarray, reference: np.ndarray, unit: str, seed: int) -> _Judge:
     # Without a reference, for instance of conversations that name no title, there is nothing to compare with.
     return len(items) if reference.sum() else 0, unit, lambda: (item_distance(items, persons, reference, seed), "")
+
+
+def _accepted_before(found: Compared, seed: int) -> _Judge:
+    """Return the distance to the accepted items before the window: what the model prefers to show cancels out."""
+    before, _ = _items(found.before, True)
+    n, unit, measure = _distance(*_items(found.window, True), np.bincount(before, minlength=len(found.titles)),
+                                 "accepted items", seed)  # fmt: skip
+    return min(n, len(before)), unit, measure
 
 
 def _new_items(found: Compared) -> _Judge:

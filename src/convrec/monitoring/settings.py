@@ -34,6 +34,7 @@ class Checks(Section):
     conversations: ShareLimit | None = None
     named_items: ShareLimit | None = None
     accepted_items: ShareLimit | None = None
+    accepted_before: ShareLimit | None = None
     shown_items: ShareLimit | None = None
     new_items: ShareLimit | None = None
     dead_items: ShareLimit | None = None
@@ -54,7 +55,8 @@ class Monitoring(Section):
     """All fields of monitoring.yaml."""
 
     window_days: int = Field(ge=1, le=3660, description="the feedback that is checked: that of the last days")
-    before_days: int = Field(ge=1, le=3660, description="the feedback that `acceptance` compares it with: days before")
+    before_days: int = Field(ge=1, le=3660, description="the feedback before it, to compare acceptance with")
+    training_months: int = Field(ge=1, le=1200, description="the training data to compare with: its last months")
     max_conversations: int = Field(ge=2, le=100_000, description="conversations drawn of each side to be compared")
     checks: Checks
     alarm: Alarm

@@ -55,7 +55,7 @@ def watch(
         window,
         read_feedback(store, catalog, since - timedelta(days=settings.before_days), since),
         read_conversations(window, catalog, finder, limit, seed),
-        read_training(rows, catalog, finder, limit, seed),
+        read_training(rows, catalog, finder, settings.training_months, limit, seed),
         [str(item) for item in catalog.items],
     )
     return Watched(since, until, run_checks(settings.checks, compared, embedder, seed), compared)

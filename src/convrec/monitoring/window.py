@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import distinct_prompts, person_of
+from convrec.data.conversations import distinct_prompts, month_of, person_of
 from convrec.data.mentions import Mentions
 from convrec.evaluation.beyond_accuracy import mentions
 from convrec.feedback.store import FeedbackStore
@@ -87,22 +87,36 @@ class Training(NamedTuple):
     known: np.ndarray
 
 
+def _recent(rows: Sequence[dict[str, Any]], months: int) -> list[dict[str, Any]]:
+    """Return the rows of the last `months` months that have rows; all rows if none has a date."""
+    last = sorted({month_of(row) for row in rows} - {""})[-months:]
+    return [row for row in rows if not last or month_of(row) in last]
+
+
 def read_training(
-    rows: Sequence[dict[str, Any]], catalog: Catalog, finder: Mentions, limit: int, seed: int
+    rows: Sequence[dict[str, Any]], catalog: Catalog, finder: Mentions, months: int, limit: int, seed: int
 ) -> Training:
-    """Return the reference of the training rows, with at most `limit` conversations."""
-    liked, known = mentions(rows, catalog), np.zeros(len(catalog), dtype=bool)
-    prompts = distinct_prompts(rows)
-    for row in prompts:
+    """Return the reference of the training rows of the last `months`, with at most `limit` conversations.
+
+    `known` is of all rows.
+    """
+    known = mentions(rows, catalog) > 0
+    for row in distinct_prompts(rows):
         known[list(catalog.indices_of_titles(row["seen_titles"]))] = True
+    recent = _recent(rows, months)
+    prompts, liked = distinct_prompts(recent), mentions(recent, catalog)
     prompts = [prompts[place] for place in _drawn(len(prompts), limit, seed)]
     texts = [_words(row["messages"]) for row in prompts]
-    return Training(_read(texts, [person_of(row) for row in prompts], catalog, finder), liked, known | (liked > 0))
+    return Training(_read(texts, [person_of(row) for row in prompts], catalog, finder), liked, known)
 
 
 def read_conversations(feedback: Feedback, catalog: Catalog, finder: Mentions, limit: int, seed: int) -> Conversations:
-    """Return at most `limit` of the stored conversations; none where the service does not store them."""
+    """Return at most `limit` of the distinct stored conversations; none where the service does not store them.
+
+    Those of training are distinct, too: a classifier would otherwise recognise what it has seen in another fold.
+    """
     stored = feedback.answers.filter(pl.col("messages").is_not_null())
+    stored = stored.unique("messages", keep="first", maintain_order=True)
     stored = stored[_drawn(len(stored), limit, seed)]
     texts = [_words(json.loads(messages)) for messages in stored["messages"]]
     return _read(texts, stored["person"].to_list(), catalog, finder)

@@ -171,18 +171,24 @@ def _baseline_gates(rule: Baselines, comparison: Comparison) -> list[Gate]:
 
 def _replay_gates(rule: ReplayRule, comparison: Comparison) -> list[Gate]:
     """Return the gates for the estimates on logged answers; one that fails if there are none."""
-    name, size = "replay over the champion, lower end", "replay, effective number of answers"
-    limits = f"at least {rule.min:g}", f"at least {rule.min_effective_size:g}"
+    name, limit = "replay over the champion, lower end", f"at least {rule.min:g}"
     found = comparison.replay
     if comparison.champion is None:
-        return [_without_champion(name, limits[0]), _without_champion(size, limits[1])]
+        return [_without_champion(name, limit)]
     if not isinstance(found, Replay):
-        return [Gate(name, None, limits[0], False, found or "not measured; --fresh measures it")]
+        return [Gate(name, None, limit, False, found or "not measured; --fresh measures it")]
     gain = found.differences[HEADLINE]
     detail = f"{gain.mean:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}] accepted items per answer"
-    sample = f"of {found.answers:,} answers; {found.without_support:.1%} without support"
-    sized = _at_least(size, found.effective_size, rule.min_effective_size, sample)
-    return [_at_least(name, gain.low, rule.min, detail), sized]
+    return [
+        _at_least(name, gain.low, rule.min, detail),
+        _at_least(
+            "replay, effective number of answers",
+            found.effective_size,
+            rule.min_effective_size,
+            f"of {found.answers:,} answers",
+        ),
+        _at_most("replay, share of places without support", found.without_support, rule.max_without_support),
+    ]
 
 
 def _ratio_gate(comparison: Comparison, metric: str, gate: Callable[..., Gate], limit: float) -> Gate:

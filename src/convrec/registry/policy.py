@@ -80,6 +80,9 @@ class ReplayRule(Section):
     min: float = Field(description="the lower end of the difference in accepted items per answer must be at least this")
     window_days: int = Field(ge=1, le=3660, description="the logged answers that are used: those of the last days")
     min_effective_size: float = Field(gt=0, description="Kish's effective number of answers must be at least this")
+    max_without_support: Share = Field(
+        default=0.2, description="share of the version's places about which the logged answers say nothing"
+    )
 
 
 class GuardRails(Section):
