@@ -18,7 +18,7 @@ from tests.tools import require
 ROOT = Path(__file__).parent.parent
 PICTURE = ROOT / "docs" / "figures" / "monitoring.png"
 SEED, TRAINING, ANSWERS, CHANGE = 1, 2000, 300, 5  # conversations of training, answers a week, the week of the change
-SIZE = {"width": 1180, "height": 1560}
+SIZE = {"width": 1180, "height": 1620}
 
 
 def draw(folder: Path) -> None:
