@@ -64,17 +64,17 @@ def update_imports() -> None:
 def export_feedback() -> None:
     """Write the recorded feedback to the file that the source `feedback` reads, if `data.source` names it.
 
-    Raises `StageInterrupted` if the database is away, and `BadInput` if it cannot be used.
+    Raises `StageInterrupted` if the database is away, and `BadInput` if it cannot be used or nothing was recorded.
     """
     data = load_params().data
     if "feedback" not in data.sources:
         return
-    from convrec.feedback import FeedbackStore, feedback_url
     from convrec.feedback.export import FILE, export
+    from convrec.feedback.location import open_store
 
     path = Path(data.feedback) / FILE
     try:
-        number = export(FeedbackStore(feedback_url()), path)
+        number = export(open_store(Path()), path)
     except Unavailable as error:
         raise StageInterrupted(str(error), EXIT_UNAVAILABLE) from None
     except InputError as error:

@@ -68,6 +68,15 @@ def test_prune_deletes_what_is_older_than_some_days(project, cli, answer):
         assert store.answers()["answer_id"].to_list() == ["recent"]
 
 
+def test_without_records_nothing_is_created(tmp_path, monkeypatch, cli):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CONVREC_FEEDBACK_URL", raising=False)
+    for arguments in (["status"], ["export", "x.csv"], ["delete-user", "u"]):
+        ended = cli("feedback", *arguments)
+        assert ended.status == 2 and "feedback.db: no feedback was recorded; `convrec serve` records it" in ended.err
+    assert not any(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [

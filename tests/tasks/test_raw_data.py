@@ -116,6 +116,9 @@ def test_a_feedback_database_that_is_away_can_be_tried_again(project, monkeypatc
         monkeypatch.setenv("CONVREC_FEEDBACK_URL", "postgresql://127.0.0.1:9/x")
         with pytest.raises(StageInterrupted, match="is unavailable"):
             export_feedback.fn()
+        monkeypatch.setenv("CONVREC_FEEDBACK_URL", f"sqlite:///{project}/none.db")
+        with pytest.raises(BadInput, match="none.db: no feedback was recorded"):
+            export_feedback.fn()
         monkeypatch.setenv("CONVREC_FEEDBACK_URL", "mysql://x/y")
         with pytest.raises(BadInput, match="CONVREC_FEEDBACK_URL: feedback database 'mysql' is not supported"):
             export_feedback.fn()

@@ -64,13 +64,18 @@ def _days(text: str) -> timedelta:
 
 
 def _open(options: argparse.Namespace) -> "FeedbackStore":
-    """Return the store, to which the journals of services that ended are delivered."""
+    """Return the store, to which the journals of services that ended are delivered.
+
+    Raises `InputError` if nothing was recorded.
+    """
     from convrec.feedback import JOURNAL, FeedbackStore, feedback_url
     from convrec.feedback.delivery import deliver_left
+    from convrec.feedback.location import open_store
 
+    if not JOURNAL.is_dir():  # otherwise a service may have recorded while its database was away
+        return open_store(Path(), options.feedback)
     store = FeedbackStore(feedback_url(options.feedback))
-    if JOURNAL.is_dir():
-        deliver_left(JOURNAL, store, datetime.min.replace(tzinfo=UTC))
+    deliver_left(JOURNAL, store, datetime.min.replace(tzinfo=UTC))
     return store
 
 
