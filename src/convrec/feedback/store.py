@@ -8,45 +8,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 import polars as pl
-from sqlalchemy import Connection, Select, Table, delete, func, select
+from sqlalchemy import Connection, Table, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from convrec.feedback import tables
+from convrec.feedback import reading, tables
 from convrec.feedback.database import checked_url, migrate, open_engine, require_file, shown_url, transaction
-from convrec.feedback.records import STATES, Answer, Event
+from convrec.feedback.records import Answer, Event
 
-_TIME = pl.Datetime("us", "UTC")
-_ANSWERS = {
-    "answer_id": pl.String,
-    "time": _TIME,
-    "user_id": pl.String,
-    "experiment": pl.String,
-    "arm": pl.String,
-    "is_explored": pl.Boolean,
-    "latency_seconds": pl.Float64,
-    "messages": pl.String,
-    "num_items": pl.Int64,
-}
-_OF_ANSWER = ("time", "user_id", "experiment", "arm", "is_explored")  # an answer's columns beside its items
-_SHOWN = {
-    "answer_id": pl.String,
-    "list": pl.String,
-    "rank": pl.Int64,
-    "item_id": pl.String,
-    "version": pl.String,
-    "propensity": pl.Float64,
-    **{name: _ANSWERS[name] for name in _OF_ANSWER},
-}
-_EVENTS = {
-    "event_id": pl.String,
-    "answer_id": pl.String,
-    "list": pl.String,
-    "item_id": pl.String,
-    "rank": pl.Int64,
-    "event": pl.String,
-    "time": _TIME,
-}
-_KEY = ["answer_id", "list", "item_id"]
 _CHUNK = 500  # ids of one `IN (...)`; SQLite limits the parameters of a statement
 
 
@@ -123,7 +91,7 @@ class FeedbackStore:
             elif rank is None:
                 refused.append(Refused(event, not_shown(event.list, event.item_id), True))
             else:
-                rows.append({**{name: getattr(event, name) for name in _EVENTS if name != "rank"}, "rank": rank})
+                rows.append({**{name: getattr(event, name) for name in reading.EVENTS if name != "rank"}, "rank": rank})
         self._insert(connection, tables.events, rows)
         return refused
 
@@ -155,25 +123,18 @@ class FeedbackStore:
         self, since: datetime | None = None, until: datetime | None = None, experiment: str | None = None
     ) -> pl.DataFrame:
         """Return the answers, oldest first; `messages` is JSON, null unless conversations are stored."""
-        query = select(*(tables.answers.c[name] for name in _ANSWERS))
-        if experiment is not None:
-            query = query.where(tables.answers.c.experiment == experiment)
-        order = tables.answers.c.time, tables.answers.c.answer_id
-        return self._read(_within(query, since, until).order_by(*order), _ANSWERS)
+        with self._transaction() as connection:
+            return reading.answers(connection, since, until, experiment)
 
     def shown(self, since: datetime | None = None, until: datetime | None = None) -> pl.DataFrame:
         """Return the shown items with `time`, `user_id`, `experiment`, `arm` and `is_explored` of their answers."""
-        columns = [(tables.answers if name in _OF_ANSWER else tables.shown).c[name] for name in _SHOWN]
-        query = select(*columns).join(tables.answers, tables.answers.c.answer_id == tables.shown.c.answer_id)
-        order = tables.answers.c.time, tables.shown.c.answer_id, tables.shown.c.list, tables.shown.c.rank
-        return self._read(_within(query, since, until).order_by(*order), _SHOWN)
+        with self._transaction() as connection:
+            return reading.shown(connection, since, until)
 
     def events(self, since: datetime | None = None, until: datetime | None = None) -> pl.DataFrame:
         """Return the events of the answers of this period, oldest first."""
-        query = select(*(tables.events.c[name] for name in _EVENTS))
-        query = query.join(tables.answers, tables.answers.c.answer_id == tables.events.c.answer_id)
-        order = tables.events.c.time, tables.events.c.event_id
-        return self._read(_within(query, since, until).order_by(*order), _EVENTS)
+        with self._transaction() as connection:
+            return reading.events(connection, since, until)
 
     def outcomes(self, since: datetime | None = None, until: datetime | None = None) -> pl.DataFrame:
         """Return one row for each shown item: the columns of `shown`, and what the user did with it.
@@ -181,21 +142,9 @@ class FeedbackStore:
         `accepted`, `rejected` and `hidden` say which of them the last state was; `clicked` and `watched` whether it
         happened at all.
         """
-        events = self.events(since, until)
-        is_state = pl.col("event").is_in(STATES)
-        state = pl.col("event").filter(is_state).last()
-        found = events.group_by(_KEY, maintain_order=True).agg(
-            *((state == name).alias(name) for name in ("accepted", "rejected", "hidden")),
-            *((pl.col("event") == name).any().alias(name) for name in ("clicked", "watched")),
-        )
-        facts = ["accepted", "rejected", "hidden", "clicked", "watched"]
-        shown = self.shown(since, until).join(found, on=_KEY, how="left", maintain_order="left")
-        return shown.with_columns(pl.col(facts).fill_null(False))
-
-    def _read(self, query: Select[Any], schema: dict[str, Any]) -> pl.DataFrame:
         with self._transaction() as connection:
-            rows = [tuple(row) for row in connection.execute(query)]
-        return pl.DataFrame(rows, schema=schema, orient="row")
+            happened = reading.events(connection, since, until)
+            return reading.outcomes(reading.shown(connection, since, until), happened)
 
     def delete_user(self, user_id: str) -> int:
         """Delete the answers of a user with their items and events; return the number of answers.
@@ -245,14 +194,8 @@ def not_shown(name: str, item_id: str) -> str:
 
 def _answer_row(answer: Answer) -> dict[str, Any]:
     messages = None if answer.messages is None else json.dumps(list(answer.messages), ensure_ascii=False)
-    names = (name for name in _ANSWERS if name not in ("messages", "num_items"))
+    names = (name for name in reading.ANSWERS if name not in ("messages", "num_items"))
     return {**{name: getattr(answer, name) for name in names}, "messages": messages, "num_items": len(answer.shown)}
-
-
-def _within(query: Select[Any], since: datetime | None, until: datetime | None) -> Select[Any]:
-    if since is not None:
-        query = query.where(tables.answers.c.time >= since)
-    return query if until is None else query.where(tables.answers.c.time < until)
 
 
 def _delete_answers(connection: Connection, which: Any) -> int:
