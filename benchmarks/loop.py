@@ -1,7 +1,7 @@
 """Acceptance by week with and without the loop: monitoring, an experiment, a promotion.
 
 Simulated users ask a real service, whose audience changes after two weeks. Without the loop, the champion stays. With
-it, an alarm of `convrec monitor` starts an A/B test of the challenger, and a better challenger is promoted. The
+it, the alarm `acceptance` of `convrec monitor` starts an A/B test of the challenger, and a better challenger is promoted. The
 challenger is a registered version, as `flows.refresh` makes one. Both runs have the same users.
 
     python -m benchmarks.loop --project FOLDER --champion 2 --challenger 1
@@ -76,9 +76,11 @@ class Loop:
     def __init__(self, challenger: str, feedback: str):
         self._challenger, self._feedback = challenger, feedback
         self._is_running = self._is_over = False
+        self.has_acted = False  # so that the service has something to follow
 
     def after(self, week: date) -> str:
         """Look at the week that has ended, act, and return what was done."""
+        self.has_acted = False
         if self._is_over:
             return ""
         if self._is_running:
@@ -86,17 +88,18 @@ class Loop:
             if result["verdict"] == "not decided":
                 return "the experiment goes on"
             _convrec("experiment", "stop", "--reason", result["verdict"], "--feedback", self._feedback)
-            self._is_over = True
+            self._is_over = self.has_acted = True
             if result["verdict"] == "better":
                 _make_champion(self._challenger, result["headline"])
             return result["headline"]
         until = week + WEEK
         watched = _convrec("monitor", "--until", until, "--feedback", self._feedback, success=(0, EXIT_ALARM))
-        if watched.returncode == 0:
-            return "no alarm"
+        alarms = [line for line in watched.stdout.splitlines() if line.startswith("acceptance: alarm")]
+        if not alarms:
+            return "acceptance has not fallen"
         _convrec("experiment", "start", "--challenger", self._challenger, "--kind", "ab")
-        self._is_running = True
-        return "alarm: " + "; ".join(line for line in watched.stdout.splitlines() if ": alarm" in line)
+        self._is_running = self.has_acted = True
+        return f"{alarms[0]}; an experiment starts"
 
 
 def run(options: argparse.Namespace, seed: int, with_loop: bool) -> list[float]:
@@ -118,7 +121,7 @@ def run(options: argparse.Namespace, seed: int, with_loop: bool) -> list[float]:
             console.print(
                 f"seed {seed}, {'with' if with_loop else 'without'} the loop, {week}: {weeks[-1]:.2f} {done}",
             )
-            time.sleep(options.follow_seconds if done else 0)
+            time.sleep(options.follow_seconds if loop.has_acted else 0)
     return weeks
 
 
