@@ -1,8 +1,8 @@
 """Acceptance by week with and without the loop: monitoring, an experiment, a promotion.
 
 Simulated users ask a real service, whose audience changes after two weeks. Without the loop, the champion stays. With
-it, the alarm `acceptance` of `convrec monitor` starts an A/B test of the challenger, and a better challenger is promoted. The
-challenger is a registered version, as `flows.refresh` makes one. Both runs have the same users.
+it, the alarm `acceptance` of `convrec monitor` starts an A/B test of the challenger, and a better challenger is
+promoted. The challenger is a registered version, as `flows.refresh` makes one. Both runs have the same users.
 
     python -m benchmarks.loop --project FOLDER --champion 2 --challenger 1
 
