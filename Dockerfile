@@ -1,4 +1,4 @@
-# Prefect's server, and the workers that train: `docker build --target prefect|worker|worker-gpu .`
+# Prefect's server, the workers that train, and the service: `docker build --target prefect|worker|worker-gpu|serve .`
 FROM python:3.11.13-slim-bookworm@sha256:86adf8dbadc3d6e82ee5dd2c74bec2e1c2467cdad47886280501df722372d2e1 AS prefect
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 \
     DO_NOT_TRACK=1 HOME=/tmp
@@ -30,3 +30,9 @@ RUN apt-get update && apt-get install --yes --no-install-recommends g++ && rm -r
     && pip install -c /tmp/constraints.txt -e '.[gpu]'
 USER 10001
 WORKDIR /work
+
+FROM worker AS serve
+USER root
+RUN pip install -c /tmp/constraints.txt psycopg2-binary
+USER 10001
+WORKDIR /data

@@ -118,7 +118,7 @@ class Stack:
 
     def stop(self, name: str, sent: signal.Signals | None = None) -> None:
         """Send a signal to one service's process group, and wait for its end; the default ends it cleanly."""
-        in_order = signal.SIGTERM if name in ("s3", "mlflow") else signal.SIGINT
+        in_order = signal.SIGTERM if name in ("s3", "mlflow", "serve") else signal.SIGINT
         self._process(name).stop(in_order if sent is None else sent)
 
     def pid(self, name: str) -> int | None:

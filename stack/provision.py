@@ -20,7 +20,7 @@ from psycopg2 import sql
 Variables = Mapping[str, str]
 
 # The role that owns each database.
-DATABASES = {"mlflow": "mlflow", "mlflow_auth": "mlflow", "prefect": "prefect"}
+DATABASES = {"mlflow": "mlflow", "mlflow_auth": "mlflow", "prefect": "prefect", "feedback": "feedback"}
 POOLS = ("cpu", "gpu")
 _TIMEOUT = 30
 # Errors of a step that are reported to the user.

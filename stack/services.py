@@ -143,6 +143,19 @@ def _worker(pool: str) -> Callable[[Settings], Launch]:
     return launch
 
 
+def _serve(settings: Settings) -> Launch:
+    folder = settings.folder / "serve"  # of the journals
+    folder.mkdir(mode=0o700, exist_ok=True)
+    command = [sys.executable, "-m", "convrec.cli", "serve", "--host", HOST, "--port", str(settings.ports["serve"])]
+    environment = {
+        **surroundings(),
+        **settings.clients(),
+        "CONVREC_FEEDBACK_URL": f"postgresql://feedback@{HOST}:{settings.ports['postgres']}/feedback",
+        "PGPASSWORD": settings.secrets["FEEDBACK_DB_PASSWORD"],
+    }
+    return Launch(command, environment, folder)
+
+
 @dataclass(frozen=True)
 class Service:
     """One server: its launch, its readiness check, and the steps of `stack.provision` that follow."""
@@ -161,9 +174,10 @@ SERVICES = {
     "prefect": Service(_prefect, lambda settings, _: _answers(f"{settings.address('prefect')}/api/health"), ("pools",)),
     "worker-cpu": Service(_worker("cpu"), lambda settings, since: _is_online(settings, "cpu", since)),
     "worker-gpu": Service(_worker("gpu"), lambda settings, since: _is_online(settings, "gpu", since)),
+    "serve": Service(_serve, lambda settings, _: _answers(f"{settings.address('serve')}/health")),
 }
 # The services of a row start together when those of the rows before are ready and provisioned.
-ROWS = (("postgres", "s3"), ("mlflow", "prefect"), ("worker-cpu", "worker-gpu"))
+ROWS = (("postgres", "s3"), ("mlflow", "prefect"), ("worker-cpu", "worker-gpu", "serve"))
 
 
 def _is_online(settings: Settings, pool: str, since: float) -> bool:

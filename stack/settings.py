@@ -13,11 +13,12 @@ from stack.process import StackError
 HOST = "127.0.0.1"
 BUCKET = "convrec"
 TEAM = "team"  # the user that records runs in MLflow and Prefect
-PORTS = {"postgres": 5432, "s3": 9000, "mlflow": 5000, "prefect": 4200}
+PORTS = {"postgres": 5432, "s3": 9000, "mlflow": 5000, "prefect": 4200, "serve": 8000}
 SECRETS = (
     "POSTGRES_PASSWORD",
     "MLFLOW_DB_PASSWORD",
     "PREFECT_DB_PASSWORD",
+    "FEEDBACK_DB_PASSWORD",
     "S3_ACCESS_KEY",
     "S3_SECRET_KEY",
     "MLFLOW_ADMIN_PASSWORD",

@@ -18,6 +18,8 @@ FILE = ROOT / "docker-compose.yml"
 SERVERS = {"postgres", "s3", "mlflow", "prefect"}
 ONCE = {"storage", "accounts"}
 WORKERS = {"worker", "worker-gpu"}
+SERVICE = {"serve"}
+ALL = SERVERS | ONCE | WORKERS | SERVICE
 FILES = {"POSTGRES_PASSWORD"}  # secrets that are no variables
 VARIABLES = sorted(set(SECRETS) - FILES)
 REQUIRED = re.compile(r"\$\{([A-Z0-9_]+):\?")
@@ -52,7 +54,7 @@ def test_compose_resolves_the_file(compose, tmp_path):
     done = config(compose, tmp_path, {name: f"secret-of-{name}" for name in SECRETS})
     assert done.returncode == 0, done.stderr
     services = YAML(typ="safe").load(done.stdout)["services"]
-    assert set(services) == SERVERS | ONCE | WORKERS
+    assert set(services) == ALL
     assert services["mlflow"]["environment"]["PGPASSWORD"] == "secret-of-MLFLOW_DB_PASSWORD"
 
 
@@ -66,13 +68,13 @@ def test_compose_refuses_an_unset_secret_by_its_name(compose, tmp_path, name):
 
 
 def test_the_services_are_those_of_the_documentation(described):
-    assert set(described["services"]) == SERVERS | ONCE | WORKERS
+    assert set(described["services"]) == ALL
     assert described["services"]["worker-gpu"]["profiles"] == ["gpu"]
     (device,) = described["services"]["worker-gpu"]["deploy"]["resources"]["reservations"]["devices"]
     assert device["capabilities"] == ["gpu"]
 
 
-@pytest.mark.parametrize("name", sorted(SERVERS | ONCE | WORKERS))
+@pytest.mark.parametrize("name", sorted(ALL))
 def test_every_service_is_confined(described, name):
     service = described["services"][name]
     assert service["read_only"] is True
@@ -81,7 +83,7 @@ def test_every_service_is_confined(described, name):
     assert "privileged" not in service
     limits = service["deploy"]["resources"]["limits"]
     assert set(limits) == {"cpus", "memory", "pids"}
-    assert limits["pids"] == (4096 if name in WORKERS else 512), "processes and threads"
+    assert limits["pids"] == (4096 if name in WORKERS | SERVICE else 512), "processes and threads"
     assert service["restart"] == ("on-failure:5" if name in ONCE else "unless-stopped")
     assert ("healthcheck" in service) == (name not in ONCE)
     assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
@@ -90,7 +92,7 @@ def test_every_service_is_confined(described, name):
     assert "build" in service or "@sha256:" in service["image"]
 
 
-@pytest.mark.parametrize("name", sorted(SERVERS | ONCE | WORKERS))
+@pytest.mark.parametrize("name", sorted(ALL))
 def test_who_depends_on_whom_waits_for_it(described, name):
     for other, how in described["services"][name].get("depends_on", {}).items():
         wanted = "service_completed_successfully" if other in ONCE else "service_healthy"

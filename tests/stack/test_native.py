@@ -5,6 +5,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
 
 from stack import Stack
 from stack.services import SERVICES
+from stack.settings import PORTS
 from tests.project import ROOT
 
 FLOW = """
@@ -97,8 +99,19 @@ def test_servers_listen_on_this_machine_only(native_stack):
     found = [connection for process in processes(native_stack) for connection in process.net_connections("inet")]
     listening = {connection.laddr for connection in found if connection.status == psutil.CONN_LISTEN}
     assert {address.ip for address in listening} == {"127.0.0.1"}
-    expected = {int(native_stack.address(name).rpartition(":")[2]) for name in ("postgres", "s3", "mlflow", "prefect")}
+    expected = {int(native_stack.address(name).rpartition(":")[2]) for name in PORTS}
     assert expected <= {address.port for address in listening}
+
+
+def test_the_service_waits_for_a_champion_and_has_its_database(native_stack):
+    url = native_stack.address("serve")
+    assert requests.get(f"{url}/health", timeout=30).ok
+    assert requests.get(f"{url}/ready", timeout=30).status_code == 503
+    deadline = time.monotonic() + 60
+    while "no version is the champion" not in native_stack.log("serve").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    assert rows(native_stack, "feedback", "SELECT count(*) FROM answers") == [(0,)]
 
 
 @pytest.mark.parametrize("auth", [None, ("team", "wrong"), ("admin", "password1234")])

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from convrec.errors import InputError
 from convrec.serving.app.admission import Busy
 from convrec.serving.app.api import make_router
-from convrec.serving.app.guard import Guard, TimedHead
+from convrec.serving.app.guard import HEAD_SECONDS, Guard, TimedHead
 from convrec.serving.app.keys import Keys, RateLimit
 from convrec.serving.app.page import make_page_router
 from convrec.serving.app.request_log import RequestLog
@@ -100,6 +100,7 @@ def make_server(app: FastAPI, stop_seconds: int = 5) -> uvicorn.Server:
         log_config=None,
         log_level="warning",
         limit_concurrency=_MAX_CONNECTIONS,
+        timeout_keep_alive=HEAD_SECONDS,  # longer than clients keep idle connections: httpx 5 s
         timeout_graceful_shutdown=stop_seconds,
     )
     return uvicorn.Server(config)
