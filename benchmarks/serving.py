@@ -12,6 +12,7 @@ Limit: at 64 clients, 5 times the throughput of `mlflow models serve`.
 import argparse
 import asyncio
 import itertools
+import os
 import socket
 import subprocess
 import sys
@@ -89,7 +90,9 @@ async def drive(ask: Ask, conversations: list[Messages], clients: int, seconds: 
 def server(command: list[str], ready: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run a server until the block ends; begin it when it is ready."""
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output)
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # MLflow starts uvicorn by name
+        environment = {**os.environ, "PATH": path}
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
     try:
         while True:
             if process.poll() is not None:
@@ -102,7 +105,8 @@ def server(command: list[str], ready: str, log: Path) -> Iterator[subprocess.Pop
             time.sleep(0.2)
         yield process
     finally:
-        for child in psutil.Process(process.pid).children(recursive=True):
+        children = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+        for child in children:
             child.terminate()
         process.terminate()
         process.wait(60)

@@ -149,7 +149,7 @@ def test_what_cannot_be_answered_is_named(conversation, options, message):
 
 
 def test_a_list_too_long_for_the_model_is_refused(monkeypatch):
-    monkeypatch.setattr(RECOMMENDER.translator, "_positions", 60)
+    monkeypatch.setattr(RECOMMENDER.translator, "positions", 60)
     with pytest.raises(InputError, match="n = 12: the list leaves no room for the conversation"):
         _lines("x", 12)
 

@@ -21,6 +21,7 @@ from botocore.exceptions import ClientError
 from mlflow import MlflowClient
 from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
 
+from convrec.feedback import FeedbackStore
 from stack import Stack
 from stack.services import SERVICES
 from stack.settings import PORTS
@@ -103,7 +104,7 @@ def test_servers_listen_on_this_machine_only(native_stack):
     assert expected <= {address.port for address in listening}
 
 
-def test_the_service_waits_for_a_champion_and_has_its_database(native_stack):
+def test_the_service_waits_for_a_champion_and_has_its_database(native_stack, monkeypatch):
     url = native_stack.address("serve")
     assert requests.get(f"{url}/health", timeout=30).ok
     assert requests.get(f"{url}/ready", timeout=30).status_code == 503
@@ -111,7 +112,9 @@ def test_the_service_waits_for_a_champion_and_has_its_database(native_stack):
     while "no version is the champion" not in native_stack.log("serve").read_text():
         assert time.monotonic() < deadline
         time.sleep(0.2)
-    assert rows(native_stack, "feedback", "SELECT count(*) FROM answers") == [(0,)]
+    monkeypatch.setenv("PGPASSWORD", native_stack.secrets()["FEEDBACK_DB_PASSWORD"])
+    database = native_stack.address("postgres").replace("//", "//feedback@")
+    assert FeedbackStore(f"{database}/feedback").answers().height == 0
 
 
 @pytest.mark.parametrize("auth", [None, ("team", "wrong"), ("admin", "password1234")])

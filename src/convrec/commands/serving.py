@@ -12,7 +12,7 @@ from convrec.errors import InputError
 if TYPE_CHECKING:
     from convrec.serving.app.keys import Keys, RateLimit
     from convrec.serving.app.metrics import Metrics
-    from convrec.serving.recommender import Recommender
+    from convrec.serving.model_files import ModelFiles
     from convrec.serving.served import ServedModel
 
 
@@ -30,6 +30,19 @@ def add(commands: Any) -> None:
             type=whole_number(0, 65_535),
             default=port,
             help="%(type)s; 0 chooses a free port; default: %(default)s",
+        )
+        command.add_argument(
+            "--engine",
+            choices=("transformers", "vllm"),
+            default="transformers",
+            help="what decodes the lists; vllm computes no scores; default: %(default)s",
+        )
+        command.add_argument(
+            "--gpu-share",
+            type=_share,
+            default=0.4,
+            help="share of the GPU's memory for a version with vllm; two are loaded during a promotion; "
+            "default: %(default)s",
         )
         command.add_argument(
             "--batch-size",
@@ -148,11 +161,21 @@ def _run(
         run(app, listener, options.host, stop_seconds)
 
 
-def _engine(options: argparse.Namespace, metrics: "Metrics") -> Callable[[str, "Recommender"], "ServedModel"]:
-    """Return how a loaded version becomes a served model."""
+def _engine(options: argparse.Namespace, metrics: "Metrics") -> Callable[[str, "ModelFiles"], "ServedModel"]:
+    """Return how the files of a version become a served model. Raises `InputError` if the engine is not installed."""
+    from convrec.generation.vllm_engine import require_vllm
+    from convrec.serving.recommender import Recommender
     from convrec.serving.served import ServedModel
 
-    def make_served(version: str, recommender: "Recommender") -> ServedModel:
+    if options.engine == "vllm":
+        require_vllm(1)
+
+    def make_served(version: str, files: "ModelFiles") -> ServedModel:
+        if options.engine == "vllm":
+            from convrec.serving.vllm_batching import serve_with_vllm
+
+            return serve_with_vllm(version, files, options.batch_size, options.gpu_share, metrics.batch.observe)
+        recommender = Recommender.of_files(files)
         return ServedModel.of_recommender(version, recommender, options.batch_size, metrics.batch.observe)
 
     return make_served

@@ -8,10 +8,10 @@ import mlflow
 
 from convrec.errors import InputError
 from convrec.registry.experiment import running_experiment
-from convrec.registry.recommenders import open_recommender
+from convrec.registry.recommenders import find_model
 from convrec.registry.versions import CHALLENGER, CHAMPION, MODEL_NAME, served_versions
 from convrec.serving.arms import Experiment
-from convrec.serving.recommender import Recommender
+from convrec.serving.model_files import ModelFiles
 from convrec.serving.served import ServedModel
 
 
@@ -24,7 +24,7 @@ class RegistrySource:
     """
 
     def __init__(
-        self, model: str | None, challenger: str | None, make_served: Callable[[str, Recommender], ServedModel]
+        self, model: str | None, challenger: str | None, make_served: Callable[[str, ModelFiles], ServedModel]
     ):
         """Raise `InputError` if both models are the same."""
         if model is not None and model == challenger:
@@ -50,7 +50,7 @@ class RegistrySource:
         """Return a model with its engine, after its first list."""
         name = f"models:/{MODEL_NAME}/{version}" if version.isdecimal() else version
         with tempfile.TemporaryDirectory(prefix="convrec-version-") as folder:
-            served = self._make_served(version, open_recommender(name, Path(folder)))
+            served = self._make_served(version, find_model(name, Path(folder)))
         try:
             served.warm()
         except BaseException:

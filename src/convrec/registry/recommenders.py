@@ -14,11 +14,20 @@ from convrec.registry.versions import (
     download_version,
     read_version,
 )
+from convrec.serving.model_files import ModelFiles
 from convrec.serving.recommender import Recommender
 
 
-def open_recommender(name: str, downloads: Path | None = None) -> Recommender:
+def open_recommender(name: str) -> Recommender:
     """Return the recommender of a registered version, or of a model folder with the project's catalog and parameters.
+
+    Raises `InputError` if there is no such version, or the folder contains no model (`find_model`).
+    """
+    return Recommender.of_files(find_model(name))
+
+
+def find_model(name: str, downloads: Path | None = None) -> ModelFiles:
+    """Return the files of a registered version, or of a model folder with the project's catalog and parameters.
 
     A version is `champion`, `challenger`, `models:/NAME@ALIAS`, `models:/NAME/VERSION`, or the folder that it was
     downloaded to. `downloads` is a folder for a version's files, which may be removed afterwards. Raises `InputError`
@@ -30,7 +39,7 @@ def open_recommender(name: str, downloads: Path | None = None) -> Recommender:
     if name.startswith("models:/") or (folder / "MLmodel").is_file():
         version = download_version(name, downloads) if name.startswith("models:/") else read_version(folder, name)
         check_model(version.checkpoint, f"--model {name}")
-        return Recommender.load(version.checkpoint, version.catalog, version.settings)
+        return ModelFiles(version.checkpoint, version.catalog, version.settings)
     if not (folder / "config.json").is_file():
         raise InputError(
             f"--model {name}: not a model's folder; give one with config.json, `champion`, or models:/NAME@ALIAS"
@@ -40,4 +49,4 @@ def open_recommender(name: str, downloads: Path | None = None) -> Recommender:
     if not catalog.is_file():
         raise InputError(f"{catalog}: a model's folder needs the project's catalog; run `dvc repro data` first")
     common, trust = params.common, params.base_model.trust_remote_code
-    return Recommender.load(folder, catalog, ListSettings(**params.list_settings()), common.device, trust)
+    return ModelFiles(folder, catalog, ListSettings(**params.list_settings()), common.device, trust)

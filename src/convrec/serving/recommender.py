@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, overload
 
 from convrec.data.catalog import Catalog
-from convrec.data.parquet import MAX_ITEMS, parquet_frame
 from convrec.generation.engine import TransformersEngine
 from convrec.generation.lists import ListSettings
 from convrec.hardware.device import pick_device
 from convrec.models.pretrained import load_model, load_tokenizer
+from convrec.serving.model_files import ModelFiles
 from convrec.serving.recommendation import Recommendation, RecommendedList
 from convrec.serving.scores import ItemScorer
 from convrec.serving.translation import LIST_LENGTH, Conversation, Prepared, Translator
@@ -55,10 +55,16 @@ class Recommender:
         trust_remote_code: bool = False,
     ) -> "Recommender":
         """Return the recommender of a Hugging Face folder and a canonical catalog file (Parquet)."""
-        weights = load_model(model, trust_remote_code=trust_remote_code, dtype="auto")
-        weights.to(pick_device(device))
-        tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code)
-        return cls(weights, tokenizer, Catalog.from_frame(parquet_frame(Path(catalog), max_rows=MAX_ITEMS)), settings)
+        return cls.of_files(ModelFiles(Path(model), Path(catalog), settings, device, trust_remote_code))
+
+    @classmethod
+    def of_files(cls, files: ModelFiles) -> "Recommender":
+        """Return the recommender of these files, on their device."""
+        trust = files.trust_remote_code
+        weights = load_model(files.checkpoint, trust_remote_code=trust, dtype="auto")
+        weights.to(pick_device(files.device))
+        tokenizer = load_tokenizer(files.checkpoint, trust_remote_code=trust)
+        return cls(weights, tokenizer, files.load_catalog(), files.settings)
 
     @overload
     def recommend(  # type: ignore[overload-overlap]  # a str is also a sequence of str

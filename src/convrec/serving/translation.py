@@ -1,5 +1,6 @@
 """Between people and a model: what is checked and built before a list is decoded, and what is read from it."""
 
+import copy
 import difflib
 import threading
 from collections.abc import Collection, Mapping, Sequence
@@ -51,9 +52,11 @@ class Translator:
         self.catalog, self.noun, self._recommend_seen = catalog, settings.items, settings.recommend_seen
         self.mentions = Mentions(catalog)
         self.trie = catalog_trie(catalog, tokenizer)
-        self.tokenizer, self._positions = tokenizer, positions
+        self.tokenizer, self.positions = tokenizer, positions
         self._prompts = settings.prompts(tokenizer)
         self.lock = threading.Lock()  # around the tokenizer, which cannot be used by two threads at once
+        # Another one for the completions, so that finished lists do not wait while many conversations are read.
+        self._reader, self._reading = copy.deepcopy(tokenizer), threading.Lock()
 
     def prepare(
         self,
@@ -84,8 +87,8 @@ class Translator:
         """
         end = self.tokenizer.eos_token_id
         written = completion[: completion.index(end)] if end in completion else completion
-        with self.lock:
-            lines = self.tokenizer.decode(written).split("\n")
+        with self._reading:
+            lines = self._reader.decode(written).split("\n")
         indices = [self.catalog.index_of_line(line) for line in lines]
         if None in indices:
             raise NoList(f"{completion} was generated under the constraint, but not all its lines are items")
@@ -144,9 +147,9 @@ class Translator:
 
     def _room(self, n: int) -> int | None:
         """Return the number of tokens left for a prompt with a list of `n` items; None if the model has no limit."""
-        if self._positions is None:
+        if self.positions is None:
             return None
-        room = self._positions - self.trie.longest(n)
+        room = self.positions - self.trie.longest(n)
         if room < self._prompts.least:
             raise InputError(f"n = {n}: the list leaves no room for the conversation in the model's context; lower n")
         return room

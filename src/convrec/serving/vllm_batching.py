@@ -1,0 +1,105 @@
+"""Continuous batching by vLLM's offline engine, in this process's thread; vLLM schedules the lists itself."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from convrec.generation.vllm_engine import VllmEngine
+from convrec.hardware.device import pick_device
+from convrec.models.folders import standalone
+from convrec.serving.batching import Batcher, Completion, fail, finish
+from convrec.serving.model_files import ModelFiles
+from convrec.serving.served import ServedModel
+from convrec.serving.translation import LIST_LENGTH, Prepared, Translator
+
+_PROMPT_LENGTH = 1024  # tokens of a prompt, where the model's settings have no limit
+
+
+class _Stepwise(VllmEngine):
+    """The engine of the evaluation, one step at a time."""
+
+    def add(self, name: str, asked: Prepared) -> None:
+        (decoding,) = self._sampling_params(1, [asked.request])
+        self._llm.llm_engine.add_request(name, {"prompt_token_ids": asked.prompt}, decoding)
+
+    def abort(self, names: list[str]) -> None:
+        self._llm.llm_engine.abort_request(names)
+
+    def step(self) -> list[tuple[str, list[int]]]:
+        """Take a step; return the names and tokens of the lists that have ended."""
+        outputs = self._llm.llm_engine.step()
+        return [(output.request_id, list(output.outputs[0].token_ids)) for output in outputs if output.finished]
+
+
+class VllmBatcher(Batcher):
+    """Decodes with vLLM, at most `max_rows` lists at a time."""
+
+    def __init__(self, engine: _Stepwise, max_rows: int, on_step: Callable[[int], None] = lambda tokens: None):
+        self._engine = engine
+        self._running: dict[str, Completion] = {}
+        self._names = map(str, itertools.count())
+        super().__init__(max_rows, on_step)
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    def _join(self, asked: Sequence[tuple[Prepared, Completion]]) -> None:
+        for one, completion in asked:
+            name = next(self._names)
+            self._engine.add(name, one)
+            self._running[name] = completion
+
+    def _step(self) -> int:
+        cancelled = [name for name, completion in self._running.items() if completion.cancelled()]
+        if cancelled:
+            self._engine.abort(cancelled)
+            for name in cancelled:
+                del self._running[name]
+        num = len(self._running)
+        if num:
+            for name, tokens in self._engine.step():
+                finish(self._running.pop(name), tokens)
+        return num
+
+    def _fail(self, error: Exception) -> None:
+        lost, self._running = self._running, {}
+        for completion in lost.values():
+            fail(completion, error)
+        self._engine.abort(list(lost))
+
+    def _free(self) -> None:
+        self._engine.close()
+
+
+def serve_with_vllm(
+    version: str,
+    files: ModelFiles,
+    max_rows: int,
+    gpu_memory_utilization: float,
+    on_step: Callable[[int], None] = lambda tokens: None,
+) -> ServedModel:
+    """Return a model with vLLM's engine; lists of up to 20 items, or the trained length, surely fit beside a prompt.
+
+    Raises `InputError` if prompt and list are longer than the model's context.
+    """
+    settings = files.settings
+    catalog, tokenizer, positions = files.load_texts()
+    translator = Translator(catalog, tokenizer, settings, positions)
+    prompt_length = settings.max_prompt_length or _PROMPT_LENGTH
+    length = translator.trie.longest(max(settings.list_length, LIST_LENGTH))
+    with standalone(files.checkpoint, files.trust_remote_code) as folder:
+        engine: Any = _Stepwise.load(
+            str(folder),
+            pick_device(files.device),
+            max_rows,
+            length,
+            settings.repetition_penalty,
+            translator.trie,
+            max_prompt_length=prompt_length,
+            tensor_parallel_size=1,
+            gpu_memory_utilization=gpu_memory_utilization,
+            trust_remote_code=files.trust_remote_code,
+        )
+    translator.positions = prompt_length + length  # vLLM rejects longer ones
+    return ServedModel(version, translator, VllmBatcher(engine, max_rows, on_step), None)
