@@ -12,13 +12,6 @@ REQUESTS = [
     ("Up", 1),
     ("space", 4),
 ]
-    ("a film with heists", 4),
-    ("cancelled", 9),
-    ("I loved Heat and Her", 3),
-    ("please " * 40, 5),
-    ("Up", 1),
-    ("space", 4),
-]
 
 
 def test_lists_of_vllm_are_those_of_transformers(run_module, tmp_path):
