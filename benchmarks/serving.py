@@ -19,9 +19,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,6 +36,7 @@ from convrec.registry.recommenders import open_recommender
 CLIENTS = (1, 8, 64)
 LEAST_RATIO = 5.0
 _CAPACITY = 192  # `--max-requests` of the service
+_POOLS = 48  # of connections
 _MOST_GROWTH = 1.1  # of the memory during the overload
 
 Messages = list[dict[str, str]]
@@ -119,29 +120,38 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def over_http(url: str, body: Callable[[Messages], dict[str, Any]], client: httpx.AsyncClient) -> Ask:
-    """Return the function that posts a question."""
+@asynccontextmanager
+async def over_http(url: str, body: Callable[[Messages], dict[str, Any]]) -> AsyncIterator[Ask]:
+    """Give the function that posts a question.
 
-    async def ask(messages: Messages) -> int:
-        return (await client.post(url, json=body(messages))).status_code
+    It uses several pools of connections: httpx takes long to find a connection in one with hundreds.
+    """
+    async with AsyncExitStack() as stack:
+        limits = httpx.Limits(max_connections=None)
+        made = [httpx.AsyncClient(timeout=600, limits=limits, verify=False) for _ in range(_POOLS)]
+        pools = itertools.cycle([await stack.enter_async_context(client) for client in made])
 
-    return ask
+        async def ask(messages: Messages) -> int:
+            return (await next(pools).post(url, json=body(messages))).status_code
+
+        yield ask
 
 
 def measured(name: str, body: Callable[[Messages], dict[str, Any]] | None, url: str, given: argparse.Namespace) -> Load:
     """Print the rows of a system, and return the load with the most clients; without `body`, of plain transformers."""
 
-    async def run() -> Load:
-        limits = httpx.Limits(max_connections=CLIENTS[-1])
-        async with httpx.AsyncClient(timeout=600, limits=limits) as client:
-            ask = plain() if body is None else over_http(url, body, client)
-            for clients in CLIENTS:
-                load = await drive(ask, given.conversations, clients, given.seconds)
-                assert set(load.statuses) == {200}, load.statuses
-                _print(load.row(name, clients))
+    async def run(ask: Ask) -> Load:
+        for clients in CLIENTS:
+            load = await drive(ask, given.conversations, clients, given.seconds)
+            assert set(load.statuses) == {200}, load.statuses
+            _print(load.row(name, clients))
         return load
 
-    return asyncio.run(run())
+    async def run_over_http(own: Callable[[Messages], dict[str, Any]]) -> Load:
+        async with over_http(url, own) as ask:
+            return await run(ask)
+
+    return asyncio.run(run(plain()) if body is None else run_over_http(body))
 
 
 def plain() -> Ask:
@@ -159,9 +169,7 @@ def overload(url: str, process: psutil.Process, given: argparse.Namespace) -> No
     """Ask with twice as many clients as the service takes on; end the program if it does not stand that."""
 
     async def run() -> Load:
-        limits = httpx.Limits(max_connections=2 * _CAPACITY)
-        async with httpx.AsyncClient(timeout=600, limits=limits) as client:
-            ask = over_http(url, lambda messages: {"messages": messages}, client)
+        async with over_http(url, lambda messages: {"messages": messages}) as ask:
             await drive(ask, given.conversations, _CAPACITY, given.seconds / 2)  # memory grows to its size
             before = process.memory_info().rss
             load = await drive(ask, given.conversations, 2 * _CAPACITY, given.seconds)
