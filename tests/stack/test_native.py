@@ -109,7 +109,7 @@ def test_the_service_waits_for_a_champion_and_has_its_database(native_stack, mon
     assert requests.get(f"{url}/health", timeout=30).ok
     assert requests.get(f"{url}/ready", timeout=30).status_code == 503
     deadline = time.monotonic() + 60
-    while "no version is the champion" not in native_stack.log("serve").read_text():
+    while "the models stay as they are" not in native_stack.log("serve").read_text():
         assert time.monotonic() < deadline
         time.sleep(0.2)
     monkeypatch.setenv("PGPASSWORD", native_stack.secrets()["FEEDBACK_DB_PASSWORD"])
