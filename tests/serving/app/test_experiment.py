@@ -18,6 +18,7 @@ from convrec.serving.app.metrics import Metrics
 from convrec.serving.app.service import Limits, Service
 from convrec.serving.arms import arm_of
 from convrec.serving.live import LiveModels
+from convrec.serving.model_files import ModelFiles
 from convrec.serving.recommender import Recommender
 from convrec.serving.served import ServedModel
 from tests.registry.registered import add_version, make_workspace, promote_in_turn, register_model
@@ -59,8 +60,8 @@ def url(folder) -> str:
 def http(client, folder, url) -> Iterator[httpx.Client]:
     """A client of a service that follows the registry and records feedback."""
 
-    def make_served(version: str, recommender: Recommender) -> ServedModel:
-        return ServedModel.of_recommender(version, recommender, 8)
+    def make_served(version: str, files: ModelFiles) -> ServedModel:
+        return ServedModel.of_recommender(version, Recommender.of_files(files), 8)
 
     metrics, source = Metrics(), RegistrySource(None, "none", make_served)
     models = LiveModels(source, 0.05, lambda _: metrics.load_failures.inc())
