@@ -132,7 +132,10 @@ def test_an_event_whose_answer_never_comes_is_set_aside(folder, url, store, now_
         store.write([known], [])
         until(lambda: recording.status().backlog == 0)
     assert sorted(refused(folder)) == sorted(
-        [f"answer_id '{unknown.answer_id}' is unknown", "item_id 'up' was not shown by this answer"]
+        [
+            f"answer_id '{unknown.answer_id}' is unknown",
+            "item_id 'up' was not shown by this answer; give one of its items",
+        ]
     )
     assert store.counts()["events"] == 0 and [path.name for path in folder.iterdir()] == [REFUSED]
 

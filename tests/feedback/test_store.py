@@ -87,7 +87,7 @@ def test_events_of_unknown_answers_and_items_are_returned_and_the_others_written
         [known], [event(known, "heat", "accepted"), event(known, "up", "accepted"), event(unknown, "heat", "hidden")]
     )
     assert [one.reason for one in refused] == [
-        "item_id 'up' was not shown by this answer",
+        "item_id 'up' was not shown by this answer; give one of its items",
         f"answer_id '{unknown.answer_id}' is unknown",
     ]
     assert store.counts()["events"] == 1
@@ -98,7 +98,7 @@ def test_an_event_counts_for_its_list(store, answer, event):
     store.write([one], [replace(event(one, "heat", "accepted"), list="challenger")])
     assert store.outcomes().select("list", "accepted").rows() == [("challenger", True), ("champion", False)]
     (refused,) = store.write([], [replace(event(one, "heat", "accepted"), list="third")])
-    assert refused.reason == "item_id 'heat' was not shown in list 'third' by this answer"
+    assert refused.reason == "item_id 'heat' was not shown in list 'third' by this answer; give one of its items"
 
 
 def test_since_is_inclusive_and_until_exclusive(store, answer, event):

@@ -189,7 +189,7 @@ _ITEM = ("list", "rank", "item_id", "version", "propensity")
 def not_shown(name: str, item_id: str) -> str:
     """Return the reason why an event's item cannot be: the answer's list does not have it."""
     where = f" in list {name!r:.60}" if name else ""
-    return f"item_id {item_id!r:.60} was not shown{where} by this answer"
+    return f"item_id {item_id!r:.60} was not shown{where} by this answer; give one of its items"
 
 
 def _answer_row(answer: Answer) -> dict[str, Any]:
