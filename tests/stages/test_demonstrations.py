@@ -13,7 +13,8 @@ from tests.project import ROOT, SHRUNK, run_in, set_params
 def test_the_ground_truth_comes_first_in_training_demonstrations_alone(make_store, tmp_path):
     for name in ("params.yaml", "dvc.yaml"):
         (tmp_path / name).write_text((ROOT / name).read_text())
-    set_params(tmp_path, {**SHRUNK, "demonstrations": {"until": None, "ground_truth_first": True, "variants": 3}})
+    own = {"demonstrations": {"until": None, "ground_truth_first": True, "variants": 3}, "sft": {"lists": "adjust"}}
+    set_params(tmp_path, {**SHRUNK, **own})
     make_store(tmp_path)
     for stage in ("data", "demonstrations"):
         run_in(tmp_path, sys.executable, "-m", "convrec.cli", "run", stage)
