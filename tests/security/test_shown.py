@@ -1,28 +1,25 @@
 """What the page's server does not answer, and titles that would be HTML, or steer a terminal."""
 
-import socket
-import threading
-
 import pytest
-import uvicorn
 from fastapi.testclient import TestClient
 
 from convrec.data.catalog import Catalog, Item
 from convrec.demonstrations.answers import Dropped, ParsedAnswer
 from convrec.demonstrations.responses import _lines
 from convrec.errors import InputError
-from convrec.serving.app import server
-from convrec.serving.app.server import make_app
+from convrec.serving.app.server import hosts_of, listening, make_app
 from convrec.serving.recommendation import Recommendation, RecommendedList
+from tests.serving.app.serving import make_service, serve
 from tests.serving.recommending import CATALOG, make_recommender
 
 TITLE = "<img src=x onerror=\"document.title='owned'\">"
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
 MODELS = {f"<b>{TITLE}</b>": make_recommender(0, Catalog([Item(TITLE, 1999), *CATALOG.items]))}
+SERVICE = make_service(MODELS)
 
 
 def _client(hosts=LOCAL) -> TestClient:
-    return TestClient(make_app(MODELS, hosts), base_url="http://127.0.0.1:8000")
+    return TestClient(make_app(SERVICE, has_page=True, hosts=hosts), base_url="http://127.0.0.1:8000")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8000", "localhost:8000", "LOCALHOST", "127.0.0.1", "[::1]:8000", "[::1]"])
@@ -41,32 +38,22 @@ def test_another_name_that_means_this_machine_is_refused(host, path):
 
 
 @pytest.mark.parametrize(("host", "restricted"), [("127.0.0.1", True), ("localhost", True), ("0.0.0.0", False)])
-def test_names_are_checked_where_the_server_is_this_machine_s_alone(host, restricted, monkeypatch):
-    replies = []
-
-    def run(self, sockets):
-        port = sockets[0].getsockname()[1]
-        client = TestClient(self.config.app, base_url=f"http://{host}:{port}")
-        replies.append(client.get("/api/models").status_code)
-        replies.append(client.get("/api/models", headers={"Host": f"evil.example:{port}"}).status_code)
-
-    monkeypatch.setattr("uvicorn.Server.run", run)
+def test_names_are_checked_where_the_server_is_this_machine_s_alone(host, restricted):
     try:
-        server.serve(lambda: MODELS, host, 0)
+        with listening(host, 0) as listener:
+            client = _client(hosts_of(listener, host))
     except InputError:
         pytest.skip(f"{host} cannot be bound here")
+    replies = [
+        client.get("/api/models", headers={"Host": f"{name}:8000"}).status_code for name in (host, "evil.example")
+    ]
     assert replies == [200, 421 if restricted else 200]
 
 
 def test_a_title_in_html_is_shown_as_text(browser):
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        running = uvicorn.Server(uvicorn.Config(make_app(MODELS, LOCAL), log_level="warning"))
-        thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]}, daemon=True)
-        thread.start()
+    with serve(make_service(MODELS)) as served:
         page = browser.new_page()
-        page.goto(f"http://127.0.0.1:{listener.getsockname()[1]}/")
+        page.goto(f"http://127.0.0.1:{served.port}/")
         page.fill("#n", "16")
         page.fill("#words", TITLE.replace("img", "img class=said"))
         page.click("#say button[type=submit]")
@@ -74,8 +61,6 @@ def test_a_title_in_html_is_shown_as_text(browser):
         assert f"{TITLE} (1999)" in page.locator(".item .title").all_inner_texts()
         assert page.locator("main img, main b").count() == 0 and page.title() == "convrec"
         page.close()
-        running.should_exit = True
-        thread.join(10)
 
 
 def test_a_title_does_not_steer_the_terminal():
