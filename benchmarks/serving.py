@@ -32,6 +32,7 @@ import psutil
 from convrec.data.conversations import read_rows
 from convrec.paths import Paths
 from convrec.registry.recommenders import open_recommender
+from convrec.tracking.store import tracking_uri
 
 CLIENTS = (1, 8, 64)
 LEAST_RATIO = 5.0
@@ -92,7 +93,7 @@ def server(command: list[str], ready: str, log: Path) -> Iterator[subprocess.Pop
     """Run a server until the block ends; begin it when it is ready."""
     with log.open("wb") as output:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # MLflow starts uvicorn by name
-        environment = {**os.environ, "PATH": path}
+        environment = {**os.environ, "PATH": path, "MLFLOW_TRACKING_URI": tracking_uri(Path())}
         process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
     try:
         while True:
