@@ -7,7 +7,7 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from convrec.commands import add_command, whole_number
+from convrec.commands import add_command, share, whole_number
 from convrec.commands.registry import check_number, print_table
 from convrec.errors import InputError, Unavailable
 
@@ -33,7 +33,11 @@ def add(commands: Any) -> None:
         help="ab: each user gets the lists of one version; interleaving: lists of both versions, merged",
     )
     start.add_argument(
-        "--share", type=_share, default=0.5, metavar="S", help="share of the users with the challenger; default: 0.5"
+        "--share",
+        type=share(with_zero=False),
+        default=0.5,
+        metavar="S",
+        help="share of the users with the challenger; default: %(default)s",
     )
     text = "print what the running or last experiment has found, and write its page"
     status = add_command(parts, "status", _status, text, "convrec experiment status --stop-if-worse", _PAGE)
@@ -84,16 +88,6 @@ def _day(text: str) -> date:
         return date.fromisoformat(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text:.40}: give a date, such as 2022-04-01") from None
-
-
-def _share(text: str) -> float:
-    try:
-        share = float(text)
-    except ValueError:
-        share = 0.0
-    if not 0 < share <= 1:
-        raise argparse.ArgumentTypeError(f"{text:.40}: give a number above 0 and at most 1, such as 0.5")
-    return share
 
 
 def _start(options: argparse.Namespace) -> None:

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from convrec.commands import add_command, whole_number
+from convrec.commands import add_command, share, whole_number
 from convrec.errors import InputError
 
 # The event loop waits so long for the decoding thread whenever it reads or writes a socket; Python's default of 5 ms
@@ -44,7 +44,7 @@ def add(commands: Any) -> None:
         )
         command.add_argument(
             "--gpu-share",
-            type=_share,
+            type=share(with_zero=False),
             default=0.4,
             help="share of the GPU's memory for a version with vllm; two are loaded during a promotion; "
             "default: %(default)s",
@@ -86,7 +86,7 @@ def add(commands: Any) -> None:
     )
     serve.add_argument(
         "--explore",
-        type=_share,
+        type=share(with_zero=True),
         default=0.0,
         metavar="SHARE",
         help="share of the lists that are shown in random order, from 0 to 1; default: %(default)s",
@@ -100,16 +100,6 @@ def add(commands: Any) -> None:
 
 
 _MODEL_HELP = "a version or a folder that stays, as in `convrec recommend`; default: follow the champion"
-
-
-def _share(text: str) -> float:
-    try:
-        share = float(text)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share <= 1:
-        raise argparse.ArgumentTypeError(f"{text:.40}: give a number from 0 to 1")
-    return share
 
 
 def _serve(options: argparse.Namespace) -> None:

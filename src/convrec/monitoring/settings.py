@@ -3,14 +3,13 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from convrec.config.base import Section, Share
-from convrec.errors import InputError
+from convrec.config.validation import validated
 from convrec.files.yaml import read_yaml
 
 SETTINGS_FILE = Path("monitoring.yaml")
-_PAGE = "docs/monitoring.md"
 _Sample = Annotated[int, Field(ge=1, description="with a smaller sample, the check says: not enough data")]
 
 
@@ -62,22 +61,9 @@ class Monitoring(Section):
     alarm: Alarm
 
 
-def _explain(error: dict[str, Any]) -> str:
-    location = ".".join(str(part) for part in error["loc"])
-    if error["type"] == "extra_forbidden":
-        return f"{location}: unknown field; remove it, or see {_PAGE} for its name"
-    if error["type"] == "missing":
-        return f"{location}: missing; add it ({_PAGE} shows every field)"
-    return f"{location} = {error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}"
-
-
 def parse_monitoring(raw: dict[str, Any], source: str) -> Monitoring:
     """Return the validated settings; raises `InputError` with one line for each mistake: field, value and remedy."""
-    try:
-        return Monitoring.model_validate(raw)
-    except ValidationError as error:
-        lines = [_explain(dict(mistake)) for mistake in error.errors()]
-        raise InputError("\n".join(f"{source}: {line}" for line in lines)) from None
+    return validated(Monitoring, raw, source, "docs/monitoring.md")
 
 
 def load_monitoring(path: Path = SETTINGS_FILE) -> Monitoring:

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from convrec.config.base import Section, Share
+from convrec.config.validation import validated
 from convrec.errors import InputError
 from convrec.evaluation.systems import Baseline
 from convrec.files.yaml import read_yaml
@@ -129,27 +130,12 @@ def resolve_metric(name: str, cutoffs: Sequence[int], field: str) -> str:
     raise InputError(f"{field} = {name!r}: not a known metric; give {', '.join(_RANKED)} (or NAME_at_K), or mrr")
 
 
-def _explain(error: dict[str, Any]) -> str:
-    location = ".".join(str(part) for part in error["loc"])
-    if error["type"] == "extra_forbidden":
-        return f"{location}: unknown field; remove it, or see docs/promotion.md for its name"
-    if error["type"] == "missing":
-        return f"{location}: missing; add it (docs/promotion.md shows every field)"
-    if error["type"] == "value_error":
-        return f"{location}: {error['ctx']['error']}"
-    return f"{location} = {error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}"
-
-
 def parse_policy(raw: dict[str, Any], source: str, cutoffs: Sequence[int]) -> Policy:
     """Return the validated policy; its metrics must exist with these cutoffs.
 
     Raises `InputError` with one line for each mistake: field, value and remedy.
     """
-    try:
-        policy = Policy.model_validate(raw)
-    except ValidationError as error:
-        lines = [_explain(dict(mistake)) for mistake in error.errors()]
-        raise InputError("\n".join(f"{source}: {line}" for line in lines)) from None
+    policy = validated(Policy, raw, source, "docs/promotion.md")
     for name in policy.gains:
         resolve_metric(name, cutoffs, f"{source}: gains")
     resolve_metric(policy.baselines.metric, cutoffs, f"{source}: baselines.metric")
