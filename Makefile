@@ -48,7 +48,7 @@ deploy: $(READY)  ## register prefect.yaml's deployments with the server of PREF
 
 PYTEST := python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
 
-test: $(READY)  ## run the fast tests and one small pipeline: at most 5 minutes on two cores
+test: $(READY)  ## run the fast tests and one small pipeline: about 7 minutes on two cores
 	$(PYTEST) -m "not (slow or pipeline or browser or stack or vllm or gpu)"
 
 test-tools: $(READY)  ## install what the other tests need: Chromium, PostgreSQL, rclone, Docker Compose, vLLM
