@@ -256,6 +256,7 @@ def test_which_models_are_wanted(model, challenger, wanted, monkeypatch):
     monkeypatch.setattr(
         following, "served_versions", lambda with_challenger: dict(list(versions.items())[: 1 + with_challenger])
     )
+    monkeypatch.setattr(following.mlflow, "MlflowClient", lambda: None)  # it would make a database in this folder
     monkeypatch.setattr(following, "running_experiment", lambda client, champion: None)
     assert RegistrySource(model, challenger, ServedModel).wanted() == wanted
 
