@@ -69,8 +69,9 @@ class Ended(NamedTuple):
 
 
 @pytest.fixture
-def cli(capsys) -> Callable[..., Ended]:
+def cli(capsys, monkeypatch) -> Iterator[Callable[..., Ended]]:
     """Runs a command of convrec in this process: `cli("data", "--force")`."""
+    monkeypatch.setattr("os._exit", sys.exit)
 
     def run(*arguments: object) -> Ended:
         status: object = 0
@@ -80,7 +81,8 @@ def cli(capsys) -> Callable[..., Ended]:
             status = ended.code or 0
         return Ended(int(str(status)), *capsys.readouterr())
 
-    return run
+    yield run
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # an interrupted command ignores it until it has ended
 
 
 @pytest.fixture(autouse=True)
