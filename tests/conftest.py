@@ -69,9 +69,8 @@ class Ended(NamedTuple):
 
 
 @pytest.fixture
-def cli(capsys, monkeypatch) -> Iterator[Callable[..., Ended]]:
+def cli(capsys) -> Iterator[Callable[..., Ended]]:
     """Runs a command of convrec in this process: `cli("data", "--force")`."""
-    monkeypatch.setattr("os._exit", sys.exit)
 
     def run(*arguments: object) -> Ended:
         status: object = 0

@@ -50,6 +50,7 @@ def test_what_a_library_makes_of_ctrl_c_is_told_as_such(monkeypatch, cli):
         except KeyboardInterrupt:
             raise ImportError("a module that was interrupted") from None
 
+    monkeypatch.setattr("os._exit", sys.exit)
     monkeypatch.setattr("convrec.commands.evaluate._results", convert)
     assert cli("results") == (130, "", "convrec results: interrupted\n")
 

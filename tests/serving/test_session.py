@@ -25,6 +25,7 @@ def test_chat_ends_with_its_input(project, monkeypatch, cli):
 
 def test_chat_ends_with_an_interrupt(project, monkeypatch, cli):
     monkeypatch.chdir(project)
+    monkeypatch.setattr("os._exit", sys.exit)
 
     def interrupted(_):
         raise KeyboardInterrupt
