@@ -177,15 +177,14 @@ def _show(result: "Result", as_json: bool) -> None:
 
 def _simulate(options: argparse.Namespace) -> None:
     from convrec.config.params import load_params
-    from convrec.data.sources.synthetic import SHIFT_MONTH, World
+    from convrec.data.sources.synthetic import World
     from convrec.experiments.simulated_users import Audience, embedded_catalog
     from convrec.experiments.simulation import Plan, simulate, week_rows, weekly
     from convrec.files.atomic import check_target
 
     check_target(options.output, "--output")
     params, catalog = load_params(), embedded_catalog()
-    num_months = max(params.data.synthetic.num_months, SHIFT_MONTH + 1)  # the training data may end before the change
-    world = World(catalog, params.common.seed, num_months)
+    world = World(catalog, params.common.seed, params.data.synthetic.num_months)
     audience = Audience(world, params.data.synthetic.first_month, options.seed, options.shift_date)
     plan = Plan(options.url, options.users, options.days, options.start, options.n, options.key, options.feedback)
     visits = simulate(plan, audience, frozenset(item.id for item in catalog.items))

@@ -65,7 +65,11 @@ def embedded_rows() -> list[dict]:
 
 
 class World:
-    """The films' features and popularity; every number follows from the seed and the catalog."""
+    """The films' features and popularity; every number follows from the seed, the catalog and the number of months.
+
+    There is always a month of the new audience, so that data that end before the change have the same films as
+    simulated users of after it.
+    """
 
     def __init__(self, catalog: Catalog, seed: int, num_months: int):
         rng = np.random.default_rng([seed, 0])
@@ -76,8 +80,8 @@ class World:
         size = len(catalog)
         before, fresh = rng.standard_normal((2, size))
         after = KEPT * before + np.sqrt(1 - KEPT**2) * fresh
-        months = np.arange(num_months)[:, None]
-        drift = np.cumsum(rng.standard_normal((num_months, size)) * DRIFT, axis=0)
+        months = np.arange(max(num_months, SHIFT_MONTH + 1))[:, None]
+        drift = np.cumsum(rng.standard_normal((len(months), size)) * DRIFT, axis=0)
         self.popularity = np.where(months < SHIFT_MONTH, before, after) + drift  # (months, C)
         self.hidden = rng.standard_normal((size, HIDDEN_SIZE)) / np.sqrt(HIDDEN_SIZE)
 
