@@ -56,6 +56,7 @@ def test_where_validation_begins_within_a_month_its_last_30_days_count(catalog):
     train = [
         _row("worms", DUNE, ALIEN, date="2022-01-02"),
         _row("sand", DUNE, date="2022-01-02"),
+        _row("planets", DUNE, date="2021-12-30"),
         _row("robbers", HEAT, date="2022-01-03"),
         _row("detectives", HEAT, date="2022-01-31"),
         _row("balloons", UP, date="2022-02-01"),
