@@ -168,7 +168,7 @@ def test_hyper_parameters_are_the_best_on_validation(catalog, name, monkeypatch)
     train, validation, test = rows("t", 40), rows("v", 25), rows("x", 5)
     monkeypatch.setattr(baselines, "_NEIGHBOURS", (1, 2, 5, 20))
     found = _answers(name, catalog, test, train, validation, size=3)
-    training = baselines._Training(train, catalog, Options(3, 3, TfidfEmbedder, 3), False)
+    training = baselines._Training(train, validation, catalog, Options(3, 3, TfidfEmbedder, 3), False)
     scorer = baselines._MAKERS[name](training)
     values = []
     for settings in scorer.grid:
