@@ -1,6 +1,6 @@
-"""The monthly flow: fetches new data, tests on a new month, shows the changes, retrains, and promotes a better model.
+"""The refresh flow: fetches new data, tests on a new period, shows the changes, retrains, and promotes a better model.
 
-Run it with `python -m flows.refresh --test-month 2022-12`; docs/monthly-refresh.md walks through two months.
+Run it with `python -m flows.refresh --test-period 2022-12`; docs/monthly-refresh.md walks through two months.
 """
 
 import argparse
@@ -8,41 +8,40 @@ import argparse
 from prefect import flow
 
 from flows.pipeline import WORKERS, Outcome, bring_up_to_date, check_folder, refuse_early, run_and_print, run_name
-from tasks.raw_data import export_feedback, months, record_changes, set_test_month, update_imports
+from tasks.raw_data import export_feedback, periods, record_changes, set_test_period, update_imports
 
 HEAD = "HEAD"
 
 
 @flow(name="refresh", flow_run_name=run_name("refresh"))
-def refresh(test_month: str | None = None, since: str = HEAD, workers: int = 1) -> Outcome:
+def refresh(test_period: str | None = None, since: str = HEAD, workers: int = 1) -> Outcome:
     """Bring the pipeline up to date with the newest raw data, and compare the result with the champion.
 
     Imports of raw data are updated first, recorded feedback is exported if `data.source` names it, and missing raw data
-    are pulled from the default remote. With `test_month`
-    (`last` for the last calendar month), params.yaml is changed to test on that month and to validate on the month
-    before. Changes of the data since the git revision `since` are logged and recorded. The champion is also scored on
-    the new test month, so that promotion compares both on the same rows. So many `workers` generate the lists of the
-    stage `evaluate`.
+    are pulled from the default remote. With `test_period` (a month, a span of days, `last-month` or `last-week`),
+    params.yaml is changed to test on that period and to validate on the one before. Changes of the data since the git
+    revision `since` are logged and recorded. The champion is also scored on the new test period, so that promotion
+    compares both on the same rows. So many `workers` generate the lists of the stage `evaluate`.
     """
 
-    refuse_early(lambda: _check(test_month, since, workers))
+    refuse_early(lambda: _check(test_period, since, workers))
 
     def take_in() -> None:
         update_imports()
         export_feedback()
-        if test_month is not None:
-            set_test_month(test_month)
+        if test_period is not None:
+            set_test_period(test_period)
 
     return bring_up_to_date(
         "refresh", before=take_in, after_data=lambda run: record_changes(since, run), workers=workers
     )
 
 
-def _check(test_month: str | None, since: str, workers: int) -> None:
+def _check(test_period: str | None, since: str, workers: int) -> None:
     from convrec.versions.load import find_commit
 
-    if test_month is not None:
-        months(test_month)
+    if test_period is not None:
+        periods(test_period)
     if since != HEAD:  # HEAD may be missing in a new repository; then there is nothing to compare
         find_commit(since)
     check_folder(workers=workers)
@@ -52,7 +51,10 @@ def main() -> None:
     """Run the flow from the command line."""
     parser = argparse.ArgumentParser(prog="python -m flows.refresh", description=refresh.description)
     parser.add_argument(
-        "--test-month", metavar="YYYY-MM", help="the new test month, or last (default: keep params.yaml)"
+        "--test-period",
+        metavar="PERIOD",
+        help="the new test period: a month (2022-12), a span of days (2022-12-08/2022-12-14), last-month or last-week; "
+        "validation is the period before (default: keep params.yaml)",
     )
     parser.add_argument(
         "--since",
@@ -62,7 +64,7 @@ def main() -> None:
     )
     parser.add_argument("--workers", type=int, default=1, help=WORKERS)
     options = parser.parse_args()
-    given = options.test_month, options.since, options.workers
+    given = options.test_period, options.since, options.workers
     run_and_print("refresh", lambda: refresh(*given), lambda: _check(*given))
 
 

@@ -1,16 +1,16 @@
-"""Tasks for the raw data of a run: update, pull, set the test month, and compare with the version before."""
+"""Tasks for the raw data of a run: update, pull, set the test period, and compare with the version before."""
 
-import re
 import subprocess
 import sys
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
-import pandas as pd
 from dvc.repo import Repo
 from prefect import task
 from prefect.logging import get_run_logger
 
 from convrec.config.params import load_params
+from convrec.config.period import Period
 from convrec.config.profiles import change_params
 from convrec.errors import EXIT_BAD_INPUT, EXIT_UNAVAILABLE, InputError, Unavailable, outside_cause
 from tasks.artifacts import SHOWN
@@ -115,28 +115,35 @@ def push_outputs() -> None:
         logger.warning("%s; run `dvc push` later", error)
 
 
-def months(test_month: str) -> tuple[str, str]:
-    """Return the validation month and the test month for a test month YYYY-MM, or `last` for the last calendar month.
+def periods(test_period: str, today: date | None = None) -> tuple[Period, Period]:
+    """Return the validation period and the test period for a test period.
 
-    Raises `InputError` for anything else.
+    It is a month or a span of days (see `Period.parse`), `last-month` or `last` for the last calendar month, or
+    `last-week` for the 7 days before `today` (default: the day in UTC). Validation is the period before, as long as the
+    test period. Raises `InputError` for anything else.
     """
-    if test_month == "last":
-        month = pd.Period.now("M") - 1
-    elif re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", test_month):
-        month = pd.Period(test_month, freq="M")
+    today = today or datetime.now(UTC).date()
+    if test_period in ("last", "last-month"):
+        test = Period.of_month(today).before()
+    elif test_period == "last-week":
+        test = Period(today - timedelta(days=7), today)
     else:
-        raise InputError(f"test month {test_month!r}: not a month; give YYYY-MM, or last")
-    return str(month - 1), str(month)
+        try:
+            test = Period.parse(test_period)
+        except ValueError as error:
+            raise InputError(f"test period {error}, or last-month, or last-week") from None
+    return test.before(), test
 
 
-@task(task_run_name="test month {month}")
-def set_test_month(month: str) -> None:
-    """Change params.yaml to test on a month (see `months`), and to validate on the month before.
+@task(task_run_name="test period {period}")
+def set_test_period(period: str) -> None:
+    """Change params.yaml to test on a period, and to validate on the period before (see `periods`).
 
-    Raises `InputError` for an invalid month, or if the parameters do not allow it.
+    Raises `InputError` for an invalid period, or if the parameters do not allow it.
     """
-    before, tested = months(month)
-    get_run_logger().info(change_params([f"data.validation_month={before}", f"data.test_month={tested}"]), extra=SHOWN)
+    validation, test = periods(period)
+    changed = change_params([f"data.validation_period={validation}", f"data.test_period={test}"])
+    get_run_logger().info(changed, extra=SHOWN)
 
 
 @task(task_run_name="changes since {since}")

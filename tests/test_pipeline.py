@@ -519,7 +519,7 @@ def test_an_experiment_changes_a_parameter(project, trained):
     ("changes", "message"),
     [
         ({"rank_grpo": {"max_steps": "many"}}, "rank_grpo.max_steps = 'many'"),
-        ({"data": {"test_month": "2023-05"}}, "the test split is empty"),
+        ({"data": {"test_period": "2023-05"}}, "the test split is empty"),
         ({"data": {"source": "redial", "path": "nowhere"}}, "data.path = 'nowhere': no such folder"),
     ],
 )
@@ -536,7 +536,7 @@ def test_bad_input_ends_with_one_clear_error(make_store, tmp_path, monkeypatch, 
 @pytest.mark.pipeline
 def test_a_flow_does_not_retry_bad_input(project, trained):
     saved = (project / "params.yaml").read_text()
-    set_params(project, {"data": {"max_quarantined": 0.0, "test_month": "2023-05"}})
+    set_params(project, {"data": {"max_quarantined": 0.0, "test_period": "2023-05"}})
     try:
         result = run_in(project, sys.executable, "-m", "flows.train", check=False)
     finally:

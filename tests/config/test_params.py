@@ -1,3 +1,4 @@
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -62,6 +63,31 @@ def test_every_profile_is_valid(name, tmp_path):
             "  ground_truth_first: true",
             "puts the ground truth into the lists of adjust, but sft.lists = reflect; set sft.lists to adjust",
         ),
+        (
+            "  test_period: 2022-12",
+            "  test_month: 2022-12",
+            "data.test_month: this parameter is now 'test_period'; rename it",
+        ),
+        ("  validation_period: 2022-11", "  validation_month: 2022-11", "this parameter is now 'validation_period'"),
+        (
+            "test_period: 2022-12",
+            "test_period: 2022-12-01",
+            "data.test_period: '2022-12-01' is neither a month nor",
+        ),
+        (
+            "test_period: 2022-12",
+            "test_period: 2022-12-09/2022-12-08",
+            "test_period: '2022-12-09/2022-12-08' ends before it",
+        ),
+        ("test_period: 2022-12", "test_period: 2022-14", "data.test_period: '2022-14' is not in the calendar"),
+        ("test_period: 2022-12", "test_period: null", "data: set both validation_period and test_period, or set both"),
+        (
+            "test_period: 2022-12",
+            "test_period: 2022-11-30/2022-12-06",
+            "data: validation_period = 2022-11 does not end before test_period = 2022-11-30/2022-12-06 begins; "
+            "give a period before 2022-11-30",
+        ),
+        ("validation_period: 2022-11", "validation_period: 2023-01", "validation_period = 2023-01 does not end before"),
         ("source: synthetic", "source: reddit", "catalog is empty"),
         ("source: synthetic", "source: feedback", "source = 'feedback': feedback has no catalog; give [SOURCE, feedba"),
         ("source: synthetic", "source: [synthetic, synthetic]", "a source is given twice; remove one"),
@@ -166,6 +192,20 @@ def test_no_parameter_takes_a_number_that_is_not_finite(tmp_path, field, value):
 
 def test_numbers_are_read_as_dvc_reads_them(tmp_path):
     assert load_params(_changed(tmp_path, "beta: 0.01", "beta: 1e-2")).rank_grpo.beta == 1e-2
+
+
+def test_periods_are_read_from_text_and_dumped_as_text(tmp_path):
+    data = load_params().data
+    days = ["2022-11-01", "2022-12-01", "2023-01-01"]
+    assert [str(day) for day in data.split_days()] == days, "the end of validation is the beginning of the test"
+    path = _changed(tmp_path, "validation_period: 2022-11 ", "validation_period: 2022-11-08/2022-11-14 ")
+    params = load_params(path)
+    assert [str(day) for day in params.data.split_days()] == ["2022-11-08", "2022-11-15", *days[1:]]
+    raw = json.loads(json.dumps(params.model_dump()))
+    assert (raw["data"]["validation_period"], raw["data"]["test_period"]) == ("2022-11-08/2022-11-14", "2022-12")
+    assert parse_params(raw, "test") == params
+    raw["data"] |= {"source": "files", "catalog": "catalog.csv", "validation_period": None, "test_period": None}
+    assert parse_params(raw, "test").data.split_days() == []
 
 
 def test_missing_file_and_broken_yaml(tmp_path):

@@ -1,12 +1,17 @@
 """How the stage splits rows: the documented commands on the sample, with its dates and without."""
 
+import datetime
 import json
 import logging
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from convrec.config.params import load_params
+from convrec.config.period import Period
 from convrec.config.profiles import apply_profile
+from convrec.data.conversations import is_before, split_by_period
 from convrec.data.quarantine import Quarantine
 from convrec.data.sources.sample import write_sample
 from convrec.errors import InputError
@@ -21,11 +26,11 @@ def prepare_sample(tmp_path, monkeypatch):
     (tmp_path / "profiles").symlink_to(ROOT / "profiles")
     written = write_sample(tmp_path / "mine", "2022-12", num_conversations=240, seed=17)
 
-    def prepared(change):
+    def prepared(change, *settings):
         for path in written[1:]:
             rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
             path.write_text("".join(json.dumps(change(row)) + "\n" for row in rows), encoding="utf-8")
-        apply_profile("files", ["data.path=mine"])
+        apply_profile("files", ["data.path=mine", *settings])
         return prepare(load_params(), Quarantine())[1]
 
     return prepared
@@ -39,6 +44,71 @@ def test_dated_files_are_split_by_month(prepare_sample):
     splits = prepare_sample(lambda row: row)
     assert _months(splits["validation"]) == {"2022-11"} and _months(splits["test"]) == {"2022-12"}
     assert max(_months(splits["train"])) < "2022-11"
+
+
+def test_dated_files_are_split_by_days(prepare_sample):
+    """Training has the first days of the validation's month, and nothing of the days between and after."""
+    periods = ("data.validation_period=2022-11-08/2022-11-14", "data.test_period=2022-11-20/2022-11-26")
+    splits = prepare_sample(lambda row: row, *periods)
+    for name, first, last in (("validation", "2022-11-08", "2022-11-14"), ("test", "2022-11-20", "2022-11-26")):
+        dates = set(splits[name]["date"])
+        assert dates and first <= min(dates) and max(dates) <= last
+    assert "2022-11-01" <= max(splits["train"]["date"]) < "2022-11-08"
+
+
+def _dated(dates):
+    return pd.DataFrame({"date": dates, "row": range(len(dates))})
+
+
+def _days(text):
+    first, _, last = text.partition("/")
+    return datetime.date.fromisoformat(first), datetime.date.fromisoformat(last) + datetime.timedelta(days=1)
+
+
+@pytest.mark.parametrize("months", [("2022-02", "2022-03"), ("2021-11", "2022-02"), ("2021-12", "2022-01")])
+def test_months_are_split_as_by_their_text(months):
+    rng = np.random.default_rng(3)
+    start = datetime.date(2021, 9, 1)
+    dates = [str(start + datetime.timedelta(days=int(number))) for number in rng.integers(0, 300, 2000)]
+    rows = _dated(dates)
+    splits = split_by_period(rows, *map(Period.parse, months))
+    texts = rows["date"].str.slice(0, 7)
+    chosen = {"train": texts < months[0], "validation": texts == months[0], "test": texts == months[1]}
+    assert list(splits) == list(chosen)
+    for name, mask in chosen.items():
+        pd.testing.assert_frame_equal(splits[name], rows[mask].reset_index(drop=True))
+
+
+def test_both_ends_of_a_span_are_in_it_and_other_days_are_in_no_split():
+    days = ["2022-04-07", "2022-04-08", "2022-04-14", "2022-04-15", "2022-04-20", "2022-04-21", "2022-04-22"]
+    splits = split_by_period(_dated(days), _days("2022-04-08/2022-04-14"), _days("2022-04-20/2022-04-21"))
+    found = {name: rows["date"].to_list() for name, rows in splits.items()}
+    assert found == {"train": days[:1], "validation": days[1:3], "test": days[4:6]}
+
+
+def test_an_empty_split_names_the_days_of_the_rows_and_the_parameters():
+    rows = _dated(["2022-03-05", "2022-04-07", "2022-04-09"])
+    message = (
+        r"the test split is empty; the rows reach from 2022-03-05 to 2022-04-09, the last months with rows are "
+        r"2022-03 \(1\), 2022-04 \(2\): choose data.validation_period and data.test_period within"
+    )
+    with pytest.raises(InputError, match=message):
+        split_by_period(rows, _days("2022-04-08/2022-04-14"), _days("2022-04-15/2022-04-21"))
+
+
+@pytest.mark.parametrize(
+    ("first", "others", "expected"),
+    [
+        (["2022-04-07", "2022-03-01"], ["2022-04-09", "2022-04-08"], True),
+        (["2022-04-07", "2022-04-08"], ["2022-04-09", "2022-04-08"], False),
+        (["2022-04-07", ""], ["2022-04-08"], False),
+        (["2022-04-07"], ["2022-04-08", ""], False),
+        ([], ["2022-04-08"], False),
+        (["2022-04-07"], [], False),
+    ],
+)
+def test_rows_are_before_others_by_day(first, others, expected):
+    assert is_before([{"date": day} for day in first], [{"date": day} for day in others]) == expected
 
 
 def test_files_without_any_date_are_split_by_conversation(prepare_sample, caplog):

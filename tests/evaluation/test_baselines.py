@@ -51,6 +51,24 @@ def test_the_last_month_counts_first(catalog):
     assert _lists("last_month", catalog, train=later, size=3)[0] == ["Dune (2021)", "Alien (1979)", "Heat (1995)"]
 
 
+def test_where_validation_begins_within_a_month_its_last_30_days_count(catalog):
+    """Of February, training has one day, so January counts, too. Otherwise, only the calendar month counts."""
+    train = [
+        _row("worms", DUNE, ALIEN, date="2022-01-02"),
+        _row("sand", DUNE, date="2022-01-02"),
+        _row("planets", DUNE, date="2021-12-30"),
+        _row("robbers", HEAT, date="2022-01-03"),
+        _row("detectives", HEAT, date="2022-01-31"),
+        _row("balloons", UP, date="2022-02-01"),
+    ]
+
+    def first(date):
+        return _lists("last_month", catalog, train=train, validation=[_row("new", UP, date=date)], size=2)[0]
+
+    assert first("2022-02-02") == ["Heat (1995)", "Up (2009)"], "3 January is in the 30 days, 2 January is not"
+    assert first("2022-02-01") == first("2022-03-01") == first("") == ["Up (2009)", "Dune (2021)"]
+
+
 @pytest.mark.parametrize("name", NEEDS)
 def test_a_baseline_without_what_it_needs_has_no_lists(catalog, name):
     train = [{**row, "date": ""} for row in TRAIN]
@@ -150,7 +168,7 @@ def test_hyper_parameters_are_the_best_on_validation(catalog, name, monkeypatch)
     train, validation, test = rows("t", 40), rows("v", 25), rows("x", 5)
     monkeypatch.setattr(baselines, "_NEIGHBOURS", (1, 2, 5, 20))
     found = _answers(name, catalog, test, train, validation, size=3)
-    training = baselines._Training(train, catalog, Options(3, 3, TfidfEmbedder, 3), False)
+    training = baselines._Training(train, validation, catalog, Options(3, 3, TfidfEmbedder, 3), False)
     scorer = baselines._MAKERS[name](training)
     values = []
     for settings in scorer.grid:

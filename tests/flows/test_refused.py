@@ -57,7 +57,14 @@ def refused(project, monkeypatch, capsys):
         (["train", "--force", "stf"], "force: 'stf' is not a stage of dvc.yaml; give one of data, "),
         (["train", "--workers", "0"], "workers = 0: give 1 or more, "),
         (["refresh", "--workers", "-1"], "workers = -1: give 1 or more, "),
-        (["refresh", "--test-month", "2022-13"], "test month '2022-13': not a month; give YYYY-MM, or last"),
+        (
+            ["refresh", "--test-period", "2022-13"],
+            "test period '2022-13' is not in the calendar (month must be in ",
+        ),
+        (
+            ["refresh", "--test-period", "week"],
+            "test period 'week' is neither a month nor a span of days; give a ",
+        ),
         (["refresh", "--since", "nosuch"], "nosuch: no such folder, file or git revision; give "),
         (["evaluate"], "models:/convrec-recommender@champion: not in the registry (no version is the champion); "),
         (["promote"], "models:/convrec-recommender@challenger: not in the registry (no version is the challenger); "),
@@ -108,7 +115,7 @@ def test_an_archive_of_the_project_is_told_what_it_lacks(refused, tmp_path, monk
 
 @pytest.mark.parametrize(("flow", "given"), [(evaluate, ()), (promote, ()), (refresh, ("2022-13",))])
 def test_a_deployed_run_is_refused_before_any_stage(project, flow, given):
-    with disable_run_logger(), pytest.raises(InputError, match="no version is the|not a month"):
+    with disable_run_logger(), pytest.raises(InputError, match="no version is the|test period '2022-13' is not"):
         flow.fn(*given)
     assert not (project / "data" / "processed").exists() and not (project / "runs").exists()
 

@@ -26,7 +26,7 @@ from tests.project import ROOT, SHRUNK, set_params
 
 pytestmark = pytest.mark.pipeline
 
-BY_SHARE = {"validation_month": None, "test_month": None, "validation_share": 0.2, "test_share": 0.2}
+BY_SHARE = {"validation_period": None, "test_period": None, "validation_share": 0.2, "test_share": 0.2}
 THEMES = ["trains", "pirates", "farms", "castles", "spies", "gardens", "dragons", "markets", "islands", "planets"]
 
 
@@ -289,8 +289,8 @@ def test_files_of_games_without_years_run_to_demonstrations(tmp_path, make, kind
         source="files",
         path="games",
         catalog="games.jsonl",
-        validation_month="2024-05",
-        test_month="2024-06",
+        validation_period="2024-05",
+        test_period="2024-06",
         checks={"outside_catalog": "drop"},
     )
     quarantine, catalog = _run_to_demonstrations(project)
@@ -394,7 +394,7 @@ def test_the_real_redial_files_pass_the_stage(tmp_path, make, redial):
 
 def test_the_raw_reddit_movie_dump_runs_to_demonstrations(tmp_path, make):
     write_sample(tmp_path / "dump", num_turns=3_000, num_films=120, seed=3)
-    project = make(source="reddit_movie", path="dump", validation_month="2022-11", test_month="2022-12")
+    project = make(source="reddit_movie", path="dump", validation_period="2022-11", test_period="2022-12")
     _run_to_demonstrations(project)
     test = pd.read_parquet(tmp_path / "data" / "processed" / "test.parquet")
     assert test["date"].str.startswith("2022-12").all() and test["prompt_id"].nunique() <= len(test)

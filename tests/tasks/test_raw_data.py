@@ -2,17 +2,18 @@
 
 import shutil
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import polars as pl
 import pytest
 from prefect.logging import disable_run_logger
 
+from convrec.config.params import load_params
 from convrec.errors import InputError
 from convrec.feedback import Answer, FeedbackStore, Shown
 from tasks.dvc_stage import BadInput, StageInterrupted
-from tasks.raw_data import export_feedback, pull_raw_data, set_test_month, update_imports
+from tasks.raw_data import export_feedback, periods, pull_raw_data, set_test_period, update_imports
 from tests.project import ROOT, run_in, set_params
 
 
@@ -79,17 +80,46 @@ def test_without_a_remote_the_cache_serves_and_what_is_nowhere_is_told(project):
         _fetch()
 
 
-def test_the_test_month_moves_and_comments_stay(project):
+@pytest.mark.parametrize(
+    ("period", "validation", "test"),
+    [
+        ("2023-01", "2022-12", "2023-01"),
+        ("2022-04-08/2022-04-14", "2022-04-01/2022-04-07", "2022-04-08/2022-04-14"),
+    ],
+)
+def test_the_test_period_moves_and_comments_stay(project, period, validation, test):
     shutil.copy(ROOT / "params.yaml", "params.yaml")
     with disable_run_logger():
-        set_test_month.fn("2023-01")
+        set_test_period.fn(period)
         text = Path("params.yaml").read_text()
-        assert "validation_month: 2022-12 " in text and "  test_month: 2023-01\n" in text
+        assert f"validation_period: {validation} " in text and f"  test_period: {test}\n" in text
         assert text.count("#") == (ROOT / "params.yaml").read_text().count("#")
-        for wrong in ("2023-13", "January"):
-            with pytest.raises(InputError, match=f"test month '{wrong}'"):
-                set_test_month.fn(wrong)
+        assert str(load_params().data.test_period) == test
+        for wrong in ("2023-13", "January", "2022-04-14/2022-04-08"):
+            with pytest.raises(InputError, match=f"test period '{wrong}' .*, or last-month, or last-week$"):
+                set_test_period.fn(wrong)
     assert Path("params.yaml").read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("word", "today", "validation", "test"),
+    [
+        ("last-month", "2022-03-01", "2022-01", "2022-02"),
+        ("last-month", "2022-01-31", "2021-11", "2021-12"),
+        ("last", "2022-03-31", "2022-01", "2022-02"),
+        ("last-week", "2022-04-15", "2022-04-01/2022-04-07", "2022-04-08/2022-04-14"),
+        ("last-week", "2022-03-08", "2022-02-22/2022-02-28", "2022-03-01/2022-03-07"),
+        ("2022-12", "2022-03-08", "2022-11", "2022-12"),
+    ],
+)
+def test_last_is_the_last_whole_month_or_the_last_seven_whole_days(word, today, validation, test):
+    assert tuple(map(str, periods(word, date.fromisoformat(today)))) == (validation, test)
+
+
+def test_the_last_week_ends_yesterday_in_utc():
+    before = datetime.now(UTC).date()
+    end = periods("last-week")[1].end
+    assert before <= end <= datetime.now(UTC).date()
 
 
 @pytest.mark.parametrize("source", ["synthetic", ["synthetic", "feedback"]])

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from convrec.config.base import LARGEST, FileBelow, Month, Section, Share, Whole
+from convrec.config.period import PeriodText
 
 
 class Synthetic(Section):
@@ -99,10 +100,12 @@ class Data(Section):
     line_column: str | None = Field(description="files, interactions: catalog column that is added to an item's line")
     min_upvotes: Whole = Field(ge=-LARGEST, description="reddit_movie: answers with fewer upvotes are not ground truth")
     max_quarantined: Share = Field(description="the stage fails if a larger share of any kind of row is unusable")
-    validation_month: Month | None = Field(description="dated sources: month of the validation split")
-    test_month: Month | None = Field(description="dated sources: month of the test split")
+    validation_period: PeriodText | None = Field(
+        description="dated sources: month or span of days of the validation split; training is before it"
+    )
+    test_period: PeriodText | None = Field(description="dated sources: month or span of days of the test split")
     validation_share: Share = Field(
-        description="share of conversations (interactions: of users), used without months or dates"
+        description="share of conversations (interactions: of users), used without periods or dates"
     )
     test_share: Share
     checks: Checks
@@ -114,13 +117,9 @@ class Data(Section):
         """The names of the sources; the first gives the catalog."""
         return self.source if isinstance(self.source, list) else [self.source]
 
-    def split_months(self) -> list[str]:
-        """Return the months at whose first day a split begins or ends; an empty list without months."""
-        if not (self.validation_month and self.test_month):
-            return []
-        months = [datetime.date.fromisoformat(f"{month}-01") for month in (self.validation_month, self.test_month)]
-        after = [(month + datetime.timedelta(days=31)).strftime("%Y-%m") for month in months]
-        return sorted({self.validation_month, self.test_month, *after})
+    def split_days(self) -> list[datetime.date]:
+        """Return the days at whose beginning a split begins or ends; an empty list without periods."""
+        return sorted({day for period in (self.validation_period, self.test_period) for day in period or ()})
 
     @model_validator(mode="after")
     def _source_is_complete(self) -> "Data":
@@ -139,10 +138,13 @@ class Data(Section):
                 f"line_column = {self.line_column!r} names a column of the catalog of source 'files' or "
                 "'interactions'; give null"
             )
-        if (self.validation_month is None) != (self.test_month is None):
-            raise ValueError("set both validation_month and test_month, or set both to null")
-        if first in ("synthetic", "reddit_movie") and not (self.validation_month and self.test_month):
-            raise ValueError(f"set validation_month and test_month for the dated source {first!r}")
-        if self.validation_month and self.test_month and self.validation_month >= self.test_month:
-            raise ValueError(f"validation_month {self.validation_month} is not before test_month {self.test_month}")
+        if (self.validation_period is None) != (self.test_period is None):
+            raise ValueError("set both validation_period and test_period, or set both to null")
+        if first in ("synthetic", "reddit_movie") and not (self.validation_period and self.test_period):
+            raise ValueError(f"set validation_period and test_period for the dated source {first!r}")
+        if self.validation_period and self.test_period and self.validation_period.end > self.test_period.first:
+            raise ValueError(
+                f"validation_period = {self.validation_period} does not end before test_period = {self.test_period} "
+                f"begins; give a period before {self.test_period.first}"
+            )
         return self

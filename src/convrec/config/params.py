@@ -16,6 +16,8 @@ from convrec.config.training import SFT, BaseModelStage
 from convrec.errors import InputError
 from convrec.files.yaml import read_yaml
 
+RENAMED = {"validation_month": "validation_period", "test_month": "test_period"}
+
 
 class Params(Section):
     """The whole of params.yaml."""
@@ -54,7 +56,7 @@ class Params(Section):
                 **data.interactions.model_dump(),
                 "catalog": data.catalog,
                 "line_column": data.line_column,
-                "months": data.split_months(),
+                "split_days": data.split_days(),
                 "domain": (self.common.domain.item, self.common.domain.items),
                 "seed": seed,
                 "repeats": self.common.recommend_seen,
@@ -127,6 +129,8 @@ def _known_fields(location: tuple[int | str, ...]) -> list[str]:
 
 def _explain(error: dict[str, Any]) -> str:
     location = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "extra_forbidden" and error["loc"][-1] in RENAMED:
+        return f"{location}: this parameter is now {RENAMED[error['loc'][-1]]!r}; rename it"
     if error["type"] == "extra_forbidden":
         close = difflib.get_close_matches(str(error["loc"][-1]), _known_fields(error["loc"]), n=1, cutoff=0.75)
         hint = f"did you mean {close[0]!r}?" if close else "remove it; CHANGELOG.md lists renamed parameters"

@@ -5,7 +5,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from convrec.config.params import parse_params
+from convrec.config.params import RENAMED, parse_params
 from convrec.errors import InputError
 from convrec.files.atomic import replaced, write_bytes
 from convrec.files.yaml import parse_yaml, read_commented_yaml, read_yaml
@@ -22,6 +22,8 @@ def profile_names(folder: Path = FOLDER) -> list[str]:
 def _merge(base: dict[str, Any], changes: dict[str, Any], where: str) -> None:
     """Overwrite values of `base` in place. Raises `InputError` for a key that `base` does not have."""
     for key, value in changes.items():
+        if key not in base and key in RENAMED:
+            raise InputError(f"{where}: the parameter {key!r} is now {RENAMED[key]!r}; rename it")
         if key not in base:
             raise InputError(f"{where}: unknown parameter {key!r}; profiles/{BASE}.yaml shows every parameter")
         if isinstance(base[key], dict) and isinstance(value, dict):

@@ -1,5 +1,6 @@
 """The canonical conversation rows, their file, their prompt, and their splits."""
 
+import datetime
 import hashlib
 import json
 import re
@@ -20,6 +21,7 @@ ROLES = {  # and other names for them in public data sets
 }
 _CANONICAL_ROLES = {name: role for role, others in ROLES.items() for name in (role, *others)}
 SPLITS = ("train", "validation", "test")
+Days = tuple[datetime.date, datetime.date]  # the first day, and the day after the last
 _ROLE = re.compile(r"^(User|Assistant|System): ", re.MULTILINE)
 
 
@@ -50,9 +52,20 @@ def named_titles(row: dict[str, Any]) -> list[str]:
     return [*row["seen_titles"], *(row.get("repeatable_titles") or ())]
 
 
+def date_of(row: dict[str, Any]) -> str:
+    """Return a row's date, as in `2022-03-31`; an empty text where it has none."""
+    return str(row.get("date") or "")
+
+
 def month_of(row: dict[str, Any]) -> str:
     """Return the month of a row's date, as in `2022-03`; an empty text where it has no date."""
-    return str(row.get("date") or "")[:7]
+    return date_of(row)[:7]
+
+
+def is_before(rows: Iterable[dict[str, Any]], others: Iterable[dict[str, Any]]) -> bool:
+    """Return whether all rows are dated, and of earlier days than all of the others."""
+    dates = [date_of(row) for row in rows]
+    return min(dates, default="") > "" and max(dates) < min(map(date_of, others), default="")
 
 
 def truths(row: dict[str, Any]) -> list[Truth]:
@@ -132,21 +145,19 @@ def require_filled(splits: dict[str, pd.DataFrame], remedy: str) -> dict[str, pd
     return {name: rows.reset_index(drop=True) for name, rows in splits.items()}
 
 
-def split_by_month(rows: pd.DataFrame, validation_month: str, test_month: str) -> dict[str, pd.DataFrame]:
-    """Return train (before the validation month), validation and test (their own months).
+def split_by_period(rows: pd.DataFrame, validation: Days, test: Days) -> dict[str, pd.DataFrame]:
+    """Return train (before the validation period), validation and test (their own periods).
 
-    Rows of later months, and rows between, are in no split. Raises `InputError` on an empty split.
+    Later rows, and rows between the periods, are in no split. Raises `InputError` on an empty split.
     """
-    months = rows["date"].str.slice(0, 7)
-    splits = {
-        "train": rows[months < validation_month],
-        "validation": rows[months == validation_month],
-        "test": rows[months == test_month],
-    }
-    counts = months.value_counts().sort_index()
+    dates = rows["date"]
+    within = {name: (str(first), str(end)) for name, (first, end) in (("validation", validation), ("test", test))}
+    splits = {"train": rows[dates < within["validation"][0]]}
+    splits |= {name: rows[(dates >= first) & (dates < end)] for name, (first, end) in within.items()}
+    counts = dates.str.slice(0, 7).value_counts().sort_index()
     last = ", ".join(f"{month} ({number:,})" for month, number in counts.tail(6).items())
-    present = f"the rows reach from {counts.index[0]} to {counts.index[-1]}, the last months with rows are {last}"
-    return require_filled(splits, f"{present}: choose data.validation_month and data.test_month within")
+    present = f"the rows reach from {dates.min()} to {dates.max()}, the last months with rows are {last}"
+    return require_filled(splits, f"{present}: choose data.validation_period and data.test_period within")
 
 
 def split_by_conversation(

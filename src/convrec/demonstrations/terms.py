@@ -8,7 +8,7 @@ import numpy as np
 from scipy import sparse
 
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import month_of
+from convrec.data.conversations import is_before
 from convrec.data.parsing import format_list
 from convrec.demonstrations.combine import Weights, fit_weights
 from convrec.demonstrations.demonstrator import Grounded
@@ -56,12 +56,11 @@ def combine(
     if evidence_of is None:
         return Combined(terms, Weights(REFLECTED, None, None))
     evidence = evidence_of(rows["train"])
-    months = {name: [month_of(row) for row in split] for name, split in rows.items()}
-    by_month = min(months["train"]) > "" and max(months["train"]) < min(months["validation"])
+    earlier = is_before(rows["train"], rows["validation"])
     for name, split in grounded.items():
         logger.info("%s: what others liked", name)
         is_train = name != "validation"  # train, and its variants
-        terms[name] |= evidence.terms(split.prompts, without_own=is_train, earlier=is_train and by_month)
+        terms[name] |= evidence.terms(split.prompts, without_own=is_train, earlier=is_train and earlier)
     seen = seen_items(grounded["train"].prompts, catalog)
     return Combined(terms, fit_weights(terms["train"], REFLECTED, positives, seen, fitted, list_length))
 

@@ -3,6 +3,7 @@
 Each baseline scores all items for each prompt. Its hyper-parameters are chosen on the validation split.
 """
 
+import datetime
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import distinct_prompts
+from convrec.data.conversations import date_of, distinct_prompts, is_before
 from convrec.data.parsing import format_list
 from convrec.evaluation.als import Als
 from convrec.evaluation.beyond_accuracy import mentions
@@ -34,6 +35,7 @@ NEEDS = {  # what a baseline needs in the data
     **dict.fromkeys(("item_knn", "ease", "als"), "prompts that name items of the catalog"),
 }
 _BLOCK = 256  # prompts whose scores of all items are in memory at once
+_MONTH_DAYS = 30
 _VALIDATION_PROMPTS = 2000  # maximum number of prompts for choosing hyper-parameters
 _NEIGHBOURS = (25, 50, 100, 200, 400, 800, 1600)
 _KNN = {"shrinkage": (0.0, 10.0, 100.0), "nearest": (100, None)}
@@ -77,6 +79,7 @@ class _Training:
     """The training data that the baselines are fitted to."""
 
     rows: Sequence[Row]
+    validation: Sequence[Row]
     catalog: Catalog
     options: Options
     tells_dislikes: bool  # some prompt names a disliked item
@@ -113,11 +116,14 @@ def _popularity(training: _Training) -> Scorer:
 
 
 def _last_month(training: _Training) -> Scorer | None:
-    months = [str(row.get("date") or "")[:7] for row in training.rows]
-    last = max(months, default="")
+    last = max(map(date_of, training.rows), default="")
     if not last:
         return None
-    recent = (row for row, month in zip(training.rows, months, strict=True) if month == last)
+    first = last[:7]
+    if is_before(training.rows, training.validation) and min(map(date_of, training.validation)).startswith(first):
+        # validation begins within this month, of which training may have a few days only
+        first = str(datetime.date.fromisoformat(last) - datetime.timedelta(days=_MONTH_DAYS - 1))
+    recent = (row for row in training.rows if date_of(row) >= first)
     return training.of_all(mentions(recent, training.catalog))
 
 
@@ -192,7 +198,7 @@ def baseline_lists(
     kept = {row["prompt_id"] for row in asked}
     rows = [row for row in validation if row["prompt_id"] in kept]
     named = Named.of([*asked, *prompts], catalog)
-    training = _Training(train, catalog, options, named.disliked.nnz > 0)
+    training = _Training(train, validation, catalog, options, named.disliked.nnz > 0)
     metric = f"ndcg_at_{options.cutoff}"
     found: dict[Baseline, Answers | None] = {}
     for name in names:

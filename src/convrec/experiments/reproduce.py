@@ -62,9 +62,9 @@ def _data_settings(data: Path | None) -> list[str]:
     """Return the settings of the published splits, all rows as they are, or of the raw dump."""
     if data is None:
         dump = {"source": "reddit_movie", "path": RAW / "reddit_movie", "catalog": "null"}
-        months = {"validation_month": "2022-11", "test_month": "2022-12"}
+        periods = {"validation_period": "2022-11", "test_period": "2022-12"}
         return [
-            *(f"data.{key}={value}" for key, value in {**dump, **months}.items()),
+            *(f"data.{key}={value}" for key, value in {**dump, **periods}.items()),
             f"common.instruction={_INSTRUCTION}",
         ]
     if not data.is_dir():

@@ -15,7 +15,7 @@ from convrec.data.conversations import (
     SPLITS,
     require_filled,
     split_by_conversation,
-    split_by_month,
+    split_by_period,
     with_repeatable,
 )
 from convrec.data.exposure import by_month, describe_exposure
@@ -55,14 +55,14 @@ READERS: dict[str, Callable[..., Source]] = {
 }
 
 
-def _is_by_month(source: Source, rows: pd.DataFrame, config: Data) -> bool:
-    """Return whether rows are split by month: months are given, and the source has dates and no splits of its own."""
-    if source.splits is not None or config.validation_month is None:
+def _is_by_period(source: Source, rows: pd.DataFrame, config: Data) -> bool:
+    """Return whether rows are split by period: periods are given, and the source has dates and no splits of its own."""
+    if source.splits is not None or config.validation_period is None:
         return False
     if (rows["date"] == "").all():
         logger.warning(
             "no row has a date: rows are split by conversation (data.validation_share = %s, data.test_share = %s), and "
-            "data.validation_month and data.test_month are ignored",
+            "data.validation_period and data.test_period are ignored",
             config.validation_share,
             config.test_share,
         )
@@ -70,8 +70,8 @@ def _is_by_month(source: Source, rows: pd.DataFrame, config: Data) -> bool:
     return True
 
 
-def _split(source: Source, rows: pd.DataFrame, by_month: bool, config: Data, seed: int) -> dict[str, pd.DataFrame]:
-    """Return the splits of the checked rows: the source's own, by month, or by shares of its groups.
+def _split(source: Source, rows: pd.DataFrame, by_period: bool, config: Data, seed: int) -> dict[str, pd.DataFrame]:
+    """Return the splits of the checked rows: the source's own, by period, or by shares of its groups.
 
     Raises `InputError` if one is empty.
     """
@@ -80,11 +80,11 @@ def _split(source: Source, rows: pd.DataFrame, by_month: bool, config: Data, see
     if source.splits is not None:
         labels = source.splits.reindex(rows.index)
         return require_filled({name: rows[labels == name] for name in SPLITS}, "check the folder of data.path")
-    if by_month and config.validation_month and config.test_month:
-        splits = split_by_month(rows, config.validation_month, config.test_month)
+    if by_period and config.validation_period and config.test_period:
+        splits = split_by_period(rows, config.validation_period, config.test_period)
         unused = len(rows) - sum(map(len, splits.values()))
         if unused:
-            logger.info("%d rows are not in the months of the splits and are not used", unused)
+            logger.info("%d rows are not in the periods of the splits and are not used", unused)
         return splits
     group = rows[source.group].where(rows[source.group] != "", rows["conversation_id"])
     return split_by_conversation(rows, group, config.validation_share, config.test_share, seed)
@@ -123,15 +123,15 @@ def prepare(params: Params, quarantine: Quarantine) -> tuple[Source, dict[str, p
     rows = conform(source.rows.reset_index(drop=True))
     if params.common.recommend_seen:
         rows = with_repeatable(rows)
-    by_month = _is_by_month(source, rows, config)
+    by_period = _is_by_period(source, rows, config)
     rows, problems = check_rows(
         rows,
         source.catalog,
         quarantine,
-        dated=by_month,
+        dated=by_period,
         **config.checks.model_dump(include={"outside_catalog", "seen_truth", "duplicate_rows"}),
     )
-    splits = _split(source, rows, by_month, config, params.common.seed)
+    splits = _split(source, rows, by_period, config, params.common.seed)
     held_out = {name: splits[name] for name in ("validation", "test")}
     leaks = find_leaks(splits["train"], held_out, config.checks.similarity, TEMPLATE_SHARE)
     problems["leaks"] = sum(leak is not None for leak in leaks)
@@ -170,11 +170,9 @@ def _report_outside(splits: dict[str, pd.DataFrame], catalog: Catalog, share: fl
 
 
 def _period(rows: pd.DataFrame) -> str:
-    """Return the months of dated rows in brackets, such as " (2022-01 to 2022-10)"."""
-    months = rows["date"][rows["date"] != ""].str.slice(0, 7)
-    if months.empty:
-        return ""
-    return f" ({months.min()})" if months.min() == months.max() else f" ({months.min()} to {months.max()})"
+    """Return the first and the last date of the rows in brackets, such as " (2022-01-01 to 2022-10-28)"."""
+    dates = rows["date"][rows["date"] != ""]
+    return "" if dates.empty else f" ({dates.min()} to {dates.max()})"
 
 
 def _report_years(splits: dict[str, pd.DataFrame], catalog: Catalog) -> None:

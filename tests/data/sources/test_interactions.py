@@ -1,6 +1,7 @@
 """A log as conversations: nothing of the future in a prompt, the same whatever the order of rows, and real ratings."""
 
 import contextlib
+import datetime
 import os
 import random
 from collections import defaultdict
@@ -66,7 +67,7 @@ def _read(folder, quarantine=None, **changes):
         "templates": None,
         "domain": ("game", "games"),
         "seed": 17,
-        "months": (),
+        "split_days": (),
         **SIZES,
     }
     return read_interactions(folder, quarantine or Quarantine(), **settings | changes)
@@ -140,9 +141,32 @@ def test_users_are_drawn_where_there_are_more_prompts_than_wanted(tmp_path):
     assert set(some["conversation_id"]) < set(every["conversation_id"])
 
 
+def _days(*texts):
+    return [datetime.date.fromisoformat(text) for text in texts]
+
+
+@pytest.mark.parametrize("hour", [0, 12])
+def test_a_ground_truth_stays_within_the_days_of_its_split(tmp_path, hour):
+    """A user who likes one game a day: no window of validation reaches into the test, or the other way round."""
+    rows = [(f"u{user}", f"g{n}", 5, START + n * DAY + hour * 3600) for user in range(20) for n in range(30)]
+    folder, starts = _write(tmp_path / "log", rows), ("2022-01-08", "2022-01-15", "2022-01-20", "2022-01-22")
+    frame = _read(folder, split_days=_days(*starts), prompts_per_user=30).rows
+    assert frame.equals(_read(folder, split_days=_days(*starts), prompts_per_user=30).rows)
+    sizes = defaultdict(set)
+    for row in frame.to_dict("records"):
+        numbers = [int(item["title"].split()[1]) + 20 * (item["year"] - 2000) for item in row["groundtruth"]]
+        days = [f"2022-01-{number + 1:02d}" for number in numbers]
+        assert days[0] == row["date"] and len({sum(start <= day for start in starts) for day in days}) == 1
+        sizes[row["date"]].add(len(numbers))
+    before = {"2022-01-07": {1}, "2022-01-06": {2}, "2022-01-05": {3}, "2022-01-14": {1}, "2022-01-08": {3}}
+    assert {day: sizes[day] for day in before} == before
+    free = _read(folder, prompts_per_user=30).rows
+    assert {len(truth) for truth in free.loc[free["date"] == "2022-01-07", "groundtruth"]} == {3}
+
+
 def test_a_ground_truth_stays_within_its_split(tmp_path):
     rows = _draw_rows(5, number=1200)
-    frame = _read(_write(tmp_path / "log", rows, 30), months=["2022-05", "2022-06", "2022-07"]).rows
+    frame = _read(_write(tmp_path / "log", rows, 30), split_days=_days("2022-05-01", "2022-06-01", "2022-07-01")).rows
     dates = defaultdict(dict)
     for user, item, _, time in sorted((row for row in rows if row[2] != 3), key=lambda row: -row[3]):
         number = int(item[1:])
@@ -190,7 +214,7 @@ def project(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_the_stage_splits_by_user_or_by_month(project):
+def test_the_stage_splits_by_user_or_by_period(project):
     _write(project / "log", _draw_rows(3, users=60, number=3000))
     common = ["data.path=log", "data.checks.leaks=keep", "common.domain.item=game", "common.domain.items=games"]
     apply_profile("movielens-100k", common)
@@ -198,10 +222,16 @@ def test_the_stage_splits_by_user_or_by_month(project):
     users = {name: set(rows["user_id"]) for name, rows in splits.items()}
     assert sum(map(len, users.values())) == len(set.union(*users.values())) == 60
     assert len(users["test"]) == len(users["validation"]) == 6
-    apply_profile("movielens-100k", [*common, "data.validation_month=2022-08", "data.test_month=2022-09"])
+    apply_profile("movielens-100k", [*common, "data.validation_period=2022-08", "data.test_period=2022-09"])
     _, splits, _ = prepare(load_params(), Quarantine())
     assert splits["train"]["date"].max() < "2022-08" <= splits["validation"]["date"].min()
     assert splits["validation"]["date"].max() < "2022-09" <= splits["test"]["date"].min()
+    days = ["data.validation_period=2022-08-10/2022-08-16", "data.test_period=2022-08-17/2022-08-23"]
+    apply_profile("movielens-100k", [*common, *days])
+    _, splits, _ = prepare(load_params(), Quarantine())
+    assert "2022-08-01" <= splits["train"]["date"].max() < "2022-08-10" <= splits["validation"]["date"].min()
+    assert splits["validation"]["date"].max() < "2022-08-17" <= splits["test"]["date"].min()
+    assert splits["test"]["date"].max() < "2022-08-24"
 
 
 def test_what_was_taken_before_is_recommended_and_counted_again(project):

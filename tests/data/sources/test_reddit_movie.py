@@ -11,8 +11,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from convrec.config.period import Period
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import read_rows, split_by_month
+from convrec.data.conversations import read_rows, split_by_period
 from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import conform, write_conversations
 from convrec.data.sources.reddit_movie import read_reddit_movie
@@ -102,7 +103,7 @@ def test_months_are_those_of_utc(tmp_path):
     write_dump(tmp_path, records, NAMES)
     rows = read_reddit_movie(tmp_path, Quarantine(), min_upvotes=1).rows
     assert rows["date"].tolist() == ["2022-10-31", "2022-11-01", "2022-11-30", "2022-12-01"]
-    splits = split_by_month(conform(rows), "2022-11", "2022-12")
+    splits = split_by_period(conform(rows), Period.parse("2022-11"), Period.parse("2022-12"))
     assert {name: len(split) for name, split in splits.items()} == {"train": 1, "validation": 2, "test": 1}
     write_conversations(splits["validation"], tmp_path / "rows.parquet")
     assert read_rows(tmp_path / "rows.parquet") == conform(rows).iloc[1:3].to_dict("records")

@@ -1,8 +1,9 @@
 import numpy as np
 import pandas as pd
 
+from convrec.config.period import Period
 from convrec.data.catalog import build_catalog
-from convrec.data.conversations import split_by_month, transcript
+from convrec.data.conversations import split_by_period, transcript
 from convrec.data.quarantine import Quarantine
 from convrec.data.sources.dialogue import LISTS
 from convrec.data.sources.synthetic import CHANGED, KEPT, SHIFT_MONTH, Taste, World, embedded_rows, simulate
@@ -79,7 +80,7 @@ def _changed(monkeypatch, share: float):
 
 def test_splits_are_by_month():
     _, rows, _ = _world()
-    splits = split_by_month(rows, "2022-11", "2022-12")
+    splits = split_by_period(rows, Period.parse("2022-11"), Period.parse("2022-12"))
     assert splits["train"]["date"].max() < "2022-11-01"
     assert set(splits["validation"]["date"].str.slice(0, 7)) == {"2022-11"}
     assert set(splits["test"]["date"].str.slice(0, 7)) == {"2022-12"}

@@ -58,7 +58,7 @@ def read_interactions(
     disliked: float | list[str] | None,
     max_prompts: int,
     genres: str,
-    months: Sequence[str],
+    split_days: Sequence[datetime.date],
     templates: str | None,
     domain: tuple[str, str],
     seed: int,
@@ -70,8 +70,8 @@ def read_interactions(
 
     `log` and `catalog` are the names of their files (None: known names), `liked` and `disliked` the thresholds or
     events of `Feedback`, `genres` the column of the items' genres. No ground truth crosses the beginning of one of the
-    `months`, so none reaches into a later split. `domain` has the words for one item and for several. With `repeats`,
-    an item counts each time that it is taken, else the first time. `sizes` are the fields of `Sizes`. Raises
+    `split_days` (in UTC), so none reaches into a later split. `domain` has the words for one item and for several. With
+    `repeats`, an item counts each time that it is taken, else the first time. `sizes` are the fields of `Sizes`. Raises
     `InputError` if a file cannot be read, and if there is no row.
     """
     log_path, items_path = find_files(folder, log, catalog)
@@ -83,7 +83,7 @@ def read_interactions(
     taken = _with_items(taken, indices, quarantine)
     if not repeats:
         taken = taken.unique(["user", "index"], keep="first", maintain_order=True)
-    starts = [int(datetime.datetime.fromisoformat(f"{month}-01T00:00+00:00").timestamp()) for month in months]
+    starts = [int(datetime.datetime.fromisoformat(f"{day}T00:00+00:00").timestamp()) for day in split_days]
     of_item = [item.metadata.get(genres, "").split(", ") if item.metadata.get(genres) else [] for item in items.items]
     rows = []
     for user, index, is_liked, times in _histories(taken):
