@@ -5,7 +5,7 @@ only as numbers and lists of numbers.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from convrec.generation.constraint import ListRequest
 
@@ -53,5 +53,5 @@ def _plain(items: Collection[int]) -> list[int]:
     return sorted(int(item) for item in items)
 
 
-def _is_whole(value: Any) -> bool:
+def _is_whole(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
