@@ -20,8 +20,10 @@ def run_vllm_server(
     Raises `InputError` if prompt and list are longer than the model's context.
     """
     import uvloop  # noqa: PLC0415  (of vLLM)
-    from vllm.entrypoints.openai.api_server import run_server  # noqa: PLC0415  (not on every machine)
+    from vllm.entrypoints.launchers.api_server.entry import run_server  # noqa: PLC0415  (not on every machine)
+    from vllm.entrypoints.serve.utils.api_utils import cli_env_setup  # noqa: PLC0415
 
+    cli_env_setup()
     trie = vllm_translator(files).trie
     prompt_length, length = vllm_lengths(files.settings, trie)
     whole = standalone(files.checkpoint, files.trust_remote_code)
@@ -46,7 +48,7 @@ def run_vllm_server(
 
 def _parsed(arguments: dict[str, Any]) -> Any:
     """Return the parsed command line of vLLM's server, with these values in place of its defaults."""
-    from vllm.entrypoints.openai.cli_args import make_arg_parser, validate_parsed_serve_args  # noqa: PLC0415
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args  # noqa: PLC0415
     from vllm.utils.argparse_utils import FlexibleArgumentParser  # noqa: PLC0415
 
     parsed = make_arg_parser(FlexibleArgumentParser()).parse_args([])
