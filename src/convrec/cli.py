@@ -46,7 +46,7 @@ def _set_up() -> None:
 
 
 _GROUPS = {
-    "Ask a model": ("recommend", "chat", "app", "serve"),
+    "Ask a model": ("recommend", "chat", "app", "serve", "vllm-server"),
     "Run and change the pipeline": ("preflight", "run", "profile", "reproduce", "data", "fetch-model", "workspace"),
     "Measure and compare": ("results", "evaluate", "score", "compare", "ablate-demonstrations"),
     "Watch the service": ("monitor", "replay"),

@@ -18,11 +18,8 @@ from vllm.exceptions import VLLMValidationError  # noqa: E402
 from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality  # noqa: E402
 
 from convrec.generation.constraint import CatalogTrie, ConstraintState, ListRequest  # noqa: E402
-from convrec.generation.vllm_constraint import (  # noqa: E402
-    VllmCatalogConstraint,
-    engine_options,
-    request_options,
-)
+from convrec.generation.vllm_constraint import VllmCatalogConstraint, engine_options  # noqa: E402
+from convrec.generation.vllm_requests import request_options  # noqa: E402
 
 PLACES, STEPS = 5, 400
 
@@ -49,7 +46,7 @@ def follow_a_changing_batch(trie_file: Path, trie: CatalogTrie, vocab_size: int)
                 moved.append((len(batch), place, MoveDirectionality.UNIDIRECTIONAL))
         elif len(batch) < PLACES and draw.random() < 0.4:
             request = draw.choice([None, ListRequest(2), ListRequest(3, banned=[0, 4]), ListRequest(1, allowed=[2])])
-            params = SamplingParams(extra_args=request and request_options([request])[0])
+            params = SamplingParams(extra_args=request and request_options(request))
             batch.append(([], request))
             added.append((len(batch) - 1, params, [1], batch[-1][0]))
         elif len(batch) > 1 and draw.random() < 0.3:
@@ -101,13 +98,13 @@ def main() -> None:
             stop_token_ids=[task["eos"]],
             ignore_eos=True,
             detokenize=False,
-            extra_args=request and request_options([request])[0],
+            extra_args=request and request_options(request),
         )
         for request in requests
     ]
     prompts = [{"prompt_token_ids": prompt} for prompt in task["prompts"]]
     lists = [list(output.outputs[0].token_ids) for output in llm.generate(prompts, params, use_tqdm=False)]
-    forced = SamplingParams(min_tokens=3, extra_args=request_options([ListRequest(1)])[0], detokenize=False)
+    forced = SamplingParams(min_tokens=3, extra_args=request_options(ListRequest(1)), detokenize=False)
     try:
         llm.generate(prompts[:1], forced, use_tqdm=False)
         refusal = ""

@@ -64,7 +64,7 @@ def test_a_used_version_answers_until_its_last_request_and_is_then_closed(models
         assert _version(models) == "2" and registry.loaded == ["1", "2"]
         answered = asyncio.run(before["champion"].ask("a film", 3))
         assert len(answered.items) == 3 and before["champion"].version == "1"
-        closing = before["champion"].batcher
+        closing = before["champion"].decoder
     closing._thread.join(30)
     assert not closing.is_alive and models.is_ready
     registry.champion = "1"

@@ -27,14 +27,14 @@ def main() -> None:
             while len(steps) < 10:
                 pass
         (asked,) = served.translator.prepare([conversation], n)
-        futures.append(served.batcher.submit(asked))
+        futures.append(served.decoder.submit(asked))
     assert futures[1].cancel()
     lines = [None if future.cancelled() else _lines(served, future.result(60)) for future in futures]
     (asked,) = served.translator.prepare(["the last one"], 2)
-    last = served.batcher.submit(asked)
+    last = served.decoder.submit(asked)
     served.close()
     (folder / "lists.json").write_text(json.dumps([*lines, _lines(served, last.result(0))]))
-    assert max(steps) == 3 and not served.batcher.is_alive
+    assert max(steps) == 3 and not served.decoder.is_alive
 
 
 def _lines(served, tokens) -> list[str]:

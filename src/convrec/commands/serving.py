@@ -1,4 +1,4 @@
-"""`convrec serve` and `convrec app`: answer many users over HTTP, and a web page for people."""
+"""`convrec serve` and `convrec app`: answer many users over HTTP, and a web page for people; `convrec vllm-server`."""
 
 import argparse
 import sys
@@ -41,6 +41,13 @@ def add(commands: Any) -> None:
             choices=("transformers", "vllm"),
             default="transformers",
             help="what decodes the lists; vllm computes no scores; default: %(default)s",
+        )
+        command.add_argument(
+            "--vllm-server",
+            metavar="URL",
+            action="append",
+            help="with vllm, the address of a `convrec vllm-server` that decodes in place of this process; several "
+            "share the requests",
         )
         command.add_argument(
             "--gpu-share",
@@ -97,6 +104,45 @@ def add(commands: Any) -> None:
         default=30,
         help="time for requests in progress after SIGTERM; default: %(default)s",
     )
+    _add_vllm_server(commands)
+
+
+def _add_vllm_server(commands: Any) -> None:
+    text = "decode for `convrec serve` in a process of its own: vLLM's server with the catalog constraint"
+    example = "convrec vllm-server --model champion --port 8001"
+    command = add_command(commands, "vllm-server", _vllm_server, text, example, "docs/serving.md")
+    command.add_argument(
+        "--model",
+        metavar="NAME",
+        default="champion",
+        help="a version or a folder that stays, as in `convrec recommend`; default: the champion now",
+    )
+    command.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on; set VLLM_API_KEY for any other than the default, %(default)s",
+    )
+    command.add_argument(
+        "--port",
+        type=whole_number(0, 65_535),
+        default=8001,
+        help="%(type)s; 0 chooses a free port; default: %(default)s",
+    )
+    command.add_argument(
+        "--gpus", type=whole_number(1, 64), default=1, help="GPUs that share the model; default: %(default)s"
+    )
+    command.add_argument(
+        "--gpu-share",
+        type=share(with_zero=False),
+        default=0.9,
+        help="share of each GPU's memory; default: %(default)s",
+    )
+    command.add_argument(
+        "--batch-size",
+        type=whole_number(1, 4096),
+        default=64,
+        help="lists that are decoded together; default: %(default)s",
+    )
 
 
 _MODEL_HELP = "a version or a folder that stays, as in `convrec recommend`; default: follow the champion"
@@ -119,6 +165,22 @@ def _serve(options: argparse.Namespace) -> None:
 
 def _app(options: argparse.Namespace) -> None:
     _run(options, options.challenger, True)
+
+
+def _vllm_server(options: argparse.Namespace) -> None:
+    import tempfile
+
+    from convrec.generation.vllm_engine import require_vllm
+    from convrec.registry.recommenders import find_model
+    from convrec.serving.app.server import listening
+    from convrec.serving.vllm_server import run_vllm_server
+
+    require_vllm(options.gpus, "convrec vllm-server", "--gpus")
+    with listening(options.host, options.port) as listener:  # vLLM would share a port that is taken
+        port = listener.getsockname()[1]
+    with tempfile.TemporaryDirectory(prefix="convrec-version-") as folder:
+        files = find_model(options.model, Path(folder))
+        run_vllm_server(files, options.host, port, options.batch_size, options.gpus, options.gpu_share)
 
 
 def _run(
@@ -162,11 +224,19 @@ def _engine(options: argparse.Namespace, metrics: "Metrics") -> Callable[[str, "
     from convrec.generation.vllm_engine import require_vllm
     from convrec.serving.recommender import Recommender
     from convrec.serving.served import ServedModel
+    from convrec.serving.vllm_client import check_url
 
-    if options.engine == "vllm":
-        require_vllm(1)
+    servers = [check_url(url) for url in options.vllm_server or []]
+    if servers and options.engine != "vllm":
+        raise InputError(f"--vllm-server {servers[0]}: give --engine vllm, too")
+    if options.engine == "vllm" and not servers:
+        require_vllm(1, "--engine vllm")
 
     def make_served(version: str, files: "ModelFiles") -> ServedModel:
+        if servers:
+            from convrec.serving.vllm_client import serve_on_servers
+
+            return serve_on_servers(version, files, servers)
         if options.engine == "vllm":
             from convrec.serving.vllm_batching import serve_with_vllm
 

@@ -1,7 +1,7 @@
 """The catalog constraint for vLLM: a logits processor that the engine loads by name, in its own process."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,27 +10,16 @@ from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
 
 from convrec.generation.constraint import CatalogTrie, ConstraintState, ListRequest
+from convrec.generation.vllm_requests import requested_list
 
-_CONFIG, _REQUEST = "catalog_trie", "catalog_list"  # names in the engine's additional_config, in a request's extra_args
+_CONFIG = "catalog_trie"  # its name in the engine's additional_config
 _FORCING = ("min_tokens", "logit_bias", "allowed_token_ids", "bad_words", "structured_outputs")
 
 
 def engine_options(trie: str | Path) -> dict[str, Any]:
-    """Return the arguments of `vllm.LLM` with which it can constrain lists; `trie` is the file of a saved trie."""
+    """Return the engine's arguments with which it can constrain lists; `trie` is the file of a saved trie."""
     name = f"{VllmCatalogConstraint.__module__}:{VllmCatalogConstraint.__qualname__}"
     return {"logits_processors": [name], "additional_config": {_CONFIG: str(Path(trie).absolute())}}
-
-
-def request_options(requests: Sequence[ListRequest]) -> list[dict[str, Any]]:
-    """Return the `extra_args` of each request's `SamplingParams`; requests without are not constrained.
-
-    A request must be one that can be met (`CatalogTrie.check`): another would stop the engine.
-    """
-    return [{_REQUEST: {name: _plain(value) for name, value in asdict(request).items()}} for request in requests]
-
-
-def _plain(value: Any) -> Any:
-    return value if value is None or isinstance(value, int) else [int(item) for item in value]
 
 
 @dataclass
@@ -51,8 +40,8 @@ class VllmCatalogConstraint(LogitsProcessor):
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Raise `ValueError` for options that would force or forbid tokens in a constrained list."""
-        if _REQUEST not in (sampling_params.extra_args or {}):
+        """Raise `ValueError` for an unreadable list, and for options that would force or forbid its tokens."""
+        if requested_list(sampling_params.extra_args) is None:
             return
         wrong = [name for name in _FORCING if getattr(sampling_params, name)]
         if wrong:
@@ -82,9 +71,9 @@ class VllmCatalogConstraint(LogitsProcessor):
         added = []
         for place, params, _, tokens in batch_update.added:
             self._remove(place)
-            options = (params.extra_args or {}).get(_REQUEST)
-            if options is not None:
-                self._lists[place] = _List(ListRequest(**options), tokens, self._free.pop())
+            request = requested_list(params.extra_args)
+            if request is not None:
+                self._lists[place] = _List(request, tokens, self._free.pop())
                 added.append(self._lists[place])
         self._begin(added)
         for source, target, direction in batch_update.moved:

@@ -1,4 +1,4 @@
-"""Greedy lists by vLLM's offline engine, on one or several GPUs."""
+"""Greedy lists by vLLM's offline engine, on one or several GPUs; its server takes the same arguments."""
 
 import importlib.util
 import tempfile
@@ -11,19 +11,74 @@ import torch
 from convrec.errors import InputError
 from convrec.generation.constraint import CatalogTrie, ListRequest
 from convrec.generation.engine import Engine, TokenIds
+from convrec.generation.vllm_requests import decoding_options, request_options
 
 
-def require_vllm(tensor_parallel_size: int) -> None:
-    """Raise `InputError` where vLLM is not installed, or there are fewer GPUs than it is to use."""
+def require_vllm(
+    tensor_parallel_size: int,
+    engine_field: str = "evaluate.engine = 'vllm'",
+    size_field: str = "evaluate.vllm_tensor_parallel_size",
+) -> None:
+    """Raise `InputError` where vLLM is not installed, or there are fewer GPUs than it is to use.
+
+    The message names the fields that ask for them.
+    """
     if importlib.util.find_spec("vllm") is None:
         raise InputError(
-            "evaluate.engine = 'vllm': vLLM is not installed; pip install -e '.[gpu]', or set it to transformers"
+            f"{engine_field}: vLLM is not installed; pip install -e '.[gpu]', or use the engine transformers"
         )
     gpus = torch.cuda.device_count()
     if gpus and tensor_parallel_size > gpus:
+        raise InputError(f"{size_field} = {tensor_parallel_size}: this machine has {gpus} GPUs; lower it")
+
+
+def engine_arguments(
+    path: str,
+    device: str,
+    batch_size: int,
+    max_completion_length: int,
+    trie_file: Path | None,
+    *,
+    max_prompt_length: int,
+    tensor_parallel_size: int,
+    gpu_memory_utilization: float,
+    trust_remote_code: bool = False,
+) -> dict[str, Any]:
+    """Return vLLM's arguments for a Hugging Face folder, for `vllm.LLM` and for its server.
+
+    The weights keep the type that they are saved in. With the file of a trie, vLLM can constrain lists.
+    `max_prompt_length` is that of the prompts to come, in tokens; on a CPU `gpu_memory_utilization` is the share of the
+    machine's memory. Raises `InputError` where prompt and list are longer than the model's positions.
+    """
+    from convrec.models.pretrained import load_config  # noqa: PLC0415  (slow)
+
+    config = load_config(path, trust_remote_code=trust_remote_code)
+    length, positions = max_prompt_length + max_completion_length, getattr(config, "max_position_embeddings", None)
+    if positions is not None and length > positions:
+        field = "evaluate.max_completion_length" if trie_file is None else "common.list_length"
         raise InputError(
-            f"evaluate.vllm_tensor_parallel_size = {tensor_parallel_size}: this machine has {gpus} GPUs; lower it"
+            f"{path} has {positions} positions: no room for a prompt of {max_prompt_length} tokens and a list of "
+            f"{max_completion_length}; lower {field}, or common.max_prompt_length"
         )
+    constraint = {}
+    if trie_file is not None:
+        from convrec.generation.vllm_constraint import engine_options  # noqa: PLC0415  (imports vLLM)
+
+        constraint = engine_options(trie_file)
+    return {
+        "model": path,
+        "skip_tokenizer_init": True,  # the tokenizer is the project's own
+        "load_format": "safetensors",
+        "trust_remote_code": trust_remote_code,
+        "dtype": str(config.dtype or torch.float32).removeprefix("torch."),  # vLLM's "auto" halves float32
+        "max_model_len": length,
+        "max_num_seqs": batch_size,
+        "tensor_parallel_size": tensor_parallel_size,
+        "gpu_memory_utilization": gpu_memory_utilization,
+        "enforce_eager": device == "cpu",  # compiling takes longer than it saves there
+        "generation_config": "vllm",  # the folder's own sampling options are not the evaluation's
+        **constraint,
+    }
 
 
 class VllmEngine(Engine):
@@ -59,46 +114,29 @@ class VllmEngine(Engine):
         gpu_memory_utilization: float,
         trust_remote_code: bool = False,
     ) -> "VllmEngine":
-        """Return the engine of a Hugging Face folder, in the type that its weights are saved in.
-
-        `max_prompt_length` is that of the prompts to come, in tokens; on a CPU `gpu_memory_utilization` is the share
-        of the machine's memory. Raises `InputError` where prompt and list are longer than the model's positions.
-        """
+        """Return the engine of a Hugging Face folder; `engine_arguments` describes the options."""
         from vllm import LLM  # noqa: PLC0415  (not on every machine)
 
-        from convrec.models.pretrained import load_config, load_tokenizer  # noqa: PLC0415  (slow)
+        from convrec.models.pretrained import load_tokenizer  # noqa: PLC0415  (slow)
 
         tokenizer = load_tokenizer(path, trust_remote_code=trust_remote_code)
-        config = load_config(path, trust_remote_code=trust_remote_code)
-        length, positions = max_prompt_length + max_completion_length, getattr(config, "max_position_embeddings", None)
-        if positions is not None and length > positions:
-            field = "evaluate.max_completion_length" if trie is None else "common.list_length"
-            raise InputError(
-                f"{path} has {positions} positions: no room for a prompt of {max_prompt_length} tokens and a list of "
-                f"{max_completion_length}; lower {field}, or common.max_prompt_length"
-            )
         with tempfile.TemporaryDirectory() as folder:  # the engine, in its own process, reads the trie at its start
-            constraint = {}
+            file = None
             if trie is not None:
-                from convrec.generation.vllm_constraint import engine_options  # noqa: PLC0415  (imports vLLM)
-
                 file = Path(folder) / "trie.safetensors"
                 trie.save(file)
-                constraint = engine_options(file)
-            llm = LLM(
+            arguments = engine_arguments(
                 path,
-                skip_tokenizer_init=True,
-                load_format="safetensors",
-                trust_remote_code=trust_remote_code,
-                dtype=str(config.dtype or torch.float32).removeprefix("torch."),  # vLLM's "auto" halves float32
-                max_model_len=length,
-                max_num_seqs=batch_size,
+                device,
+                batch_size,
+                max_completion_length,
+                file,
+                max_prompt_length=max_prompt_length,
                 tensor_parallel_size=tensor_parallel_size,
                 gpu_memory_utilization=gpu_memory_utilization,
-                enforce_eager=device == "cpu",  # compiling takes longer than it saves there
-                generation_config="vllm",  # the folder's own sampling options are not the evaluation's
-                **constraint,
+                trust_remote_code=trust_remote_code,
             )
+            llm = LLM(**arguments)
         return cls(llm, tokenizer, batch_size, max_completion_length, repetition_penalty, trie)
 
     def close(self) -> None:
@@ -124,20 +162,9 @@ class VllmEngine(Engine):
         """Return how each list is decoded."""
         from vllm import SamplingParams  # noqa: PLC0415  (not on every machine)
 
+        limits = (self._most_tokens(requests), self._repetition_penalty)
+        options = decoding_options(*limits, self.tokenizer.eos_token_id)
         constraints: list[dict[str, Any] | None] = [None] * num_lists
         if self._trie is not None:
-            from convrec.generation.vllm_constraint import request_options  # noqa: PLC0415  (imports vLLM)
-
-            constraints = list(request_options(requests))
-        return [
-            SamplingParams(
-                temperature=0.0,
-                max_tokens=self._most_tokens(requests),
-                repetition_penalty=self._repetition_penalty,
-                stop_token_ids=[self.tokenizer.eos_token_id],
-                ignore_eos=True,  # of the model's configuration, which may name others
-                detokenize=False,
-                extra_args=constraint,
-            )
-            for constraint in constraints
-        ]
+            constraints = [request_options(request) for request in requests]
+        return [SamplingParams(detokenize=False, extra_args=constraint, **options) for constraint in constraints]

@@ -1,4 +1,7 @@
-"""Lists decoded together in one thread: requests join between two tokens, and leave when their list ends."""
+"""What decodes the lists of a service, and lists decoded together in one thread.
+
+Requests join such a batch between two tokens, and leave when their list ends.
+"""
 
 import logging
 import threading
@@ -6,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from typing import Protocol
 
 from convrec.generation.engine import TokenIds
 from convrec.serving.translation import Prepared
@@ -13,6 +17,31 @@ from convrec.serving.translation import Prepared
 logger = logging.getLogger(__name__)
 
 Completion = Future[TokenIds]
+
+
+class Decoder(Protocol):
+    """Decodes the lists of a version: a `Batcher` in this process, or vLLM servers."""
+
+    def submit(self, asked: Prepared) -> Completion:
+        """Return the future completion of a request, up to its end token or beyond.
+
+        A request whose future is cancelled is not computed further. Raises `RuntimeError` after `close`.
+        """
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether requests are answered."""
+
+    @property
+    def num_waiting(self) -> int:
+        """The number of requests that wait in this process."""
+
+    @property
+    def num_running(self) -> int:
+        """The number of lists that are being decoded."""
+
+    def close(self) -> None:
+        """Finish all requests, then free the memory; no request is accepted any more."""
 
 
 class Batcher(ABC):

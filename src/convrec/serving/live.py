@@ -80,7 +80,7 @@ class LiveModels:
     @property
     def is_ready(self) -> bool:
         """Whether a model is loaded, and the engines of all models work."""
-        return bool(self._roles) and all(model.batcher.is_alive for model in self._roles.values())
+        return bool(self._roles) and all(model.decoder.is_alive for model in self._roles.values())
 
     @contextmanager
     def using(self) -> Iterator[dict[str, ServedModel]]:

@@ -1,12 +1,14 @@
 """The files of a model, and what is read from them before an engine loads the weights."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from convrec.data.catalog import Catalog
 from convrec.data.parquet import MAX_ITEMS, parquet_frame
+from convrec.files.fingerprint import fingerprint
 from convrec.generation.lists import ListSettings
+from convrec.models.folders import model_files
 from convrec.models.pretrained import load_config, load_tokenizer
 
 
@@ -29,3 +31,10 @@ class ModelFiles:
         tokenizer = load_tokenizer(self.checkpoint, trust_remote_code=self.trust_remote_code)
         config = load_config(self.checkpoint, trust_remote_code=self.trust_remote_code)
         return self.load_catalog(), tokenizer, getattr(config, "max_position_embeddings", None)
+
+    def fingerprint(self) -> str:
+        """Return a short digest of all that the lists depend on: the model's files, the catalog and the settings.
+
+        It reads the weights. Copies of a version on several machines have the same one.
+        """
+        return fingerprint(asdict(self.settings), [*model_files(self.checkpoint), self.catalog])

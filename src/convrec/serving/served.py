@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from convrec.data.catalog import Item
-from convrec.serving.batching import Batcher
+from convrec.serving.batching import Decoder
 from convrec.serving.reasons import Reasons
 from convrec.serving.recommender import Recommender
 from convrec.serving.scores import ItemScorer
@@ -32,8 +32,8 @@ class Answered(NamedTuple):
 class ServedModel:
     """A version with its engine. `version` is its number in the registry, or the name that it was opened by."""
 
-    def __init__(self, version: str, translator: Translator, batcher: Batcher, scorer: ItemScorer | None):
-        self.version, self.translator, self.batcher = version, translator, batcher
+    def __init__(self, version: str, translator: Translator, decoder: Decoder, scorer: ItemScorer | None):
+        self.version, self.translator, self.decoder = version, translator, decoder
         self.reasons = Reasons(translator.catalog, translator.mentions)
         self._scorer = scorer
         self._texts = ThreadPoolExecutor(1, "texts")  # the event loop goes on while a conversation is read
@@ -56,7 +56,7 @@ class ServedModel:
     def warm(self) -> None:
         """Decode a first list, which also shows that the engine works; raise what fails."""
         (asked,) = self.translator.prepare([f"Some {self.translator.noun}, please"], 1)
-        self.translator.items(self.batcher.submit(asked).result(_WARM_SECONDS))
+        self.translator.items(self.decoder.submit(asked).result(_WARM_SECONDS))
 
     async def ask(
         self,
@@ -74,7 +74,7 @@ class ServedModel:
         loop = asyncio.get_running_loop()
         prepare = partial(self.translator.prepare, [conversation], n, deny, allow, or_fewer)
         (asked,) = await loop.run_in_executor(self._texts, prepare)
-        tokens = await asyncio.wrap_future(self.batcher.submit(asked))
+        tokens = await asyncio.wrap_future(self.decoder.submit(asked))
         items, scores = self.translator.items(tokens), None
         if with_scores and self._scorer is not None:
             (scores,) = await asyncio.to_thread(self._scorer.scores, [asked.prompt], [tokens], [items])
@@ -82,6 +82,6 @@ class ServedModel:
 
     def close(self) -> None:
         """Finish the requests of the engine, and free its memory."""
-        self.batcher.close()
+        self.decoder.close()
         self._texts.shutdown()
         self._scorer = None

@@ -4,6 +4,8 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from convrec.generation.constraint import CatalogTrie
+from convrec.generation.lists import ListSettings
 from convrec.generation.vllm_engine import VllmEngine
 from convrec.hardware.device import pick_device
 from convrec.models.folders import standalone
@@ -72,6 +74,22 @@ class VllmBatcher(Batcher):
         self._engine.close()
 
 
+def vllm_lengths(settings: ListSettings, trie: CatalogTrie) -> tuple[int, int]:
+    """Return the longest prompt and list in tokens, whose sum is the context that vLLM is started with.
+
+    Lists of up to 20 items, or the trained length, surely fit beside a prompt.
+    """
+    return settings.max_prompt_length or _PROMPT_LENGTH, trie.longest(max(settings.list_length, LIST_LENGTH))
+
+
+def vllm_translator(files: ModelFiles) -> Translator:
+    """Return the translator of a model whose lists vLLM decodes, within the context of `vllm_lengths`."""
+    catalog, tokenizer, _ = files.load_texts()
+    translator = Translator(catalog, tokenizer, files.settings, None)
+    translator.positions = sum(vllm_lengths(files.settings, translator.trie))  # vLLM rejects longer ones
+    return translator
+
+
 def serve_with_vllm(
     version: str,
     files: ModelFiles,
@@ -79,27 +97,23 @@ def serve_with_vllm(
     gpu_memory_utilization: float,
     on_step: Callable[[int], None] = lambda tokens: None,
 ) -> ServedModel:
-    """Return a model with vLLM's engine; lists of up to 20 items, or the trained length, surely fit beside a prompt.
+    """Return a model with vLLM's engine in this process.
 
     Raises `InputError` if prompt and list are longer than the model's context.
     """
-    settings = files.settings
-    catalog, tokenizer, positions = files.load_texts()
-    translator = Translator(catalog, tokenizer, settings, positions)
-    prompt_length = settings.max_prompt_length or _PROMPT_LENGTH
-    length = translator.trie.longest(max(settings.list_length, LIST_LENGTH))
+    translator = vllm_translator(files)
+    prompt_length, length = vllm_lengths(files.settings, translator.trie)
     with standalone(files.checkpoint, files.trust_remote_code) as folder:
         engine: Any = _Stepwise.load(
             str(folder),
             pick_device(files.device),
             max_rows,
             length,
-            settings.repetition_penalty,
+            files.settings.repetition_penalty,
             translator.trie,
             max_prompt_length=prompt_length,
             tensor_parallel_size=1,
             gpu_memory_utilization=gpu_memory_utilization,
             trust_remote_code=files.trust_remote_code,
         )
-    translator.positions = prompt_length + length  # vLLM rejects longer ones
     return ServedModel(version, translator, VllmBatcher(engine, max_rows, on_step), None)

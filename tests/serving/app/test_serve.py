@@ -2,69 +2,19 @@
 
 import json
 import os
-import re
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 
 from convrec.registry.moves import roll_back
-from tests.project import ROOT
 from tests.registry.registered import make_workspace, promote_in_turn, register_model
+from tests.serving.app.process import QUESTION, Service, running_service
 
 pytestmark = pytest.mark.slow
-QUESTION = {"conversation": "a film with heists please", "n": 4}
-
-
-class Service:
-    """A running `convrec serve`."""
-
-    def __init__(self, folder: Path, *options: str):
-        command = [sys.executable, "-m", "convrec.cli", "serve", "--port", "0", *options]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-        self.log = folder / f"serve-{time.monotonic_ns()}.log"
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(command, cwd=folder, stderr=log, env=environment)
-        self.url = f"http://127.0.0.1:{self.wait_for(r'serving http://127.0.0.1:([0-9]+)')}"
-        self.client = httpx.Client(base_url=self.url, timeout=30)
-        while self.client.get("/ready").status_code != 200:
-            time.sleep(0.05)
-
-    def wait_for(self, pattern: str) -> str:
-        """Return the first group of the pattern once the log has it."""
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and self.process.poll() is None:
-            if match := re.search(pattern, self.log.read_text()):
-                return match.group(match.re.groups)
-            time.sleep(0.05)
-        raise AssertionError(self.log.read_text())
-
-    def ask(self, **changes) -> httpx.Response:
-        return self.client.post("/recommend", json={**QUESTION, **changes})
-
-    def metric(self, name: str) -> float:
-        return float(re.search(rf"^{re.escape(name)} (.*)$", self.client.get("/metrics").text, re.MULTILINE)[1])
-
-    def stop(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
-
-
-@contextmanager
-def _running(folder: Path, *options: str) -> Iterator[Service]:
-    service = Service(folder, *options)
-    try:
-        yield service
-    finally:
-        service.process.kill()
-        service.process.wait()
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +44,7 @@ def own_store(folder, monkeypatch) -> None:
 @pytest.fixture(scope="module")
 def service(client, folder) -> Iterator[Service]:
     os.environ["MLFLOW_TRACKING_URI"] = f"sqlite:///{folder}/mlruns/mlflow.db"
-    with _running(folder, "--feedback", "none") as running:
+    with running_service(folder, "--feedback", "none") as running:
         yield running
 
 
@@ -143,7 +93,7 @@ def test_promotion_and_rollback_under_load_lose_no_request(service, client, fold
     threads = [threading.Thread(target=ask) for _ in range(8)]
     for thread in threads:
         thread.start()
-    with _running(folder, "--feedback", "none") as other:
+    with running_service(folder, "--feedback", "none") as other:
         _wait_for_version(other, "1")
         promote_in_turn(client, "2")
         _wait_for_version(service, "2")

@@ -13,7 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from convrec.errors import InputError
+from convrec.errors import InputError, Unavailable
 from convrec.serving.app.admission import Busy
 from convrec.serving.app.api import make_router
 from convrec.serving.app.guard import HEAD_SECONDS, Guard, TimedHead
@@ -70,6 +70,10 @@ def make_app(
 
     @app.exception_handler(NoModel)
     async def no_model(_: Request, error: NoModel) -> JSONResponse:
+        return _error(503, str(error))
+
+    @app.exception_handler(Unavailable)
+    async def unavailable(_: Request, error: Unavailable) -> JSONResponse:
         return _error(503, str(error))
 
     @app.exception_handler(Late)

@@ -89,7 +89,7 @@ class Service:
             metrics.watch("feedback_backlog", "Records not in the database yet", lambda: recorder.status().backlog)
 
     def _sum(self, name: str) -> int:
-        return sum(getattr(model.batcher, name) for model in set(self.models.roles.values()))
+        return sum(getattr(model.decoder, name) for model in set(self.models.roles.values()))
 
     def _is_experiment_ready(self) -> bool:
         experiment = self._experiment()

@@ -1,0 +1,45 @@
+"""What a request asks of vLLM, as it travels to a server."""
+
+import json
+
+import numpy as np
+import pytest
+
+from convrec.generation.constraint import ListRequest
+from convrec.generation.vllm_requests import request_options, requested_list
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [ListRequest(3), ListRequest(2, {7, 1}), ListRequest(1, [], [4, 2]), ListRequest(1, (0,), [])],
+)
+def test_a_list_is_read_as_it_was_asked_for(request_):
+    options = json.loads(json.dumps(request_options(request_)))
+    assert all(isinstance(value, int | list) for value in options.values()), "what vllm_xargs takes"
+    read = requested_list({"other": 1, **options})
+    assert (read.length, set(read.banned)) == (request_.length, set(request_.banned))
+    assert read.allowed == (None if request_.allowed is None else sorted(request_.allowed))
+
+
+def test_numbers_of_numpy_become_plain_ones():
+    json.dumps(request_options(ListRequest(2, np.array([3, 1]))))
+
+
+def test_a_request_without_a_list_is_not_constrained():
+    assert requested_list(None) is requested_list({}) is requested_list({"other": 1}) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"catalog_list_length": 0}, "catalog_list_length = 0: give a whole number from 1"),
+        ({"catalog_list_length": 2.0}, "catalog_list_length = 2.0"),
+        ({"catalog_list_length": None}, "catalog_list_length = None"),
+        ({"catalog_list_banned": "12"}, "catalog_list_banned = '12': give a list of items"),
+        ({"catalog_list_banned": [-1]}, "catalog_list_banned"),
+        ({"catalog_list_allowed": None}, "catalog_list_allowed = None"),
+    ],
+)
+def test_another_value_is_rejected(changes, words):
+    with pytest.raises(ValueError, match=words):
+        requested_list({**request_options(ListRequest(2)), **changes})
