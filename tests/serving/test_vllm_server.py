@@ -375,17 +375,18 @@ def test_lists_of_vllm_s_server_are_those_of_the_recommender(gpu_python, project
         with _vllm_server(gpu_python, project, port) as again:
             _wait(lambda: service.client.get("/ready").status_code == 200)
             assert [_recommended(service, question) for question in QUESTIONS] == expected
-            _reject_an_unreadable_list(again)
+            _reject_lists_that_cannot_be_met(again)
             again.process.send_signal(signal.SIGTERM)
-            again.process.wait(60)
+            assert again.process.wait(60) == 0
             _wait(lambda: not again.is_there)
     assert re.search(r"convrec-[0-9a-f]{16}", service.log.read_text())
 
 
-def _reject_an_unreadable_list(server: VllmServer) -> None:
-    """A request that the constraint cannot read is answered with an error, and the server goes on."""
+def _reject_lists_that_cannot_be_met(server: VllmServer) -> None:
+    """Requests that would stop the engine are answered with an error, and the server goes on."""
     (model,) = httpx.get(f"{server.url}/v1/models").json()["data"]
-    body = {"model": model["id"], "prompt": [1], "max_tokens": 2, "vllm_xargs": {"catalog_list_length": 0}}
-    reply = httpx.post(f"{server.url}/v1/completions", json=body, timeout=30)
-    assert reply.status_code == 400 and "catalog_list_length = 0" in reply.text
+    for length, words in ((0, "catalog_list_length = 0"), (999, "a list of 999 items is asked for")):
+        body = {"model": model["id"], "prompt": [1], "vllm_xargs": {"catalog_list_length": length}}
+        reply = httpx.post(f"{server.url}/v1/completions", json=body, timeout=30)
+        assert reply.status_code == 400 and words in reply.text
     assert httpx.get(f"{server.url}/health", timeout=30).status_code == 200

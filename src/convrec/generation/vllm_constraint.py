@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
 
+from convrec.errors import InputError
 from convrec.generation.constraint import CatalogTrie, ConstraintState, ListRequest
 from convrec.generation.vllm_requests import requested_list
 
@@ -35,14 +36,23 @@ class _List:
 class VllmCatalogConstraint(LogitsProcessor):
     """Masks the logits of the constrained requests of vLLM's batch.
 
-    The state has a row for each of `max_num_seqs` requests from the start, so that vLLM counts its memory.
+    The state has a row for each of `max_num_seqs` requests from the start, so that vLLM counts its memory. A server
+    sets `trie` in the process that receives requests, which then rejects lists that cannot be met.
     """
+
+    trie: ClassVar[CatalogTrie | None] = None
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Raise `ValueError` for an unreadable list, and for options that would force or forbid its tokens."""
-        if requested_list(sampling_params.extra_args) is None:
+        """Raise `ValueError` for a list that cannot be read or met, and for options that force or forbid its tokens."""
+        request = requested_list(sampling_params.extra_args)
+        if request is None:
             return
+        if cls.trie is not None:
+            try:
+                cls.trie.check([request])
+            except InputError as error:
+                raise ValueError(str(error)) from None
         wrong = [name for name in _FORCING if getattr(sampling_params, name)]
         if wrong:
             raise ValueError(

@@ -4,6 +4,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from convrec.errors import Unavailable
 from convrec.generation.vllm_engine import engine_arguments
 from convrec.hardware.device import pick_device
 from convrec.models.folders import standalone
@@ -17,11 +18,12 @@ def run_vllm_server(
 ) -> None:
     """Serve a model until SIGTERM or Ctrl-C, for `ServerDecoder`; it serves one version, under its `served_name`.
 
-    Raises `InputError` if prompt and list are longer than the model's context.
+    Raises `InputError` if prompt and list are longer than the model's context, and `Unavailable` if the engine stops.
     """
-    import uvloop  # noqa: PLC0415  (of vLLM)
-    from vllm.entrypoints.launchers.api_server.entry import run_server  # noqa: PLC0415  (not on every machine)
+    import uvloop  # noqa: PLC0415  (of vLLM, which is not on every machine)
     from vllm.entrypoints.serve.utils.api_utils import cli_env_setup  # noqa: PLC0415
+
+    from convrec.generation.vllm_constraint import VllmCatalogConstraint  # noqa: PLC0415
 
     cli_env_setup()
     trie = vllm_translator(files).trie
@@ -30,6 +32,7 @@ def run_vllm_server(
     with tempfile.TemporaryDirectory(prefix="convrec-vllm-") as made, whole as folder:
         trie_file = Path(made) / "trie.safetensors"
         trie.save(trie_file)
+        VllmCatalogConstraint.trie = trie
         arguments = engine_arguments(
             str(folder),
             pick_device(files.device),
@@ -43,7 +46,34 @@ def run_vllm_server(
         )
         arguments |= {"served_model_name": [served_name(files)], "host": host, "port": port}
         arguments["disable_uvicorn_access_log"] = True  # the service logs its requests
-        uvloop.run(run_server(_parsed(arguments)))
+        uvloop.run(_serve(_parsed(arguments)))
+
+
+async def _serve(parsed: Any) -> None:
+    """Serve until a signal; vLLM's `run_server` also returns when its engine has failed, as if all were well."""
+    from vllm.entrypoints.launchers.api_server.entry import (  # noqa: PLC0415
+        build_and_serve,
+        build_async_engine_client,
+    )
+    from vllm.entrypoints.launchers.launcher import setup_server  # noqa: PLC0415
+
+    address, listener = setup_server(parsed, reuse_port=False)
+    is_asked = False
+    with listener:
+        async with build_async_engine_client(parsed) as engine:
+            stop = engine.shutdown
+
+            def shutdown(*arguments: Any, **options: Any) -> None:
+                nonlocal is_asked
+                is_asked = True
+                stop(*arguments, **options)
+
+            engine.shutdown = shutdown  # vLLM calls it after a signal
+            end = await build_and_serve(engine, address, listener, parsed)
+            has_failed = not is_asked
+        await end
+    if has_failed:
+        raise Unavailable("vLLM's engine has stopped; its log has the reason; start the server again")
 
 
 def _parsed(arguments: dict[str, Any]) -> Any:
