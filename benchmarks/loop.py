@@ -1,13 +1,14 @@
-"""Acceptance by week with and without the loop: monitoring, an experiment, a promotion.
+"""Acceptance by week with and without the loop: monitoring, retraining on feedback, an experiment, a promotion.
 
 Simulated users ask a real service, whose audience changes after two weeks. Without the loop, the champion stays. With
-it, the alarm `acceptance` of `convrec monitor` starts an A/B test of the challenger, and a better challenger is
-promoted. The challenger is a registered version, as `flows.refresh` makes one. Both runs have the same users.
+it, the alarm `acceptance` of `convrec monitor` is followed by `flows.refresh`, which learns from what users accepted
+since the change; an A/B test of the new version; and `convrec promote`, if the test and the gates find it better. Both
+runs have the same users.
 
-    python -m benchmarks.loop --project FOLDER --champion 2 --challenger 1
+    python -m benchmarks.loop --project FOLDER --seeds 1 2 3
 
-FOLDER is a copy of a project of the embedded world, with its data, params.yaml, monitoring.yaml and registry: the
-benchmark moves the registry's champion.
+FOLDER is a project whose champion has learned from data of before the change (docs/loop.md has the commands). Each seed
+begins with this champion. The benchmark changes the project's params.yaml and registry.
 """
 
 import argparse
@@ -22,27 +23,41 @@ from contextlib import contextmanager
 from datetime import date, timedelta
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
 import mlflow
 import polars as pl
 from rich.console import Console
 
 from convrec.commands.monitoring import EXIT_ALARM
+from convrec.commands.registry import EXIT_NOT_PROMOTED
+from convrec.config.profiles import change_params
 from convrec.registry.moves import promote_version, read_state
+from convrec.registry.versions import CHAMPION, MODEL_NAME
 from convrec.tracking import connect
 
 START, SHIFT = date(2022, 3, 18), date(2022, 4, 1)
 WEEK = timedelta(days=7)
+# The conversations since the change, and the champion as the model that Rank-GRPO starts from.
+LEARN_FROM_FEEDBACK = [
+    "data.source=[synthetic, feedback]",
+    f"rank_grpo.since={SHIFT:%Y-%m}",
+    f"rank_grpo.start=models:/{MODEL_NAME}@{CHAMPION}",
+    "rank_grpo.max_steps=100",
+]
 console = Console(highlight=False, markup=False, soft_wrap=True)
 _COMMAND = [sys.executable, "-m", "convrec.cli"]
 
 
-def _convrec(*arguments: object, success: tuple[int, ...] = (0,)) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([*_COMMAND, *map(str, arguments)], capture_output=True, text=True, check=False)
+def _run(command: list[str], feedback: str | None = None, success: tuple[int, ...] = (0,)) -> str:
+    environment = {**os.environ, "CONVREC_FEEDBACK_URL": feedback} if feedback else None
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode not in success:
-        raise SystemExit(f"convrec {' '.join(map(str, arguments))}: {done.stderr[-2000:]}")
-    return done
+        raise SystemExit(f"{' '.join(command[1:])}: {(done.stderr or done.stdout)[-2000:]}")
+    return done.stdout
+
+
+def _convrec(*arguments: object, success: tuple[int, ...] = (0,)) -> str:
+    return _run([*_COMMAND, *map(str, arguments)], success=success)
 
 
 @contextmanager
@@ -51,7 +66,9 @@ def _serving(feedback: str) -> Iterator[str]:
     log = Path("runs/loop-serve.log")
     log.parent.mkdir(exist_ok=True)
     with log.open("w") as stream:
-        process = subprocess.Popen([*_COMMAND, "serve", "--port", "0", "--feedback", feedback], stderr=stream)
+        process = subprocess.Popen(
+            [*_COMMAND, "serve", "--port", "0", "--save-conversations", "--feedback", feedback], stderr=stream
+        )
     try:
         while not (found := re.search(r"serving (http://127\.0\.0\.1:\d+)", log.read_text())):
             if process.poll() is not None:
@@ -63,88 +80,115 @@ def _serving(feedback: str) -> Iterator[str]:
         process.wait(60)
 
 
-def _make_champion(version: str, reason: str) -> None:
+def _restore_champion(version: str) -> None:
     client = mlflow.MlflowClient()
     state = read_state(client)
     if state.champion != version:
-        promote_version(client, state, version, "benchmarks.loop", reason)
+        promote_version(client, state, version, "benchmarks.loop", "start of the benchmark")
 
 
 class Loop:
-    """What an operator does after each week."""
+    """What an operator does after each week: each step is one method, which returns the next and what was done."""
 
-    def __init__(self, challenger: str, feedback: str):
-        self._challenger, self._feedback = challenger, feedback
-        self._is_running = self._is_over = False
-        self.has_acted = False  # so that the service has something to follow
+    def __init__(self, feedback: str):
+        self._feedback, self._challenger = feedback, ""
+        self._step = self._watch
+        self.has_moved = False  # an experiment or the champion, which the service has to follow
 
-    def after(self, week: date) -> str:
-        """Look at the week that has ended, act, and return what was done."""
-        self.has_acted = False
-        if self._is_over:
-            return ""
-        if self._is_running:
-            result = json.loads(_convrec("experiment", "status", "--json", "--feedback", self._feedback).stdout)
-            if result["verdict"] == "not decided":
-                return "the experiment goes on"
-            _convrec("experiment", "stop", "--reason", result["verdict"], "--feedback", self._feedback)
-            self._is_over = self.has_acted = True
-            if result["verdict"] == "better":
-                _make_champion(self._challenger, result["headline"])
-            return result["headline"]
-        until = week + WEEK
+    def after(self, until: date) -> str:
+        """Act on the weeks before `until`, and return what was done."""
+        self.has_moved = False
+        return self._step(until)
+
+    def _watch(self, until: date) -> str:
         watched = _convrec("monitor", "--until", until, "--feedback", self._feedback, success=(0, EXIT_ALARM))
-        alarms = [line for line in watched.stdout.splitlines() if line.startswith("acceptance: alarm")]
+        alarms = [line for line in watched.splitlines() if line.startswith("acceptance: alarm")]
         if not alarms:
             return "acceptance has not fallen"
+        self._step = self._retrain
+        return f"{alarms[0]}; another week of feedback is awaited"
+
+    def _retrain(self, until: date) -> str:
+        """Learn from the feedback since the change: the last two days are the test, the two before validation."""
+        change_params(LEARN_FROM_FEEDBACK)
+        tested = f"{until - timedelta(days=2)}/{until - timedelta(days=1)}"
+        started = time.monotonic()
+        _run([sys.executable, "-m", "flows.refresh", "--test-period", tested], self._feedback)
+        minutes = (time.monotonic() - started) / 60
+        self._challenger = mlflow.MlflowClient().get_model_version_by_alias(MODEL_NAME, "challenger").version
         _convrec("experiment", "start", "--challenger", self._challenger, "--kind", "ab")
-        self._is_running = self.has_acted = True
-        return f"{alarms[0]}; an experiment starts"
+        self._step, self.has_moved = self._decide, True
+        return f"version {self._challenger} is trained ({minutes:.0f} min); an A/B test starts"
+
+    def _decide(self, until: date) -> str:
+        result = json.loads(_convrec("experiment", "status", "--json", "--feedback", self._feedback))
+        if result["verdict"] == "not decided":
+            return f"{result['headline']}; the experiment goes on"
+        _convrec("experiment", "stop", "--reason", result["verdict"], "--feedback", self._feedback)
+        self._step, self.has_moved = self._rest, True
+        if result["verdict"] == "worse":
+            return result["headline"]
+        approve = ("promote", "--version", self._challenger, "--approve", "--by", "benchmarks.loop")
+        decided = _convrec(*approve, success=(0, EXIT_NOT_PROMOTED))
+        return f"{result['headline']}; {decided.splitlines()[-1]}"
+
+    def _rest(self, until: date) -> str:
+        return ""
 
 
-def run(options: argparse.Namespace, seed: int, with_loop: bool) -> list[float]:
-    """Return the accepted items per answer of each week."""
-    _make_champion(options.champion, "start of the benchmark")
-    database = Path(f"feedback/loop-{seed}-{with_loop}.db").absolute()
-    database.unlink(missing_ok=True)
-    feedback = f"sqlite:///{database}"
-    loop, weeks = Loop(options.challenger, feedback), []
-    with _serving(feedback) as url:
-        for number in range(options.weeks):
-            week = START + number * WEEK
-            table = Path("runs/loop.parquet")
-            users: tuple[Any, ...] = ("--users", options.users, "--seed", seed)
-            times: tuple[Any, ...] = ("--start", week, "--days", 7, "--shift-date", SHIFT)
-            _convrec("simulate", "--url", url, *users, *times, "--feedback", feedback, "--output", table)
-            weeks.append(float(pl.read_parquet(table)["num_accepted"].mean()))  # type: ignore[arg-type]
-            done = loop.after(week) if with_loop else ""
-            console.print(
-                f"seed {seed}, {'with' if with_loop else 'without'} the loop, {week}: {weeks[-1]:.2f} {done}",
-            )
-            time.sleep(options.follow_seconds if loop.has_acted else 0)
+def run(options: argparse.Namespace, seed: int) -> dict[bool, list[float]]:
+    """Return the accepted items per answer of each week, without (False) and with the loop (True).
+
+    Until the first experiment both are the same: the same users ask the same champion.
+    """
+    weeks: dict[bool, list[float]] = {True: [], False: []}
+    for with_loop in (True, False):
+        _restore_champion(options.champion)
+        database = Path(f"feedback/loop-{seed}-{with_loop}.db").absolute()
+        database.unlink(missing_ok=True)
+        feedback = f"sqlite:///{database}"
+        loop = Loop(feedback)
+        with _serving(feedback) as url:
+            for number in range(len(weeks[with_loop]), options.weeks):
+                week = START + number * WEEK
+                accepted = _simulate(options, seed, week, url, feedback)
+                weeks[with_loop].append(accepted)
+                done = loop.after(week + WEEK) if with_loop else "without the loop"
+                console.print(f"seed {seed}, {week}: {accepted:.2f} {done}")
+                if loop.has_moved and len(weeks[False]) == 0:
+                    weeks[False] = weeks[True].copy()
+                time.sleep(options.follow_seconds if loop.has_moved else 0)
     return weeks
+
+
+def _simulate(options: argparse.Namespace, seed: int, week: date, url: str, feedback: str) -> float:
+    """Let all users ask on each day of a week, and return the accepted items per answer."""
+    table = Path("runs/loop.parquet")
+    users = ("--users", options.users, "--seed", seed)
+    times = ("--start", week, "--days", 7, "--shift-date", SHIFT)
+    _convrec("simulate", "--url", url, *users, *times, "--feedback", feedback, "--output", table)
+    return float(pl.read_parquet(table)["num_accepted"].mean())  # type: ignore[arg-type]
 
 
 def main() -> None:
     """Run both for each seed, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--project", type=Path, required=True)
-    parser.add_argument("--champion", required=True, metavar="N")
-    parser.add_argument("--challenger", required=True, metavar="N")
-    parser.add_argument("--users", type=int, default=60)
+    parser.add_argument("--users", type=int, default=200)
     parser.add_argument("--weeks", type=int, default=6)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--follow-seconds", type=float, default=20.0, help="wait until the service has followed")
     options = parser.parse_args()
     os.chdir(options.project)
     connect()
-    means = {with_loop: [run(options, seed, with_loop) for seed in options.seeds] for with_loop in (False, True)}
+    options.champion = read_state(mlflow.MlflowClient()).champion
+    runs = [run(options, seed) for seed in options.seeds]
     console.print(
         f"\naccepted items per answer, {options.users} users, seeds {options.seeds}; the audience changes on {SHIFT}"
     )
     console.print("| week from | without the loop | with the loop |\n|---|---:|---:|")
     for number in range(options.weeks):
-        cells = [f"{mean(weeks[number] for weeks in means[with_loop]):.2f}" for with_loop in (False, True)]
+        cells = [f"{mean(weeks[with_loop][number] for weeks in runs):.2f}" for with_loop in (False, True)]
         console.print(f"| {START + number * WEEK} | {' | '.join(cells)} |")
 
 

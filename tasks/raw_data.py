@@ -118,12 +118,12 @@ def push_outputs() -> None:
 def periods(test_period: str, today: date | None = None) -> tuple[Period, Period]:
     """Return the validation period and the test period for a test period.
 
-    It is a month or a span of days (see `Period.parse`), `last-month` or `last` for the last calendar month, or
+    It is a month or a span of days (see `Period.parse`), `last-month` for the last calendar month, or
     `last-week` for the 7 days before `today` (default: the day in UTC). Validation is the period before, as long as the
     test period. Raises `InputError` for anything else.
     """
     today = today or datetime.now(UTC).date()
-    if test_period in ("last", "last-month"):
+    if test_period == "last-month":
         test = Period.of_month(today).before()
     elif test_period == "last-week":
         test = Period(today - timedelta(days=7), today)
