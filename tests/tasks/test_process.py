@@ -10,7 +10,7 @@ import pytest
 
 from tasks.process import end_commands, end_session, run_command
 
-PARENT = ["sh", "-c", "sleep 600 & echo $!; wait"]
+PARENT = ["sh", "-c", "sleep 600 & echo $!; wait; sleep 600"]  # it goes on when its child is ended first
 
 
 def _run(command: list[str], on_line=lambda _: None, timeout: float | None = None) -> int:

@@ -175,7 +175,7 @@ def _vllm_server(options: argparse.Namespace) -> None:
     from convrec.serving.app.server import listening
     from convrec.serving.vllm_server import run_vllm_server
 
-    require_vllm(options.gpus, "convrec vllm-server", "--gpus")
+    require_vllm(options.gpus, f"--model {options.model}", "--gpus")
     with listening(options.host, options.port) as listener:  # vLLM would share a port that is taken
         port = listener.getsockname()[1]
     with tempfile.TemporaryDirectory(prefix="convrec-version-") as folder:
