@@ -1,3 +1,4 @@
+import logging
 import os
 import shutil
 import signal
@@ -80,8 +81,11 @@ def cli(capsys) -> Iterator[Callable[..., Ended]]:
             status = ended.code or 0
         return Ended(int(str(status)), *capsys.readouterr())
 
+    formatters = [(handler, handler.formatter) for handler in logging.getLogger().handlers]
     yield run
     signal.signal(signal.SIGINT, signal.default_int_handler)  # an interrupted command ignores it until it has ended
+    for handler, formatter in formatters:  # `convrec serve` logs as JSON
+        handler.setFormatter(formatter)
 
 
 @pytest.fixture(autouse=True)
