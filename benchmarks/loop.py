@@ -42,7 +42,7 @@ LEARN_FROM_FEEDBACK = [
     "data.source=[synthetic, feedback]",
     f"rank_grpo.since={SHIFT:%Y-%m}",
     f"rank_grpo.start=models:/{MODEL_NAME}@{CHAMPION}",
-    "rank_grpo.max_steps=100",
+    "rank_grpo.max_steps=250",
 ]
 console = Console(highlight=False, markup=False, soft_wrap=True)
 _COMMAND = [sys.executable, "-m", "convrec.cli"]
@@ -128,8 +128,8 @@ class Loop:
         self._step, self.has_moved = self._rest, True
         if result["verdict"] == "worse":
             return result["headline"]
-        approve = ("promote", "--version", self._challenger, "--approve", "--by", "benchmarks.loop")
-        decided = _convrec(*approve, success=(0, EXIT_NOT_PROMOTED))
+        promote = ("promote", "--version", self._challenger, "--by", "benchmarks.loop")
+        decided = _convrec(*promote, success=(0, EXIT_NOT_PROMOTED))
         return f"{result['headline']}; {decided.splitlines()[-1]}"
 
     def _rest(self, until: date) -> str:
@@ -174,8 +174,8 @@ def main() -> None:
     """Run both for each seed, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--project", type=Path, required=True)
-    parser.add_argument("--users", type=int, default=200)
-    parser.add_argument("--weeks", type=int, default=6)
+    parser.add_argument("--users", type=int, default=300)
+    parser.add_argument("--weeks", type=int, default=7)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--follow-seconds", type=float, default=20.0, help="wait until the service has followed")
     options = parser.parse_args()

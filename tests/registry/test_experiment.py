@@ -14,12 +14,14 @@ from convrec.feedback.store import FeedbackStore
 from convrec.paths import Paths
 from convrec.registry.experiment import (
     EXPERIMENT_TAG,
+    RESULT_TAG,
     end_experiment,
     read_experiment,
+    recorded_result,
     running_experiment,
     start_experiment,
 )
-from convrec.registry.experiment_result import RESULT_TAG, read_result
+from convrec.registry.experiment_result import read_result
 from convrec.registry.lock import promotion_lock
 from convrec.registry.moves import roll_back
 from convrec.registry.retention import prune
@@ -175,6 +177,8 @@ def test_a_worse_challenger_is_stopped(champion, store, cli, tmp_path):
     version = champion.get_model_version(MODEL_NAME, "2")
     tag = json.loads(version.tags[RESULT_TAG])
     assert (tag["verdict"], tag["champion"], tag["answers"]) == ("worse", "1", 400)
+    assert recorded_result(version, "1") == tag and recorded_result(version, "3") is None, "of another champion"
+    assert recorded_result(champion.get_model_version(MODEL_NAME, "3"), "1") is None
     assert f"experiment {experiment.id}, version 2 against champion 1: worse" in version.description
     page = Paths().experiment_page.read_text(encoding="utf-8")
     assert "Version 2 is worse than version 1" in page and ended.reason in page

@@ -181,6 +181,46 @@ def test_logged_answers_are_a_gate_if_the_policy_names_it(rule, replay, failed):
     assert [gate.detail for gate in alone.gates if "replay" in gate.name] == ["no champion"]
 
 
+EXPERIMENT = {"experiment": "ab-4-1", "verdict": "better", "champion": "3", "answers": 900, "users": 150}
+EXPERIMENT |= {"mean": 0.25, "low": 0.01, "high": 0.49, "p": 0.03}
+
+
+@pytest.mark.parametrize(
+    ("found", "detail"),
+    [
+        (EXPERIMENT, ""),
+        ({**EXPERIMENT, "verdict": "worse"}, "ab-4-1: worse [+0.010, +0.490], 900 answers of 150 users"),
+        ({**EXPERIMENT, "verdict": "not decided", "low": None}, "ab-4-1: not decided, 900 answers of 150 users"),
+        (None, "no ended experiment against version 3; `convrec experiment start`"),
+    ],
+)
+def test_an_online_experiment_is_a_gate_if_the_policy_names_it(found, detail):
+    compared = replace(COMPARISON, experiment=found)
+    decision = decide(_policy(experiment={}), compared)
+    assert len(decision.gates) == 10 and _failed(decision) == (["online experiment"] if detail else [])
+    assert [gate.detail for gate in decision.gates if not gate.passed] == ([detail] if detail else [])
+    assert Decision.from_json(json.loads(json.dumps(decision.to_json()))) == decision
+    alone = decide(_policy(experiment={}), replace(COMPARISON, champion=None, gains={}))
+    assert [gate.detail for gate in alone.gates if gate.name == "online experiment"] == ["no champion"]
+
+
+def test_an_online_experiment_can_decide_in_place_of_the_test_rows():
+    lost = Gain(-0.02, -0.03, -0.01, 90, 0.001)
+    compared = replace(
+        COMPARISON,
+        gains={"ndcg": lost},
+        slices=[SliceChange("mentions", "0", 40, 0.20, 0.31)],
+        experiment=EXPERIMENT,
+    )
+    assert len(_failed(decide(_policy(experiment={}), compared))) == 2, "beside the others by default"
+    assert len(_failed(decide(_policy(experiment={"replaces": ["gains"]}), compared))) == 1
+    both = _policy(experiment={"replaces": ["gains", "slices"]})
+    decision = decide(both, compared)
+    assert decision.promoted and "in an online experiment: ab-4-1: better [+0.010, +0.490]" in decision.reason
+    assert _failed(decide(both, replace(compared, baselines={"popularity": lost}))) != [], "baselines stay"
+    assert _failed(decide(both, replace(compared, experiment=None))) == ["online experiment"]
+
+
 def test_a_version_that_was_rolled_back_needs_the_word_again():
     decision = decide(POLICY, COMPARISON, rolled_back="rolled back by ops: slow")
     assert _failed(decision) == ["rolled_back"] and "--again" in decision.gates[-1].detail
@@ -243,6 +283,7 @@ def test_promoted_means_that_every_gate_holds(low, p, share, coverage, seconds, 
         ({"baselines": {"metric": "map"}}, "baselines.metric = 'map'"),
         ({"replay": {"min": 0.0, "window_days": 0, "min_effective_size": 1}}, "replay.window_days = 0: "),
         ({"replay": {"min": 0.0, "window_days": 3}}, "replay.min_effective_size: missing"),
+        ({"experiment": {"replaces": ["baselines"]}}, "experiment.replaces.0 = 'baselines': "),
         ({"lists": "both"}, "lists = 'both': "),
         ({"approval": True}, "approval = True: "),
     ],

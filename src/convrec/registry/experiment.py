@@ -3,11 +3,14 @@
 It is the model's tag `experiment`, so every service that reads the aliases also reads it.
 """
 
+import json
 import logging
 import uuid
 from dataclasses import replace
+from typing import Any
 
 import mlflow
+from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from convrec.errors import InputError
@@ -19,6 +22,7 @@ from convrec.serving.arms import KINDS, Experiment, Kind
 logger = logging.getLogger(__name__)
 
 EXPERIMENT_TAG = "experiment"
+RESULT_TAG = "experiment.result"  # on the challenger's version
 _MAX_REASON = 500  # characters: MLflow's tags hold 5,000
 
 
@@ -101,6 +105,12 @@ def end_experiment(
         lock.check()
         _write(client, ended)
     return ended
+
+
+def recorded_result(version: ModelVersion, champion: str) -> dict[str, Any] | None:
+    """Return the recorded result of a version's last ended experiment; None if it was not against this champion."""
+    result = json.loads(version.tags.get(RESULT_TAG, "null"))
+    return result if result and result["champion"] == champion else None
 
 
 def end_reason(experiment: Experiment, state: State) -> str:

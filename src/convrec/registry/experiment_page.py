@@ -7,7 +7,8 @@ import numpy as np
 
 from convrec.evaluation.experiment_page import render_experiment
 from convrec.files.atomic import write_text
-from convrec.registry.experiment_result import BETTER, WORSE, Result
+from convrec.registry.experiment_result import Result
+from convrec.serving.arms import BETTER, WORSE
 
 _COLUMNS = ("side", "version", "users", "answers", "accepted items", "accepted per answer", "answers won")
 _KINDS = {"ab": "A/B", "interleaving": "team-draft interleaving"}

@@ -12,17 +12,15 @@ import polars as pl
 
 from convrec.evaluation.sequential import Look, compare_arms, compare_wins
 from convrec.feedback.store import FeedbackStore
-from convrec.registry.experiment import end_experiment, end_reason
+from convrec.registry.experiment import RESULT_TAG, end_experiment, end_reason
 from convrec.registry.moves import read_state
 from convrec.registry.promote import tell_card
 from convrec.registry.versions import MODEL_NAME, find_version
-from convrec.serving.arms import INTERLEAVED, Experiment
+from convrec.serving.arms import BETTER, INTERLEAVED, UNDECIDED, WORSE, Experiment
 from convrec.serving.interleaving import CHALLENGER, CHAMPION
 
 logger = logging.getLogger(__name__)
 
-RESULT_TAG = "experiment.result"
-BETTER, WORSE, UNDECIDED = "better", "worse", "not decided"
 _FOLDER = "experiment"  # artifact folder of the results in the challenger's run
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from convrec.evaluation.comparison import Gain
 from convrec.monitoring.estimates import HEADLINE, Replay
 from convrec.registry.policy import Baselines, Policy, ReplayRule, Slices
+from convrec.serving.arms import BETTER
 
 PROMOTED, REFUSED, AWAITING = "promoted", "refused", "awaiting approval"
 ALREADY = "champion already"
@@ -47,7 +48,8 @@ class Comparison:
     `gains` holds the challenger's paired gains over the champion by metric name in the policy; it is empty without a
     champion. `baselines` holds its gains over each baseline of the policy. `data` holds the MD5 of the files,
     `settings` everything else that the scores depend on. `replay` holds the estimates on logged answers, or a text that
-    says why there are none; it is None without that gate or without a champion.
+    says why there are none; it is None without that gate or without a champion. `experiment` holds the result of the
+    challenger's ended experiment against this champion; it is None without that gate or such an experiment.
     """
 
     challenger: Side
@@ -60,6 +62,7 @@ class Comparison:
     settings: dict[str, Any]
     baselines: dict[str, Gain] = field(default_factory=dict)  # decisions of earlier releases have none
     replay: Replay | str | None = None
+    experiment: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the comparison as JSON values."""
@@ -143,6 +146,8 @@ def _without_champion(name: str, limit: str) -> Gate:
 
 
 def _gain_gates(policy: Policy, comparison: Comparison) -> list[Gate]:
+    if _is_replaced(policy, "gains"):
+        return []
     gates = []
     for name, wanted in policy.gains.items():
         lower, p = f"{name} gain, lower end", f"{name} gain, p"
@@ -153,6 +158,11 @@ def _gain_gates(policy: Policy, comparison: Comparison) -> list[Gate]:
         gain = comparison.gains[name]
         gates += [_above(lower, gain.low, wanted.min, _spread(gain)), _at_most(p, gain.p, wanted.max_p)]
     return gates
+
+
+def _is_replaced(policy: Policy, name: str) -> bool:
+    """Return whether an online experiment decides in place of a gate."""
+    return policy.experiment is not None and name in policy.experiment.replaces
 
 
 def _spread(gain: Gain) -> str:
@@ -191,6 +201,24 @@ def _replay_gates(rule: ReplayRule, comparison: Comparison) -> list[Gate]:
     ]
 
 
+def _experiment_gates(comparison: Comparison) -> list[Gate]:
+    """Return the gate for the verdict of the challenger's experiment against this champion; it fails without one."""
+    name, limit, found = "online experiment", BETTER, comparison.experiment
+    if comparison.champion is None:
+        return [_without_champion(name, limit)]
+    if found is None:
+        missing = f"no ended experiment against version {comparison.champion.version}; `convrec experiment start`"
+        return [Gate(name, None, limit, False, missing)]
+    return [Gate(name, found["mean"], limit, found["verdict"] == BETTER, _told(found))]
+
+
+def _told(found: Mapping[str, Any]) -> str:
+    """Return the result of an experiment in one line; its bounds are None until there are enough users."""
+    interval = "" if found["low"] is None else f" [{found['low']:+.3f}, {found['high']:+.3f}]"
+    size = f"{found['answers'] or 0:,} answers of {found['users'] or 0:,} users"
+    return f"{found['experiment']}: {found['verdict']}{interval}, {size}"
+
+
 def _ratio_gate(comparison: Comparison, metric: str, gate: Callable[..., Gate], limit: float) -> Gate:
     """Return the gate for the ratio of the challenger's figure to the champion's; 0 / 0 counts as 1."""
     name = f"{metric}, ratio to the champion's"
@@ -217,7 +245,7 @@ def _guard_gates(policy: Policy, comparison: Comparison) -> list[Gate]:
             gates.append(_at_most(LATENCY, means[LATENCY], rails.latency_p95_seconds.max))
         if rails.latency_p95_seconds.max_ratio is not None:
             gates.append(_ratio_gate(comparison, LATENCY, _at_most, rails.latency_p95_seconds.max_ratio))
-    if rails.slices is not None:
+    if rails.slices is not None and not _is_replaced(policy, "slices"):
         gates.append(_slice_gate(rails.slices, comparison))
     return gates
 
@@ -257,6 +285,7 @@ def decide(
     gates = [*_gain_gates(policy, comparison), *_baseline_gates(policy.baselines, comparison)]
     gates += _guard_gates(policy, comparison)
     gates += _replay_gates(policy.replay, comparison) if policy.replay is not None else []
+    gates += _experiment_gates(comparison) if policy.experiment is not None else []
     gates += _rolled_back_gate(rolled_back, again)
     failed = [gate for gate in gates if not gate.passed]
     champion = comparison.champion
@@ -266,6 +295,8 @@ def decide(
         status, reason = REFUSED, "; ".join(map(str, failed))
     elif champion is None:
         reason = "there was no champion; all other gates hold"
+    elif comparison.experiment is not None and _is_replaced(policy, "gains"):
+        reason = f"better than {versus} in an online experiment: {_told(comparison.experiment)}"
     else:
         gained = (
             f"{name} {gain.mean:+.4f}, p {gain.p:.4f}"

@@ -86,6 +86,14 @@ class ReplayRule(Section):
     )
 
 
+class ExperimentRule(Section):
+    """An online experiment must have found the version better than the champion (`convrec experiment`)."""
+
+    replaces: list[Literal["gains", "slices"]] = Field(
+        default=[], description="gates on the test rows that are not checked, because the users' answers decide"
+    )
+
+
 class GuardRails(Section):
     """Limits for other properties than the gains; those that are left out are not checked."""
 
@@ -104,6 +112,7 @@ class Policy(Section):
     baselines: Baselines = Baselines()
     guard_rails: GuardRails
     replay: ReplayRule | None = None
+    experiment: ExperimentRule | None = None
     approval: Literal["none", "required"]
 
     def metrics(self) -> list[str]:

@@ -13,6 +13,7 @@ from convrec.config.params import Params
 from convrec.errors import InputError, outside_cause
 from convrec.monitoring.estimates import Replay
 from convrec.paths import TRAINED, Paths
+from convrec.registry.experiment import recorded_result
 from convrec.registry.gates import (
     ALREADY,
     AWAITING,
@@ -84,6 +85,8 @@ def promote(
     comparison = _comparison(client, params, paths, policy, challenger, state, kept)
     if policy.replay is not None and state.champion is not None:  # feedback grows: it is never reused
         comparison = replace(comparison, replay=_replay(params, paths, challenger, state.champion, policy.replay))
+    if policy.experiment is not None and state.champion is not None:
+        comparison = replace(comparison, experiment=recorded_result(challenger, state.champion))
     compared, challenger = challenger, client.get_model_version(MODEL_NAME, name)
     no = _refused_since(client, compared, challenger)
     if no is not None and not approve:

@@ -12,6 +12,7 @@ Kind = Literal["ab", "interleaving"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 INTERLEAVED = "interleaved"
 ALPHA = 0.05  # of the confidence sequences
+BETTER, WORSE, UNDECIDED = "better", "worse", "not decided"  # verdicts on the challenger
 
 
 @dataclass(frozen=True)
