@@ -3,6 +3,7 @@
 import contextlib
 import json
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 
 import mlflow
@@ -16,13 +17,17 @@ from convrec import tracking
 from convrec.config.params import load_params
 from convrec.errors import InputError, Unavailable
 from convrec.evaluation.comparison import paired_interval
+from convrec.evaluation.sequential import compare_arms
 from convrec.generation import lists
 from convrec.paths import Paths
 from convrec.registry import measure
+from convrec.registry.experiment import start_experiment
+from convrec.registry.experiment_result import Result, Side, finish
 from convrec.registry.gates import ALREADY, AWAITING, LATENCY, PROMOTED, REFUSED, Decision
 from convrec.registry.model_card import checkpoint_digest
 from convrec.registry.promote import promote, reject, rollback
 from convrec.registry.versions import MODEL_NAME, download_version, read_aliases
+from convrec.serving.arms import arm_of
 from tests.registry.registered import NUM_PROMPTS, SIZE, make_workspace, moves_of, register_model
 from tests.serving.recommending import TITLES
 
@@ -179,6 +184,27 @@ def test_an_insignificant_gain_is_refused_and_not_written_twice(client, ranks):
     _set_policy(gains={"ndcg": {"min": -1.0, "max_p": 1.0}})
     looser = _promote("2")
     assert looser.status == PROMOTED and looser.number == 3 and ranks["asked"] == []
+
+
+def test_a_version_that_users_preferred_is_promoted_despite_the_test_rows(client, ranks):
+    ranks |= {"1": 3, "2": 4}
+    _set_policy(experiment={"replaces": ["gains", "slices"]})
+    assert _promote("1").status == PROMOTED, "a first version has nothing to be compared with"
+    refused = _promote("2")
+    assert _failed(refused) == ["online experiment"] and "`convrec experiment start`" in refused.reason
+    experiment = start_experiment(client, "2", "ab", 0.5, "ops")
+    answers = [(number, arm_of(experiment, f"user {number}", "")) for number in range(200)]
+    users = [f"user {number}" for number, _ in answers]
+    values = [1 + (arm == "challenger") + number % 2 for number, arm in answers]
+    looks = compare_arms(users, [arm == "challenger" for _, arm in answers], values, 0.5, experiment.alpha)
+    sides = Side("champion", "1", 100, 100, 150), Side("challenger", "2", 100, 100, 250)
+    result = Result(experiment, sides, tuple(looks), (datetime.now(UTC),) * len(looks))
+    assert _promote("2") == refused, "while it is running"
+    assert finish(client, result, "better", "ops").verdict == "better"
+    ranks["asked"].clear()
+    promoted = _promote("2")
+    assert promoted.status == PROMOTED and _champions(client) == ("2", "1") and ranks["asked"] == []
+    assert f"in an online experiment: {experiment.id}: better" in promoted.reason
 
 
 @pytest.mark.parametrize(
