@@ -22,15 +22,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date, timedelta
 from pathlib import Path
-from statistics import mean
 
 import mlflow
-import polars as pl
+import pandas as pd
 from rich.console import Console
 
 from convrec.commands.monitoring import EXIT_ALARM
 from convrec.commands.registry import EXIT_NOT_PROMOTED
 from convrec.config.profiles import change_params
+from convrec.evaluation.comparison import paired_interval
 from convrec.registry.moves import promote_version, read_state
 from convrec.registry.versions import CHAMPION, MODEL_NAME
 from convrec.tracking import connect
@@ -136,12 +136,12 @@ class Loop:
         return ""
 
 
-def run(options: argparse.Namespace, seed: int) -> dict[bool, list[float]]:
-    """Return the accepted items per answer of each week, without (False) and with the loop (True).
+def run(options: argparse.Namespace, seed: int) -> pd.DataFrame:
+    """Return the users' accepted items per answer in each week. Columns: week, person, with_loop, accepted.
 
     Until the first experiment both are the same: the same users ask the same champion.
     """
-    weeks: dict[bool, list[float]] = {True: [], False: []}
+    weeks: dict[bool, list[pd.DataFrame]] = {True: [], False: []}
     for with_loop in (True, False):
         _restore_champion(options.champion)
         database = Path(f"feedback/loop-{seed}-{with_loop}.db").absolute()
@@ -151,27 +151,39 @@ def run(options: argparse.Namespace, seed: int) -> dict[bool, list[float]]:
         with _serving(feedback) as url:
             for number in range(len(weeks[with_loop]), options.weeks):
                 week = START + number * WEEK
-                accepted = _simulate(options, seed, week, url, feedback)
-                weeks[with_loop].append(accepted)
+                users = _simulate(options, seed, week, url, feedback)
+                weeks[with_loop].append(users)
                 done = loop.after(week + WEEK) if with_loop else "without the loop"
-                console.print(f"seed {seed}, {week}: {accepted:.2f} {done}")
+                console.print(f"seed {seed}, {week}: {users['accepted'].mean():.2f} {done}")
                 if loop.has_moved and len(weeks[False]) == 0:
                     weeks[False] = weeks[True].copy()
                 time.sleep(options.follow_seconds if loop.has_moved else 0)
-    return weeks
+    return pd.concat(users.assign(with_loop=with_loop) for with_loop in weeks for users in weeks[with_loop])
 
 
-def _simulate(options: argparse.Namespace, seed: int, week: date, url: str, feedback: str) -> float:
-    """Let all users ask on each day of a week, and return the accepted items per answer."""
+def _simulate(options: argparse.Namespace, seed: int, week: date, url: str, feedback: str) -> pd.DataFrame:
+    """Let all users ask on each day of a week, and return each user's accepted items per answer."""
     table = Path("runs/loop.parquet")
     users = ("--users", options.users, "--seed", seed)
     times = ("--start", week, "--days", 7, "--shift-date", SHIFT)
     _convrec("simulate", "--url", url, *users, *times, "--feedback", feedback, "--output", table)
-    return float(pl.read_parquet(table)["num_accepted"].mean())  # type: ignore[arg-type]
+    accepted = pd.read_parquet(table).groupby("user_id")["num_accepted"].mean()
+    persons = [f"{seed}-{user}" for user in accepted.index]
+    return pd.DataFrame({"week": week, "person": persons, "accepted": accepted.to_numpy()})
+
+
+def print_table(runs: pd.DataFrame) -> None:
+    """Print acceptance by week without and with the loop, and the difference with its 95 % interval over users."""
+    console.print("| week from | without the loop | with the loop | difference |\n|---|---:|---:|---:|")
+    for week, rows in runs.sort_values("person").groupby("week"):
+        without, having = (rows[rows["with_loop"] == with_loop].assign(prompt_id="") for with_loop in (False, True))
+        gain = paired_interval(having, without, "accepted", samples=2000, seed=0)
+        means = f"{without['accepted'].mean():.2f} | {having['accepted'].mean():.2f}"
+        console.print(f"| {week} | {means} | {gain.mean:+.2f} [{gain.low:+.2f}, {gain.high:+.2f}] |")
 
 
 def main() -> None:
-    """Run both for each seed, and print the table."""
+    """Run both for each seed, print the table, and save the users' figures in runs/loop-users.csv."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--project", type=Path, required=True)
     parser.add_argument("--users", type=int, default=300)
@@ -182,14 +194,12 @@ def main() -> None:
     os.chdir(options.project)
     connect()
     options.champion = read_state(mlflow.MlflowClient()).champion
-    runs = [run(options, seed) for seed in options.seeds]
+    runs = pd.concat(run(options, seed) for seed in options.seeds)
+    runs.to_csv("runs/loop-users.csv", index=False)
     console.print(
         f"\naccepted items per answer, {options.users} users, seeds {options.seeds}; the audience changes on {SHIFT}"
     )
-    console.print("| week from | without the loop | with the loop |\n|---|---:|---:|")
-    for number in range(options.weeks):
-        cells = [f"{mean(weeks[with_loop][number] for weeks in runs):.2f}" for with_loop in (False, True)]
-        console.print(f"| {START + number * WEEK} | {' | '.join(cells)} |")
+    print_table(runs)
 
 
 if __name__ == "__main__":
