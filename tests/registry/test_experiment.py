@@ -1,15 +1,13 @@
 """Experiments of the registered model, against a real MLflow store and a real feedback database."""
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import mlflow
-import numpy as np
 import pytest
 from prefect.logging import disable_run_logger
 
 from convrec.errors import InputError
-from convrec.feedback.records import Answer, Event, Shown, new_answer_id
 from convrec.feedback.store import FeedbackStore
 from convrec.paths import Paths
 from convrec.registry.experiment import (
@@ -26,13 +24,9 @@ from convrec.registry.lock import promotion_lock
 from convrec.registry.moves import roll_back
 from convrec.registry.retention import prune
 from convrec.registry.versions import MODEL_NAME
-from convrec.serving.arms import Experiment, arm_of
-from convrec.serving.interleaving import team_draft
 from tasks.experiment import watch_experiment
+from tests.registry.experimenting import START, answer_users
 from tests.registry.registered import add_version, promote_in_turn
-
-START = datetime(2026, 1, 1, tzinfo=UTC)
-ITEMS = [f"item-{number}" for number in range(6)]
 
 
 @pytest.fixture
@@ -45,33 +39,6 @@ def champion(client) -> mlflow.MlflowClient:
 @pytest.fixture
 def store(tmp_path) -> FeedbackStore:
     return FeedbackStore(f"sqlite:///{tmp_path}/feedback/feedback.db")
-
-
-def _answer_users(store: FeedbackStore, experiment: Experiment, chances: tuple[float, float], num_answers: int) -> None:
-    """Write the answers of a service, and what users accept: each item of the two versions with these chances."""
-    rng = np.random.default_rng(3)
-    answers, events = [], []
-    for number in range(num_answers):
-        time = START + timedelta(hours=number)
-        answer_id = new_answer_id(time)
-        user = f"user {rng.integers(num_answers // 2)}" if number % 10 else None
-        arm = arm_of(experiment, user, answer_id)
-        if arm == "interleaved":
-            picks = team_draft(ITEMS, ITEMS[::-1], 4, answer_id)
-            versions = [getattr(experiment, pick.team) for pick in picks]
-            shown = tuple(
-                Shown(arm, rank, pick.item_id, version)
-                for rank, (pick, version) in enumerate(zip(picks, versions, strict=True), 1)
-            )
-        else:
-            version = experiment.champion if arm == "champion" else experiment.challenger
-            shown = tuple(Shown("", rank, item, version) for rank, item in enumerate(ITEMS[:4], 1))
-        answers.append(Answer(answer_id, time, user, experiment.id, arm, False, 0.1, None, shown))
-        for one in shown:
-            if rng.random() < chances[one.version == experiment.challenger]:
-                key = f"{answer_id}-{one.item_id}"
-                events.append(Event(key, answer_id, one.list, one.item_id, "accepted", time))
-    assert store.write(answers, events) == []
 
 
 def test_start_read_and_end(champion):
@@ -145,7 +112,7 @@ def test_prune_keeps_the_challenger(champion):
 def test_the_result_of_an_ab_test(champion, store):
     experiment = start_experiment(champion, "2", "ab", 0.3, "ops")
     assert read_result(store, experiment).headline.endswith("not decided; no answers yet")
-    _answer_users(store, experiment, (0.2, 0.4), 600)
+    answer_users(store, experiment, (0.2, 0.4), 600)
     result = read_result(store, experiment)
     champion_side, challenger_side = result.sides
     answers, outcomes = store.answers(), store.outcomes()
@@ -163,7 +130,7 @@ def test_the_result_of_an_ab_test(champion, store):
 
 def test_a_worse_challenger_is_stopped(champion, store, cli, tmp_path):
     experiment = start_experiment(champion, "2", "interleaving", 1.0, "ops")
-    _answer_users(store, experiment, (0.4, 0.2), 400)
+    answer_users(store, experiment, (0.4, 0.2), 400)
     url = f"sqlite:///{tmp_path}/feedback/feedback.db"
     shown = cli("experiment", "status", "--feedback", url)
     assert shown.status == 0 and read_experiment(champion).is_running, "status alone stops nothing"
@@ -241,7 +208,7 @@ def test_the_scheduled_task_stops_a_worse_challenger(champion, store, tmp_path, 
     with disable_run_logger():
         assert watch_experiment.fn(None) == "no experiment is running" and not shown
         experiment = start_experiment(champion, "2", "ab", 0.5, "ops")
-        _answer_users(store, experiment, (0.4, 0.1), 300)
+        answer_users(store, experiment, (0.4, 0.1), 300)
         assert "Ended: version 2 is worse than champion 1." in watch_experiment.fn(None)
     assert not read_experiment(champion).is_running
     assert "| champion | 1 |" in shown[0] and "| challenger | 2 |" in shown[0]
