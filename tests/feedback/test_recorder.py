@@ -48,10 +48,11 @@ def test_conversations_are_left_out_or_redacted(folder, url, store, now_answer, 
     said = [{"role": "user", "content": "I am a@b.de, my key is abcdef123456\ud800; 2001: A Space Odyssey (1968)?"}]
     for with_conversations in (False, True):
         with closing(FeedbackRecorder(folder, url, with_conversations)) as recording:
-            assert recording.add_answer(now_answer("heat", messages=said))
-    first, second = store.answers()["messages"]
-    assert first is None
-    assert json.loads(second)[0]["content"] == "I am [e-mail], my key is ***?; 2001: A Space Odyssey (1968)?"
+            assert recording.add_answer(now_answer("heat", messages=said, denied=("up",), allowed=("heat", "up")))
+    first, second = store.answers().select("messages", "denied", "allowed").rows()
+    assert first == (None, None, None)
+    assert second[1:] == ('["up"]', '["heat", "up"]')
+    assert json.loads(second[0])[0]["content"] == "I am [e-mail], my key is ***?; 2001: A Space Odyssey (1968)?"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,9 @@ from tests.feedback.conftest import NOON
 def test_what_is_written_is_read(store, answer, event):
     messages = [{"role": "user", "content": "Heißes\n„Kino“"}]
     shown = (Shown("champion", 1, "heat", "3", 0.95), Shown("challenger", 1, "up", "4", 0.05))
-    first = answer(messages=messages, user_id="u", experiment="x", arm="interleaved", is_explored=True, shown=shown)
+    filters = {"denied": ("dune",), "allowed": ("heat", "up")}
+    facts = {"user_id": "u", "experiment": "x", "arm": "interleaved", "is_explored": True}
+    first = answer(messages=messages, shown=shown, **facts, **filters)
     empty = answer(minutes=1)
     store.write([empty, first], [event(first, "up", "accepted")])
     answers = store.answers()
@@ -32,8 +34,11 @@ def test_what_is_written_is_read(store, answer, event):
         "latency_seconds": 0.25,
         "messages": '[{"role": "user", "content": "Heißes\\n„Kino“"}]',
         "num_items": 2,
+        "denied": '["dune"]',
+        "allowed": '["heat", "up"]',
     }
-    assert answers.row(1, named=True)["num_items"] == 0 and answers["messages"][1] is None
+    assert answers.row(1, named=True)["num_items"] == 0
+    assert answers.select("messages", "denied", "allowed").row(1) == (None, None, None)
     assert store.shown().select("list", "rank", "item_id", "version", "propensity", "arm", "time").rows() == [
         ("challenger", 1, "up", "4", 0.05, "interleaved", NOON),
         ("champion", 1, "heat", "3", 0.95, "interleaved", NOON),
@@ -170,6 +175,19 @@ def test_the_migrations_make_the_tables_of_the_code(store, url):
     with engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), tables.metadata) == []
     engine.dispose()
+
+
+def test_a_database_of_the_first_version_is_migrated_and_keeps_its_rows(store, url, answer):
+    store.write([answer("heat")], [])
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        for column in ("denied", "allowed"):
+            connection.execute(text(f"ALTER TABLE answers DROP COLUMN {column}"))
+        connection.execute(text("UPDATE alembic_version SET version_num = '0001'"))
+    engine.dispose()
+    with closing(FeedbackStore(url)) as again:
+        again.write([answer("up", minutes=1, denied=("heat",))], [])
+        assert again.answers().select("num_items", "denied").rows() == [(1, None), (1, '["heat"]')]
 
 
 def test_a_database_of_a_later_version_is_refused(store, url):

@@ -33,7 +33,7 @@ def _answer(lists: dict[str, list[tuple[str, str]]], messages=SAID, days: int = 
 
 def test_only_single_lists_of_the_version_with_their_conversation_are_used(store):
     own = [("3", "heat"), ("3", "up")]
-    used = _answer({"": own}, user_id="ann")
+    used = _answer({"": own}, user_id="ann", denied=("dune",), allowed=("heat", "up"))
     others = [
         _answer({"": own}, messages=None),
         _answer({"": [("2", "heat"), ("2", "up")]}),
@@ -44,7 +44,7 @@ def test_only_single_lists_of_the_version_with_their_conversation_are_used(store
     ]
     assert not store.write([used, *others], [Event("e", used.answer_id, "", "up", "accepted", NOW)])
     found = read_logged(store, "3", NOW - 30 * DAY, NOW)
-    assert found == [Answered("ann", False, SAID, ["heat", "up"], [1.0, 1.0], [False, True])]
+    assert found == [Answered("ann", False, SAID, ["heat", "up"], [1.0, 1.0], [False, True], ("dune",), ["heat", "up"])]
 
 
 @pytest.mark.parametrize(

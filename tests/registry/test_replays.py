@@ -51,10 +51,10 @@ def client(made, tmp_path, monkeypatch) -> mlflow.MlflowClient:
     return mlflow.MlflowClient()
 
 
-def _lists(version: str) -> list[list[str]]:
+def _lists(version: str, **filters: tuple[str, ...]) -> list[list[str]]:
     model = download_version(f"models:/{MODEL_NAME}/{version}")
     engine = EngineOptions.on_this_machine(**load_params().engine_options())
-    asked = [Answered("", False, messages, [""] * SIZE, [], []) for messages in SAID]
+    asked = [Answered("", False, messages, [""] * SIZE, [], [], **filters) for messages in SAID]
     return challenger_lists(asked, model.checkpoint, Catalog.read(model.catalog), model.settings, engine)
 
 
@@ -101,6 +101,18 @@ def test_a_version_whose_lists_users_want_is_better(client, cli):
     unseen = [item not in listed[prompt] for prompt, items in enumerate(_lists("2")) for item in items]
     assert found["without_support"] == pytest.approx(np.mean(unseen), abs=1e-6)
     assert found["effective_size"] < 400
+
+
+def test_lists_keep_to_the_filters_of_the_users(client):
+    free = _lists("2")
+    denied = tuple(free[0][:2])
+    without = _lists("2", denied=denied, allowed=None)
+    assert all(len(items) == SIZE and not set(items) & set(denied) for items in without)
+    allowed = tuple(free[0][1:4])
+    assert [set(items) for items in _lists("2", allowed=allowed, denied=(allowed[0], "gone"))] == [
+        set(allowed[1:])
+    ] * len(free)
+    assert _lists("2", allowed=allowed, denied=allowed) == [[]] * len(free)
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,9 @@ def _record(line: bytes) -> Answer | Event:
         _check(values, ("answer_id",), ("user_id", "experiment", "arm"))
         for one in values["shown"]:
             _check(one, ("list", "item_id", "version"))
-        return Answer(**{**values, "shown": tuple(Shown(**one) for one in values["shown"])})
+        given = {name: values.get(name) for name in ("denied", "allowed")}
+        filters = {name: tuple(map(str, ids)) for name, ids in given.items() if ids is not None}
+        return Answer(**{**values, **filters, "shown": tuple(Shown(**one) for one in values["shown"])})
     _check(values, ("event_id", "answer_id", "list", "item_id"))
     if kind != "event" or values["event"] not in EVENTS:
         raise ValueError(kind)

@@ -23,6 +23,8 @@ ANSWERS = {
     "latency_seconds": pl.Float64,
     "messages": pl.String,
     "num_items": pl.Int64,
+    "denied": pl.String,
+    "allowed": pl.String,
 }
 _OF_ANSWER = ("time", "user_id", "experiment", "arm", "is_explored")  # an answer's columns beside its items
 SHOWN = {

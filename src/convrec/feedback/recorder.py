@@ -73,9 +73,11 @@ class FeedbackRecorder:
     def add_answer(self, answer: Answer) -> bool:
         """Record an answer; return False if the disk is full, so that no events of it can be recorded.
 
-        Its messages are redacted, and left out unless conversations are stored.
+        Its messages are redacted. They and the filters are left out unless conversations are stored.
         """
-        messages = answer.messages if self.with_conversations else None
+        if not self.with_conversations:
+            answer = replace(answer, messages=None, denied=(), allowed=None)
+        messages = answer.messages
         if messages is not None:
             messages = redact_all([dict(message) for message in messages], self._redact_text)
         user_id = answer.user_id if answer.user_id is None else _clean(answer.user_id)

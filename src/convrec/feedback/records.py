@@ -34,7 +34,8 @@ class Answer:
     """One answer of the service; an answer without `shown` is an empty one.
 
     `time` is aware. `arm` is "champion", "challenger" or "interleaved" during an experiment. `messages` are redacted,
-    and None unless conversations are stored.
+    and None unless conversations are stored. `denied` and `allowed` are the ids of the items that the user excluded or
+    alone allowed (None: all), kept with the messages.
     """
 
     answer_id: str
@@ -46,6 +47,8 @@ class Answer:
     latency_seconds: float
     messages: Sequence[dict[str, Any]] | None
     shown: tuple[Shown, ...]
+    denied: tuple[str, ...] = ()
+    allowed: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ class FeedbackStore:
     def answers(
         self, since: datetime | None = None, until: datetime | None = None, experiment: str | None = None
     ) -> pl.DataFrame:
-        """Return the answers, oldest first; `messages` is JSON, null unless conversations are stored."""
+        """Return the answers, oldest first; `messages`, `denied` and `allowed` are JSON or null."""
         with self._transaction() as connection:
             return reading.answers(connection, since, until, experiment)
 
@@ -193,9 +193,12 @@ def not_shown(name: str, item_id: str) -> str:
 
 
 def _answer_row(answer: Answer) -> dict[str, Any]:
-    messages = None if answer.messages is None else json.dumps(list(answer.messages), ensure_ascii=False)
-    names = (name for name in reading.ANSWERS if name not in ("messages", "num_items"))
-    return {**{name: getattr(answer, name) for name in names}, "messages": messages, "num_items": len(answer.shown)}
+    as_json = {"messages": answer.messages, "denied": answer.denied or None, "allowed": answer.allowed}
+    texts = {
+        name: None if value is None else json.dumps(list(value), ensure_ascii=False) for name, value in as_json.items()
+    }
+    names = (name for name in reading.ANSWERS if name != "num_items" and name not in texts)
+    return {**{name: getattr(answer, name) for name in names}, **texts, "num_items": len(answer.shown)}
 
 
 def _delete_answers(connection: Connection, which: Any) -> int:

@@ -41,6 +41,8 @@ answers = Table(
     Column("latency_seconds", Float, nullable=False),
     Column("messages", Text),  # JSON
     Column("num_items", Integer, nullable=False),
+    Column("denied", Text),  # JSON: item ids; null: none
+    Column("allowed", Text),  # JSON: item ids; null: all
 )
 
 shown = Table(

@@ -143,21 +143,23 @@ def model_lists(
     options: EngineOptions,
     catalog: Catalog | None = None,
     shard: Shard | None = None,
+    requests: Sequence[ListRequest] | None = None,
 ) -> ModelLists:
     """Return one greedy list for each canonical conversation row from the model's folder, which may hold adapters.
 
-    With a catalog, the lists hold nothing but its items: the length that is asked for, each once, none seen. Each
-    distinct prompt is asked once. Finished lists are cached (`open_list_cache`): a killed generation resumes where it
-    stopped. With a shard, only its lists are generated and returned.
+    With a catalog, the lists hold nothing but its items: the length that is asked for, each once, none seen; `requests`
+    asks for other lists, one for each row. Each distinct prompt is asked once. Finished lists are cached
+    (`open_list_cache`): a killed generation resumes where it stopped. With a shard, only its lists are generated and
+    returned.
     """
     tokenizer = load_tokenizer(model, trust_remote_code=options.trust_remote_code)
     builder = settings.prompts(tokenizer)
     prompts = token_ids(tokenizer, [builder(row["messages"]) for row in rows])
     share = builder.report(str(model))
-    requests: list[ListRequest | None] = [None] * len(rows)
+    per_row: Sequence[ListRequest | None] = [None] * len(rows)
     if catalog is not None:
-        requests = [list_request(row, catalog, settings.list_length) for row in rows]
-    asked = list(zip(prompts, requests, strict=True))
+        per_row = requests or [list_request(row, catalog, settings.list_length) for row in rows]
+    asked = list(zip(prompts, per_row, strict=True))
     digests = [request_digest(*pair) for pair in asked]
     cache = open_list_cache(model, settings, options, catalog)
     lists = cache.read()

@@ -13,6 +13,7 @@ from convrec.data.catalog import Catalog
 from convrec.data.mentions import Mentions
 from convrec.errors import InputError
 from convrec.feedback.store import FeedbackStore
+from convrec.generation.constraint import ListRequest
 from convrec.generation.lists import EngineOptions, ListSettings, model_lists
 from convrec.monitoring.estimates import Replay
 from convrec.monitoring.off_policy import Slots, Target, answer_terms, effective_size, estimate
@@ -21,7 +22,7 @@ from convrec.similarity.embedding import Embedder
 
 
 class Answered(NamedTuple):
-    """One logged answer of a single list: its person, its messages, and its items from rank 1."""
+    """One logged answer of a single list: its person, messages and filters (item ids), and its items from rank 1."""
 
     person: str
     is_explored: bool
@@ -29,6 +30,8 @@ class Answered(NamedTuple):
     item_ids: list[str]
     propensities: list[float]
     accepted: list[bool]
+    denied: Sequence[str] = ()
+    allowed: Sequence[str] | None = None
 
 
 def read_logged(store: FeedbackStore, version: str, since: datetime, until: datetime) -> list[Answered]:
@@ -65,6 +68,8 @@ def read_logged(store: FeedbackStore, version: str, since: datetime, until: date
             row["item_id"],
             row["propensity"],
             row["accepted"],
+            tuple(json.loads(row["denied"] or "[]")),
+            json.loads(row["allowed"] or "null"),
         )
         for row in stored.iter_rows(named=True)
     ]
@@ -73,22 +78,35 @@ def read_logged(store: FeedbackStore, version: str, since: datetime, until: date
 def challenger_lists(
     logged: Sequence[Answered], model: Path, catalog: Catalog, settings: ListSettings, options: EngineOptions
 ) -> list[list[str]]:
-    """Return the ids of the items that a model lists for the logged conversations, as many as were shown, best first.
+    """Return the ids of the items that a model lists for the logged conversations, at most as many as were shown.
 
-    Lists are written under the catalog constraint, without what the conversation names unless the settings allow it, as
-    the service does.
+    As in the service, the lists, best first, are written under the catalog constraint: without what the user denied,
+    within what the user allowed, and without what the conversation names unless the settings allow it.
     """
-    finder, rows = Mentions(catalog), []
+    finder, requests = Mentions(catalog), []
     for answer in logged:
-        words = [message["content"] for message in answer.messages if message["role"] != "system"]
-        seen = [] if settings.recommend_seen else sorted(finder.titles(words))
-        rows.append({"messages": answer.messages, "seen_titles": seen})
-    texts = model_lists(model, rows, settings, options, catalog).texts
-    lists = []
-    for answer, text in zip(logged, texts, strict=True):
+        banned = _indices(catalog, answer.denied)
+        if not settings.recommend_seen:
+            words = [message["content"] for message in answer.messages if message["role"] != "system"]
+            banned |= catalog.indices_of_titles(finder.titles(words))
+        allowed = None if answer.allowed is None else _indices(catalog, answer.allowed)
+        left = len((set(range(len(catalog))) if allowed is None else allowed) - banned)
+        length = min(left, len(answer.item_ids), settings.list_length)
+        requests.append(ListRequest(length, banned, allowed))
+    asked = [place for place, request in enumerate(requests) if request.length]
+    rows = [{"messages": logged[place].messages} for place in asked]
+    texts = model_lists(model, rows, settings, options, catalog, requests=[requests[place] for place in asked]).texts
+    lists: list[list[str]] = [[] for _ in logged]
+    for place, text in zip(asked, texts, strict=True):
         indices = catalog.indices_of_lines(text.split("\n"))
-        lists.append([catalog.items[i].id for i in indices if i is not None][: len(answer.item_ids)])
+        lists[place] = [catalog.items[i].id for i in indices if i is not None]
     return lists
+
+
+def _indices(catalog: Catalog, item_ids: Sequence[str]) -> set[int]:
+    """Return the places of the items that the catalog still has."""
+    found = map(catalog.index_of_id, item_ids)
+    return {index for index in found if index is not None}
 
 
 def has_support(answer: Answered, items: Sequence[str]) -> list[bool]:

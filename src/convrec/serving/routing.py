@@ -93,6 +93,7 @@ def _merged(experiment: Experiment, champion: Answered, challenger: Answered, an
         items,
         scores if len(scores) == len(items) else None,
         champion.num_tokens + challenger.num_tokens,
+        champion.filters,
     )
     both = f"{experiment.champion}+{experiment.challenger}"
     return Routed(answered, both, [versions[pick.team] for pick in picks], experiment.id, INTERLEAVED)

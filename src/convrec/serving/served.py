@@ -13,7 +13,7 @@ from convrec.serving.reasons import Reasons
 from convrec.serving.recommender import Recommender
 from convrec.serving.scores import ItemScorer
 from convrec.serving.transformers_batching import TransformersBatcher
-from convrec.serving.translation import LIST_LENGTH, Conversation, Messages, Translator
+from convrec.serving.translation import LIST_LENGTH, Conversation, Filters, Messages, Translator
 
 logger = logging.getLogger(__name__)
 
@@ -21,12 +21,13 @@ _WARM_SECONDS = 600  # for the first list, in which a GPU compiles
 
 
 class Answered(NamedTuple):
-    """A list with the conversation that it answers, and what it took."""
+    """A list with the conversation and the filters that it answers, and what it took."""
 
     messages: Messages
     items: list[Item]
     scores: list[float] | None
     num_tokens: int
+    filters: Filters
 
 
 class ServedModel:
@@ -78,7 +79,7 @@ class ServedModel:
         items, scores = self.translator.items(tokens), None
         if with_scores and self._scorer is not None:
             (scores,) = await asyncio.to_thread(self._scorer.scores, [asked.prompt], [tokens], [items])
-        return Answered(asked.messages, items, scores, len(tokens))
+        return Answered(asked.messages, items, scores, len(tokens), asked.filters)
 
     def close(self) -> None:
         """Finish the requests of the engine, and free its memory."""

@@ -5,7 +5,7 @@ import difflib
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from convrec.data.catalog import Catalog, Item
 from convrec.data.conversations import ROLES, messages_of, usable_role
@@ -31,6 +31,13 @@ class NoList(RuntimeError):
     """A completion is not a list of items, which the constraint makes impossible."""
 
 
+class Filters(NamedTuple):
+    """The ids of the items that a user denies, and of those that alone are allowed (None: all)."""
+
+    denied: tuple[str, ...] = ()
+    allowed: tuple[str, ...] | None = None
+
+
 @dataclass(frozen=True)
 class Prepared:
     """A conversation that is ready for an engine: its prompt's tokens, and the list to decode."""
@@ -38,6 +45,7 @@ class Prepared:
     messages: Messages
     prompt: TokenIds
     request: ListRequest
+    filters: Filters
 
 
 class Translator:
@@ -78,7 +86,11 @@ class Translator:
         with self.lock:
             chats = [self._prompts(own, self._room(asked.length)) for own, asked in zip(turns, requests, strict=True)]
             prompts = token_ids(self.tokenizer, chats)
-        return [Prepared(*parts) for parts in zip(turns, prompts, requests, strict=True)]
+        filters = Filters(self._ids(denied), None if allowed is None else self._ids(allowed))
+        return [Prepared(*parts, filters) for parts in zip(turns, prompts, requests, strict=True)]
+
+    def _ids(self, indices: set[int]) -> tuple[str, ...]:
+        return tuple(self.catalog.items[index].id for index in sorted(indices))
 
     def items(self, completion: TokenIds) -> list[Item]:
         """Return the items of a completion, best first; what comes after its end token does not count.

@@ -18,7 +18,7 @@ from convrec.serving.arms import INTERLEAVED
 from convrec.serving.exploration import explored
 from convrec.serving.routing import Routed
 from convrec.serving.served import Answered, ServedModel
-from convrec.serving.translation import NothingLeft, messages_from
+from convrec.serving.translation import Filters, NothingLeft, messages_from
 
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -79,7 +79,7 @@ def make_router(service: Service, keys: Keys | None, rate: RateLimit | None) -> 
             except NothingLeft:
                 if not question.or_fewer:
                     raise
-                return Answered(messages_from(question.said), [], None, 0)
+                return Answered(messages_from(question.said), [], None, 0, Filters())
 
         async def ask(roles: Roles) -> Routed:
             return await service.route(roles, question.user_id, answer_id, list_of)
@@ -106,6 +106,7 @@ def make_router(service: Service, keys: Keys | None, rate: RateLimit | None) -> 
             latency_seconds=time.monotonic() - start,
             messages=answered.messages,
             shown=shown,
+            **answered.filters._asdict(),
         )
         recorded_id = await service.record(answer)
         facts_of(request).update(version=routed.version, answer_id=recorded_id, items=len(items))

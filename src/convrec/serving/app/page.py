@@ -77,9 +77,10 @@ def make_page_router(service: Service) -> APIRouter:
             for role, model, listed in answers
             for rank, item in enumerate(listed.items, start=1)
         )
-        messages, seconds = answers[0][2].messages, time.monotonic() - start
+        first, seconds = answers[0][2], time.monotonic() - start
         answer_id = new_answer_id(began)
-        answer = Answer(answer_id, began, question.user_id, None, None, False, seconds, messages, tuple(shown))
+        facts = (answer_id, began, question.user_id, None, None, False, seconds, first.messages, tuple(shown))
+        answer = Answer(*facts, *first.filters)
         return {
             "answer_id": await service.record(answer),
             "models": [
