@@ -176,7 +176,8 @@ def print_table(runs: pd.DataFrame) -> None:
     """Print acceptance by week without and with the loop, and the difference with its 95 % interval over users."""
     console.print("| week from | without the loop | with the loop | difference |\n|---|---:|---:|---:|")
     for week, rows in runs.sort_values("person").groupby("week"):
-        without, having = (rows[rows["with_loop"] == with_loop].assign(prompt_id="") for with_loop in (False, True))
+        sides = (rows[rows["with_loop"] == with_loop] for with_loop in (False, True))
+        without, having = (side.reset_index(drop=True).assign(prompt_id="") for side in sides)
         gain = paired_interval(having, without, "accepted", samples=2000, seed=0)
         means = f"{without['accepted'].mean():.2f} | {having['accepted'].mean():.2f}"
         console.print(f"| {week} | {means} | {gain.mean:+.2f} [{gain.low:+.2f}, {gain.high:+.2f}] |")
