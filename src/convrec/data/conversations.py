@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from convrec.data.matching import Truth
@@ -163,17 +162,19 @@ def split_by_period(rows: pd.DataFrame, validation: Days, test: Days) -> dict[st
 def split_by_conversation(
     rows: pd.DataFrame, group: pd.Series, validation_share: float, test_share: float, seed: int
 ) -> dict[str, pd.DataFrame]:
-    """Return splits in which every group (conversation) lies whole in one split, drawn with the seed.
+    """Return splits in which every group (conversation) lies whole in one split, drawn by a hash of seed and group.
 
-    Raises `InputError` on an empty split.
+    Shares are met in the mean. A group keeps its split when others are added, so a refresh never tests on what an
+    earlier model learned from. Raises `InputError` on an empty split.
     """
-    groups = np.array(sorted(group.unique()))
-    order = np.random.default_rng(seed).permutation(len(groups))
-    num_test, num_validation = round(len(groups) * test_share), round(len(groups) * validation_share)
-    names = np.full(len(groups), "train", dtype=object)
-    names[order[:num_test]] = "test"
-    names[order[num_test : num_test + num_validation]] = "validation"
-    split_of = dict(zip(groups, names, strict=True))
+    draws = {name: _draw(f"split {seed} {name}") for name in group.unique()}
+    bounds = {"test": test_share, "validation": test_share + validation_share, "train": 1.0}
+    split_of = {name: next(split for split in bounds if draw < bounds[split]) for name, draw in draws.items()}
     labels = group.map(split_of)
     splits = {name: rows[labels == name] for name in SPLITS}
     return require_filled(splits, "raise data.validation_share or data.test_share, or give more data")
+
+
+def _draw(text: str) -> float:
+    """Return a number in [0, 1) that is uniform over texts."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6]) / 2**48
