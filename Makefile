@@ -54,7 +54,7 @@ test: $(READY)  ## run the fast tests and one small pipeline: about 7 minutes on
 test-tools: $(READY)  ## install what the other tests need: Chromium, PostgreSQL, rclone, Docker Compose, vLLM
 	python -m tests.tools
 
-test-all: test-tools  ## run all tests: about 25 minutes on two cores
+test-all: test-tools  ## run all tests: 25 to 60 minutes on two cores
 	$(PYTEST)
 
 # On one GPU; without $(READY), so that nothing is installed. `--confcutdir` leaves out tests/conftest.py, which needs the extra `dev`.

@@ -164,7 +164,7 @@ def split_by_conversation(
 ) -> dict[str, pd.DataFrame]:
     """Return splits in which every group (conversation) lies whole in one split, drawn by a hash of seed and group.
 
-    Shares are met in the mean. A group keeps its split when others are added, so a refresh never tests on what an
+    Shares are met in the mean. A group keeps its split when others are added, so a refresh does not test on what an
     earlier model learned from. Raises `InputError` on an empty split.
     """
     draws = {name: _draw(f"split {seed} {name}") for name in group.unique()}
