@@ -216,7 +216,7 @@ def test_a_catalog_whose_years_have_another_name_is_a_warning(tmp_path, make, ca
     with caplog.at_level("INFO"):
         _run(make(source="files", path="books", catalog="catalog.jsonl", **BY_SHARE), "data")
     assert ("name its column `year`" in caplog.text) == (column == "published")
-    assert "40 items; rows: 36 train, 12 validation, 12 test" in caplog.text
+    assert "40 items; rows: 40 train, 9 validation, 11 test" in caplog.text
 
 
 def _song_files(folder, number=60):
@@ -379,7 +379,7 @@ def test_redial_files_run_to_demonstrations(tmp_path, make):
         ("conversations", "train_data.jsonl:5", "respondentQuestions is no mapping"),
     ]
     counts = json.loads((tmp_path / "results" / "data.json").read_text())
-    assert [counts[name]["rows"] for name in ("train", "validation", "test")] == [46, 16, 16]
+    assert [counts[name]["rows"] for name in ("train", "validation", "test")] == [51, 11, 16]
 
 
 @pytest.mark.real_data
