@@ -15,6 +15,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 from convrec.cli import main
 from convrec.data.catalog import Catalog, Item
+from convrec.hardware.allocator import keep_freed_memory
 from convrec.hardware.threads import limit_threads
 from stack import Stack
 from stack.settings import PORTS
@@ -24,6 +25,7 @@ ROOT = Path(__file__).parent.parent
 TIERS = {"browser": "browser", "compose": "stack", "gpu_python": "vllm", "native_stack": "stack"}  # by fixture
 
 limit_threads(int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))  # before any test imports torch
+keep_freed_memory()
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's shell ignores it

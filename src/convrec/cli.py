@@ -23,13 +23,15 @@ from convrec.errors import (
     leave,
     outside_cause,
 )
+from convrec.hardware.allocator import keep_freed_memory
 from convrec.hardware.threads import limit_threads
 from convrec.text import is_clean
 
 
 def _set_up() -> None:
-    """Set logging and threads, quiet the libraries: the only place where global state is set. Seeds are passed on."""
+    """Set logging, threads and memory: the only place where global state is set. Seeds are passed on."""
     limit_threads()
+    keep_freed_memory()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
     logging.getLogger("convrec").setLevel(logging.INFO)
     logging.getLogger("urllib3").setLevel(logging.ERROR)  # otherwise logs every retry of a server that is down
