@@ -49,13 +49,16 @@ deploy: $(READY)  ## register prefect.yaml's deployments with the server of PREF
 PYTEST := python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
 
 test: $(READY)  ## run the fast tests and one small pipeline: about 7 minutes on two cores
-	$(PYTEST) -m "not (slow or pipeline or browser or stack or vllm or gpu)"
+	$(PYTEST) -m "not (slow or pipeline or browser or stack or vllm or gpu or loop)"
 
 test-tools: $(READY)  ## install what the other tests need: Chromium, PostgreSQL, rclone, Docker Compose, vLLM
 	python -m tests.tools
 
-test-all: test-tools  ## run all tests: 25 to 60 minutes on two cores
-	$(PYTEST)
+test-all: test-tools  ## run all tests but that of the loop: 25 to 60 minutes on two cores
+	$(PYTEST) -m "not loop"
+
+test-loop: $(READY)  ## run the story of docs/loop.md: about 40 minutes on two cores
+	python -m pytest -m loop tests/test_loop.py
 
 # On one GPU; without $(READY), so that nothing is installed. `--confcutdir` leaves out tests/conftest.py, which needs the extra `dev`.
 ON_ONE_GPU := CUDA_VISIBLE_DEVICES=$${CUDA_VISIBLE_DEVICES:-0} HF_HUB_OFFLINE=1
@@ -105,4 +108,4 @@ stack-status: $(READY)  ## show which of the team's servers are running
 clean:  ## delete the outputs of runs (models, records, caches); keep parameters, environment and teacher answers
 	rm -rf data/processed data/demonstrations models predictions reports comparison evaluations checkpoints mlruns runs .dvc/cache .dvc/tmp .prefect
 
-.PHONY: help install demo reproduce deploy test test-tools test-all test-gpu bench-gpu check audit code-deps docs-figures ui stack-up stack-down stack-status clean
+.PHONY: help install demo reproduce deploy test test-tools test-all test-loop test-gpu bench-gpu check audit code-deps docs-figures ui stack-up stack-down stack-status clean

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 _ROOT = Path(__file__).parent.parent
-_SOURCE, _HOME = str(_ROOT / "src"), _ROOT / ".prefect"
+_SOURCE = str(_ROOT / "src")
 
 # A flow and its stages use the code of this folder. The package installed in a worker's environment is from another
 # clone.
@@ -28,8 +28,8 @@ if sys.argv[:1] == ["-m"]:  # imports take seconds, and Ctrl-C can exit at once 
 # No telemetry; Prefect's files stay in the project; a slow machine gets more time to start the server.
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 os.environ.setdefault("DO_NOT_TRACK", "1")
-os.environ.setdefault("PREFECT_HOME", str(_HOME))
-os.environ.setdefault("PREFECT_SERVER_MEMO_STORE_PATH", str(_HOME / "memo_store.toml"))
+_home = os.environ.setdefault("PREFECT_HOME", str(_ROOT / ".prefect"))
+os.environ.setdefault("PREFECT_SERVER_MEMO_STORE_PATH", str(Path(_home, "memo_store.toml")))
 os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "120")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 

@@ -79,12 +79,18 @@ def commit(project: Path, message: str) -> None:
     run_in(project, "git", "commit", "--quiet", "-m", message)
 
 
-def run_in(project: Path, *command: str, check: bool = True) -> subprocess.CompletedProcess:
+def run_in(
+    project: Path, *command: str, check: bool = True, timeout: float = 900, **variables: str
+) -> subprocess.CompletedProcess:
     unwanted = ("MLFLOW_", "PREFECT_", "DVC_", "CONVREC_")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(unwanted)}
-    environment |= {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "200"}
+    environment |= {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "COLUMNS": "200",
+        **variables,
+    }
     result = subprocess.run(
-        command, cwd=project, env=environment, capture_output=True, text=True, timeout=900, check=False
+        command, cwd=project, env=environment, capture_output=True, text=True, timeout=timeout, check=False
     )
     if check and result.returncode:
         raise AssertionError(
