@@ -76,6 +76,8 @@ class World:
         self.catalog = catalog
         self.genres = [_values(item, "genres") for item in catalog.items]
         self.themes = [_values(item, "keywords") for item in catalog.items]
+        self._all_genres = set().union(*self.genres)
+        self._with_genre, self._with_theme = _members(self.genres), _members(self.themes)
         self.decades = np.array([(item.year or 0) // 10 * 10 for item in catalog.items])
         size = len(catalog)
         before, fresh = rng.standard_normal((2, size))
@@ -87,15 +89,11 @@ class World:
 
     def affinity(self, taste: Taste) -> np.ndarray:
         """Return how well each film fits the stated taste, without popularity. Shape: (C,)."""
-        genres, themes = set(taste.genres), set(taste.themes)
-        fit = np.array(
-            [
-                GENRE * len(genres & own_genres) / max(1, len(genres))
-                + THEME * len(themes & own_themes)
-                - AVOIDED * (taste.avoided_genre in own_genres)
-                for own_genres, own_themes in zip(self.genres, self.themes, strict=True)
-            ]
-        )
+        none = np.zeros(len(self.catalog))
+        genres = sum((self._with_genre[genre] for genre in set(taste.genres)), none)
+        themes = sum((self._with_theme[theme] for theme in set(taste.themes)), none)
+        avoided = self._with_genre[taste.avoided_genre] if taste.avoided_genre else none
+        fit = GENRE * genres / max(1, len(set(taste.genres))) + THEME * themes - AVOIDED * avoided
         return fit + DECADE * (self.decades == taste.decade)
 
     def utility(self, taste: Taste) -> np.ndarray:
@@ -109,7 +107,7 @@ class World:
         anchor = int(rng.choice(len(self.catalog), p=weights / weights.sum()))
         genres = _sample(rng, sorted(self.genres[anchor]), int(rng.integers(1, 3)))
         themes = _sample(rng, sorted(self.themes[anchor]), int(rng.integers(1, 3)))
-        others = sorted(set().union(*self.genres) - self.genres[anchor])
+        others = sorted(self._all_genres - self.genres[anchor])
         return Taste(
             genres=tuple(genres),
             themes=tuple(themes),
@@ -130,6 +128,11 @@ class World:
 
 def _values(item: Item, name: str) -> set[str]:
     return {value for value in item.metadata[name].split(", ") if value}
+
+
+def _members(values: Sequence[set[str]]) -> dict[str, np.ndarray]:
+    """Return which items have each value, as 0 and 1. Shape: (C,)."""
+    return {value: np.array([float(value in own) for own in values]) for value in sorted(set().union(*values))}
 
 
 def _sample(rng: np.random.Generator, values: list[str], size: int) -> list[str]:
