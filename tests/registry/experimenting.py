@@ -1,5 +1,6 @@
 """The users of an experiment, who accept items by chance."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -14,16 +15,21 @@ ITEMS = [f"item-{number}" for number in range(6)]
 
 
 def answer_users(store: FeedbackStore, experiment: Experiment, chances: tuple[float, float], num_answers: int) -> None:
-    """Write the answers of a service, and what users accept: each item of the two versions with these chances."""
+    """Write the answers of a service, and what users accept: each item of the two versions with these chances.
+
+    The ids of an experiment and of its answers are random; arms and teams do not depend on them here, so that every
+    run of a test comes to the same verdict.
+    """
+    same = replace(experiment, id="experiment")
     rng = np.random.default_rng(3)
     answers, events = [], []
     for number in range(num_answers):
         time = START + timedelta(hours=number)
         answer_id = new_answer_id(time)
         user = f"user {rng.integers(num_answers // 2)}" if number % 10 else None
-        arm = arm_of(experiment, user, answer_id)
+        arm = arm_of(same, user, f"answer {number}")
         if arm == "interleaved":
-            picks = team_draft(ITEMS, ITEMS[::-1], 4, answer_id)
+            picks = team_draft(ITEMS, ITEMS[::-1], 4, f"answer {number}")
             versions = [getattr(experiment, pick.team) for pick in picks]
             shown = tuple(
                 Shown(arm, rank, pick.item_id, version)
