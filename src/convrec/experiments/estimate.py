@@ -6,6 +6,8 @@ forward passes are those of the stages, with prompts and completions as long as 
 
 import copy
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM
+from trl.kernels import chunked_logprob
 from trl.trainer import utils as trl_utils
 
 from convrec.config.params import Params
@@ -92,7 +95,7 @@ def estimate_step(params: Params, stage: str, config: Any) -> Estimate:
     if training.gradient_checkpointing:
         policy.gradient_checkpointing_enable({"use_reentrant": False})
         policy.enable_input_require_grads()
-    with FakeTensorMode(allow_non_fake_inputs=True), Meter() as meter:
+    with _gpu_head(params), FakeTensorMode(allow_non_fake_inputs=True), Meter() as meter:
         policy.to_empty(device="cpu")
         model.tie_weights()
         policy.train()
@@ -159,6 +162,20 @@ def _sft_loss(params: Params, model: Any) -> torch.Tensor:
             states, head.weight, head.bias, labels[:, 0], 1.0, size, None, 1.0, wanted
         )
     return -scored[0].mean()
+
+
+@contextmanager
+def _gpu_head(params: Params) -> Iterator[None]:
+    """On a GPU, TRL's head for SFT changes the logits in place; without one, its torch functions copy them."""
+    names = () if params.common.device == "cpu" else ("_forward_tile", "_backward_tile", "_addmm_fp32")
+    own = {name: getattr(chunked_logprob, name) for name in names}
+    for name in names:
+        setattr(chunked_logprob, name, lambda *args, **kwargs: None)
+    try:
+        yield
+    finally:
+        for name, function in own.items():
+            setattr(chunked_logprob, name, function)
 
 
 class _AllAllowed:

@@ -1,14 +1,15 @@
 """Constrained decoding, which only writes lists of catalog items: a trie over token ids, and a batch's state in it.
 
-The design is that of STATIC (arXiv 2602.22647): the trie is flattened to CSR arrays, its first level is kept as a dense
-mask, and a step of decoding is a few tensor operations for the whole batch, on the model's device.
+The trie is flattened to CSR arrays and its first level is kept as a dense mask, as in STATIC (arXiv 2602.22647). A step
+of decoding is a few array operations for the whole batch. They run on the CPU for a model on a GPU, too: they are many
+and small, and the GPU gets only the indices of the scores that change.
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +18,8 @@ from convrec.data.catalog import Catalog
 from convrec.errors import InputError
 from convrec.generation.line_tokens import generation_prompt, tokenize_batches
 from convrec.generation.trie_build import Edges, Sequences, collect
+
+Rows = Sequence[int] | np.ndarray
 
 # The roots, which are the first nodes: the next token begins a line. The root depends on whether it is the
 # first line, and on whether another line follows. At DONE the list has ended.
@@ -47,14 +50,14 @@ class CatalogTrie:
     are neighbours, its span. The edges of DONE have none: theirs are P to P.
     """
 
-    pointers: torch.Tensor  # (N + 1,) int32
-    keys: torch.Tensor  # (E,) int64, parent * 2**32 + token, ascending: the table for the look-ups of a step
-    spans: torch.Tensor  # (E, 2) int32, the leaves below an edge: the first, and one past the last
-    items: torch.Tensor  # (P + 1,) int32, the item of a leaf; the last entry is C, which stands for no item
-    first_edges: torch.Tensor  # (P,) int32, the edge by which a leaf's root is left
-    leaves: torch.Tensor  # (C, D) int32, the leaves of an item, one below each distinct root
-    lengths: torch.Tensor  # (C,) int32, maximum number of tokens of an item in any place
-    roots: torch.Tensor  # (2, 3) int64, _START and _NEXT, where equal roots are one
+    pointers: np.ndarray  # (N + 1,) int32
+    keys: np.ndarray  # (E,) int64, parent * 2**32 + token, ascending: the table for the look-ups of a step
+    spans: np.ndarray  # (E, 2) int32, the leaves below an edge: the first, and one past the last
+    items: np.ndarray  # (P + 1,) int32, the item of a leaf; the last entry is C, which stands for no item
+    first_edges: np.ndarray  # (P,) int32, the edge by which a leaf's root is left
+    leaves: np.ndarray  # (C, D) int32, the leaves of an item, one below each distinct root
+    lengths: np.ndarray  # (C,) int32, maximum number of tokens of an item in any place
+    roots: np.ndarray  # (2, 3) int64, _START and _NEXT, where equal roots are one
 
     @classmethod
     def build(cls, lines: Sequence[str], tokenizer: Any, context: str | None = None) -> "CatalogTrie":
@@ -74,19 +77,15 @@ class CatalogTrie:
     @classmethod
     def load(cls, path: str | Path) -> "CatalogTrie":
         """Return the trie that was saved in a safetensors file."""
-        from safetensors.torch import load_file  # noqa: PLC0415
+        from safetensors.numpy import load_file  # noqa: PLC0415
 
         return cls(**load_file(path))
 
     def save(self, path: str | Path) -> None:
         """Write the trie to a safetensors file."""
-        from safetensors.torch import save_file  # noqa: PLC0415
+        from safetensors.numpy import save_file  # noqa: PLC0415
 
-        save_file({name: value.contiguous() for name, value in self._arrays().items()}, path)
-
-    def to(self, device: str | torch.device) -> "CatalogTrie":
-        """Return the trie on this device."""
-        return replace(self, **{name: value.to(device) for name, value in self._arrays().items()})
+        save_file(self._arrays(), path)
 
     @property
     def num_items(self) -> int:
@@ -104,15 +103,15 @@ class CatalogTrie:
         return int((self.keys & _TOKEN).max()) + 1
 
     @cached_property
-    def root_spans(self) -> torch.Tensor:
+    def root_spans(self) -> np.ndarray:
         """The span of each root: of all its edges. Shape: (5, 2)."""
-        starts, ends = self.pointers[:_NUM_ROOTS].long(), self.pointers[1 : _NUM_ROOTS + 1].long()
-        spans = torch.stack([self.spans[starts, 0], self.spans[(ends - 1).clamp(min=0), 1]], dim=1).long()
-        return spans.where((starts < ends)[:, None], 0)
+        starts, ends = self.pointers[:_NUM_ROOTS], self.pointers[1 : _NUM_ROOTS + 1]
+        spans = np.stack([self.spans[starts, 0], self.spans[np.maximum(ends - 1, 0), 1]], axis=1)
+        return np.where((starts < ends)[:, None], spans, 0)
 
     def longest(self, length: int) -> int:
         """Return an upper bound on the tokens of a list of this length, EOS included, for `max_new_tokens`."""
-        return int(self.lengths.topk(min(length, self.num_items)).values.sum())
+        return int(np.sort(self.lengths)[-min(length, self.num_items) :].sum())
 
     def check(self, requests: Iterable[ListRequest]) -> None:
         """Raise `InputError` for a list of no items or of more than are open, and for an item that is not there."""
@@ -146,7 +145,7 @@ class CatalogTrie:
             raise InputError(f"{name}: {wrong} is no item; the catalog's are 0 to {self.num_items - 1}")
         return indices
 
-    def _arrays(self) -> dict[str, torch.Tensor]:
+    def _arrays(self) -> dict[str, np.ndarray]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
@@ -178,13 +177,24 @@ def _build(places: Sequence[Sequences], eos: int, pad: int | None) -> CatalogTri
         "leaves": leaves.T,
         "lengths": np.max([own.lengths + last for own, last in zip(places, is_last, strict=True)], axis=0),
     }
-    tensors = {name: torch.from_numpy(value.astype(np.int32, order="C")) for name, value in arrays.items()}
-    by_remaining = torch.tensor([[alias[root] for root in by_remaining] for by_remaining in (_START, _NEXT)])
-    return CatalogTrie(keys=torch.from_numpy(edges.keys), roots=by_remaining, **tensors)
+    arrays = {name: value.astype(np.int32, order="C") for name, value in arrays.items()}
+    by_remaining = np.array([[alias[root] for root in by_remaining] for by_remaining in (_START, _NEXT)])
+    return CatalogTrie(keys=np.ascontiguousarray(edges.keys), roots=by_remaining, **arrays)
+
+
+class _Change(NamedTuple):
+    """What the constraint allows in B rows: `layers` says which first tokens, but for some tokens.
+
+    A pair of arrays is the index of the row and the token: `opened` is allowed, `closed` is not.
+    """
+
+    layers: np.ndarray  # (B,), of `_root_biases`
+    opened: tuple[np.ndarray, np.ndarray]
+    closed: tuple[np.ndarray, np.ndarray]
 
 
 class ConstraintState:
-    """The position of each of B lists in the trie, and its allowed items; on the trie's device.
+    """The position of each of B lists in the trie, and its allowed items.
 
     A row holds the leaves of the items that set it apart: those closed to it, or those open to it, whichever are
     fewer, and those that it has written. Of all rows they are one sorted array, so that the leaves among those below
@@ -201,156 +211,175 @@ class ConstraintState:
         """
         if vocab_size < trie.vocab_size:
             raise InputError(f"vocabulary of {vocab_size} tokens: the catalog needs {trie.vocab_size}; take its model")
-        device, size = trie.keys.device, capacity or len(requests)
+        size = capacity or len(requests)
         self.vocab_size = vocab_size
         self._trie = trie
         self._num_leaves = len(trie.first_edges)
-        self._rows = torch.arange(size, device=device)
-        self._nodes = torch.full((size,), DONE, device=device)
-        self._remaining = torch.zeros(size, dtype=torch.int64, device=device)
-        self._is_open = torch.zeros(size, dtype=torch.int64, device=device)  # 1 for rows to which all is open at first
-        self._keys = torch.empty(0, dtype=torch.int64, device=device)  # row * leaves + leaf, ascending
-        self._signs = torch.empty(0, dtype=torch.int64, device=device)  # 1 where the leaf is opened, -1 where closed
-        self._sums = torch.zeros(1, dtype=torch.int64, device=device)  # of the signs before a key
+        self._rows = np.arange(size)
+        self._nodes = np.full(size, DONE)
+        self._remaining = np.zeros(size, np.int64)
+        self._is_open = np.zeros(size, np.int64)  # 1 for rows to which all is open at first
+        self._keys = np.empty(0, np.int64)  # row * leaves + leaf, ascending
+        self._signs = np.empty(0, np.int64)  # 1 where the leaf is opened, -1 where closed
+        self._sums = np.zeros(1, np.int64)  # of the signs before a key
         # 0 for the first tokens of a root, else -inf: to add is far quicker than to choose by booleans. The last row is
         # that of lists which stand below a root, and of those to which nothing is open at first.
-        self._layers, biases = _root_biases(trie, vocab_size)
-        self._below = len(biases) - 1
-        self._bias = biases
-        self.lost = torch.zeros(size, dtype=torch.bool, device=device)  # rows that received a forbidden token
+        self._layers, self._bias = _root_biases(trie, vocab_size)
+        self._below = len(self._bias) - 1
+        self.lost = np.zeros(size, bool)  # rows that received a forbidden token
         self.put(self._rows[: len(requests)], requests)
 
     @property
     def nbytes(self) -> int:
         """The size of the state in bytes."""
-        return sum(value.nbytes for value in vars(self).values() if isinstance(value, torch.Tensor))
+        return sum(value.nbytes for value in vars(self).values() if isinstance(value, np.ndarray | torch.Tensor))
 
-    def put(self, rows: torch.Tensor, requests: Sequence[ListRequest]) -> None:
+    def put(self, rows: Rows, requests: Sequence[ListRequest]) -> None:
         """Begin these lists in these rows."""
+        rows = np.asarray(rows, np.int64)
         listed = [self._trie.listed(request) for request in requests]
-        length = torch.tensor([request.length for request in requests], dtype=torch.int64, device=rows.device)
-        opened = torch.tensor([is_open for _, is_open in listed], dtype=torch.int64, device=rows.device)
-        kept = ~torch.isin(self._keys // self._num_leaves, rows)
+        length = np.array([request.length for request in requests], np.int64)
+        opened = np.array([is_open for _, is_open in listed], np.int64)
+        kept = ~np.isin(self._keys // self._num_leaves, rows)
         self._keys, self._signs = self._keys[kept], self._signs[kept]
-        sizes = torch.tensor([len(items) for items, _ in listed], dtype=torch.int64, device=rows.device)
-        items = torch.from_numpy(np.concatenate([np.empty(0, np.int64), *(items for items, _ in listed)]))
-        self._add(rows.repeat_interleave(sizes), items.to(rows.device), (2 * opened - 1).repeat_interleave(sizes))
+        sizes = [len(items) for items, _ in listed]
+        items = np.concatenate([np.empty(0, np.int64), *(items for items, _ in listed)])
+        self._add(np.repeat(rows, sizes), items, np.repeat(2 * opened - 1, sizes))
         self._is_open[rows] = 1 - opened
         self._remaining[rows] = length
-        self._nodes[rows] = self._trie.roots[0, length.clamp(max=2)]
+        self._nodes[rows] = self._trie.roots[0, np.minimum(length, 2)]
         self.lost[rows] = False
 
-    def allowed(self, rows: torch.Tensor | None = None) -> torch.Tensor:
+    def allowed(self, rows: Rows | None = None) -> torch.Tensor:
         """Return the allowed next tokens as booleans (B, vocab_size); EOS and pad after a list's end."""
-        size = len(self._rows if rows is None else rows)
-        return self.mask_(torch.zeros(size, self.vocab_size, device=self._rows.device), rows) == 0
+        return self.all_allowed([self.change(rows)], "cpu")
 
-    def mask_(self, scores: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
+    def all_allowed(self, changes: Sequence[_Change], device: str | torch.device) -> torch.Tensor:
+        """Return what `change` told at several steps as booleans (rows of all steps, vocab_size), on this device."""
+        allowed = self._bias.to(device).isfinite()[torch.from_numpy(np.concatenate([own.layers for own in changes]))]
+        starts = np.cumsum([0, *(len(own.layers) for own in changes)])
+        for name, value in (("opened", True), ("closed", False)):
+            pairs = [getattr(own, name) for own in changes]
+            at = np.concatenate([rows + start for (rows, _), start in zip(pairs, starts, strict=False)])
+            tokens = np.concatenate([tokens for _, tokens in pairs])
+            index = torch.from_numpy(np.stack([at, tokens])).to(device)
+            allowed[index[0], index[1]] = value
+        return allowed
+
+    def mask_(self, scores: torch.Tensor, rows: Rows | None = None) -> torch.Tensor:
         """Set the scores (B, vocab_size) of forbidden next tokens to -inf, in place, and return them."""
-        rows, nodes = (self._rows, self._nodes) if rows is None else (rows, self._nodes[rows])
-        layers = self._layers[nodes.clamp(max=_NUM_ROOTS)]
+        layers, opened, closed = self.change(rows)
+        self._bias = self._bias.to(scores.device)
+        below = np.flatnonzero(layers == self._below)
+        parts = *opened, *closed, below
+        index = torch.from_numpy(np.concatenate(parts)).to(scores.device)  # one transfer
+        opened_at, opened_tokens, closed_at, closed_tokens, shut = index.split([len(part) for part in parts])
+        kept = scores[opened_at, opened_tokens]
+        if self._below == 1:  # the usual case: the bias need not be gathered
+            if len(below) < len(layers):
+                scores.add_(self._bias[0])
+            if len(below):
+                scores.index_fill_(0, shut, -torch.inf)
+        else:
+            scores.add_(self._bias[torch.from_numpy(layers).to(scores.device)])
+        scores[opened_at, opened_tokens] = kept
+        if len(closed[0]):
+            scores[closed_at, closed_tokens] = -torch.inf
+        return scores
+
+    def change(self, rows: Rows | None = None) -> _Change:
+        """Return which next tokens are allowed."""
+        rows = self._rows if rows is None else np.asarray(rows, np.int64)
+        nodes = self._nodes[rows]
+        layers = self._layers[np.minimum(nodes, _NUM_ROOTS)]
         at_root = layers < self._below
         at, edges = self._edges_from(nodes, at_root)
         of_leaves, first_edges = self._listed_below(rows, nodes, at_root)
-        at, edges = torch.cat([at, of_leaves]), torch.cat([edges, first_edges])
+        at, edges = np.concatenate([at, of_leaves]), np.concatenate([edges, first_edges])
         tokens = self._trie.keys[edges] & _TOKEN
-        kept = scores[at, tokens].masked_fill_(~self._any_open(rows[at], edges), -torch.inf)
-        is_closed = (self._is_open[rows] == 0).logical_or_(~at_root)  # but for some tokens
-        if self._below == 1:  # the usual case: the bias need not be gathered
-            closed = is_closed.nonzero().squeeze(1)
-            if len(closed) < len(rows):
-                scores.add_(self._bias[0])
-            scores.index_fill_(0, closed, -torch.inf)
-        else:
-            scores.add_(self._bias[layers.masked_fill(is_closed, self._below)])
-        scores[at, tokens] = kept
-        return scores
+        is_open = self._any_open(rows[at], edges)
+        layers = np.where(self._is_open[rows] == 1, layers, self._below)
+        opens, closes = is_open & (layers[at] == self._below), ~is_open & (layers[at] < self._below)
+        return _Change(layers, (at[opens], tokens[opens]), (at[closes], tokens[closes]))
 
-    def _edges_from(self, nodes: torch.Tensor, at_root: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _edges_from(self, nodes: np.ndarray, at_root: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return every edge that leads on from nodes below the roots: the index of the node, and the edge."""
-        below = (~at_root).nonzero().squeeze(1)
-        starts, ends = self._trie.pointers[nodes[below]].long(), self._trie.pointers[nodes[below] + 1].long()
-        which, edges = _ranges(starts, ends)
+        below = np.flatnonzero(~at_root)
+        which, edges = _ranges(self._trie.pointers[nodes[below]], self._trie.pointers[nodes[below] + 1])
         return below[which], edges
 
-    def _listed_below(
-        self, rows: torch.Tensor, nodes: torch.Tensor, at_root: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _listed_below(self, rows: np.ndarray, nodes: np.ndarray, at_root: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the first edge to each leaf that a row at a root holds: the index of the node, and the edge."""
-        roots = at_root.nonzero().squeeze(1)
+        roots = np.flatnonzero(at_root)
         offsets = rows[roots] * self._num_leaves
-        found = torch.searchsorted(self._keys, self._trie.root_spans[nodes[roots]] + offsets[:, None])
+        found = np.searchsorted(self._keys, self._trie.root_spans[nodes[roots]] + offsets[:, None])
         which, places = _ranges(found[:, 0], found[:, 1])
-        return roots[which], self._trie.first_edges[self._keys[places] - offsets[which]].long()
+        return roots[which], self._trie.first_edges[self._keys[places] - offsets[which]]
 
-    def _any_open(self, rows: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+    def _any_open(self, rows: np.ndarray, edges: np.ndarray) -> np.ndarray:
         """Return whether some item below each edge is open to its row; an edge of DONE always leads on."""
-        spans = self._trie.spans[edges].long()
-        sums = self._sums[torch.searchsorted(self._keys, spans + (rows * self._num_leaves)[:, None])]
-        left = (sums + spans * self._is_open[rows][:, None]).diff(dim=1).squeeze(1)
-        return (left > 0).logical_or_(spans[:, 0] == self._num_leaves)
+        spans = self._trie.spans[edges]
+        sums = self._sums[np.searchsorted(self._keys, spans + (rows * self._num_leaves)[:, None])]
+        left = sums + spans * self._is_open[rows][:, None]
+        is_open: np.ndarray = (left[:, 1] > left[:, 0]) | (spans[:, 0] == self._num_leaves)
+        return is_open
 
-    def advance(self, tokens: torch.Tensor, rows: torch.Tensor | None = None) -> None:
+    def advance(self, tokens: Rows, rows: Rows | None = None) -> None:
         """Move each row on by its token (B,); a token that was not allowed ends the list and marks the row as lost."""
-        if rows is None:  # the usual case, without a copy
-            self._nodes, lost = self._step(self._nodes, tokens, self._rows)
-            self.lost |= lost
-        else:
-            self._nodes[rows], lost = self._step(self._nodes[rows], tokens, rows)
-            self.lost[rows] |= lost
-
-    def _step(self, nodes: torch.Tensor, tokens: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the nodes behind the tokens, and which rows were given one that was not allowed."""
+        rows = self._rows if rows is None else np.asarray(rows, np.int64)
         trie = self._trie
-        keys = (nodes << 32).add_(tokens)
-        edges = torch.searchsorted(trie.keys, keys).clamp_(max=len(trie.keys) - 1)
-        lost = (trie.keys[edges] != keys).logical_or_(~self._any_open(rows, edges))
+        keys = (self._nodes[rows] << 32) + np.asarray(tokens, np.int64)
+        edges = np.minimum(np.searchsorted(trie.keys, keys), len(trie.keys) - 1)
+        lost = (trie.keys[edges] != keys) | ~self._any_open(rows, edges)
         nodes = edges + _NUM_ROOTS
         ends = trie.pointers[nodes] == trie.pointers[nodes + 1]
-        items = trie.items[trie.spans[edges, 0].long()].long()
-        written = (ends & ~lost & (items < trie.num_items)).nonzero().squeeze(1)
+        items = trie.items[trie.spans[edges, 0]]
+        written = np.flatnonzero(ends & ~lost & (items < trie.num_items))
         if len(written):
             of_items = rows[written]
-            remaining = self._remaining[of_items] - 1
-            self._remaining[of_items] = remaining
-            self._add(of_items, items[written], torch.full_like(of_items, -1))
-            nodes[written] = trie.roots[1, remaining.clamp_(max=2)]
+            self._remaining[of_items] -= 1
+            self._add(of_items, items[written], np.full(len(written), -1))
+            nodes[written] = trie.roots[1, np.minimum(self._remaining[of_items], 2)]
             ends[written] = False
-        return nodes.masked_fill_(lost.logical_or(ends), DONE), lost
+        nodes[lost | ends] = DONE
+        self._nodes[rows] = nodes
+        self.lost[rows] |= lost
 
-    def _add(self, rows: torch.Tensor, items: torch.Tensor, signs: torch.Tensor) -> None:
+    def _add(self, rows: np.ndarray, items: np.ndarray, signs: np.ndarray) -> None:
         """Open (sign 1) or close (-1) each item to its row."""
-        leaves = self._trie.leaves[items].long()  # (items, D)
-        keys = torch.cat([self._keys, (rows[:, None] * self._num_leaves + leaves).flatten()])
-        self._keys, order = keys.sort()
-        self._signs = torch.cat([self._signs, signs.repeat_interleave(leaves.shape[1])])[order]
-        self._sums = torch.cat([self._signs.new_zeros(1), self._signs.cumsum(0)])
+        leaves = self._trie.leaves[items]  # (items, D)
+        keys = (rows[:, None] * self._num_leaves + leaves).ravel()
+        order = np.argsort(keys, kind="stable")
+        places = np.searchsorted(self._keys, keys[order])
+        self._keys = np.insert(self._keys, places, keys[order])
+        self._signs = np.insert(self._signs, places, signs.repeat(leaves.shape[1])[order])
+        self._sums = np.concatenate([np.zeros(1, np.int64), self._signs.cumsum()])
 
 
-def _root_biases(trie: CatalogTrie, vocab_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _root_biases(trie: CatalogTrie, vocab_size: int) -> tuple[np.ndarray, torch.Tensor]:
     """Return the layer of each root, and of other nodes behind them, and the layers: 0 for a first token, else -inf.
 
     Roots of the same first tokens share a layer; the last one has no token. Shape: (6,) and (layers, vocab_size).
     """
-    layers = torch.full((_NUM_ROOTS + 1,), -1)
-    distinct: list[torch.Tensor] = []
+    layers = np.full(_NUM_ROOTS + 1, -1)
+    distinct: list[np.ndarray] = []
     for root in range(DONE):
-        tokens = trie.keys[int(trie.pointers[root]) : int(trie.pointers[root + 1])] & _TOKEN
+        tokens = trie.keys[trie.pointers[root] : trie.pointers[root + 1]] & _TOKEN
         if len(tokens):
-            equal = [layer for layer, other in enumerate(distinct) if torch.equal(tokens, other)]
+            equal = [layer for layer, other in enumerate(distinct) if np.array_equal(tokens, other)]
             layers[root] = equal[0] if equal else len(distinct)
             distinct += [] if equal else [tokens]
-    biases = torch.full((len(distinct) + 1, vocab_size), -torch.inf, device=trie.keys.device)
+    biases = torch.full((len(distinct) + 1, vocab_size), -torch.inf)
     for bias, tokens in zip(biases, distinct, strict=False):
-        bias[tokens] = 0.0
-    return layers.where(layers >= 0, len(distinct)).to(biases.device), biases
+        bias[torch.from_numpy(tokens)] = 0.0
+    return np.where(layers >= 0, layers, len(distinct)), biases
 
 
-def _ranges(starts: torch.Tensor, ends: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _ranges(starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the numbers of all ranges, one range after another, and before them which range each is of."""
     sizes = ends - starts
-    which = torch.arange(len(sizes), device=sizes.device).repeat_interleave(sizes)
-    nth = torch.arange(len(which), device=sizes.device) - (sizes.cumsum(0) - sizes)[which]
+    which = np.repeat(np.arange(len(sizes)), sizes)
+    nth = np.arange(len(which)) - (sizes.cumsum() - sizes)[which]
     return which, starts[which] + nth
 
 
@@ -369,14 +398,18 @@ def allowed_tokens(
     Shape: (B, T, vocab_size), booleans.
     """
     state = ConstraintState(trie, requests, vocab_size)
-    allowed = torch.ones(*completion_ids.shape, vocab_size, dtype=torch.bool, device=completion_ids.device)
-    for t in range(completion_ids.shape[1]):
-        rows = mask[:, t].nonzero().squeeze(1)
-        allowed[rows, t] = state.allowed(rows)
-        state.advance(completion_ids[rows, t], rows)
+    ids, written = completion_ids.cpu().numpy(), mask.cpu().numpy()
+    changes = []
+    for tokens, is_token in zip(ids.T, written.T, strict=True):
+        rows = np.flatnonzero(is_token)
+        changes.append(state.change(rows))
+        state.advance(tokens[rows], rows)
     if state.lost.any():
-        row = int(state.lost.nonzero()[0])
+        row = int(np.flatnonzero(state.lost)[0])
         raise ValueError(f"completion {row}: it holds a token that its request does not allow; give the same request")
+    allowed = torch.ones(*ids.shape, vocab_size, dtype=torch.bool, device=completion_ids.device)
+    steps, places = (torch.from_numpy(index).to(allowed.device) for index in written.T.nonzero())
+    allowed[places, steps] = state.all_allowed(changes, allowed.device)
     return allowed
 
 

@@ -111,7 +111,6 @@ class TransformersEngine(Engine):
         repetition_penalty: float,
         trie: CatalogTrie | None = None,
     ):
-        trie = None if trie is None else trie.to(model.device)
         super().__init__(tokenizer, batch_size, max_completion_length, repetition_penalty, trie)
         self._model = model
 

@@ -43,7 +43,6 @@ class CatalogConstraint(LogitsProcessor):
         Raises `ValueError` for another batch than the one it began with.
         """
         if self._state is None:
-            self._trie = self._trie.to(scores.device)
             self._prompt_length = input_ids.shape[1]
             self._state = self._begin(input_ids, scores)
         else:
@@ -77,12 +76,12 @@ class CatalogConstraint(LogitsProcessor):
             raise ValueError("CatalogConstraint: this is not the batch it began with; make a new one for each generate")
         else:
             written = input_ids[:, prompt:]
-            state.put(torch.arange(len(input_ids), device=scores.device), self._requests)
-        for tokens in written.unbind(1):
+            state.put(range(len(input_ids)), self._requests)
+        for tokens in written.T.tolist():
             state.advance(tokens)
         if not self._may_lose and state.lost.any():
             raise ValueError(
-                f"CatalogConstraint: row {int(state.lost.nonzero()[0])} was given a token that is not allowed; "
+                f"CatalogConstraint: row {state.lost.tolist().index(True)} was given a token that is not allowed; "
                 "let no other processor or option of generate force or forbid tokens"
             )
 

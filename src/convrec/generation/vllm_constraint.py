@@ -64,7 +64,7 @@ class VllmCatalogConstraint(LogitsProcessor):
         if path is None:
             raise ValueError(f"additional_config: {_CONFIG!r} is missing; create the engine with `engine_options`")
         size = vllm_config.scheduler_config.max_num_seqs
-        trie = CatalogTrie.load(path).to(device)
+        trie = CatalogTrie.load(path)
         self._device = device
         self._state = ConstraintState(trie, [], vllm_config.model_config.get_vocab_size(), capacity=size)
         self._lists: dict[int, _List] = {}  # by their place in vLLM's batch
@@ -98,8 +98,8 @@ class VllmCatalogConstraint(LogitsProcessor):
         if not self._lists:
             return logits
         self._read()
-        places = self._tensor(list(self._lists))
-        rows = self._tensor([own.row for own in self._lists.values()])
+        places = torch.tensor(list(self._lists), device=self._device)
+        rows = [own.row for own in self._lists.values()]
         logits[places] = self._state.mask_(logits[places], rows)
         return logits
 
@@ -109,7 +109,7 @@ class VllmCatalogConstraint(LogitsProcessor):
             self._free.append(gone.row)
 
     def _begin(self, lists: Sequence[_List]) -> None:
-        self._state.put(self._tensor([own.row for own in lists]), [own.request for own in lists])
+        self._state.put([own.row for own in lists], [own.request for own in lists])
         for own in lists:
             own.read = 0
 
@@ -117,10 +117,6 @@ class VllmCatalogConstraint(LogitsProcessor):
         """Bring the state to the tokens written since; a list that vLLM has cut back is read again."""
         self._begin([own for own in self._lists.values() if own.read > len(own.tokens)])
         while behind := [own for own in self._lists.values() if own.read < len(own.tokens)]:
-            tokens = self._tensor([own.tokens[own.read] for own in behind])
-            self._state.advance(tokens, self._tensor([own.row for own in behind]))
+            self._state.advance([own.tokens[own.read] for own in behind], [own.row for own in behind])
             for own in behind:
                 own.read += 1
-
-    def _tensor(self, values: list[int]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=self._device)

@@ -45,7 +45,6 @@ class RolloutConstraint:
 
         Shape: input_ids, attention_mask (B, L): prompts padded on the left, completions of `width` on the right.
         """
-        self.trie = self.trie.to(input_ids.device)
         split, is_token = input_ids.shape[1] - width, attention_mask.bool()
         rows = zip(input_ids[:, :split].tolist(), is_token[:, :split].tolist(), strict=True)
         prompts = [tuple(token for token, is_own in zip(*row, strict=True) if is_own) for row in rows]

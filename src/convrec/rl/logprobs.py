@@ -42,10 +42,11 @@ def sampled_log_probs(
     if allowed is not None:
         scores = scores.masked_fill(~allowed, -torch.inf)
     log_probs = scores.float().log_softmax(dim=-1) if scores.dtype.itemsize < 4 else scores.log_softmax(dim=-1)
-    with torch.no_grad():
+    written = log_probs.gather(2, input_ids[:, -kept:, None]).squeeze(2)
+    with torch.no_grad():  # last, so that a checkpoint's backward pass, which needs no entropy, ends before it
         finite = log_probs if allowed is None else log_probs.clamp(min=torch.finfo(log_probs.dtype).min)
         entropy = -(finite.exp() * finite).sum(dim=-1)
-    return log_probs.gather(2, input_ids[:, -kept:, None]).squeeze(2), entropy
+    return written, entropy
 
 
 def _penalized(

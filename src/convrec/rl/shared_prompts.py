@@ -108,6 +108,8 @@ def completion_states(model: Any, input_ids: torch.Tensor, attention_mask: torch
     """
     if _shares(model):
         return packed_states(model, *pack(input_ids, attention_mask, width))
+    # cuDNN's attention, which PyTorch 2.11 prefers on an H100, gives NaN gradients where padding attends to nothing.
+    torch.backends.cuda.enable_cudnn_sdp(False)
     options: dict[str, Any] = {}
     if _takes_positions(model):  # as in generation; the default positions count padding
         options["position_ids"] = (attention_mask.cumsum(1) - 1).clamp(min=0)

@@ -51,7 +51,7 @@ class TransformersBatcher(Batcher):
         """Raise `InputError` for a model whose layers keep another state than keys and values."""
         if model._is_stateful:
             raise InputError(f"{type(model).__name__}: its layers keep a recurrent state; serve it with --engine vllm")
-        self._model, self._trie, self._end, self._penalty = model, trie.to(model.device), end_token, repetition_penalty
+        self._model, self._trie, self._end, self._penalty = model, trie, end_token, repetition_penalty
         self._empty(max_rows)
         super().__init__(max_rows, on_step)
 
@@ -88,12 +88,11 @@ class TransformersBatcher(Batcher):
             if self._state is None:
                 self._state = ConstraintState(self._trie, [], scores.shape[1], capacity=self.max_rows)
             rows = [_Row(asked, completion, self._free_slots.pop()) for asked, completion in group]
-            slots = torch.tensor([row.slot for row in rows], device=device)
-            self._state.put(slots, [row.asked.request for row in rows])
+            self._state.put([row.slot for row in rows], [row.asked.request for row in rows])
             seen = torch.zeros_like(scores, dtype=torch.bool)
             for own, prompt in zip(seen, prompts, strict=True):
                 own[prompt] = True
-            new = _Batch(cache, mask, slots, seen)
+            new = _Batch(cache, mask, seen)
             self._choose(new, rows, scores)
             self._batch = new if self._batch is None else self._batch.joined(new)
             self._rows += rows
@@ -129,10 +128,12 @@ class TransformersBatcher(Batcher):
         if self._penalty != 1:
             penalized = torch.where(scores < 0, scores * self._penalty, scores / self._penalty)
             scores = torch.where(batch.seen, penalized, scores)
-        batch.last = self._state.mask_(scores, batch.slots).argmax(1)
-        self._state.advance(batch.last, batch.slots)
+        slots = [row.slot for row in rows]
+        batch.last = self._state.mask_(scores, slots).argmax(1)
         batch.seen.scatter_(1, batch.last[:, None], True)
-        for row, token in zip(rows, batch.last.tolist(), strict=True):
+        tokens = batch.last.tolist()
+        self._state.advance(tokens, slots)
+        for row, token in zip(rows, tokens, strict=True):
             row.tokens.append(token)
 
     def _drop_finished(self) -> None:
@@ -160,7 +161,6 @@ class _Batch:
 
     cache: Any  # a `DynamicCache`
     mask: torch.Tensor  # (B, W), 1 for tokens in the cache
-    slots: torch.Tensor  # (B,), rows of the constraint's state
     seen: torch.Tensor  # (B, V), the tokens of prompt and list, for the penalty
     last: torch.Tensor = field(default_factory=lambda: torch.empty(0))  # (B,), the tokens to read next
 
@@ -182,10 +182,10 @@ class _Batch:
         for layer in self.cache.layers:
             layer.keys, layer.values = layer.keys[places, :, -width:], layer.values[places, :, -width:]
         self.mask = self.mask[places, -width:]
-        self.slots, self.seen, self.last = (part[places] for part in self._by_row())
+        self.seen, self.last = (part[places] for part in self._by_row())
 
-    def _by_row(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        return self.slots, self.seen, self.last
+    def _by_row(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.seen, self.last
 
 
 def _similar(requests: Iterable[tuple[Prepared, Completion]]) -> list[list[tuple[Prepared, Completion]]]:
