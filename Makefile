@@ -57,7 +57,7 @@ test-tools: $(READY)  ## install what the other tests need: Chromium, PostgreSQL
 test-all: test-tools  ## run all tests but that of the loop: 25 to 60 minutes on two cores
 	$(PYTEST) -m "not loop"
 
-test-loop: $(READY)  ## run the story of docs/loop.md: about 40 minutes on two cores
+test-loop: $(READY)  ## run the story of docs/loop.md: about 45 minutes on two cores
 	python -m pytest -m loop tests/test_loop.py
 
 # On one GPU; without $(READY), so that nothing is installed. `--confcutdir` leaves out tests/conftest.py, which needs the extra `dev`.
