@@ -23,6 +23,7 @@ _BEST = 100  # items of each term that lists are made of while the weights climb
 _STEPS = (0.0, 0.5, 0.7, 0.85, 1.2, 1.5, 2.0)
 _FIRST = 0.1  # what a weight of 0 is multiplied from
 _LEAST_GAIN = 1e-4  # of NDCG in a round over all weights
+_KEPT = 2**30  # bytes of scores that stay in memory during a fit; more are computed anew in each step
 
 
 class Weights(NamedTuple):
@@ -31,6 +32,21 @@ class Weights(NamedTuple):
     values: dict[str, float]
     ndcg: float | None
     ndcg_before: float | None
+
+
+class _Kept(Blocks):
+    """Other scores, each block computed once, for a caller that changes none."""
+
+    def __init__(self, scores: Blocks):
+        self.shape = scores.shape
+        self._scores = scores
+        self._blocks: dict[bytes, torch.Tensor] = {}
+
+    def block(self, rows: Sequence[int] | np.ndarray | slice) -> torch.Tensor:
+        key = np.asarray(rows).tobytes()
+        if key not in self._blocks:
+            self._blocks[key] = self._scores.block(rows)
+        return self._blocks[key]
 
 
 def loss_and_gradient(
@@ -54,8 +70,8 @@ def loss_and_gradient(
         scores = torch.zeros_like(values[0])
         for weight, term in zip(weights.tolist(), values, strict=True):
             scores.add_(term, alpha=weight)
-        for place, row in enumerate(block.tolist()):
-            scores[place, list(excluded[row])] = -torch.inf
+        places = np.repeat(np.arange(len(block)), [len(excluded[row]) for row in block])
+        scores[places, [item for row in block for item in excluded[row]]] = -torch.inf
         positions, counts = (part.to(scores.device) for part in flat_entries(positives[block]))
         log_probability = torch.log_softmax(scores, dim=1)
         total -= (log_probability.view(-1)[positions] * counts).sum().item()
@@ -139,6 +155,9 @@ def _most_likely(
     rows: np.ndarray,
 ) -> np.ndarray:
     """Return the weights, none negative, of the highest likelihood: a convex problem, solved by L-BFGS-B."""
+
+    if 4 * len(rows) * positives.shape[1] * len(terms) <= _KEPT:
+        terms = [_Kept(term) for term in terms]
 
     def objective(weights: np.ndarray) -> tuple[float, np.ndarray]:
         loss, gradient = loss_and_gradient(weights, terms, positives, excluded, rows)
