@@ -182,13 +182,13 @@ def _build(places: Sequence[Sequences], eos: int, pad: int | None) -> CatalogTri
     return CatalogTrie(keys=np.ascontiguousarray(edges.keys), roots=by_remaining, **arrays)
 
 
-class _Change(NamedTuple):
-    """What the constraint allows in B rows: `layers` says which first tokens, but for some tokens.
+class _Allowance(NamedTuple):
+    """The next tokens that B rows may take: those of their layers (`_root_biases`), with `opened` and without `closed`.
 
-    A pair of arrays is the index of the row and the token: `opened` is allowed, `closed` is not.
+    `opened` and `closed` are pairs of arrays: the index of the row, and the token.
     """
 
-    layers: np.ndarray  # (B,), of `_root_biases`
+    layers: np.ndarray  # (B,)
     opened: tuple[np.ndarray, np.ndarray]
     closed: tuple[np.ndarray, np.ndarray]
 
@@ -252,14 +252,14 @@ class ConstraintState:
 
     def allowed(self, rows: Rows | None = None) -> torch.Tensor:
         """Return the allowed next tokens as booleans (B, vocab_size); EOS and pad after a list's end."""
-        return self.all_allowed([self.change(rows)], "cpu")
+        return self.as_booleans([self.allowance(rows)], "cpu")
 
-    def all_allowed(self, changes: Sequence[_Change], device: str | torch.device) -> torch.Tensor:
-        """Return what `change` told at several steps as booleans (rows of all steps, vocab_size), on this device."""
-        allowed = self._bias.to(device).isfinite()[torch.from_numpy(np.concatenate([own.layers for own in changes]))]
-        starts = np.cumsum([0, *(len(own.layers) for own in changes)])
+    def as_booleans(self, allowances: Sequence[_Allowance], device: str | torch.device) -> torch.Tensor:
+        """Return the allowed next tokens at several steps as booleans on this device. Shape: (all rows, vocab_size)."""
+        allowed = self._bias.to(device).isfinite()[torch.from_numpy(np.concatenate([own.layers for own in allowances]))]
+        starts = np.cumsum([0, *(len(own.layers) for own in allowances)])
         for name, value in (("opened", True), ("closed", False)):
-            pairs = [getattr(own, name) for own in changes]
+            pairs = [getattr(own, name) for own in allowances]
             at = np.concatenate([rows + start for (rows, _), start in zip(pairs, starts, strict=False)])
             tokens = np.concatenate([tokens for _, tokens in pairs])
             index = torch.from_numpy(np.stack([at, tokens])).to(device)
@@ -268,7 +268,7 @@ class ConstraintState:
 
     def mask_(self, scores: torch.Tensor, rows: Rows | None = None) -> torch.Tensor:
         """Set the scores (B, vocab_size) of forbidden next tokens to -inf, in place, and return them."""
-        layers, opened, closed = self.change(rows)
+        layers, opened, closed = self.allowance(rows)
         self._bias = self._bias.to(scores.device)
         below = np.flatnonzero(layers == self._below)
         parts = *opened, *closed, below
@@ -287,7 +287,7 @@ class ConstraintState:
             scores[closed_at, closed_tokens] = -torch.inf
         return scores
 
-    def change(self, rows: Rows | None = None) -> _Change:
+    def allowance(self, rows: Rows | None = None) -> _Allowance:
         """Return which next tokens are allowed."""
         rows = self._rows if rows is None else np.asarray(rows, np.int64)
         nodes = self._nodes[rows]
@@ -300,7 +300,7 @@ class ConstraintState:
         is_open = self._any_open(rows[at], edges)
         layers = np.where(self._is_open[rows] == 1, layers, self._below)
         opens, closes = is_open & (layers[at] == self._below), ~is_open & (layers[at] < self._below)
-        return _Change(layers, (at[opens], tokens[opens]), (at[closes], tokens[closes]))
+        return _Allowance(layers, (at[opens], tokens[opens]), (at[closes], tokens[closes]))
 
     def _edges_from(self, nodes: np.ndarray, at_root: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return every edge that leads on from nodes below the roots: the index of the node, and the edge."""
@@ -399,17 +399,17 @@ def allowed_tokens(
     """
     state = ConstraintState(trie, requests, vocab_size)
     ids, written = completion_ids.cpu().numpy(), mask.cpu().numpy()
-    changes = []
+    allowances = []
     for tokens, is_token in zip(ids.T, written.T, strict=True):
         rows = np.flatnonzero(is_token)
-        changes.append(state.change(rows))
+        allowances.append(state.allowance(rows))
         state.advance(tokens[rows], rows)
     if state.lost.any():
         row = int(np.flatnonzero(state.lost)[0])
         raise ValueError(f"completion {row}: it holds a token that its request does not allow; give the same request")
     allowed = torch.ones(*ids.shape, vocab_size, dtype=torch.bool, device=completion_ids.device)
     steps, places = (torch.from_numpy(index).to(allowed.device) for index in written.T.nonzero())
-    allowed[places, steps] = state.all_allowed(changes, allowed.device)
+    allowed[places, steps] = state.as_booleans(allowances, allowed.device)
     return allowed
 
 

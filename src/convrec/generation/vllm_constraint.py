@@ -36,8 +36,8 @@ class _List:
 class VllmCatalogConstraint(LogitsProcessor):
     """Masks the logits of the constrained requests of vLLM's batch.
 
-    The state has a row for each of `max_num_seqs` requests from the start, so that vLLM counts its memory. A server
-    sets `trie` in the process that receives requests, which then rejects lists that cannot be met.
+    The state has a row for each of `max_num_seqs` requests from the start. A server sets `trie` in the process that
+    receives requests, which then rejects lists that cannot be met.
     """
 
     trie: ClassVar[CatalogTrie | None] = None
