@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from convrec.demonstrations import combine
 from convrec.demonstrations.combine import fit_weights, loss_and_gradient
 from convrec.similarity.scores import BLOCK, sparse_scores
 
@@ -53,6 +54,14 @@ def test_the_weights_are_those_of_the_choices_and_a_wrong_term_has_none(choices)
     assert weights.values["c"] == pytest.approx(0, abs=0.15)
     assert weights.values["wrong"] == pytest.approx(0, abs=0.15)
     assert weights.ndcg > weights.ndcg_before
+
+
+def test_scores_that_do_not_fit_in_memory_are_computed_anew(choices, monkeypatch):
+    _, terms, positives = choices
+    arguments = (terms, {"a": 1.0}, positives, [[]] * ROWS, np.arange(ROWS), 3)
+    kept = fit_weights(*arguments)
+    monkeypatch.setattr(combine, "_KEPT", 0)
+    assert fit_weights(*arguments) == kept
 
 
 def test_the_ndcg_of_the_fit_is_that_of_the_lists(choices):

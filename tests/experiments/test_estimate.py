@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from trl.kernels import chunked_logprob
 
 from convrec.config.params import parse_params
 from convrec.config.profiles import compose
@@ -54,6 +55,17 @@ def test_each_setting_changes_its_part(params):
     three = estimate(launch="configs/accelerate/zero3.yaml", **shared)
     assert three.weights == usual.weights // 4
     assert estimate(launch="configs/accelerate/fsdp2.yaml", **shared) == three
+
+
+@pytest.mark.parametrize(("hidden", "layers", "peak"), [(512, 8, 2047), (1024, 12, 6672)])
+def test_sft_on_a_gpu_is_estimated_without_copies_of_its_logits(hidden, layers, peak):
+    """Peaks of `tests/gpu/test_memory.py`, in MiB, of the allocator of an H100."""
+    heads = {"num_attention_heads": 8, "num_key_value_heads": 2, "tie_word_embeddings": True}
+    sizes = {"hidden_size": hidden, "intermediate_size": 3 * hidden, "num_hidden_layers": layers}
+    config, own = Qwen2Config(vocab_size=32_000, **sizes, **heads), vars(chunked_logprob).copy()
+    estimate = estimate_step(Batch(512, 160, 8).params("cuda"), "sft", config)
+    assert estimate.tensors / 2**20 == pytest.approx(peak, rel=0.02)
+    assert vars(chunked_logprob) == own, "TRL's functions are back in their places"
 
 
 PUBLISHED = {"qwen2.5-0.5b": 0.49, "llama-3.2-1b": 1.24, "llama-3.2-3b": 3.21}  # billions of parameters
