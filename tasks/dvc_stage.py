@@ -26,7 +26,7 @@ from prefect.tasks import exponential_backoff
 
 from convrec.errors import EXIT_BAD_INPUT, EXIT_UNAVAILABLE, InputError, Unavailable, outside_cause
 from convrec.tracking import PARENT_VARIABLE
-from convrec.training.launch import SUPERVISED
+from convrec.training.launch import RETRAIN, SUPERVISED
 from tasks.artifacts import Progress
 from tasks.process import run_command
 
@@ -159,6 +159,8 @@ def _reproduce(stage: Stage, force: bool, parent_run: str | None) -> None:
     environment = tool_environment()
     if parent_run:
         environment[PARENT_VARIABLE] = parent_run
+    if force:
+        environment[RETRAIN] = "1"
     command = [sys.executable, "-m", "tasks.reproduce", stage.name, *(["--force"] if force else [])]
     run_logged(stage.name, command, environment, stage.timeout_hours)
 

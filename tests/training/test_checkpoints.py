@@ -112,7 +112,7 @@ def test_a_new_training_tells_why_an_interrupted_one_is_not_resumed(tmp_path, ca
     (message,) = caplog.messages
     assert message == f"the interrupted training in {old} is not resumed, a new one starts: {reason}"
     record_parameters(new, parameters)
-    mark_finished(old)
+    mark_finished(old, old / "final", "code")
     record_parameters(tmp_path / "third", parameters)
     assert caplog.messages == [message], "only when it starts, and of no finished training"
 

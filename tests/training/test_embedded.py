@@ -14,7 +14,13 @@ from convrec.data.quarantine import Quarantine
 from convrec.data.sources.synthetic import embedded_rows
 from convrec.models.pretrained import load_tokenizer
 from convrec.training.callbacks import read_history
-from convrec.training.checkpoints import clear_finished, last_checkpoint, mark_finished, training_folder
+from convrec.training.checkpoints import (
+    clear_finished,
+    finished_model,
+    last_checkpoint,
+    mark_finished,
+    training_folder,
+)
 from convrec.training.embedded import (
     catalog_cards,
     catalog_pages,
@@ -23,6 +29,7 @@ from convrec.training.embedded import (
     set_title_vectors,
     train_tokenizer,
 )
+from convrec.training.launch import RETRAIN
 
 PAGES = "4f7a0bbecefa68d5e77a06633533afab73a670dae21871d10afb3cc616995faf"
 FILMS = build_catalog(embedded_rows(), ("genres", "keywords"), Quarantine())[0]
@@ -145,15 +152,21 @@ def test_checkpoints_are_keyed_by_parameters_and_inputs(tmp_path):
     assert key != training_folder("sft", {"lr": 1}, [data])
 
 
-def test_a_finished_training_starts_afresh(tmp_path, monkeypatch):
+def test_a_finished_training_is_found_again_until_its_code_changes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = training_folder("sft", {"lr": 1}, [])
-    (folder / "checkpoint-4").mkdir(parents=True)
+    model = folder / "checkpoint-4"
+    model.mkdir(parents=True)
     for name in ("complete", "trainer_state.json"):
-        (folder / "checkpoint-4" / name).write_text("{}")
+        (model / name).write_text("{}")
     clear_finished(folder)
     assert last_checkpoint(folder), "an interrupted one is resumed"
-    mark_finished(folder)
+    assert finished_model(folder, "code") is None
+    mark_finished(folder, model, "code")
+    assert finished_model(folder, "code") == model
+    assert finished_model(folder, "other code") is None
+    monkeypatch.setenv(RETRAIN, "1")
+    assert finished_model(folder, "code") is None
     clear_finished(folder)
     assert last_checkpoint(folder) is None
     assert training_folder("sft", {"lr": 1}, []) == folder != training_folder("sft", {"lr": 2}, [])

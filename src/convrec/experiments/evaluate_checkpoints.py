@@ -22,7 +22,7 @@ from convrec.experiments.evaluate_models import (
     record_data,
     shown,
 )
-from convrec.files.code import code_files
+from convrec.files.code import code_digest, code_files
 from convrec.files.fingerprint import fingerprint
 from convrec.files.results import write_json, write_plot
 from convrec.generation.lists import EngineOptions, ListSettings
@@ -80,9 +80,9 @@ def _context(params: Params, paths: Paths, split: str) -> str:
         "seed": params.common.seed,
         "constrained": params.rank_grpo.constrained,
         "evaluate": params.evaluate.model_dump(include={"engine", "bootstrap_samples", "max_prompts"}),
+        "code": code_digest(code_files(_SCORED_BY)),
     }
-    inputs = [paths.split(split), paths.catalog, *code_files(_SCORED_BY)]
-    return fingerprint(parameters, inputs)
+    return fingerprint(parameters, [paths.split(split), paths.catalog])
 
 
 def _score_file(folder: Path, checkpoint: Path, context: str) -> Path:

@@ -13,7 +13,7 @@ from convrec.evaluation.comparison import KEYS
 from convrec.evaluation.scoring import mean_scores
 from convrec.experiments.evaluate_models import answers
 from convrec.files.atomic import replaced
-from convrec.files.code import code_files
+from convrec.files.code import code_digest, code_files
 from convrec.generation.lists import ListSettings
 from convrec.models.export import export_model
 from convrec.paths import Paths
@@ -73,8 +73,9 @@ class Experiment:
             **common.model_dump(include={"cutoffs", "repetition_penalty"}),
             "dtype": params.base_model.dtype,
             "scored_length": params.evaluate.max_completion_length,
+            "code": code_digest(code_files([self.module])),
         }
-        folder = training_folder(self.name, parameters, [*self.inputs, *code_files([self.module])])
+        folder = training_folder(self.name, parameters, self.inputs)
         if (folder / SCORES).is_file():
             logger.info("%s, seed %d: already finished (%s)", name, seed, folder)
             return folder

@@ -1,9 +1,11 @@
-"""The code that a stage's outputs depend on: the modules that it imports, and the files that these read.
+"""The code that decides what a stage writes: the modules that it imports, and the files that these read.
 
-The deps in dvc.yaml are tested against it. The keys of experiments and cached lists contain it.
+Finished trainings, comparisons and cached lists are found again by a digest of it, which comments, docstrings and
+formatting do not change. dvc.yaml names the packages that hold it.
 """
 
 import ast
+import hashlib
 import re
 from collections.abc import Iterable
 from functools import cache
@@ -84,3 +86,22 @@ def stage_code(stage: str) -> list[Path]:
     """Return the files that decide what a stage of dvc.yaml writes."""
     measured = () if stage in ("evaluate", "report") else (MEASURES,)
     return code_files([f"{PACKAGE.name}.stages.{stage}"], (*PLUMBING, *measured))
+
+
+def code_digest(files: Iterable[Path]) -> str:
+    """Return 16 hexadecimal digits of the files' names and of what they do: of a module, its syntax tree."""
+    digest = hashlib.sha256()
+    for file in files:
+        content = _syntax(file.read_text(encoding="utf-8")).encode() if file.suffix == ".py" else file.read_bytes()
+        digest.update(f"{file.relative_to(_ROOT).as_posix()} {len(content)} ".encode() + content)
+    return digest.hexdigest()[:16]
+
+
+def _syntax(text: str) -> str:
+    """Return the syntax tree of a module as text, without docstrings and positions."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        has_docstring = isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+        if has_docstring and ast.get_docstring(node, clean=False) is not None:
+            del node.body[0]
+    return ast.dump(tree)

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from convrec.data.catalog import Catalog
 from convrec.errors import InputError
-from convrec.files.code import code_files
+from convrec.files.code import code_digest, code_files
 from convrec.files.fingerprint import fingerprint
 from convrec.generation.constraint import CatalogTrie, ListRequest, catalog_trie
 from convrec.generation.engine import Engine, TransformersEngine, token_ids
@@ -124,9 +124,9 @@ def open_list_cache(model: Path, settings: ListSettings, options: EngineOptions,
         "engine": options.engine,
         "device": options.device,
         "versions": {name: version(name) for name in libraries if _is_installed(name)},
+        "code": code_digest(code_files([__name__])),
     }
-    code = code_files([__name__])
-    return ListCache(CHECKPOINTS / "lists" / f"{fingerprint(parameters, [*model_files(model), *code])}.jsonl")
+    return ListCache(CHECKPOINTS / "lists" / f"{fingerprint(parameters, model_files(model))}.jsonl")
 
 
 def _is_installed(library: str) -> bool:

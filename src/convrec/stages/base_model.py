@@ -10,6 +10,7 @@ from convrec.config.params import Params
 from convrec.config.training import BaseModelStage
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import build_prompt, distinct_prompts, read_rows
+from convrec.files.code import code_digest, stage_code
 from convrec.files.results import write_json, write_plot
 from convrec.generation.constraint import catalog_trie
 from convrec.generation.list_lengths import require_length, warn_if_cut
@@ -19,7 +20,7 @@ from convrec.paths import Paths
 from convrec.similarity.collaborative import Likes
 from convrec.tracking import Run
 from convrec.training.callbacks import HistoryCallback, read_history
-from convrec.training.checkpoints import mark_finished, training_folder
+from convrec.training.checkpoints import finished_model, mark_finished, training_folder
 from convrec.training.embedded import (
     END,
     catalog_cards,
@@ -62,7 +63,8 @@ def _make_embedded(params: Params, paths: Paths, record: Run) -> None:
     folder = training_folder("base_model", parameters, [paths.catalog, paths.split("train")])
     history = HistoryCallback(folder / "history.jsonl", record.log_metrics)
     if config.num_train_epochs:
-        saved = train_sft(
+        code = code_digest(stage_code("base_model"))
+        saved = finished_model(folder, code) or train_sft(
             model,
             tokenizer,
             Dataset.from_dict({"text": texts}),
@@ -89,11 +91,11 @@ def _make_embedded(params: Params, paths: Paths, record: Run) -> None:
             gradient_checkpointing=False,
         )
         export_model(saved, saved, tokenizer, paths.model("base"), common.repetition_penalty)
+        mark_finished(folder, saved, code)
     else:
         write_model(model, tokenizer, paths.model("base"))
     losses = [row for row in read_history(folder / "history.jsonl") if "loss" in row]
     write_plot(paths.plot("base_model"), ({"step": int(r["step"]), "loss": r["loss"]} for r in losses))
-    mark_finished(folder)
 
 
 def _copy_pretrained(config: BaseModelStage, paths: Paths) -> None:

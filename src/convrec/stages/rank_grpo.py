@@ -15,6 +15,7 @@ from convrec.config.training import Optimization
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_prompts, read_rows
 from convrec.errors import InputError
+from convrec.files.code import code_digest, stage_code
 from convrec.files.results import write_json, write_plot
 from convrec.generation.constraint import catalog_trie
 from convrec.generation.list_lengths import require_length
@@ -35,6 +36,7 @@ from convrec.training.callbacks import HistoryCallback, ValidationCallback, read
 from convrec.training.checkpoints import (
     CompletionCallback,
     best_checkpoint,
+    finished_model,
     has_ended,
     last_checkpoint,
     mark_finished,
@@ -214,10 +216,12 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     for name in ("train", "validation"):
         record.log_dataset(paths.split(name), name)
     start = resolve_start(config.start, paths.model("sft"), config.max_steps, _download)
-    folder = checkpoint_folder(params, paths, start)
-    if is_main_process():
-        record_parameters(folder, _checkpoint_parameters(params))
-    checkpoint = align(params, paths, start, folder, record)
+    folder, code = checkpoint_folder(params, paths, start), code_digest(stage_code("rank_grpo"))
+    checkpoint = finished_model(folder, code)
+    if checkpoint is None:
+        if is_main_process():
+            record_parameters(folder, _checkpoint_parameters(params))
+        checkpoint = align(params, paths, start, folder, record)
     if not is_main_process():
         return
     logger.info("the model is that of checkpoint %s", checkpoint)
@@ -227,7 +231,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     widest = max(common.cutoffs)
     shown = (f"ndcg_at_{widest}", f"recall_at_{widest}", "in_catalog", "format")
     _write_curves(read_history(folder / "history.jsonl"), int(checkpoint.name.rsplit("-", 1)[1]), shown, paths)
-    mark_finished(folder, checkpoint)
+    mark_finished(folder, checkpoint, code)
 
 
 def _write_curves(history: list[dict[str, float]], chosen: int, shown: Collection[str], paths: Paths) -> None:

@@ -11,6 +11,7 @@ from convrec.config.training import Optimization
 from convrec.data.conversations import read_rows
 from convrec.demonstrations.columns import STEP_COLUMNS
 from convrec.errors import InputError
+from convrec.files.code import code_digest, stage_code
 from convrec.files.results import write_json, write_plot
 from convrec.generation.prompts import TRUNCATED_SHARE, PromptBuilder
 from convrec.models.export import export_model, lora_config
@@ -18,7 +19,7 @@ from convrec.models.pretrained import load_model, load_tokenizer
 from convrec.paths import Paths
 from convrec.tracking import Run
 from convrec.training.callbacks import HistoryCallback, read_history
-from convrec.training.checkpoints import last_checkpoint, mark_finished, record_parameters, training_folder
+from convrec.training.checkpoints import finished_model, mark_finished, record_parameters, training_folder
 from convrec.training.launch import is_main_process
 from convrec.training.sft import train_sft
 
@@ -91,18 +92,21 @@ def checkpoint_folder(params: Params, paths: Paths) -> Path:
 def run(params: Params, paths: Paths, record: Run) -> None:
     """Write the SFT model, its final losses, and its loss curves."""
     record.log_dataset(paths.demonstration("train"), "demonstrations")
-    folder = checkpoint_folder(params, paths)
-    if is_main_process():
-        record_parameters(folder, _checkpoint_parameters(params))
-    frame = read_rows(paths.demonstration("train"))
-    saved, tokenizer = learn(params, paths, frame, STEP_COLUMNS[params.sft.lists], folder, record)
+    folder, code = checkpoint_folder(params, paths), code_digest(stage_code("sft"))
+    saved = finished_model(folder, code)
+    if saved is None:
+        if is_main_process():
+            record_parameters(folder, _checkpoint_parameters(params))
+        frame = read_rows(paths.demonstration("train"))
+        saved, _ = learn(params, paths, frame, STEP_COLUMNS[params.sft.lists], folder, record)
     if not is_main_process():
         return
     penalty, trust = params.common.repetition_penalty, params.base_model.trust_remote_code
+    tokenizer = load_tokenizer(paths.model("base"), trust_remote_code=trust)
     export_model(saved, paths.model("base"), tokenizer, paths.model("sft"), penalty, trust)
     history = [row for row in read_history(folder / "history.jsonl") if "loss" in row or "eval_loss" in row]
     points = [{"step": int(r["step"]), "loss": r.get("loss"), "validation_loss": r.get("eval_loss")} for r in history]
     write_plot(paths.plot("sft"), points)
     last = {name: value for point in points for name, value in point.items() if value is not None}
     write_json(paths.metrics("sft"), last)
-    mark_finished(folder, last_checkpoint(folder))
+    mark_finished(folder, saved, code)

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import shutil
 import zipfile
 from collections.abc import Iterable
@@ -19,10 +20,11 @@ from convrec.errors import InputError
 from convrec.files.atomic import write_text
 from convrec.files.fingerprint import fingerprint
 from convrec.paths import CHECKPOINTS
+from convrec.training.launch import RETRAIN
 
 logger = logging.getLogger(__name__)
 
-_FINISHED = "finished"
+_FINISHED = "finished.json"
 _COMPLETE = "complete"
 _STATE = "trainer_state.json"
 _PARAMETERS = "parameters.json"
@@ -37,8 +39,31 @@ def training_folder(stage: str, parameters: dict[str, Any], inputs: Iterable[Pat
     return CHECKPOINTS / stage / fingerprint(parameters, inputs)
 
 
+def finished_model(folder: Path, code: str) -> Path | None:
+    """Return the model that a finished training of this code (see `code_digest`) wrote below its folder, or None.
+
+    With CONVREC_RETRAIN in the environment, which the flows' option `--force` sets, no training counts as finished.
+    """
+    finished = _read_finished(folder)
+    if finished.get("code") != code or RETRAIN in os.environ:
+        return None
+    model = folder / finished["model"]
+    if not model.is_dir():
+        return None
+    logger.info("the finished training in %s is used: its parameters, inputs and code are these", folder)
+    return model
+
+
+def _read_finished(folder: Path) -> dict[str, Any]:
+    marker = folder / _FINISHED
+    try:
+        return dict(json.loads(marker.read_text(encoding="utf-8"))) if marker.is_file() else {}
+    except ValueError:  # cut short, or written by an earlier version: trained again
+        return {}
+
+
 def clear_finished(folder: Path) -> None:
-    """Remove the folder of a finished training: DVC reruns such a stage only if its code has changed."""
+    """Remove the folder of a finished training, which is trained again because its code has changed."""
     if (folder / _FINISHED).exists():
         shutil.rmtree(folder)
 
@@ -87,17 +112,20 @@ def prepare_folder(folder: Path) -> Path | None:
     return seen[0][2]
 
 
-def mark_finished(folder: Path, chosen: Path | None = None) -> None:
-    """Record that the training's outputs are written, and from which checkpoint; none is resumed after that."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / _FINISHED).write_text(chosen.name if chosen else "", encoding="utf-8")
+def mark_finished(folder: Path, model: Path, code: str) -> None:
+    """Record that a training of this code has written its outputs, from this model below its folder.
+
+    The training is not resumed after that; `finished_model` finds it again.
+    """
+    last = last_checkpoint(folder)
+    chosen = model.name if model.name.startswith(PREFIX_CHECKPOINT_DIR) else last.name if last else None
+    write_text(folder / _FINISHED, json.dumps({"model": model.name, "checkpoint": chosen, "code": code}))
 
 
 def chosen_step(folder: Path) -> int | None:
     """Return the step of the checkpoint that became the model, or None before the end of the training."""
-    marker = folder / _FINISHED
-    name = marker.read_text(encoding="utf-8") if marker.is_file() else ""
-    return _step(name) if name else None
+    checkpoint = _read_finished(folder).get("checkpoint")
+    return _step(checkpoint) if checkpoint else None
 
 
 class CompletionCallback(TrainerCallback):
