@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.status import Status
 
+from convrec.files.stage_record import Progress
+
 _CLOCK = re.compile(r"^\d\d:\d\d:\d\d ")
-_STEP = re.compile(r"^step (\d+/\d+)\s+(.*?)\s*[\d.]+ s/step(?:, (.*) left)?$")
-_TASK_ENDED = re.compile(r"^Finished in state (\w+)")
 _SECONDS = 60.0  # until the first line about a running stage, if the output is not a terminal; later ones are rarer
 _MOST_SECONDS = 600.0  # between two lines
 
@@ -27,11 +27,17 @@ def duration(seconds: float) -> str:
     return f"{minutes}m {rest:02d}s" if minutes else f"{rest}s"
 
 
-class StageConsole(logging.Handler):
-    """Shows Prefect's log of task runs: one line for each finished stage of `stages`, and a live line for the current.
+def figures(progress: Progress) -> str:
+    """Return the figures of a training's last step as text."""
+    return "  ".join(f"{name} {value:.4g}" for name, value in progress.figures.items())
 
-    A line has the stage's number, its duration and, for a training, its last metrics. Warnings, errors and lines logged
-    with `SHOWN` are shown in full.
+
+class StageConsole(logging.Handler):
+    """Shows the log of a flow's tasks: one line for each finished stage of `stages`, and a live line for the current.
+
+    A line has the stage's number, its duration and, for a training, its last figures. Warnings, errors and lines logged
+    with `SHOWN` are shown in full. The tasks pass the progress with each line, and name the stages that have ended or
+    are up to date (`extra`).
     """
 
     def __init__(self, stages: Sequence[str], console: Console):
@@ -39,37 +45,39 @@ class StageConsole(logging.Handler):
         self._console = console
         self._places = {stage: f"[{place}/{len(stages)}]" for place, stage in enumerate(stages, start=1)}
         self._live: Status | None = None
-        self._task, self._figures = "", ""
+        self._task, self._progress = "", Progress(0, 0)
+        self._start("")
+
+    def _start(self, task: str) -> None:
+        self._task, self._progress = task, Progress(0, 0)
         self._began = self._told = time.monotonic()  # the present task; and the last line about it
         self._interval = _SECONDS
 
     def emit(self, record: logging.LogRecord) -> None:
         """Show a record of a task run or a flow run."""
-        task, text = getattr(record, "task_run_name", ""), record.getMessage()
-        text = _CLOCK.sub("", text)
+        task, text = getattr(record, "task_run_name", ""), _CLOCK.sub("", record.getMessage())
         if record.levelno >= logging.WARNING:
             self._print(f"{task}: {text}" if task else text)
         elif getattr(record, "shown", False):
             self._print(text)
+        elif stage := getattr(record, "up_to_date", ""):
+            self._print(self._line(stage, "up to date"))
+            self._start("")
+        elif stage := getattr(record, "ended", ""):
+            self.close()
+            self._print(self._line(stage, duration(time.monotonic() - self._began), figures(self._progress)))
+            self._start("")
         elif task:
-            self._read(task, text)
-        elif (cached := re.fullmatch(r"stage (\w+) is up to date", text)) and cached[1] in self._places:
-            self._print(self._line(cached[1], "up to date"))
+            if task != self._task:
+                self._start(task)
+            self._go_on(text, getattr(record, "progress", None))
 
-    def _read(self, task: str, text: str) -> None:
-        self._task = task
-        if step := _STEP.match(text):
-            self._figures = step[2] or self._figures
-        ended = _TASK_ENDED.match(text)
-        if ended is None:
-            left = f", {step[3]} left" if step and step[3] else ""
-            self._show(f"step {step[1]}  {self._figures}{left}" if step else text)
-            return
-        self.close()
-        if task in self._places and ended[1] == "Completed":
-            self._print(self._line(task, duration(time.monotonic() - self._began), self._figures))
-        self._figures, self._began, self._told = "", time.monotonic(), time.monotonic()
-        self._interval = _SECONDS
+    def _go_on(self, text: str, progress: Progress | None) -> None:
+        if progress is not None and progress != self._progress:
+            self._progress = progress
+            left = "" if progress.seconds_left is None else f", {progress.seconds_left:.0f} s left"
+            text = f"step {progress.step}/{progress.steps}  {figures(progress)}{left}"
+        self._show(text)
 
     def _line(self, task: str, *parts: str) -> str:
         first, *others = parts

@@ -27,8 +27,9 @@ from rich.markup import escape
 from convrec.errors import InputError, Unavailable, exit_status
 from convrec.monitoring.settings import SETTINGS_FILE, Alarm, load_monitoring
 from convrec.workspaces import FOLDER_VARIABLE, REPOSITORY_VARIABLE
-from tasks.dvc_stage import check_server, ensure_gpu_limit, has_server, tool_environment
+from tasks.command import tool_path
 from tasks.monitoring import EVENT, RESOURCE
+from tasks.server import check_server, ensure_gpu_limit, has_server
 
 POOLS = ("cpu", "gpu")
 POOL_VARIABLE = "CONVREC_TRAINING_POOL"  # used in prefect.yaml
@@ -159,7 +160,7 @@ def main() -> None:
     _make_pools()
     ensure_gpu_limit()
     _replace_automation(LOST.name, LOST)
-    environment = {**tool_environment(), POOL_VARIABLE: options.training_pool}
+    environment = {**os.environ, "PATH": tool_path(), POOL_VARIABLE: options.training_pool}
     command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
     status = subprocess.run(command, env=environment, check=False).returncode
     if status == 0:

@@ -25,18 +25,11 @@ from flows.console import show_stages
 from flows.summary import summarize, write_run_report
 from flows.temporary_server import start_temporary_server
 from tasks.artifacts import show_link, show_table
-from tasks.dvc_stage import (
-    Stage,
-    StageFailed,
-    check_server,
-    choose_stages,
-    has_server,
-    needs_run,
-    run_stage,
-    stages,
-)
+from tasks.command import StageFailed
+from tasks.dvc_stage import Stage, choose_stages, needs_run, run_stage, stages
 from tasks.promotion import decide_promotion, register_checkpoint
 from tasks.raw_data import pull_raw_data, push_outputs
+from tasks.server import check_server, has_server
 from tasks.shards import write_lists
 
 Outcome = dict[str, str]
@@ -93,7 +86,7 @@ def _run(
         for place, stage in enumerate(stages):
             forced = stage.name in force
             if not forced and not needs_run(stage.name):
-                logger.info("stage %s is up to date", stage.name)
+                logger.info("stage %s is up to date", stage.name, extra={"up_to_date": stage.name})
                 continue
             if parent_run is None:
                 if any(later.gpu for later in stages[place:]):

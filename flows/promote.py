@@ -17,8 +17,8 @@ from convrec.config.params import load_params
 from convrec.paths import Paths
 from flows.pipeline import bring_up_to_date, check_folder, refuse_early, run_name, run_or_exit
 from tasks.artifacts import SHOWN
-from tasks.dvc_stage import has_server
 from tasks.promotion import decide_promotion, reject_version
+from tasks.server import has_server
 
 
 class Approval(RunInput):

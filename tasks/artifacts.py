@@ -12,10 +12,11 @@ from prefect.artifacts import (
     update_progress_artifact,
 )
 
+from convrec.files.stage_record import Progress
+
 logger = logging.getLogger(__name__)
 
 SHOWN = {"shown": True}  # `extra` of a log line that is also shown in a flow's terminal
-_STEP = re.compile(r"\b(?:step|generated) (\d+)(?:/| of )(\d+)\b")
 _SECONDS = 2.0  # minimum time between two updates
 
 
@@ -34,27 +35,25 @@ def show_link(name: str, address: str, text: str) -> None:
     create_link_artifact(address, link_text=text, key=_key(name))
 
 
-class Progress:
-    """The progress of a stage, read from its log lines (`step 3/80`, `generated 9 of 300`).
+class ProgressBar:
+    """The progress of a command in Prefect's UI.
 
-    If the server is down, the next line tries again; a training does not end for that.
+    If the server is down, the next call tries again; a training does not end for that.
     """
 
-    def __init__(self, stage: str):
-        self._stage = stage
+    def __init__(self, name: str):
+        self._name = name
         self._artifact: UUID | None = None
         self._updated = 0.0
 
-    def read(self, line: str) -> None:
-        """Read one line of the stage's log."""
-        found = _STEP.search(line)
-        if not found or int(found.group(2)) == 0 or time.monotonic() - self._updated < _SECONDS:
-            return
-        self._updated = time.monotonic()
-        self._show(100 * int(found.group(1)) / int(found.group(2)))
+    def show(self, progress: Progress | None) -> None:
+        """Show how many of its steps are done, at most every two seconds."""
+        if progress and progress.steps > 0 and time.monotonic() - self._updated >= _SECONDS:
+            self._updated = time.monotonic()
+            self._show(100 * progress.step / progress.steps)
 
     def finish(self) -> None:
-        """Show 100 % for a stage that logged progress."""
+        """Show 100 % for a command that reported progress."""
         if self._artifact is not None:
             self._show(100.0)
 
@@ -62,9 +61,9 @@ class Progress:
         percent = min(percent, 100.0)
         try:
             if self._artifact is None:
-                key = _key("progress", self._stage)
-                self._artifact = create_progress_artifact(percent, key=key, description=f"Stage `{self._stage}`")
+                key = _key("progress", self._name)
+                self._artifact = create_progress_artifact(percent, key=key, description=f"`{self._name}`")
             else:
                 update_progress_artifact(self._artifact, percent)
         except Exception as error:  # from Prefect's client, httpx or the server
-            logger.warning("the progress of %s could not be updated (%s)", self._stage, str(error)[:120])
+            logger.warning("the progress of %s could not be updated (%s)", self._name, str(error)[:120])

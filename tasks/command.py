@@ -1,43 +1,198 @@
-"""Runs a `convrec` command outside the graph as part of a task; it prints JSON and uses the GPU."""
+"""Commands of convrec that tasks run, each in one process: their log, progress, timeout and end."""
 
 import json
+import os
+import signal
+import subprocess
 import sys
-from collections.abc import Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
 
+import psutil
+from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
+from prefect.tasks import exponential_backoff
 
-from tasks.artifacts import Progress
-from tasks.dvc_stage import failure, gpu_slot, tool_environment
-from tasks.process import run_command
+from convrec.errors import EXIT_BAD_INPUT, EXIT_UNAVAILABLE, InputError, Unavailable, outside_cause
+from convrec.files.stage_record import read_record
+from convrec.paths import Paths
+from convrec.training.launch import LOG, SUPERVISED, ends_with_this_process
+from tasks.artifacts import ProgressBar
+from tasks.server import gpu_slot
+
+GRACE_SECONDS = 25  # time to write a checkpoint; a worker kills a cancelled flow run after 30 s
+_POLL_SECONDS = 0.1
+_TIMED_OUT = 124  # as `timeout` exits
+_TAIL = 4  # lines of a killed command's log in the message
+T = TypeVar("T")
+
+
+class StageFailed(RuntimeError):
+    """A command of a task failed with this exit status."""
+
+    def __init__(self, message: str, status: int = 1):
+        super().__init__(message)
+        self.status = status if status >= 0 else 128 - status
+
+
+class BadInput(StageFailed):
+    """A stage rejected its parameters or data."""
+
+
+class StageInterrupted(StageFailed):
+    """A stage lost its GPU or a server, or was killed; a retry resumes from its last checkpoint."""
+
+
+def failure(name: str, status: int) -> StageFailed:
+    """Return the error for a command's exit status, with the message of its record, or else the end of its log."""
+    record = read_record(Paths().record(name))
+    log = Paths().log(name)
+    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    words = record.message if record and record.message else " | ".join(lines[-_TAIL:])
+    message = f"{name} ended with status {status}{f': {words}' if words else ''}"
+    if status == EXIT_BAD_INPUT:
+        return BadInput(message, status)
+    killed = status < 0 or status > 128
+    return (StageInterrupted if status == EXIT_UNAVAILABLE or killed else StageFailed)(message, status)
+
+
+def is_retryable(_task: object, _run: object, state: State) -> bool:
+    """Return whether a retry can help: a GPU or a server was unavailable, or a command was killed."""
+    error = state.result(raise_on_failure=False)
+    if isinstance(error, (StageFailed, InputError)):
+        return isinstance(error, StageInterrupted)
+    return isinstance(error, Unavailable) or isinstance(outside_cause(error), Unavailable)
+
+
+RETRIES: dict[str, Any] = {
+    "retries": 2,
+    "retry_delay_seconds": exponential_backoff(backoff_factor=10),
+    "retry_condition_fn": is_retryable,
+}
+
+
+def tool_path() -> str:
+    """Return PATH with the commands of this Python environment first."""
+    return f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """Set variables of this process, which the commands that it starts inherit, for the time of the block."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+def follow(name: str, work: Callable[[], T], hours: float | None, variables: dict[str, str] | None = None) -> T:
+    """Return the result of `work`, which starts the command NAME of convrec and waits for it, in a thread.
+
+    The command writes `runs/NAME.log` and `runs/NAME.json`; the lines of its log go to the task's log, with the
+    progress of its record. If this call ends early, by cancellation, an error or Ctrl-C, all processes of the command
+    are ended. If this process is killed, the command gets SIGTERM. Raises `TimeoutError` after `hours`.
+    """
+    log, record = Paths().log(name), Paths().record(name)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("")
+    record.unlink(missing_ok=True)
+    given = {SUPERVISED: str(os.getpid()), LOG: str(log.absolute()), "PATH": tool_path(), **(variables or {})}
+    others = set(psutil.Process().children())
+    deadline = time.monotonic() + hours * 3600 if hours else None
+    logger, bar = get_run_logger(), ProgressBar(name)
+    with _environment(given), ThreadPoolExecutor(1) as thread, log.open(errors="replace") as lines:
+
+        def pass_on() -> None:
+            new = [line.rstrip() for line in lines if line.strip()]
+            found = read_record(record) if new else None
+            steps = found.progress if found else None
+            for line in new:
+                logger.info(line, extra={"progress": steps})
+            bar.show(steps)
+
+        running = thread.submit(work)
+        try:
+            while not running.done():
+                wait([running], timeout=_POLL_SECONDS)
+                pass_on()
+                if deadline and time.monotonic() > deadline:
+                    raise TimeoutError
+        finally:
+            found = read_record(record)
+            started = {process.pid for process in set(psutil.Process().children()) - others}
+            for leader in started | ({found.pid} if found else set()):
+                end_command(leader)
+            pass_on()  # its last lines, for example about its checkpoint
+        bar.finish()
+        return running.result()
 
 
 def ask_convrec(*arguments: str, timeout_hours: float, success: Sequence[int] = (0,)) -> list[dict[str, Any]]:
-    """Return the JSON objects that `convrec ARGUMENTS --json` prints, one per line; other output is logged.
+    """Return the JSON objects that `convrec ARGUMENTS --json` prints, one per line.
 
     The command holds a slot of the concurrency limit `gpu`, and ends with the task. Raises `StageFailed` if its exit
     status is not in `success`, or it exceeds the timeout.
     """
-    name = f"convrec {arguments[0]}"
-    logger, progress = get_run_logger(), Progress(arguments[0])
-    lines: list[str] = []
-    objects: list[dict[str, Any]] = []
-
-    def on_line(line: str) -> None:
-        if line.startswith("{"):
-            objects.append(json.loads(line))
-            return
-        logger.info(line)
-        progress.read(line)
-        lines[:] = [*lines[-3:], line]
-
     command = [sys.executable, "-m", "convrec.cli", *arguments, "--json"]
+
+    def work() -> subprocess.CompletedProcess[str]:
+        ends = ends_with_this_process(signal.SIGTERM)
+        pipe, none = subprocess.PIPE, subprocess.DEVNULL
+        return subprocess.run(command, stdout=pipe, stdin=none, text=True, preexec_fn=ends, check=False)  # noqa: PLW1509
+
     with gpu_slot():
         try:
-            status = run_command(command, tool_environment(), on_line, timeout_hours * 3600)
+            ended = follow(arguments[0], work, timeout_hours)
         except TimeoutError:
-            raise failure(f"{name}, with a timeout of {timeout_hours:g} hours,", 124, lines) from None
-    if status not in success:
-        raise failure(name, status, lines)
-    progress.finish()
-    return objects
+            message = f"convrec {arguments[0]} exceeded its timeout of {timeout_hours:g} hours"
+            raise StageFailed(message, _TIMED_OUT) from None
+    if ended.returncode not in success:
+        raise failure(arguments[0], ended.returncode)
+    return [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
+
+
+def end_command(leader: int, grace_seconds: float = GRACE_SECONDS) -> None:
+    """End all processes of a session and all descendants of its leader: SIGTERM first, SIGKILL after the grace period.
+
+    Processes that start meanwhile get SIGTERM once those that were signalled before have ended. A single scan can miss
+    a process that starts during the scan, so two empty scans are required.
+    """
+    deadline = time.monotonic() + grace_seconds
+    signalled: set[psutil.Process] = set()
+    empty = 0
+    while empty < 2:
+        members = _members(leader) | {process for process in signalled if _runs(process)}
+        empty = 0 if members else empty + 1
+        late = time.monotonic() > deadline
+        if late or signalled.isdisjoint(members):
+            for process in members:
+                with suppress(psutil.NoSuchProcess):  # it has already ended
+                    process.kill() if late else process.terminate()
+            signalled |= members
+        time.sleep(_POLL_SECONDS)
+
+
+def _members(leader: int) -> set[psutil.Process]:
+    found: set[psutil.Process] = set()
+    for pid in psutil.pids():
+        with suppress(ProcessLookupError, psutil.NoSuchProcess):
+            if pid == leader or os.getsid(pid) == leader:
+                process = psutil.Process(pid)
+                found |= {process, *process.children(recursive=True)}
+    return {process for process in found if _runs(process)}
+
+
+def _runs(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False

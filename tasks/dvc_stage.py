@@ -1,39 +1,29 @@
 """One DVC stage as one Prefect task."""
 
+import logging
 import os
 import re
-import sys
-from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import httpx
 import networkx
-from dvc.exceptions import NotDvcRepoError
+import psutil
+from dvc.exceptions import DvcException, NotDvcRepoError
 from dvc.repo import Repo
+from dvc.rwlock import RWLOCK_FILE, _edit_rwlock
 from dvc.scm import SCMError
+from dvc.stage.exceptions import StageCmdFailedError
 from dvc.utils.serialize import ParseError
 from dvc.utils.strictyaml import YAMLValidationError
 from prefect import task
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
-from prefect.client.schemas.objects import State
-from prefect.concurrency.sync import concurrency
-from prefect.exceptions import ObjectNotFound
 from prefect.logging import get_run_logger
-from prefect.settings import PREFECT_API_URL
-from prefect.tasks import exponential_backoff
 
-from convrec.errors import EXIT_BAD_INPUT, EXIT_UNAVAILABLE, InputError, Unavailable, outside_cause
+from convrec.errors import EXIT_BAD_INPUT, InputError, Unavailable, exit_status, outside_cause
 from convrec.tracking import PARENT_VARIABLE
-from convrec.training.launch import RETRAIN, SUPERVISED
-from tasks.artifacts import Progress
-from tasks.process import run_command
+from convrec.training.launch import RETRAIN
+from tasks.command import RETRIES, BadInput, StageFailed, StageInterrupted, failure, follow
+from tasks.server import gpu_slot
 
-GPU_LIMIT = "gpu"  # a global concurrency limit of the Prefect server
-_LEASE_SECONDS = 120.0  # renewed while the stage runs; the slot of a killed run is free after that
-_PREFIX = re.compile(r"^convrec [\w-]+: ")  # prefix of a command's message, which the task's message does not repeat
-_TAIL = 4  # lines of a failed stage's output in the message
+_STATUS = re.compile(r"exited with (-?\d+)$")  # DVC's own exit status only says that a stage failed
 
 
 class Stage(NamedTuple):
@@ -42,22 +32,6 @@ class Stage(NamedTuple):
     name: str
     gpu: bool
     timeout_hours: float | None
-
-
-class StageFailed(RuntimeError):
-    """A command of a task failed with this exit status."""
-
-    def __init__(self, message: str, status: int = 1):
-        super().__init__(message)
-        self.status = status if status >= 0 else 128 - status
-
-
-class BadInput(StageFailed):
-    """A stage rejected its parameters or data."""
-
-
-class StageInterrupted(StageFailed):
-    """A stage lost its GPU or a server, or was killed; a retry resumes from its last checkpoint."""
 
 
 def stages() -> list[Stage]:
@@ -95,114 +69,62 @@ def choose_stages(names: list[str] | None, force: list[str] | None) -> list[Stag
     return [stage for stage in found if names is None or stage.name in names]
 
 
-def has_server() -> bool:
-    """Return whether PREFECT_API_URL names a shared server; without it, each run has a temporary one."""
-    return bool(PREFECT_API_URL.value())
-
-
-def check_server() -> None:
-    """Check that the Prefect server answers; do nothing without PREFECT_API_URL.
-
-    Raises `Unavailable` if it does not answer, and `InputError` if it rejects this user or is not a Prefect server.
-    """
-    if not has_server():
-        return
-    address = f"PREFECT_API_URL = {PREFECT_API_URL.value()!r}"
-    try:
-        with get_client(sync_client=True) as client:
-            client.api_version()
-    except httpx.HTTPStatusError as error:
-        if error.response.status_code in (401, 403):
-            raise InputError(f"{address} rejects this user; set PREFECT_API_AUTH_STRING to USER:PASSWORD") from None
-        raise Unavailable(f"{address} failed (status {error.response.status_code}); see the server's log") from None
-    except (ValueError, httpx.InvalidURL, httpx.UnsupportedProtocol):
-        raise InputError(f"{address} is not a Prefect server; its address ends in /api") from None
-    except httpx.TransportError as error:
-        raise Unavailable(
-            f"{address} cannot be reached ({str(error)[:120]}); start it, or unset the variable"
-        ) from None
-
-
-def ensure_gpu_limit() -> None:
-    """Create the server's concurrency limit for GPU stages, with one slot, if it does not exist."""
-    with get_client(sync_client=True) as client:
-        try:
-            client.read_global_concurrency_limit_by_name(GPU_LIMIT)
-        except ObjectNotFound:
-            client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=GPU_LIMIT, limit=1))
-
-
 def needs_run(stage: str) -> bool:
     """Return whether DVC reports changed inputs, parameters, command or outputs."""
     with Repo(".", _wait_for_lock=True) as repo:
         return bool(repo.status(targets=[stage], with_deps=False))
 
 
-def tool_environment() -> dict[str, str]:
-    """Return the environment for commands of this Python environment that end with the flow."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, SUPERVISED: str(os.getpid()), "PATH": path}
+def _forget_dead_holders(repo: Repo) -> None:
+    """Remove killed processes from DVC's list of readers and writers (the rwlock file).
 
-
-def failure(what: str, status: int, tail: list[str]) -> StageFailed:
-    """Return the error for an exit status."""
-    words = " | ".join(_PREFIX.sub("", line) for line in tail[-_TAIL:])
-    message = f"{what} ended with status {status}; its last output: {words}"
-    if status == EXIT_BAD_INPUT:
-        return BadInput(message, status)
-    killed = status < 0 or status > 128
-    return (StageInterrupted if status == EXIT_UNAVAILABLE or killed else StageFailed)(message, status)
-
-
-def _reproduce(stage: Stage, force: bool, parent_run: str | None) -> None:
-    """Run `dvc repro` for one stage."""
-    environment = tool_environment()
-    if parent_run:
-        environment[PARENT_VARIABLE] = parent_run
-    if force:
-        environment[RETRAIN] = "1"
-    command = [sys.executable, "-m", "tasks.reproduce", stage.name, *(["--force"] if force else [])]
-    run_logged(stage.name, command, environment, stage.timeout_hours)
-
-
-def run_logged(name: str, command: list[str], environment: dict[str, str], hours: float | None) -> None:
-    """Run a command of a stage; its output goes to the task's log, its progress to an artifact.
-
-    Raises `StageFailed` if its exit status is not 0, or it exceeds the stage's timeout.
+    DVC removes dead holders too, but mistakes any process that has reused their id for the holder, and reports that the
+    path "is busy". A process that started after the last change of the list cannot be a holder.
     """
-    logger, progress = get_run_logger(), Progress(name)
-    lines: list[str] = []
+    path = os.path.join(str(repo.tmp_dir), RWLOCK_FILE)
+    if not os.path.exists(path):
+        return
+    with _edit_rwlock(repo.tmp_dir, repo.fs, repo.config["core"].get("hardlink_lock", False)) as holders:
+        changed = os.path.getmtime(path)
 
-    def on_line(line: str) -> None:
-        logger.info(line)
-        progress.read(line)
-        lines[:] = [*lines[-_TAIL:], line]
+        def holds(info: dict[str, Any]) -> bool:
+            try:
+                return psutil.Process(info["pid"]).create_time() <= changed
+            except psutil.NoSuchProcess:
+                return False
 
+        readers = {name: [info for info in infos if holds(info)] for name, infos in holders["read"].items()}
+        holders["read"] = {name: infos for name, infos in readers.items() if infos}
+        holders["write"] = {name: info for name, info in holders["write"].items() if holds(info)}
+
+
+def reproduce(stage: str, force: bool = False) -> int:
+    """Do `dvc repro --single-item STAGE`; return the exit status of the stage's command, 128 + N for signal N.
+
+    It waits while another DVC process holds the folder's lock. Raises `BadInput` if a file that the stage reads is
+    missing, `StageInterrupted` if another DVC process uses the stage's files, and `StageFailed` if DVC itself fails.
+    """
     try:
-        status = run_command(command, environment, on_line, hours * 3600 if hours else None)
-    except TimeoutError:
-        raise StageFailed(
-            f"stage {name} exceeded its timeout_hours = {hours:g} in dvc.yaml; start again to resume from its "
-            "last checkpoint, or raise the timeout"
-        ) from None
-    if status:
-        raise failure(f"stage {name}", status, lines)
-    progress.finish()
-
-
-def is_retryable(_task: object, _run: object, state: State) -> bool:
-    """Return whether a retry can help: a GPU or a server was unavailable, or a command was killed."""
-    error = state.result(raise_on_failure=False)
-    if isinstance(error, (StageFailed, InputError)):
-        return isinstance(error, StageInterrupted)
-    return isinstance(error, Unavailable) or isinstance(outside_cause(error), Unavailable)
-
-
-RETRIES: dict[str, Any] = {
-    "retries": 2,
-    "retry_delay_seconds": exponential_backoff(backoff_factor=10),
-    "retry_condition_fn": is_retryable,
-}
+        with Repo(".", _wait_for_lock=True) as repo:
+            _forget_dead_holders(repo)
+            repo.reproduce(stage, single_item=True, force=force)
+        return 0
+    except DvcException as error:
+        cause = error.__cause__
+        if isinstance(cause, FileNotFoundError) and cause.filename:
+            raise BadInput(
+                f"{stage}: {os.path.relpath(cause.filename)}: no such file or folder, but the stage reads it; run the "
+                "stage that makes it, copy it there, or correct its name in params.yaml",
+                EXIT_BAD_INPUT,
+            ) from None
+        found = _STATUS.search(str(cause)) if isinstance(cause, StageCmdFailedError) else None
+        if found is not None:
+            status = int(found.group(1))
+            return status if status >= 0 else 128 - status
+        outside = outside_cause(error)
+        message = f"{stage}: dvc repro: {outside or error}{f': {cause}' if cause and not outside else ''}"
+        kind = StageInterrupted if isinstance(outside, Unavailable) else StageFailed
+        raise kind(message, (outside and exit_status(outside)) or 1) from None
 
 
 @task(task_run_name="{stage.name}", **RETRIES)
@@ -211,14 +133,17 @@ def run_stage(stage: Stage, force: bool, parent_run: str | None) -> None:
 
     Raises `StageFailed`; only `StageInterrupted` is retried.
     """
+    variables = ({PARENT_VARIABLE: parent_run} if parent_run else {}) | ({RETRAIN: "1"} if force else {})
+    logging.getLogger("dvc").setLevel(logging.CRITICAL)  # errors are reported here
     with gpu_slot(stage.gpu):
-        _reproduce(stage, force, parent_run)
-
-
-def gpu_slot(needed: bool = True) -> AbstractContextManager[None]:
-    """Wait for and hold a slot of the server's concurrency limit `gpu`; do nothing without a shared server."""
-    if not (needed and has_server()):
-        return nullcontext()
-    ensure_gpu_limit()
-    get_run_logger().info("waiting for a slot of the concurrency limit %r", GPU_LIMIT)
-    return concurrency(GPU_LIMIT, occupy=1, lease_duration=_LEASE_SECONDS)
+        get_run_logger().info("stage %s starts", stage.name)
+        try:
+            status = follow(stage.name, lambda: reproduce(stage.name, force), stage.timeout_hours, variables)
+        except TimeoutError:
+            raise StageFailed(
+                f"{stage.name} exceeded its timeout_hours = {stage.timeout_hours:g} in dvc.yaml; start again to resume "
+                "from its last checkpoint, or raise the timeout"
+            ) from None
+    if status:
+        raise failure(stage.name, status)
+    get_run_logger().info("stage %s has ended", stage.name, extra={"ended": stage.name})

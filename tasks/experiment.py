@@ -7,7 +7,7 @@ from prefect.logging import get_run_logger
 
 from convrec.paths import Paths
 from tasks.artifacts import SHOWN, show_table
-from tasks.dvc_stage import RETRIES
+from tasks.command import RETRIES
 
 BY = "flow experiment"
 

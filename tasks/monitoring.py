@@ -11,7 +11,7 @@ from prefect.logging import get_run_logger
 from convrec.config.params import load_params
 from convrec.paths import Paths
 from tasks.artifacts import SHOWN, show_link, show_table
-from tasks.dvc_stage import RETRIES
+from tasks.command import RETRIES
 
 EVENT = "convrec.monitor.alarm"
 RESOURCE = "convrec.monitor"  # the event's resource id

@@ -10,8 +10,7 @@ from convrec.config.params import load_params
 from convrec.errors import outside_cause
 from convrec.paths import Paths
 from tasks.artifacts import show_link, show_table
-from tasks.command import ask_convrec
-from tasks.dvc_stage import RETRIES
+from tasks.command import RETRIES, ask_convrec
 
 if TYPE_CHECKING:
     from convrec.registry.gates import Comparison

@@ -14,7 +14,7 @@ from convrec.config.period import Period
 from convrec.config.profiles import change_params
 from convrec.errors import EXIT_BAD_INPUT, EXIT_UNAVAILABLE, InputError, Unavailable, outside_cause
 from tasks.artifacts import SHOWN
-from tasks.dvc_stage import RETRIES, BadInput, StageFailed, StageInterrupted
+from tasks.command import RETRIES, BadInput, StageFailed, StageInterrupted
 
 
 def _dvc(*arguments: str) -> None:

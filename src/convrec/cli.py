@@ -10,6 +10,7 @@ import select
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, NoReturn
 
 from convrec import __version__
@@ -23,9 +24,12 @@ from convrec.errors import (
     leave,
     outside_cause,
 )
+from convrec.files.stage_record import recorded
 from convrec.hardware.allocator import keep_freed_memory
 from convrec.hardware.threads import limit_threads
+from convrec.paths import Paths
 from convrec.text import is_clean
+from convrec.training.launch import LOG
 
 
 def _set_up() -> None:
@@ -175,6 +179,26 @@ def _interrupted(name: str) -> NoReturn:
     leave(EXIT_INTERRUPTED)
 
 
+def _follow_flow(with_output: bool) -> None:
+    """Log to the file that the flow reads, if a flow started this command; form a session, which the flow can end."""
+    path = os.environ.get(LOG)
+    if path is None:
+        return
+    log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    for descriptor in (1, 2) if with_output else (2,):
+        os.dup2(log, descriptor)
+    os.close(log)
+    if "RANK" not in os.environ and os.getsid(0) != os.getpid():
+        with suppress(PermissionError):  # it leads a group of processes already
+            os.setsid()
+
+
+def _recorded(command: str) -> AbstractContextManager[object]:
+    """Keep the record of a command that a flow started; `convrec run` keeps its stage's."""
+    is_followed = LOG in os.environ and command != "run"
+    return recorded(command, Paths().record(command)) if is_followed else nullcontext()
+
+
 def _reader_has_left() -> bool:
     """Return whether the reader of standard output has left, as `head` does; then also discard what is still buffered.
 
@@ -210,8 +234,10 @@ def main(arguments: list[str] | None = None) -> None:
 
         if is_supervised():
             end_with_parent()
+        _follow_flow(options.command == "run")
         _set_up()
-        status = options.run(options)
+        with _recorded(options.command):
+            status = options.run(options)
         sys.stdout.flush()
     except KeyboardInterrupt:
         _interrupted(name)

@@ -70,6 +70,10 @@ class Paths:
         return self.root / "runs" / "monitoring.html"
 
     @property
+    def monitoring_figures(self) -> Path:
+        return self.root / "runs" / "monitoring.json"
+
+    @property
     def run_report(self) -> Path:
         """The report of the last pipeline run: `report` with the decision and the times; not part of the graph."""
         return self.root / "runs" / "report.html"
@@ -129,5 +133,10 @@ class Paths:
     def plot(self, name: str) -> Path:
         return self.root / "plots" / f"{name}.csv"
 
-    def run_id(self, stage: str) -> Path:
+    def record(self, stage: str) -> Path:
+        """What a stage does, and how it ended (see `StageRecord`)."""
         return self.root / "runs" / f"{stage}.json"
+
+    def log(self, stage: str) -> Path:
+        """The log of a stage that a flow runs; a stage that a person runs logs to the terminal."""
+        return self.root / "runs" / f"{stage}.log"

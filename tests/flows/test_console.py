@@ -4,6 +4,7 @@ import logging
 import pytest
 from rich.console import Console
 
+from convrec.files.stage_record import Progress
 from flows.console import StageConsole, duration
 from tasks.artifacts import SHOWN
 
@@ -22,7 +23,7 @@ def show(clock):
     written = io.StringIO()
     shown = StageConsole(["data", "sft"], Console(file=written, width=80))
 
-    def emit(task: str, text: str, level: int = logging.INFO, **extra: bool) -> str:
+    def emit(task: str, text: str, level: int = logging.INFO, **extra: object) -> str:
         record = logging.LogRecord("prefect.task_runs", level, "", 0, text, None, None)
         record.__dict__.update({"task_run_name": task, **extra})
         shown.emit(record)
@@ -37,18 +38,19 @@ def test_durations(seconds, output):
 
 
 def test_a_stage_that_ended_is_one_line_with_its_last_figures(show, clock):
-    show("data", "Finished in state Completed()")
+    show("data", "stage data starts")
+    show("data", "stage data has ended", ended="data")
+    show("sft", "stage sft starts")
     clock[0] = 9.0
-    show("sft", "10:00:00 step 25/50  loss 3.1  0.1 s/step, 2 s left")
-    show("sft", "10:00:02 step 50/50  loss 1.55  0.1 s/step, 0 s left")
-    show("sft", "10:00:02 step 50/50    0.1 s/step, 0 s left")
-    output = show("sft", "Finished in state Completed()")
+    show("sft", "10:00:00 step 25/50", progress=Progress(25, 50, {"loss": 3.1}, 2.0))
+    show("sft", "10:00:02 step 50/50", progress=Progress(50, 50, {"loss": 1.55}, 0.0))
+    show("sft", "10:00:03 the model is written", progress=Progress(50, 50, {"loss": 1.55}, 0.0))
+    output = show("sft", "stage sft has ended", ended="sft")
     assert output.splitlines() == ["[1/2]  data                    0s", "[2/2]  sft                     9s  loss 1.55"]
 
 
-def test_what_is_no_stage_and_went_well_is_not_shown(show):
-    show("pull raw data", "no remote")
-    assert show("pull raw data", "Finished in state Completed()") == ""
+def test_a_task_that_is_no_stage_and_went_well_is_not_shown(show):
+    assert show("pull raw data", "no remote") == ""
 
 
 def test_a_line_that_is_to_be_shown_is_shown(show):
@@ -61,19 +63,21 @@ def test_a_stage_that_failed_has_no_line_of_success_and_its_error_is_shown(show)
     assert output == "data: Finished in state Failed('no file')\n"
 
 
-def test_a_stage_that_is_up_to_date_is_said_so(show):
-    assert show("", "stage data is up to date") == "[1/2]  data            up to date\n"
+def test_a_stage_that_is_up_to_date_is_shown_as_such(show):
+    assert show("", "stage data is up to date", up_to_date="data") == "[1/2]  data            up to date\n"
 
 
-def test_a_long_stage_says_how_far_it_is_ever_more_rarely(show, clock):
+def test_a_long_stage_shows_its_progress_ever_more_rarely(show, clock):
     for second in range(0, 500, 10):
         clock[0] = second
-        output = show("sft", f"10:00:00 step {second}/500  loss 2.0  1.0 s/step, {500 - second} s left")
+        output = show("sft", "a step", progress=Progress(second, 500, {"loss": 2.0}, 500.0 - second))
     assert output.splitlines() == [
-        "[2/2]  sft                 1m 00s  step 60/500  loss 2.0, 440 s left",
-        "[2/2]  sft                 3m 00s  step 180/500  loss 2.0, 320 s left",
-        "[2/2]  sft                 7m 00s  step 420/500  loss 2.0, 80 s left",
+        "[2/2]  sft                 1m 00s  step 60/500  loss 2, 440 s left",
+        "[2/2]  sft                 3m 00s  step 180/500  loss 2, 320 s left",
+        "[2/2]  sft                 7m 00s  step 420/500  loss 2, 80 s left",
     ]
-    show("sft", "Finished in state Completed()")
+    show("sft", "stage sft has ended", ended="sft")
+    clock[0] = 490
+    show("sft", "stage sft starts")
     clock[0] = 560
-    assert "[2/2]  sft                 1m 10s" in show("sft", "10:00:00 step 1/500  loss 2.0  1.0 s/step, 9 s left")
+    assert "[2/2]  sft                 1m 10s" in show("sft", "a step", progress=Progress(1, 500, {}, 9.0))

@@ -40,8 +40,8 @@ def test_a_version_tells_what_it_was_made_from(store, tmp_path, monkeypatch):
     paths = Paths()
     for seed, stage in enumerate(("sft", "rank_grpo")):
         save_model(paths.model(stage), seed)
-    paths.run_id("sft").parent.mkdir()
-    paths.run_id("sft").write_text(json.dumps({"run_id": "abc"}))
+    paths.record("sft").parent.mkdir()
+    paths.record("sft").write_text(json.dumps({"run_id": "abc"}))
     metrics = {name: _system(ndcg) for name, ndcg in (("popularity", 0.2), ("sft", 0.4), ("rank_grpo", 0.5))}
     metrics |= {"rank_grpo_constrained": _system(0.6), "n_rows": 12, "n_prompts": 12}
     paths.results("evaluate").parent.mkdir()

@@ -1,53 +1,19 @@
-"""What a stage's exit status means to its task, and which stages a flow runs."""
+"""One stage by `dvc repro`: which stages a flow runs, how they fail, and other processes of DVC."""
 
+import json
+import os
+import subprocess
+
+import psutil
 import pytest
+from dvc.repo import Repo
+from dvc.rwlock import rwlock
 from prefect.logging import disable_run_logger
-from prefect.states import Failed
 
-from convrec.errors import InputError, Unavailable
-from tasks.artifacts import Progress
-from tasks.dvc_stage import (
-    BadInput,
-    StageFailed,
-    StageInterrupted,
-    choose_stages,
-    failure,
-    is_retryable,
-    run_stage,
-    stages,
-)
-from tests.project import make_project, set_params
-
-
-@pytest.mark.parametrize(
-    ("status", "kind"),
-    [
-        (1, StageFailed),  # a defect of the program
-        (2, BadInput),
-        (74, StageFailed),  # a full disk
-        (75, StageInterrupted),  # a server or a GPU is away
-        (-9, StageInterrupted),  # killed, as when memory runs out or a machine is taken back
-        (137, StageInterrupted),
-        (143, StageInterrupted),
-    ],
-)
-def test_only_what_another_try_may_cure_is_tried_again(status, kind):
-    error = failure("stage sft", status, ["one", "two"])
-    assert type(error) is kind and "stage sft ended with status" in str(error) and "one | two" in str(error)
-    assert is_retryable(None, None, Failed(data=error)) == (kind is StageInterrupted)
-
-
-def test_a_command_is_named_once_in_its_last_words():
-    lines = ["10:00:00 step 3/80", "convrec promote: no version is the challenger"]
-    message = "convrec promote ended with status 2; its last output: 10:00:00 step 3/80 | no version is the challenger"
-    assert str(failure("convrec promote", 2, lines)) == message
-
-
-def test_an_error_of_the_flow_itself_is_not_tried_again():
-    assert not is_retryable(None, None, Failed(data=ValueError("no")))
-    assert not is_retryable(None, None, Failed(data=InputError("Connection refused")))
-    assert is_retryable(None, None, Failed(data=Unavailable("away")))
-    assert is_retryable(None, None, Failed(data=OSError("HTTPConnectionPool: Max retries exceeded with url: /api")))
+from convrec.errors import InputError
+from tasks.command import BadInput, StageFailed, StageInterrupted
+from tasks.dvc_stage import choose_stages, reproduce, run_stage, stages
+from tests.project import make_project, run_in, set_params
 
 
 @pytest.mark.parametrize("text", ["{", "stages: 3", "stages: {data: {outs: [3]}}"])
@@ -78,7 +44,7 @@ def _script(project, stage: str, script: str) -> None:
 @pytest.mark.parametrize(
     ("script", "kind", "message"),
     [
-        ("echo no such folder; exit 2", BadInput, "stage data ended with status 2; its last output: no such folder"),
+        ("sh -c 'echo no such folder >> $CONVREC_LOG; exit 2'", BadInput, "^data ended with status 2: no such folder"),
         ("exit 75", StageInterrupted, "status 75"),
         ("kill -9 $$", StageInterrupted, "status 137"),
         ("sleep 600", StageFailed, "exceeded its timeout_hours"),
@@ -99,15 +65,41 @@ def test_a_stage_whose_input_is_missing_is_bad_input(tmp_path, monkeypatch):
     set_params(project, {"data": {"source": "redial", "path": "no/such"}})
     monkeypatch.chdir(project)
     for stage, missing in zip(choose_stages(["data", "sft"], None), ("no/such", "data/demonstrations"), strict=True):
-        with disable_run_logger(), pytest.raises(BadInput, match=f"last output: {missing}: no such file or folder"):
+        with disable_run_logger(), pytest.raises(BadInput, match=f"{missing}: no such file or folder"):
             run_stage.fn(stage, False, None)
 
 
-def test_progress_is_read_from_the_steps_that_a_stage_logs(monkeypatch):
-    shown = []
-    monkeypatch.setattr(Progress, "_show", lambda self, percent: shown.append(percent))
-    monkeypatch.setattr("tasks.artifacts._SECONDS", 0.0)
-    progress = Progress("sft")
-    for line in ("starting 1/2", "12:00:00 step 20/80  loss 1.2", "generated 30 of 40 lists", "step 1/0"):
-        progress.read(line)
-    assert shown == [25, 75]
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A DVC repository with one stage, entered."""
+    monkeypatch.chdir(tmp_path)
+    run_in(tmp_path, "git", "init", "--quiet")
+    run_in(tmp_path, "dvc", "init", "--quiet")
+    (tmp_path / "dvc.yaml").write_text("stages: {make: {cmd: echo made > out, outs: [out]}}")
+    return tmp_path
+
+
+def test_a_stage_whose_files_another_dvc_process_writes_is_retried_later(folder):
+    with (
+        Repo() as repo,
+        rwlock(repo.tmp_dir, repo.fs, "dvc repro make", read=[], write=[os.path.abspath("out")], hardlink=False),
+        pytest.raises(StageInterrupted, match="is using this folder") as error,
+    ):
+        reproduce("make")
+    assert error.value.status == 75 and f"(PID {os.getpid()}): dvc repro make" in str(error.value)
+    assert reproduce("make") == 0 and (folder / "out").read_text() == "made\n"
+
+
+@pytest.mark.parametrize("holder", ["ended", "another"])
+def test_a_holder_that_was_killed_is_forgotten(folder, holder):
+    """Also where another process has its id by now: this one, which started after the list was last changed."""
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    info = {"pid": ended.pid if holder == "ended" else os.getpid(), "cmd": "dvc repro make"}
+    holders = folder / ".dvc" / "tmp" / "rwlock"
+    out, other = (str(folder / name) for name in ("out", "other"))
+    holders.write_text(json.dumps({"write": {out: info}, "read": {other: [info]}}))
+    before = psutil.Process().create_time() - 1
+    os.utime(holders, (before, before))
+    assert reproduce("make") == 0
+    assert not any(json.loads(holders.read_text()).values())

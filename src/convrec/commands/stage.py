@@ -4,10 +4,7 @@ import argparse
 import importlib
 import logging
 import os
-import re
 import signal
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +13,7 @@ from convrec.config.base import Section
 from convrec.config.params import Params, load_params
 from convrec.config.training import Training
 from convrec.errors import InputError, Stopped, is_out_of_memory
+from convrec.files.stage_record import recorded
 from convrec.files.yaml import read_yaml
 from convrec.paths import Paths
 from convrec.training.launch import end_processes, is_main_process, launch
@@ -34,7 +32,6 @@ TEXTS = {
     "report": "write the HTML report",
 }
 STAGES = tuple(TEXTS)
-_SHARD = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 
 
 def add(commands: Any) -> None:
@@ -43,30 +40,13 @@ def add(commands: Any) -> None:
     command = add_command(commands, "run", run, text, "convrec run sft")
     command.formatter_class = argparse.RawDescriptionHelpFormatter
     command.add_argument("stage", metavar="STAGE", choices=STAGES, help="one of the stages below")
-    command.add_argument(
-        "--shard",
-        type=_shard,
-        metavar="K/N",
-        help="evaluate only: generate share K of N of the lists into their cache, and write nothing else",
-    )
     stages = "\n".join(f"  {stage:<16} {does}" for stage, does in TEXTS.items())
     command.epilog = f"{command.epilog}\n\nstages, in order:\n{stages}"
-
-
-def _shard(text: str) -> tuple[int, int]:
-    found = _SHARD.fullmatch(text)
-    number, count = map(int, found.groups()) if found else (0, 0)
-    if not 1 <= number <= count:
-        raise argparse.ArgumentTypeError(f"{text:.40}: give K/N, for instance 2/8, with K from 1 to N")
-    return number, count
 
 
 def run(options: argparse.Namespace) -> int | None:
     """Run the stage, in several processes if its section sets that; always close its record."""
     stage: str = options.stage
-    shard: tuple[int, int] | None = options.shard
-    if shard is not None and stage != "evaluate":
-        raise InputError(f"--shard {shard[0]}/{shard[1]}: only `convrec run evaluate` has shards; leave it out")
     params = load_params()
     section = getattr(params, stage)
     if "RANK" not in os.environ:
@@ -74,35 +54,36 @@ def run(options: argparse.Namespace) -> int | None:
         _check_nodes(stage, section, nodes)
         _check_inputs(stage)
         if nodes.rank == 0:
-            hold_stage(stage if shard is None else f"{stage}-{shard[0]}-of-{shard[1]}")
+            hold_stage(stage)
         if isinstance(section, Training) and section.launch is not None:
             return launch(stage, section.launch, section.num_processes, nodes)
     elif is_main_process():  # it may still write a checkpoint after its launcher was killed
         hold_stage(f"{stage}.main")
     signal.signal(signal.SIGTERM, _stop)  # so that the record is closed; trainings write a checkpoint first
-    module, paths = importlib.import_module(f"convrec.stages.{stage}"), Paths()
-    work = module.run
-    if shard is not None:
-        from convrec.generation.shards import Shard
-
-        # The batch size of now: with smaller batches, for want of memory, the shard stays the same.
-        work = partial(module.run_shard, shard=Shard(*shard, params.evaluate.batch_size))
-    if shard is not None or not is_main_process():
+    if is_main_process():
+        _run_recorded(stage, params, section)
+    else:
         from convrec.tracking import SilentRun
 
-        _work(stage, work, params, paths, SilentRun())
-        end_processes()
-        return None
-    from convrec.tracking import data_tags, stage_run
-
-    values = {"common": params.common.model_dump(), stage: section.model_dump()}
-    with stage_run(stage, values, params.tags() | data_tags(paths), paths.run_id(stage)) as record:
-        _work(stage, work, params, paths, record)
+        _work(stage, params, Paths(), SilentRun())
         end_processes()
     return None
 
 
-def _work(stage: str, work: Callable[..., None], params: Params, paths: Paths, record: Any) -> None:
+def _run_recorded(stage: str, params: Params, section: Section) -> None:
+    """Run the stage with its record in `runs/` and its run in MLflow."""
+    paths = Paths()
+    with recorded(stage, paths.record(stage)) as writer:
+        from convrec.tracking import data_tags, shown_uri, stage_run
+
+        values = {"common": params.common.model_dump(), stage: section.model_dump()}
+        with stage_run(stage, values, params.tags() | data_tags(paths)) as run:
+            writer.update(run_id=run.run_id, tracking_uri=shown_uri())
+            _work(stage, params, paths, run)
+            end_processes()
+
+
+def _work(stage: str, params: Params, paths: Paths, record: Any) -> None:
     """Do the stage's work; if memory does not suffice, go on with smaller batches that give the same result.
 
     A training goes on from its last checkpoint. Raises `InputError` with the settings to change if there is no smaller
@@ -111,12 +92,13 @@ def _work(stage: str, work: Callable[..., None], params: Params, paths: Paths, r
     from convrec.experiments.memory import out_of_memory_message, smaller_settings, with_settings
     from convrec.hardware.device import release_memory
 
+    module = importlib.import_module(f"convrec.stages.{stage}")
     # Both are asked before the work: vLLM sets RANK itself.
     can_go_on = "RANK" not in os.environ
     can_go_on &= stage != "rank_grpo" or params.rank_grpo.rollouts != "vllm_colocate"
     while True:
         try:
-            return work(params, paths, record)
+            return module.run(params, paths, record)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise

@@ -54,11 +54,11 @@ def monitor(params: Params, paths: Paths, until: datetime, feedback: str | None 
             store.close()
         write_text(paths.monitoring_report, render_report(found, model, tested))
         result = {**found.to_json(), "model": model, "run_id": run.run_id, "report": str(paths.monitoring_report)}
-        write_json(paths.run_id(STAGE), result)
+        write_json(paths.monitoring_figures, result)
         run.log_metrics(_metrics(found))
         run.set_tags({"alarm": ", ".join(check.name for check in found.alarms)})
         run.log_artifact(paths.monitoring_report)
-        run.log_artifact(paths.run_id(STAGE))
+        run.log_artifact(paths.monitoring_figures)
     return result
 
 

@@ -32,11 +32,18 @@ from convrec.hardware.machine import family, gpu_bytes, resident_bytes
 from convrec.models.pretrained import load_tokenizer
 from convrec.paths import CHECKPOINTS, CONFIGS, Paths
 from convrec.training.callbacks import read_history
-from convrec.training.launch import ends_with_this_process
+from convrec.training.launch import LOG, SUPERVISED, ends_with_this_process
 
 STEPS = 3  # optimizer steps of a trial; the first one also warms up
 _POLL_SECONDS = 0.1
-_NOT_INHERITED = ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "CONVREC_PARENT_RUN_ID", "CONVREC_SUPERVISED", "DVC_STAGE")
+_NOT_INHERITED = (
+    "MLFLOW_TRACKING_URI",
+    "MLFLOW_RUN_ID",
+    "CONVREC_PARENT_RUN_ID",
+    "CONVREC_SUPERVISED",
+    "CONVREC_LOG",
+    "DVC_STAGE",
+)
 
 
 @dataclass(frozen=True)

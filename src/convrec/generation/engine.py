@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from convrec.files.stage_record import progress
 from convrec.generation.constraint import CatalogTrie, ListRequest
 from convrec.generation.prompts import Prompt
 from convrec.generation.shards import longest_first
@@ -70,7 +71,8 @@ class Engine(ABC):
             seconds = time.monotonic() - start
             left = seconds / done * (len(order) - done)
             speed = tokens / max(seconds, 1e-9)
-            logger.info("generated %d of %d lists, %.0f tokens/s, %.0f s left", done, len(order), speed, left)
+            words = "generated %d of %d lists, %.0f tokens/s, %.0f s left"
+            logger.info(words, done, len(order), speed, left, extra=progress(done, len(order), seconds_left=left))
 
     @abstractmethod
     def close(self) -> None:

@@ -97,7 +97,7 @@ def _parent(params: Params, paths: Paths, stage: str) -> dict[str, str]:
     if params.rank_grpo.start != "sft":
         return {"name": params.rank_grpo.start}
     parent = {"name": "sft", "md5": checkpoint_digest(paths.model("sft"))}
-    run = paths.run_id("sft")
+    run = paths.record("sft")
     return parent | ({"run_id": read_json(run)["run_id"]} if run.is_file() else {})
 
 

@@ -210,20 +210,21 @@ def _ended(run: Run) -> Iterator[Run]:
 
 @contextmanager
 def stage_run(
-    stage: str, params: dict[str, Any], tags: dict[str, str], run_file: Path, parent: str | None = None
+    stage: str, params: dict[str, Any], tags: dict[str, str], run_file: Path | None = None, parent: str | None = None
 ) -> Iterator[Run]:
     """Open the run of one stage, nested under `parent`, or under the pipeline's run if a flow started the stage.
 
-    The run's id is written to `run_file`. The run records the versions of data and parameters at its start and system
-    metrics until its end, and fails if the stage fails. Raises `Unavailable` or `InputError`, as `connect` does,
-    before any work.
+    The run's id is written to `run_file`, if given. The run records the versions of data and parameters at its start
+    and system metrics until its end, and fails if the stage fails. Raises `Unavailable` or `InputError`, as `connect`
+    does, before any work.
     """
     files = _present_versions()
     all_tags = {**versions.version_tags(files), "stage": stage, **tags}
     if stage == versions.DATA_STAGE:  # it makes new data; the present version is that of the run before
         all_tags = {key: value for key, value in all_tags.items() if key not in DATA_TAGS}
     run = _open_run(stage, all_tags, params, parent or os.environ.get(PARENT_VARIABLE))
-    write_bytes(run_file, orjson.dumps({"run_id": run.run_id, "tracking_uri": shown_uri()}))
+    if run_file is not None:
+        write_bytes(run_file, orjson.dumps({"run_id": run.run_id, "tracking_uri": shown_uri()}))
     with _ended(run), system_metrics(run.log_metrics):
         run.log_versions(files)
         yield run

@@ -11,6 +11,7 @@ from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from convrec.files.atomic import write_text
+from convrec.files.stage_record import progress
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +54,8 @@ class HistoryCallback(TrainerCallback):
         done = state.global_step - self._start_step
         seconds = (time.monotonic() - self._start_time) / max(1, done)
         left = seconds * (state.max_steps - state.global_step)
-        shown = "  ".join(f"{key} {metrics[key]:.4g}" for key in _SHOWN if key in metrics)
+        figures = {key: metrics[key] for key in _SHOWN if key in metrics}
+        shown = "  ".join(f"{key} {value:.4g}" for key, value in figures.items())
         logger.info(
             "step %d/%d  %s  %.1f s/step, %.0f s left",
             state.global_step,
@@ -61,6 +63,7 @@ class HistoryCallback(TrainerCallback):
             shown,
             seconds,
             left,
+            extra=progress(state.global_step, state.max_steps, figures, left),
         )
 
     def write(self, metrics: dict[str, float], step: int) -> None:

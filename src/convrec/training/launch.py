@@ -27,6 +27,7 @@ from convrec.training.nodes import Nodes
 logger = logging.getLogger(__name__)
 
 SUPERVISED = "CONVREC_SUPERVISED"  # set by the flows for the commands that they start: the flow's process id
+LOG = "CONVREC_LOG"  # set by the flows: the file that their commands log to
 RETRAIN = "CONVREC_RETRAIN"  # set by `--force`: no training counts as finished (see `finished_model`)
 _PARENT = os.getppid()
 _PR_SET_PDEATHSIG = 1  # of Linux' prctl

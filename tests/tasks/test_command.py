@@ -1,0 +1,170 @@
+"""Commands of a task: their log, progress and errors, and that none of their processes is left."""
+
+import logging
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+from prefect.logging import disable_run_logger
+from prefect.states import Failed
+
+from convrec.errors import InputError, Unavailable
+from convrec.files.stage_record import read_record
+from convrec.paths import Paths
+from tasks.artifacts import ProgressBar
+from tasks.command import (
+    BadInput,
+    StageFailed,
+    StageInterrupted,
+    ask_convrec,
+    end_command,
+    failure,
+    follow,
+    is_retryable,
+)
+
+# A command with a child; it goes on when its child is ended first.
+PARENT = ["sh", "-c", 'sleep 600 & echo $! >> "$CONVREC_LOG"; wait; sleep 600']
+# A command that keeps its record as `convrec` does.
+RECORDED = """
+import logging, os, sys, time
+from pathlib import Path
+from convrec.errors import InputError
+from convrec.files.stage_record import progress, recorded
+log = logging.getLogger("convrec")
+logging.basicConfig(filename=os.environ["CONVREC_LOG"], level=logging.INFO)
+with recorded("sft", Path("runs/sft.json")) as record:
+    log.info("step 20/80", extra=progress(20, 80, {"loss": 1.5}, 9.0))
+    record.update()
+    print("read", flush=True)
+    sys.stdin.readline()
+    raise InputError("sft.lists = 3: give a step")
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch) -> Path:
+    """An empty folder, entered; the tasks' log goes to the standard log."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tasks.command.get_run_logger", lambda: logging.getLogger("task"))
+    return tmp_path
+
+
+def _run(command: list[str], timeout: float | None = None) -> int:
+    hours = timeout / 3600 if timeout else None
+    return follow("sft", lambda: subprocess.run(command, check=False).returncode, hours)
+
+
+def _gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_the_lines_of_a_log_are_passed_on_and_blank_ones_are_not(caplog):
+    caplog.set_level(logging.INFO)
+    script = "for word in one '' two; do echo \"$word\" >> $CONVREC_LOG; done; exit 3"
+    assert _run(["sh", "-c", script]) == 3
+    assert caplog.messages == ["one", "two"]
+
+
+def test_progress_and_errors_are_those_of_the_command_s_record(folder, caplog, monkeypatch):
+    caplog.set_level(logging.INFO)
+    shown, was_shown = [], threading.Event()
+
+    def show(_bar: ProgressBar, percent: float) -> None:
+        shown.append(percent)
+        was_shown.set()
+
+    monkeypatch.setattr(ProgressBar, "_show", show)
+
+    def work() -> int:
+        command = subprocess.Popen([sys.executable, "-c", RECORDED], stdin=-1, stdout=-1, stderr=subprocess.DEVNULL)
+        command.stdout.readline()
+        assert was_shown.wait(60)
+        command.communicate()
+        return command.returncode
+
+    assert follow("sft", work, None) == 1
+    (line,) = (record for record in caplog.records if record.getMessage().endswith("step 20/80"))
+    assert (line.progress.step, line.progress.figures) == (20, {"loss": 1.5}) and shown[0] == 25
+    record = read_record(Paths().record("sft"))
+    assert (record.state, record.exit_status, record.message) == ("failed", 2, "sft.lists = 3: give a step")
+    assert str(failure("sft", 2)) == "sft ended with status 2: sft.lists = 3: give a step"
+
+
+def test_a_killed_command_is_reported_with_the_end_of_its_log():
+    status = _run(["sh", "-c", 'echo one >> "$CONVREC_LOG"; echo two >> "$CONVREC_LOG"; kill -9 $$'])
+    assert status == -signal.SIGKILL
+    assert str(failure("sft", status)) == "sft ended with status -9: one | two"
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (1, StageFailed),  # a defect of the program
+        (2, BadInput),
+        (74, StageFailed),  # a full disk
+        (75, StageInterrupted),  # a server or a GPU is away
+        (-9, StageInterrupted),  # killed, as when memory runs out or a machine is taken back
+        (137, StageInterrupted),
+        (143, StageInterrupted),
+    ],
+)
+def test_only_errors_that_a_retry_can_fix_are_retried(status, kind):
+    error = failure("sft", status)
+    assert type(error) is kind and "sft ended with status" in str(error)
+    assert is_retryable(None, None, Failed(data=error)) == (kind is StageInterrupted)
+
+
+def test_an_error_of_the_flow_itself_is_not_retried():
+    assert not is_retryable(None, None, Failed(data=ValueError("no")))
+    assert not is_retryable(None, None, Failed(data=InputError("Connection refused")))
+    assert is_retryable(None, None, Failed(data=Unavailable("away")))
+    assert is_retryable(None, None, Failed(data=OSError("HTTPConnectionPool: Max retries exceeded with url: /api")))
+
+
+def test_the_error_of_a_convrec_command_is_its_own():
+    with (
+        disable_run_logger(),
+        pytest.raises(BadInput, match="^promote ended with status 2: --approve and"),
+    ):
+        ask_convrec("promote", "--approve", timeout_hours=1)
+
+
+def test_a_command_that_takes_too_long_is_ended_with_its_children(folder):
+    with pytest.raises(TimeoutError):
+        _run(PARENT, timeout=3.0)
+    assert _gone(int(Paths().log("sft").read_text()))
+
+
+def test_a_task_that_is_cancelled_leaves_no_process(folder, monkeypatch):
+    def cancel(line: str, **_: object) -> None:
+        raise KeyboardInterrupt
+
+    logger = logging.getLogger("task")
+    monkeypatch.setattr(logger, "info", cancel)
+    with pytest.raises(KeyboardInterrupt):
+        _run(PARENT)
+    assert _gone(int(Paths().log("sft").read_text()))
+
+
+def test_what_a_command_starts_at_its_end_is_ended_too():
+    script = "trap 'sleep 600 & echo $!; exit' TERM; echo on; while true; do sleep 0.1; done"
+    process = subprocess.Popen(["sh", "-c", script], stdout=-1, text=True, start_new_session=True)
+    assert process.stdout.readline() == "on\n"
+    end_command(process.pid)
+    assert _gone(int(process.stdout.readline()))
+
+
+def test_what_does_not_end_is_killed_after_the_grace_period():
+    script = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('on', flush=True); time.sleep(600)"
+    )
+    process = psutil.Popen([sys.executable, "-c", script], stdout=-1, start_new_session=True)
+    assert process.stdout.readline() == b"on\n"
+    end_command(process.pid, grace_seconds=0.2)
+    assert process.wait(10) == -signal.SIGKILL
+    end_command(process.pid)  # one that is gone already is no error
