@@ -10,6 +10,9 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from convrec.config.params import load_params
+from convrec.evaluation.headline import with_interval
+from convrec.evaluation.metrics import metric_label
+from convrec.files.table import TextTable
 from flows.pipeline import bring_up_to_date, check_folder, refuse_early, run_name, run_or_exit
 from tasks.artifacts import show_link, show_table
 from tasks.promotion import evaluate_versions
@@ -18,12 +21,11 @@ from tasks.promotion import evaluate_versions
 def _table(results: dict[str, dict[str, Any]], metrics: list[str]) -> str:
     """Return a Markdown table with one row for each version."""
     first = next(iter(results.values()))
-    rows = [["version", *metrics], ["---", *("---:" for _ in metrics)]]
-    for name, result in results.items():
-        found = (result["metrics"][metric] for metric in metrics)
-        rows.append([name, *(f"{one['mean']:.4f} [{one['low']:.4f}, {one['high']:.4f}]" for one in found)])
-    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    return f"Test split: {first['n_rows']} rows, {first['n_prompts']} prompts, constrained lists\n\n{table}\n"
+    rows = [
+        [name, *(with_interval(result["metrics"][metric]) for metric in metrics)] for name, result in results.items()
+    ]
+    table = TextTable(["version", *map(metric_label, metrics)], rows).markdown()
+    return f"Test split: {first['n_rows']} rows, {first['n_prompts']} prompts, constrained lists\n\n{table}"
 
 
 @flow(name="evaluate", flow_run_name=run_name("evaluate"))

@@ -7,30 +7,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from convrec.demonstrations.calls import CallStore
 from convrec.evaluation.headline import Fact, spread
-from convrec.evaluation.systems import metric_label
+from convrec.evaluation.metrics import metric_label
 from convrec.files.atomic import write_text
 from convrec.files.results import read_json
+from convrec.files.table import TextTable
 from convrec.hardware.machine import describe_machine
 from convrec.paths import Path, Paths
 from flows.console import duration
-
-
-class TextTable(NamedTuple):
-    """A table of texts; its first column names the rows."""
-
-    title: str
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-    def markdown(self) -> str:
-        """Return the title and the table as Markdown."""
-        lines = [self.header, ["---"] * len(self.header), *self.rows]
-        escaped = ([cell.replace("|", "\\|") for cell in line] for line in lines)
-        return "\n".join([f"**{self.title}**", "", *(f"| {' | '.join(cells)} |" for cells in escaped), ""])
 
 
 @dataclass(frozen=True)
@@ -59,10 +46,10 @@ def summarize(
     facts.append(Fact("Time of the stages", duration(total) if total else "none ran", describe_machine()))
     facts += _teacher_facts(paths.calls)
     times = [(stage, duration(seconds[stage]) if stage in seconds else "up to date") for stage in all_stages]
-    tables = [TextTable("Time by stage", ("stage", "time"), times)]
+    tables = [TextTable(("stage", "time"), times, "Time by stage", left=2)]
     if decision and decision["gates"]:
         header = ("gate", "figure", "limit", "outcome", "detail")
-        tables.insert(0, TextTable("Gates of the promotion", header, decision["gates"]))
+        tables.insert(0, TextTable(header, decision["gates"], "Gates of the promotion", left=5))
     return Summary(facts, [*tables, *_ablation_tables(paths)])
 
 
@@ -112,7 +99,7 @@ def _ablation_tables(paths: Paths) -> list[TextTable]:
             row += [f"{entry['lists']['mean']:.3f}", f"{entry['sft']['mean']:.3f} {spread(entry['sft'])}"]
         rows.append(row)
     header = ["demonstrations", *(f"{group}: {part}" for group in found["groups"] for part in ("lists", "SFT"))]
-    return [TextTable(f"{metric} after each demonstration step, {found['seeds']} seeds", header, rows)]
+    return [TextTable(header, rows, f"{metric} after each demonstration step, {found['seeds']} seeds")]
 
 
 def write_run_report(summary: Summary, paths: Paths) -> None:

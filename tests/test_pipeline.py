@@ -34,8 +34,7 @@ from convrec.commands.stage import STAGES
 from convrec.config.params import load_params
 from convrec.errors import EXIT_UNAVAILABLE
 from convrec.evaluation.systems import BASELINES
-from convrec.experiments.evaluate_checkpoints import evaluate_checkpoints
-from convrec.experiments.evaluate_models import evaluate_models
+from convrec.experiments.evaluate_models import evaluate_checkpoints, evaluate_models
 from convrec.paths import Paths
 from convrec.registry.measure import Contestant, compare_versions
 from convrec.registry.policy import load_policy
@@ -293,15 +292,20 @@ def test_an_interrupted_training_resumes(project, trained):
     folder = next((project / "checkpoints" / "rank_grpo").iterdir())
     before = (project / "models" / "rank_grpo" / "model.safetensors").read_bytes()
     shutil.rmtree(folder / "checkpoint-4")
-    (folder / "finished").unlink()  # as if it had been killed after step 2
+    (folder / "finished.json").unlink()  # as if it had been killed after step 2
     result = run_in(project, "dvc", "repro", "--force", "--single-item", "rank_grpo")
     assert "resuming at step 2 of 4" in result.stdout + result.stderr
     history = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
     assert [row["step"] for row in history if "reward" in row] == [1, 2, 3, 4]
     assert (project / "models" / "rank_grpo" / "model.safetensors").read_bytes() == before
-    (folder / "finished").unlink()  # as if it had been killed while the model was written
+    (folder / "finished.json").unlink()  # as if it had been killed while the model was written
     result = run_in(project, "dvc", "repro", "--force", "--single-item", "rank_grpo")
     assert "step 4/4" not in result.stdout + result.stderr, "nothing is trained again"
+    assert (project / "models" / "rank_grpo" / "model.safetensors").read_bytes() == before
+    code = project / "src" / "convrec" / "rl" / "loss.py"
+    code.write_text(code.read_text() + "# a comment\n")
+    result = run_in(project, "dvc", "repro", "rank_grpo")
+    assert f"the finished training in {folder.relative_to(project)} is used" in result.stdout + result.stderr
     assert (project / "models" / "rank_grpo" / "model.safetensors").read_bytes() == before
 
 

@@ -11,11 +11,12 @@ from convrec.data.matching import Truth
 from convrec.evaluation.data_figures import DATA_PLOTS, months_figure, words_figure
 from convrec.evaluation.examples import faults, judge_lines, worst_rows
 from convrec.evaluation.headline import findings, headline_facts, p_words
+from convrec.evaluation.metrics import metric_label
 from convrec.evaluation.page import DARK_COLORS, LINES, unnumbered
 from convrec.evaluation.ranks import hits_by_rank, rank_intervals
 from convrec.evaluation.report import best_models
 from convrec.evaluation.story_figures import group_figure
-from convrec.evaluation.systems import metric_label, system_names
+from convrec.evaluation.systems import system_names
 from convrec.evaluation.training_figures import validation_figures
 from convrec.tracking import file_md5
 from tests.evaluation.report_files import HOSTILE, HOSTILE_LINE, SYSTEMS, build_report, report_params

@@ -10,13 +10,14 @@ import pytest
 from convrec.config.params import load_params
 from convrec.data.conversations import write_rows
 from convrec.evaluation.comparison import mean_interval
-from convrec.experiments import evaluate_checkpoints
+from convrec.experiments import evaluate_models
 from convrec.experiments.evaluate_models import evaluation_name
 from convrec.generation import lists
 from convrec.models.folders import find_model
 from convrec.paths import Paths
 from convrec.registry import versions as registry
 from convrec.stages import sft
+from convrec.training.checkpoints import mark_finished
 from tests.generation.random_model import make_random_model, prompts_of
 from tests.project import ROOT, SHRUNK, set_params
 from tests.rows import make_row
@@ -199,7 +200,7 @@ def training(project) -> Path:
     (folder / "checkpoint-5" / "config.json").write_text(
         (folder / "checkpoint-5" / "config.json").read_text() + "\n"  # other bytes: other weights, as it were
     )
-    (folder / "finished").write_text("checkpoint-4")
+    mark_finished(folder, folder / "checkpoint-4", "code")
     return folder
 
 
@@ -220,14 +221,14 @@ def test_a_checkpoint_is_evaluated_once(training, written, cli):
 
 
 def test_checkpoints_that_are_pruned_meanwhile_are_left_out(training, written, cli, monkeypatch, caplog):
-    whole = evaluate_checkpoints._evaluate
+    whole = evaluate_models._score_checkpoint
 
     def prune(stage, step, *rest):
         whole(stage, step, *rest)
-        shutil.rmtree(training / f"checkpoint-{step}")
-        shutil.rmtree(training / "checkpoint-4", ignore_errors=True)
+        for pruned in (step, 4):
+            shutil.rmtree(training / f"checkpoint-{pruned}", ignore_errors=True)
 
-    monkeypatch.setattr(evaluate_checkpoints, "_evaluate", prune)
+    monkeypatch.setattr(evaluate_models, "_score_checkpoint", prune)
     assert _evaluate(cli) == [(2, False, False), (5, False, False)]
     assert "sft step 4 is skipped: its checkpoint was pruned" in caplog.text
 

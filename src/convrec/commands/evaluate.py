@@ -94,21 +94,21 @@ def _evaluate(options: argparse.Namespace) -> None:
         raise InputError(f"--every {options.every}: give 1 or more, and --checkpoints")
     if options.constrained and not options.model:
         raise InputError("--constrained needs --model; checkpoints are scored as in training")
-    from convrec.experiments.evaluate_models import evaluate_models, print_evaluations, with_options
+    from convrec.experiments import evaluate_models
 
-    params = with_options(load_params(), options.max_prompts, options.engine)
+    params = evaluate_models.with_options(load_params(), options.max_prompts, options.engine)
     if options.model:
-        results = evaluate_models(params, Paths(), options.model, options.split or "test", options.constrained)
+        results = evaluate_models.evaluate_models(
+            params, Paths(), options.model, options.split or "test", options.constrained
+        )
         if not options.json:
-            print_evaluations(results)
+            evaluate_models.print_evaluations(results)
     else:
-        from convrec.experiments.evaluate_checkpoints import evaluate_checkpoints, print_checkpoints
-
         stages = options.checkpoints.split(",")
         split = options.split or "validation"
-        results = [evaluate_checkpoints(params, Paths(), stages, options.every, split)]
+        results = [evaluate_models.evaluate_checkpoints(params, Paths(), stages, options.every, split)]
         if not options.json:
-            print_checkpoints(results[0])
+            evaluate_models.print_checkpoints(results[0])
     for result in results if options.json else ():
         print(json.dumps(result, ensure_ascii=False))
 

@@ -86,6 +86,17 @@ class Params(Section):
             "trust_remote_code": self.base_model.trust_remote_code,
         }
 
+    def evaluation(self) -> dict[str, Any]:
+        """Return the arguments of `evaluation.Evaluation.of_split`, beside the paths and the split."""
+        return {
+            "max_prompts": self.evaluate.max_prompts,
+            "settings": self.list_settings(),
+            "engine": self.engine_options(),
+            "cutoffs": self.common.cutoffs,
+            "samples": self.evaluate.bootstrap_samples,
+            "seed": self.common.seed,
+        }
+
     def baseline_options(self) -> dict[str, Any]:
         """Return the arguments of `evaluation.baselines.Options.of`."""
         common = self.common

@@ -7,8 +7,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from markupsafe import Markup
 
+from convrec.evaluation.metrics import metric_label
 from convrec.evaluation.page import BARS, LINES, curve, figure
-from convrec.evaluation.systems import metric_label
 
 DEMONSTRATION_STEPS = {
     "teacher": "Teacher",

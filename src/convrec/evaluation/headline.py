@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from convrec.evaluation.systems import BASELINES, CONSTRAINED, metric_label, system_names
+from convrec.evaluation.metrics import metric_label
+from convrec.evaluation.systems import BASELINES, CONSTRAINED, system_names
 
 
 class Fact(NamedTuple):
@@ -23,6 +24,11 @@ def spread(interval: Mapping[str, Any], scale: float = 1) -> str:
     """Return half the width of a 95 % interval as text, after ±; `scale` is 100 for percentages."""
     half = scale * (interval["high"] - interval["low"]) / 2
     return f"± {half:.1f}" if scale == 100 else f"± {half:.3f}"
+
+
+def with_interval(interval: Mapping[str, Any]) -> str:
+    """Return a mean and its 95 % interval as text, with four digits."""
+    return f"{interval['mean']:.4f} [{interval['low']:.4f}, {interval['high']:.4f}]"
 
 
 def gain_words(gain: Mapping[str, Any]) -> str:

@@ -4,9 +4,52 @@ Notation: rel (B, N) with entries 0 or 1; |gt| the number of a row's ground-trut
 same relevance, the metrics equal those of ranx (Bassani, ECIR 2022). The relevance itself differs from that of two
 lists of ids in ranx: a repeated item takes up a rank but is credited once, seen items are never hits, and the protocol
 `evaluation` removes seen and out-of-catalog lines before it counts ranks.
+
+`METRICS` is the one list of the scores of an evaluation: a table, a report or a gate that shows one takes its name and
+format from there.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A score of an evaluation: how it is written, and whether more is better (None: neither).
+
+    `label` is its name, `short` that of a table's column. A share is written in percent where there is room for words.
+    """
+
+    label: str
+    short: str
+    higher_is_better: bool | None = True
+    is_share: bool = False
+
+
+METRICS = {
+    "recall": Metric("Recall@", "R@"),
+    "ndcg": Metric("NDCG@", "N@"),
+    "hit_rate": Metric("Hit rate@", "HR@"),
+    "mrr": Metric("MRR", "MRR"),
+    "in_catalog": Metric("In catalog", "in cat.", True, True),
+    "format": Metric("Exact format", "format", True, True),
+    "duplicates": Metric("Repeated lines", "repeated", False, True),
+    "seen": Metric("Seen", "seen", False, True),
+    "length": Metric("Length", "length", None),
+    "novelty": Metric("Novelty", "novelty", None),
+    "diversity": Metric("Diversity", "diversity", None),
+    "popularity": Metric("Popularity", "popularity", None),
+    "popularity_lift": Metric("Popularity lift", "lift", None),
+    "coverage": Metric("Coverage", "coverage", True, True),
+}
+
+
+def metric_label(metric: str, short: bool = False) -> str:
+    """Return a metric's name as people read it: `NDCG@5` for `ndcg_at_5`, or the short one, `N@5`."""
+    name, _, cutoff = metric.partition("_at_")
+    known = METRICS.get(name) or Metric(name.replace("_", " ").capitalize(), name.replace("_", " "))
+    return f"{known.short if short else known.label}{cutoff}"
 
 
 def recall(relevance: np.ndarray, num_truths: np.ndarray, cutoff: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from convrec.evaluation.systems import metric_label
+from convrec.evaluation.metrics import metric_label
 
 # Okabe and Ito's palette for colour-blind readers (https://jfly.uni-koeln.de/color/). Some colours are darker, for
 # contrast on white.

@@ -10,9 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import orjson
 import pandas as pd
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from convrec.data.catalog import Catalog, Entry
 from convrec.data.json_keys import repeated_key
@@ -25,6 +23,7 @@ from convrec.errors import InputError
 from convrec.evaluation.comparison import KEYS, Interval, mean_intervals
 from convrec.evaluation.published import PublishedProtocol
 from convrec.evaluation.scoring import RowScore, score_row, score_table
+from convrec.files.table import TextTable
 
 logger = logging.getLogger("convrec.score")
 
@@ -300,14 +299,10 @@ def _is_unclear(entry: Entry, catalog: Catalog) -> bool:
 
 def print_scores(scores: PredictionScores, settings: ScoringSettings) -> None:
     """Print one row for each metric: its mean, its interval and its n."""
-    console = Console(highlight=False)
-    console.print(
-        f"{scores.n:,} rows, {scores.n_prompts:,} prompts; protocol {settings.protocol}, {settings.list_length} ranks"
-    )
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in ("metric", "mean", "95 % interval", "n"):
-        table.add_column(heading, justify="left" if heading == "metric" else "right", no_wrap=True)
-    for name, interval in scores.intervals.items():
-        spread = f"{interval.low:.4f} to {interval.high:.4f}"
-        table.add_row(name, f"{interval.mean:.4f}", spread, f"{interval.n:,}")
-    console.print(table)
+    sizes = f"{scores.n:,} rows, {scores.n_prompts:,} prompts"
+    Console(highlight=False).print(f"{sizes}; protocol {settings.protocol}, {settings.list_length} ranks")
+    rows = [
+        (name, f"{interval.mean:.4f}", f"{interval.low:.4f} to {interval.high:.4f}", f"{interval.n:,}")
+        for name, interval in scores.intervals.items()
+    ]
+    TextTable(("metric", "mean", "95 % interval", "n"), rows).print()

@@ -13,6 +13,7 @@ from convrec.evaluation.data_figures import data_figures
 from convrec.evaluation.demonstration_figures import DEMONSTRATION_STEPS, EVIDENCE, demonstration_figures
 from convrec.evaluation.examples import Example
 from convrec.evaluation.headline import Fact, findings, gain_words, headline_facts, p_words, spread
+from convrec.evaluation.metrics import METRICS
 from convrec.evaluation.page import render_page
 from convrec.evaluation.story_figures import story_figures
 from convrec.evaluation.system_figures import constrained_figure, hits_figure, slice_figure
@@ -22,13 +23,7 @@ from convrec.evaluation.training_figures import training_figures
 _RUN = Markup("<!-- the summary of the run -->")  # where `add_run` puts it
 COMPARED = ("sft", "rank_grpo")  # the systems whose lists are shown side by side
 MODELS = ("zero_shot", *COMPARED)
-BESIDE_HITS = {
-    "mrr": "MRR",
-    "novelty": "Novelty",
-    "diversity": "Diversity",
-    "popularity_lift": "Popularity lift",
-    "coverage": "Coverage",
-}
+BESIDE_HITS = {name: METRICS[name].label for name in ("mrr", "novelty", "diversity", "popularity_lift", "coverage")}
 SLICES = {
     "groundtruth_popularity": "Popularity of the ground truth",
     "conversation_words": "Length of the conversation",

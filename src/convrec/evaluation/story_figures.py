@@ -7,8 +7,9 @@ import pandas as pd
 import plotly.graph_objects as go
 from markupsafe import Markup
 
+from convrec.evaluation.metrics import metric_label
 from convrec.evaluation.page import BLUE, GREY, PURPLE, VERMILLION, curve, figure, smoothed
-from convrec.evaluation.systems import CONSTRAINED, metric_label
+from convrec.evaluation.systems import CONSTRAINED
 
 RANK_GROUPS = {"ranks 1–5": (1, 5), "ranks 6–10": (6, 10), "ranks 11–20": (11, 20)}
 COLORS = {"sft": BLUE, "rank_grpo": VERMILLION}  # as in the plots of the sections

@@ -7,8 +7,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from markupsafe import Markup
 
+from convrec.evaluation.metrics import metric_label
 from convrec.evaluation.page import LINES, dots, figure
-from convrec.evaluation.systems import metric_label
 
 STEP_OF_PIXELS = 34  # pixels between two positions of the vertical axis
 BAND_OPACITY = 0.25

@@ -1,4 +1,4 @@
-"""The systems and metrics of an evaluation: their keys in results/evaluate.json and their display names."""
+"""The systems of an evaluation: their keys in results/evaluate.json and their display names."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
@@ -43,12 +43,3 @@ def system_pair(key: str) -> tuple[str, str]:
     """Return the keys of the two systems of a paired difference, from its key `ONE_over_OTHER`."""
     one, other = key.split("_over_")
     return one, other
-
-
-def metric_label(metric: str) -> str:
-    """Return a metric's display name: NDCG@5 for `ndcg_at_5`."""
-    if metric == "mrr":
-        return "MRR"
-    names = {"recall": "Recall@", "ndcg": "NDCG@", "hit_rate": "Hit rate@"}
-    name, _, cutoff = metric.partition("_at_")
-    return f"{names[name]}{cutoff}" if cutoff else metric.replace("_", " ").capitalize()

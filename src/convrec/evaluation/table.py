@@ -2,14 +2,14 @@
 
 from typing import Any, NamedTuple
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from convrec.errors import InputError
-from convrec.evaluation.headline import findings
+from convrec.evaluation.headline import findings, spread
+from convrec.evaluation.metrics import metric_label
 from convrec.evaluation.systems import settings_words, system_names, system_pair
 from convrec.files.results import read_json
+from convrec.files.table import TextTable
 from convrec.paths import Paths
 
 MAX_CUTOFFS = 3  # only the largest cutoffs are shown, so that the table fits 80 columns
@@ -56,14 +56,11 @@ def _of(metrics: dict[str, Any]) -> _Results:
     first = next(iter(systems))
     cutoffs = sorted(int(name.rsplit("_", 1)[1]) for name in metrics[first] if name.startswith("ndcg_at_"))
     shown = [f"{metric}_at_{k}" for metric in ("recall", "ndcg") for k in cutoffs[-MAX_CUTOFFS:]] + ["in_catalog"]
-    headings = {
-        name: name.replace("recall_at_", "R@").replace("ndcg_at_", "N@").replace("in_catalog", "in cat.")
-        for name in shown
-    }
+    headings = {name: metric_label(name, short=True) for name in shown}
     lines = _baseline_lines(metrics, systems, headings)
     for key, gains in metrics.items():
         if key.startswith("paired_"):
-            label = key.removeprefix("paired_").replace("ndcg_at_", "NDCG@")
+            label = metric_label(key.removeprefix("paired_"))
             lines.append(f"Paired differences in {label}, with 95 % intervals, over {metrics['n_rows']} rows:")
             for name, gain in gains.items():
                 one, other = (systems[system] for system in system_pair(name))
@@ -81,7 +78,7 @@ def _baseline_lines(metrics: dict[str, Any], systems: dict[str, str], headings: 
         words = settings_words(baseline["settings"])
         best = ", the best on validation" if key == metrics["best_baseline"] else ""
         lines.append(f"  {systems[key]}: {score:.4f}{best}{f' ({words})' if words else ''}")
-    metric = list(headings)[-2].replace("ndcg_at_", "NDCG@")
+    metric = metric_label(list(headings)[-2])
     return [f"Baselines, {metric} on the validation split, which sets their parameters:", *lines] if lines else []
 
 
@@ -97,18 +94,22 @@ def print_results(paths: Paths) -> None:
     Scores at the largest cutoff have 95 % intervals below them. Raises `InputError` before the first evaluation.
     """
     found = _results(paths)
-    table = Table(title=found.title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("system", no_wrap=True)
-    for heading in found.headings.values():
-        table.add_column(heading, justify="right", no_wrap=True)
-    for system, label in found.systems.items():
-        scores = found.metrics[system]
-        cells = (f"{scores[name]:.4f}\n{_interval(scores, name, found.widest)}".rstrip() for name in found.headings)
-        table.add_row(label.replace(", ", ",\n"), *cells)
+    _table(found, "\n", ",\n").print()
     console = Console(highlight=False)
-    console.print(table)
     for line in found.notes:
         console.print(line, soft_wrap=True, markup=False)
+
+
+def _table(found: _Results, before_interval: str, comma: str) -> TextTable:
+    rows = []
+    for system, label in found.systems.items():
+        scores = found.metrics[system]
+        cells = (
+            f"{scores[name]:.4f}{before_interval}{_interval(scores, name, found.widest)}".rstrip()
+            for name in found.headings
+        )
+        rows.append([label.replace(", ", comma), *cells])
+    return TextTable(["system", *found.headings.values()], rows, found.title)
 
 
 def print_summary(paths: Paths) -> None:
@@ -118,35 +119,18 @@ def print_summary(paths: Paths) -> None:
     evaluation.
     """
     found = _results(paths)
-    shown = {f"ndcg_at_{found.widest}": f"NDCG@{found.widest}", f"recall_at_{found.widest}": f"Recall@{found.widest}"}
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0))
-    table.add_column("system", no_wrap=True)
-    for heading in (*shown.values(), "in catalog"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    shown, rows = (f"ndcg_at_{found.widest}", f"recall_at_{found.widest}"), []
     for system, label in found.systems.items():
         scores = found.metrics[system]
-        cells = []
-        for name in shown:
-            interval = scores["intervals"][name]
-            cells.append(f"{scores[name]:.3f} ± {(interval['high'] - interval['low']) / 2:.3f}")
-        table.add_row(label, *cells, f"{scores['in_catalog']:.3f}")
-    console = Console(highlight=False)
+        cells = [f"{scores[name]:.3f} {spread(scores['intervals'][name])}" for name in shown]
+        rows.append([label, *cells, f"{scores['in_catalog']:.3f}"])
     words = findings(found.metrics, found.systems, f"ndcg_at_{found.widest}")
-    console.print("", *words, sep="\n", markup=False, soft_wrap=True)
-    console.print(table)
+    Console(highlight=False).print("", *words, sep="\n", markup=False, soft_wrap=True)
+    TextTable(["system", *map(metric_label, shown), "in catalog"], rows).print()
 
 
 def results_markdown(paths: Paths) -> str:
     """Return the table of `print_results` as Markdown. Raises `InputError` before the first evaluation."""
     found = _results(paths)
-    rows = [
-        ["system", *found.headings.values()],
-        ["---", *("---:" for _ in found.headings)],
-    ]
-    for system, label in found.systems.items():
-        scores = found.metrics[system]
-        cells = (f"{scores[name]:.4f} {_interval(scores, name, found.widest)}".rstrip() for name in found.headings)
-        rows.append([label, *cells])
-    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     notes = "\n".join(f"- {line.strip()}" if line.startswith(" ") else f"\n{line}\n" for line in found.notes)
-    return f"{found.title}\n\n{table}\n{notes}\n"
+    return f"{found.title}\n\n{_table(found._replace(title=''), ' ', ', ').markdown()}{notes}\n"

@@ -6,8 +6,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from markupsafe import Markup
 
+from convrec.evaluation.metrics import metric_label
 from convrec.evaluation.page import BLUE, GREY, INK, LINES, PALE, VERMILLION, curve, figure, smoothed
-from convrec.evaluation.systems import metric_label
 
 RING = {"symbol": "circle-open", "size": 17, "color": INK, "line": {"width": 2.5}}
 

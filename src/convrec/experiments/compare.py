@@ -6,21 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from convrec.config.params import Params, parse_params
 from convrec.config.rank_grpo import BY_RANK
-from convrec.data.conversations import read_rows
 from convrec.errors import InputError
-from convrec.evaluation.comparison import KEYS, paired_interval
+from convrec.evaluation.comparison import KEYS
+from convrec.evaluation.evaluation import Evaluation
+from convrec.evaluation.metrics import metric_label
 from convrec.evaluation.page import LINES, curve, figure, render_page
-from convrec.evaluation.systems import metric_label
-from convrec.experiments.seeds import Experiment, mean_of_seeds, model_scores
+from convrec.experiments.seeds import Experiment, mean_of_seeds
 from convrec.files.atomic import write_text
 from convrec.files.results import write_json
-from convrec.generation.lists import EngineOptions
+from convrec.files.table import TextTable
 from convrec.models.pretrained import load_tokenizer
 from convrec.paths import Paths
 from convrec.stages.rank_grpo import align
@@ -115,22 +112,21 @@ def compare_algorithms(
                   for name in dict.fromkeys(names)}  # fmt: skip
     if not paths.model("sft").is_dir():
         raise InputError(f"{paths.model('sft')}: no SFT model yet; run `dvc repro sft` first")
-    EngineOptions.on_this_machine(**params.engine_options())  # a missing engine stops this before the trainings
+    # A missing engine stops this before the trainings.
+    evaluation = Evaluation.of_split(paths, "validation", **{**params.evaluation(), "max_prompts": None})
     tags = {**params.tags(), **data_tags(paths), "algorithm": ",".join(everything), "stage": "compare"}
     with group_run("compare", tags, {"compare": {"seeds": num_seeds, "steps": max_steps}}) as record:
-        rows = read_rows(paths.split("validation"))
+        rows, metric = evaluation.rows, evaluation.headline
         constrained = params.rank_grpo.constrained
         inputs = [paths.model(START), paths.split("train"), paths.split("validation"), paths.catalog]
         experiment = Experiment(
-            "compare", __name__, "rank_grpo", START, inputs, {_GROUP: rows}, constrained, paths, record
+            "compare", __name__, "rank_grpo", START, inputs, {_GROUP: rows}, evaluation, constrained, paths, record
         )
         train = partial(_train, paths=paths)
         folders = {
             name: experiment.run_seeds(name, runs, {"algorithm": name}, train) for name, runs in everything.items()
         }
-        metric = f"ndcg_at_{max(params.common.cutoffs)}"
-        sft = model_scores(paths.model(START), rows, params, paths, constrained)
-        samples, seed = params.evaluate.bootstrap_samples, params.common.seed
+        sft = evaluation.of_model(paths.model(START), constrained).scores
         seeds = {name: mean_of_seeds(own, _GROUP, metric) for name, own in folders.items()}
         means = {START: sft[[*KEYS, metric]]} | {name: mean for name, (mean, _) in seeds.items()}
         result: dict[str, Any] = {"metric": metric, "rows": len(sft), "prompts": int(sft["prompt_id"].nunique())}
@@ -141,7 +137,7 @@ def compare_algorithms(
             entry["spread"] = float(pd.Series(by_seed).std()) if len(by_seed) > 1 else 0.0
             for baseline in ("grpo", START):
                 if baseline in means and baseline != name:
-                    gain = paired_interval(table, means[baseline], metric, samples, seed)
+                    gain = evaluation.gain(table, means[baseline], metric)
                     entry[f"over_{baseline}"] = gain._asdict()
                     level = float(means[baseline][metric].mean())
                     entry[f"ratio_to_{baseline}"] = entry["mean"] / level if level else None
@@ -166,15 +162,13 @@ def _last_step(folders: dict[str, list[Path]]) -> int:
 
 def print_comparison(result: dict[str, Any]) -> None:
     """Print one row for each variant: mean and spread over seeds, and the gains over GRPO and SFT."""
-    label = result["metric"].replace("ndcg_at_", "NDCG@")
+    label = metric_label(result["metric"])
     lists = "constrained" if result["constrained"] else "free"
     title = (
         f"Validation {label}, {lists} lists: {result['rows']} rows, {result['prompts']} prompts, "
         f"{result['seeds']} seeds, {result['steps']} steps"
     )
-    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in ("algorithm", label, "spread", "x GRPO", "over GRPO (95 %)", "x SFT", "over SFT (95 %)"):
-        table.add_column(heading, justify="left" if heading == "algorithm" else "right", no_wrap=True)
+    rows = []
     for name, entry in result["algorithms"].items():
         cells = [name, f"{entry['mean']:.4f}", f"{entry['spread']:.4f}" if entry["by_seed"] else ""]
         for baseline in ("grpo", START):
@@ -182,5 +176,6 @@ def print_comparison(result: dict[str, Any]) -> None:
             ratio = entry.get(f"ratio_to_{baseline}")
             interval = f"{gain['mean']:+.4f} [{gain['low']:+.4f}, {gain['high']:+.4f}]" if gain else ""
             cells += [f"{ratio:.3f}" if ratio else "", interval]
-        table.add_row(*cells)
-    Console(highlight=False, width=120).print(table)
+        rows.append(cells)
+    header = ("algorithm", label, "spread", "x GRPO", "over GRPO (95 %)", "x SFT", "over SFT (95 %)")
+    TextTable(header, rows, title).print(width=120)

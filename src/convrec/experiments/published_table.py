@@ -4,9 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from convrec.config.params import Params, parse_params
 from convrec.config.profiles import compose
@@ -14,15 +12,17 @@ from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_prompts
 from convrec.errors import InputError
 from convrec.evaluation.comparison import mean_intervals
+from convrec.evaluation.metrics import metric_label
 from convrec.evaluation.published import PUBLISHED, PublishedProtocol
 from convrec.evaluation.systems import system_names
 from convrec.evaluation.table import read_evaluation
 from convrec.files.atomic import write_text
+from convrec.files.table import TextTable
 from convrec.paths import Paths
 from convrec.tracking import flatten
 
 _CUTOFF = 20
-_METRICS = {f"recall_at_{_CUTOFF}": f"R@{_CUTOFF}", f"ndcg_at_{_CUTOFF}": f"N@{_CUTOFF}"}
+_METRICS = {name: metric_label(name, short=True) for name in (f"recall_at_{_CUTOFF}", f"ndcg_at_{_CUTOFF}")}
 _HEADINGS = (
     "system",
     *(f"{name}, {kind}" for kind in ("ours", "theirs", "published") for name in _METRICS.values()),
@@ -42,19 +42,14 @@ def print_published(params: Params, paths: Paths) -> None:
         raise InputError(f"common.cutoffs = {params.common.cutoffs}: the published figures are at {_CUTOFF}; add it")
     rows = list(_rows(params, paths))
     changes = _changes(params)
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=f"Reddit-v2, test split, beside {profile}")
-    for heading in _HEADINGS:
-        justify: Any = "left" if heading == "system" else "right"
-        table.add_column(heading.replace(", ", "\n"), justify=justify, no_wrap=True)
-    for row in rows:
-        table.add_row(*(cell.partition(" ±")[0] for cell in row))  # the file has the intervals
+    without_intervals = [[cell.partition(" ±")[0] for cell in row] for row in rows]
+    headings = [heading.replace(", ", "\n") for heading in _HEADINGS]
+    TextTable(headings, without_intervals, f"Reddit-v2, test split, beside {profile}").print()
     console = Console(highlight=False)
-    console.print(table)
     for line in changes:
         console.print(line, soft_wrap=True, markup=False)
     target = paths.comparison / "published.md"
-    markdown = [_HEADINGS, ["---", *["---:"] * (len(_HEADINGS) - 1)], *rows]
-    write_text(target, "\n".join([*(f"| {' | '.join(row)} |" for row in markdown), "", *changes]) + "\n")
+    write_text(target, TextTable(_HEADINGS, rows).markdown() + "\n".join(["", *changes]) + "\n")
     console.print(f"As Markdown: {target}. docs/reproduce.md tells how the protocols differ.", soft_wrap=True)
 
 

@@ -10,11 +10,10 @@ import pandas as pd
 
 from convrec.config.params import Params
 from convrec.evaluation.comparison import KEYS
+from convrec.evaluation.evaluation import Evaluation
 from convrec.evaluation.scoring import mean_scores
-from convrec.experiments.evaluate_models import answers
 from convrec.files.atomic import replaced
 from convrec.files.code import code_digest, code_files
-from convrec.generation.lists import ListSettings
 from convrec.models.export import export_model
 from convrec.paths import Paths
 from convrec.tracking import Run, data_tags, group_run, stage_run
@@ -36,6 +35,7 @@ class Experiment:
     - `stage`: the stage that is trained, from the model of the stage `start`.
     - `inputs`: the files that the trainings read.
     - `scored`: the rows that the models are scored on, by group.
+    - `evaluation`: how they are scored; if `constrained`, with lists of catalog items only.
     """
 
     name: str
@@ -44,6 +44,7 @@ class Experiment:
     start: str
     inputs: Sequence[Path]
     scored: Mapping[str, Rows]
+    evaluation: Evaluation
     constrained: bool
     paths: Paths
     parent: Run
@@ -88,7 +89,7 @@ class Experiment:
             start = self.paths.model(self.start)
             export_model(checkpoint, start, tokenizer, model, common.repetition_penalty, trust)
             tables = [
-                model_scores(model, rows, params, self.paths, self.constrained).assign(**{_GROUP: group})
+                self.evaluation.of_rows(rows).of_model(model, self.constrained).scores.assign(**{_GROUP: group})
                 for group, rows in self.scored.items()
             ]
             scores = pd.concat(tables)
@@ -106,11 +107,6 @@ def _means(scores: pd.DataFrame) -> dict[str, float]:
         for group, table in groups
         for key, value in mean_scores(table.drop(columns=_GROUP)).items()
     }
-
-
-def model_scores(model: Path, rows: Rows, params: Params, paths: Paths, constrained: bool) -> pd.DataFrame:
-    """Return the scores of a model's greedy lists for each row."""
-    return answers(model, ListSettings(**params.list_settings()), rows, params, paths, constrained).scores
 
 
 def mean_of_seeds(folders: Sequence[Path], group: str, metric: str) -> tuple[pd.DataFrame, list[float]]:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,17 +10,14 @@ import numpy as np
 import pandas as pd
 
 from convrec.config.params import Params
-from convrec.data.catalog import Catalog
-from convrec.data.conversations import distinct_prompts, read_prompts, read_rows
+from convrec.data.conversations import read_rows
 from convrec.errors import InputError
 from convrec.evaluation.baselines import NEEDS, Options, baseline_lists
-from convrec.evaluation.beyond_accuracy import coverage, mentions, recommended
-from convrec.evaluation.comparison import paired_interval
-from convrec.evaluation.model_scores import score_model
-from convrec.evaluation.scoring import mean_scores, score_lists
+from convrec.evaluation.beyond_accuracy import mentions
+from convrec.evaluation.evaluation import Evaluation
+from convrec.evaluation.scoring import mean_scores
 from convrec.evaluation.slices import slice_rows
 from convrec.evaluation.systems import BASELINES
-from convrec.generation.lists import EngineOptions
 from convrec.paths import Paths
 from convrec.registry.gates import LATENCY, Comparison, Side, SliceChange
 from convrec.registry.policy import POLICY_FILE, Baselines, Policy, resolve_metric
@@ -81,30 +78,26 @@ def compare_versions(
     Cached lists are reused. The latency is that of single conversations (see `latencies`).
     """
     data, settings = present_data(paths), comparison_settings(params, policy)
-    rows, prompts = read_prompts(paths.split("test"), params.evaluate.max_prompts)
-    catalog, train = Catalog.read(paths.catalog), read_rows(paths.split("train"))
-    baselines = _baseline_scores(policy.baselines, train, read_rows(paths.split("validation")), rows, catalog, params)
-    common, engine = params.common, EngineOptions.on_this_machine(**params.engine_options())
+    evaluation = Evaluation.of_split(paths, "test", **params.evaluation())
+    rows, prompts, catalog = evaluation.rows, evaluation.prompts, evaluation.catalog
+    train = read_rows(paths.split("train"))
+    baselines = _baseline_scores(policy.baselines, train, read_rows(paths.split("validation")), evaluation, params)
     sides = [challenger] if champion is None else [challenger, champion]
     tables: list[pd.DataFrame] = []
     means: list[dict[str, float]] = []
     for side in sides:
         logger.info("version %s: generating lists for %d test prompts", side.version, len(prompts))
-        found = score_model(
-            side.model.checkpoint, side.model.settings, engine, rows, catalog, common.cutoffs, common.list_length,
-            policy.lists == "constrained",
-        )  # fmt: skip
+        found = evaluation.of_model(side.model.checkpoint, policy.lists == "constrained", side.model.settings)
         tables.append(found.scores)
-        means.append({**mean_scores(found.scores), "coverage": _coverage(found.texts, prompts, catalog, params)})
+        means.append({**mean_scores(found.scores), "coverage": evaluation.coverage(found.texts)})
     if settings["latency"]:
         for own, seconds in zip(means, latencies(params, paths, [side.model for side in sides], prompts), strict=True):
             own[LATENCY] = seconds
-    columns, samples, seed = settings["metrics"], params.evaluate.bootstrap_samples, params.common.seed
-    gains = {}
+    columns, gains = settings["metrics"], {}
     if champion is not None:
-        gains = {name: paired_interval(tables[0], tables[1], columns[name], samples, seed) for name in policy.gains}
+        gains = {name: evaluation.gain(tables[0], tables[1], columns[name]) for name in policy.gains}
     metric = settings["baseline_metric"]
-    over = {name: paired_interval(tables[0], other, metric, samples, seed) for name, other in baselines.items()}
+    over = {name: evaluation.gain(tables[0], other, metric) for name, other in baselines.items()}
     rail = policy.guard_rails.slices
     slices = []
     if rail is not None:
@@ -116,17 +109,17 @@ def compare_versions(
 
 
 def _baseline_scores(
-    rule: Baselines, train: Rows, validation: Rows, rows: Rows, catalog: Catalog, params: Params
+    rule: Baselines, train: Rows, validation: Rows, evaluation: Evaluation, params: Params
 ) -> dict[str, pd.DataFrame]:
     """Return the scores of each baseline of the policy on the rows.
 
     Baselines that the data do not allow are skipped with `all`; `InputError` is raised for one that the policy names.
     """
-    size, prompts = params.common.list_length, distinct_prompts(rows)
     names = BASELINES if "all" in rule.names else [name for name in BASELINES if name in rule.names]
     found: dict[str, pd.DataFrame] = {}
     options = Options.of(**params.baseline_options())
-    for name, made in baseline_lists(names, train, validation, prompts, catalog, options).items():
+    made_lists = baseline_lists(names, train, validation, evaluation.prompts, evaluation.catalog, options)
+    for name, made in made_lists.items():
         if made is None:
             if name not in rule.names:
                 continue
@@ -134,15 +127,8 @@ def _baseline_scores(
                 f"{POLICY_FILE}: baselines.names: {name} needs {NEEDS[name]}, which these data lack; remove it from "
                 "the list"
             )
-        texts = dict(zip((row["prompt_id"] for row in prompts), made.lists, strict=True))
-        found[name] = score_lists(texts, rows, catalog, size, params.common.cutoffs)
+        found[name] = evaluation.of_lists(made.lists).scores
     return found
-
-
-def _coverage(texts: Mapping[str, str], prompts: Rows, catalog: Catalog, params: Params) -> float:
-    size = params.common.list_length
-    lists = [recommended(texts[row["prompt_id"]], row["seen_titles"], catalog, size) for row in prompts]
-    return float(coverage(lists, len(catalog)))
 
 
 def slice_changes(slices: pd.DataFrame, scores: Sequence[pd.Series]) -> list[SliceChange]:

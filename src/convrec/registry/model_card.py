@@ -10,7 +10,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from convrec.config.params import Params
 from convrec.evaluation.headline import spread
-from convrec.evaluation.systems import CONSTRAINED, metric_label, system_names
+from convrec.evaluation.metrics import metric_label
+from convrec.evaluation.systems import CONSTRAINED, system_names
 from convrec.files.results import read_json
 from convrec.paths import Paths
 from convrec.tracking import COMMIT_TAG, data_tags, file_md5, git_state

@@ -1,0 +1,38 @@
+"""Tables of texts, for the terminal and as Markdown."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+
+class TextTable(NamedTuple):
+    """A header, rows of as many cells, and a title above; columns after the first `left` are aligned to the right."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+    left: int = 1
+
+    def print(self, width: int | None = None, wrap: bool = False) -> None:
+        """Print the table; cells wrap only in the first columns, or with `wrap` in all."""
+        table = Table(title=self.title or None, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        for place, name in enumerate(self.header):
+            justify = "left" if place < self.left else "right"
+            table.add_column(name, justify=justify, no_wrap=not wrap, overflow="fold" if wrap else "ellipsis")
+        for row in self.rows:
+            table.add_row(*row)
+        Console(highlight=False, markup=False, width=width).print(table)
+
+    def markdown(self) -> str:
+        """Return the title in bold, if there is one, and the table."""
+        rule = ["---" if place < self.left else "---:" for place in range(len(self.header))]
+        lines = [self.header, rule, *([_escaped(cell) for cell in row] for row in self.rows)]
+        head = [f"**{self.title}**", ""] if self.title else []
+        return "\n".join([*head, *(f"| {' | '.join(cells)} |" for cells in lines), ""])
+
+
+def _escaped(cell: str) -> str:
+    return cell.replace("|", "\\|").replace("\n", " ")
