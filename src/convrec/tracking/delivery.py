@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 Record = dict[str, Any]
 
-_MAX_METRICS, _MAX_TEXTS = 1000, 100  # MLflow's limits for one call
+_LIMITS = {"metrics": 1000, "params": 100, "tags": 100}  # MLflow's, for one call
 _GROUP = 100  # records whose metrics are sent together
 _LINGER, _LONGEST_PAUSE = 2.0, 30.0  # seconds between sends: normally, and at most after failures
 _FLUSH, _STALL = 30.0, 8.0  # seconds that a run waits at its end: in total, and without progress
@@ -143,20 +143,10 @@ class Delivery:
     def _put(self, records: list[Record]) -> None:
         run_id, record = self._run_id, records[0]
         match record["kind"]:
-            case "metrics":
-                points = [
-                    Metric(name, float(value), each["at"], each["step"])
-                    for each in records
-                    for name, value in each["metrics"].items()
-                ]
-                for some in _split(points, _MAX_METRICS):
-                    self._client.log_batch(run_id, metrics=some)
-            case "params":
-                for some in _split([Param(*pair) for pair in record["params"].items()], _MAX_TEXTS):
-                    self._client.log_batch(run_id, params=some)
-            case "tags":
-                for some in _split([RunTag(*pair) for pair in record["tags"].items()], _MAX_TEXTS):
-                    self._client.log_batch(run_id, tags=some)
+            case "metrics" | "params" | "tags" as kind:
+                items = [item for each in records for item in _entities(each)]
+                for start in range(0, len(items), _LIMITS[kind]):
+                    self._client.log_batch(run_id, **{kind: items[start : start + _LIMITS[kind]]})
             case "dataset":
                 context = InputTag("mlflow.data.context", record["context"])
                 self._client.log_inputs(run_id, [DatasetInput(Dataset(**record["dataset"]), [context])])
@@ -176,9 +166,12 @@ class Delivery:
             self._client.log_artifact(self._run_id, str(named), None if len(path.parts) == 1 else str(path.parent))
 
 
-def _split(items: list[Any], size: int) -> Iterator[list[Any]]:
-    for start in range(0, len(items), size):
-        yield items[start : start + size]
+def _entities(record: Record) -> list[Any]:
+    """Return the points, parameters or tags of a record."""
+    if record["kind"] == "metrics":
+        return [Metric(name, float(value), record["at"], record["step"]) for name, value in record["metrics"].items()]
+    entity = Param if record["kind"] == "params" else RunTag
+    return [entity(name, value) for name, value in record[record["kind"]].items()]
 
 
 class Sender(threading.Thread):
