@@ -99,7 +99,7 @@ def own_store() -> None:
 @pytest.fixture(scope="session")
 def empty_store(tmp_path_factory) -> Path:
     """MLflow's database without a run, to be copied: MLflow takes seconds to make its tables."""
-    from convrec.tracking.database import ready_database  # noqa: PLC0415  (seconds to import)
+    from convrec.tracking.store import ready_database  # noqa: PLC0415  (seconds to import)
 
     database = tmp_path_factory.mktemp("store") / "mlflow.db"
     ready_database(f"sqlite:///{database}")

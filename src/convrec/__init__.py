@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from convrec.rl.trainer import RankGRPOTrainer
     from convrec.serving.recommendation import Recommendation, RecommendedList
     from convrec.serving.recommender import Recommender
-    from convrec.tracking.history import history
+    from convrec.tracking.store import history
 
 __version__ = "0.1.0"
 __all__ = [
@@ -43,7 +43,7 @@ _MODULES = {
     "Recommendation": "serving.recommendation",
     "RecommendedList": "serving.recommendation",
     "Recommender": "serving.recommender",
-    "history": "tracking.history",
+    "history": "tracking.store",
     "open_recommender": "registry.recommenders",
 }
 

@@ -34,12 +34,13 @@ class TrackingServer:
             self._process = subprocess.Popen(
                 command, env=environment, stdout=log, stderr=log, cwd=self.folder, start_new_session=True
             )
-        for _ in range(600):
+        for _ in range(1200):
             if self._process.poll() is not None:
                 break
             if self._answers():
                 return
             threading.Event().wait(0.1)
+        self.kill()
         raise AssertionError((self.folder / "server.log").read_text()[-4000:])
 
     def _answers(self) -> bool:

@@ -72,17 +72,6 @@ def test_the_tags_of_a_run_tell_what_it_was_made_from(tmp_path):
     assert tracking.data_tags(paths)["data_version"] != tags["data_version"]
 
 
-def test_the_algorithm_is_named_as_in_comparisons():
-    params = load_params(ROOT / "params.yaml")
-    for changes, name in (
-        ({"algorithm": "grpo"}, "grpo"),
-        ({"returns": "exp", "return_gamma": 2.0}, "rank_grpo:exp:2.0"),
-        ({"returns": "log"}, "rank_grpo:log"),
-    ):
-        section = params.rank_grpo.model_copy(update=changes)
-        assert params.model_copy(update={"rank_grpo": section}).tags()["algorithm"] == name
-
-
 def test_params_of_every_profile_fit_mlflow():
     texts = tracking.param_texts(load_params(ROOT / "params.yaml").model_dump())
     assert all(len(name) <= 250 and len(text) <= 6000 for name, text in texts.items())

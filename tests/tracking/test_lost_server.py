@@ -6,15 +6,14 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from convrec import tracking
 from convrec.paths import Paths
-from convrec.tracking import journal as journals
-from convrec.tracking.delivery import Delivery, Undelivered
+from convrec.tracking.delivery import Delivery, upload_left
+from convrec.tracking.journal import FOLDER, About, Journal, left_journals, now_ms
 
 CHILD = """
 from pathlib import Path
@@ -39,7 +38,12 @@ def _points(client, run_id: str, name: str = "loss") -> list[tuple[int, float]]:
 
 
 def _left(project: Path) -> list[str]:
-    return [path.name for path in journals.left_journals(project / journals.FOLDER)]
+    return [path.stem for path in left_journals(project / FOLDER)]
+
+
+def _journal(client, project: Path) -> Journal:
+    run_id = client.create_run(tracking.connect()).info.run_id
+    return Journal.create(project / FOLDER, About(run_id, "sft", tracking.shown_uri(), now_ms()))
 
 
 def test_everything_is_recorded_in_order_and_the_journal_goes(client, project):
@@ -58,7 +62,7 @@ def test_everything_is_recorded_in_order_and_the_journal_goes(client, project):
     assert _points(client, run.run_id) == [(0, 3.0), (1, 2.0), (2, 1.0)]
     assert len(client.get_metric_history(run.run_id, "recall_at_5")) == 3
     assert Path(client.download_artifacts(run.run_id, "tables/table.csv", str(project))).read_text() == "first"
-    assert not list((project / journals.FOLDER).iterdir())
+    assert not list((project / FOLDER).iterdir())
     assert json.loads((project / "runs" / "s.json").read_text())["run_id"] == run.run_id
 
 
@@ -70,11 +74,9 @@ def test_a_failed_stage_fails_its_run_and_an_interrupted_one_is_killed(client, p
 
 
 def test_sending_again_after_a_crash_changes_nothing(client, project):
-    """The process ended after it sent, before it wrote down how far it was."""
-    experiment = tracking.connect()
-    run_id = client.create_run(experiment).info.run_id
-    about = journals.About(run_id, "sft", tracking.shown_uri(), True, journals.now_ms())
-    journal = journals.Journal.create(project / journals.FOLDER, about)
+    """The process ended after it sent, before it stored how far."""
+    journal = _journal(client, project)
+    run_id = journal.about.run_id
     for step in range(4):
         journal.append("metrics", step=step, metrics={"loss": step / 3, "gap": "nan"})
     journal.append("params", params={"lr": "1"})
@@ -82,85 +84,45 @@ def test_sending_again_after_a_crash_changes_nothing(client, project):
     fields = {"name": "d", "digest": "abc", "source_type": "local", "source": "{}", "schema": "{}", "profile": "{}"}
     journal.append("dataset", context="train", dataset=fields)
     journal.append_file(b"text", "a/b.txt")
-    copies = {path: path.read_bytes() for path in (journal.path / "files").iterdir()}
     for _ in range(2):
         Delivery(journal, tracking.tracking_uri()).send()
-        (journal.path / "position.json").unlink()
-        for path, content in copies.items():
-            path.write_bytes(content)
-        journal.release()
-        journal = journals.Journal.adopt(journal.path)
-    journal.release()
+        journal.sent = 0
+    journal.settle()
     assert _points(client, run_id) == [(step, step / 3) for step in range(4)]
     assert len(client.get_metric_history(run_id, "gap")) == 4
     run = client.get_run(run_id)
     assert run.data.params == {"lr": "1"} and run.data.tags["colour"] == "red"
-    assert [given.dataset.digest for given in run.inputs.dataset_inputs] == ["abc"]
+    assert [given.dataset.digest for given in run.inputs.dataset_inputs] == ["abc"] and _left(project) == []
+    assert [artifact.path for artifact in client.list_artifacts(run_id, "a")] == ["a/b.txt"]
 
 
-def test_a_refused_record_is_set_aside_and_holds_up_nothing(client, project, caplog):
+def test_a_refused_record_is_kept_and_delays_nothing(client, project, caplog):
     with tracking.stage_run("sft", {}, {}, project / "run.json") as run:
-        run.log_metrics({"loss": 1.0, "no [such] name?": 2.0}, 0)
-        run.log_metrics({"loss": 0.5}, 1)
+        run.log_metrics({"loss": 1.0}, 0)
+        run.log_metrics({"no [such] name?": 2.0}, 1)
+        run.log_metrics({"loss": 0.5}, 2)
         run.log_params({"lr": 1})
-        run.log_params({"lr": 2, "epochs": 3})
+        run.log_params({"lr": 2})
     found = client.get_run(run.run_id)
-    assert _points(client, run.run_id) == [(0, 1.0), (1, 0.5)] and found.info.status == "FINISHED"
-    assert found.data.params == {"lr": "1", "epochs": "3"}
-    refused = [json.loads(line) for line in (project / journals.FOLDER / journals.REFUSED).read_text().splitlines()]
-    assert {(row["record"]["key"], row["run_id"]) for row in refused} == {
-        ("no [such] name?", run.run_id),
-        ("lr", run.run_id),
-    }
-    assert all(row["reason"] for row in refused) and "rejected a record of run" in caplog.text
-    assert _left(project) == []
+    assert _points(client, run.run_id) == [(0, 1.0), (2, 0.5)] and found.info.status == "FINISHED"
+    assert found.data.params == {"lr": "1"}
+    assert caplog.text.count(f"MLflow refuses a record of run {run.run_id}") == 2 and "such] name?" in caplog.text
+    assert [path.name for path in (project / FOLDER).iterdir()] == [f"{run.run_id}.refused"]
 
 
-def test_an_artifact_waits_until_the_store_behind_the_server_is_mended(server, client, project):
-    run_id = client.create_run(tracking.connect()).info.run_id
-    about = journals.About(run_id, "sft", tracking.shown_uri(), True, journals.now_ms())
-    journal = journals.Journal.create(project / journals.FOLDER, about)
-    journal.append_file(b"text", "a/b.txt")
-    sending = Delivery(journal, tracking.tracking_uri())
-    store, aside = server.folder / "artifacts", server.folder / "aside"
-    store.mkdir(exist_ok=True)
-    store.rename(aside)
-    try:
-        store.write_text("no folder: each PUT is answered with 500")
-        failed = 0
-        for _ in range(60):  # after some of the 500s the server closes the connection: these tries reach no store
-            with pytest.raises(Undelivered) as output:
-                sending.send()
-            failed += "/mlflow-artifacts/" in str(output.value)
-            if failed == 5:
-                break
-            time.sleep(0.3)  # a closed connection is seen as such, and the next try makes a new one
-        assert failed == 5
-    finally:
-        store.unlink()
-        aside.rename(store)
-    assert not (project / journals.FOLDER / journals.REFUSED).exists()
-    sending.send()
-    journal.remove()
-    assert Path(client.download_artifacts(run_id, "a/b.txt", str(project))).read_text() == "text"
-
-
-def test_a_journal_of_a_run_that_the_server_has_not_tells_how_to_give_it_up(client, project):
-    """Both where records wait, and where all was sent before the run went; the folder is told whole."""
-    project = project / ("deep" * 40)
-    project.mkdir()
+def test_the_journal_of_a_run_that_the_server_has_not_is_kept(client, project, caplog):
+    """Both where records wait, and where all was sent before the run went."""
     tracking.connect()
     for run_id, is_empty in (("0" * 32, False), ("1" * 32, True)):
-        about = journals.About(run_id, "sft", tracking.shown_uri(), True, journals.now_ms())
-        journal = journals.Journal.create(project / journals.FOLDER, about)
+        journal = Journal.create(project / FOLDER, About(run_id, "sft", tracking.shown_uri(), 1))
         if not is_empty:
             journal.append("metrics", step=1, metrics={"loss": 0.5})
         journal.release()
-    found = list(tracking.replay_left(project))
-    for replayed in found:
-        folder = project / journals.FOLDER / replayed.run_id
-        assert replayed.problem == f"the server has no such run; remove {folder} to discard its records"
-    assert len(found) == 2 and sorted(_left(project)) == ["0" * 32, "1" * 32]
+    assert [upload.text.partition(";")[0] for upload in upload_left(project)] == [
+        f"sft ({number * 32}): sent nothing" for number in "01"
+    ]
+    assert caplog.text.count("the server has no such run") == 2 and _left(project) == []
+    assert len(list((project / FOLDER).glob("*.refused"))) == 2
 
 
 def test_runs_of_pipelines_and_groups_are_nested(client, project):
@@ -228,7 +190,7 @@ def test_a_killed_server_loses_nothing_of_any_run(server, client, project, cli):
     assert [client.get_run(run.run_id).info.status for run in (lives, ended)] == ["FINISHED", "FINISHED"]
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
-    with (project / journals.FOLDER / killed / "records.jsonl").open("ab") as stream:
+    with (project / FOLDER / f"{killed}.jsonl").open("ab") as stream:
         stream.write(b'{"kind":"metrics","at":1,"metr')  # as a kill may cut it short
     command = [sys.executable, "-m", "convrec.cli", "tracking", "sync"]
     sync = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
@@ -241,18 +203,16 @@ def test_a_killed_server_loses_nothing_of_any_run(server, client, project, cli):
 
 
 def test_a_new_run_sends_what_an_earlier_process_left(client, project):
-    experiment = tracking.connect()
-    run_id = client.create_run(experiment).info.run_id
-    about = journals.About(run_id, "sft", tracking.shown_uri(), True, journals.now_ms())
-    journal = journals.Journal.create(project / journals.FOLDER, about)
+    journal = _journal(client, project)
     journal.append("metrics", step=1, metrics={"loss": 0.5})
     journal.release()
-    other = journals.Journal.create(project / journals.FOLDER, journals.About("x", "sft", "http://other", True, 1))
-    other.release()
+    Journal.create(project / FOLDER, About("x", "sft", "http://other", 1)).release()
     with tracking.stage_run("sft", {}, {}, project / "run.json"):
         for thread in threading.enumerate():
-            if thread.name == "convrec tracking replay":
+            if thread.name == "convrec tracking upload":
                 thread.join(20)
+    run_id = journal.about.run_id
     assert _points(client, run_id) == [(1, 0.5)] and client.get_run(run_id).info.status == "KILLED"
+    (waiting,) = upload_left(project)
+    assert "it belongs to MLFLOW_TRACKING_URI = 'http://other'" in waiting.text and waiting.is_waiting
     assert _left(project) == ["x"]
-    assert next(tracking.replay_left(project)).problem.startswith("it belongs to MLFLOW_TRACKING_URI = 'http://other'")

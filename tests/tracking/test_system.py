@@ -1,36 +1,36 @@
-import time
+import threading
 from pathlib import Path
 
+import pytest
 from mlflow.system_metrics.metrics.cpu_monitor import CPUMonitor
 
 from convrec import tracking
 
 
-def _sampled(client, run_id: str) -> dict[str, float]:
-    return {name: v for name, v in client.get_run(run_id).data.metrics.items() if name.startswith("system/")}
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_a_stage_records_the_machine_and_a_failed_measurement_stops_only_that(
+    project, make_store, monkeypatch, caplog, is_broken
+):
+    samples, collect = threading.Semaphore(0), CPUMonitor.collect_metrics
 
-
-def test_a_stage_records_the_machine(project, make_store, monkeypatch):
-    monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.05")
-    client = make_store(project)
-    with tracking.stage_run("sft", {}, {}, Path("run.json")) as run:
-        time.sleep(0.5)
-    values = _sampled(client, run.run_id)
-    assert 0 < values["system/system_memory_usage_percentage"] <= 100
-    assert values["system/disk_available_megabytes"] > 0 and "system/cpu_utilization_percentage" in values
-    history = client.get_metric_history(run.run_id, "system/cpu_utilization_percentage")
-    assert len(history) > 1 and [point.step for point in history] == list(range(len(history)))
-
-
-def test_a_failed_measurement_stops_the_samples_and_nothing_else(project, make_store, monkeypatch, caplog):
-    def broken(self):
-        raise OSError("no /proc")
+    def counted(self):
+        samples.release()
+        if is_broken:
+            raise OSError("no /proc")
+        collect(self)
 
     monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.01")
-    monkeypatch.setattr(CPUMonitor, "collect_metrics", broken)
+    monkeypatch.setattr(CPUMonitor, "collect_metrics", counted)
     client = make_store(project)
     with tracking.stage_run("sft", {}, {}, Path("run.json")) as run:
-        time.sleep(0.2)
+        for _ in range(1 if is_broken else 3):
+            assert samples.acquire(timeout=60)
         run.log_metrics({"loss": 1.0}, 1)
-    assert "system metrics are no longer recorded (no /proc)" in caplog.text
-    assert client.get_run(run.run_id).data.metrics == {"loss": 1.0} and not _sampled(client, run.run_id)
+    values = client.get_run(run.run_id).data.metrics
+    assert values.pop("loss") == 1.0
+    if is_broken:
+        assert not values and "system metrics are no longer recorded (no /proc)" in caplog.text
+    else:
+        assert 0 < values["system/system_memory_usage_percentage"] <= 100 and values["system/disk_available_megabytes"]
+        history = client.get_metric_history(run.run_id, "system/cpu_utilization_percentage")
+        assert len(history) > 1 and [point.step for point in history] == list(range(len(history)))

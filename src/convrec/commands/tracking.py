@@ -19,19 +19,16 @@ def add(commands: Any) -> None:
 
 def _sync(_options: argparse.Namespace) -> int:
     """Print a line a run, and return 0, or 75 where something still waits."""
-    from convrec.tracking.delivery import replay_left
-    from convrec.tracking.journal import FOLDER, REFUSED, left_journals
+    from convrec.tracking.delivery import upload_left
+    from convrec.tracking.journal import FOLDER, left_journals
     from convrec.tracking.store import connect
 
     if not left_journals(FOLDER):
         print("Nothing to upload.")
         return 0
     connect()
-    waiting = refused = 0
-    for replayed in replay_left(Path()):
-        print(replayed, flush=True)
-        waiting += replayed.problem is not None
-        refused += replayed.sent.get("refused", 0)
-    if refused:
-        print(f"{refused} records were refused: {FOLDER / REFUSED} has them, with the reasons")
-    return EXIT_UNAVAILABLE if waiting else 0
+    is_waiting = False
+    for upload in upload_left(Path()):
+        print(upload.text, flush=True)
+        is_waiting |= upload.is_waiting
+    return EXIT_UNAVAILABLE if is_waiting else 0

@@ -1,7 +1,7 @@
-"""A folder that buffers records on disk until they are sent; `tracking` and `feedback` build on it.
+"""A folder that buffers records on disk until they are sent; `feedback` builds on it.
 
 A lock is held while the writing process lives. `records.jsonl` has one line for each record, in order. `position.json`
-holds the position up to which each lane was sent. If a process is killed, another one can send its journal.
+holds the position up to which they were sent. If a process is killed, another one can send its journal.
 """
 
 import fcntl
@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -30,18 +30,15 @@ _HALF_MADE = 60  # seconds after which an unfinished journal counts as abandoned
 class DiskJournal:
     """A journal that this process has locked, until `release` or `remove`."""
 
-    def __init__(self, path: Path, lock: int, lanes: Sequence[str] = ("records",)):
+    def __init__(self, path: Path, lock: int):
         self.path = path
         self._lock: int | None = lock
         self._mutex = threading.Lock()
         self._stream: int | None = None
         self._torn = self._is_full = False
-        self._positions: dict[str, int] = dict.fromkeys(lanes, 0)
-        self.is_position_lost = False
-        try:
+        self._positions = {"records": 0}
+        with suppress(TypeError, ValueError):  # sending everything again is safe
             self._positions |= positions_of(path)
-        except (TypeError, ValueError):  # sending everything again is safe
-            self.is_position_lost = True
 
     def append_line(self, record: Any, what: str) -> bool:
         """Write one record with a single system call; return whether it is stored whole.
@@ -70,7 +67,7 @@ class DiskJournal:
         return lines_of(self.path, position)
 
     def mark_sent(self, lane: str, position: int) -> None:
-        """Store atomically that a lane was sent up to this position."""
+        """Store atomically that the lane `records` was sent up to this position."""
         self._positions[lane] = position
         write_bytes(self.path / _POSITION, orjson.dumps(self._positions))
 
@@ -100,7 +97,7 @@ def lines_of(path: Path, position: int) -> Iterator[tuple[bytes, int]]:
 
 
 def positions_of(path: Path) -> dict[str, int]:
-    """Return the positions up to which the lanes of a journal were sent, as `mark_sent` stored them.
+    """Return the position up to which the records of a journal were sent, as `mark_sent` stored it.
 
     Raises `TypeError` or `ValueError` if the file is damaged: a power failure may have emptied it.
     """
@@ -110,19 +107,15 @@ def positions_of(path: Path) -> dict[str, int]:
         return {}
 
 
-def create_folder(folder: Path, name: str, fill: Callable[[Path], object] = lambda _: None) -> tuple[Path, int]:
-    """Return the path and the lock of a new journal; it gets its name, or one with a suffix, once `fill` is done."""
+def create_folder(folder: Path, name: str) -> tuple[Path, int]:
+    """Return the path and the lock of a new journal; it gets its name once it is complete."""
     folder.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=folder))
     (fresh / _LOCK).touch()
     lock = lock_folder(fresh)
     assert lock is not None  # no other process knows it yet
     (fresh / RECORDS).touch()
-    fill(fresh)
-    try:
-        return fresh.rename(folder / name), lock
-    except OSError:  # the name exists: another process records into the same run
-        return fresh.rename(folder / f"{name}.{fresh.name.removeprefix('.new-')}"), lock
+    return fresh.rename(folder / name), lock
 
 
 def lock_folder(path: Path) -> int | None:

@@ -1,6 +1,5 @@
 """Records runs in MLflow. Besides this package, only `registry` and `serving/pyfunc_model.py` import mlflow."""
 
-from convrec.tracking.delivery import Replayed, replay_left
 from convrec.tracking.describe import (
     COMMIT_TAG,
     PARENT_TAG,
@@ -32,7 +31,6 @@ __all__ = [
     "PARENT_TAG",
     "PARENT_VARIABLE",
     "RecordedVersions",
-    "Replayed",
     "Run",
     "SilentRun",
     "connect",
@@ -47,7 +45,6 @@ __all__ = [
     "param_texts",
     "record_versions",
     "recorded_versions",
-    "replay_left",
     "run_address",
     "shown_address",
     "shown_uri",

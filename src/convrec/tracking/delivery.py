@@ -1,4 +1,4 @@
-"""Sends journals to the tracking server: in the background during a run, and those that other processes left."""
+"""Sends journals to MLflow: in the background during a run, and those that other processes left."""
 
 import logging
 import os
@@ -6,7 +6,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -14,25 +14,20 @@ from typing import Any
 
 import mlflow
 import requests
-from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunInfo, RunStatus, RunTag
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 
+from convrec.files.redaction import redact
 from convrec.paths import is_below
-from convrec.tracking import journal as journals
-from convrec.tracking.journal import Journal, Lane
+from convrec.tracking.journal import FOLDER, REFUSED, Journal, left_journals, read_about
 from convrec.tracking.store import client_uri, short_message, shown_uri
 
 logger = logging.getLogger(__name__)
 
-Records = list[dict[str, Any]]
+Record = dict[str, Any]
 
-_MAX_METRICS, _MAX_TEXTS = 1000, 100  # MLflow's limits for one batch
-_MAX_RECORDS = 1000  # records of one group
-_TRIES = 3  # attempts to send a record to a reachable server that fails
-_REFUSALS = ("INVALID_PARAMETER_VALUE", "RESOURCE_ALREADY_EXISTS")
-_NOT_REFUSED = (401, 403, 404, 408, 429, 503, 504)  # can succeed later, once the user, run or server is fixed
-_BAD_RECORD = (TypeError, ValueError, KeyError, AttributeError)
-
+_LIMITS = {"metrics": 1000, "params": 100, "tags": 100}  # MLflow's, for one call
+_GROUP = 100  # records whose metrics are sent together
 _LINGER, _LONGEST_PAUSE = 2.0, 30.0  # seconds between sends: normally, and at most after failures
 _FLUSH, _STALL = 30.0, 8.0  # seconds that a run waits at its end: in total, and without progress
 
@@ -41,197 +36,142 @@ class Undelivered(Exception):
     """Some records could not be sent and stay in the journal."""
 
 
-class Delivery:
-    """Sends the records of one journal in order, each kind in batches, and artifacts in a separate lane.
+class _RunRefused(Exception):
+    """The server does not have the run, or has deleted it."""
 
-    A record that the server rejects is set aside with the reason. Sending a record twice is safe: MLflow stores the
-    same metric point once, and other records overwrite themselves.
+
+class Delivery:
+    """Sends one journal: first all records but artifacts, metrics in batches, then artifacts, which thus delay nothing.
+
+    A record that MLflow refuses is skipped with a warning, and the journal is kept (`Journal.settle`). Sending a record
+    twice is safe: MLflow stores the same metric point once, and other records overwrite themselves.
     """
 
     def __init__(self, journal: Journal, uri: str):
         self.journal = journal
-        self.sent: Counter[str] = Counter()  # by kind, in MLflow's entities
-        self.requests = 0
+        self.sent: Counter[str] = Counter()  # records by kind
+        self.status: str | None = None  # of a run whose process has ended, if known
         self._client = mlflow.MlflowClient(uri)
         self._run_id = journal.about.run_id
-        self._failures = 0
+        self._kept = journal.path.with_suffix(REFUSED)
+        self._ahead = journal.sent  # up to here, all records but artifacts were sent
+        self._is_run_refused = False
 
-    def send(self) -> None:
-        """Send all unsent records; raise `Undelivered` with the reason on failure. Artifacts do not block metrics."""
-        files = (([record], end) for record, end in self._unsent("artifacts"))
+    def send(self, is_left: bool = False) -> None:
+        """Send all that was not sent; raise `Undelivered` with the reason if something has to wait.
+
+        `is_left` says that the run's process has ended: a run without a final status is ended as killed.
+        """
         try:
-            self._send_lane("records", self._groups(), self._send_records)
-            self._send_lane("artifacts", files, self._send_file)
-        except Undelivered:
-            raise
+            if not self._is_run_refused:
+                self._send()
+                if is_left:
+                    self._end()
+        except _RunRefused as error:
+            self._is_run_refused = True
+            self.journal.refused += 1
+            logger.warning("MLflow refuses the run %s: %s; its records are kept in %s", self._run_id, error, self._kept)
         except Exception as error:  # object stores' libraries have their own exceptions
             raise Undelivered(short_message(error)) from error
 
-    def end(self, status: str, at: int) -> None:
-        """Set the final status of the run; `at` is in milliseconds since 1970."""
-        self._client.set_terminated(self._run_id, status, at)
+    def _send(self) -> None:
+        records = self.journal.records(self._ahead)
+        while group := list(islice(records, _GROUP)):
+            if metrics := [record for record, _ in group if record["kind"] == "metrics"]:
+                self._offer(metrics)
+            for record, _ in group:
+                if record["kind"] not in ("metrics", "artifact"):
+                    self._offer([record])
+            self._ahead = group[-1][1]
+        for record, end in self.journal.records(self.journal.sent):
+            if record["kind"] == "artifact" and end <= self._ahead:
+                self._offer([record])
+                self.journal.mark(end)
+        self.journal.mark(self._ahead)
 
-    def is_running(self) -> bool:
-        """Return whether the run is still running according to the server."""
-        return self._run_info().status == RunStatus.to_string(RunStatus.RUNNING)
+    def _end(self) -> None:
+        at = self.journal.about.started
+        for record, _ in self.journal.records(0):
+            self.status, at = record.get("status", self.status), record.get("at", at)
+        if self.status is None and self._run_status() == "RUNNING":
+            self._client.set_terminated(self._run_id, "KILLED", at)
+            self.status = "KILLED"
 
-    def _unsent(self, lane: Lane) -> Iterator[tuple[dict[str, Any], int]]:
-        return self.journal.unsent(lane)
-
-    def _groups(self) -> Iterator[tuple[Records, int]]:
-        """Yield groups of successive records with the position after each; a group has at most one metrics batch."""
-        group: Records = []
-        metrics = end = 0
-        for record, position in self._unsent("records"):
-            count = len(record.get("metrics", ()))
-            if group and (metrics + count > _MAX_METRICS or len(group) == _MAX_RECORDS):
-                yield group, end
-                group, metrics = [], 0
-            group.append(record)
-            metrics, end = metrics + count, position
-        if group:
-            yield group, end
-
-    def _send_lane(
-        self,
-        lane: Lane,
-        groups: Iterable[tuple[Records, int]],
-        send: Callable[[Records], None],
-    ) -> None:
-        for records, end in groups:
-            send(records)
-            self._failures = 0
-            self.journal.mark_sent(lane, end)
-            if lane == "artifacts" and records[0]["kind"] == "artifact" and self.journal.file(records[0]).is_file():
-                self.journal.file(records[0]).unlink()
-
-    def _send_records(self, records: Records) -> None:
-        """Send a group: first parameters, tags and metrics in batches, then datasets and the final status in order."""
-        params: Records = []
-        tags: dict[str, dict[str, Any]] = {}  # the last value of each name
-        metrics: Records = []
-        rest: Records = []
-        for record in records:
-            kind = record["kind"]
-            if kind == "metrics":
-                shared = {"kind": "metric", "step": record["step"], "at": record["at"]}
-                metrics += [{**shared, "key": key, "value": value} for key, value in record["metrics"].items()]
-            elif kind == "params":
-                params += [{"kind": "param", "key": key, "value": value} for key, value in record["params"].items()]
-            elif kind == "tags":
-                tags |= {key: {"kind": "tag", "key": key, "value": value} for key, value in record["tags"].items()}
-            else:
-                rest.append(record)
-        for kind, items, size, send in (
-            ("params", params, _MAX_TEXTS, self._send_params),
-            ("tags", list(tags.values()), _MAX_TEXTS, self._send_tags),
-            ("metrics", metrics, _MAX_METRICS, self._send_metrics),
-        ):
-            for batch in _batches(items, size):
-                self._offer("records", kind, batch, send)
-        for record in rest:
-            self._offer("records", record["kind"], [record], self._send_other)
-
-    def _offer(self, lane: Lane, kind: str, items: Records, send: Callable[[Records], None]) -> None:
-        """Send items; if the server rejects them, bisect to find the ones to set aside."""
+    def _offer(self, records: list[Record]) -> None:
+        """Send records of one kind; if MLflow refuses them, send them one by one, and skip those that it refuses."""
         try:
-            send(items)
-            self.sent[kind] += len(items)
-            self.requests += 1
+            self._put(records)
+            self.sent[records[0]["kind"]] += len(records)
         except Exception as error:
-            if not self._is_refused(error, lane):
+            if not self._is_refused(error):
                 raise
-            if len(items) == 1:
-                self.journal.refuse(items[0], short_message(error))
-                self.sent["refused"] += 1
+            if len(records) > 1:
+                for record in records:
+                    self._offer([record])
                 return
-            middle = len(items) // 2
-            for half in (items[:middle], items[middle:]):
-                self._offer(lane, kind, half, send)
+            self.journal.refused += 1
+            what = redact(str(records[0]))[:200]
+            logger.warning(
+                "MLflow refuses a record of run %s (%s): %s; it is kept in %s",
+                self._run_id,
+                what,
+                short_message(error),
+                self._kept,
+            )
 
-    def _is_refused(self, error: Exception, lane: Lane) -> bool:
-        """Return whether retrying is useless: the error says so, or a reachable server fails repeatedly."""
-        if isinstance(error, requests.RequestException):
-            status = getattr(error.response, "status_code", None)
-            return status in (400, 413, 422)
+    def _is_refused(self, error: Exception) -> bool:
+        """Return whether sending the same again is useless. Raises if the server does not answer or lacks the run."""
+        if isinstance(error, requests.RequestException):  # from the store of the artifacts
+            return getattr(error.response, "status_code", None) in (400, 413, 422)
         if isinstance(error, MlflowException):
-            self._require_run()
-            if error.error_code in _REFUSALS:
-                return True
-            # A server reports failures of its artifact store as its own errors.
-            if lane == "artifacts" or error.get_http_status_code() in _NOT_REFUSED:
-                return False
-            self._failures += 1
-            return self._failures > _TRIES
-        return isinstance(error, _BAD_RECORD) and not isinstance(error, OSError)
+            self._run_status()
+            return error.error_code in ("INVALID_PARAMETER_VALUE", "RESOURCE_ALREADY_EXISTS")
+        return isinstance(error, TypeError | ValueError | KeyError | AttributeError)  # a damaged record
 
-    def _require_run(self) -> None:
-        """Raise if the server does not answer or does not have the run, so that no record is set aside."""
-        if self._run_info().lifecycle_stage != "active":
-            raise Undelivered("the run was deleted; restore it in the tracking server")
-
-    def _run_info(self) -> RunInfo:
+    def _run_status(self) -> str:
+        """Return the run's status on the server; raises `_RunRefused` if it has no such run."""
         try:
-            return self._client.get_run(self._run_id).info
+            info = self._client.get_run(self._run_id).info
         except MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":  # a proxy's 404 has another code
                 raise
-            remedy = f"remove {self.journal.path} to discard its records"
-            raise Undelivered(f"the server has no such run; {remedy}") from error
+            raise _RunRefused("the server has no such run") from error
+        if info.lifecycle_stage != "active":
+            raise _RunRefused("it was deleted on the server")
+        return str(info.status)
 
-    def _send_metrics(self, items: Records) -> None:
-        points = [Metric(item["key"], float(item["value"]), item["at"], item["step"]) for item in items]
-        self._client.log_batch(self._run_id, metrics=points)
+    def _put(self, records: list[Record]) -> None:
+        run_id, record = self._run_id, records[0]
+        match record["kind"]:
+            case "metrics" | "params" | "tags" as kind:
+                items = [item for each in records for item in _entities(each)]
+                for start in range(0, len(items), _LIMITS[kind]):
+                    self._client.log_batch(run_id, **{kind: items[start : start + _LIMITS[kind]]})
+            case "dataset":
+                context = InputTag("mlflow.data.context", record["context"])
+                self._client.log_inputs(run_id, [DatasetInput(Dataset(**record["dataset"]), [context])])
+            case "artifact":
+                self._upload(PurePosixPath(record["path"]), self.journal.copy_of(record["file"]))
+            case "status":
+                self._client.set_terminated(run_id, record["status"], record["at"])
+            case kind:
+                raise ValueError(f"there is no kind of record {kind!r}")
 
-    def _send_params(self, items: Records) -> None:
-        self._client.log_batch(self._run_id, params=[Param(item["key"], item["value"]) for item in items])
-
-    def _send_tags(self, items: Records) -> None:
-        self._client.log_batch(self._run_id, tags=[RunTag(item["key"], item["value"]) for item in items])
-
-    def _send_other(self, items: Records) -> None:
-        for record in items:
-            if record["kind"] == "dataset":
-                tag = InputTag("mlflow.data.context", record["context"])
-                self._client.log_inputs(self._run_id, [DatasetInput(Dataset(**record["dataset"]), [tag])])
-            elif record["kind"] == "status":
-                self.end(record["status"], record["at"])
-            else:
-                raise ValueError(_wrong(record))
-
-    def _send_file(self, records: Records) -> None:
-        self._offer("artifacts", "files", records, self._upload)
-
-    def _upload(self, records: Records) -> None:
-        for record in records:
-            if record["kind"] != "artifact":
-                raise ValueError(_wrong(record))
-            if not is_below(record["path"]):
-                raise ValueError(f"path = {record['path']!r} is not a file path")
-            path = PurePosixPath(record["path"])
-            copy = self.journal.file(record)
-            if not copy.is_file():
-                if self.journal.is_position_lost:  # it was sent before, and its copy removed
-                    continue
-                raise ValueError(f"no copy of {path} in {self.journal.path}")
-            with tempfile.TemporaryDirectory() as folder:
-                named = Path(folder, path.name)
-                os.symlink(copy, named)
-                parent = None if len(path.parts) == 1 else str(path.parent)
-                self._client.log_artifact(self._run_id, str(named), parent)
+    def _upload(self, path: PurePosixPath, copy: Path) -> None:
+        if not is_below(str(path)) or not copy.is_file():
+            raise ValueError(f"{path} is not a file path, or its copy {copy} is missing")
+        with tempfile.TemporaryDirectory() as folder:
+            named = Path(folder, path.name)
+            os.symlink(copy.resolve(), named)
+            self._client.log_artifact(self._run_id, str(named), None if len(path.parts) == 1 else str(path.parent))
 
 
-def _wrong(record: dict[str, Any]) -> str:
-    """Return the reason why a record cannot be sent."""
-    if record["kind"] != journals.TORN:
-        return f"unknown kind of record: {record['kind']}"
-    return f"missing or invalid: {', '.join(record['wrong'])}" if "wrong" in record else "the record was cut short"
-
-
-def _batches(items: Records, size: int) -> Iterator[Records]:
-    rest = iter(items)
-    while batch := list(islice(rest, size)):
-        yield batch
+def _entities(record: Record) -> list[Any]:
+    """Return the points, parameters or tags of a record."""
+    if record["kind"] == "metrics":
+        return [Metric(name, float(value), record["at"], record["step"]) for name, value in record["metrics"].items()]
+    entity = Param if record["kind"] == "params" else RunTag
+    return [entity(name, value) for name, value in record[record["kind"]].items()]
 
 
 class Sender(threading.Thread):
@@ -241,108 +181,85 @@ class Sender(threading.Thread):
         super().__init__(name=f"convrec tracking {journal.about.run_id}", daemon=True)
         self._journal, self._delivery = journal, Delivery(journal, uri)
         self._closing = threading.Event()
-        self._is_lost = self._is_removed = False
-        self.cpu_seconds = 0.0
+        self._is_lost = self._is_settled = False
 
     def run(self) -> None:
         """Send until the run is closed, then once more; remove the journal if everything was sent."""
-        pause = _LINGER
-        while True:
-            last = self._closing.is_set()
-            delivered = self._try()
-            self.cpu_seconds = time.thread_time()
-            if last:
-                break
-            pause = _LINGER if delivered else min(2 * pause, _LONGEST_PAUSE)
-            self._closing.wait(pause)
+        pause, is_last = _LINGER, False
         try:
-            if delivered:
-                self._journal.remove()
-                self._is_removed = True
+            while not is_last:
+                is_last = self._closing.is_set()
+                self._send()
+                pause = min(2 * pause, _LONGEST_PAUSE) if self._is_lost else _LINGER
+                self._closing.wait(pause)
+            if not self._is_lost:
+                self._journal.settle()
+                self._is_settled = True
         finally:
             self._journal.release()
 
-    def _try(self) -> bool:
+    def _send(self) -> None:
         try:
             self._delivery.send()
         except Undelivered as error:
             if not self._is_lost:
-                logger.warning(
-                    "records could not be sent to the tracking server, buffered in %s (%s)", self._journal.path, error
-                )
+                path = self._journal.path
+                logger.warning("records could not be sent to the tracking server, buffered in %s (%s)", path, error)
             self._is_lost = True
-            return False
+            return
         if self._is_lost:
             logger.info("the tracking server is back: the buffered records were sent")
         self._is_lost = False
-        return True
 
     def finish(self) -> bool:
         """Send the rest, and return whether everything was sent; stop waiting if the server makes no progress."""
         self._closing.set()
-        end, stall, seen = time.monotonic() + _FLUSH, time.monotonic() + _STALL, self._delivery.requests
+        end, stall, seen = time.monotonic() + _FLUSH, time.monotonic() + _STALL, self._delivery.sent.total()
         while self.is_alive() and time.monotonic() < min(end, stall):
             self.join(0.05)
-            if self._delivery.requests != seen:
-                seen, stall = self._delivery.requests, time.monotonic() + _STALL
-        return self._is_removed
+            if self._delivery.sent.total() != seen:
+                seen, stall = self._delivery.sent.total(), time.monotonic() + _STALL
+        return self._is_settled
 
 
 @dataclass(frozen=True)
-class Replayed:
-    """The result of sending a journal that another process left."""
+class Upload:
+    """What became of a journal that another process left or is writing."""
 
-    run_id: str
-    name: str
-    sent: dict[str, int]
-    status: str | None  # the run's final status, if known
-    problem: str | None  # why the journal could not be sent
-    is_alive: bool = False  # its run is still running and sends it itself
-
-    def __str__(self) -> str:
-        counts = ", ".join(f"{number} {kind}" for kind, number in self.sent.items() if number and kind != "refused")
-        counts += f"; {self.sent['refused']} refused" if self.sent.get("refused") else ""
-        ended = f"; ended as {self.status}" if self.status else ""
-        what = f"not sent: {self.problem}" if self.problem else f"sent {counts or 'nothing'}{ended}"
-        what = "skipped, its process is still running" if self.is_alive else what
-        return f"{self.name or 'a run'} ({self.run_id}): {what}"
+    text: str
+    is_waiting: bool = False  # it could not be sent, and stays
+    is_running: bool = False  # its process is alive, and sends it itself
 
 
-def replay(path: Path, root: Path) -> Replayed | None:
-    """Send a journal that a process left, and end its run; return None if another process has removed the journal."""
-    try:
-        about = journals.read_about(path)
-        journal = Journal.adopt(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    if journal is None and not path.exists():  # another process has sent it
-        return None
+def upload_left(root: Path) -> Iterator[Upload]:
+    """Send every journal of the project whose process has ended, end its run, and yield what became of it."""
+    for path in left_journals((root / FOLDER).resolve()):
+        try:
+            yield _upload(path, root)
+        except FileNotFoundError:  # another process has sent it meanwhile
+            continue
+        except ValueError as error:  # a power failure may leave a file without its content
+            kept = path.rename(path.with_suffix(REFUSED))
+            logger.warning("%s, so its records cannot be sent; they are kept in %s", error, kept)
+
+
+def _upload(path: Path, root: Path) -> Upload:
+    journal = Journal.adopt(path)
+    about = read_about(path) if journal is None else journal.about
+    name = f"{about.name or 'a run'} ({about.run_id})"
     if journal is None:
-        return Replayed(about.run_id, about.name, {}, None, None, is_alive=True)
-    if about.tracking_uri != shown_uri(root):
-        journal.release()
-        problem = f"it belongs to MLFLOW_TRACKING_URI = {about.tracking_uri!r}; set that to send it"
-        return Replayed(about.run_id, about.name, {}, None, problem)
-    delivery = Delivery(journal, client_uri(root))
+        return Upload(f"{name}: skipped, its process is still running", is_running=True)
     try:
-        delivery.send()
-        status, at = journal.last_status()
-        if status is None and about.owner and delivery.is_running():
-            status = RunStatus.to_string(RunStatus.KILLED)
-            delivery.end(status, at)
-    except (Undelivered, MlflowException) as error:
+        if about.tracking_uri != shown_uri(root):
+            raise Undelivered(f"it belongs to MLFLOW_TRACKING_URI = {about.tracking_uri!r}; set that to send it")
+        delivery = Delivery(journal, client_uri(root))
+        delivery.send(is_left=True)
+        journal.settle()
+    except Undelivered as error:
+        return Upload(f"{name}: not sent: {error}", is_waiting=True)
+    finally:
         journal.release()
-        problem = (
-            str(error) if isinstance(error, Undelivered) else short_message(error)
-        )  # its own message is not shortened, so paths stay whole
-        return Replayed(about.run_id, about.name, dict(delivery.sent), None, problem)
-    journal.remove()
-    return Replayed(about.run_id, about.name, dict(delivery.sent), status, None)
-
-
-def replay_left(root: Path) -> Iterator[Replayed]:
-    """Send every journal of the project, oldest first, and yield the results."""
-    for path in journals.left_journals((root / journals.FOLDER).resolve()):
-        replayed = replay(path, root)
-        if replayed is not None:
-            yield replayed
+    sent = ", ".join(f"{number} {kind}" for kind, number in delivery.sent.items()) or "nothing"
+    refused = f"; refused records are kept in {path.with_suffix(REFUSED)}" if journal.refused else ""
+    ended = f"; ended as {delivery.status}" if delivery.status else ""
+    return Upload(f"{name}: sent {sent}{refused}{ended}")

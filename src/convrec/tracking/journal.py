@@ -1,43 +1,31 @@
-"""The journal of a run: a folder that buffers its records on disk until they are sent.
+"""The journal of a run: one JSON-lines file that buffers the run's records on disk until MLflow has them.
 
-Beside what `files.journal` describes, `run.json` names the run, and `files/` has copies of artifacts. Artifacts and all
-other records are two lanes, sent independently.
+The first line of `RUN_ID.jsonl` names the run, and each further line is one record with its time. Beside it,
+`RUN_ID.sent` holds how far it was sent, and `RUN_ID.files/` copies of artifacts. The run's process holds a lock on the
+file, so other processes send only the journals of processes that ended.
 """
 
+import fcntl
 import logging
 import os
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 
-from convrec.files.journal import DiskJournal, create_folder, delete_remains, lock_folder
+from convrec.files.atomic import write_bytes
 from convrec.files.redaction import redact_all, redactor
 
 logger = logging.getLogger(__name__)
 
 FOLDER = Path("runs", "journal")  # below the project's folder
-REFUSED = "refused.jsonl"
-_ABOUT, _FILES = "run.json", "files"
-_ARTIFACT = b'{"kind":"artifact"'
-TORN = "torn"
-# The fields of each kind of record, besides `kind` and `at`.
-_FIELDS: dict[str, dict[str, type]] = {
-    "metrics": {"metrics": dict, "step": int},
-    "params": {"params": dict},
-    "tags": {"tags": dict},
-    "dataset": {"dataset": dict, "context": str},
-    "status": {"status": str},
-    "artifact": {"file": str, "path": str},
-}
-
-Lane = Literal["records", "artifacts"]
-LANES: tuple[Lane, ...] = ("records", "artifacts")
+REFUSED = ".refused"  # replaces `.jsonl` in the name of a journal with records that MLflow refuses
 
 
 @dataclass(frozen=True)
@@ -47,21 +35,7 @@ class About:
     run_id: str
     name: str
     tracking_uri: str  # without credentials
-    owner: bool  # whether the end of this journal is the end of the run
     started: int  # milliseconds since 1970
-
-
-def _record(line: bytes) -> dict[str, Any]:
-    """Return the record of a line. A line that was cut short, or lacks a field of its kind, has the kind `TORN`."""
-    with suppress(orjson.JSONDecodeError):
-        record = orjson.loads(line)
-        if isinstance(record, dict) and isinstance(record.get("kind"), str):
-            fields = {"at": int, **_FIELDS.get(record["kind"], {})}
-            wrong = [name for name, kind in fields.items() if not isinstance(record.get(name), kind)]
-            if not wrong:
-                return record
-            return {"kind": TORN, "wrong": wrong, "line": line.decode(errors="replace")}
-    return {"kind": TORN, "line": line.decode(errors="replace")}
 
 
 def now_ms() -> int:
@@ -69,121 +43,145 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Journal(DiskJournal):
-    """The journal of one run, opened by `create` or `adopt`, and locked until `release` or `remove`."""
+class Journal:
+    """The journal of one run, opened by `create` or `adopt`, and locked until `release` or `settle`."""
 
-    def __init__(self, path: Path, about: About, lock: int):
-        super().__init__(path, lock, LANES)
-        self.about = about
+    def __init__(self, path: Path, about: About, descriptor: int):
+        self.path, self.about = path, about
+        self.sent = self.refused = 0  # bytes that were sent, and records that MLflow refused
+        self._descriptor: int | None = descriptor
+        self._mutex = threading.Lock()
         self._redact = redactor()
-        self._files = 0
+        self._copies = 0
+        self._is_torn = self._is_full = False
+        with suppress(FileNotFoundError, TypeError, ValueError):  # sending everything again is safe
+            position = orjson.loads(path.with_suffix(".sent").read_bytes())
+            self.sent, self.refused = position["sent"], position["refused"]
 
     @classmethod
     def create(cls, folder: Path, about: About) -> "Journal":
-        """Return a new journal below the folder; it gets its final name when it is complete and locked."""
-
-        def fill(fresh: Path) -> None:
-            (fresh / _FILES).mkdir()
-            (fresh / _ABOUT).write_bytes(orjson.dumps(asdict(about)))
-
-        path, lock = create_folder(folder, about.run_id, fill)
-        return cls(path, about, lock)
+        """Return a new journal below the folder; it gets its name once it is locked and names its run."""
+        folder.mkdir(parents=True, exist_ok=True)
+        hidden = folder / f".{about.run_id}.jsonl"
+        descriptor = os.open(hidden, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        os.write(descriptor, orjson.dumps(asdict(about)) + b"\n")
+        return cls(hidden.rename(folder / f"{about.run_id}.jsonl"), about, descriptor)
 
     @classmethod
     def adopt(cls, path: Path) -> "Journal | None":
-        """Return the journal that a process left; None if that process is alive, or another one is sending it."""
-        lock = lock_folder(path)
-        if lock is None:
-            return None
+        """Return the journal that a process left; None if that process is alive, or another one sends the journal.
+
+        Raises `ValueError` if its first line is damaged, and `FileNotFoundError` if it was sent meanwhile.
+        """
+        descriptor = os.open(path, os.O_RDWR)
         try:
-            return cls(path, read_about(path), lock)
-        except BaseException:
-            os.close(lock)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.path.samestat(os.fstat(descriptor), path.stat()):
+                raise FileNotFoundError(path)
+            journal = cls(path, read_about(path), descriptor)
+            if os.pread(descriptor, 1, path.stat().st_size - 1) != b"\n":
+                logger.warning("the last record of %s was cut short when its process ended; it is skipped", path)
+            return journal
+        except BaseException as error:
+            os.close(descriptor)
+            if isinstance(error, BlockingIOError):
+                return None
             raise
 
-    def append(self, kind: str, at: int | None = None, **fields: Any) -> None:
-        """Write one redacted record with a single system call; if the disk is full, log an error and go on."""
-        self.append_line({"kind": kind, "at": at or now_ms(), **redact_all(fields, self._redact)}, kind)
+    def append(self, kind: str, **fields: Any) -> None:
+        """Write one redacted record with a single system call; if the disk is full, log an error once and go on."""
+        line = orjson.dumps({"kind": kind, "at": now_ms(), **redact_all(fields, self._redact)}) + b"\n"
+        with self._mutex:
+            if self._descriptor is None:
+                return
+            line = b"\n" + line if self._is_torn else line  # ends a record that a full disk cut short
+            try:
+                self._is_torn = os.write(self._descriptor, line) < len(line)
+                if self._is_torn:
+                    raise OSError("the disk is full")
+                self._is_full = False
+            except OSError as error:
+                if not self._is_full:
+                    logger.error("records (%s) cannot be written to %s (%s)", kind, self.path, error)
+                self._is_full = True
 
     def append_file(self, source: Path | bytes, path: str) -> None:
         """Copy a file as it is now, and record it as the artifact `path`."""
         with self._mutex:
-            self._files += 1
-            name = f"{self._files:06d}"  # not the file's name, because DVC would read a copy of dvc.yaml
+            self._copies += 1
+            name = f"{self._copies:06d}"  # not the file's name, because DVC would read a copy of dvc.yaml
+        copy = self.copy_of(name)
         try:
+            copy.parent.mkdir(exist_ok=True)
             if isinstance(source, bytes):
-                (self.path / _FILES / name).write_bytes(source)
+                copy.write_bytes(source)
             else:
-                shutil.copyfile(source, self.path / _FILES / name)
+                shutil.copyfile(source, copy)
         except OSError as error:
-            logger.error("%s could not be copied to %s (%s); it is not recorded", source, self.path, error)
+            logger.error("%s could not be copied to %s (%s); it is not recorded", path, copy, error)
             return
-        self.append("artifact", file=name, path=path)
+        self.append("artifact", path=path, file=name)
 
-    def file(self, record: dict[str, Any]) -> Path:
-        """Return the path of an artifact's copy."""
-        return self.path / _FILES / Path(record["file"]).name
+    def copy_of(self, name: str) -> Path:
+        """Return the path of an artifact's copy; `name` is the field `file` of its record."""
+        return self.path.with_suffix(".files") / Path(name).name
 
-    def unsent(self, lane: Lane) -> Iterator[tuple[dict[str, Any], int]]:
-        """Yield the unsent records of a lane, each with the position after it.
+    def records(self, start: int) -> Iterator[tuple[dict[str, Any], int]]:
+        """Yield the records from a position, 0 for all, each with the position after it.
 
-        A last line that was cut short is skipped. A damaged line elsewhere has the kind `TORN`.
+        A last line that is not complete is skipped. A damaged line elsewhere has the kind `damaged`.
         """
-        is_first = True
-        for line, position in self.lines(self._positions[lane]):
-            if line.startswith(_ARTIFACT) != (lane == "artifacts"):
-                if is_first:  # skip the other lane's records next time
-                    self._positions[lane] = position
-                continue
-            is_first = False
-            yield _record(line), position
+        with self.path.open("rb") as stream:
+            position = start or len(stream.readline())
+            stream.seek(position)
+            for line in stream:
+                if not line.endswith(b"\n"):
+                    return
+                position += len(line)
+                yield _record(line), position
 
-    def last_status(self) -> tuple[str | None, int]:
-        """Return the recorded final status of the run (None without one) and the time of the last record (ms)."""
-        status, at = None, self.about.started
-        for line, _ in self.lines(0):
-            record = _record(line)
-            status, at = record.get("status", status), record.get("at", at)
-        return status, at
+    def mark(self, sent: int) -> None:
+        """Store atomically how far the journal was sent, and how many records were refused."""
+        if sent > self.sent:
+            write_bytes(self.path.with_suffix(".sent"), orjson.dumps({"sent": sent, "refused": self.refused}))
+            self.sent = sent
 
-    def refuse(self, record: dict[str, Any], reason: str) -> None:
-        """Set a rejected record aside with the reason; the copy of an artifact is kept."""
-        folder = self.path.parent
-        refused = {"run_id": self.about.run_id, "reason": self._redact(reason), "record": record}
-        if record.get("kind") == "artifact" and self.file(record).is_file():
-            kept = folder / "refused" / self.path.name / record["file"]
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            self.file(record).replace(kept)
-            refused["file"] = kept.relative_to(folder).as_posix()
-        with (folder / REFUSED).open("ab", buffering=0) as stream:
-            stream.write(orjson.dumps(refused) + b"\n")
-        logger.warning(
-            "the tracking server rejected a record of run %s, which is kept in %s: %s",
-            self.about.run_id,
-            folder / REFUSED,
-            refused["reason"],
-        )
+    def settle(self) -> None:
+        """Remove a journal that was sent; one with refused records is kept as `RUN_ID.refused`."""
+        if self.refused:
+            self.path.rename(self.path.with_suffix(REFUSED))
+        else:
+            shutil.rmtree(self.path.with_suffix(".files"), ignore_errors=True)
+            self.path.unlink()
+        self.path.with_suffix(".sent").unlink(missing_ok=True)
+        self.release()
+
+    def release(self) -> None:
+        """Release the lock, so that another process can send the journal."""
+        with self._mutex:
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+            self._descriptor = None
+
+
+def _record(line: bytes) -> dict[str, Any]:
+    try:
+        record = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        record = None
+    return record if isinstance(record, dict) and isinstance(record.get("kind"), str) else {"kind": "damaged"}
 
 
 def read_about(path: Path) -> About:
-    """Return the run that a journal belongs to."""
-    return About(**orjson.loads((path / _ABOUT).read_bytes()))
+    """Return the run that a journal belongs to; raises `ValueError` if its first line is damaged."""
+    with path.open("rb") as stream:
+        try:
+            return About(**orjson.loads(stream.readline()))
+        except (TypeError, ValueError):
+            raise ValueError(f"the first line of {path} does not name a run") from None
 
 
 def left_journals(folder: Path) -> list[Path]:
-    """Return the journals below the folder, oldest first, including those of running processes.
-
-    A journal whose run cannot be read is skipped with a warning. Remains of journals that a killed process was creating
-    or removing are deleted.
-    """
-    delete_remains(folder)
-    found: dict[Path, int] = {}
-    for path in folder.glob("[!.]*"):
-        try:
-            found[path] = read_about(path).started
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except (OSError, TypeError, ValueError) as error:
-            refused = "%s cannot be read (%s), so its journal is not sent; remove the folder to discard its records"
-            logger.warning(refused, path / _ABOUT, error)
-    return sorted(found, key=found.__getitem__)
+    """Return the journals below the folder, including those of running processes."""
+    return sorted(folder.glob("[!.]*.jsonl"))

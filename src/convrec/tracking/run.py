@@ -1,4 +1,4 @@
-"""Runs: records are written to a journal first, and sent to the tracking server in the background."""
+"""Runs: records are written to a journal first, and sent to MLflow in the background."""
 
 import logging
 import os
@@ -19,9 +19,8 @@ from convrec.errors import Stopped
 from convrec.files.atomic import write_bytes
 from convrec.files.redaction import redact, redact_all, redactor
 from convrec.paths import Paths
-from convrec.tracking import journal as journals
 from convrec.tracking import versions
-from convrec.tracking.delivery import Sender, replay_left
+from convrec.tracking.delivery import Sender, upload_left
 from convrec.tracking.describe import (
     DATA_TAGS,
     DESCRIPTION_TAG,
@@ -34,7 +33,7 @@ from convrec.tracking.describe import (
     tag_texts,
     user_tag,
 )
-from convrec.tracking.journal import About, Journal
+from convrec.tracking.journal import FOLDER, About, Journal, now_ms
 from convrec.tracking.store import client_uri, connect, shown_uri, store_error
 from convrec.tracking.system import system_metrics
 
@@ -49,7 +48,7 @@ class Run:
 
     def __init__(self, about: About, root: Path = Path()):
         self.run_id = about.run_id
-        self._journal = Journal.create((root / journals.FOLDER).resolve(), about)
+        self._journal = Journal.create((root / FOLDER).resolve(), about)
         self._sender = Sender(self._journal, client_uri(root))
         self._sender.start()
 
@@ -89,15 +88,12 @@ class Run:
         scalars = frame[[column for column in frame.columns if column in _DATE_COLUMNS]]
         with warnings.catch_warnings():  # about integer columns and the path's type: harmless here
             warnings.simplefilter("ignore")
-            source = mlflow.data.pandas_dataset.from_pandas(scalars, source=str(path), name=name, digest=digest)
-            entity = source._to_mlflow_entity()
-        profile = orjson.loads(entity.profile or "{}")
+            dataset = mlflow.data.from_pandas(scalars, source=str(path), name=name, digest=digest).to_dict()
+        profile = orjson.loads(dataset["profile"])
         dates = frame["date"] if "date" in frame else pd.Series(dtype=str)
         if dates.astype(bool).any():
             profile["dates"] = f"{dates.min()} to {dates.max()}"
-        fields = ("name", "digest", "source_type", "source", "schema")
-        dataset = {field: getattr(entity, field) for field in fields} | {"profile": orjson.dumps(profile).decode()}
-        self._journal.append("dataset", context=name, dataset=dataset)
+        self._journal.append("dataset", context=name, dataset=dataset | {"profile": orjson.dumps(profile).decode()})
 
     def close(self, status: str | None = None) -> None:
         """End the run with a status, if one is given; wait until everything is sent or the server stops responding."""
@@ -118,21 +114,9 @@ class SilentRun(Run):
     def __init__(self) -> None:
         pass
 
-    def log_metrics(self, metrics: dict[str, float], step: int = 0) -> None: ...
+    def _ignore(self, *_: Any, **__: Any) -> None: ...
 
-    def log_params(self, params: dict[str, Any]) -> None: ...
-
-    def set_tags(self, tags: dict[str, str]) -> None: ...
-
-    def log_artifact(self, path: Path, folder: str | None = None) -> None: ...
-
-    def log_text(self, content: str | dict[str, Any], path: str) -> None: ...
-
-    def log_versions(self, files: dict[str, bytes]) -> None: ...
-
-    def log_dataset(self, path: Path, name: str) -> None: ...
-
-    def close(self, status: str | None = None) -> None: ...
+    log_metrics = log_params = set_tags = log_artifact = log_text = log_versions = log_dataset = close = _ignore
 
 
 _open: dict[str, Run] = {}  # pipeline runs that this process started, by id
@@ -152,46 +136,48 @@ def _present_versions(root: Path = Path()) -> dict[str, bytes]:
         return {}
 
 
-def _replay_in_background(root: Path) -> None:
-    """Send journals of earlier processes in a background thread."""
+def _upload_left_in_background(root: Path) -> None:
+    """Send the journals of processes that ended, in a background thread."""
 
     def send() -> None:
         try:
-            for replayed in replay_left(root):
-                if not replayed.is_alive:
-                    logger.info("journal of an earlier process: %s", replayed)
+            for upload in upload_left(root):
+                if not upload.is_running:
+                    logger.info("journal of an earlier process: %s", upload.text)
         except Exception as error:  # this must not stop the work; the journals stay
             logger.warning("journals of earlier processes could not be sent (%s)", redact(str(error)))
 
-    threading.Thread(target=send, name="convrec tracking replay", daemon=True).start()
+    threading.Thread(target=send, name="convrec tracking upload", daemon=True).start()
 
 
 def _open_run(
-    name: str, tags: dict[str, str], params: dict[str, Any], parent: str | None = None, root: Path = Path()
+    name: str,
+    tags: dict[str, str],
+    params: dict[str, Any] | None,
+    parent: str | None = None,
+    files: dict[str, bytes] | None = None,
 ) -> Run:
-    """Create a run on the server; this is the only call that waits for the server. Raises as `connect` does."""
-    experiment = connect(root)
-    root = root.resolve()
-    _replay_in_background(root)
-    started = journals.now_ms()
-    all_tags = tag_texts({**user_tag(), **git_state(), **tags, **({PARENT_TAG: parent} if parent else {})})
+    """Create a run on the server, the only call that waits for it, and record parameters and versions.
+
+    Raises as `connect` does.
+    """
+    experiment, root = connect(), Path().resolve()
+    _upload_left_in_background(root)
+    parent_tag = {PARENT_TAG: parent} if parent else {}
+    all_tags = tag_texts({**user_tag(), **git_state(), **versions.version_tags(files or {}), **tags, **parent_tag})
+    started = now_ms()
     try:
-        client = mlflow.MlflowClient(client_uri(root))
+        client = mlflow.MlflowClient(client_uri())
         created = client.create_run(experiment, started, redact_all(all_tags, redactor()), redact(name))
     except MlflowException as error:
-        raise store_error(error, root) from None
-    uri = shown_uri(root)
-    if uri.startswith("http"):
-        logger.info("recorded in %s/#/experiments/%s/runs/%s", uri.rstrip("/"), experiment, created.info.run_id)
-    run = Run(About(created.info.run_id, redact(name), uri, True, started), root)
+        raise store_error(error) from None
+    run = Run(About(created.info.run_id, redact(name), shown_uri(), started), root)
+    if address := shown_address(f"experiments/{experiment}/runs/{run.run_id}"):
+        logger.info("recorded in %s", address)
     if params:
         run.log_params(params)
+    run.log_versions(files or {})
     return run
-
-
-def _attach(run_id: str, root: Path = Path()) -> Run:
-    """Return a run that another process created and ends."""
-    return Run(About(run_id, "", shown_uri(root), False, journals.now_ms()), root.resolve())
 
 
 @contextmanager
@@ -218,15 +204,13 @@ def stage_run(
     and system metrics until its end, and fails if the stage fails. Raises `Unavailable` or `InputError`, as `connect`
     does, before any work.
     """
-    files = _present_versions()
-    all_tags = {**versions.version_tags(files), "stage": stage, **tags}
     if stage == versions.DATA_STAGE:  # it makes new data; the present version is that of the run before
-        all_tags = {key: value for key, value in all_tags.items() if key not in DATA_TAGS}
-    run = _open_run(stage, all_tags, params, parent or os.environ.get(PARENT_VARIABLE))
+        tags = {key: value for key, value in tags.items() if key not in DATA_TAGS}
+    parent = parent or os.environ.get(PARENT_VARIABLE)
+    run = _open_run(stage, {"stage": stage, **tags}, params, parent, _present_versions())
     if run_file is not None:
         write_bytes(run_file, orjson.dumps({"run_id": run.run_id, "tracking_uri": shown_uri()}))
     with _ended(run), system_metrics(run.log_metrics):
-        run.log_versions(files)
         yield run
         if stage == versions.DATA_STAGE:
             run.set_tags(data_tags(Paths()))
@@ -237,10 +221,7 @@ def group_run(
     name: str, tags: dict[str, str], params: dict[str, Any] | None = None, parent: str | None = None
 ) -> Iterator[Run]:
     """Open a parent run: for a comparison, or for one of its algorithms over seeds."""
-    files = _present_versions()
-    run = _open_run(name, {**versions.version_tags(files), **tags}, params or {}, parent)
-    with _ended(run):
-        run.log_versions(files)
+    with _ended(_open_run(name, tags, params, parent, _present_versions())) as run:
         yield run
 
 
@@ -249,7 +230,7 @@ def start_pipeline_run(name: str, tags: dict[str, str], params: dict[str, Any] |
 
     `end_pipeline_run` ends it. If this process dies, the next process that finds its journal ends it as killed.
     """
-    run = _open_run(f"{name} {time.strftime('%Y-%m-%d %H:%M')}", tags, params or {})
+    run = _open_run(f"{name} {time.strftime('%Y-%m-%d %H:%M')}", tags, params)
     _open[run.run_id] = run
     return run.run_id
 
@@ -260,10 +241,12 @@ def end_pipeline_run(run_id: str, paths: Paths, status: str, whole: bool = True,
     It records the versions at its end, and the Markdown `summary`, which MLflow shows as the run's description. A
     finished run of the `whole` graph also gets the test metrics and the run's report.
     """
-    run = _open.pop(run_id, None) or _attach(run_id, paths.root)
+    run = _open.pop(run_id)
     try:
-        _log_versions_and_tags(run, paths.root)
-        run.set_tags({**data_tags(paths), **({DESCRIPTION_TAG: summary} if summary else {})})
+        files = _present_versions(paths.root)
+        run.log_versions(files)
+        description = {DESCRIPTION_TAG: summary} if summary else {}
+        run.set_tags({**versions.version_tags(files), **data_tags(paths), **description})
         if status == "FINISHED" and whole:
             run.log_metrics(metric_values(orjson.loads(paths.metrics("evaluate").read_bytes()), "test/"))
             for name in ("catalog", "train", "validation", "test"):
@@ -291,25 +274,15 @@ def shown_address(page: str) -> str | None:
     return f"{uri.rstrip('/')}/#/{page}" if uri.startswith("http") else None
 
 
-def _log_versions_and_tags(run: Run, root: Path) -> None:
-    files = _present_versions(root)
-    run.log_versions(files)
-    run.set_tags(versions.version_tags(files))
-
-
 def record_versions(run_id: str, root: Path = Path()) -> None:
-    """Record the current versions of data and parameters in an open run, as files and tags."""
-    run = _attach(run_id, root)
-    _log_versions_and_tags(run, root)
-    run.close()
+    """Send the current versions of data and parameters to MLflow, as files and tags of a run; waits for the server."""
+    client, files = mlflow.MlflowClient(client_uri(root)), _present_versions(root)
+    for name, content in files.items():
+        client.log_text(run_id, content.decode(errors="replace"), f"{versions.FOLDER}/{name}")
+    for name, value in versions.version_tags(files).items():
+        client.set_tag(run_id, name, value)
 
 
 def log_text(run_id: str, content: str | dict[str, Any], path: str) -> None:
-    """Record a text, or a mapping as JSON, as an artifact of an open run."""
-    run = _open.get(run_id)
-    if run is not None:
-        run.log_text(content, path)
-        return
-    attached = _attach(run_id)
-    attached.log_text(content, path)
-    attached.close()
+    """Record a text, or a mapping as JSON, as an artifact of a pipeline run that this process started."""
+    _open[run_id].log_text(content, path)

@@ -1,19 +1,26 @@
-"""The store of runs: a tracking server, or a local store below the project."""
+"""The store of runs: a tracking server, or an SQLite database below the project."""
 
+import fcntl
 import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import mlflow
+import pandas as pd
 from mlflow.exceptions import MlflowException
+from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from convrec.errors import InputError, Unavailable, is_damaged
 from convrec.files.redaction import redact
-from convrec.tracking.database import ready_database
 
 LOCAL_FOLDER = Path("mlruns")
 EXPERIMENT = "convrec"
+# Tables that every version of MLflow has. If one is missing, MLflow creates it empty, without runs or versions.
+_TABLES = {"alembic_version", "experiments", "runs", "params", "tags", "metrics", "latest_metrics"}
+_TABLES |= {"registered_models", "model_versions", "registered_model_aliases"}
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
 USER_VARIABLE, PASSWORD_VARIABLE = "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"
 _DEFAULTS = {
@@ -117,3 +124,76 @@ def store_error(error: MlflowException, root: Path = Path()) -> InputError | Una
 def short_message(error: BaseException) -> str:
     """Return the first line of an error, at most 200 characters, without secrets."""
     return redact((str(error).splitlines() or [type(error).__name__])[0])[:200]
+
+
+def ready_database(uri: str) -> None:
+    """Create the database of a SQLite URI if it does not exist; concurrent processes wait for each other.
+
+    Raises `InputError` if the file is not a database of MLflow, or its folder does not exist, and `Unavailable` if
+    another process has locked it.
+    """
+    name = make_url(uri).database
+    if name in (None, "", ":memory:"):
+        return
+    path = Path(str(name))
+    try:
+        folder = os.open(path.parent, os.O_RDONLY)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; give a database in an existing folder") from None
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        if path.exists():
+            _check(path)
+        else:
+            _make(path)
+    finally:
+        os.close(folder)
+
+
+def _make(path: Path) -> None:
+    """Create the tables in a temporary file first, so that an interrupted process leaves no partial database."""
+    new = path.with_name(f"{path.name}.new")
+    new.unlink(missing_ok=True)
+    mlflow.MlflowClient(f"sqlite:///{new.absolute()}").search_experiments(max_results=1)
+    new.rename(path)
+
+
+def _check(path: Path) -> None:
+    remedy = "restore it from a backup, or remove it to start a new one without its runs and versions"
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as database:
+            tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+            raise Unavailable(f"{path}: {error}; start again when the other process is done") from None
+        raise InputError(f"{path}: {error}; give another database, or change its permissions") from None
+    except sqlite3.DatabaseError as error:
+        raise InputError(f"{path} is damaged ({error}); {remedy}") from None
+    if missing := sorted(_TABLES - tables):
+        raise InputError(f"{path} lacks the tables {', '.join(missing)} of MLflow; {remedy}")
+
+
+def history(run_id: str, root: Path = Path()) -> pd.DataFrame:
+    """Return the curves of an MLflow run: one row for each step, one column for each metric with several steps.
+
+    The index is `step`; a metric without a value at a step is NaN there. If a step was logged twice, as after resuming,
+    its last value is used. System metrics are left out: their steps are samples. `root` is the project's folder. Raises
+    `InputError` if the store has no such run, and `Unavailable` if it does not answer.
+    """
+    connect(root)
+    client = mlflow.MlflowClient()
+    try:
+        names = sorted(name for name in client.get_run(run_id).data.metrics if not name.startswith("system/"))
+    except MlflowException as error:
+        if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+            raise store_error(error, root) from None
+        raise InputError(
+            f"run {run_id!r:.60}: no such run in {shown_uri(root)}; `make ui` and runs/STAGE.json show the ids"
+        ) from None
+    curves = {}
+    for name in names:
+        points = sorted(client.get_metric_history(run_id, name), key=lambda point: (point.step, point.timestamp))
+        values = {point.step: point.value for point in points}
+        if len(values) > 1:
+            curves[name] = pd.Series(values, dtype=float)
+    return pd.DataFrame(curves).sort_index().rename_axis("step")
