@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from convrec.experiments.estimate import estimate_step
 from transformers import set_seed
 
 from benchmarks import constraint
@@ -28,7 +29,6 @@ from benchmarks.side_by_side import GENERATIONS, film_catalog, film_tokenizer, m
 from benchmarks.step import SHAPES, Shape, measure, save_random_model
 from benchmarks.throughput import Lengths, peak_flops, rollout_speed, utilization, vllm_speed
 from convrec.config.params import Params, load_params
-from convrec.experiments.estimate import estimate_step
 from convrec.experiments.memory import with_settings
 from convrec.files.results import write_json
 from convrec.generation.constraint import CatalogTrie

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-
 from convrec.experiments.estimate import Meter
+
 from convrec.hardware.device import release_memory
 
 

@@ -6,7 +6,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TextIO
 
@@ -14,7 +13,6 @@ import psutil
 
 from convrec.training.launch import ends_with_this_process
 
-_running: set[int] = set()  # the processes of commands, each the leader of its session
 GRACE_SECONDS = 25  # time to write a checkpoint; a worker kills a cancelled flow run after 30 s
 _POLL_SECONDS = 0.1
 
@@ -76,7 +74,6 @@ def run_command(
         start_new_session=True,
         preexec_fn=ends_with_this_process(signal.SIGTERM),
     )
-    _running.add(process.pid)
     overrun = threading.Event()
 
     def end_late() -> None:
@@ -98,16 +95,9 @@ def run_command(
         _read(process.stdout, on_line)  # its last output, for example about its checkpoint
         end.join()
         process.wait()
-        _running.discard(process.pid)
     if overrun.is_set():
         raise TimeoutError
     return status
-
-
-def end_commands() -> None:
-    """End the commands that other threads run; an interrupted flow would otherwise wait for them."""
-    with ThreadPoolExecutor() as threads:
-        list(threads.map(end_session, list(_running)))
 
 
 def _read(output: TextIO, on_line: Callable[[str], None]) -> None:

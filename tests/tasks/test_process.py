@@ -3,12 +3,11 @@
 import os
 import signal
 import sys
-import threading
 
 import psutil
 import pytest
 
-from tasks.process import end_commands, end_session, run_command
+from tasks.process import end_session, run_command
 
 PARENT = ["sh", "-c", "sleep 600 & echo $!; wait; sleep 600"]  # it goes on when its child is ended first
 
@@ -53,21 +52,6 @@ def test_a_task_that_is_cancelled_leaves_nothing_behind():
     with pytest.raises(KeyboardInterrupt):
         _run(PARENT, cancel)
     assert _gone(found[0])
-
-
-def test_the_commands_of_other_threads_are_ended_with_their_children():
-    started, lines, statuses = threading.Event(), [], []
-
-    def on_line(line: str) -> None:
-        lines.append(line)
-        started.set()
-
-    thread = threading.Thread(target=lambda: statuses.append(_run(PARENT, on_line)))
-    thread.start()
-    assert started.wait(30)
-    end_commands()
-    thread.join()
-    assert statuses == [-signal.SIGTERM] and _gone(int(lines[0]))
 
 
 def test_what_a_command_starts_at_its_end_is_ended_too():

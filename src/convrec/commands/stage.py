@@ -4,10 +4,8 @@ import argparse
 import importlib
 import logging
 import os
-import re
 import signal
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +32,6 @@ TEXTS = {
     "report": "write the HTML report",
 }
 STAGES = tuple(TEXTS)
-_SHARD = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 
 
 def add(commands: Any) -> None:
@@ -43,30 +40,13 @@ def add(commands: Any) -> None:
     command = add_command(commands, "run", run, text, "convrec run sft")
     command.formatter_class = argparse.RawDescriptionHelpFormatter
     command.add_argument("stage", metavar="STAGE", choices=STAGES, help="one of the stages below")
-    command.add_argument(
-        "--shard",
-        type=_shard,
-        metavar="K/N",
-        help="evaluate only: generate share K of N of the lists into their cache, and write nothing else",
-    )
     stages = "\n".join(f"  {stage:<16} {does}" for stage, does in TEXTS.items())
     command.epilog = f"{command.epilog}\n\nstages, in order:\n{stages}"
-
-
-def _shard(text: str) -> tuple[int, int]:
-    found = _SHARD.fullmatch(text)
-    number, count = map(int, found.groups()) if found else (0, 0)
-    if not 1 <= number <= count:
-        raise argparse.ArgumentTypeError(f"{text:.40}: give K/N, for instance 2/8, with K from 1 to N")
-    return number, count
 
 
 def run(options: argparse.Namespace) -> int | None:
     """Run the stage, in several processes if its section sets that; always close its record."""
     stage: str = options.stage
-    shard: tuple[int, int] | None = options.shard
-    if shard is not None and stage != "evaluate":
-        raise InputError(f"--shard {shard[0]}/{shard[1]}: only `convrec run evaluate` has shards; leave it out")
     params = load_params()
     section = getattr(params, stage)
     if "RANK" not in os.environ:
@@ -74,20 +54,14 @@ def run(options: argparse.Namespace) -> int | None:
         _check_nodes(stage, section, nodes)
         _check_inputs(stage)
         if nodes.rank == 0:
-            hold_stage(stage if shard is None else f"{stage}-{shard[0]}-of-{shard[1]}")
+            hold_stage(stage)
         if isinstance(section, Training) and section.launch is not None:
             return launch(stage, section.launch, section.num_processes, nodes)
     elif is_main_process():  # it may still write a checkpoint after its launcher was killed
         hold_stage(f"{stage}.main")
     signal.signal(signal.SIGTERM, _stop)  # so that the record is closed; trainings write a checkpoint first
-    module, paths = importlib.import_module(f"convrec.stages.{stage}"), Paths()
-    work = module.run
-    if shard is not None:
-        from convrec.generation.shards import Shard
-
-        # The batch size of now: with smaller batches, for want of memory, the shard stays the same.
-        work = partial(module.run_shard, shard=Shard(*shard, params.evaluate.batch_size))
-    if shard is not None or not is_main_process():
+    work, paths = importlib.import_module(f"convrec.stages.{stage}").run, Paths()
+    if not is_main_process():
         from convrec.tracking import SilentRun
 
         _work(stage, work, params, paths, SilentRun())

@@ -22,7 +22,6 @@ from convrec.evaluation.systems import BASELINES, CONSTRAINED
 from convrec.files.results import write_plot
 from convrec.generation.lists import EngineOptions, ListSettings, check_constraint, model_lists
 from convrec.generation.prompts import TRUNCATED_SHARE
-from convrec.generation.shards import Shard
 from convrec.paths import TRAINED, Paths
 from convrec.similarity.embedding import TfidfEmbedder
 from convrec.stages.results import write_results
@@ -113,19 +112,6 @@ def _intervals(scores: pd.DataFrame, samples: int, seed: int) -> dict[str, Inter
     intervals = mean_intervals(scores, names, samples, seed)
     lift = ratio_interval(scores, "popularity", "truth_popularity", samples, seed)
     return intervals if lift is None else {**intervals, "popularity_lift": lift}
-
-
-def run_shard(params: Params, paths: Paths, _record: Run, shard: Shard) -> None:
-    """Generate a shard of the models' lists; the stage then finds them in the cache. Nothing else is written."""
-    engine = EngineOptions.on_this_machine(**params.engine_options())
-    catalog = Catalog.read(paths.catalog)
-    _, prompts = read_prompts(paths.split("test"), params.evaluate.max_prompts)
-    if params.evaluate.constrained:
-        check_constraint(paths.model("sft"), prompts, catalog, params.common.list_length, engine.trust_remote_code)
-    settings = ListSettings(**params.list_settings())
-    for system, model, constraint in _model_systems(params, paths, catalog):
-        logger.info("%s: shard %d of %d", system, shard.number, shard.total)
-        model_lists(model, prompts, settings, engine, constraint, shard)
 
 
 def run(params: Params, paths: Paths, record: Run) -> None:
