@@ -86,11 +86,6 @@ def test_what_users_accept_is_recorded_at_the_simulated_time(served, url, monkey
     )
 
 
-def test_the_same_users_are_asked_again(served):
-    first, again = (simulate(_plan(served, 3), AUDIENCE).drop("answer_id") for _ in range(2))
-    assert first.equals(again)
-
-
 def test_the_command_prints_a_table_by_week(served, url, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text())

@@ -27,9 +27,9 @@ def params():
 
 
 @pytest.fixture
-def problems(tmp_path, make_store, params, monkeypatch):
+def problems(tmp_path, params, monkeypatch):
     """Return the remedies of all checks that do not hold, by name; the libraries of the extra `gpu` are missing."""
-    make_store(tmp_path)
+    monkeypatch.setattr(module, "CHECKS", [check for check in module.CHECKS if check is not module._tracking])
     monkeypatch.setattr(module.importlib.util, "find_spec", lambda _: None)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 
@@ -68,8 +68,8 @@ def test_nothing_is_missing_for_the_demo_and_for_a_launch_on_two_nodes(problems,
     assert problems(DDP, 2) == {}, "two on each of two nodes"
 
 
-def test_a_flow_requires_libraries_before_its_first_stage(params, monkeypatch):
-    monkeypatch.setattr(module.importlib.util, "find_spec", lambda _: None)
+@pytest.mark.usefixtures("problems")
+def test_a_flow_requires_libraries_before_its_first_stage(params):
     require_machine(params)
     with pytest.raises(InputError, match=r"DeepSpeed: not installed; pip install -e"):
         require_machine(with_settings(params, ZERO3))
@@ -181,21 +181,30 @@ def test_a_process_of_a_launch_that_runs_out_of_memory_ends_with_the_settings_to
     )
 
 
-def test_an_odd_micro_batch_gets_its_largest_divisor(params):
-    changed = with_settings(params, {"sft.per_device_train_batch_size": 15})
-    expected = {"sft.per_device_train_batch_size": 5, "sft.gradient_accumulation_steps": 3}
-    assert smaller_settings(changed, "sft") == expected
+PREFERENCES = {"beta": 0.0, "constrained": True}
 
 
-@pytest.mark.parametrize("algorithm", ["dpo", "sdpo", "sprec"])
-def test_the_micro_batches_of_preferences_stay_whole_groups(params, algorithm):
-    settings = {"rank_grpo.algorithm": algorithm, "rank_grpo.beta": 0.0, "rank_grpo.constrained": True}
-    params = with_settings(params, settings | {"rank_grpo.per_device_train_batch_size": 32})
+@pytest.mark.parametrize(
+    ("stage", "settings", "size"),
+    [
+        ("sft", {}, 15),
+        *(
+            ("rank_grpo", {"algorithm": name, "beta": 0.0, "constrained": True}, 32)
+            for name in ("dpo", "sdpo", "sprec")
+        ),
+    ],
+)
+def test_micro_batches_shrink_by_divisors_and_stay_whole_groups(params, stage, settings, size):
+    settings = settings | {"per_device_train_batch_size": size, "gradient_accumulation_steps": 1}
+    params = with_settings(params, {f"{stage}.{name}": value for name, value in settings.items()})
     sizes = []
-    while (smaller := smaller_settings(params, "rank_grpo")) is not None:
+    while (smaller := smaller_settings(params, stage)) is not None:
         params = with_settings(params, smaller)  # raises an error for a group that is not whole
-        sizes.append(params.rank_grpo.per_device_train_batch_size)
-    assert params.rank_grpo.gradient_checkpointing and sizes == sorted(sizes, reverse=True) and sizes[-1] < 32
+        config = getattr(params, stage)
+        assert config.per_device_train_batch_size * config.gradient_accumulation_steps == size
+        sizes.append(config.per_device_train_batch_size)
+    assert config.gradient_checkpointing and sizes == sorted(sizes, reverse=True) and sizes[0] < size
+    assert stage != "sft" or sizes == [5, 1, 1], "the last by computing activations again"
 
 
 def test_evaluate_without_memory_goes_on_with_smaller_batches(tmp_path, monkeypatch, make_store, cli):
