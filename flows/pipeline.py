@@ -18,7 +18,7 @@ from rich.markup import escape
 from convrec.config.params import load_params
 from convrec.errors import EXIT_INTERRUPTED, InputError, Unavailable, exit_status, outside_cause
 from convrec.evaluation.table import print_summary, results_markdown
-from convrec.experiments.machine_checks import require_machine
+from convrec.experiments.preflight import require_machine
 from convrec.paths import Paths
 from convrec.workspaces import lock_folder
 from flows.console import show_stages
@@ -30,13 +30,9 @@ from tasks.dvc_stage import Stage, choose_stages, needs_run, run_stage, stages
 from tasks.promotion import decide_promotion, register_checkpoint
 from tasks.raw_data import pull_raw_data, push_outputs
 from tasks.server import check_server, has_server
-from tasks.shards import write_lists
 
 Outcome = dict[str, str]
 T = TypeVar("T")
-WORKERS = (
-    "number of processes that generate the lists of the stage evaluate, for instance of GPUs; default: %(default)s"
-)
 _REPORTED = (StageFailed, InputError, Unavailable)  # in one message, without a traceback
 
 
@@ -51,21 +47,18 @@ def bring_up_to_date(
     force: list[str] | None = None,
     before: Callable[[], None] = lambda: None,
     after_data: Callable[[str], None] | None = None,
-    workers: int = 1,
 ) -> Outcome:
     """Run the stages that are out of date in the graph's order, then register and promote; return the outcome.
 
     With `stages`, only these may run, and nothing is registered. Stages in `force` run even if nothing has changed.
     Up-to-date stages start no task; if all are up to date, nothing is recorded. `before` is called first, with the
-    folder locked. `after_data` is called with the id of the parent run after the stage `data` has run. So many
-    `workers` generate the lists of `evaluate`.
+    folder locked. `after_data` is called with the id of the parent run after the stage `data` has run.
     """
     chosen = choose_stages(stages, force)
-    _check_workers(workers)
     with lock_folder():
         before()
         pull_raw_data()
-        outcome = _run(name, chosen, stages is None, force or [], after_data, workers)
+        outcome = _run(name, chosen, stages is None, force or [], after_data)
     return outcome
 
 
@@ -75,7 +68,6 @@ def _run(
     whole: bool,
     force: list[str],
     after_data: Callable[[str], None] | None,
-    workers: int,
 ) -> Outcome:
     logger, paths = get_run_logger(), Paths()
     parent_run: str | None = None
@@ -93,8 +85,6 @@ def _run(
                     require_machine(load_params())
                 parent_run = outcome["run"] = _open_record(name)
             began = time.monotonic()
-            if stage.name == "evaluate" and workers > 1:
-                write_lists(stage, workers)
             run_stage(stage, forced, parent_run)
             seconds[stage.name] = time.monotonic() - began
             if stage.name == "data" and after_data is not None:
@@ -146,20 +136,14 @@ def _show(name: str, outcome: Outcome, paths: Paths, summary: str) -> None:
         show_link(f"{name} report", f"{address}/artifacts/{paths.run_report.name}", "The report of the run")
 
 
-def check_folder(stages: list[str] | None = None, force: list[str] | None = None, workers: int = 1) -> None:
-    """Check that these stages can run in this folder, with so many workers.
+def check_folder(stages: list[str] | None = None, force: list[str] | None = None) -> None:
+    """Check that these stages can run in this folder.
 
     Raises `InputError` if a stage, git or DVC is missing, and `Unavailable` while another run uses the folder.
     """
     choose_stages(stages, force)
-    _check_workers(workers)
     with lock_folder():
         pass
-
-
-def _check_workers(workers: int) -> None:
-    if workers < 1:
-        raise InputError(f"workers = {workers}: give 1 or more, for instance the number of GPUs")
 
 
 def refuse_early(check: Callable[[], object]) -> None:

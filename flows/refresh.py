@@ -7,24 +7,24 @@ import argparse
 
 from prefect import flow
 
-from flows.pipeline import WORKERS, Outcome, bring_up_to_date, check_folder, refuse_early, run_and_print, run_name
+from flows.pipeline import Outcome, bring_up_to_date, check_folder, refuse_early, run_and_print, run_name
 from tasks.raw_data import export_feedback, periods, record_changes, set_test_period, update_imports
 
 HEAD = "HEAD"
 
 
 @flow(name="refresh", flow_run_name=run_name("refresh"))
-def refresh(test_period: str | None = None, since: str = HEAD, workers: int = 1) -> Outcome:
+def refresh(test_period: str | None = None, since: str = HEAD) -> Outcome:
     """Bring the pipeline up to date with the newest raw data, and compare the result with the champion.
 
     Imports of raw data are updated first, recorded feedback is exported if `data.source` names it, and missing raw data
     are pulled from the default remote. With `test_period` (a month, a span of days, `last-month` or `last-week`),
     params.yaml is changed to test on that period and to validate on the one before. Changes of the data since the git
     revision `since` are logged and recorded. The champion is also scored on the new test period, so that promotion
-    compares both on the same rows. So many `workers` generate the lists of the stage `evaluate`.
+    compares both on the same rows.
     """
 
-    refuse_early(lambda: _check(test_period, since, workers))
+    refuse_early(lambda: _check(test_period, since))
 
     def take_in() -> None:
         update_imports()
@@ -32,19 +32,17 @@ def refresh(test_period: str | None = None, since: str = HEAD, workers: int = 1)
         if test_period is not None:
             set_test_period(test_period)
 
-    return bring_up_to_date(
-        "refresh", before=take_in, after_data=lambda run: record_changes(since, run), workers=workers
-    )
+    return bring_up_to_date("refresh", before=take_in, after_data=lambda run: record_changes(since, run))
 
 
-def _check(test_period: str | None, since: str, workers: int) -> None:
+def _check(test_period: str | None, since: str) -> None:
     from convrec.versions.load import find_commit
 
     if test_period is not None:
         periods(test_period)
     if since != HEAD:  # HEAD may be missing in a new repository; then there is nothing to compare
         find_commit(since)
-    check_folder(workers=workers)
+    check_folder()
 
 
 def main() -> None:
@@ -62,9 +60,8 @@ def main() -> None:
         metavar="REVISION",
         help="git revision of the data to compare with (default: %(default)s)",
     )
-    parser.add_argument("--workers", type=int, default=1, help=WORKERS)
     options = parser.parse_args()
-    given = options.test_period, options.since, options.workers
+    given = options.test_period, options.since
     run_and_print("refresh", lambda: refresh(*given), lambda: _check(*given))
 
 

@@ -7,17 +7,16 @@ import argparse
 
 from prefect import flow
 
-from flows.pipeline import WORKERS, Outcome, bring_up_to_date, check_folder, run_and_print, run_name
+from flows.pipeline import Outcome, bring_up_to_date, check_folder, run_and_print, run_name
 
 
 @flow(name="train", flow_run_name=run_name("train"))
-def train(stages: list[str] | None = None, force: list[str] | None = None, workers: int = 1) -> Outcome:
+def train(stages: list[str] | None = None, force: list[str] | None = None) -> Outcome:
     """Bring every stage up to date with params.yaml and the present data, then register and promote.
 
     With `stages`, only these may run, and nothing is registered. Stages in `force` run even if nothing has changed.
-    So many `workers` generate the lists of the stage `evaluate`.
     """
-    return bring_up_to_date("train", stages, force, workers=workers)
+    return bring_up_to_date("train", stages, force)
 
 
 def main() -> None:
@@ -25,9 +24,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m flows.train", description=train.description)
     parser.add_argument("--stages", nargs="+", metavar="STAGE", help="run only these stages, and register nothing")
     parser.add_argument("--force", nargs="+", metavar="STAGE", help="run these stages even if nothing has changed")
-    parser.add_argument("--workers", type=int, default=1, help=WORKERS)
     options = parser.parse_args()
-    given = options.stages, options.force, options.workers
+    given = options.stages, options.force
     run_and_print("train", lambda: train(*given), lambda: check_folder(*given))
 
 

@@ -9,11 +9,9 @@ import re
 import shutil
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
 from collections import Counter
-from contextlib import closing
 from pathlib import Path
 
 import mlflow
@@ -61,7 +59,6 @@ def project(tmp_path_factory) -> Path:
     """A clone of the project with small parameters, committed."""
     folder = make_project(tmp_path_factory.mktemp("project"))
     set_params(folder, SHRUNK)
-    set_params(folder, {"evaluate": {"batch_size": 8}})  # several batches, to divide among workers
     set_params(folder, NO_BASELINES, "promotion.yaml")
     commit(folder, "start")
     return folder
@@ -402,41 +399,6 @@ def test_adapters_from_a_registered_version_with_both_rewards_and_constrained_ro
     (first,) = (row for row in history if row["step"] == 1 and "lists/grounded" in row)
     assert (first["lists/grounded"], first["lists/in_catalog"], first["lists/duplicates"]) == (6, 1, 0)
     assert {row["validation/in_catalog"] for row in history if "validation/in_catalog" in row} == {1}
-
-
-def _evaluated(folder: Path) -> dict[str, bytes]:
-    """Return what the stage `evaluate` writes, by file."""
-    files = [*(folder / "predictions").iterdir(), *(folder / name / "evaluate.json" for name in ("metrics", "results"))]
-    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in [*files, folder / "plots/systems.csv"]}
-
-
-@pytest.mark.pipeline
-def test_two_workers_write_the_bytes_of_one_and_go_on_where_a_killed_one_was(project, scratch):
-    """The lists of a killed worker are kept, those of the flow's two workers added, and the stage generates none."""
-    written = _evaluated(scratch)
-    shutil.rmtree(scratch / "predictions")
-    run_in(scratch, "git", "init", "--quiet")
-    shard = [sys.executable, "-m", "convrec.cli", "run", "evaluate", "--shard", "1/2"]
-    with subprocess.Popen(shard, stderr=subprocess.PIPE, text=True) as killed:
-        assert killed.stderr is not None
-        assert any("generated 8 of " in line for line in killed.stderr)
-        killed.kill()
-    cached = [file.read_bytes() for file in (scratch / "checkpoints" / "lists").iterdir()]
-    options = ["--stages", "evaluate", "--force", "evaluate", "--workers", "2"]
-    run_in(scratch, sys.executable, "-m", "flows.train", *options)
-    assert _evaluated(scratch) == written
-    caches = [file.read_bytes() for file in (scratch / "checkpoints" / "lists").iterdir()]
-    assert len(caches) == 5 and all(any(new.startswith(old) for new in caches) for old in cached)
-    requests = [[json.loads(line)["request"] for line in cache.splitlines()] for cache in caches]
-    assert all(len(set(digests)) == len(digests) for digests in requests), "no list is generated twice"
-    with closing(sqlite3.connect(scratch / ".prefect" / "prefect.db")) as database:
-        (run,) = database.execute("SELECT id FROM flow_run ORDER BY created DESC").fetchone()
-        logs = "SELECT task_run.name, message FROM log JOIN task_run ON task_run.id = task_run_id"
-        logged = database.execute(f"{logs} WHERE log.flow_run_id = ?", (run,)).fetchall()
-    for task in ("evaluate, shard 1 of 2", "evaluate, shard 2 of 2", "evaluate"):
-        found = " ".join(message for name, message in logged if name == task)
-        assert "Finished in state Completed" in found
-        assert (" lists to generate" in found) == (task != "evaluate")
 
 
 @pytest.mark.pipeline

@@ -57,7 +57,7 @@ _GROUPS = {
     "Measure and compare": ("results", "evaluate", "score", "compare", "ablate-demonstrations"),
     "Watch the service": ("monitor", "replay"),
     "A language model's answers": ("parse", "remap"),
-    "Registry and tracking": ("promote", "rollback", "registry", "experiment", "feedback", "simulate", "tracking"),
+    "Registry and tracking": ("promote", "rollback", "registry", "experiment", "feedback", "tracking"),
 }
 _BEGIN = """\
 convrec trains, tests and serves small language models that recommend from conversations.

@@ -1,4 +1,4 @@
-"""Preflight: its checks of the machine, and the search for settings that fit the memory."""
+"""Preflight: its checks of the machine, the search for settings that fit, and stages that run out of memory."""
 
 import json
 
@@ -6,14 +6,13 @@ import pandas as pd
 import pytest
 import torch
 
-from convrec.config.params import Params, load_params
+from convrec.config.params import load_params
 from convrec.data.conversations import read_rows, write_rows
 from convrec.errors import InputError
-from convrec.experiments import machine_checks as module
-from convrec.experiments.machine_checks import machine_checks, require_machine
+from convrec.experiments import preflight as module
 from convrec.experiments.memory import smaller_settings, with_settings
-from convrec.experiments.preflight import run_trials
-from convrec.experiments.trial import STEPS, ScratchProject, Trial, trial_params
+from convrec.experiments.preflight import machine_checks, require_machine
+from convrec.experiments.trial import STEPS, ScratchProject, Trial, run_trials, trial_params
 from convrec.paths import Paths
 from tests.experiments.sft_project import lose_memory, make_sft_project
 from tests.project import ROOT, SHRUNK, set_params
@@ -27,39 +26,53 @@ def params():
     return load_params(ROOT / "params.yaml")
 
 
-def _changed(params, section, **values):
-    raw = params.model_dump()
-    raw[section] |= values
-    return Params.model_validate(raw)
-
-
-def _problems(params, tmp_path):
-    return {check.name: check.remedy for check in machine_checks(params, Paths(tmp_path)) if check.remedy}
-
-
-def test_what_a_run_lacks_is_named_with_its_remedy(params, tmp_path, make_store, monkeypatch):
-    make_store(tmp_path)
-    monkeypatch.setattr(module, "gpu_names", list)
-    assert _problems(params, tmp_path) == {}
-    assert "common.device" in _problems(_changed(params, "common", device="cuda"), tmp_path)["GPUs"]
-    assert "data" in _problems(_changed(params, "data", source="redial", path=str(tmp_path / "no")), tmp_path)
+@pytest.fixture
+def problems(tmp_path, params, monkeypatch):
+    """Return the remedies of all checks that do not hold, by name; the libraries of the extra `gpu` are missing."""
+    monkeypatch.setattr(module, "CHECKS", [check for check in module.CHECKS if check is not module._tracking])
     monkeypatch.setattr(module.importlib.util, "find_spec", lambda _: None)
-    assert "'.[gpu]'" in _problems(_changed(params, "evaluate", engine="vllm"), tmp_path)["vLLM"]
-    launched = _changed(params, "sft", launch="configs/accelerate/zero3.yaml", num_processes=4)
-    assert "DeepSpeed" in _problems(launched, tmp_path)
-    require_machine(params)
-    with pytest.raises(InputError, match=r"DeepSpeed: not installed; pip install -e"):
-        require_machine(launched)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+
+    def checked(settings: dict, gpus: int = 0) -> dict[str, str]:
+        monkeypatch.setattr(module, "gpu_names", lambda: ["H100"] * gpus)
+        changed = with_settings(params, settings)
+        return {check.name: check.remedy for check in machine_checks(changed, Paths(tmp_path)) if check.remedy}
+
+    return checked
 
 
-def test_a_launch_needs_as_many_gpus_as_processes(params, tmp_path, make_store, monkeypatch):
-    make_store(tmp_path)
-    monkeypatch.setattr(module, "gpu_names", lambda: ["one", "other"])
-    launched = _changed(params, "rank_grpo", launch="configs/accelerate/ddp.yaml", num_processes=4)
-    assert _problems(launched, tmp_path) == {"rank_grpo.launch": "set rank_grpo.num_processes to 2 or fewer"}
+ZERO3 = {"sft.launch": "configs/accelerate/zero3.yaml", "sft.num_processes": 4}
+DDP = {"rank_grpo.launch": "configs/accelerate/ddp.yaml", "rank_grpo.num_processes": 4}
+
+
+@pytest.mark.parametrize(
+    ("settings", "gpus", "name", "remedy"),
+    [
+        ({"common.device": "cuda"}, 0, "GPUs", "set common.device to auto"),
+        ({"data.source": "redial", "data.path": "no"}, 0, "data", "put the source's files there"),
+        ({"data.source": ["synthetic", "feedback"]}, 0, "data", "convrec feedback export"),
+        ({"evaluate.engine": "vllm"}, 0, "vLLM", "pip install -e '.[gpu]'"),
+        (ZERO3, 0, "DeepSpeed", "pip install -e '.[gpu]'"),
+        (DDP, 2, "rank_grpo.launch", "set rank_grpo.num_processes to 2 or fewer"),
+    ],
+)
+def test_what_a_run_lacks_is_named_with_its_remedy(problems, settings, gpus, name, remedy):
+    found = problems(settings, gpus)
+    assert list(found) == [name] and remedy in found[name]
+
+
+def test_nothing_is_missing_for_the_demo_and_for_a_launch_on_two_nodes(problems, monkeypatch):
+    assert problems({}) == {}
     monkeypatch.setenv("NNODES", "2")
     monkeypatch.setenv("MASTER_ADDR", "10.0.0.1")
-    assert _problems(launched, tmp_path) == {}, "two on each of two nodes"
+    assert problems(DDP, 2) == {}, "two on each of two nodes"
+
+
+@pytest.mark.usefixtures("problems")
+def test_a_flow_requires_libraries_before_its_first_stage(params):
+    require_machine(params)
+    with pytest.raises(InputError, match=r"DeepSpeed: not installed; pip install -e"):
+        require_machine(with_settings(params, ZERO3))
 
 
 @pytest.fixture
@@ -104,9 +117,9 @@ def test_the_micro_batch_is_halved_until_it_fits(project, monkeypatch, fitting, 
             run_trials(params, paths, 1000, lambda trial: None)
         assert len(tried) == 6, "16, 8, 4, 2, 1, and with gradient checkpointing"
     else:
-        forecasts = run_trials(params, paths, 1000, lambda trial: None)
-        assert forecasts["rank_grpo"].changed == expected and forecasts["sft"].changed == {}
-        assert forecasts["rank_grpo"].seconds == 0.5 * params.rank_grpo.max_steps
+        _, sft, rank_grpo, _ = run_trials(params, paths, 1000, lambda trial: None)
+        assert rank_grpo.changed == expected and sft.changed == {}
+        assert rank_grpo.seconds == 0.5 * params.rank_grpo.max_steps
     assert {size * steps for size, steps in tried} == {16}
     assert not list(paths.root.rglob("preflight-*")), "the scratch project is gone"
 
@@ -168,10 +181,27 @@ def test_a_process_of_a_launch_that_runs_out_of_memory_ends_with_the_settings_to
     )
 
 
-def test_an_odd_micro_batch_gets_its_largest_divisor(params):
-    changed = _changed(params, "sft", per_device_train_batch_size=15)
-    expected = {"sft.per_device_train_batch_size": 5, "sft.gradient_accumulation_steps": 3}
-    assert smaller_settings(changed, "sft") == expected
+PREFERENCES = {"beta": 0.0, "constrained": True}
+
+
+@pytest.mark.parametrize(
+    ("stage", "settings", "size"),
+    [
+        ("sft", {}, 15),
+        *(("rank_grpo", PREFERENCES | {"algorithm": name}, 32) for name in ("dpo", "sdpo", "sprec")),
+    ],
+)
+def test_micro_batches_shrink_by_divisors_and_stay_whole_groups(params, stage, settings, size):
+    settings = settings | {"per_device_train_batch_size": size, "gradient_accumulation_steps": 1}
+    params = with_settings(params, {f"{stage}.{name}": value for name, value in settings.items()})
+    sizes = []
+    while (smaller := smaller_settings(params, stage)) is not None:
+        params = with_settings(params, smaller)  # raises an error for a group that is not whole
+        config = getattr(params, stage)
+        assert config.per_device_train_batch_size * config.gradient_accumulation_steps == size
+        sizes.append(config.per_device_train_batch_size)
+    assert config.gradient_checkpointing and sizes == sorted(sizes, reverse=True) and sizes[0] < size
+    assert stage != "sft" or sizes == [5, 1, 1], "the last by computing activations again"
 
 
 def test_evaluate_without_memory_goes_on_with_smaller_batches(tmp_path, monkeypatch, make_store, cli):

@@ -55,8 +55,6 @@ def refused(project, monkeypatch, capsys):
     [
         (["train", "--stages", "data", "stf"], "stages: 'stf' is not a stage of dvc.yaml; give one of data, "),
         (["train", "--force", "stf"], "force: 'stf' is not a stage of dvc.yaml; give one of data, "),
-        (["train", "--workers", "0"], "workers = 0: give 1 or more, "),
-        (["refresh", "--workers", "-1"], "workers = -1: give 1 or more, "),
         (
             ["refresh", "--test-period", "2022-13"],
             "test period '2022-13' is not in the calendar (month must be in ",

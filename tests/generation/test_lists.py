@@ -19,7 +19,6 @@ from convrec.errors import InputError
 from convrec.generation.engine import TransformersEngine
 from convrec.generation.list_cache import ListCache
 from convrec.generation.lists import EngineOptions, ListSettings, check_constraint, model_lists
-from convrec.generation.shards import Shard
 from convrec.models.folders import standalone
 from convrec.models.pretrained import load_tokenizer
 from tests.conftest import ROOT
@@ -86,35 +85,6 @@ def test_a_generation_that_failed_goes_on_where_it_was(model, asked, monkeypatch
     assert asked == [2, 2]
     assert model_lists(model, ROWS, SETTINGS, OPTIONS).texts == whole
     assert asked == [2, 2, 2, 2, 1]
-
-
-@pytest.mark.parametrize("interrupted", [False, True])
-def test_shards_fill_the_cache_as_one_worker_does(model, asked, monkeypatch, interrupted):
-    batches: list[list[list[int]]] = []
-    counted = TransformersEngine.complete
-
-    def complete(self, prompts, requests=()):
-        if interrupted and len(batches) == 1:
-            batches.append([])
-            raise RuntimeError("killed")
-        batches.append(prompts)
-        return counted(self, prompts, requests)
-
-    whole = model_lists(model, ROWS, SETTINGS, OPTIONS).texts
-    shutil.rmtree("checkpoints")
-    monkeypatch.setattr(TransformersEngine, "complete", complete)
-    if interrupted:
-        with pytest.raises(RuntimeError, match="killed"):
-            model_lists(model, ROWS, SETTINGS, OPTIONS, shard=Shard(1, 2, 2))
-    shares = [model_lists(model, ROWS, SETTINGS, OPTIONS, shard=Shard(number, 2, 2)).texts for number in (2, 1)]
-    assert list(map(len, shares)) == [4, 5] and sorted(shares[0] + shares[1]) == sorted(whole)
-    generated = len(batches)
-    assert model_lists(model, ROWS, SETTINGS, OPTIONS).texts == whole and len(batches) == generated
-    in_batches = sorted(batch for batch in batches if batch)
-    batches.clear()
-    shutil.rmtree("checkpoints")
-    interrupted = False
-    assert model_lists(model, ROWS, SETTINGS, OPTIONS).texts == whole and sorted(batches) == in_batches
 
 
 KILLED = """

@@ -18,13 +18,12 @@ def test_it_writes_every_figure_and_prints_a_table(tmp_path, monkeypatch, capsys
     assert found["dtype"] == ("bfloat16" if device == "cuda" else "float32") and found["weights"] > 1e6
     ratios = [found["step"]["time_ratio"], found["step"]["memory_ratio"], found["constraint"]["share"]]
     assert all(0 < ratio < 2 for ratio in ratios)
-    assert found["memory"]["ratio"] == pytest.approx(1, abs=0.5 if device == "cuda" else 0.05)
     passes = found["forward_backward"]
     assert found["rollouts"]["transformers"] > 0 and passes["tokens_per_second"] > 0
     assert passes["flops_per_token"] > 6e6 and (device == "cuda" or passes["mfu_percent"] is None)
     lines = capsys.readouterr().out.splitlines()
     table = [line for line in lines if line.startswith("| ")]
-    assert len(table) == 8 and all(line.endswith(" |") and line.count("|") == 3 for line in table)
+    assert len(table) == 7 and all(line.endswith(" |") and line.count("|") == 3 for line in table)
     assert lines[-1] == str(file)
 
 

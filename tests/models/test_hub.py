@@ -9,7 +9,7 @@ import pytest
 
 from convrec.config.params import Params, load_params
 from convrec.errors import InputError
-from convrec.experiments.machine_checks import machine_checks
+from convrec.experiments.preflight import machine_checks
 from convrec.models.hub import model_license
 from convrec.paths import Paths
 from tests.project import ROOT

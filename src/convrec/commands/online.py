@@ -1,13 +1,12 @@
-"""`convrec experiment` and `convrec simulate`: try a version on the users of the service, or on simulated ones."""
+"""`convrec experiment`: try a version on the users of the service."""
 
 import argparse
 import json
 import sys
-from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from convrec.commands import add_command, share, whole_number
+from convrec.commands import add_command, share
 from convrec.commands.registry import check_number, print_table
 from convrec.errors import InputError, Unavailable
 
@@ -19,7 +18,7 @@ _FEEDBACK = "URL of the feedback database; default: CONVREC_FEEDBACK_URL, or fee
 
 
 def add(commands: Any) -> None:
-    """Add the commands."""
+    """Add the command."""
     text = "try a registered version on the users of the service, against the champion"
     experiment = add_command(commands, "experiment", None, text, "convrec experiment status", _PAGE)
     parts = experiment.add_subparsers(dest="experiment_command", metavar="SUBCOMMAND", required=True)
@@ -50,44 +49,6 @@ def add(commands: Any) -> None:
         command.add_argument("--json", action="store_true", help="print JSON")
     for command in (status, stop):
         command.add_argument("--feedback", metavar="URL", help=_FEEDBACK)
-
-    text = "let the users of the embedded world talk to a running service"
-    example = "convrec simulate --url http://127.0.0.1:8000 --users 40 --days 14"
-    simulated = add_command(commands, "simulate", _simulate, text, example, _PAGE)
-    simulated.add_argument("--url", required=True, metavar="URL", help="the service of `convrec serve`")
-    simulated.add_argument(
-        "--users", type=whole_number(1, 100_000), required=True, metavar="N", help="each asks once a day"
-    )
-    simulated.add_argument("--days", type=whole_number(1, 3660), required=True, metavar="D")
-    simulated.add_argument("--start", type=_day, default="2022-01-01", metavar="DATE", help="default: %(default)s")
-    simulated.add_argument(
-        "--shift-date",
-        type=_day,
-        metavar="DATE",
-        help="the day on which the audience changes; default: as in the data, in the fourth month",
-    )
-    simulated.add_argument("--seed", type=whole_number(0), default=1, help="of the users; default: %(default)s")
-    simulated.add_argument(
-        "-n", type=whole_number(1, 1000), default=20, help="number of items to ask for; default: %(default)s"
-    )
-    simulated.add_argument("--key", metavar="KEY", help="API key of the service")
-    simulated.add_argument(
-        "--feedback", metavar="URL", help="feedback database of the service; its times become the simulated ones"
-    )
-    simulated.add_argument(
-        "--output",
-        type=Path,
-        default=Path("runs/simulation.parquet"),
-        metavar="FILE",
-        help="table with a row for each answer; default: %(default)s",
-    )
-
-
-def _day(text: str) -> date:
-    try:
-        return date.fromisoformat(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text:.40}: give a date, such as 2022-04-01") from None
 
 
 def _start(options: argparse.Namespace) -> None:
@@ -173,22 +134,3 @@ def _show(result: "Result", as_json: bool) -> None:
     if result.experiment.ended:
         print(f"Ended at {result.experiment.ended}: {result.experiment.reason}")
     print(f"Page: {page}")
-
-
-def _simulate(options: argparse.Namespace) -> None:
-    from convrec.config.params import load_params
-    from convrec.data.sources.synthetic import World
-    from convrec.experiments.simulated_users import Audience, embedded_catalog
-    from convrec.experiments.simulation import Plan, simulate, week_rows, weekly
-    from convrec.files.atomic import check_target
-
-    check_target(options.output, "--output")
-    params, catalog = load_params(), embedded_catalog()
-    world = World(catalog, params.common.seed, params.data.synthetic.num_months)
-    audience = Audience(world, params.data.synthetic.first_month, options.seed, options.shift_date)
-    plan = Plan(options.url, options.users, options.days, options.start, options.n, options.key, options.feedback)
-    visits = simulate(plan, audience, frozenset(item.id for item in catalog.items))
-    visits.write_parquet(options.output)
-    columns = ("week from", "answers", "users", "accepted per answer", "with an accepted item", "empty answers")
-    print_table(columns, week_rows(weekly(visits)), right=(1, 2, 3, 4, 5))
-    print(f"Table: {options.output}")

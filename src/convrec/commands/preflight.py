@@ -4,9 +4,7 @@ import argparse
 from typing import Any
 
 from convrec.commands import add_command
-from convrec.config.params import load_params, parse_params
-from convrec.config.profiles import compose
-from convrec.errors import InputError
+from convrec.config.params import load_params
 from convrec.paths import Paths
 
 
@@ -16,13 +14,10 @@ def add(commands: Any) -> None:
     command = add_command(commands, "preflight", _preflight, text, "convrec preflight --price-per-hour 2.5")
     command.add_argument("--fast", action="store_true", help="only the checks that take no work")
     command.add_argument(
-        "--profile", help="only estimate the memory of this profile's trainings, from shapes: no GPU, data or weights"
-    )
-    command.add_argument(
         "--memory",
         type=_positive,
         metavar="GIB",
-        help="limit of a stage's memory in GiB; default: what is free now; with --profile: the memory of one GPU",
+        help="limit of a stage's memory in GiB; default: what is free now",
     )
     command.add_argument(
         "--price-per-hour", type=_positive, metavar="PRICE", help="price of a machine hour, for the cost"
@@ -40,13 +35,6 @@ _positive.__name__ = "number above 0"  # in argparse's message
 
 
 def _preflight(options: argparse.Namespace) -> None:
-    if options.profile is not None:
-        from convrec.experiments.plans import show_plans
-
-        if options.fast or options.price_per_hour is not None:
-            raise InputError("--profile estimates memory only; leave out --fast and --price-per-hour")
-        show_plans(parse_params(compose(options.profile, []), f"profile {options.profile}"), Paths(), options.memory)
-        return
     from convrec.experiments.preflight import preflight
 
     preflight(load_params(), Paths(), fast=options.fast, memory=options.memory, price=options.price_per_hour)

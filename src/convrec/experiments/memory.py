@@ -1,7 +1,6 @@
 """Settings with which a stage needs less memory."""
 
-import json
-import shlex
+from contextlib import suppress
 from typing import Any
 
 from convrec.config.params import Params, parse_params
@@ -39,7 +38,8 @@ def smaller_settings(params: Params, stage: str) -> dict[str, Any] | None:
             f"{stage}.per_device_train_batch_size": size // factor,
             f"{stage}.gradient_accumulation_steps": steps * factor,
         }
-        if is_allowed(params, smaller):
+        with suppress(InputError):
+            with_settings(params, smaller)  # preferences need whole groups
             return smaller
     return None if config.gradient_checkpointing else {f"{stage}.gradient_checkpointing": True}
 
@@ -51,18 +51,3 @@ def with_settings(params: Params, settings: dict[str, Any]) -> Params:
         section, field = name.split(".")
         raw[section][field] = value
     return parse_params(raw, "params.yaml")
-
-
-def is_allowed(params: Params, settings: dict[str, Any]) -> bool:
-    """Return whether the parameters may be changed so."""
-    try:
-        with_settings(params, settings)
-    except InputError:
-        return False
-    return True
-
-
-def set_options(settings: dict[str, Any]) -> str:
-    """Return settings, by dotted name, as `--set` options of `convrec profile`."""
-    pairs = (f"{name}={json.dumps(value)}" for name, value in settings.items())  # JSON is also YAML
-    return " ".join(f"--set {shlex.quote(pair.replace(chr(34), ''))}" for pair in pairs)

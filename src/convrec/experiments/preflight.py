@@ -1,12 +1,13 @@
 """`convrec preflight`: what a run needs is checked, and its most expensive steps really run, before the run starts."""
 
-import math
+import importlib.util
+import json
+import os
 import shutil
-import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import psutil
 from rich import box
@@ -15,94 +16,140 @@ from rich.markup import escape
 from rich.table import Table
 
 from convrec.config.params import Params
-from convrec.data.conversations import distinct_prompts, read_rows
-from convrec.demonstrations.prompts import choose_prompts
-from convrec.errors import InputError
-from convrec.experiments.machine_checks import machine_checks, raise_problems
-from convrec.experiments.memory import LESS_MEMORY, set_options, smaller_settings
-from convrec.experiments.trial import ScratchProject, Trial, is_refused, rows_per_step
-from convrec.hardware.machine import GIB, gpu_bytes
-from convrec.paths import CHECKPOINTS, Paths
+from convrec.config.training import Training
+from convrec.data.sources.feedback import FILE
+from convrec.errors import InputError, Unavailable
+from convrec.hardware.machine import GIB, gpu_bytes, gpu_names
+from convrec.models.hub import model_license
+from convrec.paths import Paths
 from convrec.training.nodes import read_nodes
 
-STAGES = ("base_model", "sft", "rank_grpo", "evaluate")
-_MODELS, _STATE = 3, 3  # written models; a checkpoint's size in models: weights and AdamW's two moments
+if TYPE_CHECKING:
+    from convrec.experiments.trial import Forecast, Trial
+
+_GPU_EXTRA = "pip install -e '.[gpu]'"
 
 
-@dataclass(frozen=True)
-class Forecast:
-    """A stage's last trial, the settings that memory requires, and its whole time in seconds, None if unknown."""
+class Check(NamedTuple):
+    """One condition: its name, what was found, and what to do if it does not hold (empty: it holds)."""
 
-    trial: Trial
-    changed: dict[str, Any]
-    seconds: float | None
-
-
-def run_trials(params: Params, paths: Paths, limit: int | None, show: Callable[[Trial], None]) -> dict[str, Forecast]:
-    """Run every stage's most expensive steps in a scratch project; return the forecasts by stage.
-
-    If a stage runs out of memory, it runs again with settings of less memory and the same result until it fits.
-    `show` gets each trial. Raises `InputError` if a stage ends with an error or does not fit with any settings.
-    """
-    forecasts: dict[str, Forecast] = {}
-    # Git ignores this folder, and `make clean` removes what a killed preflight leaves in it.
-    place = paths.root.resolve() / CHECKPOINTS
-    place.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="preflight-", dir=place) as folder:
-        scratch = ScratchProject(params, paths, Path(folder) / "project")
-        for stage in STAGES:
-            changed: dict[str, Any] = {}
-            while True:
-                trial = scratch.run(stage, limit)
-                show(trial)
-                if trial.status == 0 and not trial.exceeded:
-                    break
-                settings = smaller_settings(scratch.params, stage) if trial.exceeded else None
-                if settings is None:
-                    raise InputError(_failure(trial))
-                scratch.change(settings)
-                changed |= settings
-            forecasts[stage] = Forecast(trial, changed, _whole_seconds(params, paths, trial))
-            if stage == "base_model":
-                _require_disk(params, paths, scratch.own.model("base"))
-                scratch.make_rows_longest()
-    return forecasts
+    name: str
+    found: str
+    remedy: str = ""
 
 
-def _require_disk(params: Params, paths: Paths, model: Path) -> None:
-    """Raise `InputError` if the disk has no room for the models and the checkpoints of a run."""
-    size = sum(file.stat().st_size for file in model.glob("*.safetensors"))
-    trained = size if params.base_model.dtype == "float32" else 2 * size  # trainings keep float32
-    checkpoints = params.sft.save_total_limit + params.rank_grpo.save_total_limit + 1
-    needed, free = _MODELS * size + _STATE * checkpoints * trained, shutil.disk_usage(paths.root).free
-    if needed > free:
-        raise InputError(
-            f"models and checkpoints need about {needed / GIB:.0f} GiB of disk, {free / GIB:.0f} GiB are free; free "
-            "some, or lower save_total_limit"
-        )
+def _versions(_params: Params, _paths: Paths) -> Iterator[Check]:
+    yield Check("libraries", ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "trl")))
 
 
-def _failure(trial: Trial) -> str:
-    last = [line for line in trial.output.splitlines() if line.strip()][-1:]
-    if trial.exceeded:
-        return f"{trial.stage}: memory does not suffice ({trial.peak / GIB:.1f} GiB) with any batch size; {LESS_MEMORY}"
-    kind = "" if is_refused(trial) else f"ended with status {trial.status}: "
-    return f"{trial.stage}: {kind}{''.join(last)}"
+def _libraries(params: Params, _paths: Paths) -> Iterator[Check]:
+    launched = [params.sft.launch or "", params.rank_grpo.launch or ""]
+    needed = {
+        "vLLM": params.evaluate.engine == "vllm" or params.rank_grpo.rollouts == "vllm_colocate",
+        "DeepSpeed": any("zero" in launch for launch in launched),
+    }
+    for name in (name for name, is_needed in needed.items() if is_needed):
+        found = importlib.util.find_spec(name.lower()) is not None
+        yield Check(name, "installed" if found else "not installed", "" if found else _GPU_EXTRA)
 
 
-def _whole_seconds(params: Params, paths: Paths, trial: Trial) -> float | None:
-    """Return the time that all steps of a training would take if all were as long as those of the trial."""
-    if trial.seconds_per_step is None:
-        return None
-    rows = read_rows(paths.split("train"))
-    if trial.stage == "sft":
-        wanted, seed = params.demonstrations, params.common.seed
-        number = len(choose_prompts(distinct_prompts(rows), wanted.until, wanted.train_share, seed))
-        steps = math.ceil(number * (1 + wanted.variants) / rows_per_step(params.sft)) * params.sft.num_train_epochs
-        return trial.seconds_per_step * min(steps, params.sft.checkpoint_step or math.inf)
-    config = params.rank_grpo
-    sequences = len(rows) * config.group_size * config.num_train_epochs * config.num_iterations
-    return trial.seconds_per_step * (config.max_steps or math.ceil(sequences / rows_per_step(config)))
+def _gpus(params: Params, _paths: Paths) -> Iterator[Check]:
+    import torch  # noqa: PLC0415  (seconds)
+
+    names = gpu_names()
+    is_missing = params.common.device == "cuda" and not names
+    remedy = "install torch's CUDA build and the driver, or set common.device to auto" if is_missing else ""
+    yield Check("GPUs", f"{', '.join(names) or 'none'} (CUDA {torch.version.cuda or 'none'})", remedy)
+    if names and params.base_model.dtype == "bfloat16" and not torch.cuda.is_bf16_supported():
+        yield Check("bfloat16", f"not supported by {names[0]}", "set base_model.dtype to float32")
+
+
+def _launches(params: Params, _paths: Paths) -> Iterator[Check]:
+    names = gpu_names()
+    for stage in ("sft", "rank_grpo"):
+        config: Training = getattr(params, stage)
+        if config.launch is not None and names:
+            nodes = read_nodes().count
+            most = nodes * len(names)
+            found = f"{config.num_processes} processes, {len(names)} GPUs"
+            remedy = f"set {stage}.num_processes to {most} or fewer" if config.num_processes > most else ""
+            yield Check(f"{stage}.launch", f"{found} on each of {nodes} nodes" if nodes > 1 else found, remedy)
+
+
+def _disk(_params: Params, paths: Paths) -> Iterator[Check]:
+    yield Check("disk", f"{shutil.disk_usage(paths.root).free / GIB:.0f} GiB free")
+
+
+def _data(params: Params, _paths: Paths) -> Iterator[Check]:
+    data = params.data
+    if "feedback" in data.sources and not (Path(data.feedback) / FILE).is_file():
+        yield Check("data", f"{data.feedback}: no {FILE}", "write it with `convrec feedback export`")
+    elif data.sources[0] == "synthetic":
+        yield Check("data", "simulated by the stage `data`")
+    else:
+        remedy = "" if Path(data.path).is_dir() else "put the source's files there (docs/data.md)"
+        yield Check("data", f"{data.path} (not read here)", remedy)
+
+
+def _models(params: Params, _paths: Paths) -> Iterator[Check]:
+    """Yield a check for each model of the hub: whether this account can fetch it, and its license."""
+    from huggingface_hub import constants  # noqa: PLC0415  (slow)
+
+    base, embedder, aligned = params.base_model, params.demonstrations.embedder, params.rank_grpo
+    named = [(base.name, base.revision), (embedder.name, embedder.revision)]
+    named += [(aligned.start, None), (aligned.rewards.model or "", None)]
+    for name, revision in named:
+        if name in ("", "embedded", "tfidf", "sft") or name.startswith("models:/") or Path(name).is_dir():
+            continue
+        if name == embedder.name and "/" not in name:
+            name = f"sentence-transformers/{name}"  # noqa: PLW2901  (where that library looks)
+        if constants.HF_HUB_OFFLINE:
+            yield Check("model", f"{name}: HF_HUB_OFFLINE is set, so the hub is not asked")
+            continue
+        try:
+            found = f"license {model_license(name, revision)}; {revision or 'no revision is pinned'}"
+        except InputError as error:
+            yield Check("model", f"{name} cannot be fetched", str(error))
+        else:
+            yield Check("model", f"{name}: {found}")
+
+
+def _teacher(params: Params, _paths: Paths) -> Iterator[Check]:
+    teacher = params.demonstrations.teacher
+    if teacher.kind == "llm":
+        yield Check("teacher", str(teacher.base_url), "" if os.environ.get("OPENAI_API_KEY") else "set OPENAI_API_KEY")
+
+
+def _tracking(_params: Params, paths: Paths) -> Iterator[Check]:
+    from convrec.tracking import connect, shown_uri  # noqa: PLC0415  (imports mlflow)
+
+    try:
+        connect(paths.root)
+    except (InputError, Unavailable) as error:
+        yield Check("tracking server", "cannot be used", str(error))
+    else:
+        yield Check("tracking server", shown_uri(paths.root))
+
+
+CHECKS = (_versions, _libraries, _gpus, _launches, _disk, _data, _models, _teacher, _tracking)
+
+
+def machine_checks(params: Params, paths: Paths) -> Iterator[Check]:
+    """Yield all checks, in the order of `CHECKS`."""
+    for check in CHECKS:
+        yield from check(params, paths)
+
+
+def require_machine(params: Params) -> None:
+    """Raise `InputError` if a library or a GPU is missing that the parameters need."""
+    needs_gpus = params.common.device == "cuda" or bool(params.sft.launch or params.rank_grpo.launch)
+    needed = (_libraries, _gpus, _launches) if needs_gpus else (_libraries,)
+    _raise_problems(found for check in needed for found in check(params, Paths()))
+
+
+def _raise_problems(checks: Iterable[Check]) -> None:
+    if problems := [f"{check.name}: {check.found}; {check.remedy}" for check in checks if check.remedy]:
+        raise InputError("\n".join(problems))
 
 
 def preflight(params: Params, paths: Paths, *, fast: bool, memory: float | None, price: float | None) -> None:
@@ -123,45 +170,44 @@ def preflight(params: Params, paths: Paths, *, fast: bool, memory: float | None,
         mark = "[red]✗[/red]" if check.remedy else "[green]✓[/green]"
         console.print(f"{mark} {escape(f'{check.name}: {check.found}')}")
         checks.append(check)
-    raise_problems(checks)
+    _raise_problems(checks)
     if fast:
         return
+    from convrec.experiments.trial import run_trials  # noqa: PLC0415  (imports torch)
+
     for name in ("train", "validation", "test"):
         paths.require_split(name)
     limit = int(memory * GIB) if memory is not None else psutil.virtual_memory().available
 
-    def show(trial: Trial) -> None:
+    def show(trial: "Trial") -> None:
         result = "out of memory" if trial.exceeded else "fits" if trial.status == 0 else f"status {trial.status}"
         console.print(f"  {trial.stage}: {result} ({trial.seconds:.0f} s)")
 
     console.print(f"\nLongest prompts and lists, with at most {limit / GIB:.1f} GiB of memory:")
     forecasts = run_trials(params, paths, limit, show)
     console.print(_table(forecasts, price))
-    changed = {name: value for forecast in forecasts.values() for name, value in forecast.changed.items()}
+    changed = {name: value for forecast in forecasts for name, value in forecast.changed.items()}
     if changed:
+        options = " ".join(f"--set {name}={json.dumps(value)}" for name, value in changed.items())
         raise InputError(
-            f"memory does not suffice for the parameters; these settings fit and train the same: "
-            f"convrec profile {params.common.profile} {set_options(changed)}"
+            "memory does not suffice for the parameters; these settings fit and train the same: "
+            f"convrec profile {params.common.profile} {options}"
         )
     console.print("Everything fits. Start the run: python -m flows.train")
 
 
-def _table(forecasts: dict[str, Forecast], price: float | None) -> Table:
+def _table(forecasts: "list[Forecast]", price: float | None) -> Table:
     sizes = gpu_bytes()[1]
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0))
     headings = ["stage", "memory", *(f"GPU {index}" for index in range(len(sizes))), "s/step", "all steps, at most"]
     for heading in (*headings, *(["cost, at most"] if price is not None else [])):
         table.add_column(heading, justify="left" if heading == "stage" else "right")
-    for stage, forecast in forecasts.items():
-        trial = forecast.trial
-        cells = [stage, f"{trial.peak / GIB:.2f} GiB"]
-        cells += [
-            f"{used / GIB:.1f} of {size / GIB:.0f} GiB" for used, size in zip(trial.gpu_peaks, sizes, strict=True)
-        ]
-        cells.append("" if trial.seconds_per_step is None else f"{trial.seconds_per_step:.2f}")
-        hours = None if forecast.seconds is None else forecast.seconds / 3600
-        cells.append("" if hours is None else f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.1f} min")
-        if price is not None:
-            cells.append("" if hours is None else f"{hours * price:.2f}")
+    for trial, _, seconds in forecasts:
+        used = [f"{peak / GIB:.1f} of {size / GIB:.0f} GiB" for peak, size in zip(trial.gpu_peaks, sizes, strict=True)]
+        cells = [trial.stage, f"{trial.peak / GIB:.2f} GiB", *used]
+        if trial.seconds_per_step is not None and seconds is not None:
+            hours = seconds / 3600
+            cells += [f"{trial.seconds_per_step:.2f}", f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.1f} min"]
+            cells += [f"{hours * price:.2f}"] if price is not None else []
         table.add_row(*cells)
     return table

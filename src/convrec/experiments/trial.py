@@ -1,21 +1,23 @@
-"""Stages that really run in a scratch project on the most expensive data, with the memory and the time that they take.
+"""Stages that really run in a scratch project on the most expensive data: the memory and the time that they take.
 
 The scratch project has the parameters and the catalog of the real one. Its rows are the longest ones, as many as
 `STEPS` optimizer steps take, its demonstrations are the lists with the most tokens, and its weights are thrown away.
 """
 
 import json
+import math
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import psutil
@@ -26,14 +28,16 @@ from convrec.data.catalog import Catalog
 from convrec.data.conversations import distinct_prompts, read_rows, transcript, write_rows
 from convrec.data.parsing import format_list
 from convrec.demonstrations.columns import STEP_COLUMNS
-from convrec.errors import EXIT_BAD_INPUT, says_out_of_memory
-from convrec.experiments.memory import with_settings
-from convrec.hardware.machine import family, gpu_bytes, resident_bytes
+from convrec.demonstrations.prompts import choose_prompts
+from convrec.errors import EXIT_BAD_INPUT, InputError, says_out_of_memory
+from convrec.experiments.memory import LESS_MEMORY, smaller_settings, with_settings
+from convrec.hardware.machine import GIB, family, gpu_bytes, resident_bytes
 from convrec.models.pretrained import load_tokenizer
 from convrec.paths import CHECKPOINTS, CONFIGS, Paths
 from convrec.training.callbacks import read_history
 from convrec.training.launch import LOG, SUPERVISED, ends_with_this_process
 
+STAGES = ("base_model", "sft", "rank_grpo", "evaluate")
 STEPS = 3  # optimizer steps of a trial; the first one also warms up
 _POLL_SECONDS = 0.1
 _NOT_INHERITED = (
@@ -44,6 +48,7 @@ _NOT_INHERITED = (
     LOG,
     "DVC_STAGE",
 )
+_MODELS, _STATE = 3, 3  # written models; a checkpoint's size in models: weights and AdamW's two moments
 
 
 @dataclass(frozen=True)
@@ -189,6 +194,76 @@ def _repeated(rows: pd.DataFrame, number: int) -> pd.DataFrame:
     return rows.iloc[[place % len(rows) for place in range(number)]]
 
 
-def is_refused(trial: Trial) -> bool:
-    """Return whether the stage ended with an error of the user's, which other settings of memory do not change."""
-    return trial.status == EXIT_BAD_INPUT and not trial.exceeded
+class Forecast(NamedTuple):
+    """A stage's last trial, the settings that memory requires, and its whole time in seconds, None if unknown."""
+
+    trial: Trial
+    changed: dict[str, Any]
+    seconds: float | None
+
+
+def run_trials(params: Params, paths: Paths, limit: int | None, show: Callable[[Trial], None]) -> list[Forecast]:
+    """Run every stage's most expensive steps in a scratch project; return the forecasts in the order of `STAGES`.
+
+    If a stage runs out of memory, it runs again with settings of less memory and the same result until it fits.
+    `show` gets each trial. Raises `InputError` if a stage ends with an error or does not fit with any settings.
+    """
+    forecasts = []
+    # Git ignores this folder, and `make clean` removes what a killed preflight leaves in it.
+    place = paths.root.resolve() / CHECKPOINTS
+    place.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="preflight-", dir=place) as folder:
+        scratch = ScratchProject(params, paths, Path(folder) / "project")
+        for stage in STAGES:
+            changed: dict[str, Any] = {}
+            while True:
+                trial = scratch.run(stage, limit)
+                show(trial)
+                if trial.status == 0 and not trial.exceeded:
+                    break
+                settings = smaller_settings(scratch.params, stage) if trial.exceeded else None
+                if settings is None:
+                    raise InputError(_failure(trial))
+                scratch.change(settings)
+                changed |= settings
+            forecasts.append(Forecast(trial, changed, _whole_seconds(params, paths, trial)))
+            if stage == "base_model":
+                _require_disk(params, paths, scratch.own.model("base"))
+                scratch.make_rows_longest()
+    return forecasts
+
+
+def _failure(trial: Trial) -> str:
+    if trial.exceeded:
+        return f"{trial.stage}: memory does not suffice ({trial.peak / GIB:.1f} GiB) with any batch size; {LESS_MEMORY}"
+    kind = "" if trial.status == EXIT_BAD_INPUT else f"ended with status {trial.status}: "
+    last = [line for line in trial.output.splitlines() if line.strip()][-1:]
+    return f"{trial.stage}: {kind}{''.join(last)}"
+
+
+def _require_disk(params: Params, paths: Paths, model: Path) -> None:
+    """Raise `InputError` if the disk has no room for the models and the checkpoints of a run."""
+    size = sum(file.stat().st_size for file in model.glob("*.safetensors"))
+    trained = size if params.base_model.dtype == "float32" else 2 * size  # trainings keep float32
+    checkpoints = params.sft.save_total_limit + params.rank_grpo.save_total_limit + 1
+    needed, free = _MODELS * size + _STATE * checkpoints * trained, shutil.disk_usage(paths.root).free
+    if needed > free:
+        raise InputError(
+            f"models and checkpoints need about {needed / GIB:.0f} GiB of disk, {free / GIB:.0f} GiB are free; free "
+            "some, or lower save_total_limit"
+        )
+
+
+def _whole_seconds(params: Params, paths: Paths, trial: Trial) -> float | None:
+    """Return the time that all steps of a training would take if all were as long as those of the trial."""
+    if trial.seconds_per_step is None:
+        return None
+    rows = read_rows(paths.split("train"))
+    if trial.stage == "sft":
+        wanted, seed = params.demonstrations, params.common.seed
+        number = len(choose_prompts(distinct_prompts(rows), wanted.until, wanted.train_share, seed))
+        steps = math.ceil(number * (1 + wanted.variants) / rows_per_step(params.sft)) * params.sft.num_train_epochs
+        return trial.seconds_per_step * min(steps, params.sft.checkpoint_step or math.inf)
+    config = params.rank_grpo
+    sequences = len(rows) * config.group_size * config.num_train_epochs * config.num_iterations
+    return trial.seconds_per_step * (config.max_steps or math.ceil(sequences / rows_per_step(config)))

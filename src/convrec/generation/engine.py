@@ -11,7 +11,6 @@ import torch
 from convrec.files.stage_record import progress
 from convrec.generation.constraint import CatalogTrie, ListRequest
 from convrec.generation.prompts import Prompt
-from convrec.generation.shards import longest_first
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +61,7 @@ class Engine(ABC):
             )
         if self._trie is not None:
             self._trie.check(requests)
-        order = longest_first(prompts)
+        order = sorted(range(len(prompts)), key=lambda index: -len(prompts[index]))
         start, done, tokens = time.monotonic(), 0, 0
         for batch in self._complete(prompts, requests, order):
             finished = [(index, self._until_end(completion)) for index, completion in batch]

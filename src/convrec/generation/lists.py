@@ -16,7 +16,6 @@ from convrec.generation.constraint import CatalogTrie, ListRequest, catalog_trie
 from convrec.generation.engine import Engine, TransformersEngine, token_ids
 from convrec.generation.list_cache import ListCache, request_digest
 from convrec.generation.prompts import PromptBuilder
-from convrec.generation.shards import Shard
 from convrec.generation.vllm_engine import VllmEngine, require_vllm
 from convrec.hardware.device import pick_device
 from convrec.models.folders import model_files, standalone
@@ -142,15 +141,13 @@ def model_lists(
     settings: ListSettings,
     options: EngineOptions,
     catalog: Catalog | None = None,
-    shard: Shard | None = None,
     requests: Sequence[ListRequest] | None = None,
 ) -> ModelLists:
     """Return one greedy list for each canonical conversation row from the model's folder, which may hold adapters.
 
     With a catalog, the lists hold nothing but its items: the length that is asked for, each once, none seen; `requests`
     asks for other lists, one for each row. Each distinct prompt is asked once. Finished lists are cached
-    (`open_list_cache`): a killed generation resumes where it stopped. With a shard, only its lists are generated and
-    returned.
+    (`open_list_cache`): a killed generation resumes where it stopped.
     """
     tokenizer = load_tokenizer(model, trust_remote_code=options.trust_remote_code)
     builder = settings.prompts(tokenizer)
@@ -164,10 +161,6 @@ def model_lists(
     cache = open_list_cache(model, settings, options, catalog)
     lists = cache.read()
     distinct = dict(zip(digests, asked, strict=True))
-    if shard is not None:
-        # By all requests, not the missing ones: other workers fill the cache meanwhile.
-        names, of_shard = list(distinct), shard.of([ids for ids, _ in distinct.values()])
-        distinct = {names[index]: distinct[names[index]] for index in of_shard}
     missing = {digest: pair for digest, pair in distinct.items() if digest not in lists}
     if missing:
         how = options.engine if catalog is None else f"{options.engine}, from the catalog alone"
@@ -184,4 +177,4 @@ def model_lists(
                 lists |= finished
     else:
         logger.info("%s: its %d lists are kept from before", model, len(distinct))
-    return ModelLists([lists[digest] for digest in digests if digest in distinct], share)
+    return ModelLists([lists[digest] for digest in digests], share)

@@ -16,15 +16,6 @@ def gpu_names() -> list[str]:
     return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
 
 
-def visible_gpus() -> list[str]:
-    """Return the GPUs that this process may use, each as CUDA_VISIBLE_DEVICES names it."""
-    if chosen := os.environ.get("CUDA_VISIBLE_DEVICES"):
-        return chosen.split(",")
-    import torch  # noqa: PLC0415  (seconds)
-
-    return [str(index) for index in range(torch.cuda.device_count())]
-
-
 def describe_machine() -> str:
     """Return the processor's cores, the memory and the GPUs in a few words."""
     gpus = gpu_names()

@@ -15,10 +15,19 @@ from datetime import UTC, date, datetime, timedelta
 
 import numpy as np
 
-from convrec.data.catalog import Catalog, build_catalog
+from convrec.config.params import Params
+from convrec.data.catalog import build_catalog
 from convrec.data.quarantine import Quarantine
 from convrec.data.sources.dialogue import write_conversation
-from convrec.data.sources.synthetic import HIDDEN_SIZE, SHIFT_MONTH, SWAY, World, embedded_rows, make_request
+from convrec.data.sources.synthetic import (
+    HIDDEN_SIZE,
+    SHIFT_MONTH,
+    SWAY,
+    World,
+    _plackett_luce,
+    embedded_rows,
+    make_request,
+)
 
 PATIENCE = 0.9  # probability of looking at the next rank
 _NUM_LIKED = (6, 11)  # films that please: from, to (exclusive)
@@ -40,22 +49,20 @@ class Visit:
         return [item for item in item_ids[: self.num_examined] if item in self.liked]
 
 
-def embedded_catalog() -> Catalog:
-    """Return the films of the embedded world."""
-    return build_catalog(embedded_rows(), ("genres", "keywords"), Quarantine())[0]
-
-
 class Audience:
-    """The users of a world.
+    """The users of the embedded world of `params`, whose films `catalog` has.
 
     The popularity of a day is that of its month, and after the world's last month that of the last one. With
     `shift_date`, it is that of the last month of the old audience before this day, and that of the first month of the
     new audience from this day on (`synthetic.SHIFT_MONTH`).
     """
 
-    def __init__(self, world: World, first_month: str, seed: int, shift_date: date | None = None):
-        self._world, self._seed, self._shift_date = world, seed, shift_date
-        self._first = date.fromisoformat(f"{first_month}-01")
+    def __init__(self, params: Params, seed: int, shift_date: date | None = None):
+        self.catalog, _ = build_catalog(embedded_rows(), ("genres", "keywords"), Quarantine())
+        synthetic = params.data.synthetic
+        self.world = World(self.catalog, params.common.seed, synthetic.num_months)
+        self._first = date.fromisoformat(f"{synthetic.first_month}-01")
+        self._seed, self._shift_date = seed, shift_date
 
     def visits(self, num_users: int, day: date) -> list[Visit]:
         """Return the visits of a day in the order of their times: one for each user."""
@@ -65,32 +72,26 @@ class Audience:
         if self._shift_date is not None:
             return SHIFT_MONTH - (day < self._shift_date)
         months = 12 * (day.year - self._first.year) + day.month - self._first.month
-        return min(max(months, 0), len(self._world.popularity) - 1)
+        return min(max(months, 0), len(self.world.popularity) - 1)
 
     def _visit(self, number: int, day: date) -> Visit:
         person = np.random.default_rng([self._seed, 3, number])
         rng = np.random.default_rng([self._seed, 4, number, day.toordinal()])
-        catalog = self._world.catalog
         taste = replace(
-            self._world.draw_taste(rng, self._month(day)),
+            self.world.draw_taste(rng, self._month(day)),
             popularity=float(person.uniform(*SWAY)),
             hidden=tuple(person.standard_normal(HIDDEN_SIZE).tolist()),
         )
-        utility = self._world.utility(taste)
-        mentioned = _draw(rng, utility, int(rng.integers(0, 4)))
-        request = make_request(rng, taste, [catalog.items[film].title for film in mentioned])
+        utility, items = self.world.utility(taste), self.catalog.items
+        mentioned = _plackett_luce(rng, utility, int(rng.integers(0, 4)))
+        request = make_request(rng, taste, [items[film].title for film in mentioned])
         utility[mentioned] = -np.inf
-        liked = _draw(rng, utility, int(rng.integers(*_NUM_LIKED)))
+        liked = _plackett_luce(rng, utility, int(rng.integers(*_NUM_LIKED)))
         second = timedelta(seconds=int(rng.integers(_SECONDS)))
         return Visit(
             user_id=f"user-{number:05d}",
             time=datetime(day.year, day.month, day.day, tzinfo=UTC) + second,
             messages=write_conversation(rng, request),
             num_examined=int(rng.geometric(1 - PATIENCE)),
-            liked=frozenset(catalog.items[film].id for film in liked),
+            liked=frozenset(items[film].id for film in liked),
         )
-
-
-def _draw(rng: np.random.Generator, utility: np.ndarray, size: int) -> np.ndarray:
-    """Return `size` films drawn without replacement in proportion to exp(utility) (Gumbel top-k)."""
-    return np.argsort(-(utility + rng.gumbel(size=len(utility))), kind="stable")[:size]
