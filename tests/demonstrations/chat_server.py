@@ -85,13 +85,15 @@ def answered(asked: Asked) -> Reply:
     return sent(completion(answer_to(asked.prompt), reported()))
 
 
-def error(status: int, headers: dict[str, str] | None = None, message: str = "a scripted fault") -> Reply:
-    return sent({"error": {"message": message, "type": "scripted"}}, status=status, headers=headers or {})
+def error(status: int, message: str = "a scripted fault") -> Reply:
+    """Return an error after which the client may try again at once."""
+    body = {"error": {"message": message, "type": "scripted"}}
+    return sent(body, status=status, headers={"retry-after-ms": "1"})
 
 
 def refused_with_echo(asked: Asked) -> Reply:
     """Refuse the key and repeat it, as some proxies do."""
-    return error(401, message=f"no such key: {asked.headers['authorization']}")
+    return error(401, f"no such key: {asked.headers['authorization']}")
 
 
 def truncated(asked: Asked) -> Reply:

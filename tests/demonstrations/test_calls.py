@@ -39,7 +39,7 @@ def test_the_store_keeps_the_first_answer_and_all_costs(tmp_path):
     store = CallStore(path)
     request = {"model": "m"}
     assert store.get("a") is None and store.spent() == Spent(0, 0, 0, 0.0)
-    store.charge("a", request, 1, 2, 0.5)
+    store.put("a", request, ChatAnswer(None, None, 1, 2, 0.5))
     assert store.get("a") is None and store.spent() == Spent(0, 1, 2, 0.5)
     store.put("a", request, ChatAnswer("first", "stop", 10, 20, 0.25))
     store.put("a", request, ChatAnswer("second", "length", 100, 200, 1.0))
