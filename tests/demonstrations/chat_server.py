@@ -17,7 +17,7 @@ from typing import Any
 
 from convrec.demonstrations.calls import CallStore
 from convrec.demonstrations.chat import Budget, ChatClient
-from convrec.demonstrations.teacher_prompts import Prompts
+from convrec.demonstrations.teachers.llm import Prompts
 
 PROMPT_TOKENS, COMPLETION_TOKENS = 7, 5  # the usage that it reports for every call
 PATIENCE = 60.0  # seconds after which a test that waits for the server has failed

@@ -49,9 +49,7 @@ USED = PROMPT_TOKENS + COMPLETION_TOKENS
 FIELDS = ["choices", "message", "content", "usage", "prompt_tokens", "error"]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(FIELDS) | st.text(), inner)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(FIELDS) | st.text(), inner),
     max_leaves=20,
 )
 

@@ -290,8 +290,8 @@ class ChatClient:
         for name, spent, limit in (("max_tokens", tokens, budget.max_tokens), ("max_cost", cost, budget.max_cost)):
             if limit is not None and spent >= limit:
                 raise InputError(
-                    f"{ask.purpose}: demonstrations.teacher.budget.{name} = {limit!r} leaves no room for the next call, "
-                    f"with {tokens:,} tokens and cost {cost:.6g} spent; raise it"
+                    f"{ask.purpose}: demonstrations.teacher.budget.{name} = {limit!r} is reached, with {tokens:,} "
+                    f"tokens and cost {cost:.6g} spent; raise it"
                 )
 
     async def _answer(self, ask: _Ask, client: Any, prompt: str) -> None:

@@ -12,7 +12,7 @@ from rich.table import Table
 from convrec.config.params import Params, parse_params
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_rows
-from convrec.demonstrations.columns import STEP_COLUMNS
+from convrec.demonstrations.prompts import STEP_COLUMNS
 from convrec.errors import InputError
 from convrec.evaluation.comparison import mean_interval, paired_interval
 from convrec.evaluation.scoring import score_lists

@@ -25,7 +25,7 @@ from convrec.config.training import Training
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import distinct_prompts, read_rows, transcript, write_rows
 from convrec.data.parsing import format_list
-from convrec.demonstrations.columns import STEP_COLUMNS
+from convrec.demonstrations.prompts import STEP_COLUMNS
 from convrec.errors import EXIT_BAD_INPUT, says_out_of_memory
 from convrec.experiments.memory import with_settings
 from convrec.hardware.machine import family, gpu_bytes, resident_bytes
