@@ -56,17 +56,6 @@ def test_prompts_are_in_the_words_of_their_domain():
     assert filled["describe_unknown"].endswith('Board game: Go\nWritten: "we play {it}"\n')
 
 
-def test_the_words_of_movies_are_the_published_prompts():
-    recommend = PROMPTS.fill("recommend", **FIELDS["recommend"])
-    assert recommend.startswith(
-        "You recommend movies. Read the conversation and recommend 20 movies that the user is likely to enjoy and has "
-        "not mentioned.\nWrite exactly 20 lines, the best first, each of the form: Title (Year)\nName real movies by "
-        "their original release title and year, none of them twice.\n"
-    )
-    assert PROMPTS.fill("describe", title="Go").startswith("Describe the movie Go for a librarian")
-    assert PROMPTS.fill("describe_unknown", title="Go", passages="nothing").endswith("Movie: Go\nWritten: nothing\n")
-
-
 @pytest.fixture
 def folder(tmp_path):
     return shutil.copytree(ROOT / "prompts", tmp_path / "prompts")

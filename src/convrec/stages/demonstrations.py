@@ -18,12 +18,10 @@ from convrec.demonstrations.grounding import Grounder
 from convrec.demonstrations.prompts import STEP_COLUMNS, choose_prompts, count_positives, make_variants
 from convrec.demonstrations.quality import (
     PLACED_BY,
-    answer_shapes,
     check_demonstrations,
-    match_shares,
     placed_by,
     popularity,
-    source_shares,
+    split_figures,
 )
 from convrec.demonstrations.steps import Demonstrator, Grounded, combine, describe_items, evidence_lists, list_texts
 from convrec.demonstrations.teachers import Setting, make_teacher
@@ -190,10 +188,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
                 common.cutoffs,
                 common.seed,
             )
-        metrics[f"{name}_answers"] = answer_shapes(split.lengths, size)
-        metrics[f"{name}_titles"] = match_shares(split.remapped.teacher)
-        metrics[f"{name}_sources"] = source_shares(sources)
-        metrics[f"{name}_ratings"] = {"asked": split.reflected.asked, "missing": split.reflected.missing}
+        metrics |= split_figures(name, split, sources, size)
         if name == "train":
             shown = {"collaborative": top["collaborative"], "adjust": top["adjust"]}
             buckets, metrics["popularity_distance"] = popularity(positives, shown)
