@@ -12,12 +12,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
-from convrec.demonstrations.calls import CallStore
-from convrec.demonstrations.chat import Budget, ChatClient
-from convrec.demonstrations.teachers.llm import Prompts
+from convrec.demonstrations.chat import Budget
 
 PROMPT_TOKENS, COMPLETION_TOKENS = 7, 5  # the usage that it reports for every call
 PATIENCE = 180.0  # seconds after which a test that waits for the server has failed
@@ -109,26 +106,6 @@ HTML = Reply(b"<html><body>Welcome to the proxy</body></html>", content_type="te
 BROKEN_JSON = Reply(b'{"id": "x", "choices": [{"mess')
 NO_CHOICES = sent(completion("", choices=[]))
 NULL_CONTENT = sent(completion(None, reported()))
-
-
-MOVIES = {"item": "movie", "items": "movies", "release": "release", "people": "the director"}
-PROMPTS = Prompts(Path(__file__).parents[2] / "prompts", MOVIES)
-
-
-def client_of(server: "ChatServer", folder: Path, **changes: Any) -> ChatClient:
-    """Return a client of the server without limits, whose calls are kept in the folder."""
-    settings: dict[str, Any] = {
-        "model": "m",
-        "base_url": server.url,
-        "temperature": 0.0,
-        "max_completion_tokens": 100,
-        "max_concurrency": 4,
-        "timeout_seconds": 10.0,
-        "max_retries": 0,
-        "max_failed": 0.0,
-        "budget": Budget(max_tokens=None, max_cost=None, prompt_price=0.0, completion_price=0.0),
-    }
-    return ChatClient(CallStore(folder / "calls.sqlite"), **{**settings, **changes})
 
 
 class _Server(ThreadingHTTPServer):

@@ -16,10 +16,7 @@ from convrec.demonstrations.teachers.llm import (
 )
 from convrec.errors import InputError
 from tests.demonstrations.chat_server import (
-    MOVIES,
-    PROMPTS,
     ChatServer,
-    client_of,
     completion,
     error,
     reported,
@@ -27,6 +24,8 @@ from tests.demonstrations.chat_server import (
 )
 from tests.project import ROOT
 
+MOVIES = {"item": "movie", "items": "movies", "release": "release", "people": "the director"}
+PROMPTS = Prompts(ROOT / "prompts", MOVIES)
 GAMES = {
     "item": "board game",
     "items": "board games",
@@ -107,7 +106,7 @@ def test_passages_are_found_in_scripts_without_spaces():
     assert len(found["花样年华"][0]) <= PASSAGE_LENGTH
 
 
-def test_an_item_is_asked_for_once_and_an_unknown_one_with_what_people_wrote(tmp_path, catalog):
+def test_an_item_is_asked_for_once_and_an_unknown_one_with_what_people_wrote(connect, catalog):
     def reply(asked):
         known = "Primer Movie" not in asked.prompt
         inferred = "time box" in asked.prompt
@@ -117,7 +116,7 @@ def test_an_item_is_asked_for_once_and_an_unknown_one_with_what_people_wrote(tmp
     names, titles = ["Heat (1995)", "Primer Movie (2004)"], ["Heat", "Primer Movie"]
     written = ["User: that primer movie with the time box was confusing"]
     with ChatServer(reply) as server:
-        teacher = LLMTeacher(client_of(server, tmp_path), PROMPTS, catalog, 2, written)
+        teacher = LLMTeacher(connect(server), PROMPTS, catalog, 2, written)
         texts = teacher.describe(names, titles)
         assert texts == ["Heat (1995). crime", "Primer Movie (2004). sci-fi. Time travel"]
         assert len(server.asked) == 3
@@ -125,43 +124,38 @@ def test_an_item_is_asked_for_once_and_an_unknown_one_with_what_people_wrote(tmp
         assert again[:2] == texts and len(server.asked) == 4, "of a later catalog only the new item is asked"
 
 
-def _llm(tmp_path, server, catalog, max_failed=0.0):
-    chat = client_of(server, tmp_path, max_failed=max_failed)
-    return LLMTeacher(chat, PROMPTS, catalog, candidates_per_call=2), chat
-
-
 def _row(words):
     return {"messages": [{"role": "user", "content": words}], "seen_titles": []}
 
 
-def test_the_llm_teacher_asks_for_lists_and_keeps_their_order(catalog, tmp_path):
+def test_the_llm_teacher_asks_for_lists_and_keeps_their_order(catalog, connect):
     def reply(asked):
         return sent(completion("Heat (1995)" if "a heist" in asked.prompt else "Up (2009)", reported()))
 
     with ChatServer(reply) as server:
-        teacher, chat = _llm(tmp_path, server, catalog)
+        teacher = LLMTeacher(connect(server), PROMPTS, catalog, candidates_per_call=2)
         assert teacher.recommend([_row("a heist"), _row("{braces} and an old man")], 20) == ["Heat (1995)", "Up (2009)"]
         assert all("recommend 20 movies" in prompt for prompt in server.prompts)
         assert any("User: {braces} and an old man" in prompt for prompt in server.prompts)
-    assert chat.usage()["recommend"]["calls"] == 2
+        assert teacher.usage()["recommend"]["calls"] == teacher.usage()["total"]["calls"] == 2
 
 
-def test_the_llm_judge_rates_in_batches_and_leaves_what_it_did_not_rate(catalog, tmp_path):
+def test_the_llm_judge_rates_in_batches_and_leaves_what_it_did_not_rate(catalog, connect):
     def reply(asked):
         lines = asked.prompt.split("Candidates:\n")[1].splitlines()
         ratings = [f"{n}: {2 if 'Heat' in line else -1}" for n, line in enumerate(lines, 1) if "Alien" not in line]
         return sent(completion("\n".join(ratings) or "I cannot say.", reported()))
 
     with ChatServer(reply) as server:
-        teacher, _ = _llm(tmp_path, server, catalog)
+        teacher = LLMTeacher(connect(server), PROMPTS, catalog, candidates_per_call=2)
         candidates = np.array([[3, 0, 4], [0, -1, -1]])
         ratings = teacher.judge([_row("a heist"), _row("an old man")], candidates)
         assert len(server.prompts) == 3, "two candidates a call"
     np.testing.assert_array_equal(ratings, [[-1, 2, np.nan], [2, np.nan, np.nan]])
 
 
-def test_answers_that_may_fail_are_empty_lists_and_missing_ratings(catalog, tmp_path):
+def test_answers_that_may_fail_are_empty_lists_and_missing_ratings(catalog, connect):
     with ChatServer(lambda _: error(422)) as server:
-        teacher, _ = _llm(tmp_path, server, catalog, max_failed=1.0)
+        teacher = LLMTeacher(connect(server, max_failed=1.0), PROMPTS, catalog, candidates_per_call=2)
         assert teacher.recommend([_row("a heist")], 20) == [""]
         assert np.isnan(teacher.judge([_row("a heist")], np.array([[0, 1]]))).all()

@@ -299,7 +299,9 @@ class ChatClient:
         request = self._request(prompt)
         body, retries = await self._send(client, request)
         reply = read_reply(body)
-        text, finish_reason = (self._without_secret(words) for words in (reply.text, reply.finish_reason))
+        is_secret = len(self._key) >= SECRET_LENGTH
+        text = self._redact(reply.text) if reply.text and is_secret else reply.text
+        finish_reason = self._redact(reply.finish_reason) if reply.finish_reason and is_secret else reply.finish_reason
         asked = request["messages"][0]["content"]
         estimate = (estimated_tokens(asked), estimated_tokens(text)) if text else (0, 0)
         prompt_tokens, completion_tokens = reply.usage or estimate
@@ -349,9 +351,6 @@ class ChatClient:
         if not self._key:
             return text
         return text.replace(self._key, "[key]").replace(json.dumps(self._key)[1:-1], "[key]")
-
-    def _without_secret(self, text: str | None) -> str | None:
-        return text if text is None or len(self._key) < SECRET_LENGTH else self._redact(text)
 
     def _shown(self, text: str) -> str:
         # Redacted first: a cut through the key would leave its half.

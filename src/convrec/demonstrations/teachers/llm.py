@@ -91,14 +91,13 @@ def find_passages(titles: Iterable[str], texts: Iterable[str]) -> dict[str, list
     Titles of a single short word are not looked for: as words they mean something else.
     """
     wanted: dict[str, list[str]] = {}
+    by_first: dict[str, set[int]] = {}  # the first word of a title -> the lengths, in words, of such titles
     titles = list(dict.fromkeys(titles))
     for title in titles:
-        if len(normalise(title)) > 5 and without_runs(title) == title:
-            wanted.setdefault(normalise(title), []).append(title)
-    by_first: dict[str, set[int]] = {}  # the first word of a title -> the lengths, in words, of such titles
-    for key in wanted:
-        words = key.split()
-        by_first.setdefault(words[0], set()).add(len(words))
+        key = normalise(title)
+        if len(key) > 5 and without_runs(title) == title:
+            wanted.setdefault(key, []).append(title)
+            by_first.setdefault(key.split()[0], set()).add(len(key.split()))
     unspaced = UnspacedTitles(titles)
     found: dict[str, list[str]] = {}
     for text in texts:
