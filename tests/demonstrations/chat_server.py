@@ -12,15 +12,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
-from convrec.demonstrations.calls import CallStore
-from convrec.demonstrations.chat import Budget, ChatClient
-from convrec.demonstrations.teacher_prompts import Prompts
+from convrec.demonstrations.chat import Budget
 
 PROMPT_TOKENS, COMPLETION_TOKENS = 7, 5  # the usage that it reports for every call
-PATIENCE = 60.0  # seconds after which a test that waits for the server has failed
+PATIENCE = 180.0  # seconds after which a test that waits for the server has failed
 KEY = "sk-test-0123456789abcdef"
 UNLIMITED = Budget(max_tokens=None, max_cost=None, prompt_price=100.0, completion_price=200.0)
 COST = (PROMPT_TOKENS * 100 + COMPLETION_TOKENS * 200) / 1e6  # of one call
@@ -85,13 +82,15 @@ def answered(asked: Asked) -> Reply:
     return sent(completion(answer_to(asked.prompt), reported()))
 
 
-def error(status: int, headers: dict[str, str] | None = None, message: str = "a scripted fault") -> Reply:
-    return sent({"error": {"message": message, "type": "scripted"}}, status=status, headers=headers or {})
+def error(status: int, message: str = "a scripted fault") -> Reply:
+    """Return an error after which the client may try again at once."""
+    body = {"error": {"message": message, "type": "scripted"}}
+    return sent(body, status=status, headers={"retry-after-ms": "1"})
 
 
 def refused_with_echo(asked: Asked) -> Reply:
     """Refuse the key and repeat it, as some proxies do."""
-    return error(401, message=f"no such key: {asked.headers['authorization']}")
+    return error(401, f"no such key: {asked.headers['authorization']}")
 
 
 def truncated(asked: Asked) -> Reply:
@@ -107,26 +106,6 @@ HTML = Reply(b"<html><body>Welcome to the proxy</body></html>", content_type="te
 BROKEN_JSON = Reply(b'{"id": "x", "choices": [{"mess')
 NO_CHOICES = sent(completion("", choices=[]))
 NULL_CONTENT = sent(completion(None, reported()))
-
-
-MOVIES = {"item": "movie", "items": "movies", "release": "release", "people": "the director"}
-PROMPTS = Prompts(Path(__file__).parents[2] / "prompts", MOVIES)
-
-
-def client_of(server: "ChatServer", folder: Path, **changes: Any) -> ChatClient:
-    """Return a client of the server without limits, whose calls are kept in the folder."""
-    settings: dict[str, Any] = {
-        "model": "m",
-        "base_url": server.url,
-        "temperature": 0.0,
-        "max_completion_tokens": 100,
-        "max_concurrency": 4,
-        "timeout_seconds": 10.0,
-        "max_retries": 0,
-        "max_failed": 0.0,
-        "budget": Budget(max_tokens=None, max_cost=None, prompt_price=0.0, completion_price=0.0),
-    }
-    return ChatClient(CallStore(folder / "calls.sqlite"), **{**settings, **changes})
 
 
 class _Server(ThreadingHTTPServer):

@@ -1,7 +1,5 @@
 import pytest
-import tenacity
 
-from convrec.demonstrations import chat
 from convrec.demonstrations.calls import CallStore
 from convrec.demonstrations.chat import ChatClient
 from tests.demonstrations.chat_server import KEY, UNLIMITED
@@ -16,10 +14,9 @@ def store(tmp_path):
 
 @pytest.fixture
 def connect(store, monkeypatch):
-    """Makes clients of a server, which keep their calls in the store and wait shortly before they try again."""
+    """Makes clients of a server, which keep their calls in the store."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-    monkeypatch.setattr(chat, "BACK_OFF", tenacity.wait_random(0, 0.01))
     options = {
         "model": "some-model",
         "temperature": 0.0,

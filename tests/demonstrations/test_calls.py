@@ -39,7 +39,7 @@ def test_the_store_keeps_the_first_answer_and_all_costs(tmp_path):
     store = CallStore(path)
     request = {"model": "m"}
     assert store.get("a") is None and store.spent() == Spent(0, 0, 0, 0.0)
-    store.charge("a", request, 1, 2, 0.5)
+    store.put("a", request, ChatAnswer(None, None, 1, 2, 0.5))
     assert store.get("a") is None and store.spent() == Spent(0, 1, 2, 0.5)
     store.put("a", request, ChatAnswer("first", "stop", 10, 20, 0.25))
     store.put("a", request, ChatAnswer("second", "length", 100, 200, 1.0))
@@ -50,14 +50,6 @@ def test_the_store_keeps_the_first_answer_and_all_costs(tmp_path):
     assert again.get("b") == ChatAnswer("", None, 0, 0, 0.0), "an empty answer is one"
     assert again.spent() == Spent(2, 111, 222, 1.75)
     again.close()
-
-
-def test_the_store_syncs_every_commit(store):
-    database = store._database
-    assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    assert database.execute("PRAGMA synchronous").fetchone() == (2,), "FULL"
-    store.put("a", {}, ChatAnswer("text", None, 1, 1, 0.0))
-    assert not database.in_transaction
 
 
 def _text(path):
@@ -91,12 +83,6 @@ def test_a_file_that_is_no_store_is_told(tmp_path, make):
             store.close()
     assert caught.value.__cause__ is None
     assert before is None or make is _damaged or path.read_bytes() == before, "left as it was"
-
-
-def test_a_folder_that_cannot_be_is_told(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="file/calls.sqlite: its folder cannot be created"):
-        CallStore(tmp_path / "file" / "calls.sqlite")
 
 
 def test_a_new_file_is_made_by_many_at_once(tmp_path):

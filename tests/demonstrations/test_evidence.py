@@ -1,11 +1,16 @@
 import math
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 from convrec.demonstrations.evidence import EVIDENCE, Evidence, log_shares
+from convrec.demonstrations.steps import combine
 from convrec.similarity.embedding import TfidfEmbedder
+from convrec.similarity.scores import sparse_scores
+from tests.rows import make_row
 
 FILMS = [("Heat", 1995), ("Dune", 1984), ("Dune", 2021), ("Up", 2009), ("Alien", 1979)]
 WORDS = ["space horror", "a heist", "desert planet", "a heist in space", "balloons"]
@@ -94,3 +99,46 @@ def test_fewer_kept_items_keep_their_order(catalog):
     for every, few in zip(_dense(whole), _dense(part), strict=True):
         best = np.argsort(-few, kind="stable")[: np.count_nonzero(few)]
         assert len(best) <= 2 and all(every[i] >= every[j] for i, j in pairwise(best.tolist()))
+
+
+class _Asked:
+    """Evidence without terms that keeps what it was asked for."""
+
+    def __init__(self):
+        self.earlier = []
+
+    def terms(self, prompts, *, without_own, earlier):
+        self.earlier.append((len(prompts), without_own, earlier))
+        return {}
+
+
+def _grounded(prompts, catalog):
+    none = sparse.csr_array((len(prompts), len(catalog)), dtype=np.float32)
+    reflected = SimpleNamespace(ratings=none)
+    return SimpleNamespace(
+        prompts=prompts,
+        seen=[[]] * len(prompts),
+        remapped=SimpleNamespace(scores=sparse_scores(none, "cpu")),
+        reflected=reflected,
+    )
+
+
+@pytest.mark.parametrize(
+    ("train", "validation", "earlier"),
+    [
+        (["2022-02-10", "2022-03-31"], ["2022-04-01"], True),
+        (["2022-02-10", "2022-04-07"], ["2022-04-14", "2022-04-08"], True),  # within one month
+        (["2022-02-10", "2022-04-08"], ["2022-04-08", "2022-04-09"], False),
+        (["2022-02-10", "2022-05-01"], ["2022-04-08"], False),
+        (["2022-02-10", ""], ["2022-04-08"], False),
+        (["2022-02-10", "2022-03-31"], ["2022-04-08", ""], False),
+    ],
+)
+def test_later_months_are_no_evidence_where_training_is_before_validation(catalog, train, validation, earlier):
+    dates = {"train": train, "validation": validation * 3}
+    rows = {name: [make_row(f"{name}{n}", date=day) for n, day in enumerate(days)] for name, days in dates.items()}
+    grounded = {name: _grounded(split, catalog) for name, split in rows.items()}
+    asked = _Asked()
+    positives = sparse.csr_array((len(train), len(catalog)), dtype=np.float32)
+    combine(grounded, rows, positives, np.arange(0), asked, 3, "cpu")
+    assert asked.earlier == [(len(train), True, earlier), (3 * len(validation), False, False)]

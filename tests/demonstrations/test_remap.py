@@ -100,9 +100,3 @@ def test_an_item_that_is_repeated_in_another_spelling_counts_once(catalog):
         for entries in (lists[0], lists[0][:2])
     ]
     assert named[0] == pytest.approx(named[1])
-
-
-def test_lists_and_conversations_must_be_as_many(catalog):
-    embedder = TfidfEmbedder([item.text() for item in catalog.items])
-    with pytest.raises(ValueError, match="1 lists for 2 conversations"):
-        remap([[]], ["a", "b"], catalog, embedder, Grounder(catalog, 85, 97), conversation_weight=1.0)

@@ -72,10 +72,6 @@ def test_seen_titles_in_any_form_stay_out(files, run, seen):
     assert [item["title"] for item in items][0] == "Up" and "Heat" not in [item["title"] for item in items]
 
 
-def test_a_target_that_cannot_be_written_is_told_before_any_work(files, run):
-    assert "a folder; name a file" in run("remap", "--out", files).err
-
-
 @pytest.mark.parametrize("command", ["parse", "remap"])
 def test_a_link_as_the_target_stays_a_link(files, run, command):
     (files / "link").symlink_to("lists.jsonl")

@@ -9,7 +9,7 @@ from convrec.data.conversations import write_rows
 from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import write_catalog
 from convrec.data.statistics import describe
-from convrec.demonstrations.columns import STEP_COLUMNS
+from convrec.demonstrations.prompts import STEP_COLUMNS
 from convrec.files.results import write_json, write_plot
 from convrec.paths import Paths
 from convrec.stages import report

@@ -118,11 +118,6 @@ def test_another_model_has_vectors_of_its_own(tmp_path):
     assert np.abs(one.embed_items(TEXTS) - two.embed_items(TEXTS)).max() > 0.01
 
 
-def test_conversations_are_embedded_and_not_kept(tmp_path):
-    embedder = SentenceEmbedder(_make_model(tmp_path, 0), device="cpu", store=tmp_path / "vectors.sqlite")
-    np.testing.assert_allclose(embedder.embed_conversations(TEXTS[:2]), embedder.embed_items(TEXTS[:2]), rtol=1e-5)
-
-
 def test_a_model_that_is_not_there_is_told(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(InputError, match="embedder.name = .*nowhere"):

@@ -65,10 +65,10 @@ def test_a_stage_that_a_budget_and_a_kill_stop_asks_for_nothing_twice_and_writes
     command = [sys.executable, "-m", "convrec.cli", "run", "demonstrations"]
     with ChatServer(_reply, latency=0.02) as server:
         _use(project, server)
-        set_params(project, {"demonstrations": {"teacher": {"budget": {"max_tokens": 1_600}}}})
+        set_params(project, {"demonstrations": {"teacher": {"budget": {"max_tokens": 240}}}})
         stopped = run_in(project, *command, check=False)  # among the lists
         assert stopped.returncode == 2 and "Traceback" not in stopped.stderr
-        assert "demonstrations.teacher.budget.max_tokens = 1600" in stopped.stderr
+        assert "demonstrations.teacher.budget.max_tokens = 240 is reached" in stopped.stderr
         assert len(server.asked) == len(set(server.prompts)) > 0
         set_params(project, {"demonstrations": {"teacher": {"budget": {"max_tokens": None}}}})
         with (project / "killed.log").open("w") as log:

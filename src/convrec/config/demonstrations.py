@@ -8,7 +8,7 @@ from convrec.config.base import Month, Positive, Section, Share, Url, Whole
 
 
 class BudgetParams(Section):
-    """The teacher's budget for all calls in the project's cache."""
+    """The teacher's budget for all calls in the project's cache; calls in flight may exceed it."""
 
     max_tokens: int | None = Field(ge=1, le=10**12, description="none for no limit")
     max_cost: float | None = Field(gt=0, description="none for no limit; in the currency of the prices")
@@ -39,7 +39,7 @@ class TeacherParams(Section):
     max_concurrency: int = Field(ge=1, le=1024, description="calls in flight")
     timeout_seconds: Positive
     max_retries: int = Field(
-        ge=0, le=100, description="retries of one call after a rate limit, server error or unusable answer"
+        ge=0, le=100, description="retries of one call after a timeout, lost connection, rate limit or server error"
     )
     max_failed: Share = Field(description="maximum share of prompts without an answer")
     budget: BudgetParams

@@ -25,23 +25,32 @@ class Fit(NamedTuple):
     best_epoch: int
 
 
-def likelihood_gradient(
-    weight: torch.Tensor, bias: torch.Tensor, scores: torch.Tensor, positives: sparse.csr_array
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def multinomial_residual(scores: torch.Tensor, positives: sparse.csr_array) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the negative multinomial log-likelihood of the positives, summed over the rows, and its gradient.
 
-    With n positives in a row, residual = n · softmax(w ⊙ s + b) - positives; the gradient is the sum over rows of
-    residual for b, of residual ⊙ s for w: the closed form needs no graph, and one block of memory.
+    With n positives in a row, the gradient by the scores is n · softmax(scores) - positives.
 
-    Shape: weight, bias (C,); scores, positives (rows, C); returns a scalar and twice (C,).
+    Shape: scores, positives (rows, C); returns a scalar and (rows, C).
     """
     positions, counts = flat_entries(positives)
     positions, counts = positions.to(scores.device), counts.to(scores)
     totals = torch.from_numpy(positives.sum(axis=1)).to(scores)
-    log_probability = torch.log_softmax(torch.addcmul(bias, weight, scores), dim=1)
+    log_probability = torch.log_softmax(scores, dim=1)
     loss = -(log_probability.view(-1)[positions] * counts).sum()
     residual = log_probability.exp_().mul_(totals[:, None])
     residual.view(-1)[positions] -= counts
+    return loss, residual
+
+
+def likelihood_gradient(
+    weight: torch.Tensor, bias: torch.Tensor, scores: torch.Tensor, positives: sparse.csr_array
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the loss of w ⊙ s + b, and its gradient by w and b.
+
+    The gradient is the sum over rows of the residual for b, of residual ⊙ s for w: the closed form needs no graph, and
+    one block of memory. Shape: weight, bias (C,); scores, positives (rows, C); returns a scalar and twice (C,).
+    """
+    loss, residual = multinomial_residual(torch.addcmul(bias, weight, scores), positives)
     bias_gradient = residual.sum(dim=0)
     return loss, residual.mul_(scores).sum(dim=0), bias_gradient
 

@@ -5,10 +5,9 @@ import json
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tenacity
 
@@ -41,20 +40,26 @@ ON CONFLICT (key) DO UPDATE SET
     completion_tokens = completion_tokens + excluded.completion_tokens,
     cost = cost + excluded.cost"""
 
+_GET = """
+SELECT answer, finish_reason, prompt_tokens, completion_tokens, cost FROM calls
+WHERE key = ? AND answer IS NOT NULL"""
 
-@dataclass(frozen=True)
-class ChatAnswer:
-    """A model's answer, with its tokens and its cost in the currency of the prices."""
+_SPENT = """
+SELECT count(answer), coalesce(sum(prompt_tokens), 0), coalesce(sum(completion_tokens), 0), coalesce(sum(cost), 0.0)
+FROM calls"""
 
-    text: str
+
+class ChatAnswer(NamedTuple):
+    """A model's answer, None where it has no text, with its tokens and its cost in the currency of the prices."""
+
+    text: str | None
     finish_reason: str | None
     prompt_tokens: int
     completion_tokens: int
     cost: float
 
 
-@dataclass(frozen=True)
-class Spent:
+class Spent(NamedTuple):
     """Sums over all calls of a file; `calls` counts the answers."""
 
     calls: int
@@ -110,17 +115,13 @@ class CallStore:
             self._database.execute("ROLLBACK")
         # The lock is taken before the look, so that of two processes one creates the table.
         self._database.execute("BEGIN IMMEDIATE")
-        tables = [name for (name,) in self._database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        if not tables:
+        if not self._database.execute("SELECT 1 FROM sqlite_master WHERE type = 'table'").fetchall():
             self._database.execute(_CREATE)
-        elif self._columns() != COLUMNS:
+        elif tuple(row[1] for row in self._database.execute("PRAGMA table_info(calls)")) != COLUMNS:
             raise InputError(f"{self.path}: a database of something else, not of chat calls; move it away")
         self._database.execute("COMMIT")
         self._database.execute("PRAGMA journal_mode = WAL")  # kept in the file: readers and the writer do not wait
         self._database.execute("PRAGMA synchronous = FULL")  # answers survive a crash of the machine
-
-    def _columns(self) -> tuple[str, ...]:
-        return tuple(row[1] for row in self._database.execute("PRAGMA table_info(calls)"))
 
     @contextmanager
     def _explaining_errors(self) -> Iterator[None]:
@@ -134,39 +135,20 @@ class CallStore:
 
     def get(self, key: str) -> ChatAnswer | None:
         """Return the answer to a request, or None; its tokens and cost are of all calls for it."""
-        query = (
-            "SELECT answer, finish_reason, prompt_tokens, completion_tokens, cost FROM calls"
-            " WHERE key = ? AND answer IS NOT NULL"
-        )
         with self._explaining_errors():
-            row = self._database.execute(query, (key,)).fetchone()
+            row = self._database.execute(_GET, (key,)).fetchone()
         return ChatAnswer(*row) if row else None
 
     def put(self, key: str, request: Mapping[str, Any], answer: ChatAnswer) -> None:
-        """Record an answer, on disk when this returns. An earlier answer stays; the costs add up."""
-        self._add(
-            key, request, answer.text, answer.finish_reason, answer.prompt_tokens, answer.completion_tokens, answer.cost
-        )
-
-    def charge(
-        self, key: str, request: Mapping[str, Any], prompt_tokens: int, completion_tokens: int, cost: float
-    ) -> None:
-        """Record what a call cost that gave no usable answer, on disk when this returns."""
-        self._add(key, request, None, None, prompt_tokens, completion_tokens, cost)
-
-    def _add(self, key: str, request: Mapping[str, Any], *values: object) -> None:
+        """Record an answer, on disk when this returns. An earlier one with a text stays; the costs add up."""
         created = datetime.now(UTC).isoformat(timespec="seconds")
         with self._explaining_errors():
-            self._database.execute(_ADD, (key, canonical(request), *values, created))
+            self._database.execute(_ADD, (key, canonical(request), *answer, created))
 
     def spent(self) -> Spent:
         """Return what all calls ever recorded in the file took."""
-        query = (
-            "SELECT count(answer), coalesce(sum(prompt_tokens), 0), coalesce(sum(completion_tokens), 0),"
-            " coalesce(sum(cost), 0.0) FROM calls"
-        )
         with self._explaining_errors():
-            return Spent(*self._database.execute(query).fetchone())
+            return Spent(*self._database.execute(_SPENT).fetchone())
 
     def close(self) -> None:
         self._database.close()

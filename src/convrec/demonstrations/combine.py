@@ -14,7 +14,8 @@ import torch
 from scipy import sparse
 from scipy.optimize import minimize
 
-from convrec.similarity.scores import BLOCK, Blocks, WeightedSum, flat_entries
+from convrec.demonstrations.adjust import multinomial_residual
+from convrec.similarity.scores import BLOCK, Blocks, WeightedSum
 
 logger = logging.getLogger(__name__)
 
@@ -38,8 +39,7 @@ class _Kept(Blocks):
     """Other scores, each block computed once, for a caller that changes none."""
 
     def __init__(self, scores: Blocks):
-        self.shape = scores.shape
-        self._scores = scores
+        self.shape, self._scores = scores.shape, scores
         self._blocks: dict[bytes, torch.Tensor] = {}
 
     def block(self, rows: Sequence[int] | np.ndarray | slice) -> torch.Tensor:
@@ -56,10 +56,9 @@ def loss_and_gradient(
     excluded: Sequence[Sequence[int]],
     rows: np.ndarray,
 ) -> tuple[float, np.ndarray]:
-    """Return the negative multinomial log-likelihood of the positives, its mean over the rows, and its gradient.
+    """Return the mean over the rows of the loss of Σ weight · term, and its gradient by the weights.
 
-    The probabilities of a row are softmax(Σ weight · term) over the items that are not `excluded` for it. With n
-    positives, the gradient for a term is the sum of (n · probabilities - positives) ⊙ term.
+    Items that are `excluded` for a row have no probability. The gradient for a term is the sum of residual ⊙ term.
 
     Shape: weights (terms,); terms, positives (B, C); rows: indices of conversations.
     """
@@ -72,12 +71,8 @@ def loss_and_gradient(
             scores.add_(term, alpha=weight)
         places = np.repeat(np.arange(len(block)), [len(excluded[row]) for row in block])
         scores[places, [item for row in block for item in excluded[row]]] = -torch.inf
-        positions, counts = (part.to(scores.device) for part in flat_entries(positives[block]))
-        log_probability = torch.log_softmax(scores, dim=1)
-        total -= (log_probability.view(-1)[positions] * counts).sum().item()
-        numbers = torch.from_numpy(positives[block].sum(axis=1)).to(scores)
-        residual = log_probability.exp_().mul_(numbers[:, None])
-        residual.view(-1)[positions] -= counts
+        loss, residual = multinomial_residual(scores, positives[block])
+        total += loss.item()
         gradient += [torch.sum(residual * term).item() for term in values]
     return total / len(rows), gradient / len(rows)
 

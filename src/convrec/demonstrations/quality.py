@@ -10,6 +10,7 @@ from scipy import sparse
 from convrec.data.catalog import Catalog
 from convrec.demonstrations.grounding import KINDS
 from convrec.demonstrations.remap import SOURCES, TeacherItems
+from convrec.demonstrations.steps import Grounded
 from convrec.errors import InputError
 
 POPULARITY_BUCKETS = 20
@@ -33,6 +34,16 @@ def check_demonstrations(lists: Sequence[str], rows: Sequence[dict[str, Any]], c
                     f"demonstration of prompt {row['prompt_id']}: {reason}, where common.list_length = {size} lines of "
                     f"unseen items are needed (the catalog has {len(catalog)}); lower it, or check the data"
                 )
+
+
+def split_figures(name: str, split: Grounded, sources: np.ndarray, size: int) -> dict[str, dict[str, float]]:
+    """Return the figures about a split's answers, titles, sources (of `placed_by`) and ratings."""
+    return {
+        f"{name}_answers": answer_shapes(split.lengths, size),
+        f"{name}_titles": match_shares(split.remapped.teacher),
+        f"{name}_sources": source_shares(sources),
+        f"{name}_ratings": {"asked": split.reflected.asked, "missing": split.reflected.missing},
+    }
 
 
 def answer_shapes(lengths: Sequence[int], size: int) -> dict[str, float]:

@@ -12,9 +12,9 @@ from convrec.data.conversations import transcript
 from convrec.data.parsing import Entry, parse_line
 from convrec.data.titles import line
 from convrec.demonstrations.answers import ParsedAnswer, parse_answer
+from convrec.demonstrations.chat import sendable
 from convrec.demonstrations.grounding import KINDS, Grounder, Match
 from convrec.demonstrations.remap import SOURCES, remap
-from convrec.demonstrations.replies import sendable
 from convrec.errors import InputError
 from convrec.files.atomic import check_target, write_text
 from convrec.similarity.embedding import SentenceEmbedder, TfidfEmbedder

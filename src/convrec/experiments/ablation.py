@@ -8,7 +8,7 @@ import pandas as pd
 
 from convrec.config.params import Params, parse_params
 from convrec.data.conversations import read_rows
-from convrec.demonstrations.columns import STEP_COLUMNS
+from convrec.demonstrations.prompts import STEP_COLUMNS
 from convrec.errors import InputError
 from convrec.evaluation.evaluation import Evaluation
 from convrec.evaluation.headline import with_interval

@@ -27,8 +27,7 @@ from convrec.config.training import Training
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import distinct_prompts, read_rows, transcript, write_rows
 from convrec.data.parsing import format_list
-from convrec.demonstrations.columns import STEP_COLUMNS
-from convrec.demonstrations.prompts import choose_prompts
+from convrec.demonstrations.prompts import STEP_COLUMNS, choose_prompts
 from convrec.errors import EXIT_BAD_INPUT, InputError, says_out_of_memory
 from convrec.experiments.memory import LESS_MEMORY, smaller_settings, with_settings
 from convrec.hardware.machine import GIB, family, gpu_bytes, resident_bytes

@@ -1,7 +1,7 @@
 """What people like together: item-kNN and EASE over the likes of the training split, for demonstrations and baselines.
 
 Scores are of a prompt's items: those that its conversation names, liked and disliked told apart where the source knows.
-Both scorers can leave a person's own likes out exactly, so that training prompts are scored as held-out ones are.
+Item-kNN can leave a person's own likes out exactly, so that training prompts are scored as held-out ones are.
 """
 
 from collections.abc import Iterable, Sequence
@@ -185,30 +185,16 @@ class Ease:
         gram[np.diag_indices_from(gram)] += regularization
         self._inverse = np.linalg.inv(gram)
 
-    def scores(self, named: Named, dislike_weight: float = 0.0, without: sparse.csr_array | None = None) -> np.ndarray:
-        """Return W B, W being 1 for liked named items and -`dislike_weight` for disliked. Shape: (B, C), float32.
-
-        `without` holds the likes x of one person a prompt, which are taken out of P before: by Sherman and Morrison
-        P' = P + (Px)(Px)ᵀ / (1 - xᵀPx).
-        """
+    def scores(self, named: Named, dislike_weight: float = 0.0) -> np.ndarray:
+        """Return W B, W being 1 for liked named items and -`dislike_weight` for disliked. Shape: (B, C), float32."""
         weights = named.weighted(dislike_weight)[:, self._items]
-        own = None if without is None else without[:, self._items]
         scores = np.zeros((weights.shape[0], self._num_items), dtype=np.float32)
         size = max(1, _CELLS // max(1, len(self._items)))
         for start in range(0, len(scores), size):
-            part = slice(start, start + size)
-            scores[part, self._items] = self._scores(weights[part], None if own is None else own[part])
+            part = weights[start : start + size]
+            # w_j - (w P)_j / P_jj, which is w B, of the items in the model
+            scores[start : start + size, self._items] = part.toarray() - part @ self._inverse / np.diag(self._inverse)
         return scores
-
-    def _scores(self, weights: sparse.csr_array, own: sparse.csr_array | None) -> np.ndarray:
-        """Return w_j - (w P)_j / P_jj, which is w B, of the items in the model."""
-        product, diagonal = weights @ self._inverse, np.diag(self._inverse)
-        if own is not None:
-            applied = own @ self._inverse
-            rest = 1 - np.asarray(own.multiply(applied).sum(axis=1)).reshape(-1, 1)
-            product += np.asarray(weights.multiply(applied).sum(axis=1)).reshape(-1, 1) / rest * applied
-            diagonal = diagonal + applied**2 / rest
-        return weights.toarray() - product / diagonal
 
 
 def best_items(scores: np.ndarray, popularity: np.ndarray, size: int) -> np.ndarray:

@@ -10,7 +10,7 @@ from pandas.errors import EmptyDataError
 from convrec.config.params import Params
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import SPLITS, distinct_prompts, person_of, read_prompts, read_rows, truths
-from convrec.demonstrations.columns import STEP_COLUMNS
+from convrec.demonstrations.prompts import STEP_COLUMNS
 from convrec.evaluation.beyond_accuracy import mentions
 from convrec.evaluation.data_figures import DATA_PLOTS
 from convrec.evaluation.examples import Example, faults, judge_lines, worst_rows

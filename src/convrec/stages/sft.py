@@ -9,7 +9,7 @@ from datasets import Dataset
 from convrec.config.params import Params
 from convrec.config.training import Optimization
 from convrec.data.conversations import read_rows
-from convrec.demonstrations.columns import STEP_COLUMNS
+from convrec.demonstrations.prompts import STEP_COLUMNS
 from convrec.errors import InputError
 from convrec.files.code import code_digest, stage_code
 from convrec.files.results import write_json, write_plot

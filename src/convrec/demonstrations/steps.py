@@ -1,0 +1,163 @@
+"""The steps before Adjust: the teacher's answers, Remap, Reflect and collaborative evidence, and their weighted sum."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from convrec.data.catalog import Catalog
+from convrec.data.conversations import is_before, transcript
+from convrec.data.parsing import Entry, format_list
+from convrec.demonstrations.answers import parse_answer
+from convrec.demonstrations.combine import Weights, fit_weights
+from convrec.demonstrations.evidence import EVIDENCE, Evidence
+from convrec.demonstrations.grounding import Grounder
+from convrec.demonstrations.prompts import seen_items
+from convrec.demonstrations.reflect import Reflected, reflect
+from convrec.demonstrations.remap import Remapped, remap
+from convrec.demonstrations.teachers import Teacher
+from convrec.similarity.embedding import Embedder
+from convrec.similarity.scores import Blocks, WeightedSum, sparse_scores, top_items
+
+logger = logging.getLogger(__name__)
+
+Row = dict[str, Any]
+REFLECTED = {"remap": 1.0, "ratings": 1.0}  # the weights of s_reflect
+
+
+def describe_items(catalog: Catalog, teacher: Teacher) -> list[str]:
+    """Return the items' texts; the teacher describes those of which the catalog has only a title."""
+    texts = [item.text() for item in catalog.items]
+    bare = [i for i, item in enumerate(catalog.items) if not any(item.metadata.values())]
+    if bare:
+        items = [catalog.items[i] for i in bare]
+        described = teacher.describe([str(item) for item in items], [item.title for item in items])
+        for index, text in zip(bare, described, strict=True):
+            texts[index] = text
+    return texts
+
+
+class Grounded(NamedTuple):
+    """What Remap and Reflect made of a split's answers; `seen` are the catalog indices that no list may hold."""
+
+    prompts: list[Row]
+    seen: list[list[int]]
+    answers: list[str]
+    lengths: list[int]
+    remapped: Remapped
+    reflected: Reflected
+
+
+@dataclass(frozen=True)
+class Demonstrator:
+    """The first three steps (teacher, Remap, Reflect), with what all splits share.
+
+    `item_texts` are those of the catalog's items, `embedder` embeds them and the conversations. Remap weighs the
+    conversation by `conversation_weight`; the teacher rates the `judged` best items, and a rating counts `gamma`.
+    """
+
+    catalog: Catalog
+    teacher: Teacher
+    item_texts: Sequence[str]
+    embedder: Embedder
+    grounder: Grounder
+    list_length: int
+    conversation_weight: float
+    judged: int
+    gamma: float
+    device: str
+
+    def _describe(self, entries: Sequence[Entry]) -> list[str]:
+        return self.teacher.describe([str(entry) for entry in entries], [entry.title for entry in entries])
+
+    def ground(self, name: str, prompts: list[Row]) -> Grounded:
+        """Return the teacher's answers for the prompts of a split, remapped and reflected."""
+        logger.info("%s: the teacher answers %d prompts", name, len(prompts))
+        answers = self.teacher.recommend(prompts, self.list_length)
+        lengths: list[int] = []
+
+        def lists() -> Iterator[list[Entry]]:  # one at a time: the entries of all answers would fill the memory
+            for text in answers:
+                entries = parse_answer(text, self.catalog).entries
+                lengths.append(len(entries))
+                yield entries
+
+        remapped = remap(
+            lists(),
+            [transcript(row["messages"]) for row in prompts],
+            self.catalog,
+            self.embedder,
+            self.grounder,
+            conversation_weight=self.conversation_weight,
+            item_texts=self.item_texts,
+            describe=self._describe,
+            device=self.device,
+        )
+        logger.info("%s: the judge rates the top %d", name, self.judged)
+        seen = seen_items(prompts, self.catalog)
+        candidates, _ = top_items(remapped.scores, self.judged, seen)
+        reflected = reflect(remapped.scores, candidates, self.gamma, lambda rated: self.teacher.judge(prompts, rated))
+        if reflected.missing:
+            logger.warning("%s: %d of %d ratings are missing and count 0", name, reflected.missing, reflected.asked)
+        return Grounded(prompts, seen, answers, lengths, remapped, reflected)
+
+
+class Combined(NamedTuple):
+    """The terms of each split's scores, and the weights of their sum."""
+
+    terms: dict[str, dict[str, Blocks]]
+    weights: Weights
+
+    def scores(self, split: str) -> Blocks:
+        terms = self.terms[split]
+        return WeightedSum(list(terms.values()), [self.weights.values[name] for name in terms])
+
+
+def combine(
+    grounded: dict[str, Grounded],
+    rows: dict[str, list[Row]],
+    positives: sparse.csr_array,
+    fitted: np.ndarray,
+    evidence: Evidence | None,
+    list_length: int,
+    device: str,
+) -> Combined:
+    """Return the scores with the evidence of the training rows, with the weights that suit the `fitted` prompts best.
+
+    A training prompt's own person gives no evidence about it. Where all of training is before validation, neither does
+    what is not of an earlier month. Validation prompts have all of training. Without evidence the sum is s_reflect.
+    """
+    terms: dict[str, dict[str, Blocks]] = {
+        name: {"remap": split.remapped.scores, "ratings": sparse_scores(split.reflected.ratings, device)}
+        for name, split in grounded.items()
+    }
+    if evidence is None:
+        return Combined(terms, Weights(REFLECTED, None, None))
+    earlier = is_before(rows["train"], rows["validation"])
+    for name, split in grounded.items():
+        logger.info("%s: what others liked", name)
+        is_train = name != "validation"  # train, and its variants
+        terms[name] |= evidence.terms(split.prompts, without_own=is_train, earlier=is_train and earlier)
+    train = grounded["train"]
+    return Combined(terms, fit_weights(terms["train"], REFLECTED, positives, train.seen, fitted, list_length))
+
+
+def list_texts(top: np.ndarray, catalog: Catalog) -> list[str]:
+    """Return the lists of these items, best first; -1 is none. Shape: top (prompts, N)."""
+    return [format_list([str(catalog.items[i]) for i in row if i >= 0]) for row in top.tolist()]
+
+
+def evidence_lists(
+    terms: dict[str, Blocks], seen: list[list[int]], catalog: Catalog, list_length: int
+) -> dict[str, list[str]]:
+    """Return the lists of each kind of collaborative evidence alone; nothing without the evidence."""
+    if "popularity" not in terms:
+        return {}
+    found = {}
+    for name in EVIDENCE:
+        scores = WeightedSum([terms[name], terms["popularity"]], [1.0, 1e-6])  # equal ones go by popularity
+        found[name] = list_texts(top_items(scores, list_length, seen)[0], catalog)
+    return found

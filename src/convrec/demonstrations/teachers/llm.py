@@ -1,0 +1,194 @@
+"""A chat model as the teacher: its prompts, and the texts of items that the catalog says nothing about."""
+
+import logging
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from convrec.data.catalog import Catalog
+from convrec.data.conversations import transcript
+from convrec.data.titles import normalise
+from convrec.data.unspaced import UnspacedTitles, without_runs
+from convrec.demonstrations.calls import CallStore
+from convrec.demonstrations.chat import Budget, ChatClient
+from convrec.demonstrations.reflect import parse_ratings
+from convrec.demonstrations.teachers import Row, Setting, Teacher
+from convrec.errors import InputError
+
+logger = logging.getLogger(__name__)
+
+ROWS_AT_ONCE = 4096  # conversations whose candidates are rated together; their prompts are in memory
+PASSAGES, PASSAGE_LENGTH = 3, 300  # of what people wrote about an item: how many, and their characters
+_MAX_LENGTH = 1000
+_UNKNOWN = re.compile(r"\bunknown\b", re.IGNORECASE)
+_LABEL = re.compile(r"^\W*(genres|keywords|people|plot)\W*:\W*", re.IGNORECASE)
+
+# Required fields of each prompt; the words of the domain are allowed in all of them.
+_NEEDED = {
+    "recommend": {"list_length", "conversation"},
+    "judge": {"conversation", "candidates"},
+    "describe": {"title"},
+    "describe_unknown": {"title", "passages"},
+}
+_FIELD = re.compile(r"\{(\w+)\}")  # other braces, as those of JSON, are text
+
+
+def make(setting: Setting) -> Teacher:
+    options = dict(setting.options)
+    chosen = {name: options.pop(name) for name in ("kind", "noise", "fault_rate", "budget")}
+    chat = ChatClient(CallStore(setting.calls), budget=Budget(**chosen["budget"]), **options)
+    prompts = Prompts(setting.prompts, setting.domain)
+    return LLMTeacher(chat, prompts, setting.catalog, setting.candidates_per_call, setting.conversations)
+
+
+class Prompts:
+    """The files `recommend`, `judge`, `describe` and `describe_unknown` (`.txt`) of a folder, filled on demand.
+
+    Each has the fields of `_NEEDED`, and may have those of the domain: its words by name, and `{Item}`, which is
+    `{item}` with a capital. Raises `InputError` for a file that is missing, and for one that lacks a field or has an
+    unknown one.
+    """
+
+    def __init__(self, folder: Path, domain: Mapping[str, str]):
+        self._words = {**domain, "Item": domain["item"][:1].upper() + domain["item"][1:]}
+        self._texts = {name: self._read(folder / f"{name}.txt", needed) for name, needed in _NEEDED.items()}
+
+    def fill(self, name: str, **fields: str) -> str:
+        """Return a prompt with its fields replaced; braces in their values stay as they are."""
+        values = self._words | fields
+        return _FIELD.sub(lambda field: values[field.group(1)], self._texts[name])
+
+    def _read(self, path: Path, needed: set[str]) -> str:
+        where = f"demonstrations.prompts: {path}"
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            names = ", ".join(f"{name}.txt" for name in _NEEDED)
+            raise InputError(f"{where}: not readable ({error.strerror}); the folder needs {names}") from None
+        except UnicodeDecodeError:
+            raise InputError(f"{where}: not UTF-8; convert the file to UTF-8") from None
+        found, known = set(_FIELD.findall(text)), needed | self._words.keys()
+        if needed - found:
+            raise InputError(f"{where}: {{{min(needed - found)}}} is missing; the prompt needs it")
+        if found - known:
+            fields = ", ".join(f"{{{name}}}" for name in sorted(known))
+            raise InputError(f"{where}: {{{min(found - known)}}} is unknown; it can have {fields}")
+        return text
+
+
+def metadata_text(answer: str) -> str:
+    """Return the labelled lines of a description as one text; empty where it has none or says UNKNOWN."""
+    lines = [line.strip() for line in answer.splitlines() if _LABEL.match(line.strip())]
+    values = [_LABEL.sub("", line).strip(" .") for line in lines]
+    return ". ".join(value for value in values if value and not _UNKNOWN.fullmatch(value))[:_MAX_LENGTH]
+
+
+def find_passages(titles: Iterable[str], texts: Iterable[str]) -> dict[str, list[str]]:
+    """Return for each title up to `PASSAGES` passages around a mention of it, in any spelling; one a text.
+
+    Titles of a single short word are not looked for: as words they mean something else.
+    """
+    wanted: dict[str, list[str]] = {}
+    by_first: dict[str, set[int]] = {}  # the first word of a title -> the lengths, in words, of such titles
+    titles = list(dict.fromkeys(titles))
+    for title in titles:
+        key = normalise(title)
+        if len(key) > 5 and without_runs(title) == title:
+            wanted.setdefault(key, []).append(title)
+            by_first.setdefault(key.split()[0], set()).add(len(key.split()))
+    unspaced = UnspacedTitles(titles)
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        places = (place for place in unspaced.places(text) if place.is_word)
+        for title, start in {place.title: place.start for place in places}.items():
+            _keep(found, title, _around(text, title, start / len(text)))
+        words = normalise.__wrapped__(text).split()  # not kept in its cache
+        named: dict[str, int] = {}
+        for at, word in enumerate(words):
+            for length in by_first.get(word, ()):
+                key = " ".join(words[at : at + length])
+                if key in wanted:
+                    named.setdefault(key, at)
+        for key, at in named.items():
+            for title in wanted[key]:
+                _keep(found, title, _around(text, title, at / len(words)))
+    return found
+
+
+def _keep(found: dict[str, list[str]], title: str, passage: str) -> None:
+    passages = found.setdefault(title, [])
+    if len(passages) < PASSAGES:
+        passages.append(passage)
+
+
+def _around(text: str, title: str, share: float) -> str:
+    """Return the part of a text around a title that is mentioned after about this share of it, in some spelling."""
+    text = " ".join(text.split())
+    at = text.casefold().find(title.casefold())
+    middle = int(share * len(text)) if at < 0 else at + len(title) // 2
+    start = max(0, min(middle - PASSAGE_LENGTH // 2, len(text) - PASSAGE_LENGTH))
+    return text[start : start + PASSAGE_LENGTH].strip()
+
+
+class LLMTeacher(Teacher):
+    """A chat model behind a `ChatClient`; one call rates `candidates_per_call` candidates.
+
+    Every answer is kept by the client, so an item of a later catalog version that was described is not asked again.
+    """
+
+    def __init__(
+        self,
+        chat: ChatClient,
+        prompts: Prompts,
+        catalog: Catalog,
+        candidates_per_call: int,
+        conversations: Sequence[str] = (),
+    ):
+        self._chat, self._prompts, self._catalog = chat, prompts, catalog
+        self._candidates_per_call, self._conversations = candidates_per_call, conversations
+
+    def recommend(self, rows: Sequence[Row], list_length: int) -> list[str]:
+        prompts = [
+            self._prompts.fill("recommend", list_length=str(list_length), conversation=transcript(row["messages"]))
+            for row in rows
+        ]
+        return [answer or "" for answer in self._chat.ask(prompts, "recommend")]
+
+    def judge(self, rows: Sequence[Row], candidates: np.ndarray) -> np.ndarray:
+        ratings = np.full(candidates.shape, np.nan, dtype=np.float32)
+        for start in range(0, len(rows), ROWS_AT_ONCE):
+            places, prompts = [], []
+            for row in range(start, min(start + ROWS_AT_ONCE, len(rows))):
+                conversation = transcript(rows[row]["messages"])
+                real = candidates[row][candidates[row] >= 0]
+                for first in range(0, len(real), self._candidates_per_call):
+                    part = real[first : first + self._candidates_per_call]
+                    numbered = "\n".join(f"{n}. {self._catalog.items[i]}" for n, i in enumerate(part, start=1))
+                    prompts.append(self._prompts.fill("judge", conversation=conversation, candidates=numbered))
+                    places.append((row, slice(first, first + len(part))))
+            if len(rows) > ROWS_AT_ONCE:
+                logger.info("judge: conversations %d to %d of %d", start + 1, row + 1, len(rows))
+            for (row, place), answer in zip(places, self._chat.ask(prompts, "judge"), strict=True):
+                ratings[row, place] = parse_ratings(answer or "", place.stop - place.start)
+        return ratings
+
+    def describe(self, names: Sequence[str], titles: Sequence[str]) -> list[str]:
+        """Return what the model knows of each item, or else makes of what people wrote about it."""
+        answers = self._chat.ask([self._prompts.fill("describe", title=name) for name in names], "describe")
+        texts = [metadata_text(answer or "") for answer in answers]
+        open_rows = [row for row, text in enumerate(texts) if not text and answers[row] is not None]
+        if open_rows:
+            passages = find_passages([titles[row] for row in open_rows], self._conversations)
+            quoted = {title: " ".join(f'"{passage}"' for passage in found) for title, found in passages.items()}
+            prompts = [
+                self._prompts.fill("describe_unknown", title=names[row], passages=quoted.get(titles[row], "nothing"))
+                for row in open_rows
+            ]
+            for row, answer in zip(open_rows, self._chat.ask(prompts, "describe_unknown"), strict=True):
+                texts[row] = metadata_text(answer or "")
+        return [f"{name}. {text}" if text else name for name, text in zip(names, texts, strict=True)]
+
+    def usage(self) -> dict[str, dict[str, float]]:
+        return {**self._chat.usage(), "total": self._chat.spent()._asdict()}

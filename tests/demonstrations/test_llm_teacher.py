@@ -1,0 +1,161 @@
+"""The teacher that is a chat model: its prompts, its lists and ratings, and its descriptions of items."""
+
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from convrec.demonstrations.teachers.llm import (
+    PASSAGE_LENGTH,
+    PASSAGES,
+    LLMTeacher,
+    Prompts,
+    find_passages,
+    metadata_text,
+)
+from convrec.errors import InputError
+from tests.demonstrations.chat_server import (
+    ChatServer,
+    completion,
+    error,
+    reported,
+    sent,
+)
+from tests.project import ROOT
+
+MOVIES = {"item": "movie", "items": "movies", "release": "release", "people": "the director"}
+PROMPTS = Prompts(ROOT / "prompts", MOVIES)
+GAMES = {
+    "item": "board game",
+    "items": "board games",
+    "release": "publication",
+    "people": "the designer and the artist",
+}
+FIELDS = {
+    "recommend": {"list_length": "20", "conversation": "User: {items}"},
+    "judge": {"conversation": "User: {items}", "candidates": "1. Go"},
+    "describe": {"title": "Go"},
+    "describe_unknown": {"title": "Go", "passages": '"we play {it}"'},
+}
+
+
+def test_prompts_are_in_the_words_of_their_domain():
+    games = Prompts(ROOT / "prompts", GAMES)
+    filled = {name: games.fill(name, **fields) for name, fields in FIELDS.items()}
+    assert not any(re.search(r"movie|film|director|actor", text, re.IGNORECASE) for text in filled.values())
+    assert filled["recommend"].startswith(
+        "You recommend board games. Read the conversation and recommend 20 board games"
+    )
+    assert "Name real board games by their original publication title and year" in filled["recommend"]
+    assert filled["recommend"].endswith("\n\nUser: {items}\n"), "braces of a conversation are no fields"
+    assert filled["judge"].startswith("A user is looking for board games.")
+    assert "Describe the board game Go for" in filled["describe"]
+    assert "People: the designer and the artist\n" in filled["describe"]
+    assert filled["describe_unknown"].endswith('Board game: Go\nWritten: "we play {it}"\n')
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return shutil.copytree(ROOT / "prompts", tmp_path / "prompts")
+
+
+def test_a_prompt_of_the_workspace_may_hold_json(folder):
+    (folder / "judge.txt").write_text('Answer as {"1": 2}.\n{conversation}\n{candidates}', encoding="utf-8")
+    text = Prompts(folder, MOVIES).fill("judge", conversation="Hi", candidates="1. Heat")
+    assert text == 'Answer as {"1": 2}.\nHi\n1. Heat'
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda path: path.unlink(), "judge.txt: not readable .*the folder needs recommend.txt, judge.txt"),
+        (lambda path: path.write_text("{conversation}"), "judge.txt: {candidates} is missing; the prompt needs it"),
+        (lambda path: path.write_text("{conversation}{candidates}{titel}"), "{titel} is unknown; it can have {Item}"),
+        (lambda path: path.write_bytes(b"\xff"), "judge.txt: not UTF-8"),
+    ],
+)
+def test_a_prompt_that_cannot_be_filled_is_named(folder, change, message):
+    change(folder / "judge.txt")
+    with pytest.raises(InputError, match=f"demonstrations.prompts: .*{message}"):
+        Prompts(folder, MOVIES)
+
+
+def test_the_labelled_lines_of_a_description_become_one_text():
+    answer = "Sure!\n**Genres:** crime, drama\n- Keywords: heist, city\nPeople: UNKNOWN\nPlot: Cops and robbers."
+    assert metadata_text(answer) == "crime, drama. heist, city. Cops and robbers"
+    assert metadata_text("UNKNOWN") == metadata_text("I do not know it.") == ""
+
+
+def test_passages_are_found_in_any_spelling_and_stand_around_the_title():
+    texts = ["before " * 100 + "I loved the matrix reloaded so much" + " after" * 100, "Heat was hot", "no film at all"]
+    texts += [f"matrix reloaded again {n}" for n in range(10)]
+    found = find_passages(["Matrix Reloaded", "Heat", "The Long Unseen"], texts)
+    assert set(found) == {"Matrix Reloaded"}, "short words mean other things, and the last stands nowhere"
+    assert len(found["Matrix Reloaded"]) == PASSAGES
+    spellings = ["Kill Bill: Vol. 1", "Kill Bill Volume 1"]
+    found_in = find_passages(spellings, ["before " * 200 + "kill bill volume 1 was fun" + " after" * 200])
+    assert all("kill bill volume 1" in found_in[title][0] for title in spellings)
+    assert "matrix reloaded" in found["Matrix Reloaded"][0] and len(found["Matrix Reloaded"][0]) <= PASSAGE_LENGTH
+
+
+def test_passages_are_found_in_scripts_without_spaces():
+    texts = ["我喜欢花样年华，" + "很美" * 300, "他是我们的英雄", "没有"]
+    found = find_passages(["花样年华", "英雄"], texts)
+    assert set(found) == {"花样年华"} and "花样年华" in found["花样年华"][0]
+    assert len(found["花样年华"][0]) <= PASSAGE_LENGTH
+
+
+def test_an_item_is_asked_for_once_and_an_unknown_one_with_what_people_wrote(connect, catalog):
+    def reply(asked):
+        known = "Primer Movie" not in asked.prompt
+        inferred = "time box" in asked.prompt
+        text = "Genres: crime" if known else "Genres: sci-fi\nPlot: Time travel." if inferred else "UNKNOWN"
+        return sent(completion(text, reported()))
+
+    names, titles = ["Heat (1995)", "Primer Movie (2004)"], ["Heat", "Primer Movie"]
+    written = ["User: that primer movie with the time box was confusing"]
+    with ChatServer(reply) as server:
+        teacher = LLMTeacher(connect(server), PROMPTS, catalog, 2, written)
+        texts = teacher.describe(names, titles)
+        assert texts == ["Heat (1995). crime", "Primer Movie (2004). sci-fi. Time travel"]
+        assert len(server.asked) == 3
+        again = teacher.describe([*names, "Up (2009)"], [*titles, "Up"])
+        assert again[:2] == texts and len(server.asked) == 4, "of a later catalog only the new item is asked"
+
+
+def _row(words):
+    return {"messages": [{"role": "user", "content": words}], "seen_titles": []}
+
+
+def test_the_llm_teacher_asks_for_lists_and_keeps_their_order(catalog, connect):
+    def reply(asked):
+        return sent(completion("Heat (1995)" if "a heist" in asked.prompt else "Up (2009)", reported()))
+
+    with ChatServer(reply) as server:
+        teacher = LLMTeacher(connect(server), PROMPTS, catalog, candidates_per_call=2)
+        assert teacher.recommend([_row("a heist"), _row("{braces} and an old man")], 20) == ["Heat (1995)", "Up (2009)"]
+        assert all("recommend 20 movies" in prompt for prompt in server.prompts)
+        assert any("User: {braces} and an old man" in prompt for prompt in server.prompts)
+        assert teacher.usage()["recommend"]["calls"] == teacher.usage()["total"]["calls"] == 2
+
+
+def test_the_llm_judge_rates_in_batches_and_leaves_what_it_did_not_rate(catalog, connect):
+    def reply(asked):
+        lines = asked.prompt.split("Candidates:\n")[1].splitlines()
+        ratings = [f"{n}: {2 if 'Heat' in line else -1}" for n, line in enumerate(lines, 1) if "Alien" not in line]
+        return sent(completion("\n".join(ratings) or "I cannot say.", reported()))
+
+    with ChatServer(reply) as server:
+        teacher = LLMTeacher(connect(server), PROMPTS, catalog, candidates_per_call=2)
+        candidates = np.array([[3, 0, 4], [0, -1, -1]])
+        ratings = teacher.judge([_row("a heist"), _row("an old man")], candidates)
+        assert len(server.prompts) == 3, "two candidates a call"
+    np.testing.assert_array_equal(ratings, [[-1, 2, np.nan], [2, np.nan, np.nan]])
+
+
+def test_answers_that_may_fail_are_empty_lists_and_missing_ratings(catalog, connect):
+    with ChatServer(lambda _: error(422)) as server:
+        teacher = LLMTeacher(connect(server, max_failed=1.0), PROMPTS, catalog, candidates_per_call=2)
+        assert teacher.recommend([_row("a heist")], 20) == [""]
+        assert np.isnan(teacher.judge([_row("a heist")], np.array([[0, 1]]))).all()
