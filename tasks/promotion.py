@@ -14,7 +14,7 @@ from tasks.command import ask_convrec
 from tasks.dvc_stage import RETRIES
 
 if TYPE_CHECKING:
-    from convrec.registry.gates import Comparison
+    from convrec.registry.decisions import Comparison
 
 _TIMEOUT_HOURS = 12.0
 
@@ -66,7 +66,7 @@ def decide_promotion(version: str | None, again: bool = False, approved_by: str 
 
 
 def _show(found: dict[str, Any]) -> dict[str, Any]:
-    from convrec.registry.gates import AWAITING, LATENCY, Decision, decision_markdown, gate_rows, headline
+    from convrec.registry.decisions import AWAITING, LATENCY, Decision, decision_markdown, gate_rows, headline
     from convrec.registry.versions import MODEL_NAME, aliases_of
     from convrec.tracking import connect, shown_address
 

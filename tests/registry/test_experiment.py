@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import mlflow
 import pytest
+from convrec.registry.listing import prune
 from prefect.logging import disable_run_logger
 
 from convrec.errors import InputError
@@ -20,9 +21,7 @@ from convrec.registry.experiment import (
     start_experiment,
 )
 from convrec.registry.experiment_result import read_result
-from convrec.registry.lock import promotion_lock
 from convrec.registry.moves import roll_back
-from convrec.registry.retention import prune
 from convrec.registry.versions import MODEL_NAME
 from tasks.experiment import watch_experiment
 from tests.registry.experimenting import START, answer_users
@@ -75,17 +74,10 @@ def test_without_a_champion_nothing_starts(client):
         start_experiment(client, "2", "ab", 0.5, "ops")
 
 
-def test_one_at_a_time_and_under_the_lock(champion):
+def test_one_at_a_time(champion):
     first = start_experiment(champion, "2", "ab", 0.5, "ops")
     with pytest.raises(InputError, match=f"experiment {first.id} of version 2 is running"):
         start_experiment(champion, "3", "ab", 0.5, "ops")
-    with promotion_lock(champion, "a promotion"):
-        for call in (
-            lambda: start_experiment(champion, "3", "ab", 0.5, "ops", patience=0),
-            lambda: end_experiment(champion, first.id, "enough", "ops", patience=0),
-        ):
-            with pytest.raises(InputError, match="is held by a promotion"):
-                call()
     assert read_experiment(champion) == first
     with pytest.raises(InputError, match="experiment ab-2-old has ended"):
         end_experiment(champion, "ab-2-old", "worse", "ops")

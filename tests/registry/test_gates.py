@@ -13,7 +13,7 @@ from convrec.errors import InputError
 from convrec.evaluation.comparison import Gain, Interval
 from convrec.files.yaml import read_yaml
 from convrec.monitoring.estimates import Replay
-from convrec.registry.gates import (
+from convrec.registry.decisions import (
     AWAITING,
     LATENCY,
     PROMOTED,
@@ -22,10 +22,9 @@ from convrec.registry.gates import (
     Decision,
     Side,
     SliceChange,
-    decide,
     decision_markdown,
 )
-from convrec.registry.policy import load_policy, parse_policy
+from convrec.registry.policy import decide, load_policy, parse_policy
 from tests.project import ROOT
 
 RAW = read_yaml(ROOT / "promotion.yaml")

@@ -193,7 +193,7 @@ def watch(
     """Return the result so far, and end the experiment if the champion has changed since it started.
 
     With `stop_if_worse`, it also ends once the challenger is significantly worse. Raises `Unavailable` if the feedback
-    database is away, and `InputError` if another process holds the promotion lock.
+    database is away.
     """
     result = read_result(store, experiment)
     if not experiment.is_running:
