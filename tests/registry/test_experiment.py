@@ -5,7 +5,6 @@ from datetime import timedelta
 
 import mlflow
 import pytest
-from convrec.registry.listing import prune
 from prefect.logging import disable_run_logger
 
 from convrec.errors import InputError
@@ -21,6 +20,7 @@ from convrec.registry.experiment import (
     start_experiment,
 )
 from convrec.registry.experiment_result import read_result
+from convrec.registry.listing import prune
 from convrec.registry.moves import roll_back
 from convrec.registry.versions import MODEL_NAME
 from tasks.experiment import watch_experiment

@@ -21,9 +21,9 @@ from convrec.evaluation.sequential import compare_arms
 from convrec.generation import lists
 from convrec.paths import Paths
 from convrec.registry import measure
+from convrec.registry.decisions import ALREADY, AWAITING, LATENCY, PROMOTED, REFUSED, Decision
 from convrec.registry.experiment import start_experiment
 from convrec.registry.experiment_result import Result, Side, finish
-from convrec.registry.decisions import ALREADY, AWAITING, LATENCY, PROMOTED, REFUSED, Decision
 from convrec.registry.model_card import checkpoint_digest
 from convrec.registry.promote import promote, reject, rollback
 from convrec.registry.versions import MODEL_NAME, download_version, read_aliases
@@ -118,6 +118,8 @@ def _status(client, version: str) -> str | None:
 
 def test_first_better_worse_and_the_champion_itself(client, ranks):
     ranks |= {"1": 3, "2": 1, "3": 4}
+    assert _promote("1", dry_run=True).status == PROMOTED
+    assert _champions(client) == (None, None) and _status(client, "1") is None and moves_of(client) == []
     first = _promote("1")
     assert first.status == PROMOTED and first.champion is None and first.comparison.gains == {}
     assert _promote("1").status == ALREADY
@@ -296,35 +298,14 @@ def test_approval_is_awaited_refused_and_given(client, ranks):
     with pytest.raises(InputError, match="version 2 does not await approval"):
         reject(Paths(), "2", by="lead")
     ranks["asked"].clear()
+    rows = pd.read_parquet(Paths().split("test"))
+    rows.assign(groundtruth=rows["groundtruth"].iloc[::-1].tolist()).to_parquet(Paths().split("test"))
+    worse = _promote("2", approve=True, dry_run=True)
+    assert worse.status == REFUSED and _failed(worse), "an approval is of the figures on the current data"
+    rows.to_parquet(Paths().split("test"))
     given = _promote("2", approve=True)
     assert given.status == PROMOTED and given.approval["by"] == "ops" and given.number == 3
     assert _champions(client) == ("2", "1") and ranks["asked"] == []
-
-
-def test_an_approval_after_the_data_changed_is_of_the_new_figures(client, ranks):
-    ranks |= {"1": 3, "2": 1}
-    _promote("1")
-    _set_policy(approval="required")
-    assert _promote("2").status == AWAITING
-    rows = pd.read_parquet(Paths().split("test"))
-    rows["groundtruth"] = rows["groundtruth"].iloc[::-1].tolist()
-    rows.to_parquet(Paths().split("test"))
-    decision = _promote("2", approve=True)
-    assert decision.status == REFUSED and _champions(client) == ("1", None)
-    assert decision.approval is None or _failed(decision)
-
-
-def test_a_champion_that_changed_meanwhile_is_not_overwritten(client, ranks, monkeypatch):
-    ranks |= {"1": 3, "2": 1, "3": 2}
-    _promote("1")
-    _meanwhile(monkeypatch, lambda: _promote("3"))
-    decision = _promote("2")
-    assert (
-        decision.status == REFUSED
-        and decision.reason == "the champion changed from version 1 to 3 while version 2 was measured; promote again"
-    )
-    assert _champions(client) == ("3", "1") and _status(client, "2") == "refused"
-    assert _promote("2").status == PROMOTED and _champions(client) == ("2", "3")
 
 
 def _meanwhile(monkeypatch, happens) -> None:
@@ -340,27 +321,29 @@ def _meanwhile(monkeypatch, happens) -> None:
     monkeypatch.setattr(measure, "compare_versions", compared)
 
 
-def _recorded(client, version: str, number: int) -> str:
-    run = client.get_model_version(MODEL_NAME, version).run_id
-    return mlflow.artifacts.load_dict(f"runs:/{run}/promotion/decision-{number}.json")["status"]
-
-
-def test_a_version_that_another_promotes_meanwhile_is_the_champion_already(client, ranks, monkeypatch):
-    ranks |= {"1": 3, "2": 1}
+def test_a_champion_that_changed_meanwhile_is_not_overwritten(client, ranks, monkeypatch):
+    ranks |= {"1": 3, "2": 1, "3": 2}
     _promote("1")
+    _meanwhile(monkeypatch, lambda: _promote("3"))
+    refused = _promote("2")
+    why = "the champion changed from version 1 to 3 while version 2 was measured; promote again"
+    assert (refused.status, refused.reason) == (REFUSED, why)
+    assert _champions(client) == ("3", "1") and _status(client, "2") == "refused"
     _meanwhile(monkeypatch, lambda: _promote("2"))
-    assert _promote("2").status == ALREADY
-    assert _status(client, "2") == "promoted" and _recorded(client, "2", 1) == PROMOTED
+    assert _promote("2").status == ALREADY, "promoted by another process"
+    assert _champions(client) == ("2", "3") and _status(client, "2") == "promoted"
 
 
-def test_a_no_during_the_comparison_stands(client, ranks, monkeypatch):
+def test_a_rejection_during_the_comparison_holds(client, ranks, monkeypatch):
     ranks |= {"1": 3, "2": 1}
     _promote("1")
     _set_policy(approval="required")
     assert _promote("2").status == AWAITING
     _meanwhile(monkeypatch, lambda: reject(Paths(), "2", by="lead", reason="no"))
     assert _promote("2", fresh=True).approval["refused"] == "no"
-    assert _status(client, "2") == "refused" and _recorded(client, "2", 2) == REFUSED
+    run = client.get_model_version(MODEL_NAME, "2").run_id
+    recorded = mlflow.artifacts.load_dict(f"runs:/{run}/promotion/decision-2.json")
+    assert _status(client, "2") == recorded["status"] == "refused"
     _meanwhile(monkeypatch, lambda: _promote("2", approve=True) and rollback(Paths(), by="lead"))
     overtaken = _promote("2", approve=True, fresh=True)
     assert overtaken.status == REFUSED and overtaken.number == 4, "each decision has its number"
@@ -396,11 +379,6 @@ def test_rollback_and_the_word_again(client, ranks):
     rollback(Paths(), by="lead")
     rollback(Paths(), by="lead")
     assert _champions(client) == ("1", None)
-
-
-def test_a_dry_run_decides_and_writes_nothing(client, ranks):
-    assert _promote("1", dry_run=True).status == PROMOTED
-    assert _champions(client) == (None, None) and _status(client, "1") is None and moves_of(client) == []
 
 
 def test_the_gain_is_that_of_the_rows_as_the_present_catalog_judges_them(client, ranks, monkeypatch):

@@ -92,21 +92,13 @@ def promote(
         newest = last_decision(client, challenger)
         if newest is not None and newest.rejected:
             return newest
-    lost = rolled_back(state.moves, name)
-    decision = decide(
-        policy,
-        comparison,
-        rolled_back=f"rolled back at {lost.at} by {lost.by}{': ' if lost.reason else ''}{lost.reason}"
-        if lost
-        else None,
-        again=again,
-        approval={"by": who, "at": utc_now()} if approve else None,
-    )
+    lost, approval = rolled_back(state.moves, name), {"by": who, "at": utc_now()} if approve else None
+    why = f"rolled back at {lost.at} by {lost.by}{': ' if lost.reason else ''}{lost.reason}" if lost else None
+    decision = decide(policy, comparison, why, again, approval)
     if dry_run:
         return decision
-    if kept is not None and not decision.promoted:
-        if (decision.status, decision.gates, decision.policy) == (kept.status, kept.gates, kept.policy):
-            return kept
+    if kept is not None and not decision.promoted and _has_same_gates(decision, kept):
+        return kept
     return _carry_out(client, challenger, state, _signed(decision, challenger, who))
 
 

@@ -1,4 +1,4 @@
-"""Which versions `convrec registry prune` keeps, and that it says so before it removes the others."""
+"""`convrec registry list` and `prune`."""
 
 import json
 
