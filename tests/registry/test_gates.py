@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from convrec.errors import InputError
-from convrec.evaluation.comparison import Gain, Interval
+from convrec.evaluation.comparison import Gain
 from convrec.files.yaml import read_yaml
-from convrec.monitoring.estimates import Replay
 from convrec.registry.decisions import (
     AWAITING,
     LATENCY,
@@ -168,34 +167,6 @@ def test_a_gate_is_one_class_and_one_line():
     assert decide(policy, _with(novelty=3.0)).status == PROMOTED
 
 
-RULE = {"min": 0.0, "window_days": 30, "min_effective_size": 100.0}
-INTERVAL = Interval(2.1, 2.0, 2.2, 400)
-REPLAY = Replay(
-    {"dr": INTERVAL}, Interval(2.0, 1.9, 2.1, 380), {"dr": Interval(0.1, 0.02, 0.2, 400)}, 150.0, 0.15, 400, 200
-)
-
-
-@pytest.mark.parametrize(
-    ("rule", "replay", "failed"),
-    [
-        ({}, REPLAY, []),
-        ({"min": 0.02}, REPLAY, []),
-        ({"min": 0.03}, REPLAY, ["replay over the champion, lower end"]),
-        ({"min_effective_size": 151.0}, REPLAY, ["replay, effective number of answers"]),
-        ({"max_without_support": 0.1}, REPLAY, ["replay, share of places without support"]),
-        ({}, "no answers", ["replay over the champion, lower end"]),
-    ],
-)
-def test_logged_answers_are_a_gate_if_the_policy_names_it(rule, replay, failed):
-    found = replace(COMPARISON, replay=replay)
-    assert len(decide(POLICY, found).gates) == 9, "the shipped policy does not name it"
-    decision = decide(_policy(replay={**RULE, **rule}), found)
-    assert len(decision.gates) == 9 + (3 if replay is REPLAY else 1) and _failed(decision) == failed
-    assert Decision.from_json(json.loads(json.dumps(decision.to_json()))) == decision
-    alone = decide(_policy(replay={**RULE, **rule}), replace(COMPARISON, champion=None, gains={}))
-    assert [gate.detail for gate in alone.gates if "replay" in gate.name] == ["no champion"]
-
-
 EXPERIMENT = {"experiment": "ab-4-1", "verdict": "better", "champion": "3", "answers": 900, "users": 150}
 EXPERIMENT |= {"mean": 0.25, "low": 0.01, "high": 0.49, "p": 0.03}
 
@@ -256,7 +227,7 @@ def test_a_decision_survives_json_and_is_a_markdown_table():
     infinite = replace(decision, gates=(Gate("coverage", float("inf"), "at least 1", True),))
     assert Decision.from_json(json.loads(json.dumps(infinite.to_json()))) == infinite
     del value["comparison"]["baselines"]  # as in a decision of an earlier release
-    value["comparison"]["removed"] = None
+    value["comparison"]["replay"] = "no answers"  # a gate that it had
     assert Decision.from_json(value).comparison == replace(decision.comparison, baselines={})
     text = decision_markdown(decision)
     assert text.startswith("## Promotion: version 4 was refused: format 0.5000 (at least 0.95)")
@@ -294,7 +265,6 @@ def test_promoted_means_that_every_gate_holds(low, p, share, coverage, seconds, 
         ({"guard_rails": {"latency_p95_seconds": {}}}, "latency_p95_seconds: neither max nor max_ratio"),
         ({"baselines": {"names": ["random"]}}, "baselines.names.0 = 'random': "),
         ({"baselines": {"metric": "map"}}, "baselines.metric = 'map'"),
-        ({"replay": {"min": 0.0, "window_days": 0, "min_effective_size": 1}}, "replay.window_days = 0: "),
         ({"experiment": {"replaces": ["baselines"]}}, "experiment.replaces.0 = 'baselines': "),
         ({"approval": True}, "approval = True: "),
     ],

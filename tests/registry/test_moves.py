@@ -1,7 +1,5 @@
 """The champion's moves and their history, against a real MLflow store."""
 
-import subprocess
-import sys
 import threading
 from itertools import pairwise
 
@@ -191,38 +189,6 @@ def test_of_threads_at_once_one_promotes(client):
         thread.join()
     assert len(won) == 1 and len(lost) == 2 and all(won[0] in output for output in lost)
     assert read_aliases(client) == {"champion": won[0], "previous": "1"} and len(moves_of(client)) == 2
-
-
-CONTENDER = """
-import sys, mlflow
-from convrec import tracking
-from convrec.registry.moves import ChampionChanged, promote_version, read_state
-tracking.connect()
-client = mlflow.MlflowClient()
-state = read_state(client)
-print("ready", flush=True)
-sys.stdin.readline()
-try:
-    print("won", promote_version(client, state, sys.argv[1], sys.argv[1], "better").to_version)
-except ChampionChanged as error:
-    print("lost", error)
-"""
-
-
-@pytest.mark.slow
-def test_of_two_processes_at_once_one_promotes(client):
-    promote_in_turn(client, "1")
-    command = [sys.executable, "-c", CONTENDER]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    both = [subprocess.Popen([*command, version], **pipes) for version in ("2", "3")]
-    for process in both:
-        assert process.stdout.readline() == "ready\n"  # both have compared with version 1
-    for process in both:
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    output = sorted(process.communicate(timeout=60)[0].split()[0] for process in both)
-    assert output == ["lost", "won"]
-    assert len(moves_of(client)) == 2 and read_aliases(client)["previous"] == "1"
 
 
 def test_a_process_that_lost_its_claim_moves_nothing(client):

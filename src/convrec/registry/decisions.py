@@ -7,16 +7,12 @@ from typing import Annotated, Any
 from pydantic import PlainSerializer, TypeAdapter
 
 from convrec.evaluation.comparison import Gain
-from convrec.monitoring.estimates import Replay
 
 PROMOTED, REFUSED, AWAITING = "promoted", "refused", "awaiting approval"
 ALREADY = "champion already"
 LATENCY = "latency_p95_seconds"
 _VERBS = {PROMOTED: "was promoted", REFUSED: "was refused", AWAITING: "awaits approval"}
 _Gains = dict[str, Annotated[Gain, PlainSerializer(lambda gain: gain._asdict())]]
-_Replay = Annotated[
-    Replay | str | None, PlainSerializer(lambda found: found.to_json() if isinstance(found, Replay) else found)
-]
 
 
 @dataclass(frozen=True)
@@ -50,9 +46,8 @@ class Comparison:
 
     `gains` holds the challenger's paired gains over the champion by metric name in the policy; it is empty without a
     champion. `baselines` holds its gains over each baseline of the policy. `data` holds the MD5 of the files,
-    `settings` everything else that the scores depend on. `replay` holds the estimates on logged answers, or a text that
-    says why there are none; it is None without that gate or without a champion. `experiment` holds the result of the
-    challenger's ended experiment against this champion; it is None without that gate or such an experiment.
+    `settings` everything else that the scores depend on. `experiment` holds the result of the challenger's ended
+    experiment against this champion; it is None without that gate or such an experiment.
     """
 
     challenger: Side
@@ -64,7 +59,6 @@ class Comparison:
     data: dict[str, str]
     settings: dict[str, Any]
     baselines: _Gains = field(default_factory=dict)  # decisions of earlier releases have none
-    replay: _Replay = None
     experiment: dict[str, Any] | None = None
 
 
@@ -114,7 +108,10 @@ class Decision:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Decision":
-        """Return the decision that `to_json` was called on. Raises `ValueError` if it is not one."""
+        """Return the decision that `to_json` was called on; fields of removed gates are dropped.
+
+        Raises `ValueError` if it is not one.
+        """
         return _JSON.validate_python(value)
 
 

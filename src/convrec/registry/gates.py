@@ -12,7 +12,6 @@ from pydantic import Field, model_validator
 from convrec.config.base import Positive, Section, Share
 from convrec.evaluation.comparison import Gain
 from convrec.evaluation.systems import Baseline
-from convrec.monitoring.estimates import HEADLINE, Replay
 from convrec.registry.decisions import Comparison, Gate
 from convrec.serving.arms import BETTER
 
@@ -140,34 +139,6 @@ class Slices(Rule):
         worst = max(large, key=lambda change: change.drop)
         where = f"{worst.kind} = {worst.name}, {worst.n_rows} rows: {worst.champion:.4f} to {worst.challenger:.4f}"
         return [_gate(title, worst.drop, "at most", self.max_drop, where)]
-
-
-class ReplayRule(Rule):
-    """What logged answers must say about the challenger (`convrec replay`)."""
-
-    min: float = Field(description="the lower end of the difference in accepted items per answer must be at least this")
-    window_days: int = Field(ge=1, le=3660, description="the logged answers that are used: those of the last days")
-    min_effective_size: float = Field(gt=0, description="Kish's effective number of answers must be at least this")
-    max_without_support: Share = Field(
-        default=0.2, description="share of the version's places about which the logged answers say nothing"
-    )
-
-    def gates(self, name: str, found: Comparison) -> list[Gate]:
-        """Return the gates for the estimates on logged answers; one that fails if there are none."""
-        title, limit, replay = "replay over the champion, lower end", f"at least {self.min:g}", found.replay
-        if found.champion is None:
-            return [Gate(title, None, limit, True, NO_CHAMPION)]
-        if not isinstance(replay, Replay):
-            return [Gate(title, None, limit, False, replay or "not measured; --fresh measures it")]
-        gain = replay.differences[HEADLINE]
-        detail = f"{gain.mean:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}] accepted items per answer"
-        size, of = replay.effective_size, f"of {replay.answers:,} answers"
-        without = "replay, share of places without support"
-        return [
-            _gate(title, gain.low, "at least", self.min, detail),
-            _gate("replay, effective number of answers", size, "at least", self.min_effective_size, of),
-            _gate(without, replay.without_support, "at most", self.max_without_support),
-        ]
 
 
 class ExperimentRule(Rule):

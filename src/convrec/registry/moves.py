@@ -78,23 +78,25 @@ def claim(client: mlflow.MlflowClient, by: str, patience: float = PATIENCE) -> I
     Waits for a process that moves them, and takes over from one that holds the same claim for `patience` seconds.
     Yields a function to call before the first change: it raises `InputError` if another process took over.
     """
-    token = uuid.uuid4().hex
-    tags = {"by": by, "host": socket.gethostname(), "pid": str(os.getpid()), "token": token}
+    holder = f"{by} (process {os.getpid()} on {socket.gethostname()})"
+    own = {"holder": holder, "token": uuid.uuid4().hex}
     rival, deadline = None, 0.0
-    while (holder := _create_claim(client, tags)) != tags:
-        if holder != rival:
-            rival, deadline = holder, time.monotonic() + patience
-        elif holder is not None and time.monotonic() >= deadline:
-            who = f"{holder.get('by')} (process {holder.get('pid')} on {holder.get('host')})"
-            logger.warning("%s has not finished a change of the champion for %g s: taking over", who, patience)
-            _delete_claim(client, holder.get("token"))
-        else:
+    while (found := _create_claim(client, own)) != own:
+        if found is None:
             time.sleep(_POLL)
+        elif found != rival:
+            rival, deadline = found, time.monotonic() + patience
+            logger.info("waiting up to %g s for %s to move the aliases", patience, found.get("holder"))
+        elif time.monotonic() < deadline:
+            time.sleep(_POLL)
+        else:
+            logger.warning("%s has held %s for %g s: taking over", found.get("holder"), CLAIM, patience)
+            _delete_claim(client, found.get("token"))
     try:
-        yield partial(_check_claim, client, token)
+        yield partial(_check_claim, client, own["token"])
     finally:
         try:
-            _delete_claim(client, token)
+            _delete_claim(client, own["token"])
         except Exception as error:  # the move is done
             logger.warning("%s could not be deleted (%s); it is ignored after %g s", CLAIM, str(error)[:120], PATIENCE)
 

@@ -19,7 +19,6 @@ from convrec.registry.gates import (
     GainRule,
     Latency,
     Least,
-    ReplayRule,
     Rule,
     Slices,
     describe_experiment,
@@ -46,7 +45,6 @@ class Policy(Section):
     gains: dict[str, GainRule] = Field(min_length=1)
     baselines: Baselines = Baselines()
     guard_rails: GuardRails
-    replay: ReplayRule | None = None
     experiment: ExperimentRule | None = None
     approval: Literal["none", "required"]
 

@@ -13,7 +13,6 @@ from mlflow.entities.model_registry import ModelVersion
 
 from convrec.config.params import Params
 from convrec.errors import InputError, outside_cause
-from convrec.monitoring.estimates import Replay
 from convrec.paths import TRAINED, Paths
 from convrec.registry.decisions import (
     ALREADY,
@@ -27,7 +26,6 @@ from convrec.registry.decisions import (
     refuse,
 )
 from convrec.registry.experiment import recorded_result
-from convrec.registry.gates import ReplayRule
 from convrec.registry.model_card import CHECKPOINT_TAG, checkpoint_digest, with_decision
 from convrec.registry.moves import (
     ChampionChanged,
@@ -83,8 +81,6 @@ def promote(
     comparison = kept.comparison if kept is not None else None
     if comparison is None:
         comparison = _compare(client, params, paths, policy, challenger, state)
-    if policy.replay is not None and state.champion is not None:  # feedback grows: it is never reused
-        comparison = replace(comparison, replay=_replay(params, paths, challenger, state.champion, policy.replay))
     if policy.experiment is not None and state.champion is not None:
         comparison = replace(comparison, experiment=recorded_result(challenger, state.champion))
     number, challenger = _number(challenger), client.get_model_version(MODEL_NAME, name)
@@ -230,16 +226,6 @@ def _compare(
 
     champion = None if state.champion is None else _contestant(find_version(client, state.champion), paths)
     return measure.compare_versions(params, paths, policy, _contestant(challenger, paths), champion)
-
-
-def _replay(params: Params, paths: Paths, challenger: ModelVersion, champion: str, rule: ReplayRule) -> Replay | str:
-    """Return the estimates on logged answers, or why there are none: the gate then fails."""
-    from convrec.registry.replays import replay_version  # noqa: PLC0415  (imports torch)
-
-    try:
-        return replay_version(params, paths, _contestant(challenger, paths).model, champion, rule.window_days)
-    except InputError as error:
-        return str(error)
 
 
 def _contestant(version: ModelVersion, paths: Paths) -> Any:
