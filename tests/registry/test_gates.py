@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from convrec.errors import InputError
-from convrec.evaluation.comparison import Gain, Interval
+from convrec.evaluation.comparison import Gain
 from convrec.files.yaml import read_yaml
-from convrec.monitoring.estimates import Replay
 from convrec.registry.gates import (
     AWAITING,
     LATENCY,
@@ -153,34 +152,6 @@ def test_guard_rails_that_are_left_out_are_not_looked_at():
     assert decide(policy, _with(in_catalog=0.0, **{LATENCY: 99.0})).status == PROMOTED
 
 
-RULE = {"min": 0.0, "window_days": 30, "min_effective_size": 100.0}
-INTERVAL = Interval(2.1, 2.0, 2.2, 400)
-REPLAY = Replay(
-    {"dr": INTERVAL}, Interval(2.0, 1.9, 2.1, 380), {"dr": Interval(0.1, 0.02, 0.2, 400)}, 150.0, 0.15, 400, 200
-)
-
-
-@pytest.mark.parametrize(
-    ("rule", "replay", "failed"),
-    [
-        ({}, REPLAY, []),
-        ({"min": 0.02}, REPLAY, []),
-        ({"min": 0.03}, REPLAY, ["replay over the champion, lower end"]),
-        ({"min_effective_size": 151.0}, REPLAY, ["replay, effective number of answers"]),
-        ({"max_without_support": 0.1}, REPLAY, ["replay, share of places without support"]),
-        ({}, "no answers", ["replay over the champion, lower end"]),
-    ],
-)
-def test_logged_answers_are_a_gate_if_the_policy_names_it(rule, replay, failed):
-    found = replace(COMPARISON, replay=replay)
-    assert len(decide(POLICY, found).gates) == 9, "the shipped policy does not name it"
-    decision = decide(_policy(replay={**RULE, **rule}), found)
-    assert len(decision.gates) == 9 + (3 if replay is REPLAY else 1) and _failed(decision) == failed
-    assert Decision.from_json(json.loads(json.dumps(decision.to_json()))) == decision
-    alone = decide(_policy(replay={**RULE, **rule}), replace(COMPARISON, champion=None, gains={}))
-    assert [gate.detail for gate in alone.gates if "replay" in gate.name] == ["no champion"]
-
-
 EXPERIMENT = {"experiment": "ab-4-1", "verdict": "better", "champion": "3", "answers": 900, "users": 150}
 EXPERIMENT |= {"mean": 0.25, "low": 0.01, "high": 0.49, "p": 0.03}
 
@@ -240,7 +211,8 @@ def test_a_decision_survives_json_and_is_a_markdown_table():
     decision = replace(decide(POLICY, _with(format=0.5)), number=2, by="ops", at="2026-11-22T13:00:00+00:00")
     assert Decision.from_json(json.loads(json.dumps(decision.to_json()))) == decision
     earlier = decision.to_json()
-    del earlier["comparison"]["baselines"], earlier["comparison"]["replay"]  # of a release that knew none
+    del earlier["comparison"]["baselines"]  # of a release that knew none, and had another gate
+    earlier["comparison"]["replay"] = "no answers"
     assert Decision.from_json(earlier).comparison == replace(decision.comparison, baselines={})
     text = decision_markdown(decision)
     assert text.startswith("## Promotion: version 4 was refused: format 0.5000 (at least 0.95)")
@@ -281,8 +253,7 @@ def test_promoted_means_that_every_gate_holds(low, p, share, coverage, seconds, 
         ({"guard_rails": {"in_catalog": {"min": 1.5}}}, "guard_rails.in_catalog.min = 1.5: "),
         ({"baselines": {"names": ["random"]}}, "baselines.names.0 = 'random': "),
         ({"baselines": {"metric": "map"}}, "baselines.metric = 'map'"),
-        ({"replay": {"min": 0.0, "window_days": 0, "min_effective_size": 1}}, "replay.window_days = 0: "),
-        ({"replay": {"min": 0.0, "window_days": 3}}, "replay.min_effective_size: missing"),
+        ({"replay": {"min": 0.0}}, "replay: unknown field"),
         ({"experiment": {"replaces": ["baselines"]}}, "experiment.replaces.0 = 'baselines': "),
         ({"lists": "both"}, "lists = 'both': "),
         ({"approval": True}, "approval = True: "),

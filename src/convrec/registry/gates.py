@@ -5,8 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from convrec.evaluation.comparison import Gain
-from convrec.monitoring.estimates import HEADLINE, Replay
-from convrec.registry.policy import Baselines, Policy, ReplayRule, Slices
+from convrec.registry.policy import Baselines, Policy, Slices
 from convrec.serving.arms import BETTER
 
 PROMOTED, REFUSED, AWAITING = "promoted", "refused", "awaiting approval"
@@ -47,9 +46,8 @@ class Comparison:
 
     `gains` holds the challenger's paired gains over the champion by metric name in the policy; it is empty without a
     champion. `baselines` holds its gains over each baseline of the policy. `data` holds the MD5 of the files,
-    `settings` everything else that the scores depend on. `replay` holds the estimates on logged answers, or a text that
-    says why there are none; it is None without that gate or without a champion. `experiment` holds the result of the
-    challenger's ended experiment against this champion; it is None without that gate or such an experiment.
+    `settings` everything else that the scores depend on. `experiment` holds the result of the challenger's ended
+    experiment against this champion; it is None without that gate or such an experiment.
     """
 
     challenger: Side
@@ -61,14 +59,12 @@ class Comparison:
     data: dict[str, str]
     settings: dict[str, Any]
     baselines: dict[str, Gain] = field(default_factory=dict)  # decisions of earlier releases have none
-    replay: Replay | str | None = None
     experiment: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the comparison as JSON values."""
         gains = {kind: {name: gain._asdict() for name, gain in getattr(self, kind).items()} for kind in _GAINS}
-        replay = self.replay.to_json() if isinstance(self.replay, Replay) else self.replay
-        return {**asdict(self), **gains, "replay": replay}
+        return {**asdict(self), **gains}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Comparison":
@@ -76,9 +72,8 @@ class Comparison:
         sides = {side: Side(**value[side]) if value[side] else None for side in ("challenger", "champion")}
         gains = {kind: {name: Gain(**gain) for name, gain in value.get(kind, {}).items()} for kind in _GAINS}
         slices = [SliceChange(**change) for change in value["slices"]]
-        replay = value.get("replay")
-        replay = Replay.from_json(replay) if isinstance(replay, Mapping) else replay
-        return cls(**{**value, **sides, **gains, "slices": slices, "replay": replay})
+        known = {name: part for name, part in value.items() if name != "replay"}  # a gate of earlier releases
+        return cls(**{**known, **sides, **gains, "slices": slices})
 
 
 @dataclass(frozen=True)
@@ -179,28 +174,6 @@ def _baseline_gates(rule: Baselines, comparison: Comparison) -> list[Gate]:
     return [_at_least(name, gain.low, rule.min, f"{best}: {_spread(gain)}")]
 
 
-def _replay_gates(rule: ReplayRule, comparison: Comparison) -> list[Gate]:
-    """Return the gates for the estimates on logged answers; one that fails if there are none."""
-    name, limit = "replay over the champion, lower end", f"at least {rule.min:g}"
-    found = comparison.replay
-    if comparison.champion is None:
-        return [_without_champion(name, limit)]
-    if not isinstance(found, Replay):
-        return [Gate(name, None, limit, False, found or "not measured; --fresh measures it")]
-    gain = found.differences[HEADLINE]
-    detail = f"{gain.mean:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}] accepted items per answer"
-    return [
-        _at_least(name, gain.low, rule.min, detail),
-        _at_least(
-            "replay, effective number of answers",
-            found.effective_size,
-            rule.min_effective_size,
-            f"of {found.answers:,} answers",
-        ),
-        _at_most("replay, share of places without support", found.without_support, rule.max_without_support),
-    ]
-
-
 def _experiment_gates(comparison: Comparison) -> list[Gate]:
     """Return the gate for the verdict of the challenger's experiment against this champion; it fails without one."""
     name, limit, found = "online experiment", BETTER, comparison.experiment
@@ -284,7 +257,6 @@ def decide(
     """
     gates = [*_gain_gates(policy, comparison), *_baseline_gates(policy.baselines, comparison)]
     gates += _guard_gates(policy, comparison)
-    gates += _replay_gates(policy.replay, comparison) if policy.replay is not None else []
     gates += _experiment_gates(comparison) if policy.experiment is not None else []
     gates += _rolled_back_gate(rolled_back, again)
     failed = [gate for gate in gates if not gate.passed]

@@ -75,17 +75,6 @@ class Slices(Section):
     min_rows: int = Field(ge=1, description="slices with fewer rows are ignored as too uncertain")
 
 
-class ReplayRule(Section):
-    """What logged answers must say about the challenger (`convrec replay`)."""
-
-    min: float = Field(description="the lower end of the difference in accepted items per answer must be at least this")
-    window_days: int = Field(ge=1, le=3660, description="the logged answers that are used: those of the last days")
-    min_effective_size: float = Field(gt=0, description="Kish's effective number of answers must be at least this")
-    max_without_support: Share = Field(
-        default=0.2, description="share of the version's places about which the logged answers say nothing"
-    )
-
-
 class ExperimentRule(Section):
     """An online experiment must have found the version better than the champion (`convrec experiment`)."""
 
@@ -111,7 +100,6 @@ class Policy(Section):
     gains: dict[str, GainRule] = Field(min_length=1)
     baselines: Baselines = Baselines()
     guard_rails: GuardRails
-    replay: ReplayRule | None = None
     experiment: ExperimentRule | None = None
     approval: Literal["none", "required"]
 

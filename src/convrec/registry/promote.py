@@ -11,7 +11,6 @@ from mlflow.entities.model_registry import ModelVersion
 
 from convrec.config.params import Params
 from convrec.errors import InputError, outside_cause
-from convrec.monitoring.estimates import Replay
 from convrec.paths import TRAINED, Paths
 from convrec.registry.experiment import recorded_result
 from convrec.registry.gates import (
@@ -41,7 +40,7 @@ from convrec.registry.moves import (
     rolled_back,
     utc_now,
 )
-from convrec.registry.policy import POLICY_FILE, Policy, ReplayRule, load_policy
+from convrec.registry.policy import POLICY_FILE, Policy, load_policy
 from convrec.registry.versions import MODEL_NAME, RegisteredModel, download_version, find_version, version_settings
 from convrec.tracking import COMMIT_TAG, connect, git_state
 
@@ -83,8 +82,6 @@ def promote(
         return last
     kept = None if fresh else last
     comparison = _comparison(client, params, paths, policy, challenger, state, kept)
-    if policy.replay is not None and state.champion is not None:  # feedback grows: it is never reused
-        comparison = replace(comparison, replay=_replay(params, paths, challenger, state.champion, policy.replay))
     if policy.experiment is not None and state.champion is not None:
         comparison = replace(comparison, experiment=recorded_result(challenger, state.champion))
     compared, challenger = challenger, client.get_model_version(MODEL_NAME, name)
@@ -264,16 +261,6 @@ def _comparison(
     both = [challenger] if state.champion is None else [challenger, find_version(client, state.champion)]
     sides = [_contestant(version, paths) for version in both]
     return measure.compare_versions(params, paths, policy, sides[0], sides[1] if len(sides) > 1 else None)
-
-
-def _replay(params: Params, paths: Paths, challenger: ModelVersion, champion: str, rule: ReplayRule) -> Replay | str:
-    """Return the estimates on logged answers, or why there are none: the gate then fails."""
-    from convrec.registry.replays import replay_version  # noqa: PLC0415  (imports torch)
-
-    try:
-        return replay_version(params, paths, _contestant(challenger, paths).model, champion, rule.window_days)
-    except InputError as error:
-        return str(error)
 
 
 def _contestant(version: ModelVersion, paths: Paths) -> Any:
