@@ -30,7 +30,7 @@ def _answer(recorder: FeedbackRecorder) -> str:
     now = datetime.now(UTC)
     answer_id = new_answer_id(now)
     shown = (Shown("", 1, "heat", "1"),)
-    assert recorder.add_answer(Answer(answer_id, now, "u", None, None, False, 0.1, None, shown))
+    assert recorder.add_answer(Answer(answer_id, now, "u", None, None, 0.1, None, shown))
     return answer_id
 
 
@@ -55,7 +55,7 @@ def test_answers_move_and_events_keep_their_distance(recorder, url):
 def test_answers_that_arrive_late_are_waited_for(recorder, url):
     now = datetime.now(UTC)
     answer_id = new_answer_id(now)
-    answer = Answer(answer_id, now, None, None, None, False, 0.1, None, ())
+    answer = Answer(answer_id, now, None, None, None, 0.1, None, ())
     threading.Timer(0.3, lambda: FeedbackStore(url).write([answer], [])).start()
     move_to(url, {answer_id: Simulated(DAY, 0)})
     assert FeedbackStore(url).answers()["time"].to_list() == [DAY]

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import shutil
-from datetime import UTC, datetime
 from pathlib import Path
 
 import mlflow
@@ -179,13 +178,13 @@ def test_a_version_that_users_preferred_is_promoted_despite_the_test_rows(client
     assert _promote("1").status == PROMOTED, "a first version has nothing to be compared with"
     refused = _promote("2")
     assert _failed(refused) == ["online experiment"] and "`convrec experiment start`" in refused.reason
-    experiment = start_experiment(client, "2", "ab", 0.5, "ops")
+    experiment = start_experiment(client, "2", 0.5, "ops")
     answers = [(number, arm_of(experiment, f"user {number}", "")) for number in range(200)]
     users = [f"user {number}" for number, _ in answers]
     values = [1 + (arm == "challenger") + number % 2 for number, arm in answers]
     looks = compare_arms(users, [arm == "challenger" for _, arm in answers], values, 0.5, experiment.alpha)
     sides = Side("champion", "1", 100, 100, 150), Side("challenger", "2", 100, 100, 250)
-    result = Result(experiment, sides, tuple(looks), (datetime.now(UTC),) * len(looks))
+    result = Result(experiment, sides, tuple(looks))
     assert _promote("2") == refused, "while it is running"
     assert finish(client, result, "better", "ops").verdict == "better"
     ranks["asked"].clear()

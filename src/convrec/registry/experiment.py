@@ -16,7 +16,7 @@ from mlflow.exceptions import MlflowException
 from convrec.errors import InputError
 from convrec.registry.moves import PATIENCE, State, claim, read_state, utc_now
 from convrec.registry.versions import MODEL_NAME, find_version
-from convrec.serving.arms import KINDS, Experiment, Kind
+from convrec.serving.arms import Experiment
 
 logger = logging.getLogger(__name__)
 
@@ -48,18 +48,15 @@ def running_experiment(client: mlflow.MlflowClient, champion: str | None) -> Exp
 
 
 def start_experiment(
-    client: mlflow.MlflowClient, challenger: str, kind: Kind, share: float, by: str, patience: float = PATIENCE
+    client: mlflow.MlflowClient, challenger: str, share: float, by: str, patience: float = PATIENCE
 ) -> Experiment:
     """Start an experiment of a version against the champion, and return it.
 
-    Raises `InputError` if kind or share is out of range, there is no champion, the version does not exist or is the
+    Raises `InputError` if the share is out of range, there is no champion, the version does not exist or is the
     champion, or an experiment is running.
     """
-    if kind not in KINDS:
-        raise InputError(f"--kind {kind!r:.40}: give {' or '.join(KINDS)}")
-    if not 0 < share <= 1 or (kind == "ab" and share == 1):
-        above = "below 1, so that the champion also has users" if kind == "ab" else "at most 1"
-        raise InputError(f"--share {share:g}: give a number above 0 and {above}")
+    if not 0 < share < 1:
+        raise InputError(f"--share {share:g}: give a number above 0 and below 1, so that the champion also has users")
     with claim(client, by, patience) as check:
         state = read_state(client)
         if state.champion is None:
@@ -73,8 +70,8 @@ def start_experiment(
                 f"experiment {present.id} of version {present.challenger} is running since {present.started}; "
                 "`convrec experiment stop` ends it"
             )
-        name = f"{kind}-{version}-{uuid.uuid4().hex[:8]}"
-        started = Experiment(name, kind, state.champion, version, share, utc_now(), by, len(state.moves))
+        name = f"ab-{version}-{uuid.uuid4().hex[:8]}"
+        started = Experiment(name, "ab", state.champion, version, share, utc_now(), by, len(state.moves))
         check()
         _write(client, started)
     return started
