@@ -80,7 +80,8 @@ def claim(client: mlflow.MlflowClient, by: str, patience: float = PATIENCE) -> I
     """
     holder = f"{by} (process {os.getpid()} on {socket.gethostname()})"
     own = {"holder": holder, "token": uuid.uuid4().hex}
-    rival, deadline = None, 0.0
+    rival: dict[str, str] | None = None
+    deadline = 0.0
     while (found := _create_claim(client, own)) != own:
         if found is None:
             time.sleep(_POLL)
