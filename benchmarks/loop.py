@@ -120,7 +120,7 @@ class Loop:
         _run([sys.executable, "-m", "flows.refresh", "--test-period", tested], self._feedback)
         minutes = (time.monotonic() - started) / 60
         self._challenger = mlflow.MlflowClient().get_model_version_by_alias(MODEL_NAME, "challenger").version
-        _convrec("experiment", "start", "--challenger", self._challenger, "--kind", "ab")
+        _convrec("experiment", "start", "--challenger", self._challenger)
         self._step, self.has_moved = self._decide, True
         return f"version {self._challenger} is trained ({minutes:.0f} min); an A/B test starts"
 

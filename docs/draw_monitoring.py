@@ -8,9 +8,10 @@ from playwright.sync_api import sync_playwright
 
 from convrec.data.sources.synthetic import SHIFT_MONTH
 from convrec.feedback.store import FeedbackStore
+from convrec.monitoring.checks import run_checks
 from convrec.monitoring.report import render_report
 from convrec.monitoring.settings import load_monitoring
-from convrec.monitoring.watch import watch
+from convrec.monitoring.window import read_watched
 from convrec.similarity.embedding import TfidfEmbedder
 from tests.monitoring.simulated import START, WEEK, Simulation
 from tests.tools import require
@@ -28,11 +29,12 @@ def draw(folder: Path) -> None:
     store = FeedbackStore(f"sqlite:///{folder / 'feedback.db'}")
     for week in range(CHANGE + 1):
         store.write(*world.week(week, SHIFT_MONTH if week >= CHANGE else SHIFT_MONTH - 1, ANSWERS))
-    settings, until = load_monitoring(ROOT / "monitoring.yaml"), START + (CHANGE + 1) * WEEK
-    found = watch(store, world.catalog, rows, settings, TfidfEmbedder, until, SEED)
+    settings, until = load_monitoring(ROOT), START + (CHANGE + 1) * WEEK
+    watched = read_watched(store, world.catalog, rows, settings, until, SEED)
+    checks = run_checks(settings.checks, watched, TfidfEmbedder, SEED)
     store.close()
     page_file = folder / "monitoring.html"
-    page_file.write_text(render_report(found, "a simulated model"), encoding="utf-8")
+    page_file.write_text(render_report(watched, checks, "a simulated model"), encoding="utf-8")
     with sync_playwright() as playwright:
         options = ["--no-sandbox", "--disable-gpu"]
         browser = playwright.chromium.launch(executable_path=require("Chromium"), args=options)

@@ -6,6 +6,7 @@ Run it with `python -m flows.monitor`, or `convrec monitor` without Prefect.
 import argparse
 import sys
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from prefect import flow
@@ -15,7 +16,6 @@ from rich.console import Console
 
 from convrec.commands.monitoring import EXIT_ALARM
 from convrec.errors import InputError
-from convrec.paths import Paths
 from flows.pipeline import bring_up_to_date, check_folder, refuse_early, run_name, run_or_exit
 from tasks.monitoring import check_feedback, emit_alarm
 
@@ -37,17 +37,16 @@ def monitor(until: str | None = None) -> dict[str, Any]:
 
 
 def _check(until: str | None) -> None:
-    from convrec.feedback.location import open_store
-    from convrec.monitoring.settings import SETTINGS_FILE, load_monitoring
+    from convrec.feedback import open_store
+    from convrec.monitoring.settings import load_monitoring
 
     if until is not None:
         try:
             datetime.fromisoformat(until)
         except ValueError:
             raise InputError(f"until = {until!r:.40}: give a day such as 2022-04-04, or 2022-04-04T12:00") from None
-    paths = Paths()
-    load_monitoring(paths.root / SETTINGS_FILE)
-    open_store(paths.root).close()
+    load_monitoring()
+    open_store(Path()).close()
     check_folder()
 
 

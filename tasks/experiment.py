@@ -5,7 +5,6 @@ from pathlib import Path
 from prefect import task
 from prefect.logging import get_run_logger
 
-from convrec.paths import Paths
 from tasks.artifacts import SHOWN, show_table
 from tasks.command import RETRIES
 
@@ -21,9 +20,8 @@ def watch_experiment(feedback: str | None) -> str:
     """
     import mlflow
 
-    from convrec.feedback.location import open_store
+    from convrec.feedback import open_store
     from convrec.registry.experiment import read_experiment
-    from convrec.registry.experiment_page import side_table, write_page
     from convrec.registry.experiment_result import watch
     from convrec.tracking import connect
 
@@ -33,8 +31,11 @@ def watch_experiment(feedback: str | None) -> str:
     if experiment is None or not experiment.is_running:
         return "no experiment is running"
     result = watch(client, open_store(Path(), feedback), experiment, stop_if_worse=True, by=BY)
-    write_page(result, Paths().experiment_page)
     ended = f" Ended: {result.experiment.reason}." if result.experiment.ended else ""
-    show_table("experiment", f"{result.headline}.{ended}\n\n{side_table(result)}\n", "The online experiment")
-    get_run_logger().info("%s.%s", result.headline, ended, extra=SHOWN)
-    return f"{result.headline}.{ended}"
+    message = f"{result.headline}.{ended}"
+    columns, *rows = result.rows()
+    lines = [columns, ("---", *("---:" for _ in columns[1:])), *rows]
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    show_table("experiment", f"{message}\n\n{table}\n", "The online experiment")
+    get_run_logger().info(message, extra=SHOWN)
+    return message

@@ -13,7 +13,7 @@ from tasks.artifacts import show_link, show_table
 from tasks.command import RETRIES, ask_convrec
 
 if TYPE_CHECKING:
-    from convrec.registry.gates import Comparison
+    from convrec.registry.decisions import Comparison
 
 _TIMEOUT_HOURS = 12.0
 
@@ -65,7 +65,7 @@ def decide_promotion(version: str | None, again: bool = False, approved_by: str 
 
 
 def _show(found: dict[str, Any]) -> dict[str, Any]:
-    from convrec.registry.gates import AWAITING, LATENCY, Decision, decision_markdown, gate_rows, headline
+    from convrec.registry.decisions import AWAITING, LATENCY, Decision, decision_markdown, gate_rows, headline
     from convrec.registry.versions import MODEL_NAME, aliases_of
     from convrec.tracking import connect, shown_address
 

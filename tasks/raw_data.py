@@ -69,8 +69,8 @@ def export_feedback() -> None:
     data = load_params().data
     if "feedback" not in data.sources:
         return
+    from convrec.feedback import open_store
     from convrec.feedback.export import FILE, export
-    from convrec.feedback.location import open_store
 
     path = Path(data.feedback) / FILE
     try:

@@ -55,7 +55,7 @@ _GROUPS = {
     "Ask a model": ("recommend", "chat", "app", "serve", "vllm-server"),
     "Run and change the pipeline": ("preflight", "run", "profile", "reproduce", "data", "fetch-model", "workspace"),
     "Measure and compare": ("results", "evaluate", "score", "compare", "ablate-demonstrations"),
-    "Watch the service": ("monitor", "replay"),
+    "Watch the service": ("monitor",),
     "A language model's answers": ("parse", "remap"),
     "Registry and tracking": ("promote", "rollback", "registry", "experiment", "feedback", "tracking"),
 }

@@ -107,11 +107,6 @@ class Paths:
         """Output of `convrec evaluate --model` and `--checkpoints`; not part of the graph."""
         return self.root / "evaluations"
 
-    @property
-    def experiment_page(self) -> Path:
-        """The page of `convrec experiment status`; not part of the graph."""
-        return self.root / "runs" / "experiment.html"
-
     def split(self, name: str) -> Path:
         return self.processed / f"{name}.parquet"
 

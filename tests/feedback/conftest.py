@@ -72,7 +72,6 @@ def answer() -> Callable[..., Answer]:
             "user_id": None,
             "experiment": None,
             "arm": None,
-            "is_explored": False,
             "latency_seconds": 0.25,
             "messages": None,
             "shown": tuple(Shown(name, rank, item, "3") for rank, item in enumerate(items, start=1)),

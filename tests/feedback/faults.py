@@ -23,7 +23,7 @@ def main() -> None:
     while True:
         now = datetime.now(UTC)
         shown = (Shown("", 1, "heat", "3"), Shown("", 2, "up", "3"))
-        answer = Answer(new_answer_id(now), now, "u", None, None, False, 0.1, None, shown)
+        answer = Answer(new_answer_id(now), now, "u", None, None, 0.1, None, shown)
         if recording.add_answer(answer):
             tell("answer", answer.answer_id)
         event_id = new_answer_id(now)

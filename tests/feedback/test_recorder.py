@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from convrec.errors import InputError
-from convrec.feedback import new_answer_id, recorder
+from convrec.feedback import Shown, new_answer_id, recorder
 from convrec.feedback.journal import REFUSED
 from convrec.feedback.recorder import FeedbackRecorder
 from tests.feedback.conftest import until
@@ -22,9 +22,11 @@ def refused(folder: Path) -> list[str]:
 def test_answers_and_events_reach_the_database(recording, store, now_answer, folder):
     one = now_answer("heat", "up", user_id="u", messages=[{"role": "user", "content": "Hi"}])
     assert recording.add_answer(one)
-    recording.add_event(one.answer_id, "", "up", "clicked")
+    for _ in range(2):  # a client that sends it again
+        recording.add_event(one.answer_id, "", "up", "clicked", event_id="e1")
     recording.add_event(one.answer_id, "", "up", "accepted")
-    until(lambda: recording.status() == recorder.Status(0, 3, None))
+    until(lambda: recording.status() == recorder.Status(0, 4, None))
+    assert len(store.events()) == 2
     assert store.answers()["messages"].to_list() == ['[{"role": "user", "content": "Hi"}]']
     assert store.outcomes().select("item_id", "accepted", "clicked").rows() == [
         ("heat", False, False),
@@ -43,16 +45,16 @@ def test_what_is_left_at_the_end_is_delivered(folder, url, store, now_answer, mo
     assert store.counts()["answers"] == 1 and list(folder.iterdir()) == []
 
 
-def test_conversations_are_left_out_or_redacted(folder, url, store, now_answer, monkeypatch):
+def test_conversations_are_left_out_or_stored_without_secrets(folder, url, store, now_answer, monkeypatch):
     monkeypatch.setenv("SERVICE_TOKEN", "abcdef123456")
-    said = [{"role": "user", "content": "I am a@b.de, my key is abcdef123456\ud800; 2001: A Space Odyssey (1968)?"}]
+    said = [{"role": "user", "content": "I am a@b.de, my key is abcdef123456\ud800; 2001?"}]
     for with_conversations in (False, True):
         with closing(FeedbackRecorder(folder, url, with_conversations)) as recording:
             assert recording.add_answer(now_answer("heat", messages=said, denied=("up",), allowed=("heat", "up")))
     first, second = store.answers().select("messages", "denied", "allowed").rows()
     assert first == (None, None, None)
     assert second[1:] == ('["up"]', '["heat", "up"]')
-    assert json.loads(second[0])[0]["content"] == "I am [e-mail], my key is ***?; 2001: A Space Odyssey (1968)?"
+    assert json.loads(second[0])[0]["content"] == "I am a@b.de, my key is ***?; 2001?"
 
 
 @pytest.mark.parametrize(
@@ -76,15 +78,6 @@ def test_wrong_events_are_refused_at_once(recording, store, now_answer, fields, 
     assert store.counts() == {"answers": 1, "shown": 2, "events": 0}
 
 
-def test_doubled_events_are_stored_once(recording, store, now_answer):
-    one = now_answer("heat")
-    recording.add_answer(one)
-    for _ in range(3):
-        recording.add_event(one.answer_id, "", "heat", "accepted", event_id="e1")
-    recording.close()
-    assert store.events()["event_id"].to_list() == ["e1"]
-
-
 def test_the_last_event_counts_even_within_a_microsecond(recording, store, now_answer, monkeypatch):
     one = now_answer("heat")
     recording.add_answer(one)
@@ -102,13 +95,16 @@ def test_the_last_event_counts_even_within_a_microsecond(recording, store, now_a
     assert store.outcomes()["accepted"].all()
 
 
-def test_an_answer_of_another_service_is_looked_up_in_the_database(recording, store, answer):
-    old = answer("heat")
+def test_an_answer_of_another_service_is_looked_up_in_the_database(recording, store, answer, monkeypatch):
+    monkeypatch.setattr(recorder, "_WAIT", timedelta(seconds=0.1))
+    old, unknown = answer("heat"), answer("heat")
     store.write([old], [])
-    until(lambda: recording._reachable_since is not None)
+    until(lambda: recording._waits_since() > old.time)
     recording.add_event(old.answer_id, "", "heat", "accepted")
     with pytest.raises(InputError, match="item_id 'up' was not shown"):
         recording.add_event(old.answer_id, "", "up", "accepted")
+    with pytest.raises(InputError, match=f"answer_id: '{unknown.answer_id}' is unknown"):
+        recording.add_event(unknown.answer_id, "", "heat", "accepted")
     recording.close()
     assert store.outcomes()["accepted"].to_list() == [True]
 
@@ -141,15 +137,6 @@ def test_an_event_whose_answer_never_comes_is_set_aside(folder, url, store, now_
     assert store.counts()["events"] == 0 and [path.name for path in folder.iterdir()] == [REFUSED]
 
 
-def test_an_old_answer_that_the_database_does_not_have_is_unknown(folder, url, answer, monkeypatch):
-    monkeypatch.setattr(recorder, "_WAIT", timedelta(seconds=0.1))
-    old = answer("heat")
-    with closing(FeedbackRecorder(folder, url)) as recording:
-        until(lambda: recording._waits_since() > old.time)
-        with pytest.raises(InputError, match=f"answer_id: '{old.answer_id}' is unknown"):
-            recording.add_event(old.answer_id, "", "heat", "accepted")
-
-
 def test_journals_do_not_grow_for_ever(folder, url, store, now_answer, monkeypatch):
     monkeypatch.setattr(recorder, "_SEGMENT_BYTES", 2000)
     with closing(FeedbackRecorder(folder, url)) as recording:
@@ -157,7 +144,7 @@ def test_journals_do_not_grow_for_ever(folder, url, store, now_answer, monkeypat
             recording.add_answer(now_answer("heat", "up"))
             time.sleep(0.002)
         until(lambda: recording.status().backlog == 0)
-        until(lambda: sum(path.stat().st_size for path in folder.rglob("records.jsonl")) <= 2000)
+        until(lambda: len(list(folder.iterdir())) == 1 and recording._journal.size() <= 2000)
     assert store.counts()["answers"] == 200
 
 
@@ -174,7 +161,10 @@ def test_a_deleted_users_answers_in_a_journal_are_not_delivered(folder, url, sto
 def test_a_damaged_line_and_one_that_the_database_rejects_hold_up_no_other(folder, url, store, now_answer, monkeypatch):
     monkeypatch.setattr(recorder, "_LINGER", 60)
     good = [now_answer("heat") for _ in range(3)]
-    bad = now_answer("heat", latency_seconds=float("nan"))
+    bad = now_answer(shown=(Shown("", 2**63, "heat", "3"),))  # larger than a column's integers
+    earlier = {"answer_id": "a", "time": "2026-05-04T12:00:00+00:00", "user_id": None, "experiment": None, "arm": None}
+    earlier |= {"is_explored": False, "latency_seconds": 0.1, "messages": None}  # of a release that knew no filters
+    earlier["shown"] = [{"list": "", "rank": 1, "item_id": "heat", "version": "3", "propensity": 1.0}]
     with closing(FeedbackRecorder(folder, url)) as recording:
         time.sleep(0.1)
         recording.add_answer(good[0])
@@ -182,10 +172,11 @@ def test_a_damaged_line_and_one_that_the_database_rejects_hold_up_no_other(folde
         recording.add_answer(good[1])
         (records,) = folder.glob("*/records.jsonl")
         with records.open("ab") as stream:
-            stream.write(b'{"answer": {"time": "now"}}\n[]\n{"answer": 3}\n{"event":\n')
+            stream.write(b'{"answer": {"time": "now"}}\n[]\n{"answer": 3}\n{"event":\n{}\n')
+            stream.write(json.dumps({"answer": earlier}).encode() + b"\n")
         recording.add_answer(good[2])
-    assert sorted(store.answers()["answer_id"]) == sorted(one.answer_id for one in good)
-    assert len(refused(folder)) == 5 and any("the database rejects it" in reason for reason in refused(folder))
+    assert sorted(store.answers()["answer_id"]) == sorted(["a", *(one.answer_id for one in good)])
+    assert len(refused(folder)) == 6 and any("the database rejects it" in reason for reason in refused(folder))
 
 
 @pytest.mark.parametrize("kind", ["file", "url"])

@@ -1,12 +1,11 @@
 import uuid
-from dataclasses import FrozenInstanceError
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from convrec.feedback.records import Shown, new_answer_id, time_of
+from convrec.feedback.records import new_answer_id, time_of
 
 
 @given(st.datetimes(min_value=datetime(1970, 1, 1), max_value=datetime(2500, 1, 1), timezones=st.just(UTC)))
@@ -31,8 +30,3 @@ def test_later_ids_sort_after_earlier_ones_and_differ_within_a_millisecond():
 )
 def test_other_texts_have_no_time(text):
     assert time_of(text) is None
-
-
-def test_records_do_not_change():
-    with pytest.raises(FrozenInstanceError):
-        Shown("", 1, "heat", "3").rank = 2

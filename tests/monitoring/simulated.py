@@ -64,12 +64,10 @@ class Simulation:
         for place in range(num_answers):
             asked, time = self._ask(month), START + number * WEEK + place * (WEEK / num_answers)
             ids = [self.catalog.items[item].id for item in asked.ranking]
-            shown = tuple(Shown("", rank, item, "1", 1.0) for rank, item in enumerate(ids, start=1))
+            shown = tuple(Shown("", rank, item, "1") for rank, item in enumerate(ids, start=1))
             one = new_answer_id(time)
             seconds = float(self._rng.gamma(4, 0.05))
-            answers.append(
-                Answer(one, time, f"u{number}-{place // 2}", None, None, False, seconds, asked.messages, shown)
-            )
+            answers.append(Answer(one, time, f"u{number}-{place // 2}", None, None, seconds, asked.messages, shown))
             liked = set(asked.liked)
             events += [
                 Event(f"{one}-{rank}", one, "", item.item_id, "accepted", time)

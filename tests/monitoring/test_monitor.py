@@ -109,8 +109,8 @@ def test_failures_of_the_service_are_alarms(project, cli, tmp_path):
         elif number == 31:
             items[3] = ids[0]
         time = now - timedelta(minutes=number + 1)
-        shown = tuple(Shown("", rank, item, "1", 1.0) for rank, item in enumerate(items, start=1))
-        answers.append(Answer(new_answer_id(time), time, None, None, None, False, 6.0 + number / 100, None, shown))
+        shown = tuple(Shown("", rank, item, "1") for rank, item in enumerate(items, start=1))
+        answers.append(Answer(new_answer_id(time), time, None, None, None, 6.0 + number / 100, None, shown))
     url = f"sqlite:///{tmp_path / 'other.db'}"
     store = FeedbackStore(url)
     store.write(answers, [])

@@ -7,9 +7,10 @@ import pytest
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_rows
 from convrec.feedback.store import FeedbackStore
+from convrec.monitoring.checks import run_checks
 from convrec.monitoring.report import render_report
 from convrec.monitoring.settings import load_monitoring
-from convrec.monitoring.watch import watch
+from convrec.monitoring.window import read_watched
 from convrec.paths import Paths
 from convrec.similarity.embedding import TfidfEmbedder
 from tests.monitoring.conftest import CHANGE, end_of
@@ -19,11 +20,12 @@ from tests.monitoring.conftest import CHANGE, end_of
 def address(watched_project, tmp_path_factory) -> str:
     paths = Paths(watched_project)
     store = FeedbackStore(f"sqlite:///{watched_project / 'feedback' / 'feedback.db'}")
-    settings, rows = load_monitoring(watched_project / "monitoring.yaml"), read_rows(paths.split("train"))
-    found = watch(store, Catalog.read(paths.catalog), rows, settings, TfidfEmbedder, end_of(CHANGE), 0)
+    settings, rows = load_monitoring(watched_project), read_rows(paths.split("train"))
+    watched = read_watched(store, Catalog.read(paths.catalog), rows, settings, end_of(CHANGE), 0)
+    checks = run_checks(settings.checks, watched, TfidfEmbedder, 0)
     store.close()
     file: Path = tmp_path_factory.mktemp("report") / "monitoring.html"
-    file.write_text(render_report(found, "<script>alert(1)</script>"), encoding="utf-8")
+    file.write_text(render_report(watched, checks, "<script>alert(1)</script>"), encoding="utf-8")
     return file.as_uri()
 
 

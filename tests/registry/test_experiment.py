@@ -1,7 +1,6 @@
 """Experiments of the registered model, against a real MLflow store and a real feedback database."""
 
 import json
-from datetime import timedelta
 
 import mlflow
 import pytest
@@ -9,7 +8,6 @@ from prefect.logging import disable_run_logger
 
 from convrec.errors import InputError
 from convrec.feedback.store import FeedbackStore
-from convrec.paths import Paths
 from convrec.registry.experiment import (
     EXPERIMENT_TAG,
     RESULT_TAG,
@@ -20,12 +18,11 @@ from convrec.registry.experiment import (
     start_experiment,
 )
 from convrec.registry.experiment_result import read_result
-from convrec.registry.lock import promotion_lock
+from convrec.registry.listing import prune
 from convrec.registry.moves import roll_back
-from convrec.registry.retention import prune
 from convrec.registry.versions import MODEL_NAME
 from tasks.experiment import watch_experiment
-from tests.registry.experimenting import START, answer_users
+from tests.registry.experimenting import answer_users
 from tests.registry.registered import add_version, promote_in_turn
 
 
@@ -43,7 +40,7 @@ def store(tmp_path) -> FeedbackStore:
 
 def test_start_read_and_end(champion):
     assert read_experiment(champion) is None
-    started = start_experiment(champion, "2", "ab", 0.2, "ops")
+    started = start_experiment(champion, "2", 0.2, "ops")
     assert read_experiment(champion) == started
     assert (started.champion, started.challenger, started.share, started.num_moves) == ("1", "2", 0.2, 1)
     assert running_experiment(champion, "1") == started
@@ -51,41 +48,33 @@ def test_start_read_and_end(champion):
     ended = end_experiment(champion, started.id, "enough", "ops")
     assert (ended.reason, ended.is_running) == ("enough", False)
     assert read_experiment(champion) == ended and running_experiment(champion, "1") is None
-    assert start_experiment(champion, "3", "interleaving", 1.0, "ops").challenger == "3"
+    assert start_experiment(champion, "3", 0.9, "ops").challenger == "3"
 
 
 @pytest.mark.parametrize(
-    ("challenger", "kind", "share", "message"),
+    ("challenger", "share", "message"),
     [
-        ("1", "ab", 0.5, "--challenger 1: this version is the champion"),
-        ("9", "ab", 0.5, "models:/convrec-recommender/9: not in the registry.*convrec registry list"),
-        ("2", "ab", 1.0, "--share 1: give a number above 0 and below 1"),
-        ("2", "interleaving", 0.0, "--share 0: give a number above 0 and at most 1"),
-        ("2", "abc", 0.5, "--kind 'abc': give ab or interleaving"),
+        ("1", 0.5, "--challenger 1: this version is the champion"),
+        ("9", 0.5, "models:/convrec-recommender/9: not in the registry.*convrec registry list"),
+        ("2", 1.0, "--share 1: give a number above 0 and below 1"),
+        ("2", 0.0, "--share 0: give a number above 0 and below 1"),
     ],
 )
-def test_what_cannot_start(champion, challenger, kind, share, message):
+def test_what_cannot_start(champion, challenger, share, message):
     with pytest.raises(InputError, match=message):
-        start_experiment(champion, challenger, kind, share, "ops")
+        start_experiment(champion, challenger, share, "ops")
     assert read_experiment(champion) is None
 
 
 def test_without_a_champion_nothing_starts(client):
     with pytest.raises(InputError, match="there is no champion"):
-        start_experiment(client, "2", "ab", 0.5, "ops")
+        start_experiment(client, "2", 0.5, "ops")
 
 
-def test_one_at_a_time_and_under_the_lock(champion):
-    first = start_experiment(champion, "2", "ab", 0.5, "ops")
+def test_one_at_a_time(champion):
+    first = start_experiment(champion, "2", 0.5, "ops")
     with pytest.raises(InputError, match=f"experiment {first.id} of version 2 is running"):
-        start_experiment(champion, "3", "ab", 0.5, "ops")
-    with promotion_lock(champion, "a promotion"):
-        for call in (
-            lambda: start_experiment(champion, "3", "ab", 0.5, "ops", patience=0),
-            lambda: end_experiment(champion, first.id, "enough", "ops", patience=0),
-        ):
-            with pytest.raises(InputError, match="is held by a promotion"):
-                call()
+        start_experiment(champion, "3", 0.5, "ops")
     assert read_experiment(champion) == first
     with pytest.raises(InputError, match="experiment ab-2-old has ended"):
         end_experiment(champion, "ab-2-old", "worse", "ops")
@@ -97,20 +86,20 @@ def test_a_tag_that_is_no_experiment_stops_nothing(champion, cli):
     status = cli("experiment", "status")
     assert status.status == 2 and "`convrec experiment stop`" in status.err
     assert "was removed" in cli("experiment", "stop").err
-    assert start_experiment(champion, "2", "ab", 0.5, "ops").is_running
+    assert start_experiment(champion, "2", 0.5, "ops").is_running
 
 
 def test_prune_keeps_the_challenger(champion):
     for _ in range(3):
         add_version(champion)
-    start_experiment(champion, "2", "ab", 0.5, "ops")
+    start_experiment(champion, "2", 0.5, "ops")
     fates = {fate.version: fate for fate in prune(1, "ops", remove=False)}
     assert fates["2"].stays and fates["2"].why == "is in the running experiment"
     assert not fates["3"].stays
 
 
 def test_the_result_of_an_ab_test(champion, store):
-    experiment = start_experiment(champion, "2", "ab", 0.3, "ops")
+    experiment = start_experiment(champion, "2", 0.3, "ops")
     assert read_result(store, experiment).headline.endswith("not decided; no answers yet")
     answer_users(store, experiment, (0.2, 0.4), 600)
     result = read_result(store, experiment)
@@ -125,20 +114,18 @@ def test_the_result_of_an_ab_test(champion, store):
     assert challenger_side.answers == pytest.approx(180, abs=60)
     assert result.verdict == "better" and result.looks[-1].low > 0
     assert result.looks[-1].mean == pytest.approx(challenger_side.per_answer - champion_side.per_answer)
-    assert result.times[-1] == START + timedelta(hours=599)
 
 
 def test_a_worse_challenger_is_stopped(champion, store, cli, tmp_path):
-    experiment = start_experiment(champion, "2", "interleaving", 1.0, "ops")
+    experiment = start_experiment(champion, "2", 0.5, "ops")
     answer_users(store, experiment, (0.4, 0.2), 400)
     url = f"sqlite:///{tmp_path}/feedback/feedback.db"
     shown = cli("experiment", "status", "--feedback", url)
     assert shown.status == 0 and read_experiment(champion).is_running, "status alone stops nothing"
-    assert "worse; wins" in shown.out and "Ended" not in shown.out
+    assert "worse; -0." in shown.out and "Ended" not in shown.out
     stopped = json.loads(cli("experiment", "status", "--stop-if-worse", "--feedback", url, "--json").out)
-    assert stopped["verdict"] == "worse" and stopped["last"]["high"] < 0.5
-    won = [side["wins"] for side in stopped["sides"]]
-    assert won[0] > won[1] and sum(won) < 400
+    assert stopped["verdict"] == "worse" and stopped["last"]["high"] < 0
+    assert sum(side["answers"] for side in stopped["sides"]) == 400
     ended = read_experiment(champion)
     assert ended.reason == "version 2 is worse than champion 1" and not ended.is_running
     version = champion.get_model_version(MODEL_NAME, "2")
@@ -147,8 +134,6 @@ def test_a_worse_challenger_is_stopped(champion, store, cli, tmp_path):
     assert recorded_result(version, "1") == tag and recorded_result(version, "3") is None, "of another champion"
     assert recorded_result(champion.get_model_version(MODEL_NAME, "3"), "1") is None
     assert f"experiment {experiment.id}, version 2 against champion 1: worse" in version.description
-    page = Paths().experiment_page.read_text(encoding="utf-8")
-    assert "Version 2 is worse than version 1" in page and ended.reason in page
     again = cli("experiment", "status", "--stop-if-worse", "--feedback", url)
     assert again.status == 0 and "Ended at" in again.out
     assert "no experiment is running" in cli("experiment", "stop").err
@@ -157,7 +142,7 @@ def test_a_worse_challenger_is_stopped(champion, store, cli, tmp_path):
 @pytest.mark.parametrize("returns", [False, True])
 def test_a_change_of_the_champion_ends_it(champion, store, cli, returns):
     store.counts()  # makes the database
-    start_experiment(champion, "3", "ab", 0.5, "ops")
+    start_experiment(champion, "3", 0.5, "ops")
     promote_in_turn(champion, "2")
     if returns:
         roll_back(champion, "lead", "slow")
@@ -171,13 +156,10 @@ def test_a_change_of_the_champion_ends_it(champion, store, cli, returns):
 def test_the_command_starts_and_stops(champion, store, cli):
     store.counts()
     assert "No experiment was started" in cli("experiment", "status").out
-    started = cli("experiment", "start", "--challenger", "2", "--kind", "ab", "--share", "0.25", "--by", "ops")
+    started = cli("experiment", "start", "--challenger", "2", "--share", "0.25", "--by", "ops")
     assert "version 2 against champion 1, for 25% of the users" in started.out
-    assert cli("experiment", "start", "--challenger", "x", "--kind", "ab").status == 2
-    assert (
-        "--share: 7: give a number above 0"
-        in cli("experiment", "start", "--challenger", "2", "--kind", "ab", "--share", "7").err
-    )
+    assert cli("experiment", "start", "--challenger", "x").status == 2
+    assert "--share: 7: give a number above 0" in cli("experiment", "start", "--challenger", "2", "--share", "7").err
     stopped = cli("experiment", "stop", "--reason", "a holiday", "--by", "lead")
     assert "Ended at" in stopped.out and "a holiday" in stopped.out
     assert json.loads(champion.get_model_version(MODEL_NAME, "2").tags[RESULT_TAG])["reason"] == "a holiday"
@@ -185,7 +167,7 @@ def test_the_command_starts_and_stops(champion, store, cli):
 
 def test_the_database_is_away(champion, cli):
     """The experiment goes on, and the status says that it can be asked again."""
-    start_experiment(champion, "2", "ab", 0.5, "ops")
+    start_experiment(champion, "2", 0.5, "ops")
     url = "postgresql://nobody@127.0.0.1:9/none"
     assert cli("experiment", "status", "--stop-if-worse", "--feedback", url).status == 75
     assert read_experiment(champion).is_running
@@ -195,7 +177,7 @@ def test_the_database_is_away(champion, cli):
 
 
 def test_a_database_without_records_is_named(champion, cli):
-    start_experiment(champion, "2", "ab", 0.5, "ops")
+    start_experiment(champion, "2", 0.5, "ops")
     ended = cli("experiment", "status")
     assert ended.status == 2 and "no feedback was recorded; `convrec serve` records it" in ended.err
     assert cli("experiment", "stop").status == 0 and not read_experiment(champion).is_running
@@ -207,7 +189,7 @@ def test_the_scheduled_task_stops_a_worse_challenger(champion, store, tmp_path, 
     monkeypatch.setenv("CONVREC_FEEDBACK_URL", f"sqlite:///{tmp_path}/feedback/feedback.db")
     with disable_run_logger():
         assert watch_experiment.fn(None) == "no experiment is running" and not shown
-        experiment = start_experiment(champion, "2", "ab", 0.5, "ops")
+        experiment = start_experiment(champion, "2", 0.5, "ops")
         answer_users(store, experiment, (0.4, 0.1), 300)
         assert "Ended: version 2 is worse than champion 1." in watch_experiment.fn(None)
     assert not read_experiment(champion).is_running

@@ -1,9 +1,7 @@
-"""The champion's moves and their lock, against a real MLflow store."""
+"""The champion's moves and their history, against a real MLflow store."""
 
-import json
-import subprocess
-import sys
 import threading
+from itertools import pairwise
 
 import mlflow
 import pytest
@@ -11,20 +9,24 @@ from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
 
 from convrec.errors import InputError
-from convrec.registry.lock import LOCK_NAME, describe_holder, promotion_lock, unlock
+from convrec.registry.listing import prune
 from convrec.registry.moves import (
+    CLAIM,
+    ChampionChanged,
     Move,
-    State,
-    Superseded,
-    lineage,
+    claim,
+    earlier_champions,
     promote_version,
     read_state,
     roll_back,
     rolled_back,
 )
-from convrec.registry.retention import prune
 from convrec.registry.versions import MODEL_NAME, read_aliases
 from tests.registry.registered import moves_of, promote_in_turn
+
+
+def _is_claimed(client) -> bool:
+    return any(model.name == CLAIM for model in client.search_registered_models())
 
 
 def test_a_promotion_moves_both_aliases_and_is_logged(client):
@@ -35,16 +37,17 @@ def test_a_promotion_moves_both_aliases_and_is_logged(client):
     first, second = moves_of(client)
     assert (first["from_version"], first["to_version"], first["kind"]) == (None, "1", "promote")
     assert second == vars(move) and second["by"] == "ops" and second["decision"] == "promotion/decision-1.json"
-    assert describe_holder(client) is None
+    assert not _is_claimed(client)
 
 
 def test_rollback_twice_and_no_further(client):
+    with pytest.raises(InputError, match="there is no champion to roll back"):
+        roll_back(client, "lead", "")
     promote_in_turn(client, "1", "2", "3")
     move = roll_back(client, "lead", "slow answers")
     assert (move.kind, move.from_version, move.to_version) == ("rollback", "3", "2")
     assert read_aliases(client) == {"champion": "2", "previous": "1"}
-    output = json.loads(client.get_model_version(MODEL_NAME, "3").tags["rolled_back"])
-    assert (output["by"], output["reason"], output["to"]) == ("lead", "slow answers", "2")
+    assert rolled_back(read_state(client).moves, "3") == move
     roll_back(client, "lead", "")
     assert read_aliases(client) == {"champion": "1"}
     with pytest.raises(InputError, match="version 1 is the first champion"):
@@ -56,102 +59,88 @@ def test_rollback_to_an_earlier_champion(client):
     promote_in_turn(client, "1", "2", "3")
     with pytest.raises(InputError, match="--to 4: not an earlier champion; give one of: 1, 2"):
         roll_back(client, "lead", "", to="4")
-    roll_back(client, "lead", "", to="1")
-    assert read_aliases(client) == {"champion": "1"}
-    roll_back(client, "lead", "", to="2")
-    assert read_aliases(client) == {"champion": "2"}, "it took the place of 1"
-    roll_back(client, "lead", "", to="3")
-    tagged = ["rolled_back" in client.get_model_version(MODEL_NAME, version).tags for version in "123"]
-    assert tagged == [True, True, False], "the champion is not among them"
+    for target in "123":
+        roll_back(client, "lead", "", to=target)
+        assert read_aliases(client) == {"champion": target}, "it took the place of the one before"
+    moves = read_state(client).moves
+    assert [rolled_back(moves, version) is not None for version in "123"] == [True, True, False]
 
 
-def test_nothing_to_roll_back(client):
-    with pytest.raises(InputError, match="there is no champion to roll back"):
-        roll_back(client, "lead", "")
-
-
-def test_a_champion_from_before_the_log_is_gone_back_to(client):
+def test_aliases_set_by_hand_and_deleted_versions(client):
     client.set_registered_model_alias(MODEL_NAME, "champion", "1")
-    promote_in_turn(client, "2")
-    assert [move["kind"] for move in moves_of(client)] == ["unlogged", "promote"]
-    roll_back(client, "lead", "")
-    assert read_aliases(client) == {"champion": "1"}
-
-
-def test_a_version_that_is_gone_is_passed_over(client):
-    promote_in_turn(client, "1", "2", "3")
+    promote_in_turn(client, "2", "3")
+    assert [move["kind"] for move in moves_of(client)] == ["unlogged", "promote", "promote"]
     client.delete_model_version(MODEL_NAME, "2")
     with pytest.raises(InputError, match="--to 2: this version was deleted"):
         roll_back(client, "lead", "", to="2")
     assert roll_back(client, "lead", "").to_version == "1"
+    client.set_registered_model_alias(MODEL_NAME, "champion", "4")
+    assert roll_back(client, "lead", "").to_version == "1"
+    assert [move["kind"] for move in moves_of(client)][3:] == ["rollback", "unlogged", "rollback"]
 
 
 CALLS = (
     "create_registered_model",
-    "get_registered_model",
     "set_registered_model_alias",
     "set_registered_model_tag",
     "delete_registered_model",
 )
 
 
-def _break(client, monkeypatch, name: str, number: int) -> None:
-    """Let the call of that name fail, the first, the second and so on."""
-    real, seen = getattr(client, name), []
+def _stop(client, monkeypatch, error: BaseException, number: int, is_dead: bool) -> None:
+    """Let the write of that number fail, and if the process is dead by then, every later one."""
+    seen = []
 
-    def broken(*arguments, **options):
-        seen.append(name)
-        if len(seen) == number:
-            raise ConnectionError("the server is gone")
-        return real(*arguments, **options)
+    def broken(real):
+        def call(*arguments, **options):
+            seen.append(real)
+            if len(seen) == number or (is_dead and len(seen) > number):
+                raise error
+            return real(*arguments, **options)
 
-    monkeypatch.setattr(client, name, broken)
+        return call
+
+    for name in CALLS:
+        monkeypatch.setattr(client, name, broken(getattr(client, name)))
 
 
-@pytest.mark.parametrize("name", CALLS)
-@pytest.mark.parametrize("number", [1, 2, 3])
-def test_a_failure_anywhere_leaves_the_old_champion_or_the_new_one(client, monkeypatch, name, number):
-    promote_in_turn(client, "1", "2")
-    before = read_state(client)
-    with monkeypatch.context() as patch:
-        _break(client, patch, name, number)
-        try:
-            promote_version(client, before, "3", "ops", "better", patience=0)
-            failed = False
-        except ConnectionError:
-            failed = True
-    unlock(client)
-    if failed:
-        assert read_aliases(client) == {"champion": "2", "previous": "1"} and len(moves_of(client)) == 2
-        promote_in_turn(client, "3")
-    assert read_aliases(client) == {"champion": "3", "previous": "2"}
-    assert roll_back(client, "lead", "").to_version == "2", "even where the log of the move was lost"
-    assert read_aliases(client) == {"champion": "2", "previous": "1"}
+def _move_on(client, kind: str) -> str:
+    """Promote version 3 in place of 2, or roll back from 2; return the version that should be the champion."""
+    if kind == "promote":
+        return promote_version(client, read_state(client), "3", "ops", "better", patience=0).to_version
+    return roll_back(client, "lead", "", patience=0).to_version
+
+
+class Killed(BaseException):
+    """The process is no more."""
 
 
 @pytest.mark.parametrize(
-    ("name", "number", "moved"),
-    [
-        ("set_registered_model_alias", 1, False),  # previous
-        ("set_registered_model_alias", 2, False),  # champion
-        ("set_registered_model_tag", 1, True),  # the log
-        ("set_model_version_tag", 1, True),  # what the version tells
-    ],
+    ("kind", "error"), [("promote", Killed()), ("rollback", ConnectionError("the server is gone"))]
 )
-def test_a_rollback_that_fails_changes_nothing_or_is_done(client, monkeypatch, name, number, moved):
-    promote_in_turn(client, "1", "2", "3")
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
+def test_a_failure_or_a_kill_at_any_write_leaves_one_champion_and_is_repaired(client, monkeypatch, kind, error, number):
+    promote_in_turn(client, "4", "1", "2")
     with monkeypatch.context() as patch:
-        _break(client, patch, name, number)
-        if moved:
-            roll_back(client, "lead", "")
-        else:
-            with pytest.raises(ConnectionError):
-                roll_back(client, "lead", "")
-    after = {"champion": "2", "previous": "1"} if moved else {"champion": "3", "previous": "2"}
-    assert read_aliases(client) == after and describe_holder(client) is None
-    tagged, logged = "rolled_back" in client.get_model_version(MODEL_NAME, "3").tags, len(moves_of(client)) == 4
-    assert (tagged or logged) == moved, "either is enough to keep the version from coming back by itself"
-    assert roll_back(client, "lead", "").to_version == ("1" if moved else "2")
+        _stop(client, patch, error, number, is_dead=isinstance(error, Killed))
+        try:
+            _move_on(client, kind)
+            failed = False
+        except type(error):
+            failed = True
+    old, new = "2", "3" if kind == "promote" else "1"
+    moved = read_aliases(client)["champion"] == new
+    assert moved == (number == 5) and failed == (number < 5 or isinstance(error, Killed))
+    assert _is_claimed(client) == (number == 5 or (isinstance(error, Killed) and number > 1)), "a killed one leaves it"
+    if not moved:
+        assert read_aliases(client)["champion"] == old and _move_on(client, kind) == new
+    before = {"promote": "2", "rollback": "4"}[kind]
+    assert read_aliases(client) == {"champion": new, "previous": before}
+    moves = read_state(client).moves
+    assert all(one.to_version == other.from_version for one, other in pairwise(moves)), "the history has no gap"
+    assert moves[-1].kind == kind and read_state(client).num_written == len(moves)
+    assert roll_back(client, "lead", "", patience=0).to_version == before
+    assert not _is_claimed(client)
 
 
 def test_a_move_whose_answer_was_lost_is_a_move(client, monkeypatch):
@@ -172,10 +161,11 @@ def test_a_promotion_that_was_overtaken_is_refused(client):
     promote_in_turn(client, "1")
     compared = read_state(client)
     promote_in_turn(client, "2")
-    with pytest.raises(Superseded, match="version 2 became the champion during the comparison; compare again"):
+    changed = "the champion changed from version 1 to 2 while version 3 was measured; promote again"
+    with pytest.raises(ChampionChanged, match=changed):
         promote_version(client, compared, "3", "ops", "better than 1")
     roll_back(client, "lead", "")
-    with pytest.raises(Superseded, match="the champion changed during the comparison, and is version 1 again"):
+    with pytest.raises(ChampionChanged, match="the champion changed and is version 1 again while version 3 was"):
         promote_version(client, compared, "3", "ops", "better than 1")
     assert read_aliases(client) == {"champion": "1"}
 
@@ -189,7 +179,7 @@ def test_of_threads_at_once_one_promotes(client):
         barrier.wait()
         try:
             won.append(promote_version(own, compared, version, f"thread {version}", "better than 1").to_version)
-        except Superseded as error:
+        except ChampionChanged as error:
             lost.append(str(error))
 
     threads = [threading.Thread(target=contend, args=(version,)) for version in ("2", "3", "4")]
@@ -201,95 +191,34 @@ def test_of_threads_at_once_one_promotes(client):
     assert read_aliases(client) == {"champion": won[0], "previous": "1"} and len(moves_of(client)) == 2
 
 
-CONTENDER = """
-import sys, mlflow
-from convrec import tracking
-from convrec.registry.moves import Superseded, promote_version, read_state
-tracking.connect()
-client = mlflow.MlflowClient()
-state = read_state(client)
-print("ready", flush=True)
-sys.stdin.readline()
-try:
-    print("won", promote_version(client, state, sys.argv[1], sys.argv[1], "better").to_version)
-except Superseded as error:
-    print("lost", error)
-"""
-
-
-@pytest.mark.slow
-def test_of_two_processes_at_once_one_promotes(client):
+def test_a_process_that_lost_its_claim_moves_nothing(client):
     promote_in_turn(client, "1")
-    command = [sys.executable, "-c", CONTENDER]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    both = [subprocess.Popen([*command, version], **pipes) for version in ("2", "3")]
-    for process in both:
-        assert process.stdout.readline() == "ready\n"  # both have compared with version 1
-    for process in both:
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    output = sorted(process.communicate(timeout=60)[0].split()[0] for process in both)
-    assert output == ["lost", "won"]
-    assert len(moves_of(client)) == 2 and read_aliases(client)["previous"] == "1"
+    with claim(client, "suspended") as check, claim(client, "another", patience=0):
+        with pytest.raises(InputError, match="another process took over this change of the champion"):
+            check()
+        assert "Not a model" in client.get_registered_model(CLAIM).description
+    assert not _is_claimed(client) and read_aliases(client) == {"champion": "1"}
 
 
-def test_a_lock_that_was_left_is_told_and_removed(client, cli):
-    promote_in_turn(client, "1")
-    left = promotion_lock(client, "a dead process")
-    left.__enter__()
-    with pytest.raises(InputError, match=r"is held by a dead process \(process \d+ on .*\), for \d+ s; .* --unlock"):
-        promote_version(client, read_state(client), "2", "ops", "better", patience=0)
-    with pytest.raises(InputError, match="is held by a dead process"):
-        roll_back(client, "ops", "", patience=0)
-    assert "Not a model" in client.get_registered_model(LOCK_NAME).description
-    assert "removed the promotion lock of a dead process" in cli("promote", "--unlock").out
-    assert unlock(client) == "no promotion lock is held"
-    promote_in_turn(client, "2")
-    assert read_aliases(client) == {"champion": "2", "previous": "1"}
-
-
-def test_who_lost_the_lock_moves_nothing_and_leaves_another_s(client, monkeypatch):
-    promote_in_turn(client, "1")
-    real, another = read_state(client), promotion_lock(client, "another")
-
-    def taken_away(*_):
-        client.delete_registered_model(LOCK_NAME)
-        another.__enter__()
-        return real
-
-    monkeypatch.setattr("convrec.registry.moves._require", taken_away)
-    with pytest.raises(InputError, match="the promotion lock was removed while it was held"):
-        promote_version(client, real, "2", "ops", "better")
-    assert read_aliases(client) == {"champion": "1"}
-    assert describe_holder(client).startswith("another ")
-
-
-def _forbid(client, monkeypatch, *names: str) -> None:
-    """Let calls fail as those of a user who did not make the model."""
+def test_what_an_account_may_not_delete_is_told(client, monkeypatch):
+    """On a server with accounts, only the one that made a model deletes parts of it."""
 
     def forbidden(*_, **__):
         raise MlflowException("API request failed with error code 403 != 200", PERMISSION_DENIED)
 
-    for name in names:
+    for name in ("delete_registered_model_alias", "delete_model_version"):
         monkeypatch.setattr(client, name, forbidden)
-
-
-def test_who_did_not_make_the_model_promotes_and_is_told_what_else_he_may_not(client, monkeypatch, caplog):
-    calls = ("delete_model_version_tag", "delete_registered_model_alias", "delete_model_version")
-    _forbid(client, monkeypatch, *calls)
     promote_in_turn(client, "1", "2")
-    assert not caplog.records, "there was nothing to remove"
     with pytest.raises(InputError, match="alias previous: this user may not remove it; .* or an administrator's"):
         roll_back(client, "lead", "")
     assert read_aliases(client) == {"champion": "2", "previous": "1"} and len(moves_of(client)) == 2
     monkeypatch.setattr("mlflow.MlflowClient.delete_model_version", client.delete_model_version)
     with pytest.raises(InputError, match="version 3: this user may not remove it"):
         prune(1, "prune", remove=True)
-    left = promotion_lock(client, "another")
-    left.__enter__()
-    _forbid(client, monkeypatch, "delete_registered_model")
-    with pytest.raises(InputError, match="the promotion lock of another .*: this user may not remove it"):
-        unlock(client)
+    with claim(client, "a killed process"):
+        monkeypatch.setattr(client, "delete_registered_model", forbidden)
+        with pytest.raises(InputError, match=f"{CLAIM}.*: this user may not remove it"):
+            roll_back(client, "lead", "", patience=0)
 
 
 def _move(kind: str, from_version: str | None, to_version: str) -> Move:
@@ -300,29 +229,21 @@ TWO = [("promote", None, "1"), ("promote", "1", "2")]
 
 
 @pytest.mark.parametrize(
-    ("moves", "champion", "expected"),
+    ("moves", "expected"),
     [
-        ([], None, []),
-        ([], "7", ["7"]),
-        (TWO, "2", ["1", "2"]),
-        ([("promote", "1", "2"), ("promote", "2", "3"), ("rollback", "3", "2")], "2", ["1", "2"]),  # 1 was there before
-        (
-            [("promote", "1", "2"), ("promote", "2", "1"), ("promote", "1", "3"), ("rollback", "3", "1")],
-            "1",
-            list("121"),
-        ),
-        (
-            [("promote", "1", "2"), ("rollback", "2", "1"), ("promote", "1", "3"), ("rollback", "3", "2")],
-            "2",
-            ["1", "2"],
-        ),
-        (TWO, "5", ["1", "2", "5"]),
-        ([*TWO, ("promote", "2", "3")], "2", ["1", "2"]),
-        ([*TWO, ("unlogged", "2", "4"), ("unlogged", "4", "2")], "2", ["1", "2"]),
+        ([], ""),
+        ([("unlogged", None, "7")], ""),
+        (TWO, "1"),
+        ([("promote", "1", "2"), ("promote", "2", "3"), ("rollback", "3", "2")], "1"),  # 1 was there before the log
+        ([("promote", "1", "2"), ("promote", "2", "1"), ("promote", "1", "3"), ("rollback", "3", "1")], "12"),
+        ([("promote", "1", "2"), ("rollback", "2", "1"), ("promote", "1", "3"), ("rollback", "3", "2")], "1"),
+        ([*TWO, ("unlogged", "2", "5")], "12"),
+        ([*TWO, ("promote", "2", "3"), ("unlogged", "3", "2")], "1"),
+        ([*TWO, ("unlogged", "2", "4"), ("unlogged", "4", "2")], "1"),
     ],
 )
-def test_the_lineage_follows_the_log(moves, champion, expected):
-    assert lineage(State(champion, None, tuple(_move(*move) for move in moves))) == expected
+def test_rollbacks_follow_the_history(moves, expected):
+    assert earlier_champions([_move(*move) for move in moves]) == list(expected)
 
 
 def test_a_version_is_rolled_back_until_it_is_promoted_again():

@@ -39,11 +39,6 @@ def test_answers_without_a_user_are_divided_by_their_own_id():
     assert arm_of(AB, None, "x") == arm_of(AB, None, "x")
 
 
-def test_interleaving_with_a_share_of_one_is_for_everybody():
-    whole = replace(AB, kind="interleaving", share=1.0)
-    assert {arm_of(whole, f"u{number}", "") for number in range(200)} == {"interleaved"}
-
-
 def test_json_and_back():
     ended = replace(AB, ended="2026-01-02T00:00:00+00:00", reason="worse")
     assert Experiment.from_json(ended.to_json()) == ended and not ended.is_running

@@ -8,13 +8,11 @@ import pytest
 
 from convrec.errors import InputError
 from convrec.serving.arms import Experiment, arm_of
-from convrec.serving.interleaving import team_draft
 from convrec.serving.routing import Routed, is_ready, route
 from convrec.serving.served import ServedModel
 from tests.serving.recommending import make_recommender
 
 AB = Experiment("ab-4-0a1b2c3d", "ab", "3", "4", 0.5, "2026-01-01T00:00:00+00:00", "ops")
-INTERLEAVING = replace(AB, id="interleaving-4-0a1b2c3d", kind="interleaving", share=1.0)
 USERS = [f"user {number}" for number in range(8)]
 N = 6
 
@@ -57,37 +55,18 @@ def test_each_user_gets_the_list_of_the_arm(roles, own):
         routed = _route(AB, roles, user)
         version = {"champion": "3", "challenger": "4"}[str(routed.arm)]
         assert routed.arm == arm_of(AB, user, "x") and routed.experiment == AB.id
-        assert (routed.version, list(routed.versions), _ids(routed)) == (version, [version] * N, own[version])
+        assert (routed.version, _ids(routed)) == (version, own[version])
         arms.add(routed.arm)
     assert arms == {"champion", "challenger"}
-
-
-def test_an_interleaved_list_is_the_team_draft(roles, own):
-    scores = {
-        version: _route(None, {"champion": model}).answered.scores
-        for version, model in zip("34", roles.values(), strict=True)
-    }
-    for answer_id in "abc":
-        routed = _route(INTERLEAVING, roles, answer_id=answer_id)
-        picks = team_draft(own["3"], own["4"], N, answer_id)
-        assert _ids(routed) == [pick.item_id for pick in picks]
-        assert list(routed.versions) == [{"champion": "3", "challenger": "4"}[pick.team] for pick in picks]
-        assert (routed.version, routed.arm, routed.experiment) == ("3+4", "interleaved", INTERLEAVING.id)
-        expected = [scores[v][own[v].index(item)] for v, item in zip(routed.versions, _ids(routed), strict=True)]
-        assert routed.answered.scores == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("change", [{"champion": "2"}, {"challenger": "5"}])
 def test_versions_that_are_not_loaded_count_nothing(roles, own, change):
     """The registry was just changed, or the challenger could not be loaded."""
-    for base in (AB, INTERLEAVING):
-        experiment = replace(base, **change)
-        assert not is_ready(experiment, roles) and is_ready(base, roles)
-        for user in USERS:
-            routed = _route(experiment, roles, user)
-            assert (routed.version, routed.arm, routed.experiment) == ("3", None, None)
-    alone = {"champion": roles["champion"]}
-    assert _route(INTERLEAVING, alone).arm is None
+    experiment, alone = replace(AB, **change), {"champion": roles["champion"]}
+    assert not is_ready(experiment, roles) and is_ready(AB, roles)
+    for routed in (*(_route(experiment, roles, user) for user in USERS), _route(AB, alone)):
+        assert (routed.version, routed.arm, routed.experiment) == ("3", None, None)
 
 
 def test_a_failing_challenger_costs_no_answer(roles, own):
@@ -96,19 +75,17 @@ def test_a_failing_challenger_costs_no_answer(roles, own):
             raise RuntimeError("the engine has stopped")
         return await _ask(model)
 
-    for experiment in (AB, INTERLEAVING):
-        failed: list[str] = []
-        for user in USERS:
-            routed = _route(experiment, roles, user, ask=ask, failed=failed)
-            assert _ids(routed) == own["3"] and routed.version == "3"
-            assert (routed.arm is None) == (user in failed)
-        assert failed == [user for user in USERS if arm_of(experiment, user, "x") != "champion"]
+    failed: list[str] = []
+    for user in USERS:
+        routed = _route(AB, roles, user, ask=ask, failed=failed)
+        assert _ids(routed) == own["3"] and routed.version == "3"
+        assert (routed.arm is None) == (user in failed)
+    assert failed == [user for user in USERS if arm_of(AB, user, "x") != "champion"]
 
 
 def test_a_question_that_cannot_be_answered_is_the_champion_s_error(roles):
     failed: list[str] = []
-    for experiment in (AB, INTERLEAVING):
-        for user in USERS:
-            with pytest.raises(InputError, match="n = 99"):
-                _route(experiment, roles, user, ask=lambda model: model.ask("a film", 99), failed=failed)
+    for user in USERS:
+        with pytest.raises(InputError, match="n = 99"):
+            _route(AB, roles, user, ask=lambda model: model.ask("a film", 99), failed=failed)
     assert failed == []

@@ -165,7 +165,7 @@ def test_recorded_feedback_beside_the_embedded_world(tmp_path, make):
         time = datetime(2022, 1 + number % 12, 3, tzinfo=UTC)
         shown = tuple(Shown("", rank, catalog.items[(3 * number + rank) % 480].id, "1") for rank in (1, 2, 3))
         said = [{"role": "user", "content": f"Something like {catalog.items[number].title}, please: {number}"}]
-        answer = Answer(f"a{number}", time, f"u{number}", None, None, number < 10, 0.1, said, shown)
+        answer = Answer(f"a{number}", time, f"u{number}", None, None, 0.1, said, shown)
         answers.append(answer)
         events.append(Event(f"e{number}", answer.answer_id, "", shown[1].item_id, "accepted", time))
     with closing(FeedbackStore(f"sqlite:///{tmp_path}/feedback.db")) as store:

@@ -127,7 +127,7 @@ def test_feedback_is_exported_if_the_data_name_it(project, monkeypatch, source):
     set_params(project, {"data": {"source": source}})
     monkeypatch.setenv("CONVREC_FEEDBACK_URL", f"sqlite:///{project}/feedback.db")
     time = datetime(2026, 5, 4, tzinfo=UTC)
-    answer = Answer("a1", time, "u", None, None, False, 0.1, None, (Shown("", 1, "heat_1995", "3"),))
+    answer = Answer("a1", time, "u", None, None, 0.1, None, (Shown("", 1, "heat_1995", "3"),))
     with closing(FeedbackStore(f"sqlite:///{project}/feedback.db")) as store:
         store.write([answer], [])
     with disable_run_logger():

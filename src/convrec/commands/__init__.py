@@ -41,17 +41,12 @@ def whole_number(least: int, most: int = LARGEST) -> Callable[[str], int]:
     return read
 
 
-def share(with_zero: bool) -> Callable[[str], float]:
-    """Return the `type` of an option that is a share: up to 1, and above 0 or, `with_zero`, from 0."""
-
-    def read(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = -1.0
-        if not (0 <= value <= 1 and (value or with_zero)):
-            lowest = "from 0 to 1" if with_zero else "above 0 and at most 1"
-            raise argparse.ArgumentTypeError(f"{text:.40}: give a number {lowest}, such as 0.5")
-        return value
-
-    return read
+def share(text: str) -> float:
+    """Return the share that an option gives, above 0 and at most 1: its `type`."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text:.40}: give a number above 0 and at most 1, such as 0.5")
+    return value

@@ -68,9 +68,8 @@ def _open(options: argparse.Namespace) -> "FeedbackStore":
 
     Raises `InputError` if nothing was recorded.
     """
-    from convrec.feedback import JOURNAL, FeedbackStore, feedback_url
+    from convrec.feedback import JOURNAL, FeedbackStore, feedback_url, open_store
     from convrec.feedback.delivery import deliver_left
-    from convrec.feedback.location import open_store
 
     if not JOURNAL.is_dir():  # otherwise a service may have recorded while its database was away
         return open_store(Path(), options.feedback)

@@ -1,4 +1,4 @@
-"""`convrec monitor`, `convrec replay`: what the recorded feedback says about the champion and about another version."""
+"""`convrec monitor`: what the recorded feedback says about the champion."""
 
 import argparse
 import json
@@ -7,42 +7,23 @@ from datetime import UTC, datetime
 from typing import Any
 
 from convrec.commands import add_command
-from convrec.errors import InputError
 
 EXIT_ALARM = 3
-_PAGE = "docs/monitoring.md"
-_LONGEST = 3660  # days
 
 
 def add(commands: Any) -> None:
-    """Add the commands."""
+    """Add the command."""
     text = "check recent feedback for drift and failures, and write a report"
-    monitor = add_command(commands, "monitor", _monitor, text, "convrec monitor --until 2022-04-04", _PAGE)
-    monitor.epilog = f"{monitor.epilog}. Exit status: 0 no alarm, 3 an alarm, 2 bad input."
-    text = "estimate from logged answers what users would accept of another version"
-    replay = add_command(commands, "replay", _replay, text, "convrec replay --version 4 --window 30d", _PAGE)
-    replay.add_argument("--version", metavar="N", help="default: the challenger")
-    replay.add_argument(
-        "--window", type=_days, default=30, metavar="DAYS", help="answers of the last days, such as 30d; default: 30d"
+    example = "convrec monitor --until 2022-04-04"
+    command = add_command(commands, "monitor", _monitor, text, example, "docs/monitoring.md")
+    command.epilog = f"{command.epilog}. Exit status: 0 no alarm, 3 an alarm, 2 bad input."
+    command.add_argument(
+        "--until", type=_time, metavar="TIME", help="end of the window in UTC, YYYY-MM-DD or with THH:MM; default: now"
     )
-    for command in (monitor, replay):
-        command.add_argument(
-            "--until",
-            type=_time,
-            metavar="TIME",
-            help="end of the window in UTC, YYYY-MM-DD or with THH:MM; default: now",
-        )
-        command.add_argument(
-            "--feedback", metavar="URL", help="the feedback database; default: CONVREC_FEEDBACK_URL, or the project's"
-        )
-        command.add_argument("--json", action="store_true", help="print one JSON object")
-
-
-def _days(text: str) -> int:
-    match = re.fullmatch(r"([1-9]\d{0,3})d", text)
-    if match is None or int(match[1]) > _LONGEST:
-        raise argparse.ArgumentTypeError(f"{text:.40}: give days from 1d to {_LONGEST}d, such as 30d")
-    return int(match[1])
+    command.add_argument(
+        "--feedback", metavar="URL", help="the feedback database; default: CONVREC_FEEDBACK_URL, or the project's"
+    )
+    command.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def _time(text: str) -> datetime:
@@ -70,18 +51,3 @@ def _monitor(options: argparse.Namespace) -> int:
             print(Check(**check))
         print(f"Report: {result['report']}")
     return EXIT_ALARM if result["alarm"] else 0
-
-
-def _replay(options: argparse.Namespace) -> None:
-    if options.version is not None and not re.fullmatch("[1-9][0-9]{0,8}", options.version):
-        raise InputError(f"--version {options.version:.40}: give the number of a version (`convrec registry list`)")
-    from convrec.config.params import load_params
-    from convrec.experiments.replay import print_replay, replay_on_feedback
-    from convrec.paths import Paths
-
-    given = options.version, options.window, options.until, options.feedback
-    result = replay_on_feedback(load_params(), Paths(), *given)
-    if options.json:
-        print(json.dumps(result))
-    else:
-        print_replay(result)

@@ -23,22 +23,16 @@ def add(commands: Any) -> None:
     experiment = add_command(commands, "experiment", None, text, "convrec experiment status", _PAGE)
     parts = experiment.add_subparsers(dest="experiment_command", metavar="SUBCOMMAND", required=True)
     text = "start an experiment; at most one is running"
-    start = add_command(parts, "start", _start, text, "convrec experiment start --challenger 4 --kind ab", _PAGE)
+    start = add_command(parts, "start", _start, text, "convrec experiment start --challenger 4", _PAGE)
     start.add_argument("--challenger", metavar="N", required=True, help="the version to try")
     start.add_argument(
-        "--kind",
-        required=True,
-        choices=("ab", "interleaving"),
-        help="ab: each user gets the lists of one version; interleaving: lists of both versions, merged",
-    )
-    start.add_argument(
         "--share",
-        type=share(with_zero=False),
+        type=share,
         default=0.5,
         metavar="S",
-        help="share of the users with the challenger; default: %(default)s",
+        help="share of the users with the challenger, below 1; default: %(default)s",
     )
-    text = "print what the running or last experiment has found, and write its page"
+    text = "print what the running or last experiment has found"
     status = add_command(parts, "status", _status, text, "convrec experiment status --stop-if-worse", _PAGE)
     status.add_argument("--stop-if-worse", action="store_true", help="end it once the challenger is worse")
     text = "end the running experiment, and record its result on the challenger"
@@ -61,7 +55,7 @@ def _start(options: argparse.Namespace) -> None:
 
     connect()
     by = options.by or user_name()
-    started = start_experiment(mlflow.MlflowClient(), options.challenger, options.kind, options.share, by)
+    started = start_experiment(mlflow.MlflowClient(), options.challenger, options.share, by)
     if options.json:
         print(started.to_json())
         return
@@ -72,7 +66,7 @@ def _start(options: argparse.Namespace) -> None:
 def _status(options: argparse.Namespace) -> None:
     import mlflow
 
-    from convrec.feedback.location import open_store
+    from convrec.feedback import open_store
     from convrec.registry.experiment import read_experiment
     from convrec.registry.experiment_result import watch
     from convrec.registry.promote import user_name
@@ -93,7 +87,7 @@ def _status(options: argparse.Namespace) -> None:
 def _stop(options: argparse.Namespace) -> None:
     import mlflow
 
-    from convrec.feedback.location import open_store
+    from convrec.feedback import open_store
     from convrec.registry.experiment import end_experiment, read_experiment
     from convrec.registry.experiment_result import finish, read_result
     from convrec.registry.promote import user_name
@@ -119,18 +113,11 @@ def _stop(options: argparse.Namespace) -> None:
 
 
 def _show(result: "Result", as_json: bool) -> None:
-    from convrec.paths import Paths
-    from convrec.registry.experiment_page import write_page
-
-    page = Paths().experiment_page
-    write_page(result, page)
     if as_json:
         print(json.dumps({**result.to_json(), "headline": result.headline}))
         return
-    from convrec.registry.experiment_page import side_rows
-
-    print_table(*side_rows(result), right=(2, 3, 4, 5, 6))
+    columns, *rows = result.rows()
+    print_table(columns, rows, right=(2, 3, 4, 5))
     print(result.headline)
     if result.experiment.ended:
         print(f"Ended at {result.experiment.ended}: {result.experiment.reason}")
-    print(f"Page: {page}")

@@ -27,7 +27,6 @@ def add(commands: Any) -> None:
         "--approve", action="store_true", help="with --by: approve, if promotion.yaml requires approval"
     )
     verdict.add_argument("--reject", action="store_true", help="with --by: reject a version that awaits approval")
-    verdict.add_argument("--unlock", action="store_true", help="remove the lock of a killed promotion")
     promote.add_argument("--reason", default="", metavar="TEXT", help="reason for --reject")
     promote.add_argument("--again", action="store_true", help="also promote a version that was rolled back")
     promote.add_argument("--fresh", action="store_true", help="repeat the measurements of the last decision")
@@ -62,16 +61,13 @@ def _promote(options: argparse.Namespace) -> int:
     if options.reason and not options.reject:
         raise InputError("--reason needs --reject")
     for name in ("dry_run", "again", "fresh"):
-        if (options.reject or options.unlock) and getattr(options, name):
-            raise InputError(f"--{name.replace('_', '-')}: not with {'--reject' if options.reject else '--unlock'}")
+        if options.reject and getattr(options, name):
+            raise InputError(f"--{name.replace('_', '-')}: not with --reject")
     from convrec.config.params import load_params
     from convrec.paths import Paths
-    from convrec.registry.gates import ALREADY
-    from convrec.registry.promote import promote, reject, release_lock
+    from convrec.registry.decisions import ALREADY
+    from convrec.registry.promote import promote, reject
 
-    if options.unlock:
-        print(release_lock(Paths()))
-        return 0
     if options.reject:
         decision = reject(Paths(), options.version, by=options.by, reason=options.reason)
     else:
@@ -95,7 +91,7 @@ def _promote(options: argparse.Namespace) -> int:
 
 
 def _print_decision(decision: Any) -> None:
-    from convrec.registry.gates import gate_rows, headline
+    from convrec.registry.decisions import gate_rows, headline
 
     if decision.gates:
         print_table(("gate", "figure", "limit", "outcome", "detail"), gate_rows(decision), right=(1,))
@@ -160,7 +156,7 @@ def _register(options: argparse.Namespace) -> int:
 def _prune(options: argparse.Namespace) -> int:
     from dataclasses import asdict
 
-    from convrec.registry.retention import prune
+    from convrec.registry.listing import prune
 
     fates = prune(options.keep, "convrec registry prune", options.yes)
     if options.json:

@@ -51,7 +51,7 @@ def add(commands: Any) -> None:
         )
         command.add_argument(
             "--gpu-share",
-            type=share(with_zero=False),
+            type=share,
             default=0.4,
             help="share of the GPU's memory for a version with vllm; two are loaded during a promotion; "
             "default: %(default)s",
@@ -92,13 +92,6 @@ def add(commands: Any) -> None:
         help="requests per minute for each key; default: %(default)s",
     )
     serve.add_argument(
-        "--explore",
-        type=share(with_zero=True),
-        default=0.0,
-        metavar="SHARE",
-        help="share of the lists that are shown in random order, from 0 to 1; default: %(default)s",
-    )
-    serve.add_argument(
         "--stop-seconds",
         type=whole_number(0, 3600),
         default=30,
@@ -133,7 +126,7 @@ def _add_vllm_server(commands: Any) -> None:
     )
     command.add_argument(
         "--gpu-share",
-        type=share(with_zero=False),
+        type=share,
         default=0.9,
         help="share of each GPU's memory; default: %(default)s",
     )
@@ -159,8 +152,7 @@ def _serve(options: argparse.Namespace) -> None:
         return
     keys = None if options.keys is None else Keys(Path(options.keys))
     log_as_json()
-    rate = RateLimit(options.rate)
-    _run(options, "none", False, keys, rate, options.stop_seconds, options.explore)
+    _run(options, "none", False, keys, RateLimit(options.rate), options.stop_seconds)
 
 
 def _app(options: argparse.Namespace) -> None:
@@ -190,7 +182,6 @@ def _run(
     keys: "Keys | None" = None,
     rate: "RateLimit | None" = None,
     stop_seconds: int = 5,
-    explored_share: float = 0.0,
 ) -> None:
     """Serve until interrupted. The page needs a model at once; the service waits for the first champion."""
     from convrec.feedback import JOURNAL, FeedbackRecorder, feedback_url
@@ -212,7 +203,7 @@ def _run(
         models = LiveModels(source, on_failure=lambda version: metrics.load_failures.inc())
         cleanup.callback(models.close)
         models.start(is_required=has_page or options.model is not None)
-        limits = Limits(options.max_requests, options.max_seconds, explored_share)
+        limits = Limits(options.max_requests, options.max_seconds)
         service = Service(models, limits, metrics, recorder, lambda: source.experiment)
         hosts = hosts_of(listener, options.host)
         app = make_app(service, has_page=has_page, hosts=hosts, keys=keys, rate=rate, is_logged=not has_page)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
@@ -48,10 +48,13 @@ BARS = tuple(
 )
 
 
-def render_page(template: str, **values: Any) -> str:
-    """Return a page from a template of this folder, with plotly.js embedded; values are escaped."""
+def render_page(template: str, folder: str = "evaluation", **values: Any) -> str:
+    """Return a page from a template of a folder of convrec, with plotly.js embedded; values are escaped.
+
+    The template may include files of `evaluation`.
+    """
     environment = Environment(
-        loader=PackageLoader("convrec", "evaluation"),
+        loader=ChoiceLoader([PackageLoader("convrec", one) for one in (folder, "evaluation")]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

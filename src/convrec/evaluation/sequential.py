@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.special import betaln, lambertw, xlog1py, xlogy
+from scipy.special import lambertw
 
 MIN_USERS = 20  # in each arm; the bounds of the A/B test are asymptotic, and infinite before
 PLANNED = 500  # effective answers at which the A/B test's sequence is tightest
@@ -99,54 +98,6 @@ def compare_arms(
     return looks
 
 
-def mixture_p(wins: float, decided: float, share: float = 0.5) -> float:
-    """Return the p-value of `wins` among `decided` answers if each were won with probability `share`.
-
-    1 / p = B(wins + 1, losses + 1) / (share^wins (1 - share)^losses) is a martingale with mean 1: the likelihood ratio
-    of a uniform mixture of shares (Robbins, 1970; the beta-binomial mixture of Howard et al., 2021). By Ville's
-    inequality, p falls to alpha at any time with probability at most alpha.
-    """
-    return float(np.exp(min(0.0, -_log_evidence(wins, decided, share))))
-
-
-def win_bounds(wins: float, decided: float, alpha: float) -> tuple[float, float]:
-    """Return the confidence sequence of the probability of a win: the shares whose `mixture_p` exceeds alpha."""
-    if decided == 0:
-        return 0.0, 1.0
-    limit, best = -np.log(alpha), wins / decided
-
-    def excess(share: float) -> float:
-        return _log_evidence(wins, decided, share) - limit
-
-    tiny = 1e-12
-    low = brentq(excess, tiny, best) if wins > 0 and excess(tiny) > 0 else 0.0
-    high = brentq(excess, best, 1 - tiny) if wins < decided and excess(1 - tiny) > 0 else 1.0
-    return float(low), float(high)
-
-
-def compare_wins(users: Sequence[str], credits: Sequence[tuple[int, int]], alpha: float) -> list[Look]:
-    """Return the looks at an interleaving experiment: the challenger's share of the answers that one side won.
-
-    `credits` are the accepted items of the champion's and of the challenger's team in each answer, oldest first.
-    Answers with as many on both sides are ties: they are counted as answers, and decide nothing. If users have several
-    answers, wins and losses are divided by the design effect, the variance of the users' sums relative to that of
-    independent answers; with one answer for each user, the test is exact.
-    """
-    codes, pairs = _codes(users), np.asarray(credits, dtype=float).reshape(-1, 2)
-    is_win, is_decided = pairs[:, 1] > pairs[:, 0], pairs[:, 1] != pairs[:, 0]
-    looks: list[Look] = []
-    for size in look_sizes(len(codes)):
-        won = is_win[:size][is_decided[:size]].astype(float)
-        own = codes[:size][is_decided[:size]]
-        effective = len(won) / _design_effect(own, won)
-        share = float(won.mean()) if len(won) else 0.5
-        p = mixture_p(share * effective, effective)
-        low, high = win_bounds(share * effective, effective, alpha)
-        num_users, before = int(np.count_nonzero(np.bincount(codes[:size]))), looks[-1].p if looks else 1.0
-        looks.append(Look(size, num_users, effective, share, low, high, min(p, before)))
-    return looks
-
-
 class _Side(NamedTuple):
     """One arm: its mean per answer, the variance of that mean over users, the variance of single answers, its users."""
 
@@ -171,27 +122,6 @@ def _clustered(codes: np.ndarray, values: np.ndarray) -> _Side:
     variance = correction * float((residuals**2).sum()) / len(values) ** 2
     spread = float(values.var())
     return _Side(mean, max(variance, spread / len(values)), spread, num_users)
-
-
-def _design_effect(codes: np.ndarray, won: np.ndarray) -> float:
-    """Return the variance of the users' wins relative to that of independent answers, at least 1.
-
-    Below `MIN_USERS` users, and if one side won everything, it is that of users who always decide in the same way.
-    """
-    if not len(codes):
-        return 1.0
-    sizes = np.bincount(codes)
-    largest, num_users, share = float((sizes**2).sum()) / len(codes), int((sizes > 0).sum()), won.mean()
-    if num_users < MIN_USERS or share in (0.0, 1.0):
-        return largest
-    residuals = np.bincount(codes, weights=won - share)
-    between = num_users / (num_users - 1) * float((residuals**2).sum())
-    return max(1.0, between / (len(codes) * share * (1 - share)))
-
-
-def _log_evidence(wins: float, decided: float, share: float) -> float:
-    losses = decided - wins
-    return float(betaln(wins + 1, losses + 1) - xlogy(wins, share) - xlog1py(losses, -share))
 
 
 def _codes(users: Sequence[str]) -> np.ndarray:

@@ -1,9 +1,9 @@
 """What users do with the service's answers: recorded in a database, exported, deleted."""
 
-from convrec.feedback.location import JOURNAL, URL_VARIABLE, feedback_url
+from convrec.feedback.database import JOURNAL, URL_VARIABLE, feedback_url
 from convrec.feedback.recorder import FeedbackRecorder, Status
 from convrec.feedback.records import EVENTS, Answer, Event, Shown, new_answer_id
-from convrec.feedback.store import FeedbackStore
+from convrec.feedback.store import FeedbackStore, open_store
 
 __all__ = [
     "EVENTS",
@@ -17,4 +17,5 @@ __all__ = [
     "Status",
     "feedback_url",
     "new_answer_id",
+    "open_store",
 ]

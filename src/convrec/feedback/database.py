@@ -1,6 +1,7 @@
 """Connections to the feedback database, SQLite or PostgreSQL, and its migration."""
 
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,8 @@ from sqlalchemy.pool import NullPool
 
 from convrec.errors import InputError, Unavailable, is_damaged
 
+URL_VARIABLE = "CONVREC_FEEDBACK_URL"
+DATABASE, JOURNAL = Path("feedback", "feedback.db"), Path("feedback", "journal")  # below the project's folder
 _TIMEOUT = 5  # seconds to connect, and to wait for SQLite's lock
 _STATEMENT_MS = (
     60_000  # after which PostgreSQL ends a statement, so that a hung one does not hold the delivery for ever
@@ -37,6 +40,21 @@ def checked_url(url: str) -> URL:
     if kind == "sqlite" and parsed.database in (None, "", ":memory:"):
         raise InputError(f"feedback database {url!r:.80} names no file; give sqlite:///FILE")
     return parsed
+
+
+def feedback_url(given: str | None = None, root: Path = Path()) -> str:
+    """Return the URL of the database: the given one, that of `CONVREC_FEEDBACK_URL`, or `feedback/feedback.db`.
+
+    Raises `InputError`, naming where the URL comes from, for one that cannot be used.
+    """
+    source, url = ("--feedback", given) if given else (URL_VARIABLE, os.environ.get(URL_VARIABLE))
+    if not url:
+        return f"sqlite:///{(root / DATABASE).absolute()}"
+    try:
+        checked_url(url)
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from None
+    return url
 
 
 def open_engine(url: URL) -> Engine:

@@ -10,16 +10,14 @@ from pathlib import Path
 from sqlalchemy.exc import SQLAlchemyError
 
 from convrec.errors import NoSpace
-from convrec.feedback.journal import DamagedLine, FeedbackJournal, journals
+from convrec.feedback.journal import DamagedLine, FeedbackJournal, Record, journals
 from convrec.feedback.records import Answer, Event
 from convrec.feedback.store import FeedbackStore
 
 logger = logging.getLogger(__name__)
 
 _BATCH = 500  # records of one transaction
-
-Record = Answer | Event | DamagedLine
-_BAD_RECORD = (SQLAlchemyError, ValueError, TypeError)  # errors of one record, such as a NUL in a text
+_BAD_RECORD = (SQLAlchemyError, ValueError, TypeError, OverflowError)  # errors of one record, such as a NUL in a text
 
 
 def deliver(journal: FeedbackJournal, store: FeedbackStore, waits_since: datetime) -> Iterator[tuple[int, list[Event]]]:
@@ -41,7 +39,7 @@ def _write(journal: FeedbackJournal, store: FeedbackStore, records: list[Record]
     """Write records; if the database rejects them, bisect to find the ones to set aside."""
     answers = [record for record in records if isinstance(record, Answer)]
     events = [record for record in records if isinstance(record, Event)]
-    refused: list[tuple[Record, str]] = [(one, str(one)) for one in records if isinstance(one, DamagedLine)]
+    refused: list[tuple[Record, str]] = [(one, one.reason) for one in records if isinstance(one, DamagedLine)]
     waiting: list[Event] = []
     try:
         for one in store.write(answers, events):

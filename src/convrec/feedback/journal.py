@@ -1,15 +1,15 @@
 """Answers and events as lines of a journal, which buffers them on disk until the database has them."""
 
-import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import orjson
+from pydantic import TypeAdapter, ValidationError
 
-from convrec.feedback.records import EVENTS, Answer, Event, Shown, new_answer_id
+from convrec.feedback.records import Answer, Event, new_answer_id
 from convrec.files.journal import (
     RECORDS,
     DiskJournal,
@@ -20,14 +20,29 @@ from convrec.files.journal import (
     positions_of,
 )
 
-logger = logging.getLogger(__name__)
-
 REFUSED = "refused.jsonl"
 _MAX_REFUSED = 16 * 1024**2  # bytes; a client that sends nonsense must not fill the disk
 
 
-class DamagedLine(ValueError):
-    """A line of a journal is no answer and no event."""
+@dataclass(frozen=True)
+class DamagedLine:
+    """A line of a journal that is no answer and no event. `reason` does not quote it: it may be of a deleted user."""
+
+    reason: str
+
+
+Record = Answer | Event | DamagedLine
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line of a journal: an answer or an event. Fields of other releases are ignored."""
+
+    answer: Answer | None = None
+    event: Event | None = None
+
+
+_LINE = TypeAdapter(_Line)
 
 
 class FeedbackJournal(DiskJournal):
@@ -49,23 +64,19 @@ class FeedbackJournal(DiskJournal):
         what = "answer" if isinstance(record, Answer) else "event"
         return self.append_line({what: record}, what)
 
-    def unsent(self) -> Iterator[tuple[Answer | Event | DamagedLine, int]]:
+    def unsent(self) -> Iterator[tuple[Record, int]]:
         """Yield the undelivered records that are there now, each with the position after it."""
-        end = (self.path / RECORDS).stat().st_size
+        end = self.size()
         for line, position in self.lines(self._positions["records"]):
             if position > end:  # written meanwhile, perhaps an event that waits
                 return
-            try:
-                yield _record(line), position
-            except (AttributeError, KeyError, TypeError, ValueError) as error:
-                # Not the line itself: part of a conversation would stay after its user was deleted.
-                yield DamagedLine(f"a line of {len(line)} bytes is damaged ({type(error).__name__})"), position
+            yield _record(line), position
 
     def size(self) -> int:
         """Return the number of bytes of its records, delivered ones included."""
         return (self.path / RECORDS).stat().st_size
 
-    def refuse(self, record: Answer | Event | DamagedLine, reason: str) -> None:
+    def refuse(self, record: Record, reason: str) -> None:
         """Set aside what the database cannot take, with the reason; of an answer only its id."""
         kept = record if isinstance(record, Event) else {"answer_id": getattr(record, "answer_id", None)}
         path = self.path.parent / REFUSED
@@ -89,25 +100,9 @@ def waiting(folder: Path) -> int:
     return number
 
 
-def _record(line: bytes) -> Answer | Event:
-    ((kind, values),) = orjson.loads(line).items()
-    values["time"] = datetime.fromisoformat(values["time"])
-    if kind == "answer":
-        _check(values, ("answer_id",), ("user_id", "experiment", "arm"))
-        for one in values["shown"]:
-            _check(one, ("list", "item_id", "version"))
-        given = {name: values.get(name) for name in ("denied", "allowed")}
-        filters = {name: tuple(map(str, ids)) for name, ids in given.items() if ids is not None}
-        return Answer(**{**values, **filters, "shown": tuple(Shown(**one) for one in values["shown"])})
-    _check(values, ("event_id", "answer_id", "list", "item_id"))
-    if kind != "event" or values["event"] not in EVENTS:
-        raise ValueError(kind)
-    return Event(**values)
-
-
-def _check(values: dict[str, Any], texts: Sequence[str], optional: Sequence[str] = ()) -> None:
-    """Raise `TypeError` unless these values are texts: a driver's error for others says nothing about the record."""
-    if not all(isinstance(values[name], str) for name in texts):
-        raise TypeError(texts)
-    if not all(values[name] is None or isinstance(values[name], str) for name in optional):
-        raise TypeError(optional)
+def _record(line: bytes) -> Record:
+    try:
+        found = _LINE.validate_json(line)
+    except ValidationError:
+        found = _Line()
+    return found.answer or found.event or DamagedLine(f"a line of {len(line)} bytes is damaged")

@@ -12,7 +12,6 @@ from typing import Any, cast
 from convrec.errors import InputError, NoSpace, Unavailable, outside_cause
 from convrec.feedback.delivery import deliver, deliver_left, keep
 from convrec.feedback.journal import FeedbackJournal
-from convrec.feedback.personal_data import redact_personal_data
 from convrec.feedback.records import EVENTS, Answer, Event, EventName, new_answer_id, time_of
 from convrec.feedback.store import FeedbackStore, not_shown
 from convrec.files.redaction import redact_all, redactor
@@ -73,21 +72,19 @@ class FeedbackRecorder:
     def add_answer(self, answer: Answer) -> bool:
         """Record an answer; return False if the disk is full, so that no events of it can be recorded.
 
-        Its messages are redacted. They and the filters are left out unless conversations are stored.
+        Secrets in its messages are redacted. Messages and filters are left out unless conversations are stored.
         """
         if not self.with_conversations:
             answer = replace(answer, messages=None, denied=(), allowed=None)
         messages = answer.messages
         if messages is not None:
-            messages = redact_all([dict(message) for message in messages], self._redact_text)
+            redact = self._redact
+            messages = redact_all([dict(message) for message in messages], lambda text: redact(_clean(text)))
         user_id = answer.user_id if answer.user_id is None else _clean(answer.user_id)
         if not self._append(replace(answer, messages=messages, user_id=user_id)):
             return False
         self._remember(answer.answer_id, {(one.list, one.item_id) for one in answer.shown})
         return True
-
-    def _redact_text(self, text: str) -> str:
-        return redact_personal_data(self._redact(_clean(text)))
 
     def add_event(self, answer_id: str, list: str, item_id: str, event: str, event_id: str | None = None) -> None:
         """Record what a user did with an item; an `event_id` that is recorded already changes nothing.

@@ -17,25 +17,23 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class Shown:
     """One item of an answer's list.
 
-    `list` names the list within the answer: "champion" or "challenger", "interleaved", or "" for a single list. `rank`
-    counts from 1. `version` is the registered version ("3") or the model's name that contributed the item. `propensity`
-    is the probability with which the service's exploration puts this item at this rank; 1.0 without exploration.
+    `list` names the list within the answer: "champion" or "challenger", or "" for a single list. `rank` counts from 1.
+    `version` is the registered version ("3") or the model's name that contributed the item.
     """
 
     list: str
     rank: int
     item_id: str
     version: str
-    propensity: float = 1.0
 
 
 @dataclass(frozen=True)
 class Answer:
     """One answer of the service; an answer without `shown` is an empty one.
 
-    `time` is aware. `arm` is "champion", "challenger" or "interleaved" during an experiment. `messages` are redacted,
-    and None unless conversations are stored. `denied` and `allowed` are the ids of the items that the user excluded or
-    alone allowed (None: all), kept with the messages.
+    `time` is aware. `arm` is "champion" or "challenger" during an experiment. `messages` have no secrets, and are None
+    unless conversations are stored. `denied` and `allowed` are the ids of the items that the user excluded or alone
+    allowed (None: all), kept with the messages.
     """
 
     answer_id: str
@@ -43,7 +41,6 @@ class Answer:
     user_id: str | None
     experiment: str | None
     arm: str | None
-    is_explored: bool
     latency_seconds: float
     messages: Sequence[dict[str, Any]] | None
     shown: tuple[Shown, ...]

@@ -1,9 +1,13 @@
-"""The tables of the feedback database. A change needs a migration in `migrations/versions`."""
+"""The tables of the feedback database, and what their columns are in polars.
+
+A change needs a migration in `migrations/versions`.
+"""
 
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Boolean, Column, DateTime, Dialect, Float, Integer, MetaData, String, Table, Text
+import polars as pl
+from sqlalchemy import Column, DateTime, Dialect, Float, Integer, MetaData, String, Table, Text
 from sqlalchemy.types import TypeDecorator
 
 
@@ -27,6 +31,14 @@ class Utc(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
+KINDS: dict[type, Any] = {
+    String: pl.String,
+    Text: pl.String,
+    Integer: pl.Int64,
+    Float: pl.Float64,
+    Utc: pl.Datetime("us", "UTC"),
+}
+
 metadata = MetaData()
 
 answers = Table(
@@ -37,7 +49,6 @@ answers = Table(
     Column("user_id", String, index=True),
     Column("experiment", String),
     Column("arm", String),
-    Column("is_explored", Boolean, nullable=False),
     Column("latency_seconds", Float, nullable=False),
     Column("messages", Text),  # JSON
     Column("num_items", Integer, nullable=False),
@@ -53,7 +64,6 @@ shown = Table(
     Column("rank", Integer, primary_key=True, autoincrement=False),
     Column("item_id", String, nullable=False),
     Column("version", String, nullable=False),
-    Column("propensity", Float, nullable=False),
 )
 
 events = Table(

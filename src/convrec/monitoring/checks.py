@@ -1,8 +1,7 @@
 """The checks: a figure with its interval, its limit, and a verdict. Pure functions."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
@@ -10,23 +9,10 @@ import polars as pl
 from convrec.monitoring.drift import classifier_test, item_distance
 from convrec.monitoring.intervals import Span, fall_span, mean_span, quantile_span, wilson
 from convrec.monitoring.settings import Checks
-from convrec.monitoring.window import OUTSIDE, Conversations, Feedback, Training
+from convrec.monitoring.window import OUTSIDE, Feedback, Training, Watched
 from convrec.similarity.embedding import Embedder
 
 OK, ALARM, TOO_FEW = "ok", "alarm", "not enough data"
-NAMES = {
-    "conversations": "Conversations against training (AUC)",
-    "named_items": "Items that users name, distance to training",
-    "accepted_items": "Accepted items, distance to training",
-    "accepted_before": "Accepted items, distance to those before",
-    "shown_items": "Shown items, distance to training",
-    "new_items": "New items among those named and accepted",
-    "dead_items": "Catalog items that were never shown",
-    "acceptance": "Fall of acceptances per answer",
-    "latency_p95_seconds": "Latency, 95th percentile in seconds",
-    "not_in_catalog": "Answers with a wrong item",
-    "empty_answers": "Empty answers",
-}
 _SHOWN_NAMES = 5  # titles in a detail
 
 
@@ -56,27 +42,12 @@ class Check:
         detail = f"; {self.detail}" if self.detail else ""
         return f"{self.name}: {self.status}:{found} (at most {self.limit:g}; {sample}){detail}"
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the check as JSON values."""
-        return asdict(self)
-
-
-@dataclass(frozen=True)
-class Compared:
-    """All that the checks read: the window, the feedback before it, training, and the titles of the catalog."""
-
-    window: Feedback
-    before: Feedback
-    conversations: Conversations
-    training: Training
-    titles: list[str]
-
 
 _Judge = tuple[int, str, Callable[[], tuple[Span, str]]]  # the sample's size and unit, and what measures it
 
 
-def run_checks(checks: Checks, found: Compared, embedder: Callable[[list[str]], Embedder], seed: int) -> list[Check]:
-    """Return the checks of the settings, in the order of `NAMES`. `embedder` makes an embedder fitted on texts."""
+def run_checks(checks: Checks, found: Watched, embedder: Callable[[list[str]], Embedder], seed: int) -> list[Check]:
+    """Return the checks of the settings, in their order. `embedder` makes an embedder fitted on texts."""
     judges: dict[str, Callable[[], _Judge]] = {
         "conversations": lambda: _conversations(found, embedder, seed),
         "named_items": lambda: _distance(*found.conversations.items(), _named(found.training), "titles", seed),
@@ -91,7 +62,7 @@ def run_checks(checks: Checks, found: Compared, embedder: Callable[[list[str]], 
         "empty_answers": lambda: _empty(found.window),
     }
     made = []
-    for name in NAMES:
+    for name in Checks.model_fields:
         limit = getattr(checks, name)
         if limit is None:
             continue
@@ -105,7 +76,7 @@ def run_checks(checks: Checks, found: Compared, embedder: Callable[[list[str]], 
     return made
 
 
-def _conversations(found: Compared, embedder: Callable[[list[str]], Embedder], seed: int) -> _Judge:
+def _conversations(found: Watched, embedder: Callable[[list[str]], Embedder], seed: int) -> _Judge:
     ours, theirs = found.conversations, found.training.conversations
 
     def measure() -> tuple[Span, str]:
@@ -132,7 +103,7 @@ def _distance(items: np.ndarray, persons: np.ndarray, reference: np.ndarray, uni
     return len(items) if reference.sum() else 0, unit, lambda: (item_distance(items, persons, reference, seed), "")
 
 
-def _accepted_before(found: Compared, seed: int) -> _Judge:
+def _accepted_before(found: Watched, seed: int) -> _Judge:
     """Return the distance to the accepted items before the window: what the model prefers to show cancels out."""
     before, _ = _items(found.before, True)
     n, unit, measure = _distance(*_items(found.window, True), np.bincount(before, minlength=len(found.titles)),
@@ -140,7 +111,7 @@ def _accepted_before(found: Compared, seed: int) -> _Judge:
     return min(n, len(before)), unit, measure
 
 
-def _new_items(found: Compared) -> _Judge:
+def _new_items(found: Watched) -> _Judge:
     named, persons = found.conversations.items()
     accepted = found.window.shown.filter("accepted")
     items = np.concatenate([named, accepted["item"].to_numpy()])
@@ -160,7 +131,7 @@ def _most_frequent(items: np.ndarray, titles: list[str]) -> str:
     return ", ".join(f"{titles[item]} ({numbers[item]})" for item in first if numbers[item])
 
 
-def _dead_items(found: Compared) -> _Judge:
+def _dead_items(found: Watched) -> _Judge:
     items = found.window.shown["item"].to_numpy()
     size = len(found.titles)
 
@@ -172,7 +143,7 @@ def _dead_items(found: Compared) -> _Judge:
     return len(items), "shown items", measure
 
 
-def _acceptance(found: Compared) -> _Judge:
+def _acceptance(found: Watched) -> _Judge:
     now, before = (part.answers for part in (found.window, found.before))
     if not len(now) or not before["accepted"].sum():  # nothing that could have fallen
         return 0, "answers", lambda: (Span(0.0, 0.0, 0.0, 0), "")

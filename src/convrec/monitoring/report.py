@@ -7,16 +7,14 @@ from typing import NamedTuple
 import numpy as np
 import plotly.graph_objects as go
 import polars as pl
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
 from convrec.evaluation.headline import Fact
-from convrec.evaluation.page import DARK_COLORS, GREY, LINES, figure
-from convrec.monitoring.checks import NAMES, TOO_FEW
+from convrec.evaluation.page import GREY, LINES, figure, render_page
+from convrec.monitoring.checks import ALARM, TOO_FEW, Check
 from convrec.monitoring.intervals import Span, mean_span, quantile_span, wilson
-from convrec.monitoring.watch import Watched
-from convrec.monitoring.window import OUTSIDE, Feedback
+from convrec.monitoring.settings import Checks
+from convrec.monitoring.window import OUTSIDE, Feedback, Watched
 
 _PERCENTILES = (0.5, 0.95, 0.99)
 _MOVED = 8  # items in the table of those that gained or lost most
@@ -30,37 +28,31 @@ class Moved(NamedTuple):
     now: float
 
 
-def render_report(watched: Watched, model: str, tested: str = "") -> str:
+def render_report(watched: Watched, checks: Sequence[Check], model: str, tested: str = "") -> str:
     """Return the page; `model` names what is served, `tested` is its result on the test split."""
-    both = {"this window": watched.compared.window, "before": watched.compared.before}
+    both = {"this window": watched.window, "before": watched.before}
     figures = {"weeks": _weeks_figure(watched), "ranks": _ranks_figure(both)}
-    environment = Environment(
-        loader=ChoiceLoader([PackageLoader("convrec", "monitoring"), PackageLoader("convrec", "evaluation")]),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("monitoring.html.j2").render(
+    return render_page(
+        "monitoring.html.j2",
+        folder="monitoring",
         watched=watched,
+        checks=checks,
         model=model,
-        names=NAMES,
+        names={name: field.title for name, field in Checks.model_fields.items()},
         too_few=TOO_FEW,
-        facts=_facts(watched, tested),
+        facts=_facts(watched, checks, tested),
         figures={name: plot for name, plot in figures.items() if plot},
         moved=_moved(watched),
         latencies={name: _latencies(feedback) for name, feedback in both.items()},
         percentiles=_PERCENTILES,
-        plotly=Markup(get_plotlyjs()),
-        dark_colors=DARK_COLORS,
     )
 
 
-def _facts(watched: Watched, tested: str) -> list[Fact]:
-    answers, alarms = watched.compared.window.answers, len(watched.alarms)
-    judged = sum(check.status != TOO_FEW for check in watched.checks)
+def _facts(watched: Watched, checks: Sequence[Check], tested: str) -> list[Fact]:
+    answers, alarms = watched.window.answers, sum(check.status == ALARM for check in checks)
+    judged = sum(check.status != TOO_FEW for check in checks)
     facts = [
-        Fact("Alarms", str(alarms) if alarms else "none", f"{judged} of {len(watched.checks)} checks have enough data"),
+        Fact("Alarms", str(alarms) if alarms else "none", f"{judged} of {len(checks)} checks have enough data"),
         Fact("Answers", f"{len(answers):,}", f"{answers['person'].n_unique():,} users"),
     ]
     if len(answers):
@@ -96,7 +88,7 @@ def _points(spans: Sequence[Span], x: Sequence[object], name: str, place: int, t
 
 def weeks(watched: Watched) -> dict[datetime, Span]:
     """Return the acceptances per answer of each seven days with answers, counted back from the window's end."""
-    both = (watched.compared.before.answers, watched.compared.window.answers)
+    both = (watched.before.answers, watched.window.answers)
     answers = pl.concat([part.select("time", "person", "accepted") for part in both])
     back = ((watched.until - pl.col("time")).dt.total_seconds() / timedelta(days=7).total_seconds()).ceil()
     parts = answers.with_columns(back.clip(1).cast(pl.Int64).alias("back")).partition_by("back", as_dict=True)
@@ -144,12 +136,12 @@ def _latencies(feedback: Feedback) -> list[Span] | None:
 
 def _moved(watched: Watched) -> list[Moved]:
     """Return the items whose share among named and accepted items differs most from that in training."""
-    compared, training = watched.compared, watched.compared.training
-    accepted = compared.window.shown.filter("accepted")["item"].to_numpy()
-    now = np.concatenate([compared.conversations.items()[0], accepted[accepted != OUTSIDE]])
+    training = watched.training
+    accepted = watched.window.shown.filter("accepted")["item"].to_numpy()
+    now = np.concatenate([watched.conversations.items()[0], accepted[accepted != OUTSIDE]])
     then = training.liked + np.bincount(training.conversations.items()[0], minlength=len(training.liked))
     if not len(now) or not then.sum():
         return []
     shares = then / then.sum(), np.bincount(now, minlength=len(then)) / len(now)
     order = np.argsort(-np.abs(shares[1] - shares[0]), kind="stable")[:_MOVED]
-    return [Moved(compared.titles[item], float(shares[0][item]), float(shares[1][item])) for item in order]
+    return [Moved(watched.titles[item], float(shares[0][item]), float(shares[1][item])) for item in order]

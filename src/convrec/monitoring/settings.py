@@ -1,7 +1,7 @@
 """monitoring.yaml as a frozen model: the window, the limits of the checks, and what an alarm does."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
@@ -28,19 +28,19 @@ class SecondsLimit(Section):
 
 
 class Checks(Section):
-    """The checks; those that are left out are not made."""
+    """The checks, in the order of their report; those that are left out are not made."""
 
-    conversations: ShareLimit | None = None
-    named_items: ShareLimit | None = None
-    accepted_items: ShareLimit | None = None
-    accepted_before: ShareLimit | None = None
-    shown_items: ShareLimit | None = None
-    new_items: ShareLimit | None = None
-    dead_items: ShareLimit | None = None
-    acceptance: ShareLimit | None = None
-    latency_p95_seconds: SecondsLimit | None = None
-    not_in_catalog: ShareLimit | None = None
-    empty_answers: ShareLimit | None = None
+    conversations: ShareLimit | None = Field(None, title="Conversations against training (AUC)")
+    named_items: ShareLimit | None = Field(None, title="Items that users name, distance to training")
+    accepted_items: ShareLimit | None = Field(None, title="Accepted items, distance to training")
+    accepted_before: ShareLimit | None = Field(None, title="Accepted items, distance to those before")
+    shown_items: ShareLimit | None = Field(None, title="Shown items, distance to training")
+    new_items: ShareLimit | None = Field(None, title="New items among those named and accepted")
+    dead_items: ShareLimit | None = Field(None, title="Catalog items that were never shown")
+    acceptance: ShareLimit | None = Field(None, title="Fall of acceptances per answer")
+    latency_p95_seconds: SecondsLimit | None = Field(None, title="Latency, 95th percentile in seconds")
+    not_in_catalog: ShareLimit | None = Field(None, title="Answers with a wrong item")
+    empty_answers: ShareLimit | None = Field(None, title="Empty answers")
 
 
 class Alarm(Section):
@@ -61,11 +61,10 @@ class Monitoring(Section):
     alarm: Alarm
 
 
-def parse_monitoring(raw: dict[str, Any], source: str) -> Monitoring:
-    """Return the validated settings; raises `InputError` with one line for each mistake: field, value and remedy."""
-    return validated(Monitoring, raw, source, "docs/monitoring.md")
+def load_monitoring(root: Path = Path()) -> Monitoring:
+    """Return the settings of a project's monitoring.yaml.
 
-
-def load_monitoring(path: Path = SETTINGS_FILE) -> Monitoring:
-    """Return the settings of a monitoring.yaml; raises `InputError` if the file is missing or invalid."""
-    return parse_monitoring(read_yaml(path), str(path))
+    Raises `InputError` if the file is missing, or with one line for each mistake: field, value and remedy.
+    """
+    path = root / SETTINGS_FILE
+    return validated(Monitoring, read_yaml(path), str(path), "docs/monitoring.md")

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,8 @@ from convrec.data.catalog import Catalog
 from convrec.data.conversations import distinct_prompts, month_of, person_of
 from convrec.data.mentions import Mentions
 from convrec.evaluation.beyond_accuracy import mentions
-from convrec.feedback.store import FeedbackStore
+from convrec.feedback import FeedbackStore
+from convrec.monitoring.settings import Monitoring
 
 CHALLENGER = "challenger"  # the arm and the list that are not watched: its experiment watches it
 OUTSIDE = -1  # the index of an item that is not in the catalog
@@ -120,3 +121,42 @@ def read_conversations(feedback: Feedback, catalog: Catalog, finder: Mentions, l
     stored = stored[_drawn(len(stored), limit, seed)]
     texts = [_words(json.loads(messages)) for messages in stored["messages"]]
     return _read(texts, stored["person"].to_list(), catalog, finder)
+
+
+class Watched(NamedTuple):
+    """All that the checks compare: the feedback from `since` to `until` and before, conversations, and training."""
+
+    since: datetime
+    until: datetime
+    window: Feedback
+    before: Feedback
+    conversations: Conversations  # of the window
+    training: Training
+    titles: list[str]  # of the catalog
+
+
+def read_watched(
+    store: FeedbackStore,
+    catalog: Catalog,
+    rows: Sequence[dict[str, Any]],
+    settings: Monitoring,
+    until: datetime,
+    seed: int,
+) -> Watched:
+    """Return what is compared of the window that ends at `until`.
+
+    `rows` are the canonical rows of training. `seed` draws the conversations, if there are more than
+    `max_conversations`.
+    """
+    since = until - timedelta(days=settings.window_days)
+    finder, limit = Mentions(catalog), settings.max_conversations
+    window = read_feedback(store, catalog, since, until)
+    return Watched(
+        since,
+        until,
+        window,
+        read_feedback(store, catalog, since - timedelta(days=settings.before_days), since),
+        read_conversations(window, catalog, finder, limit, seed),
+        read_training(rows, catalog, finder, settings.training_months, limit, seed),
+        [str(item) for item in catalog.items],
+    )

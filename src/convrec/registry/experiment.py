@@ -14,10 +14,9 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from convrec.errors import InputError
-from convrec.registry.lock import PATIENCE, promotion_lock
-from convrec.registry.moves import State, read_state, utc_now
+from convrec.registry.moves import PATIENCE, State, claim, read_state, utc_now
 from convrec.registry.versions import MODEL_NAME, find_version
-from convrec.serving.arms import KINDS, Experiment, Kind
+from convrec.serving.arms import Experiment
 
 logger = logging.getLogger(__name__)
 
@@ -49,19 +48,16 @@ def running_experiment(client: mlflow.MlflowClient, champion: str | None) -> Exp
 
 
 def start_experiment(
-    client: mlflow.MlflowClient, challenger: str, kind: Kind, share: float, by: str, patience: float = PATIENCE
+    client: mlflow.MlflowClient, challenger: str, share: float, by: str, patience: float = PATIENCE
 ) -> Experiment:
     """Start an experiment of a version against the champion, and return it.
 
-    Raises `InputError` if kind or share is out of range, there is no champion, the version does not exist or is the
-    champion, an experiment is running, or another process holds the promotion lock.
+    Raises `InputError` if the share is out of range, there is no champion, the version does not exist or is the
+    champion, or an experiment is running.
     """
-    if kind not in KINDS:
-        raise InputError(f"--kind {kind!r:.40}: give {' or '.join(KINDS)}")
-    if not 0 < share <= 1 or (kind == "ab" and share == 1):
-        above = "below 1, so that the champion also has users" if kind == "ab" else "at most 1"
-        raise InputError(f"--share {share:g}: give a number above 0 and {above}")
-    with promotion_lock(client, by, patience) as lock:
+    if not 0 < share < 1:
+        raise InputError(f"--share {share:g}: give a number above 0 and below 1, so that the champion also has users")
+    with claim(client, by, patience) as check:
         state = read_state(client)
         if state.champion is None:
             raise InputError("there is no champion to compare with; promote a version first (docs/promotion.md)")
@@ -74,9 +70,9 @@ def start_experiment(
                 f"experiment {present.id} of version {present.challenger} is running since {present.started}; "
                 "`convrec experiment stop` ends it"
             )
-        name = f"{kind}-{version}-{uuid.uuid4().hex[:8]}"
-        started = Experiment(name, kind, state.champion, version, share, utc_now(), by, len(state.moves))
-        lock.check()
+        name = f"ab-{version}-{uuid.uuid4().hex[:8]}"
+        started = Experiment(name, "ab", state.champion, version, share, utc_now(), by, len(state.moves))
+        check()
         _write(client, started)
     return started
 
@@ -86,13 +82,13 @@ def end_experiment(
 ) -> Experiment:
     """End the running experiment and return it; `expected` is its id if it must be a certain one.
 
-    Raises `InputError` if none is running, another one is running, or another process holds the promotion lock.
+    Raises `InputError` if none is running, or another one is running.
     """
-    with promotion_lock(client, by, patience) as lock:
+    with claim(client, by, patience) as check:
         try:
             present = read_experiment(client)
         except InputError:  # a tag that cannot be read would block every later experiment
-            lock.check()
+            check()
             client.delete_registered_model_tag(MODEL_NAME, EXPERIMENT_TAG)
             raise InputError(
                 "the tag `experiment` could not be read and was removed; no experiment is running"
@@ -102,7 +98,7 @@ def end_experiment(
         if expected is not None and present.id != expected:
             raise InputError(f"experiment {expected} has ended, and {present.id} is running; nothing was changed")
         ended = replace(present, ended=utc_now(), reason=reason[:_MAX_REASON])
-        lock.check()
+        check()
         _write(client, ended)
     return ended
 

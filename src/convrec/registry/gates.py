@@ -1,388 +1,166 @@
-"""Decides whether a challenger becomes the champion, from scores and limits. Pure functions."""
+"""The gates of a promotion. Imports neither mlflow nor torch.
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+A gate is one class: its fields are the limits in promotion.yaml, its method `gates` checks them against a comparison.
+One line in `policy.Policy` or `policy.GuardRails` adds it. The name of that field is the name that `gates` gets.
+"""
 
+import operator
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from convrec.config.base import Positive, Section, Share
 from convrec.evaluation.comparison import Gain
-from convrec.monitoring.estimates import HEADLINE, Replay
-from convrec.registry.policy import Baselines, Policy, ReplayRule, Slices
+from convrec.evaluation.systems import Baseline
+from convrec.registry.decisions import Comparison, Gate
 from convrec.serving.arms import BETTER
 
-PROMOTED, REFUSED, AWAITING = "promoted", "refused", "awaiting approval"
-ALREADY = "champion already"
 NO_CHAMPION = "no champion"
-LATENCY = "latency_p95_seconds"
-_GAINS = ("gains", "baselines")  # fields of a comparison
+_HOLDS = {"above": operator.gt, "at least": operator.ge, "at most": operator.le}
 
 
-@dataclass(frozen=True)
-class Side:
-    """One of two compared versions: its mean scores, coverage and latency (seconds) on the current data."""
+class Rule(Section):
+    """The limits of a gate."""
 
-    version: str
-    checkpoint_md5: str
-    means: dict[str, float]
-
-
-@dataclass(frozen=True)
-class SliceChange:
-    """A metric's means for both versions on one slice of the rows; `champion` is None without a champion."""
-
-    kind: str
-    name: str
-    n_rows: int
-    challenger: float
-    champion: float | None
-
-    @property
-    def drop(self) -> float:
-        """The champion's mean minus the challenger's; 0 without a champion."""
-        return 0.0 if self.champion is None else self.champion - self.challenger
+    def gates(self, name: str, found: Comparison) -> list[Gate]:
+        """Return a gate for each limit; `name` is that of the field, or of the metric in `gains`."""
+        raise NotImplementedError
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """The scores of both versions on the same rows.
-
-    `gains` holds the challenger's paired gains over the champion by metric name in the policy; it is empty without a
-    champion. `baselines` holds its gains over each baseline of the policy. `data` holds the MD5 of the files,
-    `settings` everything else that the scores depend on. `replay` holds the estimates on logged answers, or a text that
-    says why there are none; it is None without that gate or without a champion. `experiment` holds the result of the
-    challenger's ended experiment against this champion; it is None without that gate or such an experiment.
-    """
-
-    challenger: Side
-    champion: Side | None
-    gains: dict[str, Gain]
-    slices: list[SliceChange]
-    n_rows: int
-    n_prompts: int
-    data: dict[str, str]
-    settings: dict[str, Any]
-    baselines: dict[str, Gain] = field(default_factory=dict)  # decisions of earlier releases have none
-    replay: Replay | str | None = None
-    experiment: dict[str, Any] | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the comparison as JSON values."""
-        gains = {kind: {name: gain._asdict() for name, gain in getattr(self, kind).items()} for kind in _GAINS}
-        replay = self.replay.to_json() if isinstance(self.replay, Replay) else self.replay
-        return {**asdict(self), **gains, "replay": replay}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "Comparison":
-        """Return the comparison that `to_json` was called on."""
-        sides = {side: Side(**value[side]) if value[side] else None for side in ("challenger", "champion")}
-        gains = {kind: {name: Gain(**gain) for name, gain in value.get(kind, {}).items()} for kind in _GAINS}
-        slices = [SliceChange(**change) for change in value["slices"]]
-        replay = value.get("replay")
-        replay = Replay.from_json(replay) if isinstance(replay, Mapping) else replay
-        return cls(**{**value, **sides, **gains, "slices": slices, "replay": replay})
-
-
-@dataclass(frozen=True)
-class Gate:
-    """One condition: its figure (None if there is nothing to measure), the limit, and whether it holds."""
-
-    name: str
-    figure: float | None
-    limit: str
-    passed: bool
-    detail: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.detail}" if self.figure is None else f"{self.name} {self.figure:.4f} ({self.limit})"
-
-
-@dataclass(frozen=True)
-class Decision:
-    """The decision about a challenger: status and reason, every gate with its figure, and what was compared."""
-
-    status: str
-    reason: str
-    challenger: str
-    champion: str | None
-    gates: tuple[Gate, ...] = ()
-    comparison: Comparison | None = None
-    policy: dict[str, Any] = field(default_factory=dict)
-    approval: dict[str, str] | None = None
-    number: int = 0  # counts the version's decisions from 1; 0 if not recorded
-    by: str = ""
-    at: str = ""
-    commit: str = ""
-
-    @property
-    def promoted(self) -> bool:
-        return self.status == PROMOTED
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the decision as JSON values."""
-        comparison = None if self.comparison is None else self.comparison.to_json()
-        return {**asdict(self), "gates": [asdict(gate) for gate in self.gates], "comparison": comparison}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "Decision":
-        """Return the decision that `to_json` was called on."""
-        comparison = Comparison.from_json(value["comparison"]) if value["comparison"] else None
-        gates = tuple(Gate(**gate) for gate in value["gates"])
-        return cls(**{**value, "gates": gates, "comparison": comparison})
-
-
-def _above(name: str, figure: float, limit: float, detail: str = "") -> Gate:
-    return Gate(name, figure, f"above {limit:g}", figure > limit, detail)
-
-
-def _at_least(name: str, figure: float, limit: float, detail: str = "") -> Gate:
-    return Gate(name, figure, f"at least {limit:g}", figure >= limit, detail)
-
-
-def _at_most(name: str, figure: float, limit: float, detail: str = "") -> Gate:
-    return Gate(name, figure, f"at most {limit:g}", figure <= limit, detail)
-
-
-def _without_champion(name: str, limit: str) -> Gate:
-    return Gate(name, None, limit, True, NO_CHAMPION)
-
-
-def _gain_gates(policy: Policy, comparison: Comparison) -> list[Gate]:
-    if _is_replaced(policy, "gains"):
-        return []
-    gates = []
-    for name, wanted in policy.gains.items():
-        lower, p = f"{name} gain, lower end", f"{name} gain, p"
-        if comparison.champion is None:
-            gates.append(_without_champion(lower, f"above {wanted.min:g}"))
-            gates.append(_without_champion(p, f"at most {wanted.max_p:g}"))
-            continue
-        gain = comparison.gains[name]
-        gates += [_above(lower, gain.low, wanted.min, _spread(gain)), _at_most(p, gain.p, wanted.max_p)]
-    return gates
-
-
-def _is_replaced(policy: Policy, name: str) -> bool:
-    """Return whether an online experiment decides in place of a gate."""
-    return policy.experiment is not None and name in policy.experiment.replaces
+def _gate(name: str, figure: float | None, kind: str, limit: float, detail: str = "") -> Gate:
+    """Return the gate of a figure; without one there is no champion to compare with, and it holds."""
+    if figure is None:
+        return Gate(name, None, f"{kind} {limit:g}", True, NO_CHAMPION)
+    return Gate(name, figure, f"{kind} {limit:g}", _HOLDS[kind](figure, limit), detail)
 
 
 def _spread(gain: Gain) -> str:
     return f"{gain.mean:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}] over {gain.n} rows"
 
 
-def _baseline_gates(rule: Baselines, comparison: Comparison) -> list[Gate]:
-    """Return the gate for the gain over the strongest baseline, the one with the smallest gain."""
-    if not rule.names:
-        return []
-    best = min(comparison.baselines, key=lambda name: comparison.baselines[name].mean)
-    gain = comparison.baselines[best]
-    name = f"{rule.metric} over the strongest baseline, lower end"
-    return [_at_least(name, gain.low, rule.min, f"{best}: {_spread(gain)}")]
+class GainRule(Rule):
+    """The required confidence of a gain over the champion."""
+
+    min: float = Field(description="the lower end of the gain's 95 % interval must be above this")
+    max_p: float = Field(gt=0, le=1, description="highest p-value of the paired permutation test")
+
+    def gates(self, name: str, found: Comparison) -> list[Gate]:
+        gain = None if found.champion is None else found.gains[name]
+        low, p, detail = (None, None, "") if gain is None else (gain.low, gain.p, _spread(gain))
+        return [
+            _gate(f"{name} gain, lower end", low, "above", self.min, detail),
+            _gate(f"{name} gain, p", p, "at most", self.max_p),
+        ]
 
 
-def _replay_gates(rule: ReplayRule, comparison: Comparison) -> list[Gate]:
-    """Return the gates for the estimates on logged answers; one that fails if there are none."""
-    name, limit = "replay over the champion, lower end", f"at least {rule.min:g}"
-    found = comparison.replay
-    if comparison.champion is None:
-        return [_without_champion(name, limit)]
-    if not isinstance(found, Replay):
-        return [Gate(name, None, limit, False, found or "not measured; --fresh measures it")]
-    gain = found.differences[HEADLINE]
-    detail = f"{gain.mean:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}] accepted items per answer"
-    return [
-        _at_least(name, gain.low, rule.min, detail),
-        _at_least(
-            "replay, effective number of answers",
-            found.effective_size,
-            rule.min_effective_size,
-            f"of {found.answers:,} answers",
-        ),
-        _at_most("replay, share of places without support", found.without_support, rule.max_without_support),
-    ]
+class Baselines(Rule):
+    """Baselines: every version, including the first, must be no worse than the best of them on the same rows."""
+
+    names: list[Literal[Baseline, "all"]] = Field(
+        default=["all"], description="all: every baseline that the data allow; empty: none"
+    )
+    metric: str = "ndcg"
+    min: float = Field(default=0.0, description="the lower end of the difference's 95 % interval must be at least this")
+
+    def gates(self, name: str, found: Comparison) -> list[Gate]:
+        """Return the gate for the gain over the strongest baseline, the one with the smallest gain."""
+        if not self.names:
+            return []
+        best, gain = min(found.baselines.items(), key=lambda one: one[1].mean)
+        title = f"{self.metric} over the strongest baseline, lower end"
+        return [_gate(title, gain.low, "at least", self.min, f"{best}: {_spread(gain)}")]
 
 
-def _experiment_gates(comparison: Comparison) -> list[Gate]:
-    """Return the gate for the verdict of the challenger's experiment against this champion; it fails without one."""
-    name, limit, found = "online experiment", BETTER, comparison.experiment
-    if comparison.champion is None:
-        return [_without_champion(name, limit)]
-    if found is None:
-        missing = f"no ended experiment against version {comparison.champion.version}; `convrec experiment start`"
-        return [Gate(name, None, limit, False, missing)]
-    return [Gate(name, found["mean"], limit, found["verdict"] == BETTER, _told(found))]
-
-
-def _told(found: Mapping[str, Any]) -> str:
-    """Return the result of an experiment in one line; its bounds are None until there are enough users."""
-    interval = "" if found["low"] is None else f" [{found['low']:+.3f}, {found['high']:+.3f}]"
-    size = f"{found['answers'] or 0:,} answers of {found['users'] or 0:,} users"
-    return f"{found['experiment']}: {found['verdict']}{interval}, {size}"
-
-
-def _ratio_gate(comparison: Comparison, metric: str, gate: Callable[..., Gate], limit: float) -> Gate:
+def _ratio_gate(name: str, found: Comparison, kind: str, limit: float) -> Gate:
     """Return the gate for the ratio of the challenger's figure to the champion's; 0 / 0 counts as 1."""
-    name = f"{metric}, ratio to the champion's"
-    own = comparison.challenger.means[metric]
-    if comparison.champion is None:
-        return _without_champion(name, gate(name, own, limit).limit)
-    other = comparison.champion.means[metric]
-    value = own / other if other else (1.0 if own == other else float("inf"))
-    return gate(name, value, limit, f"{own:.4f} over {other:.4f}")
+    title = f"{name}, ratio to the champion's"
+    if found.champion is None:
+        return _gate(title, None, kind, limit)
+    own, other = found.challenger.means[name], found.champion.means[name]
+    ratio = own / other if other else (1.0 if own == other else float("inf"))
+    return _gate(title, ratio, kind, limit, f"{own:.4f} over {other:.4f}")
 
 
-def _guard_gates(policy: Policy, comparison: Comparison) -> list[Gate]:
-    rails, means, gates = policy.guard_rails, comparison.challenger.means, []
-    for name, least in (("in_catalog", rails.in_catalog), ("format", rails.format)):
-        if least is not None:
-            gates.append(_at_least(name, means[name], least.min))
-    if rails.coverage is not None:
-        if rails.coverage.min is not None:
-            gates.append(_at_least("coverage", means["coverage"], rails.coverage.min))
-        if rails.coverage.min_ratio is not None:
-            gates.append(_ratio_gate(comparison, "coverage", _at_least, rails.coverage.min_ratio))
-    if rails.latency_p95_seconds is not None:
-        if rails.latency_p95_seconds.max is not None:
-            gates.append(_at_most(LATENCY, means[LATENCY], rails.latency_p95_seconds.max))
-        if rails.latency_p95_seconds.max_ratio is not None:
-            gates.append(_ratio_gate(comparison, LATENCY, _at_most, rails.latency_p95_seconds.max_ratio))
-    if rails.slices is not None and not _is_replaced(policy, "slices"):
-        gates.append(_slice_gate(rails.slices, comparison))
-    return gates
+class Limits(Rule):
+    """Limits of one figure of the challenger: `min` or `max`, and with `_ratio` relative to the champion's figure."""
+
+    @model_validator(mode="after")
+    def _is_a_limit(self) -> Self:
+        if all(limit is None for _, limit in self):
+            names = list(type(self).model_fields)
+            raise ValueError(f"neither {' nor '.join(names)}; give one, or leave the guard-rail out")
+        return self
+
+    def gates(self, name: str, found: Comparison) -> list[Gate]:
+        gates = []
+        for field, limit in self:
+            kind = "at least" if field.startswith("min") else "at most"
+            if limit is not None and field.endswith("_ratio"):
+                gates.append(_ratio_gate(name, found, kind, limit))
+            elif limit is not None:
+                gates.append(_gate(name, found.challenger.means[name], kind, limit))
+        return gates
 
 
-def _slice_gate(rail: Slices, comparison: Comparison) -> Gate:
-    name = f"{rail.metric}, largest fall of a slice"
-    limit = f"at most {rail.max_drop:g}"
-    if comparison.champion is None:
-        return _without_champion(name, limit)
-    looked_at = [change for change in comparison.slices if change.n_rows >= rail.min_rows]
-    if not looked_at:
-        return Gate(name, None, limit, True, f"no slice has {rail.min_rows} rows")
-    worst = max(looked_at, key=lambda change: change.drop)
-    where = f"{worst.kind} = {worst.name}, {worst.n_rows} rows: {worst.champion:.4f} to {worst.challenger:.4f}"
-    return _at_most(name, worst.drop, rail.max_drop, where)
+class Least(Limits):
+    """A minimum share."""
+
+    min: Share
 
 
-def _rolled_back_gate(rolled_back: str | None, again: bool) -> list[Gate]:
-    if rolled_back is None:
-        return []
-    detail = f"{rolled_back}; --again overrides this"
-    return [Gate("rolled_back", None, "not rolled back before", again, detail)]
+class Coverage(Limits):
+    """Minimum coverage of the catalog, as a share and relative to the champion's coverage."""
+
+    min: Share | None = None
+    min_ratio: Positive | None = None
 
 
-def decide(
-    policy: Policy,
-    comparison: Comparison,
-    rolled_back: str | None = None,
-    again: bool = False,
-    approval: Mapping[str, str] | None = None,
-) -> Decision:
-    """Return the decision with every gate: the challenger is promoted, refused, or awaits approval.
+class Latency(Limits):
+    """Maximum latency, in seconds and relative to the champion's latency."""
 
-    `rolled_back` describes an earlier rollback of the version, which blocks it unless `again` is true. `approval` says
-    who approved it and when, if the policy requires approval.
-    """
-    gates = [*_gain_gates(policy, comparison), *_baseline_gates(policy.baselines, comparison)]
-    gates += _guard_gates(policy, comparison)
-    gates += _replay_gates(policy.replay, comparison) if policy.replay is not None else []
-    gates += _experiment_gates(comparison) if policy.experiment is not None else []
-    gates += _rolled_back_gate(rolled_back, again)
-    failed = [gate for gate in gates if not gate.passed]
-    champion = comparison.champion
-    versus = f"version {champion.version}" if champion else "there was no champion"
-    status = PROMOTED
-    if failed:
-        status, reason = REFUSED, "; ".join(map(str, failed))
-    elif champion is None:
-        reason = "there was no champion; all other gates hold"
-    elif comparison.experiment is not None and _is_replaced(policy, "gains"):
-        reason = f"better than {versus} in an online experiment: {_told(comparison.experiment)}"
-    else:
-        gained = (
-            f"{name} {gain.mean:+.4f}, p {gain.p:.4f}"
-            for name, gain in comparison.gains.items()
-            if name in policy.gains
-        )
-        reason = f"better than {versus} on the same {comparison.n_rows} test rows: {', '.join(gained)}"
-    if not failed and policy.approval == "required":
-        gates.append(_approval_gate(approval))
-        status = PROMOTED if approval else AWAITING
-    return Decision(
-        status,
-        reason,
-        comparison.challenger.version,
-        champion.version if champion else None,
-        tuple(gates),
-        comparison,
-        policy.model_dump(),
-        dict(approval) if approval else None,
+    max: Positive | None = None
+    max_ratio: Positive | None = None
+
+
+class Slices(Rule):
+    """Maximum drop of a metric on any slice of the rows."""
+
+    metric: str
+    max_drop: float = Field(ge=0)
+    min_rows: int = Field(ge=1, description="slices with fewer rows are ignored as too uncertain")
+
+    def gates(self, name: str, found: Comparison) -> list[Gate]:
+        title = f"{self.metric}, largest fall of a slice"
+        large = [change for change in found.slices if change.n_rows >= self.min_rows]
+        if found.champion is None:
+            return [_gate(title, None, "at most", self.max_drop)]
+        if not large:
+            return [Gate(title, None, f"at most {self.max_drop:g}", True, f"no slice has {self.min_rows} rows")]
+        worst = max(large, key=lambda change: change.drop)
+        where = f"{worst.kind} = {worst.name}, {worst.n_rows} rows: {worst.champion:.4f} to {worst.challenger:.4f}"
+        return [_gate(title, worst.drop, "at most", self.max_drop, where)]
+
+
+class ExperimentRule(Rule):
+    """An online experiment must have found the version better than the champion (`convrec experiment`)."""
+
+    replaces: list[Literal["gains", "slices"]] = Field(
+        default=[], description="gates on the test rows that are not checked, because the users' answers decide"
     )
 
-
-def _approval_gate(approval: Mapping[str, str] | None) -> Gate:
-    detail = f"given by {approval['by']}" if approval else "not given yet"
-    return Gate("approval", None, "required", approval is not None, detail)
-
-
-def refuse(decision: Decision, gate: Gate) -> Decision:
-    """Return the decision as a refusal because of `gate`, which becomes its reason."""
-    others = [other for other in decision.gates if other.name != gate.name]
-    return Decision(**{**vars(decision), "status": REFUSED, "reason": str(gate), "gates": (*others, gate)})
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+    def gates(self, name: str, found: Comparison) -> list[Gate]:
+        """Return the gate for the verdict of the experiment against this champion; it fails without one."""
+        title, result = "online experiment", found.experiment
+        if found.champion is None:
+            return [Gate(title, None, BETTER, True, NO_CHAMPION)]
+        if result is None:
+            missing = f"no ended experiment against version {found.champion.version}; `convrec experiment start`"
+            return [Gate(title, None, BETTER, False, missing)]
+        return [Gate(title, result["mean"], BETTER, result["verdict"] == BETTER, describe_experiment(result))]
 
 
-def gate_rows(decision: Decision) -> list[tuple[str, str, str, str, str]]:
-    """Return name, figure, limit, outcome and detail of each gate as texts."""
-    return [
-        (
-            gate.name,
-            "-" if gate.figure is None else f"{gate.figure:.4f}",
-            gate.limit,
-            "holds" if gate.passed else "FAILS",
-            gate.detail,
-        )
-        for gate in decision.gates
-    ]
-
-
-def headline(decision: Decision) -> str:
-    """Return the decision in one line."""
-    if decision.status == ALREADY:
-        return f"version {decision.challenger} is the champion already"
-    return f"version {decision.challenger} {_VERBS[decision.status]}: {decision.reason}"
-
-
-_VERBS = {PROMOTED: "was promoted", REFUSED: "was refused", AWAITING: "awaits approval"}
-
-
-def decision_markdown(decision: Decision) -> str:
-    """Return the decision as Markdown: the result, a table of the gates, and what was compared."""
-    lines = [f"## Promotion: {headline(decision)}", ""]
-    if decision.gates:
-        lines += ["| gate | figure | limit | outcome | detail |", "|---|---:|---|---|---|"]
-        lines += [f"| {' | '.join(map(_cell, row))} |" for row in gate_rows(decision)]
-        lines.append("")
-    against = "no champion" if decision.champion is None else f"champion: version {decision.champion}"
-    facts = [f"challenger: version {decision.challenger}", against]
-    if decision.comparison is not None:
-        found = decision.comparison
-        lists = f"{found.settings.get('lists', '')} lists".strip()
-        facts.append(f"{found.n_rows} test rows, {found.n_prompts} prompts, {lists}")
-        facts += [f"{name} MD5 {md5}" for name, md5 in found.data.items()]
-    said = decision.approval
-    if said:
-        facts.append(f"{'refused' if 'refused' in said else 'approved'} by {said['by']} at {said['at']}")
-    facts += [f"decided by {decision.by} at {decision.at}"] if decision.by else []
-    facts += [f"commit {decision.commit}"] if decision.commit else []
-    return "\n".join([*lines, *(f"- {fact}" for fact in facts), ""])
-
-
-def same_comparison(
-    one: Comparison, challenger: str, champion: str | None, data: Mapping[str, str], settings: Mapping[str, Any]
-) -> bool:
-    """Return whether a comparison has these versions, data and settings, so that it can be reused."""
-    versions = (one.challenger.version, one.champion.version if one.champion else None)
-    return versions == (challenger, champion) and (one.data, one.settings) == (dict(data), dict(settings))
+def describe_experiment(result: dict[str, Any]) -> str:
+    """Return the result of an experiment in one line; its bounds are None until there are enough users."""
+    interval = "" if result["low"] is None else f" [{result['low']:+.3f}, {result['high']:+.3f}]"
+    size = f"{result['answers'] or 0:,} answers of {result['users'] or 0:,} users"
+    return f"{result['experiment']}: {result['verdict']}{interval}, {size}"

@@ -19,8 +19,9 @@ from convrec.evaluation.scoring import mean_scores
 from convrec.evaluation.slices import slice_rows
 from convrec.evaluation.systems import BASELINES
 from convrec.paths import Paths
-from convrec.registry.gates import LATENCY, Comparison, Side, SliceChange
-from convrec.registry.policy import POLICY_FILE, Baselines, Policy, resolve_metric
+from convrec.registry.decisions import LATENCY, Comparison, Side, SliceChange
+from convrec.registry.gates import Baselines
+from convrec.registry.policy import POLICY_FILE, Policy, resolve_metric
 from convrec.registry.versions import RegisteredModel
 from convrec.serving.recommender import Recommender
 from convrec.tracking import file_md5

@@ -149,10 +149,8 @@ def with_decision(card: str, line: str) -> str:
     head, _, rest = card.partition(DECISIONS)
     decisions, heading, others = rest.partition("\n## ")
     lines = [f"- {line}", *(old for old in decisions.splitlines() if old.startswith("- "))]
-    while len(lines) > 1 and len(_joined(head, lines, heading + others)) > MAX_DESCRIPTION:
+    while True:
+        text = "\n".join([f"{head}{DECISIONS}", "", *lines, heading + others])
+        if len(text) <= MAX_DESCRIPTION or len(lines) == 1:
+            return text[:MAX_DESCRIPTION]
         del lines[-1]
-    return _joined(head, lines, heading + others)[:MAX_DESCRIPTION]
-
-
-def _joined(head: str, lines: list[str], rest: str) -> str:
-    return "\n".join([f"{head}{DECISIONS}", "", *lines, rest])

@@ -1,23 +1,45 @@
-"""Changes of the champion: each is atomic, logged on the registered model, and reversible."""
+"""Changes of the champion: each is a compare-and-set, is written to the history, and can be rolled back.
+
+The alias `champion` of MLflow says which version is the champion. The history explains how it became so: one tag of the
+registered model for each move (`move.000001`, `move.000002`, ...), which is never changed afterwards.
+
+MLflow has no compare-and-set over HTTP, but only one process can create a registered model of a certain name. A process
+that has created `CLAIM` moves the aliases, for a few calls, and deletes the name. It writes `previous` and the history
+first; setting `champion` completes the move. After an error or a kill before that, the champion is the old one, and the
+next move corrects the rest. A claim that stays the same for `PATIENCE` seconds belongs to a killed process; the next
+process takes it over.
+
+Limit: a process that is suspended for longer than `PATIENCE` between its check of the claim and its last write can
+overwrite the move of the process that took over. The next move then adds an `unlogged` entry to the history.
+"""
 
 import json
 import logging
+import os
 import re
-from collections.abc import Callable, Sequence
+import socket
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal
+from functools import partial
+from typing import Literal
 
 import mlflow
+from mlflow.entities.model_registry import RegisteredModel
 from mlflow.exceptions import MlflowException
 
 from convrec.errors import InputError
-from convrec.registry.lock import PATIENCE, promotion_lock
-from convrec.registry.versions import CHAMPION, MODEL_NAME, PREVIOUS, explain_forbidden, read_aliases
+from convrec.registry.versions import CHAMPION, MODEL_NAME, PREVIOUS, all_versions, explain_forbidden
 
 logger = logging.getLogger(__name__)
 
-ROLLED_BACK = "rolled_back"  # tag of a version that was rolled back
+CLAIM = f"{MODEL_NAME}.moving"
+PATIENCE = 60.0  # seconds; a claim is held for a few calls to the registry, each with a timeout of 20 s
+_POLL = 0.1  # seconds
+_DESCRIPTION = f"Not a model. While this name exists, a process is moving the aliases of {MODEL_NAME}."
 _TAG = "move.{:06d}"
 _MAX_REASON = 1000  # characters: MLflow's tags hold 5,000
 
@@ -37,15 +59,81 @@ class Move:
 
 @dataclass(frozen=True)
 class State:
-    """The champion, the previous champion, and the log of moves."""
+    """The aliases and the history, whose last `unlogged` move may not be written yet."""
 
     champion: str | None
     previous: str | None
     moves: tuple[Move, ...]
+    num_written: int
 
 
-class Superseded(InputError):
+class ChampionChanged(InputError):
     """The champion has changed since the versions were compared."""
+
+
+@contextmanager
+def claim(client: mlflow.MlflowClient, by: str, patience: float = PATIENCE) -> Iterator[Callable[[], None]]:
+    """Let only this process move the aliases during the block.
+
+    Waits for a process that moves them, and takes over from one that holds the same claim for `patience` seconds.
+    Yields a function to call before the first change: it raises `InputError` if another process took over.
+    """
+    holder = f"{by} (process {os.getpid()} on {socket.gethostname()})"
+    own = {"holder": holder, "token": uuid.uuid4().hex}
+    rival: dict[str, str] | None = None
+    deadline = 0.0
+    while (found := _create_claim(client, own)) != own:
+        if found is None:
+            time.sleep(_POLL)
+        elif found != rival:
+            rival, deadline = found, time.monotonic() + patience
+            logger.info("waiting up to %g s for %s to move the aliases", patience, found.get("holder"))
+        elif time.monotonic() < deadline:
+            time.sleep(_POLL)
+        else:
+            logger.warning("%s has held %s for %g s: taking over", found.get("holder"), CLAIM, patience)
+            _delete_claim(client, found.get("token"))
+    try:
+        yield partial(_check_claim, client, own["token"])
+    finally:
+        try:
+            _delete_claim(client, own["token"])
+        except Exception as error:  # the move is done
+            logger.warning("%s could not be deleted (%s); it is ignored after %g s", CLAIM, str(error)[:120], PATIENCE)
+
+
+def _find_model(client: mlflow.MlflowClient, name: str) -> RegisteredModel | None:
+    try:
+        return client.get_registered_model(name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return None
+
+
+def _check_claim(client: mlflow.MlflowClient, token: str) -> None:
+    found = _find_model(client, CLAIM)
+    if found is None or found.tags.get("token") != token:
+        raise InputError("another process took over this change of the champion; nothing was changed: try again")
+
+
+def _create_claim(client: mlflow.MlflowClient, tags: dict[str, str]) -> dict[str, str] | None:
+    """Return the tags of the claim: these, those of another process, or None if that has just ended."""
+    try:
+        client.create_registered_model(CLAIM, tags=tags, description=_DESCRIPTION)
+        return tags
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    found = _find_model(client, CLAIM)  # a retried call, whose first answer was lost, finds its own
+    return None if found is None else dict(found.tags)
+
+
+def _delete_claim(client: mlflow.MlflowClient, token: str | None) -> None:
+    found = _find_model(client, CLAIM)
+    if found is not None and found.tags.get("token") == token:
+        with explain_forbidden(f"the registered model {CLAIM}, which a killed process has left"):
+            client.delete_registered_model(CLAIM)
 
 
 def utc_now() -> str:
@@ -54,43 +142,38 @@ def utc_now() -> str:
 
 
 def read_state(client: mlflow.MlflowClient) -> State:
-    """Return the current state of the registered model; an empty state if there is no model."""
-    try:
-        tags = client.get_registered_model(MODEL_NAME).tags
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-            raise
-        return State(None, None, ())
-    names = sorted(name for name in tags if re.fullmatch(r"move\.\d{6}", name))
-    aliases = read_aliases(client)
-    return State(aliases.get(CHAMPION), aliases.get(PREVIOUS), tuple(Move(**json.loads(tags[name])) for name in names))
+    """Return the current state of the registered model; an empty state if there is no model.
+
+    If the champion is not that of the last move, its alias was set by hand, or a process was killed before it set the
+    alias: `moves` then ends with an `unlogged` move.
+    """
+    model = _find_model(client, MODEL_NAME)
+    if model is None:
+        return State(None, None, (), 0)
+    names = sorted(name for name in model.tags if re.fullmatch(r"move\.\d{6}", name))
+    moves = [Move(**json.loads(model.tags[name])) for name in names]
+    champion, previous = (
+        None if alias not in model.aliases else str(model.aliases[alias]) for alias in (CHAMPION, PREVIOUS)
+    )
+    last = moves[-1].to_version if moves else None
+    if champion not in (None, last):
+        moves.append(Move(utc_now(), "unlogged", last, str(champion), "", "the alias was found so"))
+    return State(champion, previous, tuple(moves), len(names))
 
 
-def lineage(state: State) -> list[str]:
-    """Return the versions that rollbacks return to, oldest first; the champion is last.
+def earlier_champions(moves: Sequence[Move]) -> list[str]:
+    """Return the versions that rollbacks return to, the last one first to be returned to.
 
-    A promotion adds a version. A rollback removes the versions after its target; if its target is not in the list, it
-    replaces the champion. If the champion is not the last logged one (its alias was set by hand or before there was a
-    log, or the log could not be written), this counts as a rollback if the version is in the list, else as a promotion.
+    A promotion adds the version that it replaces. A rollback removes its target and the versions after it, and so does
+    an unlogged move to a version in the list.
     """
     stack: list[str] = []
-    for move in state.moves:
-        if move.from_version and not stack:
+    for move in moves:
+        if move.kind != "promote" and move.to_version in stack:
+            del stack[len(stack) - 1 - stack[::-1].index(move.to_version) :]
+        elif move.kind != "rollback" and move.from_version is not None:
             stack.append(move.from_version)
-        _follow(stack, move.kind, move.to_version)
-    if state.champion is not None:
-        _follow(stack, "unlogged", state.champion)
     return stack
-
-
-def _follow(stack: list[str], kind: str, to: str) -> None:
-    if stack[-1:] == [to]:
-        return
-    places = [place for place, version in enumerate(stack[:-1]) if version == to]
-    if kind == "promote" or (kind == "unlogged" and not places):
-        stack.append(to)
-    else:
-        stack[places[-1] if places else -1 :] = [to]
 
 
 def rolled_back(moves: Sequence[Move], version: str) -> Move | None:
@@ -115,15 +198,17 @@ def promote_version(
 ) -> Move:
     """Make a version the champion, and the old champion `previous`.
 
-    Raises `Superseded` if the champion has changed since `expected` was read, and `InputError` if another process holds
-    the lock. In both cases nothing is changed.
+    Raises `ChampionChanged`, and changes nothing, if the champion has changed since `expected` was read.
     """
-    with promotion_lock(client, by, patience) as lock:
-        state = _require(client, expected)
+    with claim(client, by, patience) as check:
+        state = read_state(client)
+        if (state.champion, len(state.moves)) != (expected.champion, len(expected.moves)):
+            change = f"from version {expected.champion or 'none'} to {state.champion or 'none'}"
+            if state.champion == expected.champion:
+                change = f"and is version {state.champion} again"
+            raise ChampionChanged(f"the champion changed {change} while version {version} was measured; promote again")
         move = Move(utc_now(), "promote", state.champion, version, by, reason[:_MAX_REASON], decision)
-        lock.check()
-        _commit(client, state, move, state.champion)
-        _unmark(client, version)
+        _carry_out(client, state, move, check)
     return move
 
 
@@ -135,128 +220,52 @@ def roll_back(
     `previous` is then the version before that, or unset. The version that was rolled back is not promoted again without
     `again`. Raises `InputError` if there is no version to return to, or this user lacks the permission.
     """
-    with promotion_lock(client, by, patience) as lock:
+    with claim(client, by, patience) as check:
         state = read_state(client)
         target = rollback_target(client, state, to)
         move = Move(utc_now(), "rollback", state.champion, target, by, reason[:_MAX_REASON])
-        after = lineage(State(target, None, (*_with_unlogged(state), move)))
-        before = [version for version in after[:-1] if _exists(client, version)]
-        lock.check()
-        _commit(client, state, move, before[-1] if before else None)
-        _unmark(client, target)
-        record = json.dumps({"at": move.at, "by": by, "reason": move.reason, "to": target})
-        _attempt(
-            "the tag of the rollback",
-            lambda: client.set_model_version_tag(MODEL_NAME, str(state.champion), ROLLED_BACK, record),
-        )
+        _carry_out(client, state, move, check)
     return move
-
-
-def _unmark(client: mlflow.MlflowClient, version: str) -> None:
-    """Remove the tag of an earlier rollback from a version."""
-
-    def remove() -> None:
-        if ROLLED_BACK in client.get_model_version(MODEL_NAME, version).tags:
-            with explain_forbidden(f"the tag {ROLLED_BACK} of version {version}"):
-                client.delete_model_version_tag(MODEL_NAME, version, ROLLED_BACK)
-
-    _attempt(f"the end of the tag {ROLLED_BACK} of version {version}", remove)
-
-
-def _require(client: mlflow.MlflowClient, expected: State) -> State:
-    state = read_state(client)
-    if state.champion != expected.champion:
-        raise Superseded(f"version {state.champion} became the champion during the comparison; compare again")
-    if len(state.moves) != len(expected.moves):
-        raise Superseded(
-            f"the champion changed during the comparison, and is version {state.champion} again; compare again"
-        )
-    return state
 
 
 def rollback_target(client: mlflow.MlflowClient, state: State, to: str | None) -> str:
     """Return the version that a rollback makes the champion; raises `InputError` if there is none."""
     if state.champion is None:
         raise InputError(f"{MODEL_NAME}: there is no champion to roll back; promote a version first")
-    known = lineage(state)
     if to is None:
-        existing = [version for version in known[:-1] if _exists(client, version)]
-        if not existing:
-            raise InputError(
-                f"version {state.champion} is the first champion: there is no `{PREVIOUS}` version to return to"
-            )
-        return existing[-1]
-    logged = {version for move in state.moves for version in (move.from_version, move.to_version) if version}
-    earlier = (logged | set(known)) - {state.champion}
+        targets = _existing(client, earlier_champions(state.moves))
+        if not targets:
+            raise InputError(f"version {state.champion} is the first champion: there is no version to return to")
+        return targets[-1]
+    named = {version for move in state.moves for version in (move.from_version, move.to_version) if version}
+    earlier = named - {state.champion}
     if to not in earlier:
         names = ", ".join(sorted(earlier, key=int)) or "none"
         raise InputError(f"--to {to}: not an earlier champion; give one of: {names}")
-    if not _exists(client, to):
+    if not _existing(client, [to]):
         raise InputError(f"--to {to}: this version was deleted; give another")
     return to
 
 
-def _exists(client: mlflow.MlflowClient, version: str) -> bool:
-    try:
-        client.get_model_version(MODEL_NAME, version)
-        return True
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-            raise
-        return False
+def _existing(client: mlflow.MlflowClient, versions: Collection[str]) -> list[str]:
+    """Return the versions that have not been deleted, in the same order."""
+    known = {str(version.version) for version in all_versions(client)}
+    return [version for version in versions if version in known]
 
 
-def _set_previous(client: mlflow.MlflowClient, version: str | None) -> None:
-    if version is None:
+def _carry_out(client: mlflow.MlflowClient, state: State, move: Move, check: Callable[[], None]) -> None:
+    moves = (*state.moves, move)
+    earlier = _existing(client, earlier_champions(moves))
+    check()
+    if earlier:
+        client.set_registered_model_alias(MODEL_NAME, PREVIOUS, earlier[-1])
+    elif state.previous is not None:
         with explain_forbidden(f"{MODEL_NAME}: the alias {PREVIOUS}"):
             client.delete_registered_model_alias(MODEL_NAME, PREVIOUS)
-    else:
-        client.set_registered_model_alias(MODEL_NAME, PREVIOUS, version)
-
-
-def _commit(client: mlflow.MlflowClient, state: State, move: Move, previous: str | None) -> None:
-    """Move the alias `previous`, then `champion`, which completes the change, then write the log.
-
-    If a step before that fails, the champion stays and `previous` is restored. If the log fails, the error is logged,
-    and the next move completes the log.
-    """
+    for number, entry in enumerate(moves[state.num_written :], start=state.num_written + 1):
+        client.set_registered_model_tag(MODEL_NAME, _TAG.format(number), json.dumps(asdict(entry)))
     try:
-        if previous != state.previous:
-            _set_previous(client, previous)
         client.set_registered_model_alias(MODEL_NAME, CHAMPION, move.to_version)
     except Exception:
-        if not _has_moved(client, move):
-            if previous != state.previous:
-                _attempt(f"the alias {PREVIOUS}", lambda: _set_previous(client, state.previous))
+        if read_state(client).champion != move.to_version:  # else only the answer was lost
             raise
-    _attempt("the log of this move", lambda: _log(client, state, move))
-
-
-def _has_moved(client: mlflow.MlflowClient, move: Move) -> bool:
-    """Return whether the champion has changed although the call failed, because its answer was lost."""
-    try:
-        return read_aliases(client).get(CHAMPION) == move.to_version != move.from_version
-    except Exception:  # the registry is down: the caller raises the original error
-        return False
-
-
-def _attempt(what: str, call: Callable[[], Any]) -> None:
-    try:
-        call()
-    except Exception as error:  # this must not undo the champion's move
-        logger.error("%s could not be written (%s)", what, str(error)[:200])
-
-
-def _with_unlogged(state: State) -> tuple[Move, ...]:
-    """Return the moves, with an `unlogged` one added if the champion is not the one at the end of the log."""
-    last = state.moves[-1].to_version if state.moves else None
-    if state.champion in (None, last):
-        return state.moves
-    reason = "the champion was found so: its alias was set without a log"
-    return (*state.moves, Move(utc_now(), "unlogged", last, str(state.champion), "", reason))
-
-
-def _log(client: mlflow.MlflowClient, state: State, move: Move) -> None:
-    entries = [*_with_unlogged(state), move]
-    for number, entry in enumerate(entries[len(state.moves) :], start=len(state.moves) + 1):
-        client.set_registered_model_tag(MODEL_NAME, _TAG.format(number), json.dumps(asdict(entry)))

@@ -1,97 +1,31 @@
-"""promotion.yaml as a frozen model: the conditions for a promotion. Imports neither mlflow nor torch."""
+"""promotion.yaml as a frozen model, and the decision that it leads to. Imports neither mlflow nor torch."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from convrec.config.base import Section, Share
+from convrec.config.base import Section
 from convrec.config.validation import validated
 from convrec.errors import InputError
-from convrec.evaluation.systems import Baseline
 from convrec.files.yaml import read_yaml
+from convrec.registry.decisions import AWAITING, PROMOTED, REFUSED, Comparison, Decision, Gate
+from convrec.registry.gates import (
+    Baselines,
+    Coverage,
+    ExperimentRule,
+    GainRule,
+    Latency,
+    Least,
+    Rule,
+    Slices,
+    describe_experiment,
+)
 
 POLICY_FILE = Path("promotion.yaml")
 _RANKED = ("ndcg", "recall", "hit_rate")  # metrics that take a cutoff
-_Ratio = Annotated[float, Field(gt=0)]
-
-
-class GainRule(Section):
-    """The required confidence of a gain over the champion."""
-
-    min: float = Field(description="the lower end of the gain's 95 % interval must be above this")
-    max_p: float = Field(gt=0, le=1, description="highest p-value of the paired permutation test")
-
-
-class Baselines(Section):
-    """Baselines: every version, including the first, must be no worse than the best of them on the same rows."""
-
-    names: list[Literal[Baseline, "all"]] = Field(
-        default=["all"], description="all: every baseline that the data allow; empty: none"
-    )
-    metric: str = "ndcg"
-    min: float = Field(default=0.0, description="the lower end of the difference's 95 % interval must be at least this")
-
-
-class Least(Section):
-    """A minimum share."""
-
-    min: Share
-
-
-class Coverage(Section):
-    """Minimum coverage of the catalog, as a share and relative to the champion's coverage."""
-
-    min: Share | None = None
-    min_ratio: _Ratio | None = None
-
-    @model_validator(mode="after")
-    def _is_a_limit(self) -> "Coverage":
-        if self.min is None and self.min_ratio is None:
-            raise ValueError("neither min nor min_ratio; give one, or leave the guard-rail out")
-        return self
-
-
-class Latency(Section):
-    """Maximum latency, in seconds and relative to the champion's latency."""
-
-    max: _Ratio | None = None
-    max_ratio: _Ratio | None = None
-
-    @model_validator(mode="after")
-    def _is_a_limit(self) -> "Latency":
-        if self.max is None and self.max_ratio is None:
-            raise ValueError("neither max nor max_ratio; give one, or leave the guard-rail out")
-        return self
-
-
-class Slices(Section):
-    """Maximum drop of a metric on any slice of the rows."""
-
-    metric: str
-    max_drop: float = Field(ge=0)
-    min_rows: int = Field(ge=1, description="slices with fewer rows are ignored as too uncertain")
-
-
-class ReplayRule(Section):
-    """What logged answers must say about the challenger (`convrec replay`)."""
-
-    min: float = Field(description="the lower end of the difference in accepted items per answer must be at least this")
-    window_days: int = Field(ge=1, le=3660, description="the logged answers that are used: those of the last days")
-    min_effective_size: float = Field(gt=0, description="Kish's effective number of answers must be at least this")
-    max_without_support: Share = Field(
-        default=0.2, description="share of the version's places about which the logged answers say nothing"
-    )
-
-
-class ExperimentRule(Section):
-    """An online experiment must have found the version better than the champion (`convrec experiment`)."""
-
-    replaces: list[Literal["gains", "slices"]] = Field(
-        default=[], description="gates on the test rows that are not checked, because the users' answers decide"
-    )
 
 
 class GuardRails(Section):
@@ -105,13 +39,12 @@ class GuardRails(Section):
 
 
 class Policy(Section):
-    """All fields of promotion.yaml."""
+    """All fields of promotion.yaml; the gates are checked in this order."""
 
     lists: Literal["constrained", "free"] = Field(description="the kind of lists to compare")
     gains: dict[str, GainRule] = Field(min_length=1)
     baselines: Baselines = Baselines()
     guard_rails: GuardRails
-    replay: ReplayRule | None = None
     experiment: ExperimentRule | None = None
     approval: Literal["none", "required"]
 
@@ -119,6 +52,66 @@ class Policy(Section):
         """Return the names of the metrics that are compared row by row."""
         slices = self.guard_rails.slices
         return [*self.gains, *([slices.metric] if slices else [])]
+
+    @property
+    def replaced(self) -> list[str]:
+        """The gates that an online experiment decides in place of."""
+        return [] if self.experiment is None else list(self.experiment.replaces)
+
+    def gates(self, comparison: Comparison) -> list[Gate]:
+        """Return every gate of the policy, checked against a comparison."""
+        rules: dict[str, Any] = {} if "gains" in self.replaced else dict(self.gains)
+        for name, value in self:
+            rules |= dict(value) if isinstance(value, GuardRails) else {name: value}
+        checked = {name: rule for name, rule in rules.items() if isinstance(rule, Rule) and name not in self.replaced}
+        return [gate for name, rule in checked.items() for gate in rule.gates(name, comparison)]
+
+
+def decide(
+    policy: Policy,
+    comparison: Comparison,
+    rolled_back: str | None = None,
+    again: bool = False,
+    approval: Mapping[str, str] | None = None,
+) -> Decision:
+    """Return the decision with every gate: the challenger is promoted, refused, or awaits approval.
+
+    `rolled_back` describes an earlier rollback of the version, which blocks it unless `again` is true. `approval` says
+    who approved it and when, if the policy requires approval.
+    """
+    gates = policy.gates(comparison)
+    if rolled_back is not None:
+        detail = f"{rolled_back}; --again overrides this"
+        gates.append(Gate("rolled_back", None, "not rolled back before", again, detail))
+    failed = [gate for gate in gates if not gate.passed]
+    status, reason = (REFUSED, "; ".join(map(str, failed))) if failed else (PROMOTED, _reason(policy, comparison))
+    if not failed and policy.approval == "required":
+        detail = f"given by {approval['by']}" if approval else "not given yet"
+        gates.append(Gate("approval", None, "required", approval is not None, detail))
+        status = PROMOTED if approval else AWAITING
+    champion = comparison.champion
+    return Decision(
+        status,
+        reason,
+        comparison.challenger.version,
+        champion.version if champion else None,
+        tuple(gates),
+        comparison,
+        policy.model_dump(),
+        dict(approval) if approval else None,
+    )
+
+
+def _reason(policy: Policy, comparison: Comparison) -> str:
+    """Return why a version that passes every gate is promoted."""
+    if comparison.champion is None:
+        return "there was no champion; all other gates hold"
+    better = f"better than version {comparison.champion.version}"
+    if comparison.experiment is not None and "gains" in policy.replaced:
+        return f"{better} in an online experiment: {describe_experiment(comparison.experiment)}"
+    gains = {name: comparison.gains[name] for name in policy.gains}
+    gained = ", ".join(f"{name} {gain.mean:+.4f}, p {gain.p:.4f}" for name, gain in gains.items())
+    return f"{better} on the same {comparison.n_rows} test rows: {gained}"
 
 
 def resolve_metric(name: str, cutoffs: Sequence[int], field: str) -> str:

@@ -3,6 +3,8 @@
 import getpass
 import json
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -11,29 +13,24 @@ from mlflow.entities.model_registry import ModelVersion
 
 from convrec.config.params import Params
 from convrec.errors import InputError, outside_cause
-from convrec.monitoring.estimates import Replay
 from convrec.paths import TRAINED, Paths
-from convrec.registry.experiment import recorded_result
-from convrec.registry.gates import (
+from convrec.registry.decisions import (
     ALREADY,
     AWAITING,
     PROMOTED,
     Comparison,
     Decision,
     Gate,
-    decide,
     decision_markdown,
     headline,
     refuse,
-    same_comparison,
 )
-from convrec.registry.lock import PATIENCE, unlock
+from convrec.registry.experiment import recorded_result
 from convrec.registry.model_card import CHECKPOINT_TAG, checkpoint_digest, with_decision
 from convrec.registry.moves import (
-    ROLLED_BACK,
+    ChampionChanged,
     Move,
     State,
-    Superseded,
     promote_version,
     read_state,
     roll_back,
@@ -41,14 +38,14 @@ from convrec.registry.moves import (
     rolled_back,
     utc_now,
 )
-from convrec.registry.policy import POLICY_FILE, Policy, ReplayRule, load_policy
+from convrec.registry.policy import POLICY_FILE, Policy, decide, load_policy
 from convrec.registry.versions import MODEL_NAME, RegisteredModel, download_version, find_version, version_settings
 from convrec.tracking import COMMIT_TAG, connect, git_state
 
 logger = logging.getLogger(__name__)
 
 STATUS_TAG, DECISION_TAG = "promotion.status", "promotion.decision"
-FOLDER = "promotion"  # artifact folder of the decisions in the version's run
+_FOLDER = "promotion"  # artifact folder of the decisions in the version's run
 _MAX_REASON = 500  # characters of a reason in a tag
 
 
@@ -62,7 +59,6 @@ def promote(
     again: bool = False,
     fresh: bool = False,
     dry_run: bool = False,
-    patience: float = PATIENCE,
 ) -> Decision:
     """Decide on a version, by default the challenger, and make it the champion if every gate holds.
 
@@ -71,39 +67,35 @@ def promote(
     that was rolled back. The decision is recorded on the version, and in its run as `promotion/decision-N.json` and
     `.md`. With `dry_run`, nothing is written or moved.
 
-    Raises `InputError` if policy, data or version is missing or invalid, or another process holds the promotion lock.
+    Raises `InputError` if policy, data or version is missing or invalid.
     """
     policy, client, challenger = _open(params, paths, version)
     name, state = str(challenger.version), read_state(client)
     if state.champion == name:
         return Decision(ALREADY, "", name, name)
     who = by or user_name()
-    last = _standing(params, paths, policy, name, state, last_decision(client, challenger))
-    if last is not None and _is_rejected(last) and not approve:
+    last = _standing(client, params, paths, policy, challenger, state)
+    if last is not None and last.rejected and not approve:
         return last
     kept = None if fresh else last
-    comparison = _comparison(client, params, paths, policy, challenger, state, kept)
-    if policy.replay is not None and state.champion is not None:  # feedback grows: it is never reused
-        comparison = replace(comparison, replay=_replay(params, paths, challenger, state.champion, policy.replay))
+    comparison = kept.comparison if kept is not None else None
+    if comparison is None:
+        comparison = _compare(client, params, paths, policy, challenger, state)
     if policy.experiment is not None and state.champion is not None:
         comparison = replace(comparison, experiment=recorded_result(challenger, state.champion))
-    compared, challenger = challenger, client.get_model_version(MODEL_NAME, name)
-    no = _refused_since(client, compared, challenger)
-    if no is not None and not approve:
-        return no
-    lost = rolled_back(state.moves, name)
-    decision = decide(
-        policy,
-        comparison,
-        rolled_back=_lost_place(challenger, lost),
-        again=again,
-        approval={"by": who, "at": utc_now()} if approve else None,
-    )
+    number, challenger = _number(challenger), client.get_model_version(MODEL_NAME, name)
+    if _number(challenger) != number and not approve:  # decided on during the comparison
+        newest = last_decision(client, challenger)
+        if newest is not None and newest.rejected:
+            return newest
+    lost, approval = rolled_back(state.moves, name), {"by": who, "at": utc_now()} if approve else None
+    why = f"rolled back at {lost.at} by {lost.by}{': ' if lost.reason else ''}{lost.reason}" if lost else None
+    decision = decide(policy, comparison, why, again, approval)
     if dry_run:
         return decision
-    if kept is not None and not decision.promoted and _is_same(decision, kept):
+    if kept is not None and not decision.promoted and _has_same_gates(decision, kept):
         return kept
-    return _carry_out(client, challenger, state, _signed(decision, challenger, who), patience)
+    return _carry_out(client, challenger, state, _signed(decision, challenger, who))
 
 
 def check_promotion(params: Params, paths: Paths, version: str | None = None) -> None:
@@ -141,21 +133,17 @@ def reject(paths: Paths, version: str | None = None, *, by: str, reason: str = "
 def rollback(paths: Paths, to: str | None = None, *, by: str | None = None, reason: str = "") -> Move:
     """Return to the previous champion, or to the earlier one `to`; return the move.
 
-    The version that was rolled back is tagged, and is not promoted again without `again`. Raises `InputError` if there
-    is no version to return to, or another process holds the promotion lock.
+    The version that was rolled back is not promoted again without `again`. Raises `InputError` if there
+    is no version to return to.
     """
     connect(paths.root)
     client = mlflow.MlflowClient()
     move = roll_back(client, by or user_name(), reason, to)
-    try:
+    with _not_undone(f"the rollback is done, but could not be noted on version {move.from_version}"):
         lost = find_version(client, move.from_version)
         client.set_model_version_tag(MODEL_NAME, lost.version, STATUS_TAG, "rolled back")
         client.set_model_version_tag(MODEL_NAME, move.to_version, STATUS_TAG, PROMOTED)
         tell_card(client, lost, f"{move.at} rolled back to version {move.to_version} by {move.by}: {move.reason}")
-    except Exception as error:  # the champion has moved; a missing note must not undo that
-        logger.error(
-            "the rollback is done, but could not be noted on version %s (%s)", move.from_version, str(error)[:200]
-        )
     return move
 
 
@@ -164,12 +152,6 @@ def check_rollback(paths: Paths, to: str | None = None) -> None:
     connect(paths.root)
     client = mlflow.MlflowClient()
     rollback_target(client, read_state(client), to)
-
-
-def release_lock(paths: Paths) -> str:
-    """Remove the promotion lock of a dead process; return a message."""
-    connect(paths.root)
-    return unlock(mlflow.MlflowClient())
 
 
 def last_decision(client: mlflow.MlflowClient, version: ModelVersion) -> Decision | None:
@@ -198,6 +180,11 @@ def _short(version: ModelVersion) -> dict[str, Any]:
     return json.loads(version.tags.get(DECISION_TAG, "{}"))
 
 
+def _number(version: ModelVersion) -> int:
+    """Return the number of the version's last decision; 0 without a decision."""
+    return int(_short(version).get("number", 0))
+
+
 def user_name() -> str:
     """Return the name of the user of this process, for records."""
     try:
@@ -206,74 +193,39 @@ def user_name() -> str:
         return "unknown"
 
 
-def _is_rejected(decision: Decision) -> bool:
-    return decision.approval is not None and "refused" in decision.approval
-
-
-def _refused_since(client: mlflow.MlflowClient, before: ModelVersion, after: ModelVersion) -> Decision | None:
-    """Return a person's rejection that was recorded between two readings of a version, or None."""
-    if _short(before).get("number") == _short(after).get("number"):
-        return None
-    newest = last_decision(client, after)
-    return newest if newest is not None and _is_rejected(newest) else None
-
-
-def _is_same(one: Decision, other: Decision) -> bool:
+def _has_same_gates(one: Decision, other: Decision) -> bool:
     return (one.status, one.gates, one.policy) == (other.status, other.gates, other.policy)
-
-
-def _lost_place(challenger: ModelVersion, move: Move | None) -> str | None:
-    """Return a description of the version's rollback from the log, or from its tag if the log has none; else None."""
-    if move is not None:
-        return f"rolled back at {move.at} by {move.by}{': ' if move.reason else ''}{move.reason}"
-    return f"rolled back: {challenger.tags[ROLLED_BACK]}" if ROLLED_BACK in challenger.tags else None
 
 
 def _signed(decision: Decision, version: ModelVersion, by: str) -> Decision:
     git = git_state()
     commit = git.get(COMMIT_TAG, "") + (", with changes" if git.get("git_dirty") == "true" else "")
-    return replace(decision, number=_short(version).get("number", 0) + 1, by=by, at=utc_now(), commit=commit)
+    return replace(decision, number=_number(version) + 1, by=by, at=utc_now(), commit=commit)
 
 
 def _standing(
-    params: Params, paths: Paths, policy: Policy, version: str, state: State, last: Decision | None
+    client: mlflow.MlflowClient, params: Params, paths: Paths, policy: Policy, version: ModelVersion, state: State
 ) -> Decision | None:
     """Return the last decision if it still applies: same versions, data and settings."""
     from convrec.registry import measure  # noqa: PLC0415  (imports torch)
 
-    data, settings = measure.present_data(paths), measure.comparison_settings(params, policy)
+    present = measure.present_data(paths), measure.comparison_settings(params, policy)
+    last = last_decision(client, version)
     if last is None or last.comparison is None:
         return None
-    return last if same_comparison(last.comparison, version, state.champion, data, settings) else None
+    found = last.comparison
+    versions = found.challenger.version, found.champion.version if found.champion else None
+    same = versions == (str(version.version), state.champion) and (found.data, found.settings) == present
+    return last if same else None
 
 
-def _comparison(
-    client: mlflow.MlflowClient,
-    params: Params,
-    paths: Paths,
-    policy: Policy,
-    challenger: ModelVersion,
-    state: State,
-    kept: Decision | None,
+def _compare(
+    client: mlflow.MlflowClient, params: Params, paths: Paths, policy: Policy, challenger: ModelVersion, state: State
 ) -> Comparison:
-    """Return the comparison with the current champion, reused from the decision `kept` if there is one."""
     from convrec.registry import measure  # noqa: PLC0415  (imports torch)
 
-    if kept is not None and kept.comparison is not None:
-        return kept.comparison
-    both = [challenger] if state.champion is None else [challenger, find_version(client, state.champion)]
-    sides = [_contestant(version, paths) for version in both]
-    return measure.compare_versions(params, paths, policy, sides[0], sides[1] if len(sides) > 1 else None)
-
-
-def _replay(params: Params, paths: Paths, challenger: ModelVersion, champion: str, rule: ReplayRule) -> Replay | str:
-    """Return the estimates on logged answers, or why there are none: the gate then fails."""
-    from convrec.registry.replays import replay_version  # noqa: PLC0415  (imports torch)
-
-    try:
-        return replay_version(params, paths, _contestant(challenger, paths).model, champion, rule.window_days)
-    except InputError as error:
-        return str(error)
+    champion = None if state.champion is None else _contestant(find_version(client, state.champion), paths)
+    return measure.compare_versions(params, paths, policy, _contestant(challenger, paths), champion)
 
 
 def _contestant(version: ModelVersion, paths: Paths) -> Any:
@@ -289,21 +241,14 @@ def _contestant(version: ModelVersion, paths: Paths) -> Any:
     return Contestant(str(version.version), checkpoint_digest(model.checkpoint), model)
 
 
-def _artifact(decision: Decision) -> str:
-    return f"{FOLDER}/decision-{decision.number}"
-
-
-def _carry_out(
-    client: mlflow.MlflowClient, challenger: ModelVersion, state: State, decision: Decision, patience: float
-) -> Decision:
+def _carry_out(client: mlflow.MlflowClient, challenger: ModelVersion, state: State, decision: Decision) -> Decision:
     """Move the champion if the decision is a promotion, and record the decision."""
     if not decision.promoted:
         _record(client, challenger, decision)
         return decision
     try:
-        artifact = f"{_artifact(decision)}.json"
-        promote_version(client, state, decision.challenger, decision.by, decision.reason, artifact, patience)
-    except Superseded as error:
+        promote_version(client, state, decision.challenger, decision.by, decision.reason, f"{_artifact(decision)}.json")
+    except ChampionChanged as error:
         if read_state(client).champion == decision.challenger:  # promoted by another process, which records it
             return Decision(ALREADY, "", decision.challenger, decision.challenger)
         gate = Gate("champion", None, "unchanged since the comparison", False, str(error))
@@ -311,15 +256,22 @@ def _carry_out(
         decision = _signed(replace(refuse(decision, gate), reason=str(error)), present, decision.by)
         _record(client, present, decision)
         return decision
-    try:
+    with _not_undone(f"version {challenger.version} is the champion, but the decision could not be recorded"):
         _record(client, challenger, decision)
-    except Exception as error:  # the move is done and logged; a missing note must not undo it
-        logger.error(
-            "version %s is the champion, but the decision could not be recorded (%s)",
-            challenger.version,
-            str(error)[:200],
-        )
     return decision
+
+
+@contextmanager
+def _not_undone(message: str) -> Iterator[None]:
+    """Log any error: the champion has moved, and a missing record must not undo that."""
+    try:
+        yield
+    except Exception as error:
+        logger.error("%s (%s)", message, str(error)[:200])
+
+
+def _artifact(decision: Decision) -> str:
+    return f"{_FOLDER}/decision-{decision.number}"
 
 
 def _record(client: mlflow.MlflowClient, version: ModelVersion, decision: Decision) -> None:

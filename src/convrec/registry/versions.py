@@ -19,9 +19,9 @@ from mlflow.types.schema import ColSpec, DataType, ParamSchema, ParamSpec, Schem
 from ruamel.yaml import YAML
 
 from convrec.config.params import Params
-from convrec.errors import InputError, Unavailable
+from convrec.errors import InputError
 from convrec.paths import Paths, inside
-from convrec.registry.model_card import CHECKPOINT_TAG, MAX_DESCRIPTION, checkpoint_digest, render_card, version_facts
+from convrec.registry.model_card import CHECKPOINT_TAG, MAX_DESCRIPTION, Facts, render_card, version_facts
 from convrec.tracking import PARENT_TAG, connect, git_state, record_versions
 from convrec.tracking.store import short_message, store_error
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 MODEL_NAME = "convrec-recommender"
 CHALLENGER, CHAMPION, PREVIOUS = "challenger", "champion", "previous"
 _PACKAGE = Path(__file__).parents[1]
+_REQUIRED = ("torch", "transformers", "pandas", "pydantic", "pyarrow", "ruamel.yaml")  # packages of the pyfunc
 _TRAIN = "`python -m flows.train` trains and registers a model"
 _ABSENT = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")  # the second: an alias without a version
 
@@ -42,10 +43,6 @@ class RegisteredModel:
     checkpoint: Path
     catalog: Path
     settings: "ListSettings"
-
-
-def _latest(client: mlflow.MlflowClient, digest: str) -> ModelVersion | None:
-    return next((found for found in all_versions(client) if found.tags.get(CHECKPOINT_TAG) == digest), None)
 
 
 def alias_version(alias: str) -> ModelVersion | None:
@@ -89,11 +86,8 @@ def find_version(client: mlflow.MlflowClient, number: str | None = None) -> Mode
                 f"{_TRAIN}; `convrec registry register` registers one that is trained",
             )
         return challenger
-    try:
+    with _reading(f"models:/{MODEL_NAME}/{number}", "`convrec registry list` shows all versions"):
         return client.get_model_version(MODEL_NAME, number)
-    except MlflowException as error:
-        listed = "`convrec registry list` shows all versions"
-        raise _unread(f"models:/{MODEL_NAME}/{number}", error, listed) from None
 
 
 @contextmanager
@@ -134,35 +128,39 @@ def register(params: Params, paths: Paths, parent_run: str | None, stage: str = 
     Its run has `version.json`: the scores with intervals, the hashes of the data and the parent, and the commit. Raises
     `InputError` if the checkpoint or its evaluation is missing.
     """
-    from convrec.generation.lists import ListSettings  # noqa: PLC0415  (imports torch)
-
     experiment = connect(paths.root)
     client = mlflow.MlflowClient()
-    model = paths.model(stage)
     _require_files(paths, stage)
-    known = _latest(client, checkpoint_digest(model))
-    if known is not None:
-        # An earlier registration may have been interrupted before it set the card or the alias.
-        if not known.description:
-            card = render_card(version_facts(params, paths, stage))
-            client.update_model_version(MODEL_NAME, known.version, description=card[:MAX_DESCRIPTION])
-        if known.version == all_versions(client)[0].version:
-            client.set_registered_model_alias(MODEL_NAME, CHALLENGER, known.version)
-        return client.get_model_version(MODEL_NAME, known.version)
-    tags = {PARENT_TAG: parent_run} if parent_run else {}
-    packages = ("torch", "transformers", "pandas", "pydantic", "pyarrow", "ruamel.yaml")
     facts = version_facts(params, paths, stage)
+    versions = all_versions(client)
+    same = (one for one in versions if one.tags.get(CHECKPOINT_TAG) == facts.checkpoint_md5)
+    made = next(same, None) or _log_version(client, experiment, paths, facts, parent_run)
+    # An earlier registration may have been interrupted before it set the card or the alias.
+    if not made.description:
+        client.update_model_version(MODEL_NAME, made.version, description=render_card(facts)[:MAX_DESCRIPTION])
+    if all(int(made.version) >= int(other.version) for other in versions):
+        client.set_registered_model_alias(MODEL_NAME, CHALLENGER, made.version)
+    return client.get_model_version(MODEL_NAME, made.version)
+
+
+def _log_version(
+    client: mlflow.MlflowClient, experiment: str, paths: Paths, facts: Facts, parent_run: str | None
+) -> ModelVersion:
+    """Log the model in a run of its own, and return the new version, still without description and alias."""
+    from convrec.generation.lists import ListSettings  # noqa: PLC0415  (imports torch)
+
+    params, tags = facts.params, {PARENT_TAG: parent_run} if parent_run else {}
     with (
         redirect_stderr(io.StringIO()),  # hides MLflow's remarks on the logged model; errors are raised
         mlflow.start_run(experiment_id=experiment, run_name="register", tags={**git_state(), **tags}) as run,
         tempfile.TemporaryDirectory() as folder,
     ):
         record_versions(run.info.run_id, paths.root)
-        card = render_card(facts)
         card_file, params_file = Path(folder) / "model_card.md", Path(folder) / "params.yaml"
-        card_file.write_text(card, encoding="utf-8")
-        params_file.write_text(_yaml(params.model_dump()), encoding="utf-8")
-        files = {"model": model, "catalog": paths.catalog, "model_card": card_file, "params": params_file}
+        card_file.write_text(render_card(facts), encoding="utf-8")
+        YAML(typ="safe", pure=True).dump(params.model_dump(), params_file)
+        files = {"model": paths.model(facts.stage), "catalog": paths.catalog}
+        files |= {"model_card": card_file, "params": params_file}
         info = mlflow.pyfunc.log_model(
             name="recommender",
             python_model=str(_PACKAGE / "serving" / "pyfunc_model.py"),
@@ -170,23 +168,14 @@ def register(params: Params, paths: Paths, parent_run: str | None, stage: str = 
             model_config=asdict(ListSettings(**params.list_settings())),
             code_paths=[str(_PACKAGE)],
             signature=model_signature(),
-            pip_requirements=[f"{name}=={version(name).split('+')[0]}" for name in packages],
+            pip_requirements=[f"{name}=={version(name).split('+')[0]}" for name in _REQUIRED],
             input_example=[f"Which {params.common.domain.items} would you recommend?"],
         )
         mlflow.log_artifact(str(card_file))
         mlflow.log_dict(facts.record(), "version.json")
         if parent_run:  # so that the pipeline's run shows the model, too
             client.log_outputs(parent_run, [LoggedModelOutput(info.model_id, step=0)])
-        made = mlflow.register_model(info.model_uri, MODEL_NAME, tags=facts.tags())  # the tags are set at creation
-    client.update_model_version(MODEL_NAME, made.version, description=card[:MAX_DESCRIPTION])
-    client.set_registered_model_alias(MODEL_NAME, CHALLENGER, made.version)
-    return client.get_model_version(MODEL_NAME, made.version)
-
-
-def _yaml(value: dict[str, Any]) -> str:
-    stream = io.StringIO()
-    YAML(typ="safe", pure=True).dump(value, stream)
-    return stream.getvalue()
+        return mlflow.register_model(info.model_uri, MODEL_NAME, tags=facts.tags())  # the tags are set at creation
 
 
 def _require_files(paths: Paths, stage: str) -> None:
@@ -200,26 +189,26 @@ def _not_registered(uri: str, why: str, remedy: str = f"{_TRAIN}; or give a mode
     return InputError(f"{uri}: not in the registry ({why}); {remedy}")
 
 
-def _no_champion() -> InputError:
-    """Return the error for a registry without a champion; it names the challenger, if there is one."""
+def _require_champion() -> ModelVersion:
+    """Return the champion. Raises `InputError` without one, which names the challenger, if there is one."""
+    champion = alias_version(CHAMPION)
+    if champion is not None:
+        return champion
     challenger = alias_version(CHALLENGER)
-    if challenger is None:
-        remedy = f"{_TRAIN}; or give a model's folder (--model)"
-    else:
+    remedy = f"{_TRAIN}; or give a model's folder (--model)"
+    if challenger is not None:
         remedy = f"version {challenger.version} was not promoted (docs/promotion.md); ask it with --model {CHALLENGER}"
-    return _not_registered(f"models:/{MODEL_NAME}@{CHAMPION}", "no version is the champion", remedy)
+    raise _not_registered(f"models:/{MODEL_NAME}@{CHAMPION}", "no version is the champion", remedy)
 
 
-def _unread(uri: str, error: MlflowException, *remedy: str) -> InputError | Unavailable:
-    """Return the error for a version that could not be read; it counts as missing only if the registry says so."""
-    return _not_registered(uri, short_message(error), *remedy) if error.error_code in _ABSENT else store_error(error)
-
-
-def _download(uri: str, folder: Path | None) -> Path:
+@contextmanager
+def _reading(uri: str, *remedy: str) -> Iterator[None]:
+    """Raise the error for a version that cannot be read; it counts as missing only if the registry says so."""
     try:
-        return Path(mlflow.artifacts.download_artifacts(uri, dst_path=None if folder is None else str(folder)))
+        yield
     except MlflowException as error:
-        raise _unread(uri, error) from None
+        is_absent = error.error_code in _ABSENT
+        raise (_not_registered(uri, short_message(error), *remedy) if is_absent else store_error(error)) from None
 
 
 def read_version(folder: Path, uri: str) -> RegisteredModel:
@@ -231,10 +220,10 @@ def read_version(folder: Path, uri: str) -> RegisteredModel:
             for name in ("model", "catalog")
         )
         settings = _settings(flavor)
+        if not (checkpoint.is_dir() and catalog.is_file()):
+            raise FileNotFoundError(checkpoint)
     except (MlflowException, OSError, KeyError, TypeError):
         raise _not_ours(uri) from None
-    if not (checkpoint.is_dir() and catalog.is_file()):
-        raise _not_ours(uri)
     return RegisteredModel(checkpoint, catalog, settings)
 
 
@@ -254,9 +243,8 @@ def version_settings(uri: str) -> "ListSettings":
     Raises as `download_version` does.
     """
     try:
-        return _settings(mlflow.models.get_model_info(uri).flavors["python_function"])
-    except MlflowException as error:
-        raise _unread(uri, error) from None
+        with _reading(uri):
+            return _settings(mlflow.models.get_model_info(uri).flavors["python_function"])
     except (KeyError, TypeError):
         raise _not_ours(uri) from None
 
@@ -269,9 +257,11 @@ def download_version(uri: str, folder: Path | None = None) -> RegisteredModel:
     if the registry is down.
     """
     connect()
-    if uri == f"models:/{MODEL_NAME}@{CHAMPION}" and alias_version(CHAMPION) is None:
-        raise _no_champion()
-    return read_version(_download(uri, folder), uri)
+    if uri == f"models:/{MODEL_NAME}@{CHAMPION}":
+        _require_champion()
+    with _reading(uri):
+        files = mlflow.artifacts.download_artifacts(uri, dst_path=None if folder is None else str(folder))
+    return read_version(Path(files), uri)
 
 
 def download_checkpoint(uri: str) -> Path:
@@ -286,9 +276,7 @@ def served_versions(with_challenger: bool) -> dict[str, str]:
     there is no champion, and `Unavailable` if the registry is down.
     """
     connect()
-    champion = alias_version(CHAMPION)
-    if champion is None:
-        raise _no_champion()
+    champion = _require_champion()
     served = {CHAMPION: str(champion.version)}
     if with_challenger:
         for other in (alias_version(CHALLENGER), all_versions(mlflow.MlflowClient())[0]):

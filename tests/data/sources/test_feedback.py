@@ -23,7 +23,7 @@ HEAT, DUNE, UP, ALIEN = "heat_1995", "dune_2021", "up_2009", "alien_1979"
 def _answer(*items, messages=("A space film, please",), user="u1"):
     said = None if messages is None else [{"role": "user", "content": text} for text in messages]
     shown = tuple(Shown("", rank, item, "3") for rank, item in enumerate(items, start=1))
-    return Answer(new_answer_id(NIGHT), NIGHT, user, None, None, False, 0.1, said, shown)
+    return Answer(new_answer_id(NIGHT), NIGHT, user, None, None, 0.1, said, shown)
 
 
 def _events(answer, **states):

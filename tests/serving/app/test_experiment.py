@@ -12,7 +12,6 @@ import pytest
 from convrec.feedback import FeedbackRecorder
 from convrec.feedback.store import FeedbackStore
 from convrec.registry.experiment import end_experiment, start_experiment
-from convrec.registry.experiment_result import read_result
 from convrec.registry.following import RegistrySource
 from convrec.serving.app.metrics import Metrics
 from convrec.serving.app.service import Limits, Service
@@ -106,7 +105,7 @@ def _recorded(url: str, answers: list[dict]) -> list[dict]:
 
 def test_an_ab_test_from_start_to_end(http, client, url):
     assert "arm" not in _ask(http, USERS[0])
-    experiment = start_experiment(client, "2", "ab", 0.5, "ops")
+    experiment = start_experiment(client, "2", 0.5, "ops")
     _wait_for_state(http, running=1, ready=1)
     answers = {user: _ask(http, user) for user in USERS}
     for user, answer in answers.items():
@@ -128,32 +127,9 @@ def test_an_ab_test_from_start_to_end(http, client, url):
     assert "arm" not in _ask(http, USERS[0])
 
 
-def test_accepted_items_of_an_interleaved_list_count_for_their_version(http, client, url):
-    experiment = start_experiment(client, "2", "interleaving", 1.0, "ops")
-    _wait_for_state(http, running=1, ready=1)
-    answers = [_ask(http, user) for user in USERS]
-    assert {(answer["arm"], answer["version"]) for answer in answers} == {("interleaved", "1+2")}
-    rows = _recorded(url, answers)
-    assert len(rows) == 40
-    wanted = {}  # of the version that picked it, one item of each answer is accepted: the challenger's in 7 of 10
-    for place, answer in enumerate(answers):
-        own = {row["version"]: row["item_id"] for row in rows if row["answer_id"] == answer["answer_id"]}
-        assert set(own) == {"1", "2"}
-        wanted[answer["answer_id"]] = own["2" if place < 7 else "1"]
-    for answer_id, item_id in wanted.items():
-        event = {"answer_id": answer_id, "item_id": item_id, "event": "accepted"}
-        assert http.post("/feedback", json=event).status_code == 200
-    store = FeedbackStore(url)
-    _wait_for(lambda: read_result(store, experiment).sides[0].wins == 3)
-    result = read_result(store, experiment)
-    assert [side.wins for side in result.sides] == [3, 7] and result.looks[-1].mean == 0.7
-    end_experiment(client, experiment.id, "enough", "ops")
-    _wait_for_state(http, running=0, ready=0)
-
-
 def test_a_challenger_that_cannot_be_loaded_costs_no_answer(http, client, url):
     failures = _metric(http, "model_load_failures_total")
-    experiment = start_experiment(client, "3", "ab", 0.9, "ops")
+    experiment = start_experiment(client, "3", 0.9, "ops")
     _wait_for(lambda: _metric(http, "model_load_failures_total") == failures + 1)
     _wait_for_state(http, running=1, ready=0)
     answers = [_ask(http, user) for user in USERS]
@@ -164,7 +140,7 @@ def test_a_challenger_that_cannot_be_loaded_costs_no_answer(http, client, url):
 
 
 def test_a_promotion_ends_the_counting(http, client):
-    start_experiment(client, "2", "ab", 0.5, "ops")
+    start_experiment(client, "2", 0.5, "ops")
     _wait_for_state(http, running=1, ready=1)
     promote_in_turn(client, "2")
     _wait_for_state(http, running=0, ready=0)

@@ -23,7 +23,6 @@ _COLUMNS = (
     "messages",
     "item_id",
     "rank",
-    "is_explored",
     "accepted",
     "rejected",
     "hidden",

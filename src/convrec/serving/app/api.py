@@ -1,6 +1,5 @@
 """The routes of the service for programs: recommendations, feedback, health and metrics."""
 
-import random
 import time
 from datetime import UTC, datetime
 from typing import Any
@@ -14,8 +13,6 @@ from convrec.feedback.records import EventName
 from convrec.serving.app.keys import Keys, RateLimit
 from convrec.serving.app.request_log import facts_of
 from convrec.serving.app.service import Question, Roles, Service
-from convrec.serving.arms import INTERLEAVED
-from convrec.serving.exploration import explored
 from convrec.serving.routing import Routed
 from convrec.serving.served import Answered, ServedModel
 from convrec.serving.translation import Filters, NothingLeft, messages_from
@@ -41,7 +38,6 @@ class Feedback(BaseModel):
 def make_router(service: Service, keys: Keys | None, rate: RateLimit | None) -> APIRouter:
     """Return the routes. With keys, a request needs one (401), and each key has its rate limit (429)."""
     router = APIRouter()
-    chance = random.Random()
 
     def check_key(request: Request) -> None:
         if keys is None:
@@ -88,35 +84,27 @@ def make_router(service: Service, keys: Keys | None, rate: RateLimit | None) -> 
         answer_id = new_answer_id(began)
         routed = await service.within_limits(question, request, ask)
         answered = routed.answered
-        # An interleaved list stays as it is: its order is random already.
-        share = 0.0 if routed.arm == INTERLEAVED else service.limits.explored_share
-        order = explored(len(answered.items), share, chance)
-        items = [answered.items[place] for place in order.places]
-        shown = tuple(
-            Shown("", rank, answered.items[place].id, routed.versions[place], propensity)
-            for rank, (place, propensity) in enumerate(zip(order.places, order.propensities, strict=True), start=1)
-        )
+        shown = tuple(Shown("", rank, item.id, routed.version) for rank, item in enumerate(answered.items, start=1))
         answer = Answer(
             answer_id=answer_id,
             time=began,
             user_id=question.user_id,
             experiment=routed.experiment,
             arm=routed.arm,
-            is_explored=order.is_explored,
             latency_seconds=time.monotonic() - start,
             messages=answered.messages,
             shown=shown,
             **answered.filters._asdict(),
         )
         recorded_id = await service.record(answer)
-        facts_of(request).update(version=routed.version, answer_id=recorded_id, items=len(items))
+        facts_of(request).update(version=routed.version, answer_id=recorded_id, items=len(shown))
         rows: list[dict[str, Any]] = [
             {"rank": rank, "item_id": item.id, "title": item.title, "year": item.year}
-            for rank, item in enumerate(items, start=1)
+            for rank, item in enumerate(answered.items, start=1)
         ]
         if answered.scores is not None:
-            for row, place in zip(rows, order.places, strict=True):
-                row["score"] = answered.scores[place]
+            for row, score in zip(rows, answered.scores, strict=True):
+                row["score"] = score
         return {
             "answer_id": recorded_id,
             "version": routed.version,

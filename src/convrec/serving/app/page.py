@@ -79,7 +79,7 @@ def make_page_router(service: Service) -> APIRouter:
         )
         first, seconds = answers[0][2], time.monotonic() - start
         answer_id = new_answer_id(began)
-        facts = (answer_id, began, question.user_id, None, None, False, seconds, first.messages, tuple(shown))
+        facts = (answer_id, began, question.user_id, None, None, seconds, first.messages, tuple(shown))
         answer = Answer(*facts, *first.filters)
         return {
             "answer_id": await service.record(answer),

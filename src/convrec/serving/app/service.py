@@ -62,7 +62,6 @@ class Limits:
 
     max_requests: int = 192  # waiting or being decoded; more get 429
     max_seconds: float = 60.0  # of a request; `deadline_seconds` may lower it
-    explored_share: float = 0.0  # of the lists of `/recommend`, which are shown in random order
 
 
 class Service:

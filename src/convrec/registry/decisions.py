@@ -1,0 +1,171 @@
+"""What a promotion compared and decided: the figures, the gates, and their texts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
+
+from pydantic import PlainSerializer, TypeAdapter
+
+from convrec.evaluation.comparison import Gain
+
+PROMOTED, REFUSED, AWAITING = "promoted", "refused", "awaiting approval"
+ALREADY = "champion already"
+LATENCY = "latency_p95_seconds"
+_VERBS = {PROMOTED: "was promoted", REFUSED: "was refused", AWAITING: "awaits approval"}
+_Gains = dict[str, Annotated[Gain, PlainSerializer(lambda gain: gain._asdict())]]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of two compared versions: its mean scores, coverage and latency (seconds) on the current data."""
+
+    version: str
+    checkpoint_md5: str
+    means: dict[str, float]
+
+
+@dataclass(frozen=True)
+class SliceChange:
+    """A metric's means for both versions on one slice of the rows; `champion` is None without a champion."""
+
+    kind: str
+    name: str
+    n_rows: int
+    challenger: float
+    champion: float | None
+
+    @property
+    def drop(self) -> float:
+        """The champion's mean minus the challenger's; 0 without a champion."""
+        return 0.0 if self.champion is None else self.champion - self.challenger
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The scores of both versions on the same rows.
+
+    `gains` holds the challenger's paired gains over the champion by metric name in the policy; it is empty without a
+    champion. `baselines` holds its gains over each baseline of the policy. `data` holds the MD5 of the files,
+    `settings` everything else that the scores depend on. `experiment` holds the result of the challenger's ended
+    experiment against this champion; it is None without that gate or such an experiment.
+    """
+
+    challenger: Side
+    champion: Side | None
+    gains: _Gains
+    slices: list[SliceChange]
+    n_rows: int
+    n_prompts: int
+    data: dict[str, str]
+    settings: dict[str, Any]
+    baselines: _Gains = field(default_factory=dict)  # decisions of earlier releases have none
+    experiment: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One condition: its figure (None if there is nothing to measure), the limit, and whether it holds."""
+
+    name: str
+    figure: float | None
+    limit: str
+    passed: bool
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.detail}" if self.figure is None else f"{self.name} {self.figure:.4f} ({self.limit})"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The decision about a challenger: status and reason, every gate with its figure, and what was compared."""
+
+    status: str
+    reason: str
+    challenger: str
+    champion: str | None
+    gates: tuple[Gate, ...] = ()
+    comparison: Comparison | None = None
+    policy: dict[str, Any] = field(default_factory=dict)
+    approval: dict[str, str] | None = None
+    number: int = 0  # counts the version's decisions from 1; 0 if not recorded
+    by: str = ""
+    at: str = ""
+    commit: str = ""
+
+    @property
+    def promoted(self) -> bool:
+        return self.status == PROMOTED
+
+    @property
+    def rejected(self) -> bool:
+        """Whether a person has rejected the version."""
+        return self.approval is not None and "refused" in self.approval
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the decision as JSON values."""
+        return _JSON.dump_python(self, mode="json")
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Decision":
+        """Return the decision that `to_json` was called on; fields of removed gates are dropped.
+
+        Raises `ValueError` if it is not one.
+        """
+        return _JSON.validate_python(value)
+
+
+_JSON = TypeAdapter(Decision)
+
+
+def refuse(decision: Decision, gate: Gate) -> Decision:
+    """Return the decision as a refusal because of `gate`, which becomes its reason."""
+    others = (other for other in decision.gates if other.name != gate.name)
+    return replace(decision, status=REFUSED, reason=str(gate), gates=(*others, gate))
+
+
+def gate_rows(decision: Decision) -> list[tuple[str, str, str, str, str]]:
+    """Return name, figure, limit, outcome and detail of each gate as texts."""
+    return [
+        (
+            gate.name,
+            "-" if gate.figure is None else f"{gate.figure:.4f}",
+            gate.limit,
+            "holds" if gate.passed else "FAILS",
+            gate.detail,
+        )
+        for gate in decision.gates
+    ]
+
+
+def headline(decision: Decision) -> str:
+    """Return the decision in one line."""
+    if decision.status == ALREADY:
+        return f"version {decision.challenger} is the champion already"
+    return f"version {decision.challenger} {_VERBS[decision.status]}: {decision.reason}"
+
+
+def decision_markdown(decision: Decision) -> str:
+    """Return the decision as Markdown: the result, a table of the gates, and what was compared."""
+    lines = [f"## Promotion: {headline(decision)}", ""]
+    if decision.gates:
+        lines += ["| gate | figure | limit | outcome | detail |", "|---|---:|---|---|---|"]
+        lines += [f"| {' | '.join(map(_cell, row))} |" for row in gate_rows(decision)]
+        lines.append("")
+    against = "no champion" if decision.champion is None else f"champion: version {decision.champion}"
+    facts = [f"challenger: version {decision.challenger}", against]
+    if decision.comparison is not None:
+        found = decision.comparison
+        lists = f"{found.settings.get('lists', '')} lists".strip()
+        facts.append(f"{found.n_rows} test rows, {found.n_prompts} prompts, {lists}")
+        facts += [f"{name} MD5 {md5}" for name, md5 in found.data.items()]
+    if decision.approval:
+        verdict = "refused" if decision.rejected else "approved"
+        facts.append(f"{verdict} by {decision.approval['by']} at {decision.approval['at']}")
+    facts += [f"decided by {decision.by} at {decision.at}"] if decision.by else []
+    facts += [f"commit {decision.commit}"] if decision.commit else []
+    return "\n".join([*lines, *(f"- {fact}" for fact in facts), ""])
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
