@@ -20,6 +20,9 @@ ROLES = {  # and other names for them in public data sets
 }
 _CANONICAL_ROLES = {name: role for role, others in ROLES.items() for name in (role, *others)}
 SPLITS = ("train", "validation", "test")
+# A canonical conversation: the columns of `schemas.CONVERSATION_TYPES`, and of a demonstration also its lists. It is
+# validated once, when the stage `data` writes it (`schemas.conform`).
+Row = dict[str, Any]
 Days = tuple[datetime.date, datetime.date]  # the first day, and the day after the last
 _ROLE = re.compile(r"^(User|Assistant|System): ", re.MULTILINE)
 
@@ -35,39 +38,39 @@ def write_rows(rows: pd.DataFrame, path: Path) -> None:
     rows.to_parquet(path, index=False)
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
+def read_rows(path: Path) -> list[Row]:
     """Return the rows of a Parquet file as plain Python values."""
     frame = pd.read_parquet(path, dtype_backend="pyarrow")
     return frame.to_dict("records")
 
 
-def person_of(row: dict[str, Any]) -> str:
+def person_of(row: Row) -> str:
     """Return the person of a row: its `user_id`, or its `conversation_id` if it has none."""
     return row.get("user_id") or row["conversation_id"]
 
 
-def named_titles(row: dict[str, Any]) -> list[str]:
+def named_titles(row: Row) -> list[str]:
     """Return the titles that a row's conversation names, whether or not they may be recommended again."""
     return [*row["seen_titles"], *(row.get("repeatable_titles") or ())]
 
 
-def date_of(row: dict[str, Any]) -> str:
+def date_of(row: Row) -> str:
     """Return a row's date, as in `2022-03-31`; an empty text where it has none."""
     return str(row.get("date") or "")
 
 
-def month_of(row: dict[str, Any]) -> str:
+def month_of(row: Row) -> str:
     """Return the month of a row's date, as in `2022-03`; an empty text where it has no date."""
     return date_of(row)[:7]
 
 
-def is_before(rows: Iterable[dict[str, Any]], others: Iterable[dict[str, Any]]) -> bool:
+def is_before(rows: Iterable[Row], others: Iterable[Row]) -> bool:
     """Return whether all rows are dated, and of earlier days than all of the others."""
     dates = [date_of(row) for row in rows]
     return min(dates, default="") > "" and max(dates) < min(map(date_of, others), default="")
 
 
-def truths(row: dict[str, Any]) -> list[Truth]:
+def truths(row: Row) -> list[Truth]:
     """Return a row's ground truth."""
     return [Truth.of(truth) for truth in row["groundtruth"]]
 
@@ -120,15 +123,15 @@ def prompt_key(messages: list[dict[str, str]]) -> str:
     return hashlib.sha256(json.dumps(messages).encode()).hexdigest()[:16]
 
 
-def distinct_prompts(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def distinct_prompts(rows: Iterable[Row]) -> list[Row]:
     """Return the first row of each prompt, in order; all answers to a prompt share one list."""
-    first: dict[str, dict[str, Any]] = {}
+    first: dict[str, Row] = {}
     for row in rows:
         first.setdefault(row["prompt_id"], row)
     return list(first.values())
 
 
-def read_prompts(path: Path, limit: int | None = None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def read_prompts(path: Path, limit: int | None = None) -> tuple[list[Row], list[Row]]:
     """Return the rows of the first `limit` distinct prompts of a file (all of them for None), and these prompts."""
     rows = read_rows(path)
     prompts = distinct_prompts(rows)[:limit]

@@ -7,13 +7,12 @@ collaboratively for an LLM.
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import month_of
+from convrec.data.conversations import Row, month_of
 from convrec.similarity.collaborative import ItemKnn, Likes, Named
 from convrec.similarity.embedding import Embedder
 from convrec.similarity.neighbours import Neighbours
@@ -21,7 +20,6 @@ from convrec.similarity.scores import BLOCK, Scores, sparse_scores
 
 logger = logging.getLogger(__name__)
 
-Row = dict[str, Any]
 EVIDENCE = ("popularity", "neighbours", "item_knn")
 _SCALE = 1000.0  # log(1 + 1000 p) is log(p + 0.001) up to a constant
 

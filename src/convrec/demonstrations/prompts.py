@@ -1,15 +1,12 @@
 """The prompts that get a demonstration, their variants, and the items that they liked and saw."""
 
-from typing import Any
-
 import numpy as np
 from scipy import sparse
 
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import truths
+from convrec.data.conversations import Row, truths
 from convrec.errors import InputError
 
-Row = dict[str, Any]
 KEPT = 0.6  # probability that an earlier message stays in a variant
 
 # The columns of a file of demonstrations that hold the lists after each step; `demonstration` is what SFT learns.

@@ -2,12 +2,12 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from convrec.data.catalog import Catalog
+from convrec.data.conversations import Row
 from convrec.demonstrations.grounding import KINDS
 from convrec.demonstrations.remap import SOURCES, TeacherItems
 from convrec.demonstrations.steps import Grounded
@@ -17,7 +17,7 @@ POPULARITY_BUCKETS = 20
 PLACED_BY = (*SOURCES, "collaborative")
 
 
-def check_demonstrations(lists: Sequence[str], rows: Sequence[dict[str, Any]], catalog: Catalog, size: int) -> None:
+def check_demonstrations(lists: Sequence[str], rows: Sequence[Row], catalog: Catalog, size: int) -> None:
     """Raise `InputError` for a list that is not exactly `size` catalog lines, each once, none of a seen title."""
     for text, row in zip(lists, rows, strict=True):
         lines, seen = text.split("\n"), catalog.indices_of_titles(row["seen_titles"])
@@ -90,9 +90,7 @@ def source_shares(sources: np.ndarray) -> dict[str, float]:
     return {name: count / max(1, sources.size) for name, count in zip(PLACED_BY, counts.tolist(), strict=True)}
 
 
-def popularity(
-    positives: sparse.csr_array, lists: dict[str, np.ndarray]
-) -> tuple[list[dict[str, Any]], dict[str, float]]:
+def popularity(positives: sparse.csr_array, lists: dict[str, np.ndarray]) -> tuple[list[Row], dict[str, float]]:
     """Return the distribution of lists and ground truth over the catalog, and the distance of each list to the latter.
 
     The items are put in buckets of equal size by how often they were liked; a row a bucket tells the share of the

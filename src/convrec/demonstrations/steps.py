@@ -3,13 +3,13 @@
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
 
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import is_before, transcript
+from convrec.data.conversations import Row, is_before, transcript
 from convrec.data.parsing import Entry, format_list
 from convrec.demonstrations.answers import parse_answer
 from convrec.demonstrations.combine import Weights, fit_weights
@@ -24,7 +24,6 @@ from convrec.similarity.scores import Blocks, WeightedSum, sparse_scores, top_it
 
 logger = logging.getLogger(__name__)
 
-Row = dict[str, Any]
 REFLECTED = {"remap": 1.0, "ratings": 1.0}  # the weights of s_reflect
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import date_of, distinct_prompts, is_before
+from convrec.data.conversations import Row, date_of, distinct_prompts, is_before
 from convrec.data.parsing import format_list
 from convrec.evaluation.als import Als
 from convrec.evaluation.beyond_accuracy import mentions
@@ -27,7 +27,6 @@ from convrec.similarity.neighbours import Neighbours
 
 logger = logging.getLogger(__name__)
 
-Row = dict[str, Any]
 Hyperparameters = dict[str, Any]
 ScoreFunction = Callable[..., np.ndarray]  # arguments: a slice of the prompts, hyper-parameters; returns (B, C)
 NEEDS = {  # what a baseline needs in the data

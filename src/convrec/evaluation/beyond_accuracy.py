@@ -4,17 +4,14 @@ The items of a list are catalog indices: the distinct ones among its first N lin
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy import sparse
 
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import truths
+from convrec.data.conversations import Row, truths
 from convrec.data.parsing import parse_list
-
-Row = dict[str, Any]
 
 
 def mentions(rows: Iterable[Row], catalog: Catalog) -> np.ndarray:

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from convrec.data.catalog import Catalog
+from convrec.data.conversations import Row
 from convrec.evaluation.comparison import mean_interval
 from convrec.evaluation.scoring import mean_scores, score_lists
 
-Row = dict[str, Any]
 BOOTSTRAP_SAMPLES = 1000
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import distinct_prompts, read_prompts
+from convrec.data.conversations import Row, distinct_prompts, read_prompts
 from convrec.evaluation.beyond_accuracy import coverage, recommended
 from convrec.evaluation.comparison import Gain, Interval, mean_interval, mean_intervals, paired_interval
 from convrec.evaluation.scoring import mean_scores, score_lists
@@ -32,7 +32,7 @@ class Evaluation:
     Lists have `settings.list_length` ranks; `samples` and `seed` are those of the bootstrap.
     """
 
-    rows: Sequence[dict[str, Any]]
+    rows: Sequence[Row]
     catalog: Catalog
     settings: ListSettings
     engine: EngineOptions
@@ -59,12 +59,12 @@ class Evaluation:
         rows, _ = read_prompts(paths.split(split), max_prompts)
         return cls(rows, Catalog.read(paths.catalog), ListSettings(**settings), options, **scoring)
 
-    def of_rows(self, rows: Sequence[dict[str, Any]]) -> "Evaluation":
+    def of_rows(self, rows: Sequence[Row]) -> "Evaluation":
         """Return the same evaluation on other rows."""
         return replace(self, rows=rows)
 
     @cached_property
-    def prompts(self) -> list[dict[str, Any]]:
+    def prompts(self) -> list[Row]:
         """The first row of each prompt; its rows share one list."""
         return distinct_prompts(self.rows)
 

@@ -8,13 +8,12 @@ item is hit by the first line left with exactly its title and a year at most 2 a
 import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import person_of, truths
+from convrec.data.conversations import Row, person_of, truths
 from convrec.data.matching import Truth
 from convrec.evaluation.comparison import KEYS
 
@@ -97,7 +96,7 @@ class PublishedProtocol:
             found[f"ndcg_at_{k}"] = hits[:k] @ discounts[:k] / ideal if ideal else 0.0
         return found
 
-    def score_lists(self, texts: Mapping[str, str], rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    def score_lists(self, texts: Mapping[str, str], rows: Sequence[Row]) -> pd.DataFrame:
         """Return the scores of each row with its prompt_id and person; `texts` holds one list for each prompt id."""
         return pd.DataFrame(
             {

@@ -1,20 +1,17 @@
 """Hits by rank."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import truths
+from convrec.data.conversations import Row, truths
 from convrec.data.matching import relevance
 from convrec.evaluation.comparison import mean_intervals
 
 
-def hits_by_rank(
-    texts: Mapping[str, str], rows: Sequence[dict[str, Any]], catalog: Catalog, num_ranks: int
-) -> np.ndarray:
+def hits_by_rank(texts: Mapping[str, str], rows: Sequence[Row], catalog: Catalog, num_ranks: int) -> np.ndarray:
     """Return the relevance of each rank under the protocol `evaluation`. Shape: (B, N).
 
     `texts` holds one list for each prompt id.

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from convrec.data.catalog import YEAR_TOLERANCE, Catalog
-from convrec.data.conversations import person_of, truths
+from convrec.data.conversations import Row, person_of, truths
 from convrec.data.lists import WrittenList, read_list
 from convrec.data.matching import Protocol, Target, judge, make_target
 from convrec.data.openings import openings
@@ -117,7 +117,7 @@ def score_table(
 
 def score_lists(
     texts: Mapping[str, str],
-    rows: Sequence[dict[str, Any]],
+    rows: Sequence[Row],
     catalog: Catalog,
     num_ranks: int,
     cutoffs: Sequence[int],

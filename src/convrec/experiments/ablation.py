@@ -7,13 +7,13 @@ from typing import Any
 import pandas as pd
 
 from convrec.config.params import Params, parse_params
-from convrec.data.conversations import read_rows
+from convrec.data.conversations import Row, read_rows
 from convrec.demonstrations.prompts import STEP_COLUMNS
 from convrec.errors import InputError
 from convrec.evaluation.evaluation import Evaluation
 from convrec.evaluation.headline import with_interval
 from convrec.evaluation.metrics import metric_label
-from convrec.experiments.seeds import Experiment, Rows, mean_of_seeds
+from convrec.experiments.seeds import Experiment, mean_of_seeds
 from convrec.files.results import write_json
 from convrec.files.table import TextTable
 from convrec.paths import Paths
@@ -30,7 +30,7 @@ VARIANTS = {
 BASELINE = "raw"
 
 
-def _measured(paths: Paths, frame: Rows) -> dict[str, Rows]:
+def _measured(paths: Paths, frame: list[Row]) -> dict[str, list[Row]]:
     """Return the rows for scoring: those of held-out training prompts, if there are any, and the validation split.
 
     The held-out prompts are from the months of the demonstrations. Neither Adjust nor these models are fitted to them.
@@ -43,12 +43,14 @@ def _measured(paths: Paths, frame: Rows) -> dict[str, Rows]:
     return {group: rows for group, rows in measured.items() if rows}
 
 
-def _train(params: Params, folder: Path, record: Run, paths: Paths, frame: Rows, column: str) -> tuple[Path, Any]:
+def _train(params: Params, folder: Path, record: Run, paths: Paths, frame: list[Row], column: str) -> tuple[Path, Any]:
     rows = [row for row in frame if row["teacher"] and not row["held_out"]]  # the same prompts for all variants
     return learn(params, paths, rows, column, folder, record)
 
 
-def _list_scores(name: str, evaluation: Evaluation, paths: Paths, measured: dict[str, Rows]) -> dict[str, pd.DataFrame]:
+def _list_scores(
+    name: str, evaluation: Evaluation, paths: Paths, measured: dict[str, list[Row]]
+) -> dict[str, pd.DataFrame]:
     """Return the scores of the demonstrations themselves, by group of prompts."""
     texts = {
         row["prompt_id"]: row[STEP_COLUMNS[VARIANTS[name]]]

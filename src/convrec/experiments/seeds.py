@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from convrec.config.params import Params
+from convrec.data.conversations import Row
 from convrec.evaluation.comparison import KEYS
 from convrec.evaluation.evaluation import Evaluation
 from convrec.evaluation.scoring import mean_scores
@@ -21,7 +22,6 @@ from convrec.training.checkpoints import training_folder
 
 logger = logging.getLogger(__name__)
 
-Rows = list[dict[str, Any]]
 Train = Callable[[Params, Path, Run], tuple[Path, Any]]  # trains in a folder; returns the checkpoint and the tokenizer
 SCORES = "scores.parquet"  # in the folder of a finished training
 _GROUP = "group"
@@ -43,7 +43,7 @@ class Experiment:
     stage: str
     start: str
     inputs: Sequence[Path]
-    scored: Mapping[str, Rows]
+    scored: Mapping[str, list[Row]]
     evaluation: Evaluation
     constrained: bool
     paths: Paths

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from convrec.config.params import Params
-from convrec.data.conversations import read_rows
+from convrec.data.conversations import Row, read_rows
 from convrec.errors import InputError
 from convrec.evaluation.baselines import NEEDS, Options, baseline_lists
 from convrec.evaluation.beyond_accuracy import mentions
@@ -30,7 +30,6 @@ logger = logging.getLogger(__name__)
 
 TIMED_PROMPTS = 30
 _PERCENTILE = 0.95
-Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,7 @@ def compare_versions(
 
 
 def _baseline_scores(
-    rule: Baselines, train: Rows, validation: Rows, evaluation: Evaluation, params: Params
+    rule: Baselines, train: list[Row], validation: list[Row], evaluation: Evaluation, params: Params
 ) -> dict[str, pd.DataFrame]:
     """Return the scores of each baseline of the policy on the rows.
 
@@ -142,7 +141,7 @@ def slice_changes(slices: pd.DataFrame, scores: Sequence[pd.Series]) -> list[Sli
     return found
 
 
-def latencies(params: Params, paths: Paths, models: Sequence[RegisteredModel], prompts: Rows) -> list[float]:
+def latencies(params: Params, paths: Paths, models: Sequence[RegisteredModel], prompts: list[Row]) -> list[float]:
     """Return the 95th percentile of each model's seconds for one conversation, over up to 30 test prompts.
 
     The models answer in turns in this process, so that other load on the machine affects all of them. One answer of

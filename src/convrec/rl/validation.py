@@ -7,7 +7,7 @@ from accelerate.utils import gather_object
 from trl.models.utils import unwrap_model_for_generation
 
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import distinct_prompts
+from convrec.data.conversations import Row, distinct_prompts
 from convrec.evaluation.scoring import mean_scores, score_lists
 from convrec.generation.constraint import CatalogTrie
 from convrec.generation.engine import TransformersEngine
@@ -20,7 +20,7 @@ from convrec.training.callbacks import Measure
 def make_measure(
     trainer: RankGRPOTrainer,
     builder: PromptBuilder,
-    rows: list[dict[str, Any]],
+    rows: list[Row],
     catalog: Catalog,
     trie: CatalogTrie | None,
     batch_size: int,

@@ -5,15 +5,14 @@ Item-kNN can leave a person's own likes out exactly, so that training prompts ar
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
 
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import month_of, named_titles, person_of, truths
+from convrec.data.conversations import Row, month_of, named_titles, person_of, truths
 
-Row = dict[str, Any]
 Cells = list[tuple[int, int]]
 _CELLS = 4_000_000  # maximum number of similarities in memory, 4 bytes each
 

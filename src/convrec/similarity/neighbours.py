@@ -8,12 +8,11 @@ import numpy as np
 from scipy import sparse
 
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import month_of, person_of, truths
+from convrec.data.conversations import Row, month_of, person_of, truths
 from convrec.similarity.embedding import Embedder
 
 logger = logging.getLogger(__name__)
 
-Row = dict[str, Any]
 _BLOCK = 256  # prompts per block, whose similarities to all training conversations are in memory
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from convrec.config.params import Params
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import distinct_prompts, read_rows, transcript, write_rows
+from convrec.data.conversations import Row, distinct_prompts, read_rows, transcript, write_rows
 from convrec.demonstrations.adjust import Fit, fit_adjust, keep_if_better
 from convrec.demonstrations.combine import Weights
 from convrec.demonstrations.evidence import Evidence
@@ -35,8 +35,6 @@ from convrec.stages.results import write_results
 from convrec.tracking import Run, flatten
 
 VARIANTS = "variants"  # the group of variants, beside the splits
-
-Row = dict[str, Any]
 
 
 class _Groups(NamedTuple):

@@ -9,7 +9,7 @@ from pandas.errors import EmptyDataError
 
 from convrec.config.params import Params
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import SPLITS, distinct_prompts, person_of, read_prompts, read_rows, truths
+from convrec.data.conversations import SPLITS, Row, distinct_prompts, person_of, read_prompts, read_rows, truths
 from convrec.demonstrations.prompts import STEP_COLUMNS
 from convrec.evaluation.beyond_accuracy import mentions
 from convrec.evaluation.data_figures import DATA_PLOTS
@@ -47,7 +47,7 @@ def _data_files(paths: Paths) -> list[DataFile]:
 
 
 def _examples(
-    rows: list[dict[str, Any]], lists: dict[str, dict[str, str]], number: int, catalog: Catalog, num_ranks: int
+    rows: list[Row], lists: dict[str, dict[str, str]], number: int, catalog: Catalog, num_ranks: int
 ) -> list[Example]:
     """Return the first prompts that have lists, with the judged lists side by side; `lists` are by name and prompt."""
     examples = []
@@ -71,7 +71,7 @@ def _test_lists(paths: Paths) -> dict[str, dict[str, str]]:
 
 
 def _failures(
-    rows: list[dict[str, Any]],
+    rows: list[Row],
     lists: dict[str, dict[str, str]],
     hits: dict[str, np.ndarray],
     liked: set[int],

@@ -8,7 +8,7 @@ from datasets import Dataset
 
 from convrec.config.params import Params
 from convrec.config.training import Optimization
-from convrec.data.conversations import read_rows
+from convrec.data.conversations import Row, read_rows
 from convrec.demonstrations.prompts import STEP_COLUMNS
 from convrec.errors import InputError
 from convrec.files.code import code_digest, stage_code
@@ -24,9 +24,7 @@ from convrec.training.launch import is_main_process
 from convrec.training.sft import train_sft
 
 
-def training_rows(
-    frame: list[dict[str, Any]], column: str, prompts: PromptBuilder, max_length: int
-) -> list[dict[str, Any]]:
+def training_rows(frame: list[Row], column: str, prompts: PromptBuilder, max_length: int) -> list[Row]:
     """Return prompt and completion of every demonstration, together at most `max_length` tokens.
 
     The completion stays whole: it is what is learnt. So a prompt has what `max_length` leaves, where that is less than
@@ -45,9 +43,7 @@ def training_rows(
     return rows
 
 
-def learn(
-    params: Params, paths: Paths, frame: list[dict[str, Any]], column: str, folder: Path, record: Run
-) -> tuple[Path, Any]:
+def learn(params: Params, paths: Paths, frame: list[Row], column: str, folder: Path, record: Run) -> tuple[Path, Any]:
     """Train the base model on the lists of a column of demonstrations; return the last checkpoint and the tokenizer.
 
     The loss is also measured on the first validation demonstrations.

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from convrec.data.catalog import Catalog
+from convrec.data.conversations import Row
 from convrec.similarity.embedding import Embedder
-
-Row = dict[str, Any]
 
 
 class Teacher(ABC):
