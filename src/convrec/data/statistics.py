@@ -8,14 +8,14 @@ import numpy as np
 import pandas as pd
 
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import Row, transcript
+from convrec.data.conversations import transcript
 
 # Lower edges of the bins of conversations' words, each about 1.4 times the one before; the last bin is open.
 WORD_BINS = (0, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 700, 1000, 1500, 2000, 3000, 5000, 7000, 10_000)
 MAX_SIZE = 10  # ground-truth items of a row that have a bin of their own
 CURVE_POINTS = 100
 
-Table = list[Row]
+Table = list[dict[str, Any]]
 
 
 class Statistics(NamedTuple):
