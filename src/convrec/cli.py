@@ -49,7 +49,7 @@ def _set_up() -> None:
 
 _GROUPS = {
     "Ask a model": ("recommend", "chat", "app", "serve", "vllm-server"),
-    "Run and change the pipeline": ("preflight", "run", "profile", "reproduce", "data", "fetch-model", "workspace"),
+    "Run and change the pipeline": ("preflight", "run", "profile", "reproduce", "data", "fetch-model"),
     "Measure and compare": ("results", "evaluate", "score", "compare", "ablate-demonstrations"),
     "Watch the service": ("monitor", "replay"),
     "A language model's answers": ("parse", "remap"),
@@ -115,7 +115,6 @@ def _parser() -> argparse.ArgumentParser:
         serving,
         stage,
         tracking,
-        workspace,
     )
 
     parser = _Parser(
@@ -140,7 +139,6 @@ def _parser() -> argparse.ArgumentParser:
         evaluate.add,
         recommender.add,
         serving.add,
-        workspace.add,
         registry.add,
         online.add,
         monitoring.add,

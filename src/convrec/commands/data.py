@@ -11,7 +11,7 @@ from convrec.files.atomic import check_target, write_text
 
 def add(groups: Any) -> None:
     """Add `convrec data` and `convrec fetch-model`."""
-    text = "compare and restore versions of the data, write a sample, download datasets"
+    text = "compare versions of the data, write a sample, download datasets"
     data = add_command(groups, "data", None, text, "convrec data diff HEAD~1")
     commands = data.add_subparsers(dest="data_command", metavar="SUBCOMMAND", required=True)
     difference = add_command(
@@ -25,19 +25,6 @@ def add(groups: Any) -> None:
     difference.add_argument("--json", type=Path, metavar="FILE", help="also write all changes as JSON")
     difference.add_argument(
         "--limit", type=whole_number(0), default=20, help="names shown per kind of change, %(type)s"
-    )
-    restore = add_command(
-        commands,
-        "restore",
-        _restore,
-        "restore the data and the parameters of a past run",
-        "convrec data restore --run 4f2a81c09b7d4c60a51e8d2f7b3c9e15",
-    )
-    restore.add_argument(
-        "--run", dest="run_id", required=True, metavar="RUN_ID", help="id of a pipeline's or a stage's run"
-    )
-    restore.add_argument(
-        "--force", action="store_true", help="also overwrite uncommitted changes; a copy of them is kept"
     )
     text = "write the embedded world as monthly files in the project's schema"
     sample = add_command(commands, "sample", _sample, text, "convrec data sample my-data --until 2022-11")
@@ -92,12 +79,6 @@ def _diff(options: argparse.Namespace) -> None:
     if options.json is not None:
         write_text(options.json, json.dumps(found.to_json(), ensure_ascii=False, indent=1) + "\n")
     print(found.to_text(options.limit))
-
-
-def _restore(options: argparse.Namespace) -> None:
-    from convrec.versions.restore import restore
-
-    print(restore(options.run_id, force=options.force))
 
 
 def _sample(options: argparse.Namespace) -> None:

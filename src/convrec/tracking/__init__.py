@@ -11,7 +11,6 @@ from convrec.tracking.describe import (
     metric_values,
     param_texts,
 )
-from convrec.tracking.recorded import RecordedVersions, recorded_versions
 from convrec.tracking.run import (
     PARENT_VARIABLE,
     Run,
@@ -31,7 +30,6 @@ __all__ = [
     "COMMIT_TAG",
     "PARENT_TAG",
     "PARENT_VARIABLE",
-    "RecordedVersions",
     "Replayed",
     "Run",
     "SilentRun",
@@ -46,7 +44,6 @@ __all__ = [
     "log_text",
     "param_texts",
     "record_versions",
-    "recorded_versions",
     "replay_left",
     "run_address",
     "shown_address",
