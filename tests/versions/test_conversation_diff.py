@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from convrec.errors import InputError
-from convrec.versions.conversation_diff import diff_conversations
+from convrec.versions.conversation_diff import Counts, diff_conversations
 from tests.versions.tables import catalog_of, film, table, talk
 
 SPLITS = ("train", "validation", "test")
@@ -20,10 +20,10 @@ def test_rows_added_and_removed_are_counted_by_split():
         "test": table(talk("c", date="2024-02-01")),
     }
     found = diff_conversations(old, new)
-    assert (found.new, found.gone, found.moved, list(found.splits)) == (1, 1, {}, ["train", "test"])
+    assert (found.new, found.gone, found.moved, list(found.splits)) == (1, 1, [], ["train", "test"])
     train = found.splits["train"]
-    assert (train.rows, train.prompts, train.added, train.removed) == ((2, 2), (2, 2), 1, 1)
-    assert train.months == {"2024-01": (2, 1), "2024-02": (0, 1)}
+    assert (train.rows, train.prompts, train.added, train.removed) == (Counts(2, 2), Counts(2, 2), 1, 1)
+    assert train.months == {"2024-01": Counts(2, 1), "2024-02": Counts(0, 1)}
     assert found.splits["test"].added == found.splits["test"].removed == 0
 
 
@@ -61,9 +61,11 @@ def test_a_month_that_rolled_over_moves_its_rows():
         "test": table(talk("d")),
     }
     found = diff_conversations(old, new)
-    assert found.moved == {("validation", "train"): 1, ("test", "validation"): 2}
+    assert found.moved == [
+        {"from": "validation", "to": "train", "rows": 1},
+        {"from": "test", "to": "validation", "rows": 2},
+    ]
     assert (found.new, found.gone) == (1, 0)
-    assert found.to_json()["moved"][0] == {"from": "validation", "to": "train", "rows": 1}
 
 
 def test_undated_rows_and_absent_splits_are_counted():
@@ -71,8 +73,8 @@ def test_undated_rows_and_absent_splits_are_counted():
         {"train": table(talk("a", date=""), talk("b"))},
         {"validation": table(talk("c"))},
     )
-    assert found.splits["train"].months == {"2024-01": (1, 0), "undated": (1, 0)}
-    assert found.splits["validation"].rows == (0, 1)
+    assert found.splits["train"].months == {"2024-01": Counts(1, 0), "undated": Counts(1, 0)}
+    assert found.splits["validation"].rows == Counts(0, 1)
     assert (found.new, found.gone) == (1, 2)
 
 
@@ -131,10 +133,11 @@ def test_the_rows_that_differ_are_those_of_a_plain_loop(old, new):
         come += added
     gone, fresh = _crossed_off(left, come)
     assert (found.gone, found.new) == (len(gone), len(fresh))
-    assert sum(found.moved.values()) == len(left) - len(gone)
+    assert sum(moved["rows"] for moved in found.moved) == len(left) - len(gone)
     back = diff_conversations(new, old)
     assert (back.gone, back.new) == (found.new, found.gone)
-    assert back.moved == {(b, a): rows for (a, b), rows in found.moved.items()}
+    turned = [{"from": moved["to"], "to": moved["from"], "rows": moved["rows"]} for moved in found.moved]
+    assert sorted(turned, key=str) == sorted(back.moved, key=str)
 
 
 @given(_versions)

@@ -2,7 +2,7 @@
 
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,8 @@ from convrec.versions.conversation_diff import COMPARED
 
 WORKSPACE = "workspace"  # the name of the current data in data/processed
 CATALOG_COLUMNS = ("item_id", "title", "year", "aliases", "metadata")
+_CATALOG = Paths().catalog.name
+_FILES = {_CATALOG: "", **{Paths().split(split).name: split for split in SPLITS}}  # compared files, and their splits
 _FORMS = (
     f"a folder such as data/processed, a catalog, a Parquet file of conversations, a git revision, or {WORKSPACE!r}"
 )
@@ -50,41 +52,21 @@ def load_version(name: str) -> Version:
 
 
 def _of_folder(folder: Path, name: str) -> Version:
-    paths = {file: folder / file for file in _files() if (folder / file).is_file()}
-    if not paths:
+    found = [file for file in _FILES if (folder / file).is_file()]
+    if not found:
         raise InputError(
-            f"{name}: this folder has none of {', '.join(_files())}; give one that does, or, for a git revision of "
+            f"{name}: this folder has none of {', '.join(_FILES)}; give one that does, or, for a git revision of "
             f"this name, refs/heads/{name} or refs/tags/{name}"
         )
-    catalog = paths.get(Paths().catalog.name)
-    splits = {split: Paths().split(split).name for split in SPLITS}
-    return Version(
-        name,
-        None if catalog is None else _catalog(catalog, f"{name}: {catalog.name}"),
-        {split: _rows(paths[file], f"{name}: {file}") for split, file in splits.items() if file in paths},
-    )
+    catalog = _catalog(folder / _CATALOG, f"{name}: {_CATALOG}") if _CATALOG in found else None
+    splits = {_FILES[file]: _rows(folder / file, f"{name}: {file}") for file in found if file != _CATALOG}
+    return Version(name, catalog, splits)
 
 
 def _of_file(path: Path, name: str) -> Version:
-    if path.suffix.lower() == ".parquet":
-        columns = _columns(path, name)
-        if "messages" in columns or "groundtruth" in columns:
-            return Version(name, None, {path.stem if path.stem in SPLITS else "conversations": _rows(path, name)})
+    if path.suffix.lower() == ".parquet" and {"messages", "groundtruth"} & {*_columns(path, name)}:
+        return Version(name, None, {path.stem if path.stem in SPLITS else "conversations": _rows(path, name)})
     return Version(name, _catalog(path, name), {})
-
-
-def _files() -> list[str]:
-    return [Paths().catalog.name, *(Paths().split(split).name for split in SPLITS)]
-
-
-def _columns(path: Path, label: str) -> list[str]:
-    with _labelled(path, label):
-        return parquet_columns(path)
-
-
-def _frame(path: Path, label: str, columns: Iterable[str]) -> pd.DataFrame:
-    with _labelled(path, label):  # Arrow's types need a fraction of the memory of Python objects
-        return parquet_frame(path, list(columns), types_mapper=pd.ArrowDtype, ignore_metadata=True)
 
 
 @contextmanager
@@ -96,34 +78,35 @@ def _labelled(path: Path, label: str) -> Iterator[None]:
         raise InputError(f"{label}: {str(error).removeprefix(f'{path}: ')}") from None
 
 
+def _columns(path: Path, label: str) -> list[str]:
+    with _labelled(path, label):
+        return parquet_columns(path)
+
+
 def _rows(path: Path, label: str) -> pd.DataFrame:
     """Return the conversations with the columns that are compared."""
-    _require(COMPARED, _columns(path, label), label, "canonical conversations need")
-    return _frame(path, label, COMPARED)
+    return _frame(path, label, COMPARED, "canonical conversations need")
 
 
 def _catalog(path: Path, label: str) -> pd.DataFrame:
     """Return the canonical catalog table, converted if the file has another form."""
     if path.suffix.lower() == ".parquet":
-        columns = _columns(path, label)
-        if set(columns) >= set(CATALOG_COLUMNS):
-            return _frame(path, label, CATALOG_COLUMNS)
-        if not {"title", "name"} & set(columns):
-            _require(CATALOG_COLUMNS, columns, label, "it has neither conversations nor a catalog, which needs")
+        columns = {*_columns(path, label)}
+        if columns >= {*CATALOG_COLUMNS} or not columns & {"title", "name"}:
+            return _frame(path, label, CATALOG_COLUMNS, "it has neither conversations nor a catalog, which needs")
     with _labelled(path, label):
-        frame = load_catalog(path, Quarantine()).to_frame()
-    _require(CATALOG_COLUMNS, frame.columns, label, "a canonical catalog needs")
-    return frame
+        return load_catalog(path, Quarantine()).to_frame()
 
 
-def _require(needed: Iterable[str], found: Iterable[str], label: str, what: str) -> None:
-    found = list(found)
-    missing = [column for column in needed if column not in found]
-    if missing:
+def _frame(path: Path, label: str, needed: Sequence[str], what: str) -> pd.DataFrame:
+    found = _columns(path, label)
+    if missing := [column for column in needed if column not in found]:
         raise InputError(
             f"{label}: column {missing[0]!r} is missing (found {', '.join(found)}); {what} {', '.join(needed)}: make "
             "the file again with `dvc repro data`"
         )
+    with _labelled(path, label):  # Arrow's types need a fraction of the memory of Python objects
+        return parquet_frame(path, needed, types_mapper=pd.ArrowDtype, ignore_metadata=True)
 
 
 def _of_revision(name: str) -> Version:
@@ -174,7 +157,7 @@ def _fetch(name: str, commit: str, processed: str, target: Path) -> None:
             raise InputError(f"{name}: DVC cannot read the project at this revision ({error}); give another") from None
         try:
             for path in files.ls(processed, detail=False) if held else ():
-                if Path(path).name in _files():
+                if Path(path).name in _FILES:
                     files.get_file(path, str(target / Path(path).name))
         except Exception as error:  # remotes raise errors of their own libraries
             raise InputError(
