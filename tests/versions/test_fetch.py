@@ -168,9 +168,14 @@ def test_other_files_and_damaged_locks_are_left_alone(tmp_path):
         fetch("dataset", "owner/films", folder)
     files = {"../x": {"size": 1, "sha256": "0"}}
     lock = {"kind": "dataset", "name": "a/b", "revision": "main", "commit": COMMIT, "patterns": None, "files": files}
-    for content in ("{", '{"kind": "dataset"}', "[]", json.dumps(lock)):
+    damaged, leading = "not a lock file of `convrec data fetch`", "films.lock.json lists '../x', which leads out"
+    for content, words in (
+        ("{", damaged),
+        ('{"kind": "dataset"}', damaged),
+        ("[]", damaged),
+        (json.dumps(lock), leading),
+    ):
         lock_path(folder).write_text(content)
-        with pytest.raises(InputError, match="not a lock file of `convrec data fetch`") as error:
+        with pytest.raises(InputError, match=words):
             fetch("dataset", "owner/films", folder)
-    assert "'../x' leads out of the folder" in str(error.value)
     assert _there(folder) == {"x": b"mine"}

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,36 +39,20 @@ def add(groups: Any) -> None:
     )
     sample.add_argument("--seed", type=whole_number(0, 2**31 - 1), default=17, help="%(type)s: %(default)s")
     text = "download a public dataset from the Hugging Face Hub, with pinned commit and checksums"
-    _add_fetch_options(
-        add_command(
-            commands,
-            "fetch",
-            lambda options: _fetch("dataset", options),
-            text,
-            "convrec data fetch ZhankuiHe/reddit_movie_large_v1 --to data/raw",
-        )
-    )
+    example = "convrec data fetch ZhankuiHe/reddit_movie_large_v1 --to data/raw"
+    _add_fetch_options(add_command(commands, "fetch", partial(_fetch, "dataset"), text, example))
     text = "download a model from the Hugging Face Hub, with pinned commit and checksums"
-    _add_fetch_options(
-        add_command(
-            groups,
-            "fetch-model",
-            lambda options: _fetch("model", options),
-            text,
-            "convrec fetch-model Qwen/Qwen2.5-0.5B-Instruct --to models/qwen",
-        )
-    )
+    example = "convrec fetch-model Qwen/Qwen2.5-0.5B-Instruct --to models/qwen"
+    _add_fetch_options(add_command(groups, "fetch-model", partial(_fetch, "model"), text, example))
 
 
 def _add_fetch_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "name", metavar="NAME", help="name of the repository, for instance ZhankuiHe/reddit_movie_large_v1"
-    )
+    name = "name of the repository, for instance ZhankuiHe/reddit_movie_large_v1"
+    command.add_argument("name", metavar="NAME", help=name)
     command.add_argument("--to", type=Path, required=True, metavar="FOLDER")
     command.add_argument("--revision", help="commit, tag or branch; default: that of FOLDER.lock.json, or main")
-    command.add_argument(
-        "--include", action="append", metavar="PATTERN", help="only files that match this pattern; repeatable"
-    )
+    pattern = "only files that match this pattern; repeatable"
+    command.add_argument("--include", action="append", metavar="PATTERN", help=pattern)
 
 
 def _diff(options: argparse.Namespace) -> None:

@@ -51,7 +51,7 @@ class Renamed:
 
 @dataclass(frozen=True)
 class Changed:
-    """Changed metadata of an item: `old` and `new` text by field (None if missing), and aliases `added` and `removed`."""
+    """Changed metadata of an item: `old` and `new` text by field, None if missing; aliases `added` and `removed`."""
 
     item: ItemName
     fields: dict[str, dict[str, str | None]]

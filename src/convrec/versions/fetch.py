@@ -13,9 +13,9 @@ import hashlib
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import AfterValidator, BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from convrec.errors import InputError
 from convrec.files.atomic import write_text
@@ -24,12 +24,6 @@ from convrec.paths import is_below
 
 Kind = Literal["dataset", "model"]
 _REMEDY = "restore the file from a backup, or, to accept the change, remove the lock and the folder to pin again"
-
-
-def _check_path(path: str) -> str:
-    if not is_below(path):
-        raise ValueError(f"{path!r} leads out of the folder")
-    return path
 
 
 class PinnedFile(BaseModel):
@@ -47,7 +41,7 @@ class LockFile(BaseModel):
     revision: str  # as requested
     commit: str
     patterns: list[str] | None
-    files: dict[Annotated[str, AfterValidator(_check_path)], PinnedFile]
+    files: dict[str, PinnedFile]
 
 
 def lock_path(folder: Path) -> Path:
@@ -55,9 +49,15 @@ def lock_path(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.lock.json")
 
 
+def _check_paths(paths: Iterable[str], source: str) -> None:
+    """Raise `InputError` for a path that leads out of its folder."""
+    if leading := [path for path in paths if not is_below(path)]:
+        raise InputError(f"{source} lists {leading[0]!r}, which leads out of the folder; take another source")
+
+
 def _read_lock(path: Path) -> LockFile:
     try:
-        return LockFile.model_validate_json(path.read_bytes())
+        lock = LockFile.model_validate_json(path.read_bytes())
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"])) or "content"
@@ -65,6 +65,8 @@ def _read_lock(path: Path) -> LockFile:
             f"{path}: not a lock file of `convrec data fetch` ({where}: {problem['msg']}); restore it from git, or "
             "remove it"
         ) from None
+    _check_paths(lock.files, str(path))
+    return lock
 
 
 def _digest(path: Path) -> str:
@@ -116,10 +118,7 @@ def _pin(kind: Kind, name: str, folder: Path, revision: str, patterns: list[str]
         raise InputError(
             f"--include {patterns}: matches none of the {len(listed)} files of {kind} {name}; change the pattern"
         )
-    if leading := [path for path in chosen if not is_below(path)]:
-        raise InputError(
-            f"{kind} {name}: the hub lists {leading[0]!r}, which leads out of {folder}; take another source"
-        )
+    _check_paths(chosen, f"{kind} {name}: the hub")
     _download(kind, name, info.sha, folder, chosen)
     with hub_errors(kind, name, info.sha):
         verified = hub.verify_repo_checksums(name, repo_type=kind, revision=info.sha, local_dir=partial)
@@ -129,12 +128,10 @@ def _pin(kind: Kind, name: str, folder: Path, revision: str, patterns: list[str]
     return LockFile(kind=kind, name=name, revision=revision, commit=info.sha, patterns=patterns, files=files)
 
 
-def _check_request(
-    lock: LockFile, path: Path, kind: str, name: str, revision: str | None, patterns: list[str] | None
-) -> None:
+def _check_request(lock: LockFile, path: Path, name: str, revision: str | None, patterns: list[str] | None) -> None:
     """Raise `InputError` if the request differs from the pinned files."""
     comparisons: list[tuple[str, object, list[object]]] = [
-        ("NAME", f"{kind} {name}", [f"{lock.kind} {lock.name}"]),
+        ("NAME", name, [f"{lock.kind} {lock.name}"]),
         ("--revision", revision, [None, lock.revision, lock.commit]),
         ("--include", patterns, [None, lock.patterns]),
     ]
@@ -179,7 +176,7 @@ def fetch(
     path = lock_path(folder)
     if path.exists():
         lock = _read_lock(path)
-        _check_request(lock, path, kind, name, revision, patterns)
+        _check_request(lock, path, f"{kind} {name}", revision, patterns)
         fetched = _repair(lock, folder)
         extra = sum(file.is_file() for file in folder.rglob("*")) - len(lock.files)
         others = f"; {extra} other files are in the folder" if extra else ""

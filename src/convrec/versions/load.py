@@ -109,27 +109,13 @@ def _frame(path: Path, label: str, needed: Sequence[str], what: str) -> pd.DataF
         return parquet_frame(path, needed, types_mapper=pd.ArrowDtype, ignore_metadata=True)
 
 
-def _of_revision(name: str) -> Version:
-    commit, project = find_commit(name)
-    processed = f"{project}{Paths().processed.as_posix()}"
-    with tempfile.TemporaryDirectory() as folder:
-        _fetch(name, commit, processed, Path(folder))
-        if not any(Path(folder).iterdir()):
-            raise InputError(
-                f"{name}: this revision has no {processed}; give one whose dvc.lock was committed after "
-                "`dvc repro data`"
-            )
-        return _of_folder(Path(folder), name)
-
-
 def find_commit(name: str) -> tuple[str, str]:
     """Return the commit of a revision, and the project's path in its repository ("" or a path that ends in /).
 
     Raises `InputError` if git knows no such revision.
     """
     try:
-        prefix = _git("rev-parse", "--show-prefix")
-        commit = _git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+        prefix, commit = _git("rev-parse", "--show-prefix"), _git("rev-parse", "--verify", f"{name}^{{commit}}")
     except OSError as error:
         raise InputError(f"{name}: no such folder or file, and git cannot be run ({error}); give {_FORMS}") from None
     if prefix is None:
@@ -145,22 +131,31 @@ def _git(*arguments: str) -> str | None:
     return None if result.returncode else result.stdout.rstrip("\n")
 
 
-def _fetch(name: str, commit: str, processed: str, target: Path) -> None:
-    """Copy the compared files of a commit into a folder; the project does not change."""
+def _of_revision(name: str) -> Version:
+    """Return the version of a git revision, by way of a temporary folder; the project does not change."""
     from dvc.api import DVCFileSystem  # noqa: PLC0415  (half a second to import; only revisions need it)
 
+    commit, project = find_commit(name)
+    processed = f"{project}{Paths().processed.as_posix()}"
     with ExitStack() as stack:
         try:  # `subrepos`, because the project may be a subfolder of the repository
             files = stack.enter_context(closing(DVCFileSystem(".", rev=commit, subrepos=True)))
-            held = files.isdir(processed)
+            has_data = files.isdir(processed)
         except Exception as error:  # a damaged dvc.yaml, lock or configuration can raise anything
             raise InputError(f"{name}: DVC cannot read the project at this revision ({error}); give another") from None
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         try:
-            for path in files.ls(processed, detail=False) if held else ():
-                if Path(path).name in _FILES:
-                    files.get_file(path, str(target / Path(path).name))
+            for path in map(Path, files.ls(processed, detail=False) if has_data else ()):
+                if path.name in _FILES:
+                    files.get_file(str(path), str(folder / path.name))
         except Exception as error:  # remotes raise errors of their own libraries
             raise InputError(
                 f"{name}: {processed} of this revision is neither in DVC's cache nor in the default remote ({error}); "
                 f"run `dvc push` where it was made, or make it again: `git checkout {name}`, `dvc repro data`"
             ) from None
+        if not any(folder.iterdir()):
+            raise InputError(
+                f"{name}: this revision has no {processed}; give one whose dvc.lock was committed after "
+                "`dvc repro data`"
+            )
+        return _of_folder(folder, name)
