@@ -173,23 +173,6 @@ def test_the_pairs_are_those_of_a_plain_loop(old, new):
     assert {(a, b) for a, b, reason in found if a != b and reason != "merged"} == _plain_pairs(old, new)
 
 
-@given(_catalogs, _catalogs)
-def test_swapped_catalogs_swap_what_was_added_and_removed(old, new):
-    there, back = diff_catalogs(old, new), diff_catalogs(new, old)
-
-    def own(found):
-        return {(pair.old.item_id, pair.new.item_id) for pair in found.renamed if pair.reason != "merged"}
-
-    def merged(found):
-        return [pair.old.item_id for pair in found.renamed if pair.reason == "merged"]
-
-    assert own(there) == {(b, a) for a, b in own(back)}
-    # What was merged into an item comes back as an addition, for the item it left was there all along.
-    assert ids(there.added) == sorted(ids(back.removed) + merged(back))
-    assert ids(back.added) == sorted(ids(there.removed) + merged(there))
-    assert there.unchanged == back.unchanged
-
-
 def test_text_lists_up_to_the_limit_within_the_width():
     old = catalog_of(film("Matrix, The", 1999), film("Heat", 1995, plot="x" * 300))
     long = [film("千と千尋の神隠し" * 20, 2001), film("Sly\x1b[31m\u202egnis", 2002)]

@@ -140,8 +140,6 @@ def _identities(rows: pd.DataFrame, source: str) -> list[bytes]:
         batch = rows.iloc[start : start + _BATCH]
         try:
             table = pa.Table.from_pandas(batch[_CONTENT.names], schema=_CONTENT, preserve_index=False)
-        except KeyError as error:
-            raise InputError(f"{source}: no such column: {error}; give canonical conversations") from None
         except (pa.ArrowException, TypeError) as error:
             raise InputError(
                 f"{source}: not canonical conversations ({error}); make them with `dvc repro data`"

@@ -58,15 +58,22 @@ def _of_folder(folder: Path, name: str) -> Version:
             f"{name}: this folder has none of {', '.join(_FILES)}; give one that does, or, for a git revision of "
             f"this name, refs/heads/{name} or refs/tags/{name}"
         )
-    catalog = _catalog(folder / _CATALOG, f"{name}: {_CATALOG}") if _CATALOG in found else None
-    splits = {_FILES[file]: _rows(folder / file, f"{name}: {file}") for file in found if file != _CATALOG}
+    catalog: pd.DataFrame | None = None
+    splits: dict[str, pd.DataFrame] = {}
+    for file in found:
+        with _labelled(folder / file, f"{name}: {file}"):
+            if file == _CATALOG:
+                catalog = _catalog(folder / file)
+            else:
+                splits[_FILES[file]] = _rows(folder / file)
     return Version(name, catalog, splits)
 
 
 def _of_file(path: Path, name: str) -> Version:
-    if path.suffix.lower() == ".parquet" and {"messages", "groundtruth"} & {*_columns(path, name)}:
-        return Version(name, None, {path.stem if path.stem in SPLITS else "conversations": _rows(path, name)})
-    return Version(name, _catalog(path, name), {})
+    with _labelled(path, name):
+        if path.suffix.lower() == ".parquet" and {"messages", "groundtruth"} & {*parquet_columns(path)}:
+            return Version(name, None, {path.stem if path.stem in SPLITS else "conversations": _rows(path)})
+        return Version(name, _catalog(path), {})
 
 
 @contextmanager
@@ -78,35 +85,29 @@ def _labelled(path: Path, label: str) -> Iterator[None]:
         raise InputError(f"{label}: {str(error).removeprefix(f'{path}: ')}") from None
 
 
-def _columns(path: Path, label: str) -> list[str]:
-    with _labelled(path, label):
-        return parquet_columns(path)
-
-
-def _rows(path: Path, label: str) -> pd.DataFrame:
+def _rows(path: Path) -> pd.DataFrame:
     """Return the conversations with the columns that are compared."""
-    return _frame(path, label, COMPARED, "canonical conversations need")
+    return _frame(path, COMPARED, "canonical conversations need")
 
 
-def _catalog(path: Path, label: str) -> pd.DataFrame:
+def _catalog(path: Path) -> pd.DataFrame:
     """Return the canonical catalog table, converted if the file has another form."""
     if path.suffix.lower() == ".parquet":
-        columns = {*_columns(path, label)}
+        columns = {*parquet_columns(path)}
         if columns >= {*CATALOG_COLUMNS} or not columns & {"title", "name"}:
-            return _frame(path, label, CATALOG_COLUMNS, "it has neither conversations nor a catalog, which needs")
-    with _labelled(path, label):
-        return load_catalog(path, Quarantine()).to_frame()
+            return _frame(path, CATALOG_COLUMNS, "it has neither conversations nor a catalog, which needs")
+    return load_catalog(path, Quarantine()).to_frame()
 
 
-def _frame(path: Path, label: str, needed: Sequence[str], what: str) -> pd.DataFrame:
-    found = _columns(path, label)
+def _frame(path: Path, needed: Sequence[str], what: str) -> pd.DataFrame:
+    """Return these columns, in Arrow's types, which need a fraction of the memory of Python objects."""
+    found = parquet_columns(path)
     if missing := [column for column in needed if column not in found]:
         raise InputError(
-            f"{label}: column {missing[0]!r} is missing (found {', '.join(found)}); {what} {', '.join(needed)}: make "
+            f"{path}: column {missing[0]!r} is missing (found {', '.join(found)}); {what} {', '.join(needed)}: make "
             "the file again with `dvc repro data`"
         )
-    with _labelled(path, label):  # Arrow's types need a fraction of the memory of Python objects
-        return parquet_frame(path, needed, types_mapper=pd.ArrowDtype, ignore_metadata=True)
+    return parquet_frame(path, needed, types_mapper=pd.ArrowDtype, ignore_metadata=True)
 
 
 def find_commit(name: str) -> tuple[str, str]:
