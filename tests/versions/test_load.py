@@ -122,7 +122,7 @@ def test_a_revision_without_readable_data_is_named(project):
     _commit(project, "damaged")
     with pytest.raises(InputError, match="HEAD: DVC cannot read the project at this revision"):
         load_version("HEAD")
-    for name in ("v3", "no/such/folder", "HEAD~99", "v1:data", "--help", "", "tag with spaces"):
+    for name in ("v3", "no/such/folder", "HEAD~99", "v1:data", "--help", "tag with spaces"):
         with pytest.raises(InputError, match=f"^{name}: no such folder, file or git revision; give a folder such as"):
             load_version(name)
 

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -94,6 +94,7 @@ class CatalogDiff:
         fields = Counter(name for item in self.changed for name in item.fields)
         fields["aliases"] += sum(any(item.aliases.values()) for item in self.changed)
         counts = ", ".join(f"{plain(name)} {number:,}" for name, number in fields.most_common() if number)
+        parts: dict[str, Sequence[object]]
         parts = {"added": self.added, "removed": self.removed, "renamed": self.renamed, "changed": self.changed}
         numbers = ", ".join(f"{len(items):,} {name}" for name, items in parts.items())
         lines = [f"Catalog: {self.before:,} -> {self.after:,} items: {numbers}, {self.unchanged:,} unchanged"]
