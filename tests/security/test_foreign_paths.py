@@ -100,7 +100,7 @@ def test_evaluations_stay_in_their_folder(name):
 @pytest.mark.parametrize("name", ["../escaped", "/escaped", "a/../../escaped"])
 def test_a_hub_that_lists_names_that_lead_out_is_refused(tmp_path, monkeypatch, name):
     class Hub:
-        def repo_info(self, *_, **__):
+        def dataset_info(self, *_, **__):
             return SimpleNamespace(sha="a" * 40, siblings=[SimpleNamespace(rfilename=name, size=1)])
 
     monkeypatch.setattr("huggingface_hub.HfApi", Hub)

@@ -111,7 +111,8 @@ def _pin(kind: Kind, name: str, folder: Path, revision: str, patterns: list[str]
 
     hub, partial = HfApi(), _partial(folder)
     with hub_errors(kind, name, revision):
-        info = hub.repo_info(name, repo_type=kind, revision=revision)
+        describe = hub.dataset_info if kind == "dataset" else hub.model_info
+        info = describe(name, revision=revision)
     listed = [file.rfilename for file in info.siblings or []]
     chosen = sorted(filter_repo_objects(listed, allow_patterns=patterns))
     if not chosen or not info.sha:
