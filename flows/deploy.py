@@ -26,7 +26,6 @@ from rich.markup import escape
 
 from convrec.errors import InputError, Unavailable, exit_status
 from convrec.monitoring.settings import SETTINGS_FILE, Alarm, load_monitoring
-from convrec.workspaces import FOLDER_VARIABLE, REPOSITORY_VARIABLE
 from tasks.command import tool_path
 from tasks.monitoring import EVENT, RESOURCE
 from tasks.server import check_server, ensure_gpu_limit, has_server
@@ -165,7 +164,7 @@ def main() -> None:
     status = subprocess.run(command, env=environment, check=False).returncode
     if status == 0:
         make_alarm(alarm, block)
-        console.print(f"Your own workers need {REPOSITORY_VARIABLE} and {FOLDER_VARIABLE} (docs/operations.md).")
+        console.print("Your own workers need CONVREC_REPOSITORY and CONVREC_WORKSPACES (docs/operations.md).")
     sys.exit(status)
 
 

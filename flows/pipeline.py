@@ -19,8 +19,8 @@ from convrec.config.params import load_params
 from convrec.errors import EXIT_INTERRUPTED, InputError, Unavailable, exit_status, outside_cause
 from convrec.evaluation.table import print_summary, results_markdown
 from convrec.experiments.preflight import require_machine
+from convrec.locks import lock_folder
 from convrec.paths import Paths
-from convrec.workspaces import lock_folder
 from flows.console import show_stages
 from flows.summary import summarize, write_run_report
 from flows.temporary_server import start_temporary_server

@@ -62,11 +62,18 @@ def write_repositories(folder: Path) -> dict[str, Path]:
 
 
 class LocalHub(ThreadingHTTPServer):
-    """Serves folders, by `models/OWNER/NAME` or `datasets/OWNER/NAME`, at one commit; large files are LFS files."""
+    """Serves folders, by `models/OWNER/NAME` or `datasets/OWNER/NAME`, at one commit; large files are LFS files.
+
+    `asked` lists the requests. `refusals` maps parts of paths to a status and the Hub's error code. `served` has the
+    content of files that differs from what the Hub lists.
+    """
 
     def __init__(self, repositories: dict[str, Path]):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.repositories = repositories
+        self.asked: list[str] = []
+        self.refusals: dict[str, tuple[int, str]] = {}
+        self.served: dict[str, bytes] = {}
         self.address = f"http://127.0.0.1:{self.server_port}"
 
     def __enter__(self) -> "LocalHub":
@@ -111,6 +118,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path).strip("/")
+        self.server.asked.append(path)
+        for part, (status, code) in self.server.refusals.items():
+            if part in path:
+                return self._answer(status, X_Error_Code=code)
         is_call = path.startswith("api/")
         path = path.removeprefix("api/") if is_call or path.startswith("datasets/") else f"models/{path}"
         kind, owner, name, *rest = [*path.split("/"), "", ""][: max(4, path.count("/") + 1)]
@@ -122,7 +133,8 @@ class _Handler(BaseHTTPRequestHandler):
             file = files.get("/".join(rest[2:]))
             if file is None:
                 return self._answer(404, X_Error_Code="EntryNotFound")
-            return self._answer(200, file.read_bytes(), ETag=f'"{_digest(file)}"', X_Repo_Commit=COMMIT)
+            content = self.server.served.get(file.name, file.read_bytes())
+            return self._answer(200, content, ETag=f'"{_digest(file)}"', X_Repo_Commit=COMMIT)
         value: object = {}
         if rest[:1] == ["tree"]:
             value = [{"type": "file", "path": name, **_entry(file)} for name, file in files.items()]

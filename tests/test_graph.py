@@ -66,7 +66,7 @@ def test_the_flow_reads_its_order_from_the_graph():
 
 
 def test_every_output_is_cached():
-    """A plain output with `cache: false` disables DVC's run cache for its stage, which `convrec data restore` needs."""
+    """A plain output with `cache: false` disables DVC's run cache for its stage, which a way back needs."""
     assert all(isinstance(out, str) for stage in GRAPH.values() for out in stage["outs"])
 
 

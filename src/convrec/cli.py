@@ -53,7 +53,7 @@ def _set_up() -> None:
 
 _GROUPS = {
     "Ask a model": ("recommend", "chat", "app", "serve", "vllm-server"),
-    "Run and change the pipeline": ("preflight", "run", "profile", "reproduce", "data", "fetch-model", "workspace"),
+    "Run and change the pipeline": ("preflight", "run", "profile", "reproduce", "data", "fetch-model"),
     "Measure and compare": ("results", "evaluate", "score", "compare", "ablate-demonstrations"),
     "Watch the service": ("monitor",),
     "A language model's answers": ("parse", "remap"),
@@ -119,7 +119,6 @@ def _parser() -> argparse.ArgumentParser:
         serving,
         stage,
         tracking,
-        workspace,
     )
 
     parser = _Parser(
@@ -144,7 +143,6 @@ def _parser() -> argparse.ArgumentParser:
         evaluate.add,
         recommender.add,
         serving.add,
-        workspace.add,
         registry.add,
         online.add,
         monitoring.add,

@@ -159,7 +159,6 @@ def test_mistakes_are_told_before_any_work(project, written, cli, arguments, spo
 
 
 def test_a_hub_s_model_that_cannot_be_had_is_told(project, monkeypatch, cli):
-    monkeypatch.setattr("convrec.versions.fetch.snapshot_download", None, raising=False)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert "model nobody/nothing: could not be fetched" in cli("evaluate", "--model", "nobody/nothing").err

@@ -10,7 +10,7 @@ from dvc.lock import LockError
 from prefect.logging import disable_run_logger
 
 from convrec.errors import InputError, Unavailable
-from convrec.workspaces import lock_folder
+from convrec.locks import lock_folder
 from flows.evaluate import evaluate
 from flows.pipeline import refuse_early, run_or_exit
 from flows.promote import promote

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ from convrec.files.atomic import check_target, write_text
 
 def add(groups: Any) -> None:
     """Add `convrec data` and `convrec fetch-model`."""
-    text = "compare and restore versions of the data, write a sample, download datasets"
+    text = "compare versions of the data, write a sample, download datasets"
     data = add_command(groups, "data", None, text, "convrec data diff HEAD~1")
     commands = data.add_subparsers(dest="data_command", metavar="SUBCOMMAND", required=True)
     difference = add_command(
@@ -26,19 +27,6 @@ def add(groups: Any) -> None:
     difference.add_argument(
         "--limit", type=whole_number(0), default=20, help="names shown per kind of change, %(type)s"
     )
-    restore = add_command(
-        commands,
-        "restore",
-        _restore,
-        "restore the data and the parameters of a past run",
-        "convrec data restore --run 4f2a81c09b7d4c60a51e8d2f7b3c9e15",
-    )
-    restore.add_argument(
-        "--run", dest="run_id", required=True, metavar="RUN_ID", help="id of a pipeline's or a stage's run"
-    )
-    restore.add_argument(
-        "--force", action="store_true", help="also overwrite uncommitted changes; a copy of them is kept"
-    )
     text = "write the embedded world as monthly files in the project's schema"
     sample = add_command(commands, "sample", _sample, text, "convrec data sample my-data --until 2022-11")
     sample.add_argument("folder", type=Path, metavar="FOLDER")
@@ -51,36 +39,20 @@ def add(groups: Any) -> None:
     )
     sample.add_argument("--seed", type=whole_number(0, 2**31 - 1), default=17, help="%(type)s: %(default)s")
     text = "download a public dataset from the Hugging Face Hub, with pinned commit and checksums"
-    _add_fetch_options(
-        add_command(
-            commands,
-            "fetch",
-            lambda options: _fetch("dataset", options),
-            text,
-            "convrec data fetch ZhankuiHe/reddit_movie_large_v1 --to data/raw",
-        )
-    )
+    example = "convrec data fetch ZhankuiHe/reddit_movie_large_v1 --to data/raw"
+    _add_fetch_options(add_command(commands, "fetch", partial(_fetch, "dataset"), text, example))
     text = "download a model from the Hugging Face Hub, with pinned commit and checksums"
-    _add_fetch_options(
-        add_command(
-            groups,
-            "fetch-model",
-            lambda options: _fetch("model", options),
-            text,
-            "convrec fetch-model Qwen/Qwen2.5-0.5B-Instruct --to models/qwen",
-        )
-    )
+    example = "convrec fetch-model Qwen/Qwen2.5-0.5B-Instruct --to models/qwen"
+    _add_fetch_options(add_command(groups, "fetch-model", partial(_fetch, "model"), text, example))
 
 
 def _add_fetch_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "name", metavar="NAME", help="name of the repository, for instance ZhankuiHe/reddit_movie_large_v1"
-    )
+    name = "name of the repository, for instance ZhankuiHe/reddit_movie_large_v1"
+    command.add_argument("name", metavar="NAME", help=name)
     command.add_argument("--to", type=Path, required=True, metavar="FOLDER")
     command.add_argument("--revision", help="commit, tag or branch; default: that of FOLDER.lock.json, or main")
-    command.add_argument(
-        "--include", action="append", metavar="PATTERN", help="only files that match this pattern; repeatable"
-    )
+    pattern = "only files that match this pattern; repeatable"
+    command.add_argument("--include", action="append", metavar="PATTERN", help=pattern)
 
 
 def _diff(options: argparse.Namespace) -> None:
@@ -92,12 +64,6 @@ def _diff(options: argparse.Namespace) -> None:
     if options.json is not None:
         write_text(options.json, json.dumps(found.to_json(), ensure_ascii=False, indent=1) + "\n")
     print(found.to_text(options.limit))
-
-
-def _restore(options: argparse.Namespace) -> None:
-    from convrec.versions.restore import restore
-
-    print(restore(options.run_id, force=options.force))
 
 
 def _sample(options: argparse.Namespace) -> None:

@@ -15,10 +15,10 @@ from convrec.config.training import Training
 from convrec.errors import InputError, Stopped, is_out_of_memory
 from convrec.files.stage_record import recorded
 from convrec.files.yaml import read_yaml
+from convrec.locks import hold_stage
 from convrec.paths import Paths
 from convrec.training.launch import end_processes, is_main_process, launch
 from convrec.training.nodes import Nodes, read_nodes
-from convrec.workspaces import hold_stage
 
 logger = logging.getLogger(__name__)
 

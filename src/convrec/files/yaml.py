@@ -53,10 +53,10 @@ def _measure(node: Node, measured: dict[int, tuple[int, int]], depth: int) -> tu
     return size, levels
 
 
-def parse_yaml(content: bytes | str, where: str, *, keep_comments: bool = False, remedy: str = "correct it") -> Any:
+def parse_yaml(content: bytes | str, where: str, *, keep_comments: bool = False) -> Any:
     """Return the value of a YAML text; with `keep_comments` one that can be changed and written with its comments.
 
-    Raises `InputError`, which names `where` and the remedy, for what is no YAML and for what is beyond the bounds.
+    Raises `InputError`, which names `where`, for what is no YAML and for what is beyond the bounds.
     """
     if len(content) > MAX_BYTES:
         raise InputError(f"{where}: {len(content):,} bytes of YAML; at most {MAX_BYTES:,} are read")
@@ -68,12 +68,12 @@ def parse_yaml(content: bytes | str, where: str, *, keep_comments: bool = False,
         mark = error.problem_mark or error.context_mark
         place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         problem = " ".join(" ".join(filter(None, (error.context, error.problem))).split())
-        raise InputError(f"{where}: not YAML ({problem}{place}); {remedy}") from None
+        raise InputError(f"{where}: not YAML ({problem}{place}); correct it") from None
     except RecursionError:
-        raise InputError(f"{where}: YAML nested deeper than {MAX_DEPTH} levels; {remedy}") from None
+        raise InputError(f"{where}: YAML nested deeper than {MAX_DEPTH} levels; correct it") from None
     except (YAMLError, ValueError) as error:  # dates such as 2022-99-99, numbers of thousands of digits, the bounds
         problem = str(error).partition("\n")[0][:200]
-        raise InputError(f"{where}: not usable as YAML ({problem}); {remedy}") from None
+        raise InputError(f"{where}: not usable as YAML ({problem}); correct it") from None
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

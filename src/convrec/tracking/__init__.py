@@ -10,7 +10,6 @@ from convrec.tracking.describe import (
     metric_values,
     param_texts,
 )
-from convrec.tracking.recorded import RecordedVersions, recorded_versions
 from convrec.tracking.run import (
     PARENT_VARIABLE,
     Run,
@@ -30,7 +29,6 @@ __all__ = [
     "COMMIT_TAG",
     "PARENT_TAG",
     "PARENT_VARIABLE",
-    "RecordedVersions",
     "Run",
     "SilentRun",
     "connect",
@@ -44,7 +42,6 @@ __all__ = [
     "log_text",
     "param_texts",
     "record_versions",
-    "recorded_versions",
     "run_address",
     "shown_address",
     "shown_uri",

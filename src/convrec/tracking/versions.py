@@ -5,17 +5,10 @@ import os
 import posixpath
 import subprocess
 from pathlib import Path
-from typing import Any
-
-from convrec.errors import InputError
-from convrec.files.yaml import parse_yaml
 
 FOLDER = "versions"  # artifact folder of a run
 DIGEST_TAG = "versions.md5"
-PARAMS, GRAPH, LOCK = "params.yaml", "dvc.yaml", "dvc.lock"
-PREVIOUS = Path("previous")  # `convrec data restore --force` keeps replaced files here
 DATA_STAGE = "data"
-_HASHES = ("md5", "etag", "checksum")  # DVC's names for the hash of an out, by the kind of storage
 
 
 def _git_names(root: Path) -> list[str]:
@@ -34,10 +27,10 @@ def _git_names(root: Path) -> list[str]:
 
 
 def _walked_names(root: Path) -> list[str]:
-    """Return the `*.dvc` files outside hidden folders and outside folders with copies of such files."""
-    found, copies = [], ("mlruns", PREVIOUS.name)
+    """Return the `*.dvc` files outside hidden folders and outside `mlruns`, which has copies of such files."""
+    found = []
     for folder, subfolders, names in os.walk(root):
-        subfolders[:] = [name for name in subfolders if not name.startswith(".") and name not in copies]
+        subfolders[:] = [name for name in subfolders if not name.startswith(".") and name != "mlruns"]
         found += [Path(folder, name).relative_to(root).as_posix() for name in names if name.endswith(".dvc")]
     return found
 
@@ -57,16 +50,8 @@ def read_versions(root: Path = Path()) -> dict[str, bytes]:
 
     Missing files are left out. Without a DVC repository, `*.dvc` files are left out too.
     """
-    names = [name for name in (PARAMS, GRAPH, LOCK) if (root / name).is_file()]
+    names = [name for name in ("params.yaml", "dvc.yaml", "dvc.lock") if (root / name).is_file()]
     return {name: (root / name).read_bytes() for name in [*names, *_dvc_names(root)]}
-
-
-def write_versions(files: dict[str, bytes], folder: Path) -> None:
-    """Write the files below `folder`, each at its path in the project."""
-    for name, content in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
 
 
 def digest(files: dict[str, bytes]) -> str:
@@ -75,43 +60,6 @@ def digest(files: dict[str, bytes]) -> str:
     for name in sorted(files):
         total.update(f"{name}\0{hashlib.md5(files[name], usedforsecurity=False).hexdigest()}\n".encode())
     return total.hexdigest()
-
-
-def parse_mapping(content: bytes) -> dict[str, Any]:
-    """Return a YAML 1.2 mapping as DVC reads it; an empty one for any other content."""
-    try:
-        value = parse_yaml(content, "a file of the versions")
-    except InputError:
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-def out_hashes(outs: Any, folder: str = ".") -> dict[str, str]:
-    """Return the hash of each path in a list of DVC outs (or deps); the hash of a folder ends in `.dir`."""
-    hashes = {}
-    for out in outs if isinstance(outs, list) else []:
-        value = next((out[key] for key in _HASHES if out.get(key)), None) if isinstance(out, dict) else None
-        if value and isinstance(out.get("path"), str):
-            hashes[posixpath.normpath(posixpath.join(folder, out["path"]))] = str(value)
-    return hashes
-
-
-def raw_hashes(files: dict[str, bytes]) -> dict[str, str]:
-    """Return the hash of each file or folder of raw data that a `*.dvc` file tracks."""
-    hashes: dict[str, str] = {}
-    for name, content in files.items():
-        if name.endswith(".dvc"):
-            value = parse_mapping(content)
-            folder = posixpath.join(posixpath.dirname(name), str(value.get("wdir", ".")))
-            hashes |= out_hashes(value.get("outs"), folder)
-    return hashes
-
-
-def locked_stage(files: dict[str, bytes], stage: str = DATA_STAGE) -> dict[str, Any]:
-    """Return a stage's entry in dvc.lock, empty if there is none."""
-    stages = parse_mapping(files.get(LOCK, b"")).get("stages")
-    value = stages.get(stage) if isinstance(stages, dict) else None
-    return value if isinstance(value, dict) else {}
 
 
 def version_tags(files: dict[str, bytes]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,86 +31,74 @@ COMPARED = ("prompt_id", *_CONTENT.names)  # the columns that a comparison reads
 
 
 @dataclass(frozen=True)
+class Counts:
+    """A number before and after."""
+
+    before: int
+    after: int
+
+    def __str__(self) -> str:
+        return f"{self.before:,} -> {self.after:,}"
+
+
+@dataclass(frozen=True)
 class SplitDiff:
-    """The difference of one split. Pairs are before and after; `months` maps YYYY-MM, or "undated", to rows.
+    """The difference of one split; `months` maps YYYY-MM, or "undated", to rows.
 
     A row that moved here from another split counts as added.
     """
 
-    rows: tuple[int, int]
-    prompts: tuple[int, int]
+    rows: Counts
+    prompts: Counts
     added: int
     removed: int
-    months: dict[str, tuple[int, int]]
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "rows": _pair(self.rows),
-            "prompts": _pair(self.prompts),
-            "added": self.added,
-            "removed": self.removed,
-            "months": {month: _pair(rows) for month, rows in self.months.items()},
-        }
+    months: dict[str, Counts]
 
 
 @dataclass(frozen=True)
 class ConversationsDiff:
     """The difference between two versions of the conversations; repeated rows are counted each time.
 
-    `new` and `gone` count over all splits. A row that is in another split than before counts only in `moved`
-    (rows by (from, to)). `mentions_of_added` counts ground-truth entries of new rows that name an added item.
+    `new` and `gone` count over all splits. A row that is in another split than before counts only in `moved`, which has
+    the number of `rows` of each pair of splits, `from` and `to`. `mentions_of_added` counts ground-truth entries of new
+    rows that name an added item.
     """
 
-    splits: dict[str, SplitDiff]
     new: int
     gone: int
-    moved: dict[tuple[str, str], int]
-    mentions_of_added: int | None = None
+    moved: list[dict[str, Any]]
+    mentions_of_added: int | None
+    splits: dict[str, SplitDiff]
 
     @property
     def is_empty(self) -> bool:
-        same_prompts = all(split.prompts[0] == split.prompts[1] for split in self.splits.values())
+        same_prompts = all(split.prompts.before == split.prompts.after for split in self.splits.values())
         return same_prompts and not (self.new or self.gone or self.moved)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the difference as JSON values in a stable order."""
-        return {
-            "new": self.new,
-            "gone": self.gone,
-            "moved": [{"from": old, "to": new, "rows": rows} for (old, new), rows in self.moved.items()],
-            "mentions_of_added": self.mentions_of_added,
-            "splits": {name: split.to_json() for name, split in self.splits.items()},
-        }
 
     def to_text(self, limit: int = 20) -> str:
         """Return a summary line, a table of the splits, and up to `limit` months whose rows changed."""
-        before, after = (sum(split.rows[side] for split in self.splits.values()) for side in (0, 1))
+        before = sum(split.rows.before for split in self.splits.values())
+        after = sum(split.rows.after for split in self.splits.values())
         if self.is_empty:
             return f"Conversations: {after:,} rows, no change"
         lines = [
-            f"Conversations: {before:,} -> {after:,} rows: "
-            f"{self.new:,} new, {self.gone:,} gone, {sum(self.moved.values()):,} moved to another split"
+            f"Conversations: {Counts(before, after)} rows: {self.new:,} new, {self.gone:,} gone, "
+            f"{sum(moved['rows'] for moved in self.moved):,} moved to another split"
         ]
         if self.mentions_of_added is not None:
             times = "time" if self.mentions_of_added == 1 else "times"
             lines.append(f"  the ground truth of new rows names added items {self.mentions_of_added:,} {times}")
-        lines += listing("moved", [f"{old} -> {new}: {rows:,}" for (old, new), rows in self.moved.items()], limit)
+        lines += listing(
+            "moved", [f"{moved['from']} -> {moved['to']}: {moved['rows']:,}" for moved in self.moved], limit
+        )
         lines.append(f"  {'split':<14}{'rows':>23}{'added':>11}{'removed':>11}{'prompts':>23}")
+        months = []
         for name, split in self.splits.items():
-            rows, prompts = (f"{old:,} -> {new:,}" for old, new in (split.rows, split.prompts))
-            lines.append(f"  {name:<14}{rows:>23}{split.added:>11,}{split.removed:>11,}{prompts:>23}")
-        months = [
-            (month, f"{month} {name}: {old:,} -> {new:,}")
-            for name, split in self.splits.items()
-            for month, (old, new) in split.months.items()
-            if old != new
-        ]
-        by_month = [line for _, line in sorted(months, key=lambda pair: pair[0])]
-        return "\n".join([*lines, *listing("months with more or fewer rows", by_month, limit)])
-
-
-def _pair(numbers: tuple[int, int]) -> dict[str, int]:
-    return {"before": numbers[0], "after": numbers[1]}
+            lines.append(f"  {name:<14}{split.rows!s:>23}{split.added:>11,}{split.removed:>11,}{split.prompts!s:>23}")
+            months += [(month, name, rows) for month, rows in split.months.items() if rows.before != rows.after]
+        months.sort(key=lambda row: row[0])
+        texts = [f"{month} {name}: {rows}" for month, name, rows in months]
+        return "\n".join([*lines, *listing("months with more or fewer rows", texts, limit)])
 
 
 def diff_conversations(
@@ -123,23 +111,26 @@ def diff_conversations(
     """
     names = [name for name in SPLITS if name in old or name in new]
     names += sorted((old.keys() | new.keys()) - set(SPLITS))
-    before = {name: _identities(old[name], f"old {name}") if name in old else [] for name in names}
-    after = {name: _identities(new[name], f"new {name}") if name in new else [] for name in names}
-    left, come = _surplus(before, after), _surplus(after, before)
+    empty = pd.DataFrame(columns=list(COMPARED), dtype=object)
+    pairs = {name: (old.get(name, empty), new.get(name, empty)) for name in names}
+    before = {name: _identities(rows, f"old {name}") for name, (rows, _) in pairs.items()}
+    after = {name: _identities(rows, f"new {name}") for name, (_, rows) in pairs.items()}
+    left = {name: Counter(before[name]) - Counter(after[name]) for name in names}
+    come = {name: Counter(after[name]) - Counter(before[name]) for name in names}
     splits = {
         name: SplitDiff(
-            rows=(len(before[name]), len(after[name])),
-            prompts=(_num_prompts(old.get(name)), _num_prompts(new.get(name))),
+            rows=Counts(len(before[name]), len(after[name])),
+            prompts=Counts(*(int(rows["prompt_id"].nunique()) for rows in pairs[name])),
             added=come[name].total(),
             removed=left[name].total(),
-            months=_months(old.get(name), new.get(name)),
+            months=_months(*pairs[name]),
         )
         for name in names
     }
     moved = _take_moved(left, come)
     fresh = sum(come.values(), Counter())
     mentions = None if added is None else _mentions(new, after, fresh, added)
-    return ConversationsDiff(splits, fresh.total(), sum(rows.total() for rows in left.values()), moved, mentions)
+    return ConversationsDiff(fresh.total(), sum(rows.total() for rows in left.values()), moved, mentions, splits)
 
 
 def _identities(rows: pd.DataFrame, source: str) -> list[bytes]:
@@ -149,76 +140,48 @@ def _identities(rows: pd.DataFrame, source: str) -> list[bytes]:
         batch = rows.iloc[start : start + _BATCH]
         try:
             table = pa.Table.from_pandas(batch[_CONTENT.names], schema=_CONTENT, preserve_index=False)
-        except KeyError as error:
-            raise InputError(f"{source}: no such column: {error}; give canonical conversations") from None
         except (pa.ArrowException, TypeError) as error:
             raise InputError(
                 f"{source}: not canonical conversations ({error}); make them with `dvc repro data`"
             ) from None
-        frame = pl.DataFrame(table)
-        texts = frame.select(pl.struct(pl.all()).struct.json_encode()).to_series()
+        texts = pl.DataFrame(table).select(pl.struct(pl.all()).struct.json_encode()).to_series()
         digests += [hashlib.blake2b(text.encode(), digest_size=16).digest() for text in texts]
     return digests
 
 
-def _surplus(rows: Mapping[str, list[bytes]], other: Mapping[str, list[bytes]]) -> dict[str, Counter[bytes]]:
-    """Return for each split the rows that occur more often than in the other version, with their surplus."""
-    return {name: Counter(rows[name]) - Counter(other[name]) for name in rows}
-
-
-def _take_moved(left: dict[str, Counter[bytes]], come: dict[str, Counter[bytes]]) -> dict[tuple[str, str], int]:
+def _take_moved(left: dict[str, Counter[bytes]], come: dict[str, Counter[bytes]]) -> list[dict[str, Any]]:
     """Return how many rows moved from one split to another, and remove them from both counts."""
-    moved = {}
+    moved = []
     for source, leaving in left.items():
         for target, coming in come.items():
-            both = leaving & coming
-            if both:
-                moved[source, target] = both.total()
+            if both := leaving & coming:
+                moved.append({"from": source, "to": target, "rows": both.total()})
                 leaving -= both
                 coming -= both
     return moved
 
 
-def _num_prompts(rows: pd.DataFrame | None) -> int:
-    return 0 if rows is None or rows.empty else int(rows["prompt_id"].nunique())
-
-
-def _months(old: pd.DataFrame | None, new: pd.DataFrame | None) -> dict[str, tuple[int, int]]:
+def _months(old: pd.DataFrame, new: pd.DataFrame) -> dict[str, Counts]:
     """Return the number of rows of each month before and after; undated rows come last."""
-    counts = []
-    for rows in (old, new):
-        months = [] if rows is None or rows.empty else rows["date"].fillna("").str.slice(0, 7).tolist()
-        counts.append(Counter(month or UNDATED for month in months))
-    return {month: (counts[0][month], counts[1][month]) for month in sorted(counts[0].keys() | counts[1].keys())}
+    before, after = (Counter((date or "")[:7] or UNDATED for date in rows["date"].fillna("")) for rows in (old, new))
+    return {month: Counts(before[month], after[month]) for month in sorted(before.keys() | after.keys())}
 
 
 def _mentions(
-    new: Mapping[str, pd.DataFrame],
-    identities: Mapping[str, Sequence[bytes]],
-    fresh: Counter[bytes],
-    added: pd.DataFrame,
+    new: Mapping[str, pd.DataFrame], identities: Mapping[str, list[bytes]], fresh: Counter[bytes], added: pd.DataFrame
 ) -> int:
     """Return the number of ground-truth entries of new rows that name an added item by title or alias."""
     years = defaultdict(list)
     for title, year, aliases in zip(*(added[name].tolist() for name in ("title", "year", "aliases")), strict=True):
         for name in {fold(text) for text in (title, *aliases)}:
             years[name].append(None if pd.isna(year) else int(year))
-    count = 0
-    for truth in _truths_of(new, identities, Counter(fresh)):
-        known, year = years.get(fold(truth["title"]), []), truth["year"]
-        count += any(tolerated_year_gap(y, year) is not None for y in known)
+    count, left = 0, dict(fresh)
+    for split, rows in new.items():
+        positions = {identity: place for place, identity in enumerate(identities[split]) if identity in left}
+        for identity, truths in zip(positions, rows["groundtruth"].iloc[list(positions.values())], strict=True):
+            named = [
+                any(tolerated_year_gap(year, truth["year"]) is not None for year in years.get(fold(truth["title"]), ()))
+                for truth in truths
+            ]
+            count += left.pop(identity) * sum(named)
     return count
-
-
-def _truths_of(
-    splits: Mapping[str, pd.DataFrame], identities: Mapping[str, Sequence[bytes]], wanted: Counter[bytes]
-) -> Iterator[dict[str, Any]]:
-    """Yield the ground truth of the wanted rows, as many times as each is wanted."""
-    for name, rows in splits.items():
-        positions = []
-        for position, identity in enumerate(identities[name]):
-            if wanted[identity] > 0:
-                wanted[identity] -= 1
-                positions.append(position)
-        for truths in rows["groundtruth"].iloc[positions].tolist() if positions else ():
-            yield from truths

@@ -1,13 +1,13 @@
 """The difference between two versions of the processed data: catalog and conversations."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from convrec.errors import InputError
 from convrec.text import cut, plain
 from convrec.versions.catalog_diff import CatalogDiff, diff_catalogs
 from convrec.versions.conversation_diff import ConversationsDiff, diff_conversations
-from convrec.versions.load import Version, load_version
+from convrec.versions.load import load_version
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class DataDiff:
     new: str
     catalog: CatalogDiff | None
     conversations: ConversationsDiff | None
-    not_compared: tuple[str, ...] = ()
+    not_compared: list[str]
 
     @property
     def is_empty(self) -> bool:
@@ -29,13 +29,7 @@ class DataDiff:
 
     def to_json(self) -> dict[str, Any]:
         """Return the difference as JSON values in a stable order."""
-        return {
-            "old": self.old,
-            "new": self.new,
-            "catalog": self.catalog and self.catalog.to_json(),
-            "conversations": self.conversations and self.conversations.to_json(),
-            "not_compared": list(self.not_compared),
-        }
+        return asdict(self)
 
     def to_text(self, limit: int = 20) -> str:
         """Return both parts as text for a terminal of 100 columns, with up to `limit` names of each category."""
@@ -52,25 +46,19 @@ def diff(old: str, new: str) -> DataDiff:
 
     Raises `InputError` if a version cannot be loaded, or if the two have neither catalogs nor conversations in common.
     """
-    return diff_versions(load_version(old), load_version(new))
-
-
-def diff_versions(old: Version, new: Version) -> DataDiff:
-    """Return the difference between two loaded versions. Raises `InputError` as `diff` does."""
-    catalogs = conversations = None
-    if old.catalog is not None and new.catalog is not None:
-        catalogs = diff_catalogs(old.catalog, new.catalog)
-    if old.splits and new.splits:
-        added = None
-        if catalogs is not None and new.catalog is not None and catalogs.added:
-            ids = {item.item_id for item in catalogs.added}
-            added = new.catalog[new.catalog["item_id"].isin(ids)]
-        conversations = diff_conversations(old.splits, new.splits, added)
+    before, after = load_version(old), load_version(new)
+    catalogs = conversations = added = None
+    if before.catalog is not None and after.catalog is not None:
+        catalogs = diff_catalogs(before.catalog, after.catalog)
+        if catalogs.added:
+            added = after.catalog[after.catalog["item_id"].isin({item.item_id for item in catalogs.added})]
+    if before.splits and after.splits:
+        conversations = diff_conversations(before.splits, after.splits, added)
     if catalogs is None and conversations is None:
-        held = [f"{v.name} has only {'conversations' if v.splits else 'a catalog'}" for v in (old, new)]
+        held = [f"{v.name} has only {'conversations' if v.splits else 'a catalog'}" for v in (before, after)]
         raise InputError(f"{', '.join(held)}: there is nothing to compare; give two versions of the same kind")
     alone = {
-        "catalog": (old.catalog is None) != (new.catalog is None),
-        "conversations": bool(old.splits) != bool(new.splits),
+        "catalog": (before.catalog is None) != (after.catalog is None),
+        "conversations": bool(before.splits) != bool(after.splits),
     }
-    return DataDiff(old.name, new.name, catalogs, conversations, tuple(part for part, one in alone.items() if one))
+    return DataDiff(old, new, catalogs, conversations, [part for part, one in alone.items() if one])

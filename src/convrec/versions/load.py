@@ -2,7 +2,7 @@
 
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,8 @@ from convrec.versions.conversation_diff import COMPARED
 
 WORKSPACE = "workspace"  # the name of the current data in data/processed
 CATALOG_COLUMNS = ("item_id", "title", "year", "aliases", "metadata")
+_CATALOG = Paths().catalog.name
+_FILES = {_CATALOG: "", **{Paths().split(split).name: split for split in SPLITS}}  # compared files, and their splits
 _FORMS = (
     f"a folder such as data/processed, a catalog, a Parquet file of conversations, a git revision, or {WORKSPACE!r}"
 )
@@ -50,41 +52,28 @@ def load_version(name: str) -> Version:
 
 
 def _of_folder(folder: Path, name: str) -> Version:
-    paths = {file: folder / file for file in _files() if (folder / file).is_file()}
-    if not paths:
+    found = [file for file in _FILES if (folder / file).is_file()]
+    if not found:
         raise InputError(
-            f"{name}: this folder has none of {', '.join(_files())}; give one that does, or, for a git revision of "
+            f"{name}: this folder has none of {', '.join(_FILES)}; give one that does, or, for a git revision of "
             f"this name, refs/heads/{name} or refs/tags/{name}"
         )
-    catalog = paths.get(Paths().catalog.name)
-    splits = {split: Paths().split(split).name for split in SPLITS}
-    return Version(
-        name,
-        None if catalog is None else _catalog(catalog, f"{name}: {catalog.name}"),
-        {split: _rows(paths[file], f"{name}: {file}") for split, file in splits.items() if file in paths},
-    )
+    catalog: pd.DataFrame | None = None
+    splits: dict[str, pd.DataFrame] = {}
+    for file in found:
+        with _labelled(folder / file, f"{name}: {file}"):
+            if file == _CATALOG:
+                catalog = _catalog(folder / file)
+            else:
+                splits[_FILES[file]] = _rows(folder / file)
+    return Version(name, catalog, splits)
 
 
 def _of_file(path: Path, name: str) -> Version:
-    if path.suffix.lower() == ".parquet":
-        columns = _columns(path, name)
-        if "messages" in columns or "groundtruth" in columns:
-            return Version(name, None, {path.stem if path.stem in SPLITS else "conversations": _rows(path, name)})
-    return Version(name, _catalog(path, name), {})
-
-
-def _files() -> list[str]:
-    return [Paths().catalog.name, *(Paths().split(split).name for split in SPLITS)]
-
-
-def _columns(path: Path, label: str) -> list[str]:
-    with _labelled(path, label):
-        return parquet_columns(path)
-
-
-def _frame(path: Path, label: str, columns: Iterable[str]) -> pd.DataFrame:
-    with _labelled(path, label):  # Arrow's types need a fraction of the memory of Python objects
-        return parquet_frame(path, list(columns), types_mapper=pd.ArrowDtype, ignore_metadata=True)
+    with _labelled(path, name):
+        if path.suffix.lower() == ".parquet" and {"messages", "groundtruth"} & {*parquet_columns(path)}:
+            return Version(name, None, {path.stem if path.stem in SPLITS else "conversations": _rows(path)})
+        return Version(name, _catalog(path), {})
 
 
 @contextmanager
@@ -96,47 +85,29 @@ def _labelled(path: Path, label: str) -> Iterator[None]:
         raise InputError(f"{label}: {str(error).removeprefix(f'{path}: ')}") from None
 
 
-def _rows(path: Path, label: str) -> pd.DataFrame:
+def _rows(path: Path) -> pd.DataFrame:
     """Return the conversations with the columns that are compared."""
-    _require(COMPARED, _columns(path, label), label, "canonical conversations need")
-    return _frame(path, label, COMPARED)
+    return _frame(path, COMPARED, "canonical conversations need")
 
 
-def _catalog(path: Path, label: str) -> pd.DataFrame:
+def _catalog(path: Path) -> pd.DataFrame:
     """Return the canonical catalog table, converted if the file has another form."""
     if path.suffix.lower() == ".parquet":
-        columns = _columns(path, label)
-        if set(columns) >= set(CATALOG_COLUMNS):
-            return _frame(path, label, CATALOG_COLUMNS)
-        if not {"title", "name"} & set(columns):
-            _require(CATALOG_COLUMNS, columns, label, "it has neither conversations nor a catalog, which needs")
-    with _labelled(path, label):
-        frame = load_catalog(path, Quarantine()).to_frame()
-    _require(CATALOG_COLUMNS, frame.columns, label, "a canonical catalog needs")
-    return frame
+        columns = {*parquet_columns(path)}
+        if columns >= {*CATALOG_COLUMNS} or not columns & {"title", "name"}:
+            return _frame(path, CATALOG_COLUMNS, "it has neither conversations nor a catalog, which needs")
+    return load_catalog(path, Quarantine()).to_frame()
 
 
-def _require(needed: Iterable[str], found: Iterable[str], label: str, what: str) -> None:
-    found = list(found)
-    missing = [column for column in needed if column not in found]
-    if missing:
+def _frame(path: Path, needed: Sequence[str], what: str) -> pd.DataFrame:
+    """Return these columns, in Arrow's types, which need a fraction of the memory of Python objects."""
+    found = parquet_columns(path)
+    if missing := [column for column in needed if column not in found]:
         raise InputError(
-            f"{label}: column {missing[0]!r} is missing (found {', '.join(found)}); {what} {', '.join(needed)}: make "
+            f"{path}: column {missing[0]!r} is missing (found {', '.join(found)}); {what} {', '.join(needed)}: make "
             "the file again with `dvc repro data`"
         )
-
-
-def _of_revision(name: str) -> Version:
-    commit, project = find_commit(name)
-    processed = f"{project}{Paths().processed.as_posix()}"
-    with tempfile.TemporaryDirectory() as folder:
-        _fetch(name, commit, processed, Path(folder))
-        if not any(Path(folder).iterdir()):
-            raise InputError(
-                f"{name}: this revision has no {processed}; give one whose dvc.lock was committed after "
-                "`dvc repro data`"
-            )
-        return _of_folder(Path(folder), name)
+    return parquet_frame(path, needed, types_mapper=pd.ArrowDtype, ignore_metadata=True)
 
 
 def find_commit(name: str) -> tuple[str, str]:
@@ -145,8 +116,7 @@ def find_commit(name: str) -> tuple[str, str]:
     Raises `InputError` if git knows no such revision.
     """
     try:
-        prefix = _git("rev-parse", "--show-prefix")
-        commit = _git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+        prefix, commit = _git("rev-parse", "--show-prefix"), _git("rev-parse", "--verify", f"{name}^{{commit}}")
     except OSError as error:
         raise InputError(f"{name}: no such folder or file, and git cannot be run ({error}); give {_FORMS}") from None
     if prefix is None:
@@ -162,22 +132,31 @@ def _git(*arguments: str) -> str | None:
     return None if result.returncode else result.stdout.rstrip("\n")
 
 
-def _fetch(name: str, commit: str, processed: str, target: Path) -> None:
-    """Copy the compared files of a commit into a folder; the project does not change."""
+def _of_revision(name: str) -> Version:
+    """Return the version of a git revision, by way of a temporary folder; the project does not change."""
     from dvc.api import DVCFileSystem  # noqa: PLC0415  (half a second to import; only revisions need it)
 
+    commit, project = find_commit(name)
+    processed = f"{project}{Paths().processed.as_posix()}"
     with ExitStack() as stack:
         try:  # `subrepos`, because the project may be a subfolder of the repository
             files = stack.enter_context(closing(DVCFileSystem(".", rev=commit, subrepos=True)))
-            held = files.isdir(processed)
+            has_data = files.isdir(processed)
         except Exception as error:  # a damaged dvc.yaml, lock or configuration can raise anything
             raise InputError(f"{name}: DVC cannot read the project at this revision ({error}); give another") from None
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         try:
-            for path in files.ls(processed, detail=False) if held else ():
-                if Path(path).name in _files():
-                    files.get_file(path, str(target / Path(path).name))
+            for path in map(Path, files.ls(processed, detail=False) if has_data else ()):
+                if path.name in _FILES:
+                    files.get_file(str(path), str(folder / path.name))
         except Exception as error:  # remotes raise errors of their own libraries
             raise InputError(
                 f"{name}: {processed} of this revision is neither in DVC's cache nor in the default remote ({error}); "
                 f"run `dvc push` where it was made, or make it again: `git checkout {name}`, `dvc repro data`"
             ) from None
+        if not any(folder.iterdir()):
+            raise InputError(
+                f"{name}: this revision has no {processed}; give one whose dvc.lock was committed after "
+                "`dvc repro data`"
+            )
+        return _of_folder(folder, name)
