@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from convrec.errors import InputError, Unavailable
-from convrec.serving.live import LiveModels, NoModel
+from convrec.serving.live import LiveModels
 from convrec.serving.served import ServedModel
 from tests.serving.recommending import make_recommender
 
@@ -115,5 +115,5 @@ def test_a_service_waits_for_its_first_model_and_a_pinned_one_is_required(models
     with pytest.raises(InputError, match="weights: damaged"):
         models.start(is_required=True)
     assert not models.is_ready
-    with pytest.raises(NoModel, match="no model is loaded yet"), models.using():
+    with pytest.raises(Unavailable, match="no model is loaded yet"), models.using():
         pass

@@ -15,7 +15,7 @@ from convrec.errors import InputError
 _SWITCH_SECONDS = 0.0005
 
 if TYPE_CHECKING:
-    from convrec.serving.app.keys import Keys, RateLimit
+    from convrec.serving.app.keys import Keys
     from convrec.serving.app.metrics import Metrics
     from convrec.serving.model_files import ModelFiles
     from convrec.serving.served import ServedModel
@@ -149,18 +149,17 @@ _MODEL_HELP = "a version or a folder that stays, as in `convrec recommend`; defa
 
 
 def _serve(options: argparse.Namespace) -> None:
-    from convrec.serving.app.keys import Keys, RateLimit, new_key
-    from convrec.serving.app.request_log import log_as_json
+    from convrec.serving.app.edge import log_as_json
+    from convrec.serving.app.keys import Keys, new_key
 
     if options.new_key is not None:
         if options.keys is None:
             raise InputError("--new-key: give the file of keys, too (--keys FILE)")
         print(new_key(Path(options.keys), options.new_key))
         return
-    keys = None if options.keys is None else Keys(Path(options.keys))
+    keys = None if options.keys is None else Keys(Path(options.keys), options.rate)
     log_as_json()
-    rate = RateLimit(options.rate)
-    _run(options, "none", False, keys, rate, options.stop_seconds, options.explore)
+    _run(options, "none", False, keys, options.stop_seconds, options.explore)
 
 
 def _app(options: argparse.Namespace) -> None:
@@ -188,7 +187,6 @@ def _run(
     challenger: str | None,
     has_page: bool,
     keys: "Keys | None" = None,
-    rate: "RateLimit | None" = None,
     stop_seconds: int = 5,
     explored_share: float = 0.0,
 ) -> None:
@@ -215,7 +213,7 @@ def _run(
         limits = Limits(options.max_requests, options.max_seconds, explored_share)
         service = Service(models, limits, metrics, recorder, lambda: source.experiment)
         hosts = hosts_of(listener, options.host)
-        app = make_app(service, has_page=has_page, hosts=hosts, keys=keys, rate=rate, is_logged=not has_page)
+        app = make_app(service, has_page=has_page, hosts=hosts, keys=keys)
         run(app, listener, options.host, stop_seconds)
 
 

@@ -16,10 +16,6 @@ POLL_SECONDS = 3.0
 RETRY_SECONDS = 60.0  # until a version that failed to load is tried again
 
 
-class NoModel(RuntimeError):
-    """No model is loaded yet."""
-
-
 class Source(Protocol):
     """Where the models come from."""
 
@@ -84,11 +80,11 @@ class LiveModels:
 
     @contextmanager
     def using(self) -> Iterator[dict[str, ServedModel]]:
-        """Hold the current models during the block, whatever the source wants meanwhile. Raises `NoModel`."""
+        """Hold the current models during the block, whatever the source wants meanwhile. Raises `Unavailable`."""
         with self._lock:
             roles = self._roles
             if not roles:
-                raise NoModel("no model is loaded yet; try again later")
+                raise Unavailable("no model is loaded yet; try again later")
             for model in roles.values():
                 self._users[model] += 1
         try:
