@@ -140,7 +140,7 @@ def test_requests_of_a_server_that_is_lost_go_to_another_one(stand_ins, decoders
     second.may_answer.clear()
     futures = [decoder.submit(_prepare()) for _ in range(2)]
     _wait(lambda: (first.begun, second.begun) == (1, 1))
-    monkeypatch.setattr(vllm_client, "_ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(vllm_client, "_ANSWER_SECONDS", 1.5)
     first.may_check.clear()
     second.may_answer.set()
     assert [len(_lines(future.result(30))) for future in futures] == [3, 3]

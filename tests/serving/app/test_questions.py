@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from convrec.serving.app.service import Limits
-from convrec.serving.batching import Batcher, fail, finish
+from convrec.serving.batching import Batcher, finish
 from convrec.serving.served import ServedModel
 from tests.serving.app.serving import Served, answer, make_service, serve
 from tests.serving.recommending import make_recommender
@@ -23,37 +23,34 @@ class Gated(Batcher):
         (self.tokens,) = RECOMMENDER._engine.complete([asked.prompt], [asked.request])
         self.begun: list[str] = []
         self.dropped: list[str] = []
-        self.running = None
+        self.current = None
         self.asked, self.may_answer, self.has_dropped = threading.Semaphore(0), threading.Event(), threading.Event()
         super().__init__(max_rows=1)
 
-    @property
-    def num_running(self) -> int:
-        return int(self.running is not None)
+    def _running(self) -> list:
+        return [] if self.current is None else [self.current[1]]
 
     def _join(self, asked) -> None:
         for one in asked:
-            self.running = one
+            self.current = one
             self.begun.append(one[0].messages[0]["content"])
             self.asked.release()
 
     def _step(self) -> int:
-        if self.running is None:
+        if self.current is None:
             return 0
-        asked, completion = self.running
+        asked, completion = self.current
         if completion.cancelled():
             self.dropped.append(asked.messages[0]["content"])
             self.has_dropped.set()
-            self.running = None
+            self.current = None
         elif self.may_answer.wait(0.005):
             finish(completion, self.tokens)
-            self.running = None
+            self.current = None
         return 1
 
-    def _fail(self, error: Exception) -> None:
-        if self.running is not None:
-            fail(self.running[1], error)
-        self.running = None
+    def _clear(self) -> None:
+        self.current = None
 
     def _free(self) -> None:
         pass
