@@ -2,8 +2,7 @@ import pytest
 
 from convrec.data.catalog import Catalog, Item
 from convrec.data.mentions import Mentions
-from convrec.serving.examples import example_requests
-from convrec.serving.reasons import Reasons, short_values
+from convrec.serving.reasons import Reasons, example_requests, short_values
 
 HEAT = Item("Heat", 1995, {"genres": "crime, drama", "keywords": "heist, detective", "director": "Michael Mann"})
 ALI = Item("Ali", 2001, {"genres": "drama", "keywords": "sport", "director": "Michael Mann"})

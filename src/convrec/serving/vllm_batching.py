@@ -81,7 +81,7 @@ def vllm_lengths(settings: ListSettings, trie: CatalogTrie) -> tuple[int, int]:
 
 def vllm_translator(files: ModelFiles) -> Translator:
     """Return the translator of a model whose lists vLLM decodes, within the context of `vllm_lengths`."""
-    catalog, tokenizer, _ = files.load_texts()
+    catalog, tokenizer = files.load_texts()
     translator = Translator(catalog, tokenizer, files.settings, None)
     translator.positions = sum(vllm_lengths(files.settings, translator.trie))  # vLLM rejects longer ones
     return translator

@@ -13,8 +13,7 @@ from convrec.errors import InputError
 from convrec.feedback import Answer, Shown, new_answer_id
 from convrec.serving.app.service import Question, Roles, Service
 from convrec.serving.app.titles import TitleSearch
-from convrec.serving.examples import example_requests
-from convrec.serving.reasons import genres_of
+from convrec.serving.reasons import example_requests, genres_of
 from convrec.serving.served import Answered, ServedModel
 from convrec.serving.translation import Translator
 
