@@ -86,7 +86,7 @@ def add(commands: Any) -> None:
     _add_number(server, "--batch-size", whole_number(1, 4096), 64, _BATCH_SIZE)
 
 
-def _add_address(command: argparse.ArgumentParser, port: int, host_help: str) -> None:
+def _add_address(command: Any, port: int, host_help: str) -> None:
     command.add_argument("--host", default="127.0.0.1", help=host_help)
     _add_number(command, "--port", whole_number(0, 65_535), port, "%(type)s; 0 chooses a free port")
 

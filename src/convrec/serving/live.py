@@ -47,7 +47,7 @@ class LiveModels:
         self._roles: dict[str, ServedModel] = {}
         self._users: dict[ServedModel, int] = {}
         self._retry_at: dict[str, float] = {}
-        self._error: Exception | None = None  # of the last version that failed to load
+        self._error: Exception | None = None  # of the first version that failed to load
         self._problem = ""  # of the source, as last logged
         self._lock = threading.Lock()
         self._stopped = threading.Event()
@@ -110,7 +110,7 @@ class LiveModels:
             held[version] = self._source.load(version)
         except Exception as error:
             self._on_failure(version)
-            self._error, self._retry_at[version] = error, time.monotonic() + RETRY_SECONDS
+            self._error, self._retry_at[version] = self._error or error, time.monotonic() + RETRY_SECONDS
             text = "version %s cannot be served (%s); the models so far stay, next try in %d s"
             _log(error, text, version, error, RETRY_SECONDS)
 

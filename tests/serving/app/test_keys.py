@@ -30,7 +30,7 @@ def test_a_new_key_is_known_by_its_name_and_stored_as_a_hash(tmp_path):
     [
         (b"\nshop 123\n", "line 2: is not `NAME SHA256`"),
         (b"\xff", "cannot be read"),
-        (None, "No such file or directory.*; `convrec serve --new-key NAME` adds a key"),
+        (None, "No such file or directory.*; add a key with --new-key NAME"),
     ],
 )
 def test_a_file_without_keys_is_rejected(tmp_path, content, message):

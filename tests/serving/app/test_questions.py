@@ -62,18 +62,13 @@ def gate() -> Gated:
 
 
 @pytest.fixture
-def limits() -> Limits:
-    return Limits()
-
-
-@pytest.fixture
-def served(gate, limits) -> Iterator[Served]:
-    with serve(_service(gate, limits)) as running:
+def served(gate, request) -> Iterator[Served]:
+    with serve(_service(gate, getattr(request, "param", Limits()))) as running:
         yield running
         gate.may_answer.set()
 
 
-def _service(gate: Gated, limits: Limits):
+def _service(gate: Gated, limits: Limits = Limits()):  # noqa: B008  (frozen)
     return make_service({"champion": ServedModel("1", RECOMMENDER.translator, gate, None)}, limits=limits)
 
 
@@ -118,8 +113,8 @@ def test_a_late_question_gets_504_and_is_dropped(served, gate):
     assert gate.has_dropped.wait(30) and gate.dropped == ["late"]
 
 
-@pytest.mark.parametrize("limits", [Limits(max_requests=3, max_seconds=20)])
-def test_beyond_the_limit_clients_are_told_when_to_come_back(served, gate, limits):
+@pytest.mark.parametrize("served", [Limits(max_requests=3, max_seconds=20)], indirect=True)
+def test_beyond_the_limit_clients_are_told_when_to_come_back(served, gate):
     asked = [served.ask(conversation=str(number), n=1) for number in range(3)]
     assert gate.asked.acquire(timeout=30)
     while b"convrec_requests_inside 3.0" not in served.text("/metrics"):
@@ -136,8 +131,8 @@ def test_beyond_the_limit_clients_are_told_when_to_come_back(served, gate, limit
     assert b'convrec_requests_total{path="/api/recommend",status="429"} 1.0' in served.text("/metrics")
 
 
-def test_a_stopped_server_waits_so_long_and_no_longer(gate, limits):
-    with serve(_service(gate, limits), stop_seconds=1) as served, served.ask(conversation="long", n=1) as connection:
+def test_a_stopped_server_waits_so_long_and_no_longer(gate):
+    with serve(_service(gate), stop_seconds=1) as served, served.ask(conversation="long", n=1) as connection:
         assert gate.asked.acquire(timeout=30)
         served.server.should_exit = True
         assert answer(connection) == (503, {"error": "the server is shutting down; try again later"})

@@ -102,7 +102,7 @@ def _check_titles(question: Question, translators: list[Translator]) -> None:
     for field, titles in (("deny", question.deny), ("allow", question.allow or [])):
         for title in titles:
             if not any(translator.knows(title) for translator in translators):
-                translators[0].check_titles(field, [title])
+                translators[0].resolve(field, [title])
 
 
 async def _list_of(service: Service, role: str, model: ServedModel, question: Question) -> Answered:
