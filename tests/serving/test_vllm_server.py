@@ -8,7 +8,9 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -293,18 +295,8 @@ def test_lists_of_vllm_s_server_are_those_of_the_recommender(gpu_python, project
         _vllm_server(gpu_python, project, port) as server,
         running_service(project, "--feedback", "none", *options) as service,
     ):
-        lists: list[list[str]] = [[] for _ in QUESTIONS]
-
-        def ask(place: int) -> None:
-            lists[place] = _recommended(service, QUESTIONS[place])
-
-        threads = [threading.Thread(target=ask, args=(place,)) for place in range(len(QUESTIONS))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        assert lists == expected
-        assert [len(own) for own in lists] == [question["n"] for question in QUESTIONS]
+        with ThreadPoolExecutor(len(QUESTIONS)) as pool:
+            assert list(pool.map(partial(_recommended, service), QUESTIONS)) == expected
         server.signal(signal.SIGKILL)
         server.process.wait()
         reply = service.ask()

@@ -81,9 +81,7 @@ def _read(path: Path) -> dict[str, str]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"--keys {path}: cannot be read ({error}); `convrec serve --new-key NAME` adds a key"
-        ) from None
+        raise InputError(f"--keys {path}: cannot be read ({error}); add a key with --new-key NAME") from None
     found: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
         if line.strip():
