@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from convrec.errors import InputError, Unavailable
-from convrec.serving.live import LiveModels, NoModel
+from convrec.serving.live import LiveModels
 from convrec.serving.served import ServedModel
 from tests.serving.recommending import make_recommender
 
@@ -20,6 +20,7 @@ class Registry:
         self.champion: str | Exception = "1"
         self.broken: dict[str, Exception] = {}
         self.loaded: list[str] = []
+        self.failures: list[str] = []
 
     def wanted(self) -> dict[str, str]:
         if isinstance(self.champion, Exception):
@@ -41,13 +42,8 @@ def registry() -> Registry:
 
 
 @pytest.fixture
-def failures() -> list[str]:
-    return []
-
-
-@pytest.fixture
-def models(registry, failures):
-    made = LiveModels(registry, 0.01, failures.append)
+def models(registry):
+    made = LiveModels(registry, 0.01, registry.failures.append)
     yield made
     made.close()
 
@@ -73,19 +69,17 @@ def test_a_used_version_answers_until_its_last_request_and_is_then_closed(models
 
 
 @pytest.mark.parametrize("error", [InputError("weights: damaged"), RuntimeError("a defect")])
-def test_a_version_that_fails_leaves_the_champion_and_is_retried(
-    models, registry, failures, error, monkeypatch, caplog
-):
+def test_a_version_that_fails_leaves_the_champion_and_is_retried(models, registry, error, caplog):
     models.update()
     registry.champion, registry.broken = "2", {"2": error}
     for _ in range(3):
         models.update()
-    assert _version(models) == "1" and failures == ["2"]
+    assert _version(models) == "1" and registry.failures == ["2"]
     (alarm,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert alarm.getMessage().startswith(f"version 2 cannot be served ({error}); the models so far stay, next try in")
     models._retry_at.clear()
     models.update()
-    assert failures == ["2", "2"]
+    assert registry.failures == ["2", "2"]
     registry.broken = {}
     models._retry_at.clear()
     models.update()
@@ -115,5 +109,5 @@ def test_a_service_waits_for_its_first_model_and_a_pinned_one_is_required(models
     with pytest.raises(InputError, match="weights: damaged"):
         models.start(is_required=True)
     assert not models.is_ready
-    with pytest.raises(NoModel, match="no model is loaded yet"), models.using():
+    with pytest.raises(Unavailable, match="no model is loaded yet"), models.using():
         pass

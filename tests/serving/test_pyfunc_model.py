@@ -44,19 +44,13 @@ def client(model) -> TestClient:
     [
         (b'{"inputs": null}', "inputs: None is not a conversation; give a text, a list of messages"),
         (b'{"inputs": 5}', "inputs: 5 is not a conversation"),
-        (b'{"inputs": 1.5}', "inputs: 1.5 is not a conversation"),
         (b'{"inputs": NaN}', "inputs: nan is not a conversation"),
-        (b'{"inputs": true}', "inputs: True is not a conversation"),
-        (b'{"instances": null}', "inputs: None is not a conversation"),
         (b'{"inputs": {"conversation": null}}', "inputs: None is not a conversation"),
         (b'{"messages": null}', "inputs: None is not a conversation"),
         (b'{"inputs": [null]}', "conversation 1: None is neither text nor a list of messages"),
         (b'{"inputs": "a \\ud800"}', "contains a NUL, or text that is not UTF-8"),
-        (b'{"inputs": [{"role": "user", "content": "\\udfff"}]}', "contains a NUL, or text that is not UTF-8"),
-        (b'{"inputs": "x", "params": {"deny": ["\\ud800"]}}', "deny: '\\ud800' is not in the catalog"),
         (b'{"inputs": "x", "params": {"n": null}}', "n = None: give a whole number from 1"),
         (b'{"inputs": "x", "params": {"n": "3"}}', "for 'n': long"),
-        (b'{"inputs": "x", "params": {"allow": null}}', "for param 'allow': string"),
         (b'{"inputs": "x", "params": {"k": 3, "N": 1}}', "params: 'N', 'k' not known; the params are n, deny, allow"),
         (b'{"messages": [{"role": "user", "content": "x"}], "k": 3}', "'k' not known; the params are n, deny, allow"),
     ],
@@ -79,11 +73,8 @@ def test_known_params_are_taken(client, params):
 def test_unknown_params_are_refused_in_python(model):
     with pytest.raises(MlflowException, match="params: 'k' not known; the params are n, deny, allow"):
         model.predict("a film", params={"k": 3})
-
-
-def test_other_models_keep_mlflow_s_ways(model):
     other = mlflow.types.schema.ParamSchema([mlflow.types.schema.ParamSpec("n", "long", 1)])
-    assert mlflow.pyfunc._enforce_params_schema({"k": 3}, other) == {"n": 1}
+    assert mlflow.pyfunc._enforce_params_schema({"k": 3}, other) == {"n": 1}, "other models keep MLflow's ways"
 
 
 def test_a_defect_is_told_without_its_traceback(client, monkeypatch, caplog):

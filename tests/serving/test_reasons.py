@@ -2,8 +2,7 @@ import pytest
 
 from convrec.data.catalog import Catalog, Item
 from convrec.data.mentions import Mentions
-from convrec.serving.examples import example_requests
-from convrec.serving.reasons import Reasons, short_values
+from convrec.serving.reasons import Reasons, example_requests, short_values
 
 HEAT = Item("Heat", 1995, {"genres": "crime, drama", "keywords": "heist, detective", "director": "Michael Mann"})
 ALI = Item("Ali", 2001, {"genres": "drama", "keywords": "sport", "director": "Michael Mann"})
@@ -23,6 +22,7 @@ def _reasons(item, *texts):
     [
         (ALI, "I loved Heat", ["Like Heat (1995): drama, director Michael Mann"]),
         (HEAT, "I loved Heat and Ali", ["Like Ali (2001): drama, director Michael Mann"]),
+        (HEAT, "I loved Ali | more crime", ["You mentioned crime", "Like Ali (2001): drama, director Michael Mann"]),
         (HEAT, "Heists, please; no DRAMA", ["You mentioned drama, heist"]),
         (ALIEN, "a monster in outer space", ["You mentioned space, monsters"]),
         (ALIEN, "the space station, 70s", ["You mentioned space, the 1970s"]),
@@ -34,14 +34,7 @@ def _reasons(item, *texts):
     ],
 )
 def test_reasons_name_what_is_shared(item, text, reasons):
-    assert _reasons(item, text) == reasons
-
-
-def test_reasons_come_from_all_turns_of_the_user():
-    assert _reasons(HEAT, "I loved Ali", "more crime") == [
-        "You mentioned crime",
-        "Like Ali (2001): drama, director Michael Mann",
-    ]
+    assert _reasons(item, *text.split(" | ")) == reasons
 
 
 def test_prose_is_no_list_of_values():
@@ -49,15 +42,12 @@ def test_prose_is_no_list_of_values():
     assert short_values(Item("X", None, {"genres": "a, b,", "empty": ""})) == {"genres": ["a", "b"]}
 
 
-def test_examples_come_from_the_catalog():
+def test_examples_come_from_the_catalog_and_name_titles_only_without_metadata():
     assert example_requests(CATALOG, REASONS, "films") == [
         "I loved Heat and Ali. What else would I like?",
         "Some horror films, please",
         "I am in the mood for drama films from the 1990s",
     ]
-
-
-def test_without_metadata_the_examples_name_titles_only():
     catalog = Catalog([Item("Emma", None), Item("Dracula", None)])
     examples = example_requests(catalog, Reasons(catalog, Mentions(catalog)), "books")
     assert examples == ["I loved Dracula and Emma. What else would I like?"]

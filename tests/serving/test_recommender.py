@@ -14,7 +14,6 @@ from convrec.data.conversations import messages_of
 from convrec.errors import InputError
 from convrec.registry.recommenders import open_recommender
 from convrec.serving.recommendation import Recommendation, RecommendedList
-from convrec.serving.recommender import Abandoned
 from tests.project import ROOT
 from tests.serving.recommending import CATALOG, SETTINGS, make_recommender
 
@@ -45,14 +44,6 @@ def test_lists_hold_what_may_be_recommended_and_nothing_else(named, denied, allo
     assert len(lines) == len(set(lines)) == n and set(lines) <= left
 
 
-def test_what_a_conversation_names_is_recommended_again_where_the_settings_allow_it():
-    again = make_recommender(settings=replace(SETTINGS, recommend_seen=True))
-    assert {str(r) for r in again.recommend(["I loved Heat"], 15)[0]} == set(LINES)
-    assert str(again.recommend(["I loved Heat"], 14, deny=["Up"])[0]).count("Heat") == 1
-    with pytest.raises(InputError, match="n = 15: 14 of the catalog's 15 items are left"):
-        _lines("I loved Heat", 15)
-
-
 def test_a_list_does_not_depend_on_those_beside_it():
     conversations = ["User: a film", "I loved Heat and Her\nAssistant: why?\nUser: space", "please " * 300, "Up (2009)"]
     together = RECOMMENDER.recommend(conversations, 5)
@@ -64,27 +55,13 @@ def test_a_list_does_not_depend_on_those_beside_it():
     assert RECOMMENDER.recommend([]) == []
 
 
-def test_an_abandoned_question_ends_at_its_next_token():
-    """And leaves the recommender as it was."""
-    asked = []
-
-    def is_abandoned():
-        asked.append(len(asked))
-        return len(asked) > 5
-
-    with pytest.raises(Abandoned):
-        RECOMMENDER.recommend(["a film"], 10, is_abandoned=is_abandoned)
-    assert len(asked) == 6
-    answer = RECOMMENDER.recommend(["a film"], 10, is_abandoned=lambda: asked.append(0))
-    assert answer == RECOMMENDER.recommend(["a film"], 10) and len(asked) > 26
-
-
 def test_text_and_messages_are_the_same_conversation():
     text = "User: I loved Heat\nAssistant: why?\nUser: space"
     expected = RECOMMENDER.recommend([text], 4)
     assert RECOMMENDER.recommend([messages_of(text)], 4) == expected
     assert RECOMMENDER.recommend([[*messages_of(text), {"role": "user", "content": " "}]], 4) == expected
-    assert RECOMMENDER.recommend(["I loved Heat"], 4) == RECOMMENDER.recommend(["User: I loved Heat"], 4)
+    alone = RECOMMENDER.recommend("I loved Heat", n=4)
+    assert isinstance(alone, RecommendedList) and [alone] == RECOMMENDER.recommend(["User: I loved Heat"], 4)
 
 
 def _token_scores(ids, text):
@@ -113,13 +90,13 @@ def test_a_score_is_the_mean_log_probability_of_the_item_s_tokens(n):
 
 
 def test_titles_are_denied_and_allowed_as_the_catalog_finds_them():
+    again = make_recommender(settings=replace(SETTINGS, recommend_seen=True))
+    assert {str(r) for r in again.recommend(["I loved Heat"], 15)[0]} == set(LINES)
     assert set(_lines("x", 13, deny=["dune"])) == {line for line in LINES if not line.startswith("Dune")}
     assert set(_lines("x", 14, deny=["Dune (2020)"])) == set(LINES) - {"Dune (2021)"}
     assert set(_lines("x", 3, allow=["amelie", "Casablanca", "Jaws"])) == {"Amélie (1999)", "Casablanca", "Jaws (2005)"}
     with pytest.raises(InputError, match="n = 4: 3 of"):
         _lines("x", 4, allow=["amelie", "Casablanca", "Jaws"])
-    with pytest.raises(InputError, match="n = 1: 0 of"):
-        _lines("x", 1, allow=[])
 
 
 @pytest.mark.parametrize(
@@ -165,13 +142,6 @@ def test_a_table_has_columns():
     frame = answer.to_frame()
     assert frame["title"].tolist() == ["Heat", "Up & <i>"]
     assert frame["year"].dtype == "Int64" and frame["year"].isna().tolist() == [False, True]
-
-
-def test_a_text_is_one_conversation_and_a_list_is_several():
-    alone = RECOMMENDER.recommend("a film with heists", n=3)
-    several = RECOMMENDER.recommend(["a film with heists", "something else"], n=3)
-    assert isinstance(alone, RecommendedList) and [str(item) for item in alone] == [str(item) for item in several[0]]
-    assert len(several) == 2 and all(isinstance(answer, RecommendedList) for answer in several)
 
 
 def test_recommend_prints_a_list_or_json(project, monkeypatch, cli):

@@ -8,7 +8,9 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -18,7 +20,6 @@ from convrec.errors import InputError, Unavailable
 from convrec.registry.recommenders import open_recommender
 from convrec.serving import vllm_client
 from convrec.serving.app.service import Limits
-from convrec.serving.live import LiveModels
 from convrec.serving.served import ServedModel
 from convrec.serving.vllm_client import ServerDecoder, check_url
 from tests.project import ROOT
@@ -88,7 +89,8 @@ def _expected(question, recommender=RECOMMENDER) -> list[str]:
     return [str(row) for row in recommender.recommend(question["conversation"], **options)]
 
 
-def test_requests_are_spread_over_servers_and_give_the_lists_of_the_recommender(stand_ins, decoders):
+def test_requests_are_spread_over_servers_and_give_the_lists_of_the_recommender(stand_ins, decoders, monkeypatch):
+    monkeypatch.setenv("VLLM_API_KEY", "secret")
     servers = [stand_ins(), stand_ins(), stand_ins()]
     decoder = decoders(*servers)
     for server in servers:
@@ -99,7 +101,7 @@ def test_requests_are_spread_over_servers_and_give_the_lists_of_the_recommender(
     for server in servers:
         server.may_answer.set()
     assert [_lines(future.result(30)) for future in futures] == [_expected(question) for question in QUESTIONS]
-    assert decoder.num_running == 0
+    assert decoder.num_running == 0 and servers[0].headers["Authorization"] == "Bearer secret"
 
 
 @pytest.mark.parametrize("fault", ["status", "cut", "stopped", "other version"])
@@ -140,14 +142,14 @@ def test_requests_of_a_server_that_is_lost_go_to_another_one(stand_ins, decoders
     second.may_answer.clear()
     futures = [decoder.submit(_prepare()) for _ in range(2)]
     _wait(lambda: (first.begun, second.begun) == (1, 1))
-    monkeypatch.setattr(vllm_client, "_ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(vllm_client, "_ANSWER_SECONDS", 1.5)
     first.may_check.clear()
     second.may_answer.set()
     assert [len(_lines(future.result(30))) for future in futures] == [3, 3]
     assert second.begun == 2
 
 
-def test_a_cancelled_request_leaves_its_server(stand_ins, decoders):
+def test_a_cancelled_request_leaves_its_server_and_others_are_finished(stand_ins, decoders):
     server = stand_ins()
     decoder = decoders(server)
     server.may_answer.clear()
@@ -156,17 +158,15 @@ def test_a_cancelled_request_leaves_its_server(stand_ins, decoders):
     assert future.cancel()
     _wait(lambda: server.left == 1)
     assert decoder.num_running == 0 and decoder.is_alive
-
-
-def test_a_rejected_request_is_an_error_and_asked_once(stand_ins, decoders):
-    first, second = stand_ins(), stand_ins()
-    decoder = decoders(first, second)
-    first.may_check.clear()
-    second.may_check.clear()
-    first.status = second.status = 400
-    with pytest.raises(RuntimeError, match="rejects the request: status 400, .*told to fail"):
-        decoder.submit(_prepare()).result(30)
-    assert first.begun + second.begun == 1
+    future = decoder.submit(_prepare())
+    _wait(lambda: server.begun == 2)
+    closing = threading.Thread(target=decoder.close)
+    closing.start()
+    server.may_answer.set()
+    closing.join(30)
+    assert len(_lines(future.result(0))) == 3, "closing finishes what was asked"
+    with pytest.raises(RuntimeError, match="the engine is closed"):
+        decoder.submit(_prepare())
 
 
 def test_only_servers_of_the_version_are_asked(stand_ins, decoders):
@@ -177,54 +177,11 @@ def test_only_servers_of_the_version_are_asked(stand_ins, decoders):
     for _ in range(3):
         decoder.submit(_prepare()).result(30)
     assert (other.begun, own.begun) == (0, 3)
-
-
-def test_a_promoted_version_is_served_once_a_server_serves_it(stand_ins, decoders, caplog):
-    first, second = stand_ins("convrec-1"), stand_ins("convrec-1")
-
-    class Registry:
-        champion = "1"
-
-        def wanted(self):
-            return {"champion": self.champion}
-
-        def load(self, version):
-            return ServedModel(version, TRANSLATOR, decoders(first, second, name=f"convrec-{version}"), None)
-
-    registry, failures = Registry(), []
-    models = LiveModels(registry, on_failure=failures.append)
-    models.update()
-    registry.champion = "2"
-    models.update()
-    assert models.roles["champion"].version == "1" and models.is_ready and failures == ["2"]
-    assert caplog.text.count("version 2 cannot be served (no vLLM server serves convrec-2") == 1
-    second.name = "convrec-2"
-    models._retry_at.clear()
-    models.update()
-    assert models.roles["champion"].version == "2" and models.is_ready
-    models.close()
-
-
-def test_closing_finishes_what_was_asked(stand_ins, decoders):
-    server = stand_ins()
-    decoder = decoders(server)
-    server.may_answer.clear()
-    future = decoder.submit(_prepare())
-    _wait(lambda: server.begun == 1)
-    closing = threading.Thread(target=decoder.close)
-    closing.start()
-    server.may_answer.set()
-    closing.join(30)
-    assert len(_lines(future.result(0))) == 3 and not decoder.is_alive
-    with pytest.raises(RuntimeError, match="the engine is closed"):
-        decoder.submit(_prepare())
-
-
-def test_the_key_of_the_environment_is_sent(stand_ins, decoders, monkeypatch):
-    monkeypatch.setenv("VLLM_API_KEY", "secret")
-    server = stand_ins()
-    decoders(server).submit(_prepare()).result(30)
-    assert server.headers["Authorization"] == "Bearer secret"
+    own.may_check.clear()
+    own.status = 400
+    with pytest.raises(RuntimeError, match="rejects the request: status 400, .*told to fail"):
+        decoder.submit(_prepare()).result(30)
+    assert own.begun == 4
 
 
 def test_the_service_is_not_ready_and_answers_503_without_a_server(stand_ins, decoders):
@@ -240,28 +197,18 @@ def test_the_service_is_not_ready_and_answers_503_without_a_server(stand_ins, de
         _wait(lambda: running.get("/ready")[0] == 503)
 
 
-@pytest.mark.parametrize(
-    ("given", "address"),
-    [
-        ("http://gpu1:8001", "http://gpu1:8001"),
-        ("https://gpu1/", "https://gpu1"),
-        ("http://[::1]:8001/v1/", "http://[::1]:8001"),
-        ("http://gateway/gpu1/v1", "http://gateway/gpu1"),
-    ],
-)
-def test_the_address_of_a_server_may_end_as_openai_s(given, address):
-    assert check_url(given) == address
+def test_the_address_of_a_server_may_end_as_openai_s():
+    given = ("https://gpu1/", "http://[::1]:8001/v1/", "http://gateway/gpu1/v1")
+    assert [check_url(url) for url in given] == ["https://gpu1", "http://[::1]:8001", "http://gateway/gpu1"]
 
 
 @pytest.mark.parametrize(
-    "given", ["gpu1:8001", "ftp://gpu1", "http://", "http://gpu1:99999", "http://gpu1:x", "http://a b", "http://a?b=1"]
+    "given",
+    ["gpu1:8001", "ftp://gpu1", "http://", "http://gpu1:99999", "http://gpu1:x", "http://a b", "http://a?b=1"],
 )
 def test_what_is_no_address_is_rejected(given):
     with pytest.raises(InputError, match="--vllm-server .*: not the address of a server; give one such as http://"):
         check_url(given)
-
-
-def test_a_password_in_an_address_is_rejected_and_not_repeated():
     with pytest.raises(InputError, match="--vllm-server: the address of gpu1 holds a password") as rejected:
         check_url("http://me:secret@gpu1:8001")
     assert "secret" not in str(rejected.value)
@@ -286,38 +233,29 @@ class VllmServer:
         options = ["--model", "model", "--port", str(port), "--gpu-share", "0.1", "--batch-size", "4"]
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "VLLM_CPU_KVCACHE_SPACE": "1"}
         self.url, self.log = f"http://127.0.0.1:{port}", folder / f"vllm-{time.monotonic_ns()}.log"
+        command = [python, "-m", "convrec.cli", "vllm-server", *options]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [python, "-m", "convrec.cli", "vllm-server", *options],
-                cwd=folder,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,
+                command, cwd=folder, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True
             )
 
     def wait(self) -> None:
         """Wait until it answers."""
         deadline = time.monotonic() + 300
-        while True:
+        while not self._answers():
             assert self.process.poll() is None and time.monotonic() < deadline, self.log.read_text()[-4000:]
-            try:
-                if httpx.get(f"{self.url}/v1/models", timeout=10).status_code == 200:
-                    return
-            except httpx.TransportError:
-                time.sleep(0.2)
+            time.sleep(0.2)
 
-    def kill(self) -> None:
-        """Kill it with its engine."""
-        if self.is_there:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-
-    @property
-    def is_there(self) -> bool:
-        """Whether a process of it runs."""
+    def _answers(self) -> bool:
         try:
-            os.killpg(self.process.pid, 0)
+            return httpx.get(f"{self.url}/v1/models", timeout=10).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def signal(self, number: int) -> bool:
+        """Send a signal to its processes; return whether there is one."""
+        try:
+            os.killpg(self.process.pid, number)
         except ProcessLookupError:
             return False
         return True
@@ -330,7 +268,8 @@ def _vllm_server(python: str, folder: Path, port: int) -> Iterator[VllmServer]:
         server.wait()
         yield server
     finally:
-        server.kill()
+        server.signal(signal.SIGKILL)
+        server.process.wait()
 
 
 def _free_port() -> int:
@@ -356,19 +295,10 @@ def test_lists_of_vllm_s_server_are_those_of_the_recommender(gpu_python, project
         _vllm_server(gpu_python, project, port) as server,
         running_service(project, "--feedback", "none", *options) as service,
     ):
-        lists: list[list[str]] = [[] for _ in QUESTIONS]
-
-        def ask(place: int) -> None:
-            lists[place] = _recommended(service, QUESTIONS[place])
-
-        threads = [threading.Thread(target=ask, args=(place,)) for place in range(len(QUESTIONS))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        assert lists == expected
-        assert [len(own) for own in lists] == [question["n"] for question in QUESTIONS]
-        server.kill()
+        with ThreadPoolExecutor(len(QUESTIONS)) as pool:
+            assert list(pool.map(partial(_recommended, service), QUESTIONS)) == expected
+        server.signal(signal.SIGKILL)
+        server.process.wait()
         reply = service.ask()
         assert reply.status_code == 503 and "no vLLM server serves convrec-" in reply.json()["error"]
         _wait(lambda: service.client.get("/ready").status_code == 503)
@@ -378,7 +308,7 @@ def test_lists_of_vllm_s_server_are_those_of_the_recommender(gpu_python, project
             _reject_lists_that_cannot_be_met(again)
             again.process.send_signal(signal.SIGTERM)
             assert again.process.wait(60) == 0
-            _wait(lambda: not again.is_there)
+            _wait(lambda: not again.signal(0))
     assert re.search(r"convrec-[0-9a-f]{16}", service.log.read_text())
 
 

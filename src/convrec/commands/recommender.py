@@ -77,7 +77,7 @@ def _chat(options: argparse.Namespace) -> None:
     try:
         recommender = _open(options.model)
         for name in ("deny", "allow"):
-            recommender.check_titles(f"--{name}", getattr(options, name) or ())
+            recommender.translator.resolve(f"--{name}", getattr(options, name) or ())
         session = Session(recommender, options.n, options.deny, options.allow)
         print(session.help)
         while not session.is_over:

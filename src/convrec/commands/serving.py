@@ -14,8 +14,11 @@ from convrec.errors import InputError
 # adds up to seconds with hundreds of connections.
 _SWITCH_SECONDS = 0.0005
 
+_MODEL = "a version or a folder that stays, as in `convrec recommend`"
+_BATCH_SIZE = "lists that are decoded together"
+
 if TYPE_CHECKING:
-    from convrec.serving.app.keys import Keys, RateLimit
+    from convrec.serving.app.keys import Keys
     from convrec.serving.app.metrics import Metrics
     from convrec.serving.model_files import ModelFiles
     from convrec.serving.served import ServedModel
@@ -28,20 +31,10 @@ def add(commands: Any) -> None:
     text = "serve a web page that compares champion and challenger"
     app = add_command(commands, "app", _app, text, "convrec app --challenger none", "docs/recommender.md")
     for command, port in ((serve, 8000), (app, 7860)):
-        command.add_argument("--model", metavar="NAME", help=_MODEL_HELP)
-        command.add_argument("--host", default="127.0.0.1", help="address to listen on; default: %(default)s")
-        command.add_argument(
-            "--port",
-            type=whole_number(0, 65_535),
-            default=port,
-            help="%(type)s; 0 chooses a free port; default: %(default)s",
-        )
-        command.add_argument(
-            "--engine",
-            choices=("transformers", "vllm"),
-            default="transformers",
-            help="what decodes the lists; vllm computes no scores; default: %(default)s",
-        )
+        command.add_argument("--model", metavar="NAME", help=f"{_MODEL}; default: follow the champion")
+        _add_address(command, port, "address to listen on; default: %(default)s")
+        text = "what decodes the lists; vllm computes no scores; default: %(default)s"
+        command.add_argument("--engine", choices=("transformers", "vllm"), default="transformers", help=text)
         command.add_argument(
             "--vllm-server",
             metavar="URL",
@@ -49,31 +42,13 @@ def add(commands: Any) -> None:
             help="with vllm, the address of a `convrec vllm-server` that decodes in place of this process; several "
             "share the requests",
         )
-        command.add_argument(
-            "--gpu-share",
-            type=share,
-            default=0.4,
-            help="share of the GPU's memory for a version with vllm; two are loaded during a promotion; "
-            "default: %(default)s",
-        )
-        command.add_argument(
-            "--batch-size",
-            type=whole_number(1, 4096),
-            default=64,
-            help="lists that are decoded together; default: %(default)s",
-        )
-        command.add_argument(
-            "--max-requests",
-            type=whole_number(1, 2000),
-            default=192,
-            help="requests waiting or being decoded; more get status 429; default: %(default)s",
-        )
-        command.add_argument(
-            "--max-seconds",
-            type=whole_number(1, 3600),
-            default=60,
-            help="longest time of a request, in seconds; later it gets status 504; default: %(default)s",
-        )
+        text = "share of the GPU's memory for a version with vllm; two are loaded during a promotion"
+        _add_number(command, "--gpu-share", share, 0.4, text)
+        _add_number(command, "--batch-size", whole_number(1, 4096), 64, _BATCH_SIZE)
+        text = "requests waiting or being decoded; more get status 429"
+        _add_number(command, "--max-requests", whole_number(1, 2000), 192, text)
+        text = "longest time of a request, in seconds; later it gets status 504"
+        _add_number(command, "--max-seconds", whole_number(1, 3600), 60, text)
         command.add_argument(
             "--feedback",
             metavar="URL",
@@ -91,68 +66,42 @@ def add(commands: Any) -> None:
         metavar="N",
         help="requests per minute for each key; default: %(default)s",
     )
-    serve.add_argument(
-        "--stop-seconds",
-        type=whole_number(0, 3600),
-        default=30,
-        help="time for requests in progress after SIGTERM; default: %(default)s",
-    )
-    _add_vllm_server(commands)
+    _add_number(serve, "--stop-seconds", whole_number(0, 3600), 30, "time for requests in progress after SIGTERM")
 
-
-def _add_vllm_server(commands: Any) -> None:
     text = "decode for `convrec serve` in a process of its own: vLLM's server with the catalog constraint"
     example = "convrec vllm-server --model champion --port 8001"
-    command = add_command(commands, "vllm-server", _vllm_server, text, example, "docs/serving.md")
-    command.add_argument(
-        "--model",
-        metavar="NAME",
-        default="champion",
-        help="a version or a folder that stays, as in `convrec recommend`; default: the champion now",
-    )
-    command.add_argument(
-        "--host",
-        default="127.0.0.1",
-        help="address to listen on; set VLLM_API_KEY for any other than the default, %(default)s",
-    )
-    command.add_argument(
-        "--port",
-        type=whole_number(0, 65_535),
-        default=8001,
-        help="%(type)s; 0 chooses a free port; default: %(default)s",
-    )
-    command.add_argument(
-        "--gpus", type=whole_number(1, 64), default=1, help="GPUs that share the model; default: %(default)s"
-    )
-    command.add_argument(
-        "--gpu-share",
-        type=share,
-        default=0.9,
-        help="share of each GPU's memory; default: %(default)s",
-    )
-    command.add_argument(
-        "--batch-size",
-        type=whole_number(1, 4096),
-        default=64,
-        help="lists that are decoded together; default: %(default)s",
-    )
+    server = add_command(commands, "vllm-server", _vllm_server, text, example, "docs/serving.md")
+    server.add_argument("--model", metavar="NAME", default="champion", help=f"{_MODEL}; default: the champion now")
+    text = "address to listen on; set VLLM_API_KEY for any other than the default, %(default)s"
+    _add_address(server, 8001, text)
+    _add_number(server, "--gpus", whole_number(1, 64), 1, "GPUs that share the model")
+    _add_number(server, "--gpu-share", share, 0.9, "share of each GPU's memory")
+    _add_number(server, "--batch-size", whole_number(1, 4096), 64, _BATCH_SIZE)
 
 
-_MODEL_HELP = "a version or a folder that stays, as in `convrec recommend`; default: follow the champion"
+def _add_address(command: Any, port: int, host_help: str) -> None:
+    command.add_argument("--host", default="127.0.0.1", help=host_help)
+    _add_number(command, "--port", whole_number(0, 65_535), port, "%(type)s; 0 chooses a free port")
+
+
+def _add_number(
+    command: argparse.ArgumentParser, name: str, kind: Callable[[str], Any], default: Any, text: str
+) -> None:
+    command.add_argument(name, type=kind, default=default, help=f"{text}; default: %(default)s")
 
 
 def _serve(options: argparse.Namespace) -> None:
-    from convrec.serving.app.keys import Keys, RateLimit, new_key
-    from convrec.serving.app.request_log import log_as_json
+    from convrec.serving.app.edge import log_as_json
+    from convrec.serving.app.keys import Keys, new_key
 
     if options.new_key is not None:
         if options.keys is None:
             raise InputError("--new-key: give the file of keys, too (--keys FILE)")
         print(new_key(Path(options.keys), options.new_key))
         return
-    keys = None if options.keys is None else Keys(Path(options.keys))
+    keys = None if options.keys is None else Keys(Path(options.keys), options.rate)
     log_as_json()
-    _run(options, "none", False, keys, RateLimit(options.rate), options.stop_seconds)
+    _run(options, "none", False, keys, options.stop_seconds)
 
 
 def _app(options: argparse.Namespace) -> None:
@@ -180,7 +129,6 @@ def _run(
     challenger: str | None,
     has_page: bool,
     keys: "Keys | None" = None,
-    rate: "RateLimit | None" = None,
     stop_seconds: int = 5,
 ) -> None:
     """Serve until interrupted. The page needs a model at once; the service waits for the first champion."""
@@ -206,7 +154,7 @@ def _run(
         limits = Limits(options.max_requests, options.max_seconds)
         service = Service(models, limits, metrics, recorder, lambda: source.experiment)
         hosts = hosts_of(listener, options.host)
-        app = make_app(service, has_page=has_page, hosts=hosts, keys=keys, rate=rate, is_logged=not has_page)
+        app = make_app(service, has_page=has_page, hosts=hosts, keys=keys)
         run(app, listener, options.host, stop_seconds)
 
 

@@ -3,7 +3,7 @@
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -148,19 +148,11 @@ class TransformersEngine(Engine):
             yield list(zip(rows, completions, strict=True))
 
     @torch.inference_mode()
-    def complete(
-        self,
-        prompts: Sequence[TokenIds],
-        requests: Sequence[ListRequest] = (),
-        go_on: Callable[[], None] | None = None,
-    ) -> list[TokenIds]:
-        """Return one completion's tokens a prompt, all in one batch; behind its end token there may be others.
-
-        `go_on` is called after each token; what it raises ends the batch.
-        """
+    def complete(self, prompts: Sequence[TokenIds], requests: Sequence[ListRequest] = ()) -> list[TokenIds]:
+        """Return one completion's tokens a prompt, all in one batch; behind its end token there may be others."""
         from transformers import GenerationConfig  # noqa: PLC0415  (10 s to import)
 
-        from convrec.generation.processors import CatalogConstraint, Interruption, only_settings  # noqa: PLC0415
+        from convrec.generation.processors import CatalogConstraint, only_settings  # noqa: PLC0415
 
         end, pad = self.tokenizer.eos_token_id, self.tokenizer.pad_token_id
         config = GenerationConfig(
@@ -183,7 +175,6 @@ class TransformersEngine(Engine):
                     attention_mask=torch.tensor(mask, device=device),
                     generation_config=config,
                     logits_processor=[] if self._trie is None else [CatalogConstraint(self._trie, requests)],
-                    stopping_criteria=[] if go_on is None else [Interruption(go_on)],
                 )
         finally:
             self._model.train(was_training)

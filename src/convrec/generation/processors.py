@@ -1,11 +1,11 @@
 """Arguments of transformers' `generate`: its settings, the catalog constraint, and a way to stop it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria
+from transformers import GenerationConfig, LogitsProcessor
 
 from convrec.generation.constraint import CatalogTrie, ConstraintState, ListRequest
 
@@ -84,15 +84,3 @@ class CatalogConstraint(LogitsProcessor):
                 f"CatalogConstraint: row {state.lost.tolist().index(True)} was given a token that is not allowed; "
                 "let no other processor or option of generate force or forbid tokens"
             )
-
-
-class Interruption(StoppingCriteria):
-    """Calls a function after each token; what it raises ends `generate`."""
-
-    def __init__(self, go_on: Callable[[], None]):
-        self._go_on = go_on
-
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **_: Any) -> torch.BoolTensor:
-        """Return that no row ends here."""
-        self._go_on()
-        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)  # type: ignore[return-value]

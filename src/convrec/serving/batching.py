@@ -1,7 +1,4 @@
-"""What decodes the lists of a service, and lists decoded together in one thread.
-
-Requests join such a batch between two tokens, and leave when their list ends.
-"""
+"""What decodes the lists of a service, and lists decoded together: they join a batch between two tokens, and leave."""
 
 import logging
 import threading
@@ -9,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Protocol
 
 from convrec.generation.engine import TokenIds
 from convrec.serving.translation import Prepared
@@ -19,36 +15,41 @@ logger = logging.getLogger(__name__)
 Completion = Future[TokenIds]
 
 
-class Decoder(Protocol):
-    """Decodes the lists of a version: a `Batcher` in this process, or vLLM servers."""
+class Decoder(ABC):
+    """Decodes the lists of a version: in this process, or on servers."""
 
+    @abstractmethod
     def submit(self, asked: Prepared) -> Completion:
         """Return the future completion of a request, up to its end token or beyond.
 
-        A request whose future is cancelled is not computed further. Raises `RuntimeError` after `close`.
+        A request whose future is cancelled, waiting or running, is not computed further. Raises `RuntimeError` after
+        `close`.
         """
 
     @property
+    @abstractmethod
     def is_alive(self) -> bool:
         """Whether requests are answered."""
 
     @property
+    @abstractmethod
     def num_waiting(self) -> int:
         """The number of requests that wait in this process."""
 
     @property
+    @abstractmethod
     def num_running(self) -> int:
         """The number of lists that are being decoded."""
 
+    @abstractmethod
     def close(self) -> None:
         """Finish all requests, then free the memory; no request is accepted any more."""
 
 
-class Batcher(ABC):
+class Batcher(Decoder):
     """The queue and the thread of continuous batching; subclasses decode.
 
-    A request whose future is cancelled, waiting or running, is not computed further. `on_step` is called after each
-    step with the number of tokens that it has written, one for each running list.
+    `on_step` is called after each step with the number of tokens that it has written, one for each running list.
     """
 
     def __init__(self, max_rows: int, on_step: Callable[[int], None] = lambda tokens: None):
@@ -60,7 +61,6 @@ class Batcher(ABC):
         self._thread.start()
 
     def submit(self, asked: Prepared) -> Completion:
-        """Return the future completion of a request, up to its end token or beyond."""
         completion: Completion = Future()
         with self._changed:
             if self._is_closing:
@@ -71,21 +71,17 @@ class Batcher(ABC):
 
     @property
     def is_alive(self) -> bool:
-        """Whether the decoding thread runs."""
         return self._thread.is_alive()
 
     @property
     def num_waiting(self) -> int:
-        """The number of requests that have not joined the batch yet."""
         return len(self._waiting)
 
     @property
-    @abstractmethod
     def num_running(self) -> int:
-        """The number of lists that are being decoded."""
+        return len(self._running())
 
     def close(self) -> None:
-        """Finish all requests, then free the memory; no request is accepted any more."""
         with self._changed:
             self._is_closing = True
             self._changed.notify()
@@ -100,35 +96,36 @@ class Batcher(ABC):
         """Drop cancelled lists, write a token of each other list, and finish those that end; return the tokens."""
 
     @abstractmethod
-    def _fail(self, error: Exception) -> None:
-        """End all running lists with an error, and begin with an empty batch."""
+    def _running(self) -> list[Completion]:
+        """Return the lists that are being decoded."""
+
+    @abstractmethod
+    def _clear(self) -> None:
+        """Begin with an empty batch."""
 
     @abstractmethod
     def _free(self) -> None:
         """Free the memory of the model."""
 
     def _run(self) -> None:
-        while self._wait():
-            joining = self._next()
+        while (joining := self._next()) is not None:
             try:
                 self._join(joining)
                 self._on_step(self._step())
             except Exception as error:
                 logger.exception("decoding failed")
-                self._fail(error)
-                for _, completion in joining:
-                    fail(completion, error)
+                for completion in (*self._running(), *(completion for _, completion in joining)):
+                    if not completion.done() and completion.set_running_or_notify_cancel():
+                        completion.set_exception(error)
+                self._clear()
         self._free()
 
-    def _wait(self) -> bool:
-        """Wait until there is work; return whether there is, or was the engine closed."""
+    def _next(self) -> list[tuple[Prepared, Completion]] | None:
+        """Wait for work; return the requests that the batch has room for, in order of arrival, or None at the end."""
         with self._changed:
-            while not (self._waiting or self.num_running or self._is_closing):
-                self._changed.wait()
-            return bool(self._waiting or self.num_running)
-
-    def _next(self) -> list[tuple[Prepared, Completion]]:
-        """Take the requests that the batch has room for, in order of arrival."""
+            self._changed.wait_for(lambda: self._waiting or self.num_running or self._is_closing)
+            if not (self._waiting or self.num_running):
+                return None
         taken: list[tuple[Prepared, Completion]] = []
         while self._waiting and self.num_running + len(taken) < self.max_rows:
             asked, completion = self._waiting.popleft()
@@ -141,9 +138,3 @@ def finish(completion: Completion, tokens: TokenIds) -> None:
     """Set the result of a future that may have been cancelled."""
     if completion.set_running_or_notify_cancel():
         completion.set_result(tokens)
-
-
-def fail(completion: Completion, error: Exception) -> None:
-    """Set the error of a future that may be done or cancelled."""
-    if not completion.done() and completion.set_running_or_notify_cancel():
-        completion.set_exception(error)

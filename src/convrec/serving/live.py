@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 from convrec.errors import InputError, Unavailable
 from convrec.serving.served import ServedModel
@@ -14,10 +14,6 @@ logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 3.0
 RETRY_SECONDS = 60.0  # until a version that failed to load is tried again
-
-
-class NoModel(RuntimeError):
-    """No model is loaded yet."""
 
 
 class Source(Protocol):
@@ -51,7 +47,7 @@ class LiveModels:
         self._roles: dict[str, ServedModel] = {}
         self._users: dict[ServedModel, int] = {}
         self._retry_at: dict[str, float] = {}
-        self._errors: dict[str, Exception] = {}  # the last one of each version
+        self._error: Exception | None = None  # of the first version that failed to load
         self._problem = ""  # of the source, as last logged
         self._lock = threading.Lock()
         self._stopped = threading.Event()
@@ -61,8 +57,8 @@ class LiveModels:
         """Begin to follow the source; if a model is required, load it first, and raise why it cannot be loaded."""
         if is_required:
             self.update()
-            if not self._roles:
-                raise next(iter(self._errors.values()))
+            if self._error is not None and not self._roles:
+                raise self._error
         self._thread.start()
 
     def close(self) -> None:
@@ -84,11 +80,11 @@ class LiveModels:
 
     @contextmanager
     def using(self) -> Iterator[dict[str, ServedModel]]:
-        """Hold the current models during the block, whatever the source wants meanwhile. Raises `NoModel`."""
+        """Hold the current models during the block, whatever the source wants meanwhile. Raises `Unavailable`."""
         with self._lock:
             roles = self._roles
             if not roles:
-                raise NoModel("no model is loaded yet; try again later")
+                raise Unavailable("no model is loaded yet; try again later")
             for model in roles.values():
                 self._users[model] += 1
         try:
@@ -114,16 +110,9 @@ class LiveModels:
             held[version] = self._source.load(version)
         except Exception as error:
             self._on_failure(version)
-            self._errors[version] = error
-            self._retry_at[version] = time.monotonic() + RETRY_SECONDS
-            is_known = isinstance(error, (InputError, Unavailable))
-            logger.error(
-                "version %s cannot be served (%s); the models so far stay, next try in %d s",
-                version,
-                error,
-                RETRY_SECONDS,
-                exc_info=None if is_known else error,
-            )
+            self._error, self._retry_at[version] = self._error or error, time.monotonic() + RETRY_SECONDS
+            text = "version %s cannot be served (%s); the models so far stay, next try in %d s"
+            _log(error, text, version, error, RETRY_SECONDS)
 
     def _assign(self, roles: dict[str, ServedModel]) -> None:
         with self._lock:
@@ -151,7 +140,11 @@ class LiveModels:
                 self._problem = ""
             except Exception as error:
                 if str(error) != self._problem:
-                    is_known = isinstance(error, (InputError, Unavailable))
-                    logger.error("the models stay as they are: %s", error, exc_info=None if is_known else error)
+                    _log(error, "the models stay as they are: %s", error)
                 self._problem = str(error)
             self._stopped.wait(self._poll_seconds)
+
+
+def _log(error: Exception, text: str, *arguments: Any) -> None:
+    """Log an error, with its traceback if it is a defect."""
+    logger.error(text, *arguments, exc_info=None if isinstance(error, (InputError, Unavailable)) else error)

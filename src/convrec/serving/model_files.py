@@ -9,7 +9,7 @@ from convrec.data.parquet import MAX_ITEMS, parquet_frame
 from convrec.files.fingerprint import fingerprint
 from convrec.generation.lists import ListSettings
 from convrec.models.folders import model_files
-from convrec.models.pretrained import load_config, load_tokenizer
+from convrec.models.pretrained import load_tokenizer
 
 
 @dataclass(frozen=True)
@@ -22,15 +22,10 @@ class ModelFiles:
     device: str = "auto"
     trust_remote_code: bool = False
 
-    def load_catalog(self) -> Catalog:
-        """Return the catalog."""
-        return Catalog.from_frame(parquet_frame(self.catalog, max_rows=MAX_ITEMS))
-
-    def load_texts(self) -> tuple[Catalog, Any, int | None]:
-        """Return the catalog, the tokenizer, and the longest context of the model, None if it has no limit."""
-        tokenizer = load_tokenizer(self.checkpoint, trust_remote_code=self.trust_remote_code)
-        config = load_config(self.checkpoint, trust_remote_code=self.trust_remote_code)
-        return self.load_catalog(), tokenizer, getattr(config, "max_position_embeddings", None)
+    def load_texts(self) -> tuple[Catalog, Any]:
+        """Return the catalog and the tokenizer."""
+        catalog = Catalog.from_frame(parquet_frame(self.catalog, max_rows=MAX_ITEMS))
+        return catalog, load_tokenizer(self.checkpoint, trust_remote_code=self.trust_remote_code)
 
     def fingerprint(self) -> str:
         """Return a short digest of all that the lists depend on: the model's files, the catalog and the settings.

@@ -29,10 +29,10 @@ class ListModel(PythonModel):
         from convrec.generation.lists import ListSettings  # noqa: PLC0415  (the package travels with the model)
         from convrec.serving.recommender import Recommender  # noqa: PLC0415
 
-        settings = ListSettings(**context.model_config)
+        model, catalog = context.artifacts["model"], context.artifacts["catalog"]
         # Loading a version with MLflow runs this file, so the user already trusts the code that comes with it.
         self._recommender = Recommender.load(
-            context.artifacts["model"], context.artifacts["catalog"], settings, trust_remote_code=True
+            model, catalog, ListSettings(**context.model_config), trust_remote_code=True
         )
 
     def predict(self, context: PythonModelContext, model_input, params: dict[str, Any] | None = None) -> pd.DataFrame:

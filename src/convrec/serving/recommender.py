@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, overload
 
@@ -10,7 +10,7 @@ from convrec.data.catalog import Catalog
 from convrec.generation.engine import TransformersEngine
 from convrec.generation.lists import ListSettings
 from convrec.hardware.device import pick_device
-from convrec.models.pretrained import load_model, load_tokenizer
+from convrec.models.pretrained import load_model
 from convrec.serving.model_files import ModelFiles
 from convrec.serving.recommendation import Recommendation, RecommendedList
 from convrec.serving.scores import ItemScorer
@@ -21,16 +21,11 @@ logger = logging.getLogger(__name__)
 _BATCH = 64  # conversations per batch
 
 
-class Abandoned(Exception):
-    """The caller no longer waits for the answer."""
-
-
 class Recommender:
     """Answers conversations with lists of catalog items, each at most once, by default without items that were named.
 
     Lists are decoded greedily under the catalog constraint, with the settings that the model was tested with. Calls
-    are thread-safe; they run one after the other. `noun` is the domain's word for the items, such as movies or books;
-    `mentions` finds the catalog's titles in texts.
+    are thread-safe; they run one after the other. `noun` is the domain's word for the items, such as movies or books.
     """
 
     def __init__(self, model: Any, tokenizer: Any, catalog: Catalog, settings: ListSettings):
@@ -38,7 +33,6 @@ class Recommender:
         positions = getattr(model.config, "max_position_embeddings", None)
         self.catalog, self.noun = catalog, settings.items
         self.translator = Translator(catalog, tokenizer, settings, positions)
-        self.mentions = self.translator.mentions
         self.model, self.settings = model.eval(), settings
         self.scorer = ItemScorer(model, self.translator)
         limits = (_BATCH, settings.max_completion_length, settings.repetition_penalty)
@@ -60,11 +54,9 @@ class Recommender:
     @classmethod
     def of_files(cls, files: ModelFiles) -> "Recommender":
         """Return the recommender of these files, on their device."""
-        trust = files.trust_remote_code
-        weights = load_model(files.checkpoint, trust_remote_code=trust, dtype="auto")
-        weights.to(pick_device(files.device))
-        tokenizer = load_tokenizer(files.checkpoint, trust_remote_code=trust)
-        return cls(weights, tokenizer, files.load_catalog(), files.settings)
+        model = load_model(files.checkpoint, trust_remote_code=files.trust_remote_code, dtype="auto")
+        catalog, tokenizer = files.load_texts()
+        return cls(model.to(pick_device(files.device)), tokenizer, catalog, files.settings)
 
     @overload
     def recommend(  # type: ignore[overload-overlap]  # a str is also a sequence of str
@@ -73,7 +65,6 @@ class Recommender:
         n: int = ...,
         deny: Collection[str] = ...,
         allow: Collection[str] | None = ...,
-        is_abandoned: Callable[[], bool] = ...,
         or_fewer: bool = ...,
     ) -> RecommendedList: ...
 
@@ -84,7 +75,6 @@ class Recommender:
         n: int = ...,
         deny: Collection[str] = ...,
         allow: Collection[str] | None = ...,
-        is_abandoned: Callable[[], bool] = ...,
         or_fewer: bool = ...,
     ) -> list[RecommendedList]: ...
 
@@ -94,7 +84,6 @@ class Recommender:
         n: int = LIST_LENGTH,
         deny: Collection[str] = (),
         allow: Collection[str] | None = None,
-        is_abandoned: Callable[[], bool] = lambda: False,
         or_fewer: bool = False,
     ) -> RecommendedList | list[RecommendedList]:
         """Return exactly `n` items for each conversation, best first; for a single text, return its list.
@@ -107,45 +96,31 @@ class Recommender:
         fewer than `n`.
 
         Raises `InputError` for an unknown title, an unreadable conversation, or an `n` that is not from 1 to the number
-        of items left, and `Abandoned` as soon as `is_abandoned`, which is called after each token, returns true.
+        of items left.
         """
-
-        def go_on() -> None:
-            if is_abandoned():
-                raise Abandoned
-
-        go_on()
         if isinstance(conversations, str):
-            return self.recommend([conversations], n, deny, allow, is_abandoned, or_fewer)[0]
+            return self.recommend([conversations], n, deny, allow, or_fewer)[0]
         asked = self.translator.prepare(conversations, n, deny, allow, or_fewer)
         order = sorted(range(len(asked)), key=lambda i: len(asked[i].prompt))
         lists = [RecommendedList() for _ in asked]
         with self._lock:
             for first in range(0, len(order), _BATCH):
                 rows = order[first : first + _BATCH]
-                go_on()
-                for row, answer in zip(rows, self._answer([asked[i] for i in rows], go_on), strict=True):
+                for row, answer in zip(rows, self._answer([asked[i] for i in rows]), strict=True):
                     lists[row] = answer
                 if len(order) > _BATCH:
                     logger.info("%d of %d conversations answered", first + len(rows), len(order))
         return lists
 
-    def knows(self, title: str) -> bool:
-        """Return whether a title to deny or allow is in the catalog."""
-        return self.translator.knows(title)
-
-    def check_titles(self, name: str, titles: Collection[str]) -> None:
-        """Raise `InputError` if one of the titles is not in the catalog; `name` is the field in the message."""
-        self.translator.check_titles(name, titles)
-
-    def _answer(self, asked: Sequence[Prepared], go_on: Callable[[], None]) -> list[RecommendedList]:
+    def _answer(self, asked: Sequence[Prepared]) -> list[RecommendedList]:
         prompts = [one.prompt for one in asked]
-        completions = self._engine.complete(prompts, [one.request for one in asked], go_on)
+        completions = self._engine.complete(prompts, [one.request for one in asked])
         items = [self.translator.items(completion) for completion in completions]
         scores = self.scorer.scores(prompts, completions, items)
         return [
             RecommendedList(
-                Recommendation(rank, item.title, item.year, score) for rank, (item, score) in enumerate(pairs, start=1)
+                Recommendation(rank, item.title, item.year, score)
+                for rank, (item, score) in enumerate(zip(own, row, strict=True), start=1)
             )
-            for pairs in (zip(own, row, strict=True) for own, row in zip(items, scores, strict=True))
+            for own, row in zip(items, scores, strict=True)
         ]

@@ -49,7 +49,7 @@ class Session:
         elif command == "/deny":
             if not argument:
                 raise InputError(f"/deny: name a title, as `/deny {self._recommender.catalog.items[0]}`")
-            self._recommender.check_titles("/deny", [argument])
+            self._recommender.translator.resolve("/deny", [argument])
             self._denied.append(argument)
         elif command == "/more":
             return self._show(more=True)

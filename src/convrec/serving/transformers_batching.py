@@ -11,7 +11,7 @@ from transformers import DynamicCache
 from convrec.errors import InputError
 from convrec.generation.constraint import CatalogTrie, ConstraintState
 from convrec.generation.engine import TokenIds
-from convrec.serving.batching import Batcher, Completion, fail, finish
+from convrec.serving.batching import Batcher, Completion, finish
 from convrec.serving.translation import Prepared
 
 _LEAST_FILL = 0.5  # of a batch of new prompts: the shortest is at least this share of the longest
@@ -55,9 +55,8 @@ class TransformersBatcher(Batcher):
         self._empty(max_rows)
         super().__init__(max_rows, on_step)
 
-    @property
-    def num_running(self) -> int:
-        return len(self._rows)
+    def _running(self) -> list[Completion]:
+        return [row.completion for row in self._rows]
 
     def _empty(self, max_rows: int) -> None:
         self._rows: list[_Row] = []
@@ -70,11 +69,8 @@ class TransformersBatcher(Batcher):
         del self._model, self._trie
         torch.cuda.empty_cache()
 
-    def _fail(self, error: Exception) -> None:
-        lost = self._rows
+    def _clear(self) -> None:
         self._empty(self.max_rows)
-        for row in lost:
-            fail(row.completion, error)
 
     @torch.inference_mode()
     def _join(self, requests: Sequence[tuple[Prepared, Completion]]) -> None:
@@ -174,18 +170,15 @@ class _Batch:
                 for parts in ((own.keys, new.keys), (own.values, new.values))
             )
         mask = torch.cat([pad(batch.mask, (num, 0)) for num, batch in zip(left, (self, other), strict=True)])
-        both = [torch.cat(pair) for pair in zip(self._by_row(), other._by_row(), strict=True)]
-        return _Batch(self.cache, mask, *both)
+        seen, last = torch.cat([self.seen, other.seen]), torch.cat([self.last, other.last])
+        return _Batch(self.cache, mask, seen, last)
 
     def select(self, places: torch.Tensor, width: int) -> None:
         """Keep these rows, and the last `width` columns."""
         for layer in self.cache.layers:
             layer.keys, layer.values = layer.keys[places, :, -width:], layer.values[places, :, -width:]
         self.mask = self.mask[places, -width:]
-        self.seen, self.last = (part[places] for part in self._by_row())
-
-    def _by_row(self) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.seen, self.last
+        self.seen, self.last = self.seen[places], self.last[places]
 
 
 def _similar(requests: Iterable[tuple[Prepared, Completion]]) -> list[list[tuple[Prepared, Completion]]]:

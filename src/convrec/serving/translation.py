@@ -79,8 +79,8 @@ class Translator:
         Raises `InputError` for input that it rejects.
         """
         turns = [messages_from(value, place) for place, value in enumerate(conversations, start=1)]
-        denied = self._resolve("deny", deny)
-        allowed = None if allow is None else self._resolve("allow", allow)
+        denied = self.resolve("deny", deny)
+        allowed = None if allow is None else self.resolve("allow", allow)
         options = (n, denied, allowed, or_fewer)
         requests = [self._request(messages, place, *options) for place, messages in enumerate(turns, start=1)]
         with self.lock:
@@ -110,11 +110,11 @@ class Translator:
         """Return whether a title to deny or allow is in the catalog."""
         return bool(self._items_of(title))
 
-    def check_titles(self, name: str, titles: Collection[str]) -> None:
-        """Raise `InputError` if one of the titles is not in the catalog; `name` is the field in the message."""
-        self._resolve(name, titles)
+    def resolve(self, name: str, titles: Collection[str]) -> set[int]:
+        """Return the indices of the items of some titles.
 
-    def _resolve(self, name: str, titles: Collection[str]) -> set[int]:
+        Raises `InputError` if one of them is not in the catalog; `name` is the field in the message.
+        """
         if isinstance(titles, str) or not all(isinstance(title, str) for title in titles):
             raise InputError(
                 f"{name}: {titles!r} is not a list of titles; give texts such as {str(self.catalog.items[0])!r}"

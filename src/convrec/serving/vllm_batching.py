@@ -9,7 +9,7 @@ from convrec.generation.lists import ListSettings
 from convrec.generation.vllm_engine import VllmEngine
 from convrec.hardware.device import pick_device
 from convrec.models.folders import standalone
-from convrec.serving.batching import Batcher, Completion, fail, finish
+from convrec.serving.batching import Batcher, Completion, finish
 from convrec.serving.model_files import ModelFiles
 from convrec.serving.served import ServedModel
 from convrec.serving.translation import LIST_LENGTH, Prepared, Translator
@@ -38,36 +38,33 @@ class VllmBatcher(Batcher):
 
     def __init__(self, engine: _Stepwise, max_rows: int, on_step: Callable[[int], None] = lambda tokens: None):
         self._engine = engine
-        self._running: dict[str, Completion] = {}
+        self._lists: dict[str, Completion] = {}
         self._names = map(str, itertools.count())
         super().__init__(max_rows, on_step)
 
-    @property
-    def num_running(self) -> int:
-        return len(self._running)
+    def _running(self) -> list[Completion]:
+        return list(self._lists.values())
 
     def _join(self, asked: Sequence[tuple[Prepared, Completion]]) -> None:
         for one, completion in asked:
             name = next(self._names)
             self._engine.add(name, one)
-            self._running[name] = completion
+            self._lists[name] = completion
 
     def _step(self) -> int:
-        cancelled = [name for name, completion in self._running.items() if completion.cancelled()]
+        cancelled = [name for name, completion in self._lists.items() if completion.cancelled()]
         if cancelled:
             self._engine.abort(cancelled)
             for name in cancelled:
-                del self._running[name]
-        num = len(self._running)
+                del self._lists[name]
+        num = len(self._lists)
         if num:
             for name, tokens in self._engine.step():
-                finish(self._running.pop(name), tokens)
+                finish(self._lists.pop(name), tokens)
         return num
 
-    def _fail(self, error: Exception) -> None:
-        lost, self._running = self._running, {}
-        for completion in lost.values():
-            fail(completion, error)
+    def _clear(self) -> None:
+        lost, self._lists = self._lists, {}
         self._engine.abort(list(lost))
 
     def _free(self) -> None:
@@ -84,7 +81,7 @@ def vllm_lengths(settings: ListSettings, trie: CatalogTrie) -> tuple[int, int]:
 
 def vllm_translator(files: ModelFiles) -> Translator:
     """Return the translator of a model whose lists vLLM decodes, within the context of `vllm_lengths`."""
-    catalog, tokenizer, _ = files.load_texts()
+    catalog, tokenizer = files.load_texts()
     translator = Translator(catalog, tokenizer, files.settings, None)
     translator.positions = sum(vllm_lengths(files.settings, translator.trie))  # vLLM rejects longer ones
     return translator

@@ -4,9 +4,10 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
@@ -15,13 +16,15 @@ from convrec.errors import InputError, Unavailable
 from convrec.generation.constraint import CatalogTrie
 from convrec.generation.engine import TokenIds
 from convrec.generation.vllm_requests import decoding_options, request_options
-from convrec.serving.batching import Completion
+from convrec.serving.batching import Completion, Decoder
 from convrec.serving.model_files import ModelFiles
 from convrec.serving.served import ServedModel
 from convrec.serving.translation import Prepared
 from convrec.serving.vllm_batching import vllm_translator
 
 logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 KEY = "VLLM_API_KEY"  # the environment variable that vLLM's server reads, too
 CHECK_SECONDS = 2.0  # between two looks at a server
@@ -54,20 +57,21 @@ class _Server:
     """A server, why it is left out ("" if it is not), and the requests that it answers now."""
 
     url: str
-    problem: str = "it has not answered yet"
-    posts: set[asyncio.Task[httpx.Response]] = field(default_factory=set)
+    problem: str = ""
+    posts: set[asyncio.Task[Any]] = field(default_factory=set)
 
 
 class _ServerError(Exception):
     """A server did not answer a request that another server may answer."""
 
 
-class ServerDecoder:
+class ServerDecoder(Decoder):
     """Decodes on the servers that serve the model `name`, each request on the one with the fewest running requests.
 
-    A thread asks each server every two seconds which model it serves. A server that does not answer, fails, or serves
+    Each server is asked every two seconds which model it serves. A server that does not answer, fails, or serves
     another model is left out until it serves the model, and its requests go to another one. If no server is left,
-    requests fail with `Unavailable`. Cancelling a request closes its connection, at which vLLM drops the list.
+    requests fail with `Unavailable`. Cancelling a request closes its connection, at which vLLM drops the list. All
+    requests are made in an event loop of its own, in a thread.
     """
 
     def __init__(
@@ -83,112 +87,98 @@ class ServerDecoder:
         self._name, self._trie, self._end, self._penalty = name, trie, end_token, repetition_penalty
         self._servers = [_Server(url) for url in dict.fromkeys(urls)]
         self._check_seconds = check_seconds
-        self._requests: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()  # the requests
         self._lock, self._is_closing = threading.Lock(), False
-        self._loop, self._is_checked = asyncio.new_event_loop(), threading.Event()
-        self._closing = asyncio.Event()
-        self._thread = threading.Thread(target=self._run, name="vllm-client", daemon=True)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="vllm-client", daemon=True)
         self._thread.start()
-        self._is_checked.wait()
+        self._following = self._call(self._start()).result()
         if not self.is_alive:
             self.close()
             raise Unavailable(self._problems())
-        for server in self._servers:
-            if server.problem:
-                logger.warning("%s is left out: %s", server.url, server.problem)
 
     def submit(self, asked: Prepared) -> Completion:
-        """Return the future completion of a request; it fails with `Unavailable` if no server answers."""
         with self._lock:
             if self._is_closing:
                 raise RuntimeError("the engine is closed")
-            return asyncio.run_coroutine_threadsafe(self._decode(asked), self._loop)
+            return self._call(self._decode(asked))
 
     @property
     def is_alive(self) -> bool:
-        """Whether a server serves the model."""
         return self._thread.is_alive() and any(not server.problem for server in self._servers)
 
     @property
     def num_waiting(self) -> int:
-        """Zero: requests wait in vLLM's queue."""
-        return 0
+        return 0  # requests wait in vLLM's queue
 
     @property
     def num_running(self) -> int:
-        """The number of requests that the servers have, decoded or in their queues."""
         return sum(len(server.posts) for server in self._servers)
 
     def close(self) -> None:
-        """Wait for the requests; no request is accepted any more."""
         with self._lock:
-            if not self._is_closing:
-                self._is_closing = True
-                self._loop.call_soon_threadsafe(self._closing.set)
+            if self._is_closing:
+                return
+            self._is_closing = True
+        self._call(self._stop()).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+        self._loop.close()
 
-    def _run(self) -> None:
-        try:
-            self._loop.run_until_complete(self._serve())
-        finally:
-            self._is_checked.set()
-            self._loop.close()
+    def _call(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    async def _serve(self) -> None:
+    async def _start(self) -> list[asyncio.Task[None]]:
+        """Look at all servers, and begin to follow them."""
         key = os.environ.get(KEY)
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        timeout = httpx.Timeout(None, connect=_CONNECT_SECONDS)  # the service limits the time of a request
-        limits = httpx.Limits(max_connections=None, keepalive_expiry=_IDLE_SECONDS)
-        async with httpx.AsyncClient(headers=headers, timeout=timeout, limits=limits) as self._client:
-            for server, problem in zip(
-                self._servers, await asyncio.gather(*map(self._check, self._servers)), strict=True
-            ):
-                server.problem = problem
-            self._is_checked.set()
-            following = [asyncio.create_task(self._follow(server)) for server in self._servers]
-            await self._closing.wait()
-            while self._requests:
-                await asyncio.wait(self._requests)
-            for task in following:
-                task.cancel()
-            await asyncio.gather(*following, return_exceptions=True)
+        self._client = httpx.AsyncClient(
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS),  # the service limits the time of a request
+            limits=httpx.Limits(max_connections=None, keepalive_expiry=_IDLE_SECONDS),
+        )
+        await asyncio.gather(*map(self._check, self._servers))
+        return [asyncio.create_task(self._follow(server)) for server in self._servers]
+
+    async def _stop(self) -> None:
+        """Wait for the requests."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for task in self._following:
+            task.cancel()
+        await asyncio.gather(*self._following, return_exceptions=True)
+        await self._client.aclose()
 
     async def _follow(self, server: _Server) -> None:
-        """Ask a server again and again which model it serves."""
+        """Look at a server again and again; its requests go to another one if it cannot be used."""
         while True:
             await asyncio.sleep(self._check_seconds)
-            problem = await self._check(server)
-            if problem:
-                self._leave_out(server, problem)
+            await self._check(server)
+            if server.problem:
                 for post in server.posts:  # a server that is lost does not even close its connections
                     post.cancel()
-            elif server.problem:
-                logger.info("%s serves %s again", server.url, self._name)
-                server.problem = ""
 
-    async def _check(self, server: _Server) -> str:
-        """Return why a server cannot be used; "" if it can."""
+    async def _check(self, server: _Server) -> None:
+        """Ask a server which model it serves."""
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
-                response = await self._client.get(f"{server.url}/v1/models")
+                answer = await self._send("GET", f"{server.url}/v1/models")
+            names = [str(model["id"]) for model in answer["data"]]
+            problem = "" if self._name in names else f"it serves {', '.join(names) or 'no model'}, not {self._name}"
         except TimeoutError:
-            return f"it does not answer within {_ANSWER_SECONDS:g} s"
-        except httpx.HTTPError as error:
-            return _words(error)
-        if not response.is_success:
-            return _status(response)
-        try:
-            names = [str(model["id"]) for model in response.json()["data"]]
-        except (ValueError, KeyError, TypeError):
-            return "it is not a vLLM server: /v1/models lists no models"
-        return "" if self._name in names else f"it serves {', '.join(names) or 'no model'}, not {self._name}"
+            problem = f"it does not answer within {_ANSWER_SECONDS:g} s"
+        except (LookupError, TypeError):
+            problem = "it is not a vLLM server: /v1/models lists no models"
+        except (_ServerError, RuntimeError) as error:
+            problem = str(error)
+        if server.problem and not problem:
+            logger.info("%s serves %s", server.url, self._name)
+        self._note(server, problem)
 
     async def _decode(self, asked: Prepared) -> TokenIds:
         """Return the completion by the first server that answers."""
         task = asyncio.current_task()
         assert task is not None
-        self._requests.add(task)
-        task.add_done_callback(self._requests.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         body = {
             "model": self._name,
             "prompt": asked.prompt,
@@ -197,45 +187,52 @@ class ServerDecoder:
             **decoding_options(self._trie.longest(asked.request.length), self._penalty, self._end),
         }
         asked_before: set[str] = set()
-        while True:
-            others = [one for one in self._servers if not one.problem and one.url not in asked_before]
-            if not others:
-                raise Unavailable(self._problems())
+        while others := [one for one in self._servers if not one.problem and one.url not in asked_before]:
             server = min(others, key=lambda one: len(one.posts))
             asked_before.add(server.url)
             try:
-                return await self._post(server, body)
+                return await self._complete(server, body)
             except _ServerError as error:
-                self._leave_out(server, str(error))
+                self._note(server, str(error))
+        raise Unavailable(self._problems())
 
-    async def _post(self, server: _Server, body: dict[str, Any]) -> TokenIds:
-        """Return a server's completion. Raises `_ServerError` if another server may answer the request."""
-        post = asyncio.create_task(self._client.post(f"{server.url}/v1/completions", json=body))
+    async def _complete(self, server: _Server, body: dict[str, Any]) -> TokenIds:
+        """Return a server's completion."""
+        post = asyncio.create_task(self._send("POST", f"{server.url}/v1/completions", json=body))
         server.posts.add(post)
         try:
             await asyncio.wait({post})
             if post.cancelled():
                 raise _ServerError(server.problem)
-            response = post.result()
-        except httpx.HTTPError as error:
-            raise _ServerError(_words(error)) from None
+            tokens = [int(token) for token in post.result()["choices"][0]["token_ids"]]
+        except (LookupError, TypeError, ValueError):
+            raise _ServerError("its answer has no token ids; it needs a vLLM with return_token_ids") from None
         finally:
             server.posts.discard(post)
             post.cancel()
-        if response.status_code in (400, 422):  # every server would say so
-            raise RuntimeError(f"{server.url} rejects the request: {_status(response)}")
-        if not response.is_success:
-            raise _ServerError(_status(response))
-        try:
-            tokens = [int(token) for token in response.json()["choices"][0]["token_ids"]]
-        except (ValueError, LookupError, TypeError):
-            raise _ServerError("its answer has no token ids; it needs a vLLM with return_token_ids") from None
         if not tokens or tokens[-1] != self._end:
             raise _ServerError("it has stopped in the middle of a list")
         return tokens
 
-    def _leave_out(self, server: _Server, problem: str) -> None:
-        if not server.problem:
+    async def _send(self, method: str, url: str, **options: Any) -> Any:
+        """Return the JSON of an answer. Raises `_ServerError` if another server may answer the request."""
+        try:
+            response = await self._client.request(method, url, **options)
+        except httpx.HTTPError as error:
+            raise _ServerError(str(error) or type(error).__name__) from None
+        status = f"status {response.status_code}, {response.text[:200]!r}"
+        if response.status_code in (400, 422):  # every server would say so
+            raise RuntimeError(f"{url} rejects the request: {status}")
+        if not response.is_success:
+            hint = f"; {KEY} must be that of the server" if response.status_code == 401 else ""
+            raise _ServerError(status + hint)
+        try:
+            return response.json()
+        except ValueError:
+            raise _ServerError(f"its answer is not JSON: {response.text[:200]!r}") from None
+
+    def _note(self, server: _Server, problem: str) -> None:
+        if problem and not server.problem:
             logger.warning("%s is left out: %s", server.url, problem)
         server.problem = problem
 
@@ -244,15 +241,6 @@ class ServerDecoder:
         return (
             f"no vLLM server serves {self._name} ({'; '.join(problems)}); start `convrec vllm-server` with this version"
         )
-
-
-def _words(error: httpx.HTTPError) -> str:
-    return str(error) or type(error).__name__
-
-
-def _status(response: httpx.Response) -> str:
-    hint = f"; {KEY} must be that of the server" if response.status_code == 401 else ""
-    return f"status {response.status_code}, {response.text[:200]!r}{hint}"
 
 
 def serve_on_servers(version: str, files: ModelFiles, urls: Sequence[str]) -> ServedModel:

@@ -33,7 +33,7 @@ class Service:
 
     def wait_for(self, pattern: str) -> str:
         """Return the first group of the pattern once the log has it."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while time.monotonic() < deadline and self.process.poll() is None:
             if match := re.search(pattern, self.log.read_text()):
                 return match.group(match.re.groups)

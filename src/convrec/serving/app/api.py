@@ -7,11 +7,10 @@ from typing import Any
 from fastapi import APIRouter, Depends, HTTPException, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from convrec.errors import NoSpace
 from convrec.feedback import Answer, Shown, new_answer_id
 from convrec.feedback.records import EventName
-from convrec.serving.app.keys import Keys, RateLimit
-from convrec.serving.app.request_log import facts_of
+from convrec.serving.app.edge import facts_of
+from convrec.serving.app.keys import Keys
 from convrec.serving.app.service import Question, Roles, Service
 from convrec.serving.routing import Routed
 from convrec.serving.served import Answered, ServedModel
@@ -35,22 +34,10 @@ class Feedback(BaseModel):
     event_id: str | None = Field(None, min_length=1)
 
 
-def make_router(service: Service, keys: Keys | None, rate: RateLimit | None) -> APIRouter:
-    """Return the routes. With keys, a request needs one (401), and each key has its rate limit (429)."""
+def make_router(service: Service, keys: Keys | None) -> APIRouter:
+    """Return the routes. With keys, what tells of users needs one."""
     router = APIRouter()
-
-    def check_key(request: Request) -> None:
-        if keys is None:
-            return
-        scheme, _, key = request.headers.get("Authorization", "").partition(" ")
-        name = keys.name_of(key.strip()) if scheme.lower() == "bearer" else None
-        if name is None:
-            reason = "the API key is missing or wrong; send `Authorization: Bearer KEY`"
-            raise HTTPException(401, reason, {"WWW-Authenticate": "Bearer"})
-        facts_of(request)["key"] = name
-        if rate is not None and (wait := rate.seconds_to_wait(name)):
-            reason = f"the key {name} has sent too many requests; try again in {wait} s"
-            raise HTTPException(429, reason, {"Retry-After": str(wait)})
+    guards = [] if keys is None else [Depends(keys.check)]
 
     @router.get("/health")
     async def health() -> dict[str, str]:
@@ -67,7 +54,7 @@ def make_router(service: Service, keys: Keys | None, rate: RateLimit | None) -> 
         versions = {role: model.version for role, model in service.models.roles.items()}
         return Response(service.metrics.page(versions), headers={"Content-Type": _TEXT})
 
-    @router.post("/recommend", dependencies=[Depends(check_key)])
+    @router.post("/recommend", dependencies=guards)
     async def recommend(question: Question, request: Request) -> dict[str, Any]:
         async def list_of(model: ServedModel) -> Answered:
             try:
@@ -113,14 +100,11 @@ def make_router(service: Service, keys: Keys | None, rate: RateLimit | None) -> 
             "request_id": facts_of(request)["request_id"],
         }
 
-    @router.post("/feedback", dependencies=[Depends(check_key)])
+    @router.post("/feedback", dependencies=guards)
     def record(event: Feedback) -> dict[str, Any]:
         if service.recorder is None:
             raise HTTPException(404, "feedback is not recorded; start the server without `--feedback none`")
-        try:
-            service.recorder.add_event(event.answer_id, event.list, event.item_id, event.event, event.event_id)
-        except NoSpace as error:
-            raise HTTPException(503, str(error)) from None
+        service.recorder.add_event(event.answer_id, event.list, event.item_id, event.event, event.event_id)
         service.metrics.events.labels(event.event).inc()
         return {}
 

@@ -4,68 +4,56 @@ import hashlib
 import hmac
 import re
 import secrets
-import threading
 import time
 from pathlib import Path
+from typing import Annotated
 
+from fastapi import Depends, HTTPException, Request
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from limits import RateLimitItemPerMinute
 from limits.storage import MemoryStorage
 from limits.strategies import SlidingWindowCounterRateLimiter
 
 from convrec.errors import InputError
+from convrec.serving.app.edge import facts_of
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _LINE = re.compile(rf"({_NAME.pattern}) ([0-9a-f]{{64}})")
+_Given = Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))]
 
 
 class Keys:
-    """The keys of a file with a line `NAME SHA256` for each; a changed file is read again, so a key can be revoked."""
+    """The keys of a file with a line `NAME SHA256` for each. The file is read at each request, so keys can be revoked.
 
-    def __init__(self, path: Path):
+    With `per_minute`, a key has at most so many requests a minute in this process.
+    """
+
+    def __init__(self, path: Path, per_minute: int | None = None):
         """Raise `InputError` if the file cannot be read, or a line is no key."""
-        self._path, self._lock = path, threading.Lock()
-        self._version = self._stat()
-        self._hashes = _read(path)
+        self._path = path
+        self._limit = None if per_minute is None else RateLimitItemPerMinute(per_minute)
+        self._limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
+        _read(path)
 
     def name_of(self, key: str) -> str | None:
         """Return the name of a key, else None. Takes the same time for every key."""
-        given = _hash(key)
-        found = None
-        for name, known in self._current().items():
+        given, found = _hash(key), None
+        for name, known in _read(self._path).items():
             if hmac.compare_digest(given, known):
                 found = name
         return found
 
-    def _current(self) -> dict[str, str]:
-        with self._lock:
-            version = self._stat()
-            if version != self._version:
-                self._hashes, self._version = _read(self._path), version
-            return self._hashes
-
-    def _stat(self) -> tuple[int, int]:
-        try:
-            stat = self._path.stat()
-        except OSError as error:
-            raise InputError(
-                f"--keys {self._path}: {error.strerror}; `convrec serve --new-key NAME` adds a key"
-            ) from None
-        return stat.st_mtime_ns, stat.st_size
-
-
-class RateLimit:
-    """At most so many requests a minute for each key, in this process."""
-
-    def __init__(self, per_minute: int):
-        self._limit = RateLimitItemPerMinute(per_minute)
-        self._limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
-
-    def seconds_to_wait(self, name: str) -> int:
-        """Count a request of this key; return 0 if it may be answered, else the seconds until another may be."""
-        if self._limiter.hit(self._limit, name):
-            return 0
-        reset = self._limiter.get_window_stats(self._limit, name).reset_time
-        return max(1, round(reset - time.time()))
+    def check(self, request: Request, given: _Given) -> None:
+        """Answer 401 to a request without a key, and 429 if the key has sent too many; a dependency of routes."""
+        name = None if given is None else self.name_of(given.credentials.strip())
+        if name is None:
+            reason = "the API key is missing or wrong; send `Authorization: Bearer KEY`"
+            raise HTTPException(401, reason, {"WWW-Authenticate": "Bearer"})
+        facts_of(request)["key"] = name
+        if self._limit is not None and not self._limiter.hit(self._limit, name):
+            wait = max(1, round(self._limiter.get_window_stats(self._limit, name).reset_time - time.time()))
+            reason = f"the key {name} has sent too many requests; try again in {wait} s"
+            raise HTTPException(429, reason, {"Retry-After": str(wait)})
 
 
 def new_key(path: Path, name: str) -> str:
@@ -93,12 +81,12 @@ def _read(path: Path) -> dict[str, str]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"--keys {path}: cannot be read ({error}); give a file of lines `NAME SHA256`") from None
+        raise InputError(f"--keys {path}: cannot be read ({error}); add a key with --new-key NAME") from None
     found: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
-        match = _LINE.fullmatch(line.strip())
-        if match is None and line.strip():
-            raise InputError(f"--keys {path}, line {number}: is not `NAME SHA256`; write it with --new-key")
-        if match is not None:
+        if line.strip():
+            match = _LINE.fullmatch(line.strip())
+            if match is None:
+                raise InputError(f"--keys {path}, line {number}: is not `NAME SHA256`; write it with --new-key")
             found[match[1]] = match[2]
     return found

@@ -2,19 +2,21 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+from rapidfuzz import process
+from rapidfuzz.distance import OSA
 
+from convrec.data.catalog import Catalog
+from convrec.data.titles import fold, title_and_year, without_accents
 from convrec.errors import InputError
 from convrec.feedback import Answer, Shown, new_answer_id
 from convrec.serving.app.service import Question, Roles, Service
-from convrec.serving.app.titles import TitleSearch
-from convrec.serving.examples import example_requests
-from convrec.serving.reasons import genres_of
+from convrec.serving.reasons import example_requests, genres_of
 from convrec.serving.served import Answered, ServedModel
 from convrec.serving.translation import Translator
 
@@ -23,6 +25,8 @@ _FILES = {
     "/style.css": ("style.css", "text/css"),
     **{f"/{name}.js": (f"{name}.js", "text/javascript") for name in ("elements", "lists", "page", "titles")},
 }
+_LEAST_SIMILARITY = 0.6  # of a title that is suggested for a misspelt one
+_MAX_SIMILAR = 3
 
 
 def make_page_router(service: Service) -> APIRouter:
@@ -103,7 +107,7 @@ def _check_titles(question: Question, translators: list[Translator]) -> None:
     for field, titles in (("deny", question.deny), ("allow", question.allow or [])):
         for title in titles:
             if not any(translator.knows(title) for translator in translators):
-                translators[0].check_titles(field, [title])
+                translators[0].resolve(field, [title])
 
 
 async def _list_of(service: Service, role: str, model: ServedModel, question: Question) -> Answered:
@@ -141,3 +145,30 @@ def _file(path: str) -> Callable[[], Coroutine[Any, Any, Response]]:
         return Response(content, media_type=f"{kind}; charset=utf-8")
 
     return answer
+
+
+class TitleSearch:
+    """The lines `Title (Year)` of one or more catalogs, in order."""
+
+    def __init__(self, catalogs: Iterable[Catalog]):
+        items = {str(item): item.title for catalog in catalogs for item in catalog.items}
+        self._lines = {line: _plain(line) for line in items}
+        self._titles = {line: _plain(title) for line, title in items.items()}
+
+    def suggestions(self, text: str, limit: int = 8) -> list[str]:
+        """Return lines that begin with the text, then lines with a word that does, else lines with a similar title."""
+        sought = _plain(text)
+        if not sought:
+            return []
+        first = sorted((line for line, plain in self._lines.items() if plain.startswith(sought)), key=len)
+        later = [line for line, plain in self._lines.items() if f" {sought}" in plain and not plain.startswith(sought)]
+        if found := [*first, *later][:limit]:
+            return found
+        title = _plain(title_and_year(text)[0])
+        score = OSA.normalized_similarity
+        near = process.extract(title, self._titles, scorer=score, score_cutoff=_LEAST_SIMILARITY, limit=_MAX_SIMILAR)
+        return [line for _, _, line in near]
+
+
+def _plain(text: str) -> str:
+    return without_accents(fold(text))

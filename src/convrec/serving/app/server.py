@@ -3,93 +3,70 @@
 import logging
 import signal
 import socket
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
 from ipaddress import ip_address
+from typing import Any
 
 import uvicorn
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from starlette.exceptions import HTTPException
+from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from convrec.errors import InputError, Unavailable
-from convrec.serving.app.admission import Busy
+from convrec.errors import InputError, NoSpace, Unavailable
 from convrec.serving.app.api import make_router
-from convrec.serving.app.guard import HEAD_SECONDS, Guard, TimedHead
-from convrec.serving.app.keys import Keys, RateLimit
+from convrec.serving.app.edge import HEAD_SECONDS, Edge, TimedHead
+from convrec.serving.app.keys import Keys
 from convrec.serving.app.page import make_page_router
-from convrec.serving.app.request_log import RequestLog
-from convrec.serving.app.service import ClientLeft, Late, Service
-from convrec.serving.live import NoModel
+from convrec.serving.app.service import Service
 
 logger = logging.getLogger(__name__)
 
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _MAX_CONNECTIONS = 2048
-_CLIENT_LEFT = 499  # nginx's status for it; nobody receives it, but logs and metrics have it
+_STATUSES = {InputError: 400, Unavailable: 503, NoSpace: 503}
 
 
 def make_app(
-    service: Service,
-    *,
-    has_page: bool,
-    hosts: Collection[str] | None = None,
-    keys: Keys | None = None,
-    rate: RateLimit | None = None,
-    is_logged: bool = False,
+    service: Service, *, has_page: bool, hosts: Collection[str] | None = None, keys: Keys | None = None
 ) -> FastAPI:
     """Return the application of a service. docs/serving.md describes its routes, docs/recommender.md those of the page.
 
-    Errors are returned as `{"error": …}`. `Guard` describes its own errors and `hosts`; `is_logged` writes a log line
-    for each request.
+    Errors are returned as `{"error": …}`. With `hosts`, requests for any other host get 421. Without the page, each
+    request has a log line.
     """
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(Guard, hosts=hosts)
-    app.add_middleware(RequestLog, metrics=service.metrics, is_logged=is_logged)
-    app.include_router(make_router(service, keys, rate))
+
+    async def check_host(request: Request) -> None:
+        host = request.headers.get("host", "").lower()
+        host = host if host.endswith("]") else host.rpartition(":")[0] or host
+        if hosts is not None and host not in hosts:
+            raise HTTPException(421, f"Host {host!r} is not served; use {', '.join(hosts)}", {"Connection": "close"})
+
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(check_host)])
+    app.add_middleware(Edge, metrics=service.metrics, is_logged=not has_page)
+    app.include_router(make_router(service, keys))
     if has_page:
         app.include_router(make_page_router(service))
-
-    @app.exception_handler(InputError)
-    async def bad_input(_: Request, error: InputError) -> JSONResponse:
-        return _error(400, str(error))
-
-    @app.exception_handler(RequestValidationError)
-    async def bad_form(_: Request, error: RequestValidationError) -> JSONResponse:
-        places = [(".".join(map(str, problem["loc"][1:])) or "body", problem["msg"]) for problem in error.errors()]
-        return _error(422, "; ".join(f"{place}: {what}" for place, what in places))
-
-    @app.exception_handler(HTTPException)
-    async def bad_request(_: Request, error: HTTPException) -> JSONResponse:
-        return _error(error.status_code, str(error.detail), error.headers)
-
-    @app.exception_handler(Busy)
-    async def busy(_: Request, error: Busy) -> JSONResponse:
-        return _error(429, str(error), {"Retry-After": str(error.retry_after)})
-
-    @app.exception_handler(NoModel)
-    async def no_model(_: Request, error: NoModel) -> JSONResponse:
-        return _error(503, str(error))
-
-    @app.exception_handler(Unavailable)
-    async def unavailable(_: Request, error: Unavailable) -> JSONResponse:
-        return _error(503, str(error))
-
-    @app.exception_handler(Late)
-    async def late(_: Request, error: Late) -> JSONResponse:
-        return _error(504, str(error))
-
-    @app.exception_handler(ClientLeft)
-    async def left(_: Request, error: ClientLeft) -> Response:
-        return Response(status_code=_CLIENT_LEFT)
-
+    app.add_exception_handler(StarletteHTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _bad_form)
+    for kind, status in _STATUSES.items():
+        app.add_exception_handler(kind, partial(_known_error, status))
     return app
 
 
-def _error(status: int, reason: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """Return an error response."""
-    return JSONResponse({"error": reason}, status_code=status, headers=headers)
+async def _http_error(_: Request, error: Any) -> JSONResponse:
+    return JSONResponse({"error": str(error.detail)}, error.status_code, error.headers)
+
+
+async def _bad_form(_: Request, error: Any) -> JSONResponse:
+    places = [(".".join(map(str, problem["loc"][1:])) or "body", problem["msg"]) for problem in error.errors()]
+    return JSONResponse({"error": "; ".join(f"{place}: {what}" for place, what in places)}, 422)
+
+
+async def _known_error(status: int, _: Request, error: Exception) -> JSONResponse:
+    return JSONResponse({"error": str(error)}, status)
 
 
 def make_server(app: FastAPI, stop_seconds: int = 5) -> uvicorn.Server:
@@ -125,17 +102,20 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
 
 def hosts_of(listener: socket.socket, host: str) -> tuple[str, ...] | None:
     """Return the host names that requests may be for; None, for any, unless the address is of this machine only."""
-    where = f"[{host}]" if listener.family == socket.AF_INET6 else host
-    return (*_LOOPBACK, where.lower()) if ip_address(listener.getsockname()[0]).is_loopback else None
+    is_loopback = ip_address(listener.getsockname()[0]).is_loopback
+    return (*_LOOPBACK, _in_url(listener, host).lower()) if is_loopback else None
 
 
 def run(app: FastAPI, listener: socket.socket, host: str, stop_seconds: int) -> None:
     """Serve until SIGTERM or Ctrl-C, which raises `KeyboardInterrupt`; both let requests in progress end."""
-    where = f"[{host}]" if listener.family == socket.AF_INET6 else host
-    logger.info("serving http://%s:%d, stop with Ctrl-C", where, listener.getsockname()[1])
+    logger.info("serving http://%s:%d, stop with Ctrl-C", _in_url(listener, host), listener.getsockname()[1])
     # uvicorn shuts down in order, then raises the signal again: the caller still has something to close.
     before = signal.signal(signal.SIGTERM, lambda *_: None)
     try:
         make_server(app, stop_seconds).run(sockets=[listener])
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _in_url(listener: socket.socket, host: str) -> str:
+    return f"[{host}]" if listener.family == socket.AF_INET6 else host

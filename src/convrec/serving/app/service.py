@@ -1,17 +1,19 @@
 """What all routes of the service share: limits, models, metrics, and the record of answers."""
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Mapping
+import math
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from fastapi import Request
+from fastapi import HTTPException, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from convrec.errors import InputError
 from convrec.feedback import Answer, FeedbackRecorder
-from convrec.serving.app.admission import Admission
 from convrec.serving.app.metrics import Metrics
 from convrec.serving.arms import Experiment
 from convrec.serving.live import LiveModels
@@ -19,18 +21,13 @@ from convrec.serving.routing import Ask, Routed, is_ready, route
 from convrec.serving.served import Answered, ServedModel
 from convrec.serving.translation import LIST_LENGTH, NoList, NothingLeft
 
-logger = logging.getLogger(__name__)
+_REMEMBERED = 200  # answers that the speed is measured on
+_RECENT = 60.0  # seconds; older ones say little about the speed now
+_LONGEST_WAIT = 60  # seconds that a client is told to wait
+_CLIENT_LEFT = 499  # nginx's status for it; nobody receives it, but logs and metrics have it
 
 Result = TypeVar("Result")
 Roles = Mapping[str, ServedModel]
-
-
-class Late(RuntimeError):
-    """The request's deadline has passed."""
-
-
-class ClientLeft(RuntimeError):
-    """The client has closed the connection."""
 
 
 class Question(BaseModel):
@@ -78,8 +75,9 @@ class Service:
         """`experiment` returns the running experiment."""
         self.models, self.limits, self.metrics, self.recorder = models, limits, metrics, recorder
         self._experiment = experiment
-        self._admission = Admission(limits.max_requests)
-        metrics.watch("requests_inside", "Requests that wait or are decoded", lambda: self._admission.num_inside)
+        self._num_inside = 0  # requests between their arrival and their answer
+        self._ends: deque[float] = deque(maxlen=_REMEMBERED)
+        metrics.watch("requests_inside", "Requests that wait or are decoded", lambda: self._num_inside)
         metrics.watch("waiting_lists", "Lists that wait for the batch", lambda: self._sum("num_waiting"))
         metrics.watch("running_lists", "Lists that are decoded", lambda: self._sum("num_running"))
         metrics.watch("experiment_running", "1 while an experiment is running", lambda: self._experiment() is not None)
@@ -99,11 +97,11 @@ class Service:
     ) -> Result:
         """Return what `ask` returns for the models by role, which stay loaded until then.
 
-        Raises `Busy` if too many requests are waiting, `NoModel` if there is none, `Late` after the deadline, and
-        `ClientLeft`; in the last two cases, nothing is computed further.
+        Answers 429 if too many requests are waiting, and 504 after the deadline. Then, and when the client has left,
+        nothing is computed further. Raises `Unavailable` if there is no model.
         """
         seconds = min(question.deadline_seconds or self.limits.max_seconds, self.limits.max_seconds)
-        with self._admission.enter(), self.models.using() as roles:
+        with self._admitted(), self.models.using() as roles:
             answer = asyncio.ensure_future(ask(roles))
             departure = asyncio.create_task(_departure(request))
             both: set[asyncio.Future[Any]] = {answer, departure}
@@ -112,17 +110,33 @@ class Service:
                 if answer.done():
                     return answer.result()
                 if departure.done():
-                    raise ClientLeft("the client has left")
-                raise Late(f"there was no answer within {seconds:g} s; try again later, or with fewer items")
+                    raise HTTPException(_CLIENT_LEFT, "the client has left")
+                reason = f"there was no answer within {seconds:g} s; try again later, or with fewer items"
+                raise HTTPException(504, reason)
             finally:
                 answer.cancel()
                 departure.cancel()
 
-    async def list_of(self, model: ServedModel, question: Question, with_scores: bool) -> Answered:
-        """Return a model's list.
+    @contextmanager
+    def _admitted(self) -> Iterator[None]:
+        """Count a request during the block, if there is room."""
+        now = time.monotonic()
+        if self._num_inside >= self.limits.max_requests:
+            # The time until half of the requests inside are answered at the measured speed.
+            recent = [end for end in self._ends if end > now - _RECENT]
+            seconds = (now - recent[0]) / len(recent) * self._num_inside / 2 if recent else 1.0
+            wait = min(max(math.ceil(seconds), 1), _LONGEST_WAIT)
+            reason = f"too many requests are waiting; try again in {wait} s"
+            raise HTTPException(429, reason, {"Retry-After": str(wait)})
+        self._num_inside += 1
+        try:
+            yield
+        finally:
+            self._num_inside -= 1
+            self._ends.append(time.monotonic())
 
-        Raises `InputError` for input that `Recommender.recommend` rejects.
-        """
+    async def list_of(self, model: ServedModel, question: Question, with_scores: bool) -> Answered:
+        """Return a model's list. Raises `InputError` for input that `Recommender.recommend` rejects."""
         if with_scores and not model.has_scores:
             raise InputError("scores: this engine does not compute them; leave it out")
         options = (question.n, question.deny, question.allow, question.or_fewer, with_scores)
