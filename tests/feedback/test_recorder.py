@@ -40,7 +40,6 @@ def test_answers_and_events_reach_the_database(recording, store, now_answer, fol
 def test_what_is_left_at_the_end_is_delivered(folder, url, store, now_answer, monkeypatch):
     monkeypatch.setattr(recorder, "_LINGER", 60)
     with closing(FeedbackRecorder(folder, url)) as recording:
-        time.sleep(0.1)  # its thread waits
         recording.add_answer(now_answer("heat"))
     assert store.counts()["answers"] == 1 and list(folder.iterdir()) == []
 
@@ -151,7 +150,6 @@ def test_journals_do_not_grow_for_ever(folder, url, store, now_answer, monkeypat
 def test_a_deleted_users_answers_in_a_journal_are_not_delivered(folder, url, store, now_answer, monkeypatch):
     monkeypatch.setattr(recorder, "_LINGER", 60)
     with closing(FeedbackRecorder(folder, url)) as recording:
-        time.sleep(0.1)
         recording.add_answer(now_answer("heat", user_id="me"))
         recording.add_answer(now_answer("heat", user_id="you"))
         store.delete_user("me")
@@ -166,7 +164,6 @@ def test_a_damaged_line_and_one_that_the_database_rejects_hold_up_no_other(folde
     earlier |= {"is_explored": False, "latency_seconds": 0.1, "messages": None}  # of a release that knew no filters
     earlier["shown"] = [{"list": "", "rank": 1, "item_id": "heat", "version": "3", "propensity": 1.0}]
     with closing(FeedbackRecorder(folder, url)) as recording:
-        time.sleep(0.1)
         recording.add_answer(good[0])
         recording.add_answer(bad)
         recording.add_answer(good[1])
