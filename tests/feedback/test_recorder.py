@@ -120,9 +120,10 @@ def test_an_event_waits_for_an_answer_that_another_service_has_not_delivered(rec
 
 
 def test_an_event_whose_answer_never_comes_is_set_aside(folder, url, store, now_answer, monkeypatch):
-    monkeypatch.setattr(recorder, "_WAIT", timedelta(seconds=0.3))
-    known, unknown = now_answer("heat"), now_answer("heat")
+    monkeypatch.setattr(recorder, "_WAIT", timedelta(seconds=1.5))
+    store.counts()  # migrates
     with closing(FeedbackRecorder(folder, url)) as recording:
+        known, unknown = now_answer("heat"), now_answer("heat")
         recording.add_event(unknown.answer_id, "", "heat", "accepted")
         recording.add_event(known.answer_id, "", "up", "accepted")
         store.write([known], [])
