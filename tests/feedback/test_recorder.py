@@ -40,7 +40,6 @@ def test_answers_and_events_reach_the_database(recording, store, now_answer, fol
 def test_what_is_left_at_the_end_is_delivered(folder, url, store, now_answer, monkeypatch):
     monkeypatch.setattr(recorder, "_LINGER", 60)
     with closing(FeedbackRecorder(folder, url)) as recording:
-        time.sleep(0.1)  # its thread waits
         recording.add_answer(now_answer("heat"))
     assert store.counts()["answers"] == 1 and list(folder.iterdir()) == []
 
@@ -121,9 +120,10 @@ def test_an_event_waits_for_an_answer_that_another_service_has_not_delivered(rec
 
 
 def test_an_event_whose_answer_never_comes_is_set_aside(folder, url, store, now_answer, monkeypatch):
-    monkeypatch.setattr(recorder, "_WAIT", timedelta(seconds=0.3))
-    known, unknown = now_answer("heat"), now_answer("heat")
+    monkeypatch.setattr(recorder, "_WAIT", timedelta(seconds=1.5))
+    store.counts()  # migrates
     with closing(FeedbackRecorder(folder, url)) as recording:
+        known, unknown = now_answer("heat"), now_answer("heat")
         recording.add_event(unknown.answer_id, "", "heat", "accepted")
         recording.add_event(known.answer_id, "", "up", "accepted")
         store.write([known], [])
@@ -151,7 +151,6 @@ def test_journals_do_not_grow_for_ever(folder, url, store, now_answer, monkeypat
 def test_a_deleted_users_answers_in_a_journal_are_not_delivered(folder, url, store, now_answer, monkeypatch):
     monkeypatch.setattr(recorder, "_LINGER", 60)
     with closing(FeedbackRecorder(folder, url)) as recording:
-        time.sleep(0.1)
         recording.add_answer(now_answer("heat", user_id="me"))
         recording.add_answer(now_answer("heat", user_id="you"))
         store.delete_user("me")
@@ -166,7 +165,6 @@ def test_a_damaged_line_and_one_that_the_database_rejects_hold_up_no_other(folde
     earlier |= {"is_explored": False, "latency_seconds": 0.1, "messages": None}  # of a release that knew no filters
     earlier["shown"] = [{"list": "", "rank": 1, "item_id": "heat", "version": "3", "propensity": 1.0}]
     with closing(FeedbackRecorder(folder, url)) as recording:
-        time.sleep(0.1)
         recording.add_answer(good[0])
         recording.add_answer(bad)
         recording.add_answer(good[1])

@@ -2,10 +2,32 @@ import uuid
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from convrec.feedback.records import new_answer_id, time_of
+from convrec.feedback.journal import FeedbackJournal
+from convrec.feedback.records import EVENTS, Answer, Event, Shown, new_answer_id, time_of
+
+_texts = st.text(st.characters(exclude_categories=["Cs"]))
+_times = st.datetimes(min_value=datetime(1970, 1, 1), timezones=st.just(UTC))
+_messages = st.lists(st.dictionaries(_texts, _texts | st.integers(-(2**53), 2**53) | st.none() | st.lists(_texts)))
+_shown = st.builds(Shown, _texts, st.integers(1, 1000), _texts, _texts)
+_many = st.lists(_texts).map(tuple)
+_answers = st.builds(
+    Answer,
+    *(_texts, _times, _texts | st.none(), _texts | st.none(), _texts | st.none(), st.floats(0, 1e6)),
+    *(_messages | st.none(), st.lists(_shown).map(tuple), _many, _many | st.none()),
+)
+_events = st.builds(Event, _texts, _texts, _texts, _texts, st.sampled_from(EVENTS), _times)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(st.lists(_answers | _events, max_size=4))
+def test_a_journal_gives_back_what_was_recorded(tmp_path_factory, records):
+    journal = FeedbackJournal.create(tmp_path_factory.mktemp("journal"))
+    assert all(journal.append(record) for record in records)
+    assert [record for record, _ in journal.unsent()] == records
+    journal.remove()
 
 
 @given(st.datetimes(min_value=datetime(1970, 1, 1), max_value=datetime(2500, 1, 1), timezones=st.just(UTC)))

@@ -56,18 +56,8 @@ def prefect_server(tmp_path_factory) -> Iterator[str]:
     home = tmp_path_factory.mktemp("prefect")
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     environment = {**kept, "PREFECT_HOME": str(home), "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
-    command = [
-        sys.executable,
-        "-m",
-        "prefect",
-        "server",
-        "start",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        "--no-ui",
-    ]
+    options = ("--host", "127.0.0.1", "--port", str(port), "--no-ui")
+    command = [sys.executable, "-m", "prefect", "server", "start", *options]
     address = f"http://127.0.0.1:{port}/api"
     with (home / "log").open("w") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)

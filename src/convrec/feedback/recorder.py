@@ -188,16 +188,11 @@ class FeedbackRecorder:
 
     def _run(self) -> None:
         pause = _LINGER
-        while True:
-            is_last = self._closing.is_set()
-            if is_last:
-                with self._mutex:
-                    self._is_closed = True
-            is_done = self._try()
-            if is_last:
-                break
-            pause = _LINGER if is_done else min(2 * pause, _LONGEST_PAUSE)
-            self._closing.wait(pause)
+        while not self._closing.wait(pause):
+            pause = _LINGER if self._try() else min(2 * pause, _LONGEST_PAUSE)
+        with self._mutex:
+            self._is_closed = True
+        is_done = self._try()
         for journal in [*self._replaced, self._journal]:
             if is_done and not any(True for _ in journal.unsent()):
                 journal.remove()

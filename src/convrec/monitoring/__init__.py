@@ -1,1 +1,1 @@
-"""Watches the service from its recorded feedback: drift, alarms, and estimates for a model that was not served."""
+"""Watches the service from its recorded feedback: drift, failures and alarms."""

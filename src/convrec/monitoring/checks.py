@@ -9,7 +9,7 @@ import polars as pl
 from convrec.monitoring.drift import classifier_test, item_distance
 from convrec.monitoring.intervals import Span, fall_span, mean_span, quantile_span, wilson
 from convrec.monitoring.settings import Checks
-from convrec.monitoring.window import OUTSIDE, Feedback, Training, Watched
+from convrec.monitoring.window import OUTSIDE, Feedback, Watched
 from convrec.similarity.embedding import Embedder
 
 OK, ALARM, TOO_FEW = "ok", "alarm", "not enough data"
@@ -48,12 +48,14 @@ _Judge = tuple[int, str, Callable[[], tuple[Span, str]]]  # the sample's size an
 
 def run_checks(checks: Checks, found: Watched, embedder: Callable[[list[str]], Embedder], seed: int) -> list[Check]:
     """Return the checks of the settings, in their order. `embedder` makes an embedder fitted on texts."""
+    liked = found.training.liked
+    named = np.bincount(found.training.conversations.items()[0], minlength=len(liked))
     judges: dict[str, Callable[[], _Judge]] = {
         "conversations": lambda: _conversations(found, embedder, seed),
-        "named_items": lambda: _distance(*found.conversations.items(), _named(found.training), "titles", seed),
-        "accepted_items": lambda: _distance(*_items(found.window, True), found.training.liked, "accepted items", seed),
+        "named_items": lambda: _distance(*found.conversations.items(), named, "titles", seed),
+        "accepted_items": lambda: _distance(*_items(found.window, True), liked, "accepted items", seed),
         "accepted_before": lambda: _accepted_before(found, seed),
-        "shown_items": lambda: _distance(*_items(found.window, False), found.training.liked, "shown items", seed),
+        "shown_items": lambda: _distance(*_items(found.window, False), liked, "shown items", seed),
         "new_items": lambda: _new_items(found),
         "dead_items": lambda: _dead_items(found),
         "acceptance": lambda: _acceptance(found),
@@ -87,10 +89,6 @@ def _conversations(found: Watched, embedder: Callable[[list[str]], Embedder], se
     return len(ours.texts), "conversations", measure
 
 
-def _named(training: Training) -> np.ndarray:
-    return np.bincount(training.conversations.items()[0], minlength=len(training.liked))
-
-
 def _items(feedback: Feedback, accepted: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return the catalog items and persons of the accepted, or of all shown items."""
     rows = feedback.shown.filter(pl.col("item") != OUTSIDE)
@@ -120,15 +118,12 @@ def _new_items(found: Watched) -> _Judge:
     def measure() -> tuple[Span, str]:
         new = ~np.append(found.training.known, False)[items]  # OUTSIDE is the last
         span = mean_span(new.astype(float), everyone)
-        return span._replace(low=max(0.0, span.low)), _most_frequent(items[new & (items != OUTSIDE)], found.titles)
+        counts = np.bincount(items[new & (items != OUTSIDE)], minlength=len(found.titles))
+        first = [item for item in np.argsort(-counts, kind="stable")[:_SHOWN_NAMES] if counts[item]]
+        detail = ", ".join(f"{found.titles[item]} ({counts[item]})" for item in first)
+        return span._replace(low=max(0.0, span.low)), detail
 
     return len(items), "named and accepted items", measure
-
-
-def _most_frequent(items: np.ndarray, titles: list[str]) -> str:
-    numbers = np.bincount(items, minlength=len(titles))
-    first = np.argsort(-numbers, kind="stable")[:_SHOWN_NAMES]
-    return ", ".join(f"{titles[item]} ({numbers[item]})" for item in first if numbers[item])
 
 
 def _dead_items(found: Watched) -> _Judge:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -18,14 +18,6 @@ from convrec.monitoring.window import OUTSIDE, Feedback, Watched
 
 _PERCENTILES = (0.5, 0.95, 0.99)
 _MOVED = 8  # items in the table of those that gained or lost most
-
-
-class Moved(NamedTuple):
-    """An item and its share among those that users named and accepted, in training and in the window."""
-
-    title: str
-    before: float
-    now: float
 
 
 def render_report(watched: Watched, checks: Sequence[Check], model: str, tested: str = "") -> str:
@@ -134,8 +126,8 @@ def _latencies(feedback: Feedback) -> list[Span] | None:
     return [quantile_span(seconds, share) for share in _PERCENTILES] if len(seconds) else None
 
 
-def _moved(watched: Watched) -> list[Moved]:
-    """Return the items whose share among named and accepted items differs most from that in training."""
+def _moved(watched: Watched) -> list[dict[str, Any]]:
+    """Return the items whose share among named and accepted items moved most: `title`, share `before` and `now`."""
     training = watched.training
     accepted = watched.window.shown.filter("accepted")["item"].to_numpy()
     now = np.concatenate([watched.conversations.items()[0], accepted[accepted != OUTSIDE]])
@@ -144,4 +136,4 @@ def _moved(watched: Watched) -> list[Moved]:
         return []
     shares = then / then.sum(), np.bincount(now, minlength=len(then)) / len(now)
     order = np.argsort(-np.abs(shares[1] - shares[0]), kind="stable")[:_MOVED]
-    return [Moved(watched.titles[item], float(shares[0][item]), float(shares[1][item])) for item in order]
+    return [{"title": watched.titles[item], "before": shares[0][item], "now": shares[1][item]} for item in order]
