@@ -28,31 +28,6 @@ def test_a_stage_whose_inputs_are_not_made_says_what_makes_them(tmp_path, monkey
     assert not Path("mlruns").exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ["evaluate", "--shard", "3/2"],
-            "convrec run: argument --shard: 3/2: give K/N, for instance 2/8, with K from ",
-        ),
-        (["evaluate", "--shard", "0/2"], "convrec run: argument --shard: 0/2: give K/N, "),
-        (["evaluate", "--shard", "half"], "convrec run: argument --shard: half: give K/N, "),
-        (
-            ["sft", "--shard", "1/2"],
-            "convrec run sft: --shard 1/2: only `convrec run evaluate` has shards; leave it out",
-        ),
-        (
-            ["evaluate", "--shard", "1/2"],
-            "convrec run evaluate: data/processed, models/base, models/sft, models/rank_grpo: not made yet; run ",
-        ),
-    ],
-)
-def test_a_shard_that_cannot_be_is_told_in_one_line(tmp_path, monkeypatch, cli, arguments, message):
-    monkeypatch.chdir(make_project(tmp_path / "project"))
-    status, out, err = cli("run", *arguments)
-    assert (status, out) == (2, "") and err.startswith(message) and err.count("\n") == 1
-
-
 def test_the_help_of_run_lists_the_stages():
     command = [sys.executable, "-m", "convrec.cli", "run", "--help"]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
