@@ -1,5 +1,6 @@
 import logging
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -8,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 from hypothesis import settings
 from playwright.sync_api import Browser, sync_playwright
@@ -27,7 +29,7 @@ keep_freed_memory()
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's shell ignores it
-settings.register_profile("project", deadline=None)  # a busy machine would miss any
+settings.register_profile("project", deadline=None, derandomize=True)  # a busy machine would miss any deadline
 settings.load_profile("project")
 
 
@@ -93,6 +95,15 @@ def cli(capsys) -> Iterator[Callable[..., Ended]]:
 def own_store() -> None:
     """Let each test record into the store of its folder: MLflow notes the one before in the environment."""
     os.environ.pop("MLFLOW_TRACKING_URI", None)
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Let what a test draws without a generator of its own be the same each time."""
+    random.seed(0)
+    np.random.seed(0)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
 
 
 @pytest.fixture(scope="session")
