@@ -148,7 +148,7 @@ def main() -> None:
     try:
         if not has_server():
             raise InputError(
-                "PREFECT_API_URL is not set; set it to the server's address (`make stack-up` writes it to .stack/env)"
+                "PREFECT_API_URL is not set; set it to the server's address (docs/stack.md)"
             )
         check_server()
         alarm = load_monitoring().alarm

@@ -49,7 +49,7 @@ def test_a_workspace_is_a_clone_that_follows_its_repository(origin, tmp_path):
 
 
 def test_a_folder_that_is_no_clone_is_left_alone(origin, tmp_path):
-    """It may lie in a repository of somebody's, as .stack/work lies in the project."""
+    """It may lie in a repository of somebody's."""
     (origin / "work" / "train").mkdir(parents=True)
     before = run_in(origin, "git", "rev-parse", "HEAD").stdout
     (origin / "params.yaml").write_text("steps: 9\n")
