@@ -26,17 +26,16 @@ import requests
 from ruamel.yaml import YAML
 
 from stack import provision
+from tests.project import ROOT, own_environment
 from tests.tools import require
 
 T = TypeVar("T")
-ROOT = Path(__file__).parent.parent
 HOST = "127.0.0.1"
 PORTS = {"postgres": 5432, "s3": 7070, "mlflow": 5000, "prefect": 4200, "serve": 8000, "worker": 8080}
 # In start order; the servers of a row start together.
 ROWS = (("postgres", "s3"), ("mlflow", "prefect"), ("worker", "serve"))
 STEPS = {"postgres": "databases", "s3": "bucket", "mlflow": "team", "prefect": "pools"}  # of stack/provision.py
 _HEALTH = {"mlflow": "health", "prefect": "api/health", "worker": "health", "serve": "health", "s3": ""}
-_FOREIGN = ("MLFLOW_", "_MLFLOW_", "PREFECT_", "AWS_", "PG", "CONVREC_", "DVC_")
 _FOLDERS = ("/data", "/scratch", "/work")  # of the containers
 
 
@@ -47,14 +46,6 @@ def wait_for(ask: Callable[[], T], seconds: float, what: str) -> T:
         assert time.monotonic() < deadline, f"waited {seconds:.0f} s in vain for {what}"
         time.sleep(0.1)
     return answer
-
-
-def own_environment() -> dict[str, str]:
-    """Return the environment of the tests without variables of servers and clients, with this Python on PATH."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    kept.pop("SHELL", None)  # as for a service: DVC's commands then run in /bin/sh
-    return {**kept, "PATH": path, "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "1"}
 
 
 class Servers:

@@ -20,8 +20,8 @@ from convrec.errors import InputError
 from convrec.monitoring.settings import Alarm
 from flows.deploy import ALARM_NAME, WEBHOOK_VARIABLE, alarm_block, make_alarm
 from tests.monitoring.conftest import CHANGE, end_of
-from tests.project import SHRUNK, commit, make_project, set_params
-from tests.servers import Servers, own_environment, running
+from tests.project import SHRUNK, commit, make_project, own_environment, set_params
+from tests.servers import Servers, running
 
 pytestmark = pytest.mark.nightly
 

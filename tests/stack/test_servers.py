@@ -17,7 +17,8 @@ import requests
 from mlflow import MlflowClient
 
 from convrec.feedback import FeedbackStore
-from tests.servers import HOST, ROOT, Servers, query, wait_for
+from tests.project import ROOT
+from tests.servers import HOST, Servers, query, wait_for
 
 FLOW = """
 from prefect import flow
