@@ -11,6 +11,8 @@ from convrec.errors import InputError, Unavailable
 from convrec.workspaces import lock_folder, prepare_workspace
 from tests.project import commit, run_in
 
+pytestmark = pytest.mark.slow  # many commands of git and DVC
+
 GRAPH = """
 stages:
   make:
