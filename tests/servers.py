@@ -108,10 +108,16 @@ class Servers:
             for name in started:
                 self._launch(name)
             for name in started:
-                wait_for(lambda name=name: self._is_ready(name), 120, f"{name}: {self.log(name)[-3000:]}")
-                if name in STEPS:
-                    variables = self.variables("storage") | self.variables("accounts") | self.secrets
-                    provision.STEPS[STEPS[name]](variables)
+                self._finish(name)
+
+    def _finish(self, name: str) -> None:
+        try:
+            wait_for(lambda: self._is_ready(name), 300, name)
+        except AssertionError as error:
+            raise AssertionError(f"{name} is not ready; the end of its log:\n{self.log(name)[-3000:]}") from error
+        if name in STEPS:
+            variables = self.variables("storage") | self.variables("accounts") | self.secrets
+            provision.STEPS[STEPS[name]](variables)
 
     def _launch(self, name: str) -> None:
         folder = self.folder / name
@@ -154,7 +160,7 @@ class Servers:
         return json.loads(image.rpartition("CMD ")[2])
 
     def _is_ready(self, name: str) -> bool:
-        assert self.pid(name), f"{name} has ended: {self.log(name)[-3000:]}"
+        assert self.pid(name), f"{name} has ended"
         try:
             if name == "postgres":  # after a crash it listens before it has recovered
                 psycopg2.connect(**self.database("postgres")).close()

@@ -50,7 +50,7 @@ def _install_from_debian(*packages: str) -> None:
 
 def _find_postgres() -> Path | None:
     """Return the folder of initdb and postgres: Debian's newest, else that on PATH."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]))
     on_path = shutil.which("initdb")
     return found[-1].parent if found else Path(on_path).resolve().parent if on_path else None
 
