@@ -1,7 +1,7 @@
 """`convrec` from forks of one process that has imported the libraries: an import takes longer than a small stage.
 
-`python -m tests.preloaded SOCKET` answers the program of `preloaded_environment`, and runs each command in a process of
-its own, with the caller's arguments, folder, variables and streams.
+`python -m tests.preloaded FD` listens on this descriptor to the program `convrec` of `preloaded_environment`. A command
+runs in a process of its own, with the arguments, folder, variables and streams of its caller.
 """
 
 import importlib
@@ -17,6 +17,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from convrec.cli import _set_up, main
+from convrec.commands.stage import STAGES
+from convrec.training import launch
+from tests.project import ROOT
 
 _LARGEST = 2**17  # bytes of a command with its variables
 _PROGRAM = """#!{python} -IS
@@ -44,10 +49,11 @@ def preloaded_environment() -> Iterator[Path]:
     command = folder / "bin" / "convrec"
     command.write_text(_PROGRAM.format(python=sys.executable, address=address))
     command.chmod(0o755)
-    with _listen(address) as listener:  # from now on, commands wait until the libraries are imported
-        server = subprocess.Popen(
-            [sys.executable, "-m", "tests.preloaded", str(listener.fileno())], pass_fds=[listener.fileno()]
-        )
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(address)
+        listener.listen()  # from now on, commands wait until the libraries are imported
+        number = listener.fileno()
+        server = subprocess.Popen([sys.executable, "-m", "tests.preloaded", str(number)], cwd=ROOT, pass_fds=[number])
     try:
         yield folder / "bin" / "python"
     finally:
@@ -56,37 +62,20 @@ def preloaded_environment() -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
-def _listen(address: str) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    listener.bind(address)
-    listener.listen()
-    return listener
-
-
 def _run(arguments: list[str], folder: str, variables: dict[str, str], streams: list[int]) -> None:
     """Run a command in this process, which has just been forked, and end it."""
-    from convrec.training import launch  # noqa: PLC0415
-
     launch._PARENT = os.getppid()  # noted at the import
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(variables)
-    from convrec.cli import main  # noqa: PLC0415
-
     main(arguments)
 
 
 def serve(listener: socket.socket) -> None:
     """Answer commands until this process is killed."""
-    from convrec.hardware.allocator import keep_freed_memory  # noqa: PLC0415  (before torch is imported)
-    from convrec.hardware.threads import limit_threads  # noqa: PLC0415
-
-    limit_threads()
-    keep_freed_memory()
-    from convrec.commands.stage import STAGES  # noqa: PLC0415
-
+    _set_up()  # some libraries read its variables when they are imported
     for name in ("tracking", *(f"stages.{stage}" for stage in STAGES)):
         importlib.import_module(f"convrec.{name}")
     assert threading.active_count() == 1, "a fork has no threads"
