@@ -48,14 +48,17 @@ deploy: $(READY)  ## register prefect.yaml's deployments with the server of PREF
 
 PYTEST := python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
 
-test: $(READY)  ## run the fast tests and one small pipeline: about 7 minutes on two cores
-	$(PYTEST) -m "not (slow or pipeline or browser or stack or vllm or gpu or loop)"
+test: $(READY)  ## run the fast tests: about 4 minutes on two cores
+	$(PYTEST) -m "not (slow or nightly or gpu or loop)"
 
-test-tools: $(READY)  ## install what the other tests need: Chromium, PostgreSQL, rclone, Docker Compose, vLLM
+test-tools: $(READY)  ## install what the other tests need: Chromium, PostgreSQL, Docker Compose, vLLM
 	python -m tests.tools
 
-test-all: test-tools  ## run all tests but that of the loop: 25 to 60 minutes on two cores
-	$(PYTEST) -m "not loop"
+test-ci: test-tools  ## run the tests of CI: also the slow ones, and one of each nightly kind
+	$(PYTEST) -m "not (nightly or gpu or loop)"
+
+test-nightly: test-tools  ## run what seldom breaks: vLLM, DeepSpeed, native servers, pages in a browser, schedulers' files
+	$(PYTEST) -m "nightly and not gpu"
 
 test-loop: $(READY)  ## run the story of docs/loop.md: about 45 minutes on two cores
 	python -m pytest -m loop tests/test_loop.py
@@ -96,16 +99,7 @@ ui: $(READY)  ## open the tracking UI of the local store, on port PORT (5000)
 	@echo "Runs: http://127.0.0.1:$(PORT)/#/experiments/1/runs?workflowType=machine_learning"
 	@MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow ui --backend-store-uri "$${MLFLOW_TRACKING_URI:-sqlite:///$(CURDIR)/mlruns/mlflow.db}" --host 127.0.0.1 --port $(PORT)
 
-stack-up: $(READY)  ## start the team's servers on this machine (docs/stack.md): PostgreSQL, S3, MLflow, Prefect, workers
-	@python -m stack up
-
-stack-down: $(READY)  ## stop the team's servers; their data stay in .stack
-	@python -m stack down
-
-stack-status: $(READY)  ## show which of the team's servers are running
-	@python -m stack status
-
 clean:  ## delete the outputs of runs (models, records, caches); keep parameters, environment and teacher answers
 	rm -rf data/processed data/demonstrations models predictions reports comparison evaluations checkpoints mlruns runs .dvc/cache .dvc/tmp .prefect
 
-.PHONY: help install demo reproduce deploy test test-tools test-all test-loop test-gpu bench-gpu check audit code-deps docs-figures ui stack-up stack-down stack-status clean
+.PHONY: help install demo reproduce deploy test test-tools test-ci test-nightly test-loop test-gpu bench-gpu check audit code-deps docs-figures ui clean

@@ -147,9 +147,7 @@ def main() -> None:
     options, console = parser.parse_args(), Console(stderr=True, highlight=False, soft_wrap=True)
     try:
         if not has_server():
-            raise InputError(
-                "PREFECT_API_URL is not set; set it to the server's address (`make stack-up` writes it to .stack/env)"
-            )
+            raise InputError("PREFECT_API_URL is not set; set it to the server's address (docs/stack.md)")
         check_server()
         alarm = load_monitoring().alarm
         block = alarm_block(alarm)

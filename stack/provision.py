@@ -1,8 +1,7 @@
-"""Creates what the servers need: databases with their users, the bucket, the team's user, and the work pools.
+"""Creates what the servers of docker-compose.yml need: databases, their users, the bucket, the team's user, work pools.
 
-All steps can be repeated: existing objects stay, and passwords are set to those of the variables. `python -m
-stack.provision STEP ...` reads the environment, and in a container also secret files. The native stack runs the same
-steps.
+All steps can be repeated: existing objects stay, and passwords are set to those of the variables. The one-shot
+containers run `python -m stack.provision STEP ...`, which reads the environment and secret files.
 """
 
 import os
@@ -14,7 +13,7 @@ from pathlib import Path
 import boto3
 import psycopg2
 import requests
-from botocore.exceptions import BotoCoreError, ClientError, EndpointConnectionError
+from botocore.exceptions import ClientError, EndpointConnectionError
 from psycopg2 import sql
 
 Variables = Mapping[str, str]
@@ -23,8 +22,6 @@ Variables = Mapping[str, str]
 DATABASES = {"mlflow": "mlflow", "mlflow_auth": "mlflow", "prefect": "prefect", "feedback": "feedback"}
 POOLS = ("cpu", "gpu")
 _TIMEOUT = 30
-# Errors of a step that are reported to the user.
-FAILURES = (requests.RequestException, psycopg2.Error, BotoCoreError, ClientError)
 
 
 def databases(variables: Variables) -> None:

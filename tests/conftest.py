@@ -1,14 +1,15 @@
 import logging
 import os
+import random
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 from hypothesis import settings
 from playwright.sync_api import Browser, sync_playwright
@@ -17,36 +18,36 @@ from convrec.cli import main
 from convrec.data.catalog import Catalog, Item
 from convrec.hardware.allocator import keep_freed_memory
 from convrec.hardware.threads import limit_threads
-from stack import Stack
-from stack.settings import PORTS
+from tests.servers import ROWS, Servers, running
 from tests.tools import require
 
 ROOT = Path(__file__).parent.parent
-TIERS = {"browser": "browser", "compose": "stack", "gpu_python": "vllm", "native_stack": "stack"}  # by fixture
+NIGHTLY = {"browser", "compose", "gpu_python", "servers"}  # fixtures whose tests run at night, unless marked `slow`
 
 limit_threads(int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))  # before any test imports torch
 keep_freed_memory()
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's shell ignores it
-settings.register_profile("project", deadline=None)  # a busy machine would miss any
+settings.register_profile("project", deadline=None, derandomize=True)  # a busy machine would miss any deadline
 settings.load_profile("project")
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests with the tiers of their fixtures, and start the longest files first.
+    """Mark tests as nightly by their fixtures, and start the longest files first.
 
     Started last, such a file would keep one process busy after the others have ended.
     """
-    long = []
     for item in items:
-        fixtures = set(getattr(item, "fixturenames", ()))
-        for fixture in TIERS.keys() & fixtures:
-            item.add_marker(TIERS[fixture])
-        if "trained" in fixtures or any(item.iter_markers("pipeline")) or any(item.iter_markers("vllm")):
-            long.append(item)
-    items[:] = [*long, *(item for item in items if item not in set(long))]
+        if NIGHTLY & set(getattr(item, "fixturenames", ())) and not any(item.iter_markers("slow")):
+            item.add_marker("nightly")
+    long = {item.path for item in items if "trained" in getattr(item, "fixturenames", ()) or _is_marked(item)}
+    items.sort(key=lambda item: item.path not in long)
+
+
+def _is_marked(item: pytest.Item) -> bool:
+    return any(item.iter_markers("slow")) or any(item.iter_markers("nightly"))
 
 
 @pytest.fixture
@@ -94,6 +95,15 @@ def cli(capsys) -> Iterator[Callable[..., Ended]]:
 def own_store() -> None:
     """Let each test record into the store of its folder: MLflow notes the one before in the environment."""
     os.environ.pop("MLFLOW_TRACKING_URI", None)
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Let what a test draws without a generator of its own be the same each time."""
+    random.seed(0)
+    np.random.seed(0)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
 
 
 @pytest.fixture(scope="session")
@@ -170,15 +180,7 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")  # its servers work all the time: they stop before other files are tested
-def native_stack() -> Iterator[Stack]:
-    """The team's servers on free ports, in a folder that the user postgres can reach; who stops one starts it again."""
-    require("PostgreSQL"), require("rclone")
-    folder = Path(tempfile.mkdtemp(prefix="convrec-stack-"))
-    folder.chmod(0o711)
-    stack = Stack(folder / "stack", ports=dict.fromkeys(PORTS, 0))
-    try:
-        stack.up()
-        yield stack
-    finally:
-        stack.down()
-        shutil.rmtree(folder)
+def servers() -> Iterator[Servers]:
+    """The servers of docker-compose.yml on free ports; who stops one starts it again."""
+    with running(*(name for row in ROWS for name in row)) as found:
+        yield found

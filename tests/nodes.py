@@ -1,24 +1,24 @@
 """Two nodes of a training, both on this machine, each started as a scheduler starts it."""
 
-import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import psutil
 
-from tests.project import ROOT
+from tests.project import ROOT, own_environment
 from tests.tracking.server import free_port
-
-_UNWANTED = ("MLFLOW_", "PREFECT_", "DVC_", "CONVREC_")
 
 
 def start_nodes(project: Path, stage: str) -> list[subprocess.Popen]:
     """Start a stage on both; each prints into its pipe."""
-    own = {key: value for key, value in os.environ.items() if not key.startswith(_UNWANTED)}
-    own |= {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
-    own |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "SLURM_STEP_NUM_NODES": "2"}
+    own = {
+        **own_environment(),
+        "OMP_NUM_THREADS": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "SLURM_STEP_NUM_NODES": "2",
+    }
     return [
         subprocess.Popen(
             [ROOT / "examples" / "node.sh", stage],

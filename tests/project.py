@@ -79,16 +79,19 @@ def commit(project: Path, message: str) -> None:
     run_in(project, "git", "commit", "--quiet", "-m", message)
 
 
+def own_environment() -> dict[str, str]:
+    """Return the environment of the tests without variables of servers and clients, with this Python on PATH."""
+    foreign = ("MLFLOW_", "_MLFLOW_", "PREFECT_", "AWS_", "PG", "CONVREC_", "DVC_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    kept.pop("SHELL", None)  # as for a service: DVC's commands then run in /bin/sh
+    return {**kept, "PATH": path, "COLUMNS": "200", "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "1"}
+
+
 def run_in(
     project: Path, *command: str, check: bool = True, timeout: float = 900, **variables: str
 ) -> subprocess.CompletedProcess:
-    unwanted = ("MLFLOW_", "PREFECT_", "DVC_", "CONVREC_")
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(unwanted)}
-    environment |= {
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "COLUMNS": "200",
-        **variables,
-    }
+    environment = own_environment() | variables
     result = subprocess.run(
         command, cwd=project, env=environment, capture_output=True, text=True, timeout=timeout, check=False
     )

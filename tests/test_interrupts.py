@@ -32,9 +32,7 @@ main()
     ("arguments", "module", "name"),
     [
         (["recommend", "x", "--model", "nowhere"], "convrec.commands", "convrec"),
-        (["recommend", "x", "--model", "nowhere"], "torch", "convrec recommend"),
-        (["recommend", "x", "--model", "nowhere"], "transformers", "convrec recommend"),
-        (["evaluate", "--model", "nowhere"], "convrec.experiments.evaluate_models", "convrec evaluate"),
+        pytest.param(["recommend", "x", "--model", "nowhere"], "torch", "convrec recommend", marks=pytest.mark.slow),
     ],
 )
 def test_ctrl_c_while_a_command_loads_ends_it_in_one_line(arguments, module, name):
@@ -64,6 +62,7 @@ def test_a_training_that_stops_at_a_checkpoint_ends_with_its_signal_s_status(num
     assert exit_status(stopped.value) == status
 
 
+@pytest.mark.slow
 def test_a_flow_ends_in_one_line_while_it_is_imported():
     process = subprocess.Popen(
         [sys.executable, "-X", "importtime", "-m", "flows.train", "--help"],

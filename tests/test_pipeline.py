@@ -1,14 +1,12 @@
 """The real pipeline with the real params.yaml, shrunk: flow, graph, record, registry, and what bad input does.
 
-The tests that only look at what the first run made belong to the fast ones; those that run more are marked.
+The tests that only look at what the first run made are fast ones; those that run more are slow.
 """
 
 import json
-import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections import Counter
@@ -19,13 +17,10 @@ import nbformat
 import numpy as np
 import pandas as pd
 import pytest
-import requests
 import torch
 from mlflow.exceptions import MlflowException
 from nbclient import NotebookClient
-from requests.adapters import HTTPAdapter
 from safetensors.torch import load
-from urllib3.util import Retry
 
 from convrec.cli import main
 from convrec.commands.stage import STAGES
@@ -39,6 +34,7 @@ from convrec.registry.policy import load_policy
 from convrec.registry.versions import CHALLENGER, CHAMPION, MODEL_NAME, download_version
 from convrec.tracking import flatten
 from tests.nodes import end_nodes, signal_at_step, start_nodes
+from tests.preloaded import preloaded_environment
 from tests.project import NO_BASELINES, ROOT, SHRUNK, commit, make_project, run_in, set_params
 from tests.security.hostile import Mark
 
@@ -68,7 +64,8 @@ def project(tmp_path_factory) -> Path:
 def trained(project) -> subprocess.CompletedProcess:
     """The first run of the flow, without any server, with secrets in its environment."""
     secrets = [f"{name}={value}" for name, value in SECRETS.items()]
-    return run_in(project, "env", *secrets, sys.executable, "-m", "flows.train")
+    with preloaded_environment() as python:
+        return run_in(project, "env", *secrets, str(python), "-m", "flows.train")
 
 
 @pytest.fixture
@@ -97,6 +94,7 @@ def test_no_secret_is_written_or_told(project, trained):
         assert not [name for name, content in files.items() if secret.encode() in content], secret
 
 
+@pytest.mark.slow
 def test_the_notebook_runs_in_a_project_with_a_champion(project, trained):
     notebook = nbformat.read(ROOT / "examples" / "quickstart.ipynb", as_version=4)
     NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(project / "profiles")}}).execute()
@@ -138,18 +136,15 @@ def test_curves_are_recorded_for_every_rank(project, client):
     assert train.digest and json.loads(train.profile)["dates"].startswith("2022-01")
 
 
-def test_no_prompt_of_the_embedded_world_is_cut(project, client):
+def test_a_sample_of_rollouts_is_recorded_and_no_prompt_is_cut(project, client):
     for stage in ("sft", "rank_grpo", "evaluate"):
         run_id = json.loads((project / "runs" / f"{stage}.json").read_text())["run_id"]
         assert client.get_run(run_id).data.metrics["prompts/truncated_share"] == 0
-
-
-def test_a_sample_of_rollouts_is_recorded(project, client):
     run_id = json.loads((project / "runs" / "rank_grpo.json").read_text())["run_id"]
-    assert {a.path for a in client.list_artifacts(run_id, "samples")} == {
-        "samples/step_000002.md",
-        "samples/step_000004.md",
-    }
+    recorded = {artifact.path for artifact in client.list_artifacts(run_id, "samples")}
+    assert recorded == {"samples/step_000002.md", "samples/step_000004.md"}
+    settings = json.loads((project / "models" / "rank_grpo" / "generation_config.json").read_text())
+    assert settings["repetition_penalty"] == 1.5, "the one that it was trained with"
 
 
 def test_the_champion_answers_conversations(client):
@@ -176,42 +171,6 @@ def test_the_champion_answers_conversations(client):
             recommender.predict("a film", params=bad)
     with pytest.raises(MlflowException, match="one of the columns"):
         recommender.predict(pd.DataFrame({"text": ["a film"]}))
-
-
-@pytest.mark.pipeline
-def test_the_champion_is_served(project, client, tmp_path):
-    """By `mlflow models serve`, which answers as the recommender itself does."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    uri = f"models:/{MODEL_NAME}@{CHAMPION}"
-    command = [Path(sys.executable).parent / "mlflow", "models", "serve", "--model-uri", uri, "--port", str(port)]
-    environment = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{project}/mlruns/mlflow.db"}
-    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
-    with (tmp_path / "log").open("w") as log:
-        server = subprocess.Popen(
-            [*command, "--env-manager", "local", "--workers", "1"],
-            cwd=tmp_path, env=environment, stdout=log, stderr=log, start_new_session=True,
-        )  # fmt: skip
-    address = f"http://127.0.0.1:{port}"
-    patience = requests.Session()
-    patience.mount("http://", HTTPAdapter(max_retries=Retry(total=None, connect=40, backoff_factor=1, backoff_max=3)))
-    try:
-        assert patience.get(f"{address}/ping", timeout=60).status_code == 200, (tmp_path / "log").read_text()
-        question = {"inputs": "I loved Heat", "params": {"n": 3, "deny": ["Alien"]}}
-        reply = requests.post(f"{address}/invocations", json=question, timeout=60)
-        assert reply.status_code == 200, reply.text
-        expected = mlflow.pyfunc.load_model(uri).predict(question["inputs"], params=question["params"])
-        got = pd.DataFrame(reply.json()["predictions"]).astype({"year": "Int64"})
-        pd.testing.assert_frame_equal(got, expected, rtol=1e-4)
-        messages = {"inputs": [{"role": "user", "content": "I loved Heat"}], "params": question["params"]}
-        same = requests.post(f"{address}/invocations", json=messages, timeout=60)
-        assert [row["title"] for row in same.json()["predictions"]] == expected["title"].tolist()
-        bad = requests.post(f"{address}/invocations", json={"inputs": "x", "params": {"deny": ["Haet"]}}, timeout=60)
-        assert bad.status_code == 400 and "did you mean 'Heat'?" in bad.json()["message"]
-    finally:
-        os.killpg(server.pid, signal.SIGTERM)
-        server.wait(30)
 
 
 def test_the_champion_is_asked_from_the_command_line(project, client, monkeypatch, capsys):
@@ -260,7 +219,7 @@ def test_the_champion_is_evaluated_as_in_its_stage_and_the_checkpoints_by_step(p
     assert chosen["sft"] == max(step for stage, step in rows if stage == "sft")
 
 
-@pytest.mark.pipeline
+@pytest.mark.slow
 def test_a_second_run_does_nothing(project, trained):
     before = sorted((project / "runs").iterdir()), (project / "runs" / "sft.json").read_text()
     result = run_in(project, sys.executable, "-m", "flows.train")
@@ -268,12 +227,7 @@ def test_a_second_run_does_nothing(project, trained):
     assert (sorted((project / "runs").iterdir()), (project / "runs" / "sft.json").read_text()) == before
 
 
-def test_the_checkpoint_keeps_the_repetition_penalty_that_it_was_trained_with(project, trained):
-    settings = json.loads((project / "models" / "rank_grpo" / "generation_config.json").read_text())
-    assert settings["repetition_penalty"] == 1.5
-
-
-@pytest.mark.pipeline
+@pytest.mark.slow
 def test_dvc_shows_metrics_and_plots(project, trained):
     assert run_in(project, "dvc", "repro").stdout.count("didn't change") == len(STAGES)
     shown = json.loads(run_in(project, "dvc", "metrics", "show", "--json").stdout)
@@ -284,7 +238,7 @@ def test_dvc_shows_metrics_and_plots(project, trained):
     assert (project / "dvc_plots" / "index.html").is_file(), page.stdout
 
 
-@pytest.mark.pipeline
+@pytest.mark.slow
 def test_an_interrupted_training_resumes(project, trained):
     folder = next((project / "checkpoints" / "rank_grpo").iterdir())
     before = (project / "models" / "rank_grpo" / "model.safetensors").read_bytes()
@@ -325,7 +279,7 @@ def scratch(project, trained, tmp_path, monkeypatch) -> Path:
     return folder
 
 
-@pytest.mark.pipeline
+@pytest.mark.slow
 def test_a_foreign_checkpoint_is_refused_in_words(project, scratch, tmp_path):
     foreign, marker = tmp_path / "checkpoint-2", tmp_path / "unpickled"
     shutil.copytree(next((project / "checkpoints" / "rank_grpo").glob("*/checkpoint-2")), foreign)
@@ -343,7 +297,7 @@ def _run_names(project: Path) -> Counter[str | None]:
     return Counter(run.info.run_name for run in runs)
 
 
-@pytest.mark.pipeline
+@pytest.mark.slow
 def test_two_processes_on_one_node_or_two_train_as_one_does(scratch):
     shutil.copytree(ROOT / "configs", scratch / "configs")
     run_in(scratch, "git", "init", "--quiet")
@@ -381,7 +335,7 @@ def test_two_processes_on_one_node_or_two_train_as_one_does(scratch):
     assert (new["sft"], new["rank_grpo"]) == (4, 1), "one for each start, none of the second node"
 
 
-@pytest.mark.pipeline
+@pytest.mark.slow
 def test_adapters_from_a_registered_version_with_both_rewards_and_constrained_rollouts(scratch):
     changes = {
         "start": f"models:/{MODEL_NAME}@{CHAMPION}",
@@ -401,7 +355,7 @@ def test_adapters_from_a_registered_version_with_both_rewards_and_constrained_ro
     assert {row["validation/in_catalog"] for row in history if "validation/in_catalog" in row} == {1}
 
 
-@pytest.mark.pipeline
+@pytest.mark.slow
 def test_a_comparison_is_made_once(scratch, cli, caplog):
     command = ["compare", "--algorithms", "rank_grpo:exp_inf,grpo", "--seeds", "2", "--steps", "2"]
     status, out, _ = cli(*command)
@@ -421,7 +375,7 @@ def test_a_comparison_is_made_once(scratch, cli, caplog):
     assert json.loads((scratch / "comparison" / "compare.json").read_text()) == result
 
 
-@pytest.mark.pipeline
+@pytest.mark.slow
 def test_preferences_are_compared_under_the_constraint(scratch, cli):
     set_params(scratch, {"rank_grpo": {"constrained": True, "preferences": {"rounds": 1}}})
     command = ["compare", "--algorithms", "grpo,dpo,sdpo,sprec", "--seeds", "1", "--steps", "2"]
@@ -436,7 +390,7 @@ def test_preferences_are_compared_under_the_constraint(scratch, cli):
     assert len(start) == 1  # all are measured as the one model that they start from
 
 
-@pytest.mark.pipeline
+@pytest.mark.slow
 def test_preflight_runs_the_most_expensive_steps_on_throw_away_weights(scratch, cli):
     models = {file: file.stat().st_mtime_ns for file in (scratch / "models").rglob("*.safetensors")}
     status, out, err = cli("preflight", "--price-per-hour", "2")
@@ -452,7 +406,7 @@ def test_preflight_runs_the_most_expensive_steps_on_throw_away_weights(scratch, 
     assert cli("preflight", "--memory", "-1").status == 2
 
 
-@pytest.mark.pipeline
+@pytest.mark.slow
 def test_an_ablation_is_made_once(scratch, cli, caplog):
     status, out, _ = cli("ablate-demonstrations")
     assert status == 0 and "held out: lists" in out and "remap + reflect" in out
@@ -469,37 +423,22 @@ def test_an_ablation_is_made_once(scratch, cli, caplog):
     assert json.loads((scratch / "comparison" / "ablation.json").read_text()) == result
 
 
-@pytest.mark.pipeline
-def test_an_experiment_changes_a_parameter(project, trained):
+@pytest.mark.slow
+def test_an_experiment_changes_a_parameter_and_git_brings_back_what_was_made(project, trained):
     commit(project, "trained")
+    model = project / "models" / "rank_grpo" / "model.safetensors"
+    before = model.read_bytes()
     run_in(
         project, "dvc", "exp", "run", "-S", "rank_grpo.max_steps=2", "-S", "rank_grpo.validation_steps=1", "rank_grpo"
     )
     difference = json.loads(run_in(project, "dvc", "metrics", "diff", "--json").stdout)
-    assert "metrics/rank_grpo.json" in difference
+    assert "metrics/rank_grpo.json" in difference and model.read_bytes() != before
     run_in(project, "git", "checkout", "--quiet", "--", ".")
     run_in(project, "dvc", "checkout", "--quiet")
+    assert model.read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"rank_grpo": {"max_steps": "many"}}, "rank_grpo.max_steps = 'many'"),
-        ({"data": {"test_period": "2023-05"}}, "the test split is empty"),
-        ({"data": {"source": "redial", "path": "nowhere"}}, "data.path = 'nowhere': no such folder"),
-    ],
-)
-def test_bad_input_ends_with_one_clear_error(make_store, tmp_path, monkeypatch, cli, changes, message):
-    project = make_project(tmp_path / "project")
-    set_params(project, SHRUNK)
-    set_params(project, changes)
-    make_store(project)
-    monkeypatch.chdir(project)
-    ended = cli("run", "data")
-    assert ended.status == 2 and message in ended.err and "Traceback" not in ended.err
-
-
-@pytest.mark.pipeline
+@pytest.mark.slow
 def test_a_flow_does_not_retry_bad_input(project, trained):
     saved = (project / "params.yaml").read_text()
     set_params(project, {"data": {"max_quarantined": 0.0, "test_period": "2023-05"}})

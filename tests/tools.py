@@ -11,15 +11,13 @@ import subprocess
 import sys
 import venv
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from packaging.requirements import Requirement
-
-from stack import object_store, postgres
-from stack.process import StackError
 
 ROOT = Path(__file__).parent.parent
 CACHE = ROOT / ".cache"
@@ -42,16 +40,19 @@ def _run(command: list[str], folder: Path = ROOT) -> None:
         raise CannotInstall(f"{' '.join(command)[:200]} failed: {done.stderr.strip()[-500:]}")
 
 
-def _find_chromium() -> str | None:
-    return shutil.which("chromium")
-
-
-def _install_chromium() -> None:
+def _install_from_debian(*packages: str) -> None:
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        raise CannotInstall("only root on Debian can install it: install Chromium so that PATH finds `chromium`")
+        raise CannotInstall(f"only root on Debian can install it; install what Debian has as {packages[0]}")
     apt = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300"]
     _run([*apt, "update"])
-    _run([*apt, "install", "--yes", "--no-install-recommends", "chromium", "fonts-liberation"])
+    _run([*apt, "install", "--yes", "--no-install-recommends", *packages])
+
+
+def _find_postgres() -> Path | None:
+    """Return the folder of initdb and postgres: Debian's newest, else that on PATH."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]))
+    on_path = shutil.which("initdb")
+    return found[-1].parent if found else Path(on_path).resolve().parent if on_path else None
 
 
 def _find_compose() -> str | None:
@@ -121,10 +122,9 @@ class Tool(NamedTuple):
 
 
 TOOLS = {
-    "Chromium": Tool(_find_chromium, _install_chromium),
+    "Chromium": Tool(lambda: shutil.which("chromium"), partial(_install_from_debian, "chromium", "fonts-liberation")),
     "Docker Compose": Tool(_find_compose, _install_compose),
-    "PostgreSQL": Tool(postgres.find, postgres.programs),
-    "rclone": Tool(object_store.find, object_store.rclone),
+    "PostgreSQL": Tool(_find_postgres, partial(_install_from_debian, "postgresql")),
     "vLLM": Tool(_find_gpu_libraries, _install_gpu_libraries),
 }
 
@@ -146,7 +146,7 @@ def main() -> None:
         sys.stderr.write(f"installing {name}\n")
         try:
             tool.install()
-        except (CannotInstall, StackError) as error:
+        except CannotInstall as error:
             failed += 1
             sys.stderr.write(f"{name} is missing, and cannot be installed: {error}\n")
     sys.exit(bool(failed))

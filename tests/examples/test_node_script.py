@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.nightly
+
 SCRIPT = Path(__file__).parent.parent.parent / "examples" / "node.sh"
 # Stands for the commands of a node: it prints what runs where; its status is 142 and the number of signals.
 _COMMAND = f"""#!{sys.executable}

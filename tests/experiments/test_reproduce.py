@@ -50,7 +50,7 @@ def _reproduce(*more):
     return "convrec", "reproduce", "qwen2.5-0.5b", "--scale", "0.1", *settings
 
 
-@pytest.mark.pipeline
+@pytest.mark.slow
 def test_a_trial_of_the_published_experiment_ends_with_the_table(project):
     folder, run = project
     prepared = run(*_reproduce()).stdout

@@ -1,5 +1,3 @@
-import shutil
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -12,41 +10,30 @@ import pytest
 
 from convrec.feedback import Answer, Event, FeedbackStore, Shown, new_answer_id, recorder
 from convrec.feedback.recorder import FeedbackRecorder
-from stack import Stack
-from stack.settings import Settings
-from tests.tools import require
+from tests.servers import Servers, running
 
 NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[Stack]:
+def postgres() -> Iterator[Servers]:
     """A PostgreSQL server on a free port; who stops it starts it again."""
-    require("PostgreSQL")
-    folder = Path(tempfile.mkdtemp(prefix="convrec-feedback-"))
-    folder.chmod(0o711)  # the user postgres must reach its data
-    stack = Stack(folder / "stack", ports={"postgres": 0})
-    try:
-        stack.up(["postgres"])
-        yield stack
-    finally:
-        stack.down()
-        shutil.rmtree(folder)
+    with running("postgres") as servers:
+        yield servers
 
 
 @pytest.fixture
 def postgres_url(postgres) -> str:
     """The URL of an empty database."""
-    settings = Settings.load(postgres.folder)
-    host = settings.address("postgres").removeprefix("postgresql://")
-    url = f"postgresql://postgres:{settings.secrets['POSTGRES_PASSWORD']}@{host}/postgres"
+    words, port = postgres.secrets["POSTGRES_PASSWORD"], postgres.ports["postgres"]
+    url = f"postgresql://postgres:{words}@127.0.0.1:{port}/postgres"
     with closing(psycopg2.connect(url)) as connection:
         connection.autocommit = True
         connection.cursor().execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
     return url
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.stack)])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def url(request, tmp_path) -> str:
     """The URL of an empty database of each kind."""
     if request.param == "postgresql":

@@ -84,7 +84,7 @@ def test_a_database_that_is_moved_away_and_back_loses_nothing(
     assert sqlite_store.counts()["answers"] == 2
 
 
-@pytest.mark.stack
+@pytest.mark.slow
 def test_a_database_server_that_is_killed_and_started_again_loses_nothing(postgres, postgres_url, folder, now_answer):
     def record(number: int) -> None:
         for _ in range(number):
@@ -103,7 +103,7 @@ def test_a_database_server_that_is_killed_and_started_again_loses_nothing(postgr
         old, start = now_answer("heat"), time.monotonic()
         recording.add_event(old.answer_id, "", "heat", "accepted")  # of another service: not checked now
         assert time.monotonic() - start < 2
-        postgres.up(["postgres"])
+        postgres.start("postgres")
         store.write([old], [])
         until(lambda: recording.status().backlog == 0, 60)
         assert store.counts() == {"answers": 121, "shown": 241, "events": 121}

@@ -1,4 +1,4 @@
-"""The deployments on the real servers: a schedule that fires, a cancel, a killed worker, a lost tracking server.
+"""The deployments on the servers of docker-compose.yml: scheduled, cancelled, killed, cut off from the tracking server.
 
 One story in one test, since each part goes on from what the part before has left; nothing is lost in any.
 """
@@ -7,20 +7,22 @@ import json
 import os
 import re
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
+import requests
 from mlflow import MlflowClient
 
 from convrec.registry.versions import CHAMPION, MODEL_NAME
 from convrec.training.callbacks import read_history
-from stack import Stack
-from tests.flows.deployed import Deployed, wait_for
-from tests.project import NO_BASELINES, SHRUNK, commit, make_project, set_params
+from tests.project import SHRUNK, commit, make_project, own_environment, set_params
+from tests.servers import Servers, wait_for
 
-pytestmark = pytest.mark.pipeline
-
+_TERMINAL = {"COMPLETED", "FAILED", "CANCELLED", "CRASHED"}
 # Long enough that a busy machine still finds each training running when it is to be hit.
 SFT_STEPS, RL_STEPS = 240, 200
 SIZES = {
@@ -28,38 +30,105 @@ SIZES = {
     "sft": {"num_train_epochs": 30, "save_steps": 1000},
     "rank_grpo": {"max_steps": RL_STEPS, "save_steps": 1000, "validation_steps": 1000},
 }
+MONTH = {"sft": {"num_train_epochs": 1}, "rank_grpo": {"max_steps": 2}}
+# Few rows and small models make no gain significant.
+POLICY = """
+lists: free
+gains: {ndcg: {min: -1.0, max_p: 1.0}}
+baselines: {names: []}
+guard_rails: {}
+approval: none
+"""
+
+
+class Deployed:
+    """The project's deployments at the Prefect server, and the workspaces of its worker."""
+
+    def __init__(self, project: Path, servers: Servers):
+        self.project, self.servers = project, servers
+        self.workspaces = Path(servers.variables("worker")["CONVREC_WORKSPACES"])
+
+    def run(self, *command: str, cwd: Path | None = None) -> str:
+        """Run a command as somebody who uses the servers from a shell; return its output."""
+        environment = {**own_environment(), **self.servers.clients()}
+        cwd = cwd or self.project
+        result = subprocess.run(
+            command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600, check=False
+        )
+        assert not result.returncode, f"{command}: {result.stdout[-3000:]}\n{result.stderr[-3000:]}"
+        return result.stdout
+
+    def api(self, path: str, **values: Any) -> Any:
+        """Post to Prefect's server, and return its answer; without values, get."""
+        url, auth = f"{self.servers.address('prefect')}/api/{path}", ("team", self.servers.secrets["PREFECT_PASSWORD"])
+        answer = requests.request("post" if values else "get", url, json=values or None, auth=auth, timeout=60)
+        answer.raise_for_status()
+        return answer.json() if answer.content else None
+
+    def start(self, name: str, **parameters: Any) -> str:
+        """Create a run of a deployment; return its id."""
+        found, scheduled = self.api(f"deployments/name/{name}")["id"], {"type": "SCHEDULED"}
+        return self.api(f"deployments/{found}/create_flow_run", state=scheduled, parameters=parameters)["id"]
+
+    def end_of(self, run: str, seconds: float = 900) -> dict[str, Any]:
+        """Wait for a run's end, and return its state."""
+
+        def final() -> dict[str, Any] | None:
+            state = self.api(f"flow_runs/{run}")["state"]
+            return state if state["type"] in _TERMINAL else None
+
+        return wait_for(final, seconds, f"the end of flow run {run}")
+
+    def complete(self, run: str) -> str:
+        """Wait until a run is completed; return what it and its tasks have logged."""
+        state = self.end_of(run)
+        assert state["type"] == "COMPLETED", f"{state['message']}\n{self.log(run)[-3000:]}"
+        return self.log(run)
+
+    def log(self, run: str) -> str:
+        """Return all that a run and its tasks have logged so far."""
+        lines: list[str] = []
+        while True:
+            wanted = {"flow_run_id": {"any_": [run]}}
+            page = self.api("logs/filter", logs=wanted, sort="TIMESTAMP_ASC", offset=len(lines), limit=200)
+            lines += [entry["message"] for entry in page]
+            if len(page) < 200:
+                return "\n".join(lines)
+
+    def stages(self) -> list[psutil.Process]:
+        """Return the processes that work in one of the workspaces."""
+        return [
+            process
+            for process in psutil.process_iter(["cwd", "status"])
+            if (process.info["cwd"] or "").startswith(f"{self.workspaces}{os.sep}")
+            and process.info["status"] != psutil.STATUS_ZOMBIE
+        ]
 
 
 @pytest.fixture(scope="module")
-def deployed(tmp_path_factory, native_stack: Stack) -> Iterator[Deployed]:
+def deployed(tmp_path_factory, servers: Servers) -> Iterator[Deployed]:
     """The small project with its deployments; `weekly` is due every minute."""
     project = make_project(tmp_path_factory.mktemp("deployed") / "project")
-    set_params(project, SHRUNK)
-    set_params(project, NO_BASELINES, "promotion.yaml")
-    set_params(project, SIZES)
+    for changes in (SHRUNK, SIZES):
+        set_params(project, changes)
+    (project / "promotion.yaml").write_text(POLICY)
     file = project / "prefect.yaml"
     file.write_text(file.read_text().replace('cron: "0 2 * * 0"', 'cron: "* * * * *"'))
     commit(project, "start")
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("CONVREC_REPOSITORY", str(project))
-        environment.delenv("SHELL", raising=False)  # as for a service: DVC's commands then run in /bin/sh
-        native_stack.stop("worker-cpu")
-        native_stack.start("worker-cpu")
-        found = Deployed(project, native_stack)
-        found.run("python", "-m", "flows.deploy", "--training-pool", "cpu")
-        found.run("prefect", "gcl", "update", "gpu", "--limit", "2")  # a killed run keeps its slot for two minutes
-        yield found
+    servers.stop("worker")
+    servers.repository = project
+    servers.start("worker")
+    found = Deployed(project, servers)
+    found.run("python", "-m", "flows.deploy", "--training-pool", "cpu")
+    found.run("prefect", "gcl", "update", "gpu", "--limit", "2")  # a killed run keeps its slot for two minutes
+    yield found
 
 
 def _scheduled(deployed: Deployed) -> str:
     """Return the run that the schedule began, and stop the schedule."""
     weekly = deployed.api("deployments/name/train/weekly")
-
-    def begun() -> list[dict]:
-        wanted = {"deployment_id": {"any_": [weekly["id"]]}, "state": {"type": {"any_": ["RUNNING"]}}}
-        return deployed.api("flow_runs/filter", flow_runs=wanted)
-
-    (run,) = wait_for(begun, 120, "the scheduled run")
+    wanted = {"deployment_id": {"any_": [weekly["id"]]}, "state": {"type": {"any_": ["RUNNING"]}}}
+    (run,) = wait_for(lambda: deployed.api("flow_runs/filter", flow_runs=wanted), 240, "the scheduled run")
     deployed.run("prefect", "deployment", "schedule", "pause", "train/weekly", weekly["schedules"][0]["id"])
     assert run["auto_scheduled"]
     return run["id"]
@@ -74,87 +143,93 @@ def _wait_for_step(workspace: Path, stage: str, step: int) -> None:
     """Wait until a training has done so many steps: by its history, since logs reach the server seconds later."""
 
     def done() -> bool:
-        rows = [
-            row for path in (workspace / "checkpoints" / stage).glob("*/history.jsonl") for row in read_history(path)
-        ]
-        return any(row["step"] >= step for row in rows)
+        files = (workspace / "checkpoints" / stage).glob("*/history.jsonl")
+        return any(row["step"] >= step for path in files for row in read_history(path))
 
-    wait_for(done, 600, f"step {step} of {stage}")
+    wait_for(done, 900, f"step {step} of {stage}")
 
 
-def test_runs_are_scheduled_cancelled_killed_and_lose_nothing(deployed, monkeypatch):
+def test_runs_are_scheduled_cancelled_killed_and_lose_nothing(deployed, servers, monkeypatch):
     workspace = deployed.workspaces / "train"
 
     # A schedule fires. The run is cancelled in the middle of SFT: the training stops at a checkpoint, nothing goes on.
     first = _scheduled(deployed)
-    second = deployed.start("train", "weekly")
+    second = deployed.start("train/weekly")
     _wait_for_step(workspace, "sft", 7)
-    deployed.cancel(first)
-    assert deployed.ended(first, 60)["state_type"] == "CANCELLED"
-    wait_for(lambda: not deployed.stages(), 30, "the end of what the cancelled run had started")
+    deployed.api(f"flow_runs/{first}/set_state", state={"type": "CANCELLING", "name": "Cancelling"})
+    assert deployed.end_of(first)["type"] == "CANCELLED"
+    wait_for(lambda: not deployed.stages(), 60, "the end of what the cancelled run had started")
     stopped = _checkpoints(workspace, "sft")[-1]
     assert 7 <= stopped < SFT_STEPS, "at the step in which the signal came"
-    assert deployed.ended(second, 10)["state_type"] == "CANCELLED", "no second run of a deployment beside the first"
+    assert deployed.end_of(second)["type"] == "CANCELLED", "no second run of a deployment beside the first"
 
     # The next run goes on from there. Its tracking server dies, then its worker, both in the middle of Rank-GRPO.
-    third = deployed.start("train", "weekly")
-    deployed.wait_for_log(third, rf"resuming at step {stopped} of", 200)
+    third = deployed.start("train/weekly")
     _wait_for_step(workspace, "rank_grpo", 2)
-    os.killpg(deployed.stack.pid("mlflow"), signal.SIGKILL)  # without waiting: the steps go on
+    os.killpg(servers.pid("mlflow"), signal.SIGKILL)  # without waiting: the steps go on
     _wait_for_step(workspace, "rank_grpo", 6)
-    deployed.kill_worker("cpu")
+    worker = psutil.Process(servers.pid("worker"))
+    for process in [worker, *worker.children()]:  # the flow runs are its children; their stages are not hit
+        process.kill()
     wait_for(lambda: not deployed.stages(), 60, "the end of the stage, whose flow run is gone")
     crashed_at = _checkpoints(workspace, "rank_grpo")[-1]
     assert 6 <= crashed_at < RL_STEPS
+    assert f"resuming at step {stopped} of {SFT_STEPS}" in deployed.log(third)
 
     # The servers are back; the run that is gone has crashed (the server's automation says so after two minutes).
-    deployed.stack.start("mlflow")
-    deployed.stack.start("worker-cpu")
+    servers.start("mlflow", "worker")
     deployed.api(f"flow_runs/{third}/set_state", state={"type": "CRASHED", "name": "Crashed"}, force=True)
-    last = deployed.start("train", "weekly")
-    assert deployed.ended(last, 600)["state_type"] == "COMPLETED", deployed.log(last)[-3000:]
-    output = deployed.log(last)
-    assert f"resuming at step {crashed_at} of {RL_STEPS}" in output and "Finished in state Completed" in output
-    assert "stage sft is up to date" in output
+    last = deployed.start("train/weekly")
+    output = deployed.complete(last)
+    assert f"resuming at step {crashed_at} of {RL_STEPS}" in output and "stage sft is up to date" in output
 
-    # All of it is in PostgreSQL and the object store: the curves whole, the model registered and promoted.
-    for name, value in deployed.stack.environment().items():
+    # All of it is recorded: the curves whole, the model registered and promoted, readable names, links, progress.
+    for name, value in servers.clients().items():
         monkeypatch.setenv(name, value)
-    client = MlflowClient(deployed.stack.environment()["MLFLOW_TRACKING_URI"])
-    champion = client.get_model_version_by_alias(MODEL_NAME, CHAMPION)
-    assert champion.version == "1" and any((deployed.stack.folder / "s3").rglob("model.safetensors"))
+    client = MlflowClient(servers.address("mlflow"))
+    assert client.get_model_version_by_alias(MODEL_NAME, CHAMPION).version == "1"
     record = json.loads((workspace / "runs" / "rank_grpo.json").read_text())
     steps = [point.step for point in client.get_metric_history(record["run_id"], "reward")]
     assert steps == list(range(1, RL_STEPS + 1)), "every step once, those of the run that crashed among them"
     assert client.get_run(record["run_id"]).info.status == "FINISHED"
-
-    # What a person sees: readable names, the table, the links, the progress.
-    assert deployed.flow_run(last)["name"].startswith("train embedded 20")
+    assert deployed.api(f"flow_runs/{last}")["name"].startswith("train embedded 20")
     artifacts = {artifact["key"] for artifact in deployed.api("artifacts/filter", limit=100)}
-    expected = {"train-results", "promotion", "train-run", "train-report", "progress-sft", "progress-rank-grpo"}
-    assert expected <= artifacts
+    assert {
+        "train-results",
+        "promotion",
+        "train-run",
+        "train-report",
+        "progress-sft",
+        "progress-rank-grpo",
+    } <= artifacts
 
 
 def test_the_other_deployments_take_what_the_first_has_made(deployed):
     """Each in a clone of its own: the data come from the cache that they share, and nothing is trained."""
-    nightly, promote, rollback = (
-        deployed.start(*names) for names in (("evaluate", "nightly"), ("promote", "promote"), ("rollback", "rollback"))
-    )
-    assert deployed.ended(nightly, 300)["state_type"] == "COMPLETED", deployed.log(nightly)[-3000:]
-    assert not re.search(r"step \d+/", deployed.log(nightly))
+    nightly, promote, rollback = map(deployed.start, ("evaluate/nightly", "promote/promote", "rollback/rollback"))
+    assert not re.search(r"step \d+/", deployed.complete(nightly))
     assert "evaluation" in {artifact["key"] for artifact in deployed.api("artifacts/filter", limit=100)}
-    assert deployed.ended(promote, 300)["state_type"] == "COMPLETED", deployed.log(promote)[-3000:]
+    deployed.complete(promote)
     decided = "is the champion already"
-    wait_for(lambda: decided in deployed.log(promote), 30, decided)  # a run's last lines follow its last state
-    refused = deployed.ended(rollback, 300)
-    assert refused["state_type"] == "FAILED" and "is the first champion" in refused["state"]["message"]
+    wait_for(lambda: decided in deployed.log(promote), 60, decided)  # a run's last lines follow its last state
+    refused = deployed.end_of(rollback)
+    assert refused["type"] == "FAILED" and "is the first champion" in refused["message"]
     for name in ("evaluate", "promote"):
         train, other = (deployed.workspaces / folder / "data" / "processed" for folder in ("train", name))
         assert (other / "test.parquet").read_bytes() == (train / "test.parquet").read_bytes()
 
 
-def test_whoever_has_the_variables_of_the_team_uses_what_was_made(deployed):
-    workspace = deployed.workspaces / "train"
-    assert "not sent" not in deployed.run("convrec", "tracking", "sync", cwd=workspace).stdout
+def test_a_refresh_compares_both_versions_on_the_new_month(deployed, servers, monkeypatch):
+    """Also on a worker that has only now cloned the project."""
+    set_params(deployed.project, MONTH)
+    commit(deployed.project, "less training")
+    output = deployed.complete(deployed.start("refresh/monthly", test_period="2022-11"))
+    assert "better than version 1 on the same " in output
+    for name, value in servers.clients().items():
+        monkeypatch.setenv(name, value)
+    client = MlflowClient(servers.address("mlflow"))
+    champion = client.get_model_version_by_alias(MODEL_NAME, CHAMPION)
+    assert champion.version == "2"
+    workspace = deployed.workspaces / "refresh"
     answer = deployed.run("convrec", "recommend", "I loved Heat", "-n", "3", "--json", cwd=workspace)
-    assert len(json.loads(answer.stdout)) == 3
+    assert len(json.loads(answer)) == 3

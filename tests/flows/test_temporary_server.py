@@ -67,6 +67,7 @@ def test_servers_that_start_at_once_all_work_and_end_with_their_process(tmp_path
         process.communicate()
 
 
+@pytest.mark.slow
 def test_a_database_that_the_server_cannot_use_is_told(tmp_path):
     """Prefect would start the server again and again."""
     (tmp_path / "prefect.db").write_bytes(b"no database" * 100)

@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict
 
+import pytest
 import torch
 
 from convrec.generation.constraint import CatalogTrie, ListRequest
@@ -25,6 +26,7 @@ REQUESTS = [
 ]
 
 
+@pytest.mark.slow  # of the tests of vLLM, CI runs one
 def test_vllm_writes_the_lists_of_a_plain_loop(run_module, tmp_path):
     """Seven requests, three at a time, one of them free: each list is what the model alone would write."""
     tokenizer = TOKENIZERS["byte_level"]()

@@ -6,7 +6,7 @@ import pytest
 
 from tests.rl.launches import run_program
 
-pytestmark = pytest.mark.vllm
+pytestmark = pytest.mark.nightly
 
 
 def _train(python, model, output, device, dtype, **options):

@@ -11,7 +11,7 @@ from tests.rl.launches import accelerate, run_program
 from tests.rl.tiny import given_rollouts, tiny_trainer, varied_rows
 from tests.training.tiny_sft import make_tiny, train_tiny
 
-pytestmark = pytest.mark.vllm
+pytestmark = pytest.mark.nightly
 STEPS = 2
 OWN = {"optim": "sgd", "learning_rate": 0.05, "save_strategy": "steps", "save_steps": 1, "save_total_limit": 3}
 

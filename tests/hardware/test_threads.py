@@ -41,6 +41,7 @@ def alone(monkeypatch):
         monkeypatch.delenv(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [FLOW, COMMAND], ids=["flow", "command"])
 def test_a_process_spins_shortly_on_its_cores(code):
     found = _openmp(code)
@@ -48,10 +49,12 @@ def test_a_process_spins_shortly_on_its_cores(code):
     assert found["OMP_NUM_THREADS"] == str(usable_cores())
 
 
+@pytest.mark.slow
 def test_a_share_of_the_cores_is_what_openmp_takes():
     assert _openmp(LIMITED.format(2))["OMP_NUM_THREADS"] == str(max(1, usable_cores() // 2))
 
 
+@pytest.mark.slow
 def test_what_the_user_has_set_stays():
     found = _openmp(FLOW, OMP_NUM_THREADS="3", OMP_WAIT_POLICY="ACTIVE", GOMP_SPINCOUNT="7")
     assert (found["OMP_NUM_THREADS"], found["OMP_WAIT_POLICY"], found["GOMP_SPINCOUNT"]) == ("3", "ACTIVE", "7")

@@ -1,30 +1,29 @@
 """The flow `monitor` on a real Prefect server: its alarm reaches a webhook, and its automation follows the settings."""
 
 import json
-import os
 import shutil
-import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from queue import Queue
+from typing import Any
 
 import pytest
 import requests
 from prefect.client.orchestration import get_client
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
 from convrec.errors import InputError
 from convrec.monitoring.settings import Alarm
 from flows.deploy import ALARM_NAME, WEBHOOK_VARIABLE, alarm_block, make_alarm
 from tests.monitoring.conftest import CHANGE, end_of
-from tests.project import SHRUNK, commit, make_project, set_params
+from tests.project import SHRUNK, commit, make_project, own_environment, set_params
+from tests.servers import Servers, running
 
-pytestmark = pytest.mark.pipeline
+pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture(scope="module")
@@ -48,32 +47,10 @@ def webhook() -> Iterator[tuple[str, Queue]]:
 
 
 @pytest.fixture(scope="module")
-def prefect_server(tmp_path_factory) -> Iterator[str]:
-    """The address of a Prefect server with its triggers and actions."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    home = tmp_path_factory.mktemp("prefect")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
-    environment = {**kept, "PREFECT_HOME": str(home), "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
-    options = ("--host", "127.0.0.1", "--port", str(port), "--no-ui")
-    command = [sys.executable, "-m", "prefect", "server", "start", *options]
-    address = f"http://127.0.0.1:{port}/api"
-    with (home / "log").open("w") as log:
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-    try:
-        for _ in range(300):
-            try:
-                if requests.get(f"{address}/health", timeout=5).ok:
-                    break
-            except requests.ConnectionError:
-                time.sleep(0.3)
-        else:
-            pytest.fail((home / "log").read_text()[-3000:])
-        yield address
-    finally:
-        process.terminate()
-        process.wait(20)
+def prefect_server() -> Iterator[Servers]:
+    """A Prefect server with its triggers and actions."""
+    with running("postgres", "prefect") as servers:
+        yield servers
 
 
 @pytest.fixture(scope="module")
@@ -87,26 +64,23 @@ def project(watched_project, tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def here(project, prefect_server, monkeypatch) -> Iterator[str]:
-    """The project, entered, with the server; the server's address."""
+def here(project, prefect_server, monkeypatch) -> Iterator[Servers]:
+    """The project, entered, with the server."""
     monkeypatch.chdir(project)
     monkeypatch.delenv(WEBHOOK_VARIABLE, raising=False)
-    with temporary_settings({PREFECT_API_URL: prefect_server}):
+    known = prefect_server.clients()
+    with temporary_settings({setting: known[setting.name] for setting in (PREFECT_API_URL, PREFECT_API_AUTH_STRING)}):
         yield prefect_server
 
 
-def _run_flow(server: str, until: str) -> subprocess.CompletedProcess:
-    foreign = ("MLFLOW_", "PREFECT_", "DVC_", "CONVREC_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    command = [sys.executable, "-m", "flows.monitor", "--until", until]
-    environment = {**kept, "PREFECT_API_URL": server, "PATH": path}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+def _ask(servers: Servers, path: str) -> Any:
+    auth = "team", servers.secrets["PREFECT_PASSWORD"]
+    method = "post" if path.endswith("/filter") else "get"
+    return requests.request(method, f"{servers.address('prefect')}/api/{path}", json={}, auth=auth, timeout=30).json()
 
 
-def _automations(server: str) -> list[dict]:
-    found = requests.post(f"{server}/automations/filter", json={}, timeout=30).json()
-    return [automation for automation in found if automation["name"] == ALARM_NAME]
+def _automations(servers: Servers) -> list[dict]:
+    return [found for found in _ask(servers, "automations/filter") if found["name"] == ALARM_NAME]
 
 
 def test_an_alarm_is_an_event_that_calls_the_webhook(here, webhook, monkeypatch):
@@ -116,16 +90,20 @@ def test_an_alarm_is_an_event_that_calls_the_webhook(here, webhook, monkeypatch)
     make_alarm(settings, alarm_block(settings))
     (automation,) = _automations(here)
     assert [action["type"] for action in automation["actions"]] == ["call-webhook"]
-    ended = _run_flow(here, f"{end_of(CHANGE):%Y-%m-%d}")
+    command = [sys.executable, "-m", "flows.monitor", "--until", f"{end_of(CHANGE):%Y-%m-%d}"]
+    known = {name: value for name, value in here.clients().items() if name.startswith("PREFECT_")}
+    ended = subprocess.run(
+        command, env={**own_environment(), **known}, capture_output=True, text=True, timeout=600, check=False
+    )
     assert ended.returncode == 3, ended.stderr[-3000:]
     assert "Report: runs/monitoring.html" in ended.stdout and Path("runs/monitoring.html").is_file()
-    kind, payload = received.get(timeout=60)
+    kind, payload = received.get(timeout=120)
     assert kind == "application/json" and payload["until"].startswith("2022-04-18")
     assert "acceptance" in {alarm["name"] for alarm in payload["alarms"]} and "acceptance" in payload["summary"]
-    run = requests.get(f"{here}/flow_runs/{payload['flow_run']}", timeout=30).json()
+    run = _ask(here, f"flow_runs/{payload['flow_run']}")
     assert run["name"].startswith("monitor embedded") and run["state_type"] == "COMPLETED"
-    artifacts = requests.post(f"{here}/artifacts/filter", json={}, timeout=30).json()
-    assert any(one["key"] == "monitoring" and "| acceptance | **alarm** |" in one["data"] for one in artifacts)
+    found = [one["data"] for one in _ask(here, "artifacts/filter") if one["key"] == "monitoring"]
+    assert any("| acceptance | **alarm** |" in data for data in found)
     assert received.empty(), "one call for one alarm"
 
 

@@ -61,7 +61,8 @@ def test_ddp_processes_give_the_update_of_one(tiny_model, alone, tmp_path, proce
     _assert_same(alone, (history, tmp_path))
 
 
-@pytest.mark.parametrize(("config", "nodes"), [("zero2", 1), ("zero3", 2)])
+# Of the tests of DeepSpeed, CI runs one.
+@pytest.mark.parametrize(("config", "nodes"), [pytest.param("zero2", 1, marks=pytest.mark.slow), ("zero3", 2)])
 def test_deepspeed_gives_the_update_of_one(gpu_python, tiny_model, alone, tmp_path, config, nodes):
     port = free_port()
     places = [Nodes(nodes, rank, "127.0.0.1", port).arguments("num_processes", 2) for rank in range(nodes)]

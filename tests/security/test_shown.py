@@ -50,6 +50,7 @@ def test_names_are_checked_where_the_server_is_this_machine_s_alone(host, restri
     assert replies == [200, 421 if restricted else 200]
 
 
+@pytest.mark.slow  # of the tests in a browser, CI runs one
 def test_a_title_in_html_is_shown_as_text(browser):
     with serve(make_service(MODELS)) as served:
         page = browser.new_page()

@@ -24,7 +24,7 @@ from convrec.stages.data import prepare
 from tests.data.sources.reddit_movie_sample import write_sample
 from tests.project import ROOT, SHRUNK, set_params
 
-pytestmark = pytest.mark.pipeline
+pytestmark = pytest.mark.slow
 
 BY_SHARE = {"validation_period": None, "test_period": None, "validation_share": 0.2, "test_share": 0.2}
 THEMES = ["trains", "pirates", "farms", "castles", "spies", "gardens", "dragons", "markets", "islands", "planets"]
@@ -382,7 +382,6 @@ def test_redial_files_run_to_demonstrations(tmp_path, make):
     assert [counts[name]["rows"] for name in ("train", "validation", "test")] == [51, 11, 16]
 
 
-@pytest.mark.real_data
 def test_the_real_redial_files_pass_the_stage(tmp_path, make, redial):
     metrics, quarantine, catalog = _run(make(source="redial", path=str(redial), **BY_SHARE), "data")
     assert metrics["catalog"] == len(catalog) > 6_500

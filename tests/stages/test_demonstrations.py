@@ -9,7 +9,7 @@ from convrec.data.parsing import parse_list
 from tests.project import ROOT, SHRUNK, run_in, set_params
 
 
-@pytest.mark.pipeline
+@pytest.mark.slow
 def test_the_ground_truth_comes_first_in_training_demonstrations_alone(make_store, tmp_path):
     for name in ("params.yaml", "dvc.yaml"):
         (tmp_path / name).write_text((ROOT / name).read_text())

@@ -15,7 +15,7 @@ import pytest
 from tests.demonstrations.chat_server import COMPLETION_TOKENS, PROMPT_TOKENS, ChatServer, completion, reported, sent
 from tests.project import ROOT, SHRUNK, run_in, set_params
 
-pytestmark = pytest.mark.pipeline
+pytestmark = pytest.mark.slow
 
 KEY = "sk-a-key-that-must-not-be-written-anywhere"
 CONCURRENCY = 4

@@ -16,6 +16,8 @@ from tasks.dvc_stage import BadInput, StageInterrupted
 from tasks.raw_data import export_feedback, periods, pull_raw_data, set_test_period, update_imports
 from tests.project import ROOT, run_in, set_params
 
+pytestmark = pytest.mark.slow  # many commands of DVC
+
 
 @pytest.fixture
 def project(tmp_path, monkeypatch) -> Path:

@@ -12,6 +12,7 @@ from convrec.training.launch import rank_process
 ROOT = Path(__file__).parent.parent.parent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("end", "status"), [("exit", 3), ("raise", 1)])
 def test_a_process_that_ends_amid_collectives_has_its_own_status(tmp_path, end, status):
     """It was -6 in one of the two, of most pairs: "terminate called without an active exception"."""

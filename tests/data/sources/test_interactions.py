@@ -264,7 +264,6 @@ def test_what_was_taken_before_is_recommended_and_counted_again(project):
     assert hits["true"] == sum(len(row["groundtruth"]) for row in splits["true"]["test"].to_dict("records"))
 
 
-@pytest.mark.real_data
 def test_movielens_100k(project):
     """The profile as it is shipped: sizes, and that what similar people liked tells what is liked next."""
     folder = Path(os.environ.get("CONVREC_TEST_DATA", "no such folder")) / "movielens_100k"

@@ -106,7 +106,6 @@ def test_a_long_dialogue_is_read_and_a_longer_one_is_kept_aside(tmp_path):
     ]
 
 
-@pytest.mark.real_data
 def test_the_real_files(redial):
     quarantine = Quarantine()
     catalog, rows, *_ = read_redial(redial, quarantine)
