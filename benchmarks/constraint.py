@@ -24,12 +24,12 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import PreTrainedTokenizerFast
 
 from benchmarks.timing import clock
-from convrec.config.params import load_params
 from convrec.data.catalog import Item
 from convrec.data.catalog_files import load_catalog
 from convrec.data.quarantine import Quarantine
 from convrec.generation.constraint import CatalogTrie, ListRequest
 from convrec.generation.processors import CatalogConstraint
+from convrec.project.config.params import load_params
 from convrec.training.embedded import CHAT_TEMPLATE, END, SPECIAL, make_model, train_tokenizer
 
 NUM_ITEMS, SEEN = 7_404, 5

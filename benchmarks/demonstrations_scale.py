@@ -19,13 +19,13 @@ import numpy as np
 from scipy import sparse
 
 from benchmarks.timing import least_seconds
+from convrec.classical.embedding import TfidfEmbedder
+from convrec.classical.scores import Matrix, top_items
 from convrec.data.catalog import Catalog, Item
 from convrec.demonstrations.adjust import fit_adjust
 from convrec.demonstrations.answers import parse_answer
 from convrec.demonstrations.grounding import Grounder
 from convrec.demonstrations.remap import position_weights, remap, titles_alone
-from convrec.similarity.embedding import TfidfEmbedder
-from convrec.similarity.scores import Matrix, top_items
 
 LIST_LENGTH, CANDIDATES, POSITIVES, FAULTS, SAMPLE = 20, 100, 3, 0.2, 512
 LETTERS = np.array(list("abcdefghijklmnopqrstuvwxyz"))

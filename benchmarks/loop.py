@@ -30,14 +30,14 @@ from rich.console import Console
 
 from benchmarks.simulate import Plan, simulate
 from benchmarks.simulated_users import Audience
-from convrec.commands.monitoring import EXIT_ALARM
-from convrec.commands.registry import EXIT_NOT_PROMOTED
-from convrec.config.params import load_params
-from convrec.config.profiles import change_params
 from convrec.evaluation.comparison import paired_interval
+from convrec.pipeline.commands.monitoring import EXIT_ALARM
+from convrec.pipeline.commands.registry import EXIT_NOT_PROMOTED
+from convrec.project.config.params import load_params
+from convrec.project.config.profiles import change_params
 from convrec.registry.moves import promote_version, read_state
+from convrec.registry.tracking import connect
 from convrec.registry.versions import CHAMPION, MODEL_NAME
-from convrec.tracking import connect
 
 START, SHIFT = date(2022, 3, 18), date(2022, 4, 1)
 WEEK = timedelta(days=7)

@@ -8,7 +8,7 @@ import sys
 import torch
 
 from benchmarks.timing import least_seconds
-from convrec.rl.segmentation import segment_ranks
+from convrec.training.rl.segmentation import segment_ranks
 
 
 def loop_over_tokens(ids: torch.Tensor, mask: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:

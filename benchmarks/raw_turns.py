@@ -19,13 +19,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from convrec.config.params import load_params
 from convrec.data.catalog import build_catalog
 from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import write_conversations
 from convrec.data.sources.reddit_movie import read_reddit_movie
 from convrec.data.titles import title_and_year
-from convrec.stages.data import prepare
+from convrec.pipeline.stages.data import prepare
+from convrec.project.config.params import load_params
 from tests.data.sources.reddit_movie_sample import write_sample
 
 MIN_UPVOTES = 1

@@ -21,13 +21,13 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import nnls
 
-from convrec.config.params import load_params
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_prompts, read_rows
 from convrec.evaluation.baselines import Options, baseline_lists
 from convrec.evaluation.scoring import score_lists
 from convrec.evaluation.systems import BASELINES
-from convrec.paths import Paths
+from convrec.project.config.params import load_params
+from convrec.project.paths import Paths
 from tests.data.sources.reddit_movie_sample import write_sample
 
 TRAINING_ROWS = 380_000  # of Reddit-v2; a quarter of its prompts get demonstrations

@@ -36,7 +36,7 @@ from convrec.data.catalog import Catalog, Item, build_catalog
 from convrec.data.quarantine import Quarantine
 from convrec.data.sources.synthetic import embedded_rows
 from convrec.evaluation.predictions import ScoringSettings, score_predictions
-from convrec.rl.rewards import RankReward
+from convrec.training.rl.rewards import RankReward
 
 RANKS, SIMILARITY = 20, 0.9
 LISTS, GENERATIONS = 128, 8  # in one call of the reward

@@ -30,9 +30,9 @@ import numpy as np
 import psutil
 
 from convrec.data.conversations import read_rows
-from convrec.paths import Paths
+from convrec.project.paths import Paths
 from convrec.registry.recommenders import open_recommender
-from convrec.tracking.store import tracking_uri
+from convrec.registry.tracking.store import tracking_uri
 
 CLIENTS = (1, 8, 64)
 LEAST_RATIO = 5.0

@@ -12,10 +12,10 @@ from benchmarks.timing import StepTimes
 from convrec.data.catalog import Catalog, build_catalog
 from convrec.data.quarantine import Quarantine
 from convrec.data.sources.synthetic import embedded_rows
-from convrec.models.pretrained import load_tokenizer
-from convrec.rl.arguments import RankGRPOConfig
-from convrec.rl.rewards import RankReward
+from convrec.generation.pretrained import load_tokenizer
 from convrec.training.embedded import END, train_tokenizer
+from convrec.training.rl.arguments import RankGRPOConfig
+from convrec.training.rl.rewards import RankReward
 
 GENERATIONS, NUM_RANKS = 8, 20
 _WORDS = "User: a heist film from the 90s please, tense and dark. Assistant: which did you like? User: Heat. "

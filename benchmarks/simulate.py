@@ -21,12 +21,12 @@ import polars as pl
 from sqlalchemy import Column, Connection, Engine, bindparam, select
 
 from benchmarks.simulated_users import Audience, Visit
-from convrec.commands import whole_number
-from convrec.config.params import load_params
-from convrec.errors import InputError, Unavailable
-from convrec.feedback.database import checked_url, migrate, open_engine, shown_url, transaction
-from convrec.feedback.tables import answers, events
-from convrec.files.atomic import check_target
+from convrec.pipeline.commands import whole_number
+from convrec.project.atomic import check_target
+from convrec.project.config.params import load_params
+from convrec.project.errors import InputError, Unavailable
+from convrec.service.feedback.database import checked_url, migrate, open_engine, shown_url, transaction
+from convrec.service.feedback.tables import answers, events
 
 logger = logging.getLogger(__name__)
 

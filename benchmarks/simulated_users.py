@@ -15,7 +15,6 @@ from datetime import UTC, date, datetime, timedelta
 
 import numpy as np
 
-from convrec.config.params import Params
 from convrec.data.catalog import build_catalog
 from convrec.data.quarantine import Quarantine
 from convrec.data.sources.dialogue import write_conversation
@@ -28,6 +27,7 @@ from convrec.data.sources.synthetic import (
     embedded_rows,
     make_request,
 )
+from convrec.project.config.params import Params
 
 PATIENCE = 0.9  # probability of looking at the next rank
 _NUM_LIKED = (6, 11)  # films that please: from, to (exclusive)

@@ -23,10 +23,10 @@ from trl import GRPOTrainer
 
 from benchmarks.peak import Meter
 from benchmarks.side_by_side import film_catalog, film_tokenizer, make_trainer
-from convrec.hardware.device import pick_device, release_memory
-from convrec.models.pretrained import load_config
-from convrec.rl import trainer as trainer_module
-from convrec.rl.trainer import RankGRPOTrainer
+from convrec.generation.pretrained import load_config
+from convrec.project.device import pick_device, release_memory
+from convrec.training.rl import trainer as trainer_module
+from convrec.training.rl.trainer import RankGRPOTrainer
 
 WARM_UP = 1
 

@@ -3,7 +3,7 @@
     python -m benchmarks.threads
 
 Each line is one setting, measured in separate processes, alternating between the two conditions; the figures are
-medians. By default, a waiting thread spins for a long time; `convrec.hardware.threads` sets a short spin.
+medians. By default, a waiting thread spins for a long time; `convrec.project.threads` sets a short spin.
 """
 
 import os
@@ -12,7 +12,7 @@ import sys
 import time
 from statistics import median
 
-from convrec.hardware.threads import SPINS
+from convrec.project.threads import SPINS
 
 ROUNDS, TRIALS = 3, 3
 BATCH, TOKENS = 16, 135  # of a step: a prompt of 90 and a completion of 45 tokens
@@ -33,7 +33,7 @@ def _trial() -> None:
     import torch  # noqa: PLC0415  (it reads the variables of this process)
     from transformers import Qwen2Config, Qwen2ForCausalLM  # noqa: PLC0415
 
-    from convrec.config.params import load_params  # noqa: PLC0415
+    from convrec.project.config.params import load_params  # noqa: PLC0415
 
     sizes = load_params().base_model.embedded
     config = Qwen2Config(

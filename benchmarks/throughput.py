@@ -10,10 +10,10 @@ from trl.trainer.utils import adjusted_mfu, compute_flops_per_token, compute_mfu
 
 from benchmarks.side_by_side import GENERATIONS
 from benchmarks.timing import clock, least_seconds
-from convrec.hardware.device import release_memory
-from convrec.models.pretrained import load_model
-from convrec.rl.logprobs import add_log_prob_head
-from convrec.rl.rollouts import generate_groups
+from convrec.generation.pretrained import load_model
+from convrec.project.device import release_memory
+from convrec.training.rl.logprobs import add_log_prob_head
+from convrec.training.rl.rollouts import generate_groups
 
 RTX_4090 = 165.2e12  # dense bfloat16; TRL's table of peaks lacks it
 

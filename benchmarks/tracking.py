@@ -18,9 +18,9 @@ from pathlib import Path
 import mlflow
 import numpy as np
 
-from convrec import tracking
-from convrec.tracking.delivery import Delivery
-from tests.tracking.server import TrackingServer
+from convrec.registry import tracking
+from convrec.registry.tracking.delivery import Delivery
+from tests.registry.tracking.server import TrackingServer
 
 MATRIX = 256  # size of the matrices of a step's work
 

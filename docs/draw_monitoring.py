@@ -6,14 +6,14 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
+from convrec.classical.embedding import TfidfEmbedder
 from convrec.data.sources.synthetic import SHIFT_MONTH
-from convrec.feedback.store import FeedbackStore
-from convrec.monitoring.checks import run_checks
-from convrec.monitoring.report import render_report
-from convrec.monitoring.settings import load_monitoring
-from convrec.monitoring.window import read_watched
-from convrec.similarity.embedding import TfidfEmbedder
-from tests.monitoring.simulated import START, WEEK, Simulation
+from convrec.service.feedback.store import FeedbackStore
+from convrec.service.monitoring.checks import run_checks
+from convrec.service.monitoring.report import render_report
+from convrec.service.monitoring.settings import load_monitoring
+from convrec.service.monitoring.window import read_watched
+from tests.service.monitoring.simulated import START, WEEK, Simulation
 from tests.tools import require
 
 ROOT = Path(__file__).parent.parent

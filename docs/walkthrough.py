@@ -10,10 +10,10 @@ import torch
 
 from convrec.data.catalog import YEAR_TOLERANCE, Catalog, Item
 from convrec.data.lists import read_list
-from convrec.rl.advantages import rank_advantages
-from convrec.rl.loss import Objective, Rollouts, rank_grpo_loss
-from convrec.rl.rewards import RankReward, rank_returns
-from convrec.rl.segmentation import segment_ranks
+from convrec.training.rl.advantages import rank_advantages
+from convrec.training.rl.loss import Objective, Rollouts, rank_grpo_loss
+from convrec.training.rl.rewards import RankReward, rank_returns
+from convrec.training.rl.segmentation import segment_ranks
 
 PAGE = Path(__file__).parent / "walkthrough.md"
 CATALOG = Catalog([Item("Heat", 1995), Item("Alien", 1979), Item("Up", 2009), Item("Dune", 2021), Item("Her", 2013)])

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.status import Status
 
-from convrec.files.stage_record import Progress
+from convrec.project.stage_record import Progress
 
 _CLOCK = re.compile(r"^\d\d:\d\d:\d\d ")
 _SECONDS = 60.0  # until the first line about a running stage, if the output is not a terminal; later ones are rarer

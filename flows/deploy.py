@@ -24,8 +24,8 @@ from pydantic import SecretStr
 from rich.console import Console
 from rich.markup import escape
 
-from convrec.errors import InputError, Unavailable, exit_status
-from convrec.monitoring.settings import SETTINGS_FILE, Alarm, load_monitoring
+from convrec.project.errors import InputError, Unavailable, exit_status
+from convrec.service.monitoring.settings import SETTINGS_FILE, Alarm, load_monitoring
 from tasks.command import tool_path
 from tasks.monitoring import EVENT, RESOURCE
 from tasks.server import check_server, ensure_gpu_limit, has_server

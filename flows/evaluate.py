@@ -9,10 +9,10 @@ from prefect import flow
 from rich.console import Console
 from rich.markdown import Markdown
 
-from convrec.config.params import load_params
 from convrec.evaluation.headline import with_interval
 from convrec.evaluation.metrics import metric_label
-from convrec.files.table import TextTable
+from convrec.project.config.params import load_params
+from convrec.project.table import TextTable
 from flows.pipeline import bring_up_to_date, check_folder, refuse_early, run_name, run_or_exit
 from tasks.artifacts import show_link, show_table
 from tasks.promotion import evaluate_versions
@@ -34,7 +34,7 @@ def evaluate() -> str:
 
     The data stage is brought up to date first. Nothing is trained, and no alias changes.
     """
-    from convrec.tracking import run_address
+    from convrec.registry.tracking import run_address
 
     refuse_early(_check)
     bring_up_to_date("evaluate", stages=["data"])

@@ -25,7 +25,7 @@ def _check() -> None:
     import mlflow
 
     from convrec.registry.experiment import read_experiment
-    from convrec.tracking import connect
+    from convrec.registry.tracking import connect
 
     connect()
     read_experiment(mlflow.MlflowClient())

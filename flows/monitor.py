@@ -14,8 +14,8 @@ from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 from rich.console import Console
 
-from convrec.commands.monitoring import EXIT_ALARM
-from convrec.errors import InputError
+from convrec.pipeline.commands.monitoring import EXIT_ALARM
+from convrec.project.errors import InputError
 from flows.pipeline import bring_up_to_date, check_folder, refuse_early, run_name, run_or_exit
 from tasks.monitoring import check_feedback, emit_alarm
 
@@ -37,8 +37,8 @@ def monitor(until: str | None = None) -> dict[str, Any]:
 
 
 def _check(until: str | None) -> None:
-    from convrec.feedback import open_store
-    from convrec.monitoring.settings import load_monitoring
+    from convrec.service.feedback import open_store
+    from convrec.service.monitoring.settings import load_monitoring
 
     if until is not None:
         try:

@@ -15,12 +15,12 @@ from prefect.logging import get_run_logger
 from rich.console import Console
 from rich.markup import escape
 
-from convrec.config.params import load_params
-from convrec.errors import EXIT_INTERRUPTED, InputError, Unavailable, exit_status, outside_cause
 from convrec.evaluation.table import print_summary, results_markdown
-from convrec.experiments.preflight import require_machine
-from convrec.locks import lock_folder
-from convrec.paths import Paths
+from convrec.pipeline.preflight import require_machine
+from convrec.project.config.params import load_params
+from convrec.project.errors import EXIT_INTERRUPTED, InputError, Unavailable, exit_status, outside_cause
+from convrec.project.locks import lock_folder
+from convrec.project.paths import Paths
 from flows.console import show_stages
 from flows.summary import summarize, write_run_report
 from flows.temporary_server import start_temporary_server
@@ -112,7 +112,7 @@ def _run(
 
 
 def _open_record(name: str) -> str:
-    from convrec.tracking import data_tags, start_pipeline_run
+    from convrec.registry.tracking import data_tags, start_pipeline_run
 
     params = load_params()
     return start_pipeline_run(
@@ -121,13 +121,13 @@ def _open_record(name: str) -> str:
 
 
 def _close_record(parent_run: str, ended: str, whole: bool, paths: Paths, summary: str) -> None:
-    from convrec.tracking import end_pipeline_run
+    from convrec.registry.tracking import end_pipeline_run
 
     end_pipeline_run(parent_run, paths, ended, whole, summary)
 
 
 def _show(name: str, outcome: Outcome, paths: Paths, summary: str) -> None:
-    from convrec.tracking import run_address
+    from convrec.registry.tracking import run_address
 
     show_table(f"{name} results", summary, "The decision, the test results, and the time of each stage")
     address = run_address(outcome["run"]) if outcome["run"] else None
@@ -172,7 +172,7 @@ def run_or_exit(
     The terminal shows a line for each stage of `stage_names`. Errors of `check`, invalid parameters and unreachable
     servers are reported before a flow run is created.
     """
-    from convrec.tracking import connect
+    from convrec.registry.tracking import connect
 
     for kind in ("flow_runs", "task_runs"):
         logging.getLogger(f"prefect.{kind}").addFilter(_without_traceback)
@@ -205,7 +205,7 @@ def run_or_exit(
 
 def run_and_print(name: str, run: Callable[[], Outcome], check: Callable[[], object]) -> None:
     """Run a flow and print its outcome (see `run_or_exit`)."""
-    from convrec.tracking.describe import changed_by_runs
+    from convrec.registry.tracking.describe import changed_by_runs
 
     outcome = run_or_exit(name, run, check, lambda: [stage.name for stage in stages()])
     console = Console(highlight=False, soft_wrap=True)
@@ -243,6 +243,6 @@ def _print_next_steps(console: Console, is_champion: bool) -> None:
 
 
 def _tracking_ui() -> str:
-    from convrec.tracking import shown_address
+    from convrec.registry.tracking import shown_address
 
     return shown_address("") or "make ui"

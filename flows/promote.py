@@ -13,8 +13,8 @@ from prefect.logging import get_run_logger
 from pydantic import Field
 from rich.console import Console
 
-from convrec.config.params import load_params
-from convrec.paths import Paths
+from convrec.project.config.params import load_params
+from convrec.project.paths import Paths
 from flows.pipeline import bring_up_to_date, check_folder, refuse_early, run_name, run_or_exit
 from tasks.artifacts import SHOWN
 from tasks.promotion import decide_promotion, reject_version

@@ -8,7 +8,7 @@ import argparse
 from prefect import flow
 from rich.console import Console
 
-from convrec.paths import Paths
+from convrec.project.paths import Paths
 from flows.pipeline import run_name, run_or_exit
 from tasks.promotion import roll_back
 

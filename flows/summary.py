@@ -12,11 +12,11 @@ from typing import Any
 from convrec.demonstrations.calls import CallStore
 from convrec.evaluation.headline import Fact, spread
 from convrec.evaluation.metrics import metric_label
-from convrec.files.atomic import write_text
-from convrec.files.results import read_json
-from convrec.files.table import TextTable
-from convrec.hardware.machine import describe_machine
-from convrec.paths import Path, Paths
+from convrec.project.atomic import write_text
+from convrec.project.machine import describe_machine
+from convrec.project.paths import Path, Paths
+from convrec.project.results import read_json
+from convrec.project.table import TextTable
 from flows.console import duration
 
 
@@ -84,7 +84,7 @@ def _teacher_facts(calls: Path) -> list[Fact]:
 
 def _ablation_tables(paths: Paths) -> list[TextTable]:
     """Return the table of `convrec ablate-demonstrations`, if it was measured on the present demonstrations."""
-    from convrec.tracking import file_md5  # noqa: PLC0415  (imports mlflow)
+    from convrec.registry.tracking import file_md5  # noqa: PLC0415  (imports mlflow)
 
     demonstrations = paths.demonstration("train")
     if not (paths.ablation.is_file() and demonstrations.is_file()):

@@ -10,7 +10,7 @@ from typing import Any
 from prefect.server.api.server import SubprocessASGIServer
 from prefect.settings import PREFECT_HOME, get_current_settings
 
-from convrec.errors import InputError, Unavailable
+from convrec.project.errors import InputError, Unavailable
 from convrec.training.launch import ends_with_this_process
 
 _STARTUP_FAILURE = 3  # uvicorn's exit status

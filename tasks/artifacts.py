@@ -12,7 +12,7 @@ from prefect.artifacts import (
     update_progress_artifact,
 )
 
-from convrec.files.stage_record import Progress
+from convrec.project.stage_record import Progress
 
 logger = logging.getLogger(__name__)
 

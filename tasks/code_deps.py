@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from convrec.files.code import PACKAGE, stage_code
+from convrec.project.code import PACKAGE, stage_code
 
 GRAPH = Path("dvc.yaml")
 _STAGE = re.compile(r"^  (\w+):\n    cmd: .*?(?=^    params:)", re.MULTILINE | re.DOTALL)

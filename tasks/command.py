@@ -17,9 +17,9 @@ from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
 from prefect.tasks import exponential_backoff
 
-from convrec.errors import EXIT_BAD_INPUT, EXIT_UNAVAILABLE, InputError, Unavailable, outside_cause
-from convrec.files.stage_record import read_record
-from convrec.paths import Paths
+from convrec.project.errors import EXIT_BAD_INPUT, EXIT_UNAVAILABLE, InputError, Unavailable, outside_cause
+from convrec.project.paths import Paths
+from convrec.project.stage_record import read_record
 from convrec.training.launch import LOG, SUPERVISED, ends_with_this_process
 from tasks.artifacts import ProgressBar
 from tasks.server import gpu_slot

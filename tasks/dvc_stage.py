@@ -17,8 +17,8 @@ from dvc.utils.strictyaml import YAMLValidationError
 from prefect import task
 from prefect.logging import get_run_logger
 
-from convrec.errors import EXIT_BAD_INPUT, InputError, Unavailable, exit_status, outside_cause
-from convrec.tracking import PARENT_VARIABLE
+from convrec.project.errors import EXIT_BAD_INPUT, InputError, Unavailable, exit_status, outside_cause
+from convrec.registry.tracking import PARENT_VARIABLE
 from convrec.training.launch import RETRAIN
 from tasks.command import RETRIES, BadInput, StageFailed, StageInterrupted, failure, follow
 from tasks.server import gpu_slot

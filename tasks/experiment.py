@@ -20,10 +20,10 @@ def watch_experiment(feedback: str | None) -> str:
     """
     import mlflow
 
-    from convrec.feedback import open_store
     from convrec.registry.experiment import read_experiment
     from convrec.registry.experiment_result import watch
-    from convrec.tracking import connect
+    from convrec.registry.tracking import connect
+    from convrec.service.feedback import open_store
 
     connect()
     client = mlflow.MlflowClient()

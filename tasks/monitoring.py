@@ -8,8 +8,8 @@ from prefect import task
 from prefect.events import emit_event
 from prefect.logging import get_run_logger
 
-from convrec.config.params import load_params
-from convrec.paths import Paths
+from convrec.project.config.params import load_params
+from convrec.project.paths import Paths
 from tasks.artifacts import SHOWN, show_link, show_table
 from tasks.command import RETRIES
 
@@ -24,9 +24,9 @@ def check_feedback(until: str | None) -> dict[str, Any]:
 
     Raises `Unavailable` if the feedback database or the tracking server is away.
     """
-    from convrec.experiments.monitor import monitor
-    from convrec.monitoring.checks import Check
-    from convrec.tracking import run_address
+    from convrec.pipeline.monitor import monitor
+    from convrec.registry.tracking import run_address
+    from convrec.service.monitoring.checks import Check
 
     end = datetime.now(UTC) if until is None else datetime.fromisoformat(until)
     result = monitor(load_params(), Paths(), end if end.tzinfo else end.replace(tzinfo=UTC))

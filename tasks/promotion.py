@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 from prefect import task
 from prefect.logging import get_run_logger
 
-from convrec.commands.registry import EXIT_NOT_PROMOTED
-from convrec.config.params import load_params
-from convrec.errors import outside_cause
-from convrec.paths import Paths
+from convrec.pipeline.commands.registry import EXIT_NOT_PROMOTED
+from convrec.project.config.params import load_params
+from convrec.project.errors import outside_cause
+from convrec.project.paths import Paths
 from tasks.artifacts import show_link, show_table
 from tasks.command import RETRIES, ask_convrec
 
@@ -66,8 +66,8 @@ def decide_promotion(version: str | None, again: bool = False, approved_by: str 
 
 def _show(found: dict[str, Any]) -> dict[str, Any]:
     from convrec.registry.decisions import AWAITING, LATENCY, Decision, decision_markdown, gate_rows, headline
+    from convrec.registry.tracking import connect, shown_address
     from convrec.registry.versions import MODEL_NAME, aliases_of
-    from convrec.tracking import connect, shown_address
 
     decision = Decision.from_json(found)
     show_table("promotion", decision_markdown(decision), "The promotion's gates")

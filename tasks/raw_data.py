@@ -9,10 +9,10 @@ from dvc.repo import Repo
 from prefect import task
 from prefect.logging import get_run_logger
 
-from convrec.config.params import load_params
-from convrec.config.period import Period
-from convrec.config.profiles import change_params
-from convrec.errors import EXIT_BAD_INPUT, EXIT_UNAVAILABLE, InputError, Unavailable, outside_cause
+from convrec.project.config.params import load_params
+from convrec.project.config.period import Period
+from convrec.project.config.profiles import change_params
+from convrec.project.errors import EXIT_BAD_INPUT, EXIT_UNAVAILABLE, InputError, Unavailable, outside_cause
 from tasks.artifacts import SHOWN
 from tasks.command import RETRIES, BadInput, StageFailed, StageInterrupted
 
@@ -69,8 +69,8 @@ def export_feedback() -> None:
     data = load_params().data
     if "feedback" not in data.sources:
         return
-    from convrec.feedback import open_store
-    from convrec.feedback.export import FILE, export
+    from convrec.service.feedback import open_store
+    from convrec.service.feedback.export import FILE, export
 
     path = Path(data.feedback) / FILE
     try:
@@ -152,8 +152,8 @@ def record_changes(since: str, parent_run: str) -> None:
 
     If the revision has no data, as before the first run, this is logged and nothing is recorded.
     """
-    from convrec.tracking import log_text
-    from convrec.versions.diff import diff
+    from convrec.data.revisions.diff import diff
+    from convrec.registry.tracking import log_text
 
     logger = get_run_logger()
     try:

@@ -10,7 +10,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.logging import get_run_logger
 from prefect.settings import PREFECT_API_URL
 
-from convrec.errors import InputError, Unavailable
+from convrec.project.errors import InputError, Unavailable
 
 GPU_LIMIT = "gpu"  # a global concurrency limit of the Prefect server
 _LEASE_SECONDS = 120.0  # renewed while the stage runs; the slot of a killed run is free after that

@@ -16,8 +16,8 @@ from playwright.sync_api import Browser, sync_playwright
 
 from convrec.cli import main
 from convrec.data.catalog import Catalog, Item
-from convrec.hardware.allocator import keep_freed_memory
-from convrec.hardware.threads import limit_threads
+from convrec.project.allocator import keep_freed_memory
+from convrec.project.threads import limit_threads
 from tests.servers import ROWS, Servers, running
 from tests.tools import require
 
@@ -109,7 +109,7 @@ def seeded() -> None:
 @pytest.fixture(scope="session")
 def empty_store(tmp_path_factory) -> Path:
     """MLflow's database without a run, to be copied: MLflow takes seconds to make its tables."""
-    from convrec.tracking.store import ready_database  # noqa: PLC0415  (seconds to import)
+    from convrec.registry.tracking.store import ready_database  # noqa: PLC0415  (seconds to import)
 
     database = tmp_path_factory.mktemp("store") / "mlflow.db"
     ready_database(f"sqlite:///{database}")
@@ -121,7 +121,7 @@ def make_store(empty_store) -> Callable[[Path], Any]:
     """Makes the empty local store of a project, points MLflow at it, and returns its client."""
     from mlflow import MlflowClient  # noqa: PLC0415  (seconds to import)
 
-    from convrec.tracking import connect  # noqa: PLC0415
+    from convrec.registry.tracking import connect  # noqa: PLC0415
 
     def make(project: Path) -> MlflowClient:
         os.environ.pop("MLFLOW_TRACKING_URI", None)
@@ -150,7 +150,7 @@ def gpu_python() -> str:
 
 @pytest.fixture(scope="session")
 def run_module(gpu_python: str) -> Callable[..., None]:
-    """Runs a module with that Python: `run_module("tests.rl.tiny_vllm", "--steps", 4)`; it must succeed."""
+    """Runs a module with that Python: `run_module("tests.training.rl.tiny_vllm", "--steps", 4)`; it must succeed."""
 
     def run(module: str, *options: object) -> None:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # tools of this environment, too

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 
 from tests.project import ROOT, own_environment
-from tests.tracking.server import free_port
+from tests.registry.tracking.server import free_port
 
 
 def start_nodes(project: Path, stage: str) -> list[subprocess.Popen]:

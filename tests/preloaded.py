@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from convrec.cli import _set_up, main
-from convrec.commands.stage import STAGES
+from convrec.pipeline.commands.stage import STAGES
 from convrec.training import launch
 from tests.project import ROOT
 

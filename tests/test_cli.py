@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from convrec.cli import _parser
-from convrec.commands.stage import STAGES
+from convrec.pipeline.commands.stage import STAGES
 from tests.project import make_project
 
 

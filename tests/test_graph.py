@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from convrec.commands.stage import STAGES
-from convrec.config.params import Params
-from convrec.files.code import PACKAGE, stage_code
-from convrec.files.yaml import read_yaml
+from convrec.pipeline.commands.stage import STAGES
+from convrec.project.code import PACKAGE, stage_code
+from convrec.project.config.params import Params
+from convrec.project.yaml import read_yaml
 from tasks.code_deps import with_code_deps
 from tasks.dvc_stage import stages as graph_stages
 
@@ -23,7 +23,7 @@ def test_names_agree():
         == set(read_yaml(Path("params.yaml"))) - {"common"}
     )
     for stage in STAGES:
-        assert importlib.util.find_spec(f"convrec.stages.{stage}")
+        assert importlib.util.find_spec(f"convrec.pipeline.stages.{stage}")
         assert GRAPH[stage]["cmd"] == f"exec convrec run {stage}"
 
 

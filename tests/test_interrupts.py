@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from convrec.errors import Stopped, exit_status
+from convrec.project.errors import Stopped, exit_status
 from convrec.training.stopping import stoppable
 from tests.training.test_stopping import _Steps
 
@@ -31,7 +31,7 @@ main()
 @pytest.mark.parametrize(
     ("arguments", "module", "name"),
     [
-        (["recommend", "x", "--model", "nowhere"], "convrec.commands", "convrec"),
+        (["recommend", "x", "--model", "nowhere"], "convrec.pipeline.commands", "convrec"),
         pytest.param(["recommend", "x", "--model", "nowhere"], "torch", "convrec recommend", marks=pytest.mark.slow),
     ],
 )
@@ -49,7 +49,7 @@ def test_what_a_library_makes_of_ctrl_c_is_told_as_such(monkeypatch, cli):
             raise ImportError("a module that was interrupted") from None
 
     monkeypatch.setattr("os._exit", sys.exit)
-    monkeypatch.setattr("convrec.commands.evaluate._results", convert)
+    monkeypatch.setattr("convrec.pipeline.commands.evaluate._results", convert)
     assert cli("results") == (130, "", "convrec results: interrupted\n")
 
 

@@ -23,16 +23,16 @@ from nbclient import NotebookClient
 from safetensors.torch import load
 
 from convrec.cli import main
-from convrec.commands.stage import STAGES
-from convrec.config.params import load_params
-from convrec.errors import EXIT_UNAVAILABLE
 from convrec.evaluation.systems import BASELINES
-from convrec.experiments.evaluate_models import evaluate_checkpoints, evaluate_models
-from convrec.paths import Paths
+from convrec.pipeline.commands.stage import STAGES
+from convrec.pipeline.evaluate_models import evaluate_checkpoints, evaluate_models
+from convrec.project.config.params import load_params
+from convrec.project.errors import EXIT_UNAVAILABLE
+from convrec.project.paths import Paths
 from convrec.registry.measure import Contestant, compare_versions
 from convrec.registry.policy import load_policy
+from convrec.registry.tracking import flatten
 from convrec.registry.versions import CHALLENGER, CHAMPION, MODEL_NAME, download_version
-from convrec.tracking import flatten
 from tests.nodes import end_nodes, signal_at_step, start_nodes
 from tests.preloaded import preloaded_environment
 from tests.project import NO_BASELINES, ROOT, SHRUNK, commit, make_project, run_in, set_params

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from convrec.data.catalog import Catalog, Item
-    from convrec.errors import InputError
+    from convrec.project.errors import InputError
     from convrec.registry.recommenders import open_recommender
-    from convrec.rl.arguments import RankGRPOConfig
-    from convrec.rl.rewards import RankReward
-    from convrec.rl.trainer import RankGRPOTrainer
-    from convrec.serving.recommendation import Recommendation, RecommendedList
-    from convrec.serving.recommender import Recommender
-    from convrec.tracking.store import history
+    from convrec.registry.tracking.store import history
+    from convrec.service.recommendation import Recommendation, RecommendedList
+    from convrec.service.recommender import Recommender
+    from convrec.training.rl.arguments import RankGRPOConfig
+    from convrec.training.rl.rewards import RankReward
+    from convrec.training.rl.trainer import RankGRPOTrainer
 
 __version__ = "0.1.0"
 __all__ = [

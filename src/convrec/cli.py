@@ -14,7 +14,8 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, NoReturn
 
 from convrec import __version__
-from convrec.errors import (
+from convrec.project.allocator import keep_freed_memory
+from convrec.project.errors import (
     EXIT_BAD_INPUT,
     EXIT_INTERRUPTED,
     EXIT_PIPE,
@@ -24,11 +25,10 @@ from convrec.errors import (
     leave,
     outside_cause,
 )
-from convrec.files.stage_record import recorded
-from convrec.hardware.allocator import keep_freed_memory
-from convrec.hardware.threads import limit_threads
-from convrec.paths import Paths
-from convrec.text import is_clean
+from convrec.project.paths import Paths
+from convrec.project.stage_record import recorded
+from convrec.project.text import is_clean
+from convrec.project.threads import limit_threads
 from convrec.training.launch import LOG
 
 
@@ -77,7 +77,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         if match := _INVALID.fullmatch(message):
-            from convrec.commands.stage import STAGES  # noqa: PLC0415  (as the commands)
+            from convrec.pipeline.commands.stage import STAGES  # noqa: PLC0415  (as the commands)
 
             choices = [name.strip(" '") for name in match[2].split(",")]
             near = difflib.get_close_matches(match[1], choices, n=1)
@@ -105,7 +105,7 @@ class _Completion(argparse.Action):
 
 def _parser() -> argparse.ArgumentParser:
     # Imported inside `main`, which handles Ctrl-C: the import takes half a second.
-    from convrec.commands import (  # noqa: PLC0415
+    from convrec.pipeline.commands import (  # noqa: PLC0415
         data,
         evaluate,
         experiments,

@@ -9,16 +9,16 @@ import pytest
 
 from benchmarks.simulate import Plan, Simulated, main, move_to, simulate, weekly
 from benchmarks.simulated_users import Audience
-from convrec.config.params import load_params
-from convrec.errors import InputError, Unavailable
-from convrec.feedback import FeedbackRecorder
-from convrec.feedback.records import Answer, new_answer_id
-from convrec.feedback.store import FeedbackStore
-from convrec.serving.app.keys import Keys, new_key
-from convrec.serving.app.service import Limits
+from convrec.project.config.params import load_params
+from convrec.project.errors import InputError, Unavailable
+from convrec.service.app.keys import Keys, new_key
+from convrec.service.app.service import Limits
+from convrec.service.feedback import FeedbackRecorder
+from convrec.service.feedback.records import Answer, new_answer_id
+from convrec.service.feedback.store import FeedbackStore
 from tests.project import ROOT
-from tests.serving.app.serving import Served, make_service, serve
-from tests.serving.recommending import make_recommender
+from tests.service.app.serving import Served, make_service, serve
+from tests.service.recommending import make_recommender
 
 AUDIENCE = Audience(load_params(ROOT / "params.yaml"), 1)
 START = date(2022, 1, 3)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from benchmarks.simulated_users import PATIENCE, Audience, Visit
-from convrec.config.params import load_params
 from convrec.data.mentions import Mentions
 from convrec.data.sources.synthetic import SHIFT_MONTH
+from convrec.project.config.params import load_params
 from tests.project import ROOT
 
 PARAMS = load_params(ROOT / "params.yaml")

@@ -10,7 +10,7 @@ from convrec.data.catalog_files import load_catalog
 from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import write_catalog
 from convrec.data.titles import fold, usable_title
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 
 
 def test_find_takes_the_nearest_year_within_the_tolerance(catalog):

@@ -18,7 +18,7 @@ from convrec.data.parsing import format_list, parse_line, parse_list
 from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import write_catalog
 from convrec.data.titles import fold
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 
 # Pieces that lists, years, files and alphabets trip over, drawn beside any text at all.
 PIECES = [

@@ -11,7 +11,7 @@ import pytest
 from convrec.data import parquet
 from convrec.data.catalog_files import read_raw_rows
 from convrec.data.parquet import MAX_ITEMS, open_parquet, parquet_frame, parquet_rows
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 
 
 def _repeated(text: str, number: int) -> pa.Array:

@@ -3,7 +3,7 @@
 import pytest
 
 from convrec.data.quarantine import Quarantine
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 
 
 def test_too_many_unusable_rows_are_an_error_with_an_example_of_each_reason(tmp_path):

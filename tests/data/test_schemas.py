@@ -18,7 +18,7 @@ from convrec.data.schemas import (
     write_catalog,
     write_conversations,
 )
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 
 USER = {"role": "user", "content": "Hello \u202e\n|"}
 ROW = {

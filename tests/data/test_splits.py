@@ -8,14 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from convrec.config.params import load_params
-from convrec.config.period import Period
-from convrec.config.profiles import apply_profile
 from convrec.data.conversations import is_before, split_by_conversation, split_by_period
 from convrec.data.quarantine import Quarantine
 from convrec.data.sources.sample import write_sample
-from convrec.errors import InputError
-from convrec.stages.data import prepare
+from convrec.pipeline.stages.data import prepare
+from convrec.project.config.params import load_params
+from convrec.project.config.period import Period
+from convrec.project.config.profiles import apply_profile
+from convrec.project.errors import InputError
 from tests.project import ROOT
 
 

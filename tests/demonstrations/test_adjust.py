@@ -3,9 +3,9 @@ import pytest
 import torch
 from scipy import sparse
 
+from convrec.classical.scores import Scores, top_items
 from convrec.demonstrations.adjust import Fit, fit_adjust, keep_if_better, likelihood_gradient
 from convrec.demonstrations.quality import popularity
-from convrec.similarity.scores import Scores, top_items
 
 SETTINGS = {
     "epochs": 60,

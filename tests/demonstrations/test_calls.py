@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import pytest
 
 from convrec.demonstrations.calls import CallStore, ChatAnswer, Spent, canonical, request_key
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 from tests.demonstrations.chat_server import (
     HANG,
     PATIENCE,

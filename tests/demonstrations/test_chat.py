@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from convrec.demonstrations import chat
 from convrec.demonstrations.calls import CallStore, Spent
 from convrec.demonstrations.chat import Budget, message_of, read_reply
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 from tests.demonstrations.chat_server import (
     ANSWERS,
     ASKED_FOR,

@@ -14,7 +14,7 @@ from convrec.demonstrations.teachers.llm import (
     find_passages,
     metadata_text,
 )
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 from tests.demonstrations.chat_server import (
     ChatServer,
     completion,

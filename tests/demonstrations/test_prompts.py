@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from convrec.demonstrations.prompts import choose_prompts, make_variants
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 from tests.rows import make_row
 
 PROMPTS = [{"prompt_id": str(n), "date": f"2022-{n:02d}-15"} for n in range(1, 11)]

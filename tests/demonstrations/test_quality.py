@@ -14,7 +14,7 @@ from convrec.demonstrations.quality import (
     source_shares,
 )
 from convrec.demonstrations.remap import position_weights
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
+from convrec.classical.scores import Scores
 from convrec.demonstrations.reflect import parse_ratings, reflect
-from convrec.similarity.scores import Scores
 
 NONE = float("nan")
 

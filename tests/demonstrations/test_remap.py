@@ -3,11 +3,11 @@ import math
 import numpy as np
 import pytest
 
+from convrec.classical.embedding import TfidfEmbedder
+from convrec.classical.scores import top_items
 from convrec.data.parsing import parse_list
 from convrec.demonstrations.grounding import Grounder
 from convrec.demonstrations.remap import SOURCES, position_weights, remap
-from convrec.similarity.embedding import TfidfEmbedder
-from convrec.similarity.scores import top_items
 
 
 class DenseEmbedder(TfidfEmbedder):

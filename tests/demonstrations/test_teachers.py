@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from convrec.classical.embedding import TfidfEmbedder
 from convrec.data.catalog import build_catalog
 from convrec.data.quarantine import Quarantine
 from convrec.data.sources.synthetic import Taste, World, embedded_rows, simulate
@@ -8,7 +9,6 @@ from convrec.demonstrations.answers import parse_answer
 from convrec.demonstrations.grounding import Grounder
 from convrec.demonstrations.teachers.similarity import SimilarityTeacher
 from convrec.demonstrations.teachers.simulated import SimulatedTeacher
-from convrec.similarity.embedding import TfidfEmbedder
 
 MONTHS = ["2022-01", "2022-02", "2022-03"]
 

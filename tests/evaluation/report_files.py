@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pandas as pd
 
-from convrec.config.params import Params, load_params
 from convrec.data.conversations import write_rows
 from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import write_catalog
 from convrec.data.statistics import describe
 from convrec.demonstrations.prompts import STEP_COLUMNS
-from convrec.files.results import write_json, write_plot
-from convrec.paths import Paths
-from convrec.stages import report
+from convrec.pipeline.stages import report
+from convrec.project.config.params import Params, load_params
+from convrec.project.paths import Paths
+from convrec.project.results import write_json, write_plot
 from tests.rows import make_row
 
 SYSTEMS = (

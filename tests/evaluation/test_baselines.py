@@ -1,14 +1,14 @@
 import numpy as np
 import pytest
 
+from convrec.classical import neighbours
+from convrec.classical.als import Als
+from convrec.classical.collaborative import Likes, Named
+from convrec.classical.embedding import TfidfEmbedder
 from convrec.evaluation import baselines
-from convrec.evaluation.als import Als
 from convrec.evaluation.baselines import NEEDS, Options, baseline_lists
 from convrec.evaluation.scoring import score_lists
 from convrec.evaluation.systems import BASELINES
-from convrec.similarity import neighbours
-from convrec.similarity.collaborative import Likes, Named
-from convrec.similarity.embedding import TfidfEmbedder
 from tests.rows import make_row
 
 HEAT, DUNE, UP, ALIEN = ("Heat", 1995), ("Dune", 2021), ("Up", 2009), ("Alien", 1979)

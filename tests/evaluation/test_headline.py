@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from convrec.evaluation.headline import headline_metrics
-from convrec.tracking import metric_values
+from convrec.registry.tracking import metric_values
 
 
 def _scores(value: float) -> dict[str, Any]:

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from convrec.data.catalog import Catalog, Item
-from convrec.errors import InputError
 from convrec.evaluation.predictions import ScoringSettings, score_predictions
 from convrec.evaluation.published import PublishedProtocol, read_lines
 from convrec.evaluation.scoring import score_lists
+from convrec.project.errors import InputError
 from tests.rows import make_row
 
 ITEMS = [("Heat", 1995), ("Alien", 1979), ("Big", 1988), ("Jaws", 1975), ("Speed", 1994)]

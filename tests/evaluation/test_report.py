@@ -18,7 +18,7 @@ from convrec.evaluation.report import best_models
 from convrec.evaluation.story_figures import group_figure
 from convrec.evaluation.systems import system_names
 from convrec.evaluation.training_figures import validation_figures
-from convrec.tracking import file_md5
+from convrec.registry.tracking import file_md5
 from tests.evaluation.report_files import HOSTILE, HOSTILE_LINE, SYSTEMS, build_report, report_params
 
 REAL = tuple(name for name in SYSTEMS if name != "oracle")

@@ -1,9 +1,9 @@
 import pytest
 
-from convrec.errors import InputError
 from convrec.evaluation.table import print_results
-from convrec.files.results import write_json
-from convrec.paths import Paths
+from convrec.project.errors import InputError
+from convrec.project.paths import Paths
+from convrec.project.results import write_json
 
 
 def _scores(mean):

@@ -12,8 +12,8 @@ from prefect.client.schemas.objects import FlowRun
 from prefect_kubernetes.worker import KubernetesWorkerJobConfiguration
 from ruamel.yaml import YAML
 
-from convrec.commands.stage import STAGES
-from convrec.errors import EXIT_BAD_INPUT, EXIT_NO_SPACE
+from convrec.pipeline.commands.stage import STAGES
+from convrec.project.errors import EXIT_BAD_INPUT, EXIT_NO_SPACE
 from convrec.training.nodes import Nodes, read_nodes
 
 pytestmark = pytest.mark.nightly

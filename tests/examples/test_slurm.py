@@ -10,7 +10,7 @@ import pytest
 from simple_slurm import Slurm
 from trl.scripts.vllm_serve import make_parser
 
-from convrec.commands.stage import STAGES
+from convrec.pipeline.commands.stage import STAGES
 
 pytestmark = pytest.mark.nightly
 

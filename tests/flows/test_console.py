@@ -4,7 +4,7 @@ import logging
 import pytest
 from rich.console import Console
 
-from convrec.files.stage_record import Progress
+from convrec.project.stage_record import Progress
 from flows.console import StageConsole, duration
 from tasks.artifacts import SHOWN
 

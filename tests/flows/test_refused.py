@@ -9,8 +9,8 @@ import pytest
 from dvc.lock import LockError
 from prefect.logging import disable_run_logger
 
-from convrec.errors import InputError, Unavailable
-from convrec.locks import lock_folder
+from convrec.project.errors import InputError, Unavailable
+from convrec.project.locks import lock_folder
 from flows.evaluate import evaluate
 from flows.pipeline import refuse_early, run_or_exit
 from flows.promote import promote

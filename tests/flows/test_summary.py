@@ -6,8 +6,8 @@ from contextlib import closing
 import pytest
 
 from convrec.demonstrations.calls import CallStore, ChatAnswer
-from convrec.paths import Paths
-from convrec.tracking import file_md5
+from convrec.project.paths import Paths
+from convrec.registry.tracking import file_md5
 from flows.summary import summarize, write_run_report
 from tests.evaluation.report_files import HOSTILE, build_report, report_params
 

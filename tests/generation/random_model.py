@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from convrec.generation.constraint import CatalogTrie, ListRequest
-from convrec.models.pretrained import load_tokenizer
+from convrec.generation.pretrained import load_tokenizer
 from convrec.training.embedded import make_model, train_tokenizer
-from tests.models.small import save, sizes
+from tests.generation.small import save, sizes
 
 SIZES = sizes(layers=2)
 WORDS = ["a", "film", "something", "with", "heists", "please", "old"]

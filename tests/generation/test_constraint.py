@@ -7,9 +7,9 @@ from tokenizers import normalizers
 
 from convrec.data.catalog import Catalog
 from convrec.data.parsing import format_list, parse_list
-from convrec.errors import InputError
 from convrec.generation.constraint import CatalogTrie, ConstraintState, ListRequest, allowed_tokens
 from convrec.generation.line_tokens import generation_prompt, tokenize_lines
+from convrec.project.errors import InputError
 from tests.generation.vocabularies import FILMS, TOKENIZERS, embedded, greedy_list
 
 KINDS = pytest.mark.parametrize("kind", sorted(TOKENIZERS))

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from transformers import GenerationConfig
 
-from convrec.config.params import load_params, parse_params
-from convrec.errors import InputError
 from convrec.generation.constraint import ListRequest
 from convrec.generation.engine import TransformersEngine, token_ids
 from convrec.generation.lists import EngineOptions
-from convrec.models.pretrained import load_tokenizer
+from convrec.generation.pretrained import load_tokenizer
+from convrec.project.config.params import load_params, parse_params
+from convrec.project.errors import InputError
 from tests.conftest import ROOT
 from tests.generation.random_model import MAX_NEW, PENALTIES, REQUESTS, make_random_model, make_trie, prompts_of
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from convrec.data.catalog import Catalog
-from convrec.errors import InputError
 from convrec.generation.constraint import catalog_trie
 from convrec.generation.list_lengths import SAMPLE, list_lengths, require_length, warn_if_cut
+from convrec.project.errors import InputError
 from tests.generation.vocabularies import FILMS, embedded
 
 CATALOG = Catalog([item for item in FILMS if str(item).isascii()])

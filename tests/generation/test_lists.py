@@ -15,12 +15,12 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from convrec.data.catalog import Catalog, Item
-from convrec.errors import InputError
 from convrec.generation.engine import TransformersEngine
 from convrec.generation.list_cache import ListCache
 from convrec.generation.lists import EngineOptions, ListSettings, check_constraint, model_lists
-from convrec.models.folders import standalone
-from convrec.models.pretrained import load_tokenizer
+from convrec.generation.model_folders import standalone
+from convrec.generation.pretrained import load_tokenizer
+from convrec.project.errors import InputError
 from tests.conftest import ROOT
 from tests.generation.random_model import make_random_model, prompts_of
 
@@ -90,7 +90,7 @@ def test_a_generation_that_failed_goes_on_where_it_was(model, asked, monkeypatch
 KILLED = """
 import os, signal
 from convrec.data.catalog import Catalog, Item
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 from convrec.generation.engine import TransformersEngine
 from convrec.generation.lists import model_lists
 from tests.generation.test_lists import OPTIONS, ROWS, SETTINGS

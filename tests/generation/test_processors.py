@@ -6,13 +6,13 @@ from transformers import LogitsProcessor
 
 from convrec.data.catalog import Catalog
 from convrec.data.parsing import parse_list
-from convrec.errors import InputError
 from convrec.generation.constraint import CatalogTrie, ListRequest
 from convrec.generation.line_tokens import tokenize_lines
 from convrec.generation.processors import CatalogConstraint
+from convrec.project.errors import InputError
 from convrec.training.embedded import make_model
+from tests.generation.small import sizes
 from tests.generation.vocabularies import FILMS, TOKENIZERS, greedy_list
-from tests.models.small import sizes
 
 SIZES = sizes(heads=2)
 LINES = [str(item) for item in FILMS]

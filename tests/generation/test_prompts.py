@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convrec.data.conversations import build_prompt, messages_of, transcript
-from convrec.errors import InputError
 from convrec.generation.lists import ListSettings
 from convrec.generation.prompts import ELLIPSIS, PromptBuilder
-from convrec.stages.sft import training_rows
+from convrec.pipeline.stages.sft import training_rows
+from convrec.project.errors import InputError
 from convrec.training.embedded import train_tokenizer
 
 INSTRUCTION = "Recommend {list_length} movies."

@@ -9,8 +9,8 @@ import torch
 from convrec.generation.constraint import CatalogTrie, ListRequest
 from convrec.generation.line_tokens import tokenize_lines
 from convrec.training.embedded import make_model
+from tests.generation.small import sizes
 from tests.generation.vocabularies import FILMS, TOKENIZERS, greedy_list
-from tests.models.small import sizes
 
 SIZES = sizes(64, 64, heads=2)
 LINES = [str(item) for item in FILMS]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from convrec.hardware.threads import limit_threads
+from convrec.project.threads import limit_threads
 
 limit_threads()  # before torch is imported
 
@@ -58,7 +58,7 @@ def python_with() -> Callable[[str], str]:
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory) -> Path:
     """The folder of the tiny model."""
-    from tests.rl.tiny import make_tiny_model  # noqa: PLC0415  (10 s to import)
+    from tests.training.rl.tiny import make_tiny_model  # noqa: PLC0415  (10 s to import)
 
     return make_tiny_model(tmp_path_factory.mktemp("tiny") / "model")
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
-from convrec.rl.logprobs import add_log_prob_head
-from convrec.rl.loss import Objective, Rollouts, rank_grpo_loss
-from convrec.rl.rollouts import generate_groups
-from convrec.rl.shared_prompts import share_prompts
 from convrec.training.padding_free import drop_padding
-from tests.rl.ragged import ragged_groups
+from convrec.training.rl.logprobs import add_log_prob_head
+from convrec.training.rl.loss import Objective, Rollouts, rank_grpo_loss
+from convrec.training.rl.rollouts import generate_groups
+from convrec.training.rl.shared_prompts import share_prompts
 from tests.training.collated import batch_loss, labelled_rows
+from tests.training.rl.ragged import ragged_groups
 
 VOCAB, WIDTH, RANKS, PENALTY = 320, 24, 4, 1.2
 GROUPS, LENGTHS = (4, 2, 4), (40, 9, 23)

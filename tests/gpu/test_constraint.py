@@ -7,10 +7,10 @@ from transformers import AutoModelForCausalLM
 from benchmarks.constraint import NUM_ITEMS, byte_level_bpe, invented_catalog, measure
 from convrec.generation.constraint import CatalogTrie, allowed_tokens
 from convrec.generation.engine import TransformersEngine, token_ids
-from convrec.models.pretrained import load_config, load_tokenizer
+from convrec.generation.pretrained import load_config, load_tokenizer
 from convrec.training.embedded import make_model
 from tests.generation.random_model import LINES, PENALTIES, REQUESTS, make_random_model, make_trie, prompts_of
-from tests.models.small import sizes
+from tests.generation.small import sizes
 from tests.project import ROOT
 
 HALF_BILLION = ROOT / "configs" / "shapes" / "Qwen--Qwen2.5-0.5B-Instruct.json"

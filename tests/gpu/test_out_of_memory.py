@@ -7,14 +7,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from convrec.commands import stage
-from convrec.config.params import load_params
-from convrec.hardware.device import release_memory
-from convrec.paths import CHECKPOINTS
-from convrec.stages import sft
-from convrec.tracking import SilentRun
-from tests.experiments.sft_project import lose_memory, make_sft_project
-from tests.models.small import sizes
+from convrec.pipeline.commands import stage
+from convrec.pipeline.stages import sft
+from convrec.project.config.params import load_params
+from convrec.project.device import release_memory
+from convrec.project.paths import CHECKPOINTS
+from convrec.registry.tracking import SilentRun
+from tests.generation.small import sizes
+from tests.pipeline.sft_project import lose_memory, make_sft_project
 
 SHARE = 0.7  # of the memory that the whole micro-batch takes; half of one takes little more than 0.5
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.rl.launches import run_program
+from tests.training.rl.launches import run_program
 
 pytestmark = pytest.mark.nightly
 
@@ -14,7 +14,7 @@ def _train(python, model, output, device, dtype, **options):
     own = {"use_vllm": True, "vllm_max_model_length": 64, "learning_rate": 0.01, "repetition_penalty": 1.2}
     own |= {"use_cpu": device == "cpu", "vllm_gpu_memory_utilization": 0.3}
     where = ["--model", str(model), "--output", str(output), "--steps", "4"]
-    command = [python, "-m", "tests.rl.tiny_vllm", *where, "--options", json.dumps(own | options)]
+    command = [python, "-m", "tests.training.rl.tiny_vllm", *where, "--options", json.dumps(own | options)]
     run_program(command, on_cpu=device == "cpu", CONVREC_TEST_DTYPE=dtype)
     return [row for row in json.loads((output / "history.json").read_text())["log"] if "loss" in row]
 

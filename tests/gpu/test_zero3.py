@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import load_file
 
 from convrec.training.callbacks import HistoryCallback, read_history
-from tests.rl.launches import accelerate, run_program
-from tests.rl.tiny import given_rollouts, tiny_trainer, varied_rows
+from tests.training.rl.launches import accelerate, run_program
+from tests.training.rl.tiny import given_rollouts, tiny_trainer, varied_rows
 from tests.training.tiny_sft import make_tiny, train_tiny
 
 pytestmark = pytest.mark.nightly
@@ -33,7 +33,7 @@ def _sharded(kind, python, model, folder, options, device):
     """Return the losses and the weights of a training by DeepSpeed that stops after each step."""
     program = ["tests.training.tiny_sft"]
     if kind == "rank_grpo":
-        program = ["tests.rl.tiny", "--model", str(model), "--given-rollouts"]
+        program = ["tests.training.rl.tiny", "--model", str(model), "--given-rollouts"]
     program += ["--output", str(folder), "--options", json.dumps(options)]
     for steps in range(1, STEPS + 1):
         launch = accelerate("zero3", 1, folder, on_cpu=device == "cpu")

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
-from convrec.feedback import Answer, Event, FeedbackStore, Shown, new_answer_id
-from convrec.serving.arms import Experiment, arm_of
+from convrec.service.arms import Experiment, arm_of
+from convrec.service.feedback import Answer, Event, FeedbackStore, Shown, new_answer_id
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

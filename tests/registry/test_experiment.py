@@ -6,8 +6,7 @@ import mlflow
 import pytest
 from prefect.logging import disable_run_logger
 
-from convrec.errors import InputError
-from convrec.feedback.store import FeedbackStore
+from convrec.project.errors import InputError
 from convrec.registry.experiment import (
     EXPERIMENT_TAG,
     RESULT_TAG,
@@ -21,6 +20,7 @@ from convrec.registry.experiment_result import read_result
 from convrec.registry.listing import prune
 from convrec.registry.moves import roll_back
 from convrec.registry.versions import MODEL_NAME
+from convrec.service.feedback.store import FeedbackStore
 from tasks.experiment import watch_experiment
 from tests.registry.experimenting import answer_users
 from tests.registry.registered import add_version, promote_in_turn

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from convrec.errors import InputError
 from convrec.evaluation.comparison import Gain
-from convrec.files.yaml import read_yaml
+from convrec.project.errors import InputError
+from convrec.project.yaml import read_yaml
 from convrec.registry.decisions import (
     AWAITING,
     LATENCY,

@@ -5,7 +5,7 @@ import json
 import pytest
 from mlflow.exceptions import MlflowException
 
-from convrec import tracking
+from convrec.registry import tracking
 from convrec.registry.listing import plan, prune
 from convrec.registry.versions import MODEL_NAME, read_aliases
 from tests.registry.registered import add_version, promote_in_turn

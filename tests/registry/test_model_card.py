@@ -1,6 +1,6 @@
-from convrec.config.params import parse_params
-from convrec.files.results import read_json
-from convrec.files.yaml import read_yaml
+from convrec.project.config.params import parse_params
+from convrec.project.results import read_json
+from convrec.project.yaml import read_yaml
 from convrec.registry.model_card import MAX_DESCRIPTION, Facts, render_card, with_decision
 from tests.project import ROOT
 

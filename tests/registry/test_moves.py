@@ -8,7 +8,7 @@ import pytest
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
 
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 from convrec.registry.listing import prune
 from convrec.registry.moves import (
     CLAIM,

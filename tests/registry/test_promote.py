@@ -12,23 +12,22 @@ import pytest
 from mlflow.exceptions import MlflowException
 from ruamel.yaml import YAML
 
-from convrec import tracking
-from convrec.config.params import load_params
-from convrec.errors import InputError, Unavailable
 from convrec.evaluation.comparison import paired_interval
 from convrec.evaluation.sequential import compare_arms
 from convrec.generation import lists
-from convrec.paths import Paths
-from convrec.registry import measure
+from convrec.project.config.params import load_params
+from convrec.project.errors import InputError, Unavailable
+from convrec.project.paths import Paths
+from convrec.registry import measure, tracking
 from convrec.registry.decisions import ALREADY, AWAITING, LATENCY, PROMOTED, REFUSED, Decision
 from convrec.registry.experiment import start_experiment
 from convrec.registry.experiment_result import Result, Side, finish
 from convrec.registry.model_card import checkpoint_digest
 from convrec.registry.promote import promote, reject, rollback
 from convrec.registry.versions import MODEL_NAME, download_version, read_aliases
-from convrec.serving.arms import arm_of
+from convrec.service.arms import arm_of
 from tests.registry.registered import NUM_PROMPTS, SIZE, make_workspace, moves_of, register_model
-from tests.serving.recommending import TITLES
+from tests.service.recommending import TITLES
 
 
 @pytest.fixture(scope="module")

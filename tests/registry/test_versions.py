@@ -7,14 +7,14 @@ import pytest
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
 
-from convrec.config.params import load_params
-from convrec.errors import InputError, Unavailable
-from convrec.files.yaml import read_yaml
-from convrec.paths import Paths
+from convrec.project.config.params import load_params
+from convrec.project.errors import InputError, Unavailable
+from convrec.project.paths import Paths
+from convrec.project.yaml import read_yaml
 from convrec.registry import versions as registry
 from convrec.registry.model_card import checkpoint_digest
 from tests.registry.registered import create_name, make_workspace
-from tests.serving.recommending import save_model
+from tests.service.recommending import save_model
 
 
 @pytest.fixture

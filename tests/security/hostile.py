@@ -4,7 +4,7 @@ import json
 import pickle
 from pathlib import Path
 
-from tests.serving.recommending import save_model
+from tests.service.recommending import save_model
 
 CODE = """import pathlib
 pathlib.Path({marker!r}).touch()

@@ -8,10 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from convrec.errors import InputError
-from convrec.models.folders import check_model
-from convrec.models.pretrained import load_model, load_tokenizer
-from tests.serving.recommending import save_model
+from convrec.generation.model_folders import check_model
+from convrec.generation.pretrained import load_model, load_tokenizer
+from convrec.project.errors import InputError
+from tests.service.recommending import save_model
 
 
 @pytest.fixture(scope="module")

@@ -8,19 +8,19 @@ import mlflow
 import pytest
 from transformers import dynamic_module_utils
 
-from convrec.config.params import load_params
-from convrec.errors import InputError
+from convrec.classical.embedding import SentenceEmbedder
 from convrec.generation.engine import TransformersEngine
 from convrec.generation.lists import EngineOptions
-from convrec.models.folders import find_model
-from convrec.models.pretrained import load_config, load_model, load_tokenizer
-from convrec.paths import Paths
+from convrec.generation.model_folders import find_model
+from convrec.generation.pretrained import load_config, load_model, load_tokenizer
+from convrec.pipeline.stages import base_model
+from convrec.project.config.params import load_params
+from convrec.project.errors import InputError
+from convrec.project.paths import Paths
 from convrec.registry.recommenders import open_recommender
-from convrec.serving.recommender import Recommender
-from convrec.similarity.embedding import SentenceEmbedder
-from convrec.stages import base_model
+from convrec.service.recommender import Recommender
 from tests.security.hostile import save_model_with_code, save_tokenizer_with_code
-from tests.serving.recommending import CATALOG, SETTINGS, save_model
+from tests.service.recommending import CATALOG, SETTINGS, save_model
 
 PARAMETER = "set base_model.trust_remote_code to true"
 

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from convrec.config.params import parse_params
-from convrec.errors import InputError
-from convrec.experiments.evaluate_models import evaluation_name
-from convrec.files.yaml import read_yaml
-from convrec.paths import inside, is_below
+from convrec.generation.fetch import fetch
+from convrec.pipeline.evaluate_models import evaluation_name
+from convrec.project.config.params import parse_params
+from convrec.project.errors import InputError
+from convrec.project.paths import inside, is_below
+from convrec.project.yaml import read_yaml
 from convrec.registry.versions import read_version
 from convrec.training.launch import launch
 from convrec.training.nodes import Nodes
-from convrec.versions.fetch import fetch
 
 HOSTILE = ["../x", "a/../../x", "/etc/passwd", "..", "..\\x", "", "a\0b"]
 

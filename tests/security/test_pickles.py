@@ -13,18 +13,18 @@ import torch
 from mlflow.models import Model
 from safetensors.torch import save_file
 
+from convrec.classical.embedding import SentenceEmbedder
 from convrec.data.catalog_files import read_raw_rows
-from convrec.errors import InputError
-from convrec.models.folders import check_model
-from convrec.models.pretrained import load_model
+from convrec.generation.model_folders import check_model
+from convrec.generation.pretrained import load_model
+from convrec.project.errors import InputError
 from convrec.registry.recommenders import open_recommender
-from convrec.similarity.embedding import SentenceEmbedder
 from convrec.training.start import resolve_start
+from tests.classical.test_embedding import _make_model
 from tests.registry.registered import SETTINGS
-from tests.rl.tiny import make_tiny_model, tiny_trainer
 from tests.security.hostile import Mark, hostile_pickle
-from tests.serving.recommending import CATALOG, save_model
-from tests.similarity.test_embedding import _make_model
+from tests.service.recommending import CATALOG, save_model
+from tests.training.rl.tiny import make_tiny_model, tiny_trainer
 
 SOURCE = Path("src/convrec")
 

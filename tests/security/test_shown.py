@@ -6,11 +6,11 @@ from fastapi.testclient import TestClient
 from convrec.data.catalog import Catalog, Item
 from convrec.demonstrations.answers import Dropped, ParsedAnswer
 from convrec.demonstrations.responses import _lines
-from convrec.errors import InputError
-from convrec.serving.app.server import hosts_of, listening, make_app
-from convrec.serving.recommendation import Recommendation, RecommendedList
-from tests.serving.app.serving import make_service, serve
-from tests.serving.recommending import CATALOG, make_recommender
+from convrec.project.errors import InputError
+from convrec.service.app.server import hosts_of, listening, make_app
+from convrec.service.recommendation import Recommendation, RecommendedList
+from tests.service.app.serving import make_service, serve
+from tests.service.recommending import CATALOG, make_recommender
 
 TITLE = "<img src=x onerror=\"document.title='owned'\">"
 LOCAL = ("127.0.0.1", "localhost", "[::1]")

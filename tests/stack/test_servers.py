@@ -16,7 +16,7 @@ import pytest
 import requests
 from mlflow import MlflowClient
 
-from convrec.feedback import FeedbackStore
+from convrec.service.feedback import FeedbackStore
 from tests.project import ROOT
 from tests.servers import HOST, Servers, query, wait_for
 

@@ -12,9 +12,9 @@ import pytest
 from prefect.logging import disable_run_logger
 from prefect.states import Failed
 
-from convrec.errors import InputError, Unavailable
-from convrec.files.stage_record import read_record
-from convrec.paths import Paths
+from convrec.project.errors import InputError, Unavailable
+from convrec.project.paths import Paths
+from convrec.project.stage_record import read_record
 from tasks.artifacts import ProgressBar
 from tasks.command import (
     BadInput,
@@ -33,8 +33,8 @@ PARENT = ["sh", "-c", 'sleep 600 & echo $! >> "$CONVREC_LOG"; wait; sleep 600']
 RECORDED = """
 import logging, os, sys, time
 from pathlib import Path
-from convrec.errors import InputError
-from convrec.files.stage_record import progress, recorded
+from convrec.project.errors import InputError
+from convrec.project.stage_record import progress, recorded
 log = logging.getLogger("convrec")
 logging.basicConfig(filename=os.environ["CONVREC_LOG"], level=logging.INFO)
 with recorded("sft", Path("runs/sft.json")) as record:

@@ -10,7 +10,7 @@ from dvc.repo import Repo
 from dvc.rwlock import rwlock
 from prefect.logging import disable_run_logger
 
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 from tasks.command import BadInput, StageFailed, StageInterrupted
 from tasks.dvc_stage import choose_stages, reproduce, run_stage, stages
 from tests.project import make_project, run_in, set_params

@@ -9,9 +9,9 @@ import polars as pl
 import pytest
 from prefect.logging import disable_run_logger
 
-from convrec.config.params import load_params
-from convrec.errors import InputError
-from convrec.feedback import Answer, FeedbackStore, Shown
+from convrec.project.config.params import load_params
+from convrec.project.errors import InputError
+from convrec.service.feedback import Answer, FeedbackStore, Shown
 from tasks.dvc_stage import BadInput, StageInterrupted
 from tasks.raw_data import export_feedback, periods, pull_raw_data, set_test_period, update_imports
 from tests.project import ROOT, run_in, set_params

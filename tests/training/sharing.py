@@ -8,7 +8,7 @@ from pathlib import Path
 import torch.distributed as dist
 from accelerate import PartialState
 
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 from convrec.training.checkpoints import prepare_folder
 from convrec.training.launch import rank_process
 

@@ -18,7 +18,7 @@ from convrec.training.checkpoints import (
     record_parameters,
     set_damaged_aside,
 )
-from tests.tracking.server import free_port
+from tests.registry.tracking.server import free_port
 from tests.training.tiny_sft import STEPS, make_tiny, train_tiny
 
 

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from convrec.config.params import load_params
 from convrec.data.catalog import Catalog, Item, build_catalog
 from convrec.data.parsing import parse_list
 from convrec.data.quarantine import Quarantine
 from convrec.data.sources.synthetic import embedded_rows
-from convrec.models.pretrained import load_tokenizer
+from convrec.generation.pretrained import load_tokenizer
+from convrec.project.config.params import load_params
 from convrec.training.callbacks import read_history
 from convrec.training.checkpoints import (
     clear_finished,

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from convrec.errors import InputError, Unavailable
+from convrec.project.errors import InputError, Unavailable
 from convrec.training.launch import launch
 from convrec.training.nodes import Nodes, read_nodes
 from tests.project import make_project, set_params
-from tests.tracking.server import free_port
+from tests.registry.tracking.server import free_port
 
 TWO = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4000"}
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 from convrec.training.start import Start, resolve_start
 
 SFT = Path("models") / "sft"

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import TrainerControl
 
-from convrec.errors import Stopped
+from convrec.project.errors import Stopped
 from convrec.training.stopping import stoppable
 
 

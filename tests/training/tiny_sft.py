@@ -13,7 +13,7 @@ from convrec.training.callbacks import HistoryCallback
 from convrec.training.embedded import make_model, train_tokenizer
 from convrec.training.launch import end_processes, rank_process
 from convrec.training.sft import train_sft
-from tests.models.small import sizes
+from tests.generation.small import sizes
 
 TOKENIZER = train_tokenizer(["a film please"] * 5, [], 300)
 SIZES = sizes(16, 16, heads=2)
@@ -60,7 +60,7 @@ def train_tiny(
 
 def main() -> None:
     """Train in this process to a step, resuming what is there; write the history and the final weights."""
-    from tests.rl.tiny import skip_compiling  # noqa: PLC0415
+    from tests.training.rl.tiny import skip_compiling  # noqa: PLC0415
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--output", type=Path, required=True)

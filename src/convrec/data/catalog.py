@@ -12,7 +12,7 @@ import pandas as pd
 from convrec.data.openings import Opened, opened
 from convrec.data.quarantine import Quarantine, as_text
 from convrec.data.titles import LONGEST_TITLE, fold, item_id, line, loose, spellings, usable_id, usable_title
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 
 DUPLICATE = "duplicate item"  # reason of a quarantined row whose item an earlier row already defines
 YEAR_TOLERANCE = 2  # maximum difference of years that still refer to the same film (method, "Relevance")

@@ -11,8 +11,8 @@ from convrec.data.json_keys import repeated_key
 from convrec.data.parquet import MAX_ITEMS, parquet_rows
 from convrec.data.quarantine import Quarantine
 from convrec.data.titles import title_and_year
-from convrec.errors import InputError
-from convrec.text import is_clean
+from convrec.project.errors import InputError
+from convrec.project.text import is_clean
 
 
 class _PlainUnpickler(pickle._Unpickler):  # the C unpickler allocates as much memory as a damaged byte requests

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from convrec.data.matching import Truth
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 
 ROLES = {  # and other names for them in public data sets
     "user": ("human", "seeker", "customer"),

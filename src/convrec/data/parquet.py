@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 
 # Exceptions of reading Parquet: Arrow's own, dates outside Python's range, and unknown time zones.
 UNREADABLE_PARQUET = (pa.ArrowException, OSError, ValueError, OverflowError, KeyError)

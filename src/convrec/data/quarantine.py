@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 
 COLUMNS = ("source", "row", "reason", "value")
 LEAKS = "train"  # source of the training rows that repeat held-out conversations; nothing is wrong with them

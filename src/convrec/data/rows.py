@@ -12,7 +12,7 @@ from convrec.data.catalog import Catalog, Item, title_of
 from convrec.data.conversations import ROLES, prompt_key, usable_role
 from convrec.data.quarantine import Quarantine, as_text, printable
 from convrec.data.titles import line, usable_id, usable_title
-from convrec.text import is_clean
+from convrec.project.text import is_clean
 
 FIRST_YEAR, LAST_YEAR = 1990, 2099
 _BAD_DATE = f"date is no day from {FIRST_YEAR} to {LAST_YEAR}, such as 2022-12-31"

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from convrec.data.catalog import Catalog
 from convrec.data.rows import ROLES
 from convrec.data.titles import YEARS
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 
 _ITEM = pa.struct([("title", pa.string()), ("year", pa.int64())])
 _MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string())])

@@ -8,7 +8,7 @@ from typing import Literal
 
 import regex
 
-from convrec.text import is_clean
+from convrec.project.text import is_clean
 
 LONGEST_TITLE = 1000  # characters of a title; a longer one is not used
 YEARS = range(1000, 2101)  # the years that an item can have

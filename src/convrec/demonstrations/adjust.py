@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from scipy import sparse
 
-from convrec.similarity.scores import BLOCK, Blocks, Subset, flat_entries, top_items
+from convrec.classical.scores import BLOCK, Blocks, Subset, flat_entries, top_items
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import tenacity
 
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 
 COLUMNS = (
     "key", "request", "answer", "finish_reason", "prompt_tokens", "completion_tokens", "cost", "created",

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from convrec.demonstrations.calls import CallStore, ChatAnswer, Spent, request_key
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 
 logger = logging.getLogger(__name__)
 

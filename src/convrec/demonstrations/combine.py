@@ -14,8 +14,8 @@ import torch
 from scipy import sparse
 from scipy.optimize import minimize
 
+from convrec.classical.scores import BLOCK, Blocks, WeightedSum
 from convrec.demonstrations.adjust import multinomial_residual
-from convrec.similarity.scores import BLOCK, Blocks, WeightedSum
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from scipy import sparse
 
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, truths
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 
 KEPT = 0.6  # probability that an earlier message stays in a variant
 

@@ -11,7 +11,7 @@ from convrec.data.conversations import Row
 from convrec.demonstrations.grounding import KINDS
 from convrec.demonstrations.remap import SOURCES, TeacherItems
 from convrec.demonstrations.steps import Grounded
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 
 POPULARITY_BUCKETS = 20
 PLACED_BY = (*SOURCES, "collaborative")

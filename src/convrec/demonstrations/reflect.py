@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
-from convrec.similarity.scores import Scores
+from convrec.classical.scores import Scores
 
 RATINGS = (-2, -1, 0, 1, 2)
 _MINUS = str.maketrans("−–—﹣－", "-----")

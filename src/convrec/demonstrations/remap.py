@@ -7,11 +7,11 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
+from convrec.classical.embedding import Embedder
+from convrec.classical.scores import Matrix, Mixture, Scores
 from convrec.data.catalog import Catalog
 from convrec.data.parsing import Entry
 from convrec.demonstrations.grounding import KINDS, Grounder, Match
-from convrec.similarity.embedding import Embedder
-from convrec.similarity.scores import Matrix, Mixture, Scores
 
 SOURCES = (*KINDS, "semantic")
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from convrec.classical.embedding import SentenceEmbedder, TfidfEmbedder
+from convrec.classical.scores import top_items
 from convrec.data.catalog import Catalog
 from convrec.data.catalog_files import open_catalog, read_json_lines
 from convrec.data.conversations import transcript
@@ -15,11 +17,9 @@ from convrec.demonstrations.answers import ParsedAnswer, parse_answer
 from convrec.demonstrations.chat import sendable
 from convrec.demonstrations.grounding import KINDS, Grounder, Match
 from convrec.demonstrations.remap import SOURCES, remap
-from convrec.errors import InputError
-from convrec.files.atomic import check_target, write_text
-from convrec.similarity.embedding import SentenceEmbedder, TfidfEmbedder
-from convrec.similarity.scores import top_items
-from convrec.text import plain
+from convrec.project.atomic import check_target, write_text
+from convrec.project.errors import InputError
+from convrec.project.text import plain
 
 
 class Response(NamedTuple):

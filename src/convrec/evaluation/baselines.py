@@ -13,17 +13,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from convrec.classical.als import Als
+from convrec.classical.collaborative import Ease, ItemKnn, Likes, Named, best_items
+from convrec.classical.embedding import Embedder, make_embedder
+from convrec.classical.neighbours import Neighbours
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, date_of, distinct_prompts, is_before
 from convrec.data.parsing import format_list
-from convrec.evaluation.als import Als
 from convrec.evaluation.beyond_accuracy import mentions
 from convrec.evaluation.scoring import score_lists
 from convrec.evaluation.systems import Baseline
-from convrec.hardware.device import pick_device
-from convrec.similarity.collaborative import Ease, ItemKnn, Likes, Named, best_items
-from convrec.similarity.embedding import Embedder, make_embedder
-from convrec.similarity.neighbours import Neighbours
+from convrec.project.device import pick_device
 
 logger = logging.getLogger(__name__)
 

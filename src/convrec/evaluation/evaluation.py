@@ -14,7 +14,7 @@ from convrec.evaluation.beyond_accuracy import coverage, recommended
 from convrec.evaluation.comparison import Gain, Interval, mean_interval, mean_intervals, paired_interval
 from convrec.evaluation.scoring import mean_scores, score_lists
 from convrec.generation.lists import EngineOptions, ListSettings, model_lists
-from convrec.paths import Paths
+from convrec.project.paths import Paths
 
 
 class ScoredLists(NamedTuple):

@@ -19,11 +19,11 @@ from convrec.data.matching import UNKNOWN, Protocol, Truth, make_target
 from convrec.data.parsing import make_entry, parse_line
 from convrec.data.rows import usable_item
 from convrec.data.titles import line, usable_id
-from convrec.errors import InputError
 from convrec.evaluation.comparison import KEYS, Interval, mean_intervals
 from convrec.evaluation.published import PublishedProtocol
 from convrec.evaluation.scoring import RowScore, score_row, score_table
-from convrec.files.table import TextTable
+from convrec.project.errors import InputError
+from convrec.project.table import TextTable
 
 logger = logging.getLogger("convrec.score")
 

@@ -4,13 +4,13 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from convrec.errors import InputError
 from convrec.evaluation.headline import findings, spread
 from convrec.evaluation.metrics import metric_label
 from convrec.evaluation.systems import settings_words, system_names, system_pair
-from convrec.files.results import read_json
-from convrec.files.table import TextTable
-from convrec.paths import Paths
+from convrec.project.errors import InputError
+from convrec.project.paths import Paths
+from convrec.project.results import read_json
+from convrec.project.table import TextTable
 
 MAX_CUTOFFS = 3  # only the largest cutoffs are shown, so that the table fits 80 columns
 

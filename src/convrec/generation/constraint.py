@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from convrec.data.catalog import Catalog
-from convrec.errors import InputError
 from convrec.generation.line_tokens import generation_prompt, tokenize_batches
 from convrec.generation.trie_build import Edges, Sequences, collect
+from convrec.project.errors import InputError
 
 Rows = Sequence[int] | np.ndarray
 

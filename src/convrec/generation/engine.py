@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from convrec.files.stage_record import progress
 from convrec.generation.constraint import CatalogTrie, ListRequest
 from convrec.generation.prompts import Prompt
+from convrec.project.stage_record import progress
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class TransformersEngine(Engine):
         trust_remote_code: bool = False,
     ) -> "TransformersEngine":
         """Return the engine of a Hugging Face folder on this device, in the type that its weights are saved in."""
-        from convrec.models.pretrained import load_model, load_tokenizer  # noqa: PLC0415  (10 s to import)
+        from convrec.generation.pretrained import load_model, load_tokenizer  # noqa: PLC0415  (10 s to import)
 
         tokenizer = load_tokenizer(path, trust_remote_code=trust_remote_code)
         model = load_model(path, trust_remote_code=trust_remote_code, dtype="auto")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from tokenizers import Encoding
 
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 
 Tokens = tuple[int, ...]
 

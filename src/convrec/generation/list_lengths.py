@@ -7,8 +7,8 @@ import numpy as np
 
 from convrec.data.catalog import Catalog
 from convrec.data.parsing import format_list
-from convrec.errors import InputError
 from convrec.generation.constraint import CatalogTrie
+from convrec.project.errors import InputError
 
 logger = logging.getLogger(__name__)
 

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from convrec.data.catalog import Catalog
-from convrec.errors import InputError
-from convrec.files.code import code_digest, code_files
-from convrec.files.fingerprint import fingerprint
 from convrec.generation.constraint import CatalogTrie, ListRequest, catalog_trie
 from convrec.generation.engine import Engine, TransformersEngine, token_ids
 from convrec.generation.list_cache import ListCache, request_digest
+from convrec.generation.model_folders import model_files, standalone
+from convrec.generation.pretrained import load_tokenizer
 from convrec.generation.prompts import PromptBuilder
 from convrec.generation.vllm_engine import VllmEngine, require_vllm
-from convrec.hardware.device import pick_device
-from convrec.models.folders import model_files, standalone
-from convrec.models.pretrained import load_tokenizer
-from convrec.paths import CHECKPOINTS
+from convrec.project.code import code_digest, code_files
+from convrec.project.device import pick_device
+from convrec.project.errors import InputError
+from convrec.project.fingerprint import fingerprint
+from convrec.project.paths import CHECKPOINTS
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from convrec.data.conversations import build_prompt, prompt_of_text
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 
 logger = logging.getLogger(__name__)
 

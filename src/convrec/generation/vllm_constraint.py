@@ -9,9 +9,9 @@ import torch
 from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
 
-from convrec.errors import InputError
 from convrec.generation.constraint import CatalogTrie, ConstraintState, ListRequest
 from convrec.generation.vllm_requests import requested_list
+from convrec.project.errors import InputError
 
 _CONFIG = "catalog_trie"  # its name in the engine's additional_config
 _FORCING = ("min_tokens", "logit_bias", "allowed_token_ids", "bad_words", "structured_outputs")

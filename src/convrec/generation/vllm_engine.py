@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from convrec.errors import InputError
 from convrec.generation.constraint import CatalogTrie, ListRequest
 from convrec.generation.engine import Engine, TokenIds
 from convrec.generation.vllm_requests import decoding_options, request_options
+from convrec.project.errors import InputError
 
 
 def require_vllm(
@@ -50,7 +50,7 @@ def engine_arguments(
     `max_prompt_length` is that of the prompts to come, in tokens; on a CPU `gpu_memory_utilization` is the share of the
     machine's memory. Raises `InputError` where prompt and list are longer than the model's positions.
     """
-    from convrec.models.pretrained import load_config  # noqa: PLC0415  (slow)
+    from convrec.generation.pretrained import load_config  # noqa: PLC0415  (slow)
 
     config = load_config(path, trust_remote_code=trust_remote_code)
     length, positions = max_prompt_length + max_completion_length, getattr(config, "max_position_embeddings", None)
@@ -117,7 +117,7 @@ class VllmEngine(Engine):
         """Return the engine of a Hugging Face folder; `engine_arguments` describes the options."""
         from vllm import LLM  # noqa: PLC0415  (not on every machine)
 
-        from convrec.models.pretrained import load_tokenizer  # noqa: PLC0415  (slow)
+        from convrec.generation.pretrained import load_tokenizer  # noqa: PLC0415  (slow)
 
         tokenizer = load_tokenizer(path, trust_remote_code=trust_remote_code)
         with tempfile.TemporaryDirectory() as folder:  # the engine, in its own process, reads the trie at its start

@@ -13,10 +13,10 @@ import mlflow
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 from convrec.registry.moves import PATIENCE, State, claim, read_state, utc_now
 from convrec.registry.versions import MODEL_NAME, find_version
-from convrec.serving.arms import Experiment
+from convrec.service.arms import Experiment
 
 logger = logging.getLogger(__name__)
 

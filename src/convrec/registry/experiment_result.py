@@ -11,12 +11,12 @@ import numpy as np
 import polars as pl
 
 from convrec.evaluation.sequential import Look, compare_arms
-from convrec.feedback.store import FeedbackStore
 from convrec.registry.experiment import RESULT_TAG, end_experiment, end_reason
 from convrec.registry.moves import read_state
 from convrec.registry.promote import tell_card
 from convrec.registry.versions import MODEL_NAME, find_version
-from convrec.serving.arms import BETTER, CHALLENGER, CHAMPION, UNDECIDED, WORSE, Experiment
+from convrec.service.arms import BETTER, CHALLENGER, CHAMPION, UNDECIDED, WORSE, Experiment
+from convrec.service.feedback.store import FeedbackStore
 
 logger = logging.getLogger(__name__)
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import mlflow
 
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 from convrec.registry.experiment import running_experiment
 from convrec.registry.recommenders import find_model
 from convrec.registry.versions import CHALLENGER, CHAMPION, MODEL_NAME, served_versions
-from convrec.serving.arms import Experiment
-from convrec.serving.model_files import ModelFiles
-from convrec.serving.served import ServedModel
+from convrec.service.arms import Experiment
+from convrec.service.model_files import ModelFiles
+from convrec.service.served import ServedModel
 
 
 class RegistrySource:

@@ -9,11 +9,11 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from convrec.config.base import Positive, Section, Share
 from convrec.evaluation.comparison import Gain
 from convrec.evaluation.systems import Baseline
+from convrec.project.config.base import Positive, Section, Share
 from convrec.registry.decisions import Comparison, Gate
-from convrec.serving.arms import BETTER
+from convrec.service.arms import BETTER
 
 NO_CHAMPION = "no champion"
 _HOLDS = {"above": operator.gt, "at least": operator.ge, "at most": operator.le}

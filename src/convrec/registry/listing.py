@@ -12,8 +12,8 @@ from convrec.registry.experiment import running_experiment
 from convrec.registry.model_card import TEST_TAG
 from convrec.registry.moves import claim
 from convrec.registry.promote import STATUS_TAG
+from convrec.registry.tracking import connect
 from convrec.registry.versions import CHAMPION, MODEL_NAME, all_versions, explain_forbidden, read_aliases
-from convrec.tracking import connect
 
 COLUMNS = ("version", "aliases", "created", "ndcg", "data", "parent", "status")
 _LOGGED = "models:/m-"  # prefix of the source of a logged model, before its id

@@ -9,22 +9,22 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from convrec.config.params import Params
 from convrec.data.conversations import Row, read_rows
-from convrec.errors import InputError
 from convrec.evaluation.baselines import NEEDS, Options, baseline_lists
 from convrec.evaluation.beyond_accuracy import mentions
 from convrec.evaluation.evaluation import Evaluation
 from convrec.evaluation.scoring import mean_scores
 from convrec.evaluation.slices import slice_rows
 from convrec.evaluation.systems import BASELINES
-from convrec.paths import Paths
+from convrec.project.config.params import Params
+from convrec.project.errors import InputError
+from convrec.project.paths import Paths
 from convrec.registry.decisions import LATENCY, Comparison, Side, SliceChange
 from convrec.registry.gates import Baselines
 from convrec.registry.policy import POLICY_FILE, Policy, resolve_metric
+from convrec.registry.tracking import file_md5
 from convrec.registry.versions import RegisteredModel
-from convrec.serving.recommender import Recommender
-from convrec.tracking import file_md5
+from convrec.service.recommender import Recommender
 
 logger = logging.getLogger(__name__)
 

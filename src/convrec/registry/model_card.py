@@ -8,14 +8,14 @@ from typing import Any
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from convrec.config.params import Params
 from convrec.evaluation.headline import spread
 from convrec.evaluation.metrics import metric_label
 from convrec.evaluation.systems import CONSTRAINED, system_names
-from convrec.files.results import read_json
-from convrec.paths import Paths
-from convrec.tracking import COMMIT_TAG, data_tags, file_md5, git_state
-from convrec.tracking.versions import digest, read_versions
+from convrec.project.config.params import Params
+from convrec.project.paths import Paths
+from convrec.project.results import read_json
+from convrec.registry.tracking import COMMIT_TAG, data_tags, file_md5, git_state
+from convrec.registry.tracking.data_versions import digest, read_versions
 
 MAX_DESCRIPTION = 5000  # characters of a version's description in the registry
 CHECKPOINT_TAG = "checkpoint.md5"

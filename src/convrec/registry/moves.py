@@ -31,7 +31,7 @@ import mlflow
 from mlflow.entities.model_registry import RegisteredModel
 from mlflow.exceptions import MlflowException
 
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 from convrec.registry.versions import CHAMPION, MODEL_NAME, PREVIOUS, all_versions, explain_forbidden
 
 logger = logging.getLogger(__name__)

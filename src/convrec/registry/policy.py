@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from convrec.config.base import Section
-from convrec.config.validation import validated
-from convrec.errors import InputError
-from convrec.files.yaml import read_yaml
+from convrec.project.config.base import Section
+from convrec.project.config.validation import validated
+from convrec.project.errors import InputError
+from convrec.project.yaml import read_yaml
 from convrec.registry.decisions import AWAITING, PROMOTED, REFUSED, Comparison, Decision, Gate
 from convrec.registry.gates import (
     Baselines,

@@ -11,9 +11,9 @@ from typing import Any
 import mlflow
 from mlflow.entities.model_registry import ModelVersion
 
-from convrec.config.params import Params
-from convrec.errors import InputError, outside_cause
-from convrec.paths import TRAINED, Paths
+from convrec.project.config.params import Params
+from convrec.project.errors import InputError, outside_cause
+from convrec.project.paths import TRAINED, Paths
 from convrec.registry.decisions import (
     ALREADY,
     AWAITING,
@@ -39,8 +39,8 @@ from convrec.registry.moves import (
     utc_now,
 )
 from convrec.registry.policy import POLICY_FILE, Policy, decide, load_policy
+from convrec.registry.tracking import COMMIT_TAG, connect, git_state
 from convrec.registry.versions import MODEL_NAME, RegisteredModel, download_version, find_version, version_settings
-from convrec.tracking import COMMIT_TAG, connect, git_state
 
 logger = logging.getLogger(__name__)
 

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from convrec.config.params import load_params
-from convrec.errors import InputError
 from convrec.generation.lists import ListSettings
-from convrec.models.folders import check_model
-from convrec.paths import Paths
+from convrec.generation.model_folders import check_model
+from convrec.project.config.params import load_params
+from convrec.project.errors import InputError
+from convrec.project.paths import Paths
 from convrec.registry.versions import (
     CHALLENGER,
     CHAMPION,
@@ -14,8 +14,8 @@ from convrec.registry.versions import (
     download_version,
     read_version,
 )
-from convrec.serving.model_files import ModelFiles
-from convrec.serving.recommender import Recommender
+from convrec.service.model_files import ModelFiles
+from convrec.service.recommender import Recommender
 
 
 def open_recommender(name: str) -> Recommender:

@@ -18,12 +18,12 @@ from mlflow.models import Model, ModelSignature
 from mlflow.types.schema import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 from ruamel.yaml import YAML
 
-from convrec.config.params import Params
-from convrec.errors import InputError
-from convrec.paths import Paths, inside
+from convrec.project.config.params import Params
+from convrec.project.errors import InputError
+from convrec.project.paths import Paths, inside
 from convrec.registry.model_card import CHECKPOINT_TAG, MAX_DESCRIPTION, Facts, render_card, version_facts
-from convrec.tracking import PARENT_TAG, connect, git_state, record_versions
-from convrec.tracking.store import short_message, store_error
+from convrec.registry.tracking import PARENT_TAG, connect, git_state, record_versions
+from convrec.registry.tracking.store import short_message, store_error
 
 if TYPE_CHECKING:
     from convrec.generation.lists import ListSettings
@@ -105,7 +105,7 @@ def explain_forbidden(what: str) -> Iterator[None]:
 
 def model_signature() -> ModelSignature:
     """Return the signature of the pyfunc: outputs and parameters. MLflow has no schema for inputs of several types."""
-    from convrec.serving.translation import LIST_LENGTH  # noqa: PLC0415  (imports torch)
+    from convrec.service.translation import LIST_LENGTH  # noqa: PLC0415  (imports torch)
 
     year = ColSpec(DataType.long, "year", required=False)
     columns = [(DataType.long, "query"), (DataType.long, "rank"), (DataType.string, "title")]

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from transformers import TrainingArguments
 
-from convrec.hardware.device import pick_device
+from convrec.project.device import pick_device
 
 
 def shared_arguments(

@@ -10,8 +10,8 @@ from typing import Any
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from convrec.files.atomic import write_text
-from convrec.files.stage_record import progress
+from convrec.project.atomic import write_text
+from convrec.project.stage_record import progress
 
 logger = logging.getLogger(__name__)
 

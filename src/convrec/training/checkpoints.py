@@ -16,10 +16,10 @@ from safetensors import SafetensorError, safe_open
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from convrec.errors import InputError
-from convrec.files.atomic import write_text
-from convrec.files.fingerprint import fingerprint
-from convrec.paths import CHECKPOINTS
+from convrec.project.atomic import write_text
+from convrec.project.errors import InputError
+from convrec.project.fingerprint import fingerprint
+from convrec.project.paths import CHECKPOINTS
 from convrec.training.launch import RETRAIN
 
 logger = logging.getLogger(__name__)

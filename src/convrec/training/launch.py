@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from convrec.errors import (
+from convrec.project.errors import (
     EXIT_BAD_INPUT,
     EXIT_BUG,
     EXIT_INTERRUPTED,
@@ -21,7 +21,7 @@ from convrec.errors import (
     Unavailable,
     leave,
 )
-from convrec.paths import CONFIGS
+from convrec.project.paths import CONFIGS
 from convrec.training.nodes import Nodes
 
 logger = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 
 _MOST = 1024  # as `num_processes`
 _TIMEOUT_SECONDS = 600

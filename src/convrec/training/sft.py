@@ -10,7 +10,7 @@ from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback
 from trl import SFTConfig, SFTTrainer
 
-from convrec.models.finite import FiniteTrainer
+from convrec.generation.finite import FiniteTrainer
 from convrec.training.arguments import shared_arguments, unnumber_cpu
 from convrec.training.checkpoints import CompletionCallback, has_ended, prepare_folder
 from convrec.training.cpu_head import use_cpu_head

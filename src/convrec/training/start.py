@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from convrec.errors import InputError
-from convrec.paths import CHECKPOINTS
+from convrec.project.errors import InputError
+from convrec.project.paths import CHECKPOINTS
 from convrec.training.checkpoints import find_damage
 
 logger = logging.getLogger(__name__)

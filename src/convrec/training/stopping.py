@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import Trainer, TrainerCallback
 
-from convrec.errors import Stopped
+from convrec.project.errors import Stopped
 
 logger = logging.getLogger(__name__)
 

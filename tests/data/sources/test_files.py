@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import CONVERSATION_TYPES, conform
 from convrec.data.sources.files import read_files
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 
 ASK = [{"role": "user", "content": "A game for two, please. Früher: Go."}]
 GOOD = {"messages": ASK, "groundtruth": [{"title": "Hive", "year": None}]}

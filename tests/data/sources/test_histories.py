@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from convrec.data.sources.histories import SHIPPED, Sizes, Templates, moments, most_common_genres, user_rng
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 
 DAY = 86_400
 

@@ -6,7 +6,7 @@ import pytest
 
 from convrec.data.quarantine import Quarantine
 from convrec.data.sources.interaction_items import read_items
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 
 FILMS = [("1", "Toy Story (1995)", "Animation|Children's"), ("2", "Postman, The (Postino, Il) (1994)", "Drama")]
 FILMS += [("3", "unknown", "unknown"), ("4", "Toy Story (1995)", "Comedy")]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from convrec.data.quarantine import Quarantine
 from convrec.data.sources.interaction_log import MAX_UNUSABLE, Feedback, read_log
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 
 NO_COLUMNS = dict.fromkeys(("user", "item", "value", "time"))
 RATINGS = Feedback(4.0, 2.0)

@@ -14,16 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convrec.cli import main
-from convrec.config.params import load_params
-from convrec.config.profiles import apply_profile
 from convrec.data.conversations import named_titles, truths
 from convrec.data.matching import relevance
 from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import conform
 from convrec.data.sources.interactions import find_files, read_interactions
-from convrec.errors import InputError
 from convrec.evaluation.beyond_accuracy import mentions
-from convrec.stages.data import prepare
+from convrec.pipeline.stages.data import prepare
+from convrec.project.config.params import load_params
+from convrec.project.config.profiles import apply_profile
+from convrec.project.errors import InputError
 from tests.project import ROOT
 
 DAY, START = 86_400, 1_640_995_200  # 2022-01-01

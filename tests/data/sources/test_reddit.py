@@ -6,7 +6,7 @@ from datasets import Dataset, DatasetDict
 from convrec.data.conversations import build_prompt
 from convrec.data.quarantine import Quarantine
 from convrec.data.sources.reddit import read_reddit
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 
 
 def _row(question: str, truth: list) -> dict:

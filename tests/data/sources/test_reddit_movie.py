@@ -11,13 +11,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from convrec.config.period import Period
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_rows, split_by_period
 from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import conform, write_conversations
 from convrec.data.sources.reddit_movie import read_reddit_movie
-from convrec.errors import InputError
+from convrec.project.config.period import Period
+from convrec.project.errors import InputError
 from tests.data.sources.reddit_movie_sample import film_names, sample_turns, turn, write_dump, write_sample
 
 HEAT, UP, ALIEN, ALIEN_AGAIN, LOST, LATE = "tt0113277", "tt1049413", "tt0078748", "tt00787481", "tt0000009", "tt9999999"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from convrec.data.quarantine import Quarantine
 from convrec.data.sources.reddit_movie import read_reddit_movie
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 from tests.data.sources.reddit_movie_sample import COLUMNS as CELLS
 from tests.data.sources.reddit_movie_sample import write_dump
 from tests.data.sources.test_reddit_movie import (

@@ -5,7 +5,7 @@ import pytest
 from convrec.data.conversations import split_by_conversation
 from convrec.data.quarantine import Quarantine
 from convrec.data.sources.redial import read_redial
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 
 SEEKER, RECOMMENDER = 1, 2
 CATALOG = [

@@ -15,7 +15,7 @@ from convrec.data.quarantine import Quarantine
 from convrec.data.rows import ROLES
 from convrec.data.sources.reddit import read_reddit
 from convrec.data.sources.redial import read_redial
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 from tests.data.sources.test_redial import CATALOG, FORM, SEEKER, _dialogue, _folder
 
 WRONG = [

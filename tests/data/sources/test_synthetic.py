@@ -1,13 +1,13 @@
 import numpy as np
 import pandas as pd
 
-from convrec.config.period import Period
 from convrec.data.catalog import build_catalog
 from convrec.data.conversations import split_by_period, transcript
 from convrec.data.quarantine import Quarantine
 from convrec.data.sources.dialogue import LISTS
 from convrec.data.sources.synthetic import CHANGED, KEPT, SHIFT_MONTH, Taste, World, embedded_rows, simulate
 from convrec.data.titles import fold
+from convrec.project.config.period import Period
 
 MONTHS = [f"2022-{month:02d}" for month in range(1, 13)]
 

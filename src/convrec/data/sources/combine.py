@@ -6,7 +6,7 @@ import pandas as pd
 
 from convrec.data.schemas import conform
 from convrec.data.sources.source import Source
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 
 
 def combine(sources: Mapping[str, Source]) -> Source:

@@ -13,7 +13,7 @@ from convrec.data.parquet import parquet_columns, parquet_rows
 from convrec.data.quarantine import Quarantine
 from convrec.data.rows import usable_rows
 from convrec.data.sources.source import Source
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 
 PATTERN = "conversations*"
 _REQUIRED = ("messages", "groundtruth")

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from convrec.data.conversations import messages_of
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 
 SHIPPED = Path(__file__).with_name("histories.txt")
 _OPTION = re.compile(r"\[([^\[\]]*)\]")

@@ -9,7 +9,7 @@ from convrec.data.catalog import Catalog, build_catalog
 from convrec.data.catalog_files import metadata_columns, read_raw_rows
 from convrec.data.quarantine import Quarantine
 from convrec.data.titles import usable_id
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 
 Row = dict[str, object]
 ID = "item_id"  # where the readers of this module put it

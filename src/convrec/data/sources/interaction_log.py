@@ -14,7 +14,7 @@ import polars as pl
 
 from convrec.data.parquet import open_parquet
 from convrec.data.quarantine import Quarantine
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 
 KNOWN_COLUMNS = {  # the names of MovieLens, of the Amazon reviews of 2023 and 2018, and what others often use
     "user": ("user_id", "userId", "user", "reviewerID", "customer_id"),

@@ -16,7 +16,7 @@ from convrec.data.sources.histories import SHIPPED, Moment, Sizes, Templates, mo
 from convrec.data.sources.interaction_items import read_items
 from convrec.data.sources.interaction_log import Feedback, read_log
 from convrec.data.sources.source import Source
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 
 _LOGS = ("u.data", "ratings.dat", "ratings.csv", "ratings.parquet", "interactions.csv", "interactions.parquet")
 _ITEMS = ("u.item", "movies.dat", "movies.csv", "items.csv", "items.parquet", "items.jsonl")

@@ -16,7 +16,7 @@ from convrec.data.conversations import SPLITS, require_filled
 from convrec.data.quarantine import Quarantine
 from convrec.data.rows import usable_rows
 from convrec.data.sources.source import Source
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 
 COLUMNS = {"prompt": "messages", "groundtruth_with_release_year": "groundtruth", "seen_titles": "seen_titles"}
 

@@ -16,8 +16,8 @@ from convrec.data.quarantine import Quarantine
 from convrec.data.sources.reddit_turns import list_of_ids, read_turns
 from convrec.data.sources.source import Source
 from convrec.data.titles import title_and_year
-from convrec.errors import InputError
-from convrec.text import is_clean
+from convrec.project.errors import InputError
+from convrec.project.text import is_clean
 
 NAMES = "id2name.json"
 _IMDB_ID = re.compile(r"tt[0-9]+")

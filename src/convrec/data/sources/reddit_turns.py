@@ -10,7 +10,7 @@ import polars as pl
 
 from convrec.data.quarantine import Quarantine
 from convrec.data.rows import LONGEST_CONVERSATION
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 
 _USED = ("conv_id", "turn_id", "is_seeker", "utc_time", "upvotes", "processed", "context_turn_ids")
 _USER = "user_id"  # a column that files may lack

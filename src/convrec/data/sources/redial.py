@@ -18,8 +18,8 @@ from convrec.data.quarantine import Quarantine
 from convrec.data.rows import check_conversation_length
 from convrec.data.sources.source import Source
 from convrec.data.titles import title_and_year, usable_id, usable_title
-from convrec.errors import InputError
-from convrec.text import is_clean
+from convrec.project.errors import InputError
+from convrec.project.text import is_clean
 
 METADATA = ("genre", "plot", "director", "star")
 _MENTION = re.compile(r"@(\d+)")

@@ -10,8 +10,8 @@ import pandas as pd
 from convrec.data.catalog import build_catalog
 from convrec.data.quarantine import Quarantine
 from convrec.data.sources.synthetic import embedded_rows, simulate
-from convrec.errors import InputError
-from convrec.files.atomic import write_text
+from convrec.project.atomic import write_text
+from convrec.project.errors import InputError
 
 FIRST_MONTH, NUM_MONTHS = "2022-01", 12
 _ANSWER_LENGTH = 20  # of the oracle's lists, which are not written

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from convrec.classical.embedding import Embedder
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row
-from convrec.similarity.embedding import Embedder
 
 
 class Teacher(ABC):

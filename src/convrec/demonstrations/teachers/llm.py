@@ -15,7 +15,7 @@ from convrec.demonstrations.calls import CallStore
 from convrec.demonstrations.chat import Budget, ChatClient
 from convrec.demonstrations.reflect import parse_ratings
 from convrec.demonstrations.teachers import Row, Setting, Teacher
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 
 logger = logging.getLogger(__name__)
 

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from convrec.classical.embedding import Embedder
+from convrec.classical.scores import Matrix
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import named_titles, transcript
 from convrec.demonstrations.teachers import Row, Setting, Teacher
-from convrec.similarity.embedding import Embedder
-from convrec.similarity.scores import Matrix
 
 
 def make(setting: Setting) -> Teacher:

@@ -10,7 +10,7 @@ from convrec.data.sources.dialogue import add_typos
 from convrec.data.sources.synthetic import Taste, World
 from convrec.data.titles import line
 from convrec.demonstrations.teachers import Row, Setting, Teacher
-from convrec.errors import InputError
+from convrec.project.errors import InputError
 
 # Real films outside the embedded catalog, which a teacher that ignores the catalog would name.
 OUTSIDE = (

@@ -1,0 +1,105 @@
+"""Neighbour voting: likes of the most similar training conversations, for demonstrations and baselines."""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from convrec.classical.embedding import Embedder
+from convrec.data.catalog import Catalog
+from convrec.data.conversations import Row, month_of, person_of, truths
+
+logger = logging.getLogger(__name__)
+
+_BLOCK = 256  # prompts per block, whose similarities to all training conversations are in memory
+
+
+def _words(row: Row) -> str:
+    """Return the text of a conversation without roles, which all conversations share."""
+    return "\n".join(message["content"] for message in row["messages"])
+
+
+class _Conversation(NamedTuple):
+    words: str
+    person: str
+    month: str
+
+
+def _liked(train: Sequence[Row], catalog: Catalog) -> tuple[list[_Conversation], sparse.csr_array]:
+    """Return the distinct training conversations, and how often each liked an item. Shape: (conversations, C)."""
+    places: dict[_Conversation, int] = {}
+    cells = []
+    for row in train:
+        place = places.setdefault(_Conversation(_words(row), person_of(row), month_of(row)), len(places))
+        found = (catalog.find(truth.title, truth.year) for truth in truths(row))
+        cells += [(place, index) for index in found if index is not None]
+    rows, columns = np.array(cells, dtype=np.int64).reshape(-1, 2).T
+    liked = sparse.csr_array((np.ones(len(cells)), (rows, columns)), shape=(len(places), len(catalog)))
+    return list(places), liked
+
+
+class Nearest(NamedTuple):
+    """The nearest training conversations of each prompt, the nearest first, and what all of training liked.
+
+    Shape: places and cosines (B, neighbours), liked (conversations, C).
+    """
+
+    places: np.ndarray
+    cosines: np.ndarray
+    liked: sparse.csr_array
+
+    def votes(self, part: slice, neighbours: int) -> np.ndarray:
+        """Return each item's votes: the cosines of the first so many conversations that liked it. Shape: (B, C)."""
+        places, cosines = self.places[part, :neighbours], self.cosines[part, :neighbours]
+        starts = np.arange(len(places) + 1) * places.shape[1]
+        shape = (len(places), self.liked.shape[0])
+        return (sparse.csr_array((cosines.ravel(), places.ravel(), starts), shape=shape) @ self.liked).toarray()
+
+
+class Neighbours:
+    """Neighbour voting as in NBCRS (Manzoor and Jannach, Information Systems, 2022).
+
+    The conversations of the highest cosine of their embeddings vote for the items that they liked, each with its
+    cosine. `embedder` makes an embedder from the training conversations.
+    """
+
+    def __init__(self, train: Sequence[Row], catalog: Catalog, embedder: Callable[[Sequence[str]], Embedder]):
+        conversations, self._liked = _liked(train, catalog)
+        texts, people, months = (list(part) for part in zip(*conversations, strict=True))
+        self._person = {person: code for code, person in enumerate(dict.fromkeys(people))}
+        self._people = np.array([self._person[person] for person in people])
+        self._months = np.array(months)
+        self._embedder = embedder(texts)
+        self._vectors = self._embedder.embed_conversations(texts).T
+
+    def nearest(
+        self, prompts: Sequence[Row], number: int, *, without_own: bool = False, earlier: bool = False
+    ) -> Nearest:
+        """Return the nearest `number` training conversations of each prompt, all where there are fewer.
+
+        `without_own` takes the vote from conversations of the prompt's person, `earlier` from those that are not of an
+        earlier month than the prompt: their cosine is 0.
+        """
+        number = min(number, self._liked.shape[0])
+        places = np.empty((len(prompts), number), dtype=np.int64)
+        cosines = np.empty((len(prompts), number), dtype=np.float32)
+        for start in range(0, len(prompts), _BLOCK):
+            block = prompts[start : start + _BLOCK]
+            found: Any = self._embedder.embed_conversations([_words(row) for row in block]) @ self._vectors
+            every: np.ndarray = found.toarray() if sparse.issparse(found) else found
+            if without_own:
+                own = np.array([self._person.get(person_of(row), -1) for row in block])
+                every[own[:, None] == self._people] = 0
+            if earlier:
+                every[np.array([month_of(row) for row in block])[:, None] <= self._months] = 0
+            best = np.argpartition(-every, number - 1, axis=1)[:, :number]
+            best.sort(axis=1)  # equal cosines: the earlier conversation
+            values = np.take_along_axis(every, best, axis=1)
+            order = np.argsort(-values, axis=1, kind="stable")
+            part = slice(start, start + len(block))
+            places[part], cosines[part] = (np.take_along_axis(a, order, axis=1) for a in (best, values))
+            if start % (16 * _BLOCK) == 0 or start + len(block) == len(prompts):
+                logger.info("neighbours: %d of %d prompts", start + len(block), len(prompts))
+        return Nearest(places, cosines, self._liked)

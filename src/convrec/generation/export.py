@@ -1,0 +1,51 @@
+"""Export: from a trainer's checkpoint to a model folder that any library can load."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel
+
+from convrec.generation.finite import check_weights
+from convrec.generation.pretrained import load_config, load_model
+
+
+def lora_config(r: int, lora_alpha: int, lora_dropout: float) -> LoraConfig:
+    """Return PEFT's configuration of adapters on every linear layer but the head."""
+    return LoraConfig(
+        r=r, lora_alpha=lora_alpha, lora_dropout=lora_dropout, target_modules="all-linear", task_type="CAUSAL_LM"
+    )
+
+
+def export_model(
+    saved: Path,
+    base: str | Path,
+    tokenizer: Any,
+    folder: Path,
+    repetition_penalty: float,
+    trust_remote_code: bool = False,
+) -> None:
+    """Write the model that a trainer saved, in the number format of `base`, with its penalty for decoding.
+
+    Trainings keep their weights in float32. Adapters are merged into `base`. Raises as `write_model` does.
+    """
+    model: Any
+    if (saved / "adapter_config.json").is_file():
+        whole = load_model(base, trust_remote_code=trust_remote_code, dtype=torch.float32)
+        adapted: Any = PeftModel.from_pretrained(whole, str(saved))
+        model = adapted.merge_and_unload()
+    else:
+        model = load_model(saved, trust_remote_code=trust_remote_code)
+    model.generation_config.repetition_penalty = repetition_penalty
+    dtype = load_config(base, trust_remote_code=trust_remote_code).dtype
+    write_model(model.to(dtype or model.dtype), tokenizer, folder)
+
+
+def write_model(model: Any, tokenizer: Any, folder: Path) -> None:
+    """Write model and tokenizer to a folder that anything can load.
+
+    Raises `NotFiniteError` where a weight is inf or NaN; nothing is written then.
+    """
+    check_weights(model, folder)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

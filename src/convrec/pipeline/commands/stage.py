@@ -1,0 +1,143 @@
+"""`convrec run STAGE`: one stage of the pipeline, with its section of params.yaml."""
+
+import argparse
+import importlib
+import logging
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from convrec.pipeline.commands import add_command
+from convrec.project.config.base import Section
+from convrec.project.config.params import Params, load_params
+from convrec.project.config.training import Training
+from convrec.project.errors import InputError, Stopped, is_out_of_memory
+from convrec.project.locks import hold_stage
+from convrec.project.paths import Paths
+from convrec.project.stage_record import recorded
+from convrec.project.yaml import read_yaml
+from convrec.training.launch import end_processes, is_main_process, launch
+from convrec.training.nodes import Nodes, read_nodes
+
+logger = logging.getLogger(__name__)
+
+TEXTS = {
+    "data": "read, check and split conversations and catalog",
+    "demonstrations": "ground the teacher's lists in the catalog: Remap, Reflect, Adjust",
+    "base_model": "create the embedded model, or download the base model",
+    "sft": "train the model on the demonstrations",
+    "rank_grpo": "align the SFT model with what users liked",
+    "evaluate": "score all systems on the test split",
+    "report": "write the HTML report",
+}
+STAGES = tuple(TEXTS)
+
+
+def add(commands: Any) -> None:
+    """Add `convrec run`."""
+    text = "run one stage of the pipeline again; `dvc repro` runs those that have changed"
+    command = add_command(commands, "run", run, text, "convrec run sft")
+    command.formatter_class = argparse.RawDescriptionHelpFormatter
+    command.add_argument("stage", metavar="STAGE", choices=STAGES, help="one of the stages below")
+    stages = "\n".join(f"  {stage:<16} {does}" for stage, does in TEXTS.items())
+    command.epilog = f"{command.epilog}\n\nstages, in order:\n{stages}"
+
+
+def run(options: argparse.Namespace) -> int | None:
+    """Run the stage, in several processes if its section sets that; always close its record."""
+    stage: str = options.stage
+    params = load_params()
+    section = getattr(params, stage)
+    if "RANK" not in os.environ:
+        nodes = read_nodes()
+        _check_nodes(stage, section, nodes)
+        _check_inputs(stage)
+        if nodes.rank == 0:
+            hold_stage(stage)
+        if isinstance(section, Training) and section.launch is not None:
+            return launch(stage, section.launch, section.num_processes, nodes)
+    elif is_main_process():  # it may still write a checkpoint after its launcher was killed
+        hold_stage(f"{stage}.main")
+    signal.signal(signal.SIGTERM, _stop)  # so that the record is closed; trainings write a checkpoint first
+    if is_main_process():
+        _run_recorded(stage, params, section)
+    else:
+        from convrec.registry.tracking import SilentRun
+
+        _work(stage, params, Paths(), SilentRun())
+        end_processes()
+    return None
+
+
+def _run_recorded(stage: str, params: Params, section: Section) -> None:
+    """Run the stage with its record in `runs/` and its run in MLflow."""
+    paths = Paths()
+    with recorded(stage, paths.record(stage)) as writer:
+        from convrec.registry.tracking import data_tags, shown_uri, stage_run
+
+        values = {"common": params.common.model_dump(), stage: section.model_dump()}
+        with stage_run(stage, values, params.tags() | data_tags(paths)) as run:
+            writer.update(run_id=run.run_id, tracking_uri=shown_uri())
+            _work(stage, params, paths, run)
+            end_processes()
+
+
+def _work(stage: str, params: Params, paths: Paths, record: Any) -> None:
+    """Do the stage's work; if memory does not suffice, go on with smaller batches that give the same result.
+
+    A training goes on from its last checkpoint. Raises `InputError` with the settings to change if there is no smaller
+    batch, if the stage has several processes, which end together, or if vLLM holds memory in this process.
+    """
+    from convrec.pipeline.memory import out_of_memory_message, smaller_settings, with_settings
+    from convrec.project.device import release_memory
+
+    module = importlib.import_module(f"convrec.pipeline.stages.{stage}")
+    # Both are asked before the work: vLLM sets RANK itself.
+    can_go_on = "RANK" not in os.environ
+    can_go_on &= stage != "rank_grpo" or params.rank_grpo.rollouts != "vllm_colocate"
+    while True:
+        try:
+            return module.run(params, paths, record)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            smaller = smaller_settings(params, stage) if can_go_on else None
+            if smaller is None:
+                raise InputError(out_of_memory_message(params, stage, reason)) from error
+        params = with_settings(params, smaller)
+        changes = ", ".join(f"{name}: {str(value).lower()}" for name, value in smaller.items())
+        logger.warning(
+            "out of memory (%s); going on with %s, which gives the same result; params.yaml still has the old values",
+            reason[:200],
+            changes,
+        )
+        release_memory()
+
+
+def _stop(number: int, _frame: Any) -> None:
+    raise Stopped(f"stopped by {signal.Signals(number).name}; start again to go on")
+
+
+def _check_nodes(stage: str, section: Section, nodes: Nodes) -> None:
+    """Raise `InputError` if this stage does not run on this node, or not on several."""
+    if isinstance(section, Training):
+        if nodes.count > 1 and section.launch is None:
+            raise InputError(
+                f"NNODES = {nodes.count}, but {stage}.launch = null; set it to a file of configs/accelerate/, or unset "
+                "NNODES"
+            )
+    elif nodes.rank > 0:
+        raise InputError(f"NODE_RANK = {nodes.rank}: {stage} runs on one node; run it where NODE_RANK is 0")
+
+
+def _check_inputs(stage: str, graph: Path = Path("dvc.yaml")) -> None:
+    """Raise `InputError` if an output of another stage that this stage reads is missing."""
+    stages = read_yaml(graph).get("stages", {}) if graph.is_file() else {}
+    entries = [entry for other in stages.values() for entry in other.get("outs", [])]
+    outs = {name for entry in entries for name in ([entry] if isinstance(entry, str) else entry)}
+    missing = [name for name in stages.get(stage, {}).get("deps", []) if name in outs and not Path(name).exists()]
+    if missing:
+        remedy = f"run `dvc repro {stage}`, which first makes what the stage reads"
+        raise InputError(f"{', '.join(missing)}: not made yet; {remedy}")

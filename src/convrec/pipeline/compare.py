@@ -1,0 +1,181 @@
+"""`convrec compare`: compares algorithms over seeds, with the same SFT model, data and number of steps."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from convrec.evaluation.comparison import KEYS
+from convrec.evaluation.evaluation import Evaluation
+from convrec.evaluation.metrics import metric_label
+from convrec.evaluation.page import LINES, curve, figure, render_page
+from convrec.generation.pretrained import load_tokenizer
+from convrec.pipeline.seeds import Experiment, mean_of_seeds
+from convrec.pipeline.stages.rank_grpo import align
+from convrec.project.atomic import write_text
+from convrec.project.config.params import Params, parse_params
+from convrec.project.config.rank_grpo import BY_RANK
+from convrec.project.errors import InputError
+from convrec.project.paths import Paths
+from convrec.project.results import write_json
+from convrec.project.table import TextTable
+from convrec.registry.tracking import Run, data_tags, group_run
+from convrec.training.callbacks import read_history
+from convrec.training.checkpoints import last_checkpoint
+from convrec.training.start import Start
+
+START = "sft"  # the model that every run starts from, a row of the table
+_GROUP = "comparison"
+
+
+def variant(name: str) -> dict[str, Any]:
+    """Return the parameters of `rank_grpo` for the name of a variant.
+
+    A name is `ALGORITHM` (such as `grpo`, `dpo`), `rank_grpo:RETURNS` or `rank_grpo:exp:GAMMA`, also with
+    `rank_grpo_public`. Clip range, aggregation and the reward of an exact list have the published values.
+
+    Raises `InputError` for a name of another form.
+    """
+    algorithm, *rest = name.split(":")
+    changes: dict[str, Any] = {"algorithm": algorithm}
+    if rest and algorithm not in BY_RANK or len(rest) > 2:
+        raise InputError(f"--algorithms: {name!r}: only rank_grpo has returns; give rank_grpo:log or rank_grpo:exp:2")
+    if rest:
+        changes["returns"] = rest[0]
+    if len(rest) == 2:
+        try:
+            changes["return_gamma"] = float(rest[1])
+        except ValueError:
+            raise InputError(f"--algorithms: {name!r}: gamma = {rest[1]!r} is not a number; give one above 1") from None
+    published = dict.fromkeys(("epsilon", "epsilon_high", "aggregation", "delta", "exact_eos_reward"))
+    return {**changes, **published, "start": START, "output_checkpoint": "last"}
+
+
+def run_params(params: Params, name: str, seed: int, max_steps: int | None) -> Params:
+    """Return the parameters of one run, which trains in one process with the stage's effective batch size."""
+    raw = params.model_dump()
+    raw["common"]["seed"] = seed
+    raw["rank_grpo"] |= variant(name) | params.rank_grpo.in_one_process()
+    if max_steps is not None:
+        raw["rank_grpo"]["max_steps"] = max_steps
+    return parse_params(raw, f"--algorithms {name}")
+
+
+def _train(params: Params, folder: Path, record: Run, paths: Paths) -> tuple[Path, Any]:
+    checkpoint = align(params, paths, Start(str(paths.model(START))), folder, record)
+    return checkpoint, load_tokenizer(paths.model(START), trust_remote_code=params.base_model.trust_remote_code)
+
+
+def _curves(names: dict[str, list[Path]], metric: str) -> pd.DataFrame:
+    rows = [
+        {"algorithm": name, "seed": seed, "step": row["step"], "seconds": row["seconds/elapsed"], metric: row[key]}
+        for key in [f"validation/{metric}"]
+        for name, folders in names.items()
+        for seed, folder in enumerate(folders)
+        for row in read_history(folder / "history.jsonl")
+        if key in row
+    ]
+    return pd.DataFrame(rows)
+
+
+def comparison_page(result: dict[str, Any], curves: pd.DataFrame) -> str:
+    """Return the HTML page of a comparison: the table, and the curves over steps and over seconds."""
+    metric, figures = result["metric"], {}
+    for title, axis in (("steps", "step"), ("seconds", "seconds")):
+        traces = []
+        for position, (name, runs) in enumerate(curves.groupby("algorithm", sort=False)):
+            color, symbol = LINES[position % len(LINES)]
+            for _, run in runs.groupby("seed"):
+                pale = curve(run, metric, str(name), color, x=axis)
+                traces.append(pale.update(opacity=0.3, showlegend=False, hoverinfo="skip", line_width=1))
+            mean = runs.groupby("step", as_index=False)[["seconds", metric]].mean()
+            traces.append(curve(mean, metric, str(name), color, symbol, x=axis))
+        figures[title] = figure(axis, traces, axis, metric_label(metric), 420)
+    return render_page("comparison.html.j2", result=result, figures=figures)
+
+
+def compare_algorithms(
+    params: Params, paths: Paths, names: Sequence[str], num_seeds: int, max_steps: int | None
+) -> Path:
+    """Run every variant with every seed; write `compare.json`, `curves.csv` and `compare.html`; return the page.
+
+    The table has each variant's mean validation NDCG and its standard deviation over seeds, and its paired differences
+    to GRPO (if it is a variant) and to the SFT model. Their 95 % bootstrap intervals are over persons, with each row's
+    mean over the seeds. Lists are constrained if those of training are. An interrupted comparison resumes when it is
+    started again.
+
+    Raises `InputError` before any training if the SFT model or the engine is missing, or a name is invalid.
+    """
+    everything = {name: [run_params(params, name, params.common.seed + i, max_steps) for i in range(num_seeds)]
+                  for name in dict.fromkeys(names)}  # fmt: skip
+    if not paths.model("sft").is_dir():
+        raise InputError(f"{paths.model('sft')}: no SFT model yet; run `dvc repro sft` first")
+    # A missing engine stops this before the trainings.
+    evaluation = Evaluation.of_split(paths, "validation", **{**params.evaluation(), "max_prompts": None})
+    tags = {**params.tags(), **data_tags(paths), "algorithm": ",".join(everything), "stage": "compare"}
+    with group_run("compare", tags, {"compare": {"seeds": num_seeds, "steps": max_steps}}) as record:
+        rows, metric = evaluation.rows, evaluation.headline
+        constrained = params.rank_grpo.constrained
+        inputs = [paths.model(START), paths.split("train"), paths.split("validation"), paths.catalog]
+        experiment = Experiment(
+            "compare", __name__, "rank_grpo", START, inputs, {_GROUP: rows}, evaluation, constrained, paths, record
+        )
+        train = partial(_train, paths=paths)
+        folders = {
+            name: experiment.run_seeds(name, runs, {"algorithm": name}, train) for name, runs in everything.items()
+        }
+        sft = evaluation.of_model(paths.model(START), constrained).scores
+        seeds = {name: mean_of_seeds(own, _GROUP, metric) for name, own in folders.items()}
+        means = {START: sft[[*KEYS, metric]]} | {name: mean for name, (mean, _) in seeds.items()}
+        result: dict[str, Any] = {"metric": metric, "rows": len(sft), "prompts": int(sft["prompt_id"].nunique())}
+        result |= {"constrained": constrained, "seeds": num_seeds, "steps": _last_step(folders), "algorithms": {}}
+        for name, table in means.items():
+            by_seed = seeds[name][1] if name in seeds else []
+            entry: dict[str, Any] = {"mean": float(table[metric].mean()), "by_seed": by_seed}
+            entry["spread"] = float(pd.Series(by_seed).std()) if len(by_seed) > 1 else 0.0
+            for baseline in ("grpo", START):
+                if baseline in means and baseline != name:
+                    gain = evaluation.gain(table, means[baseline], metric)
+                    entry[f"over_{baseline}"] = gain._asdict()
+                    level = float(means[baseline][metric].mean())
+                    entry[f"ratio_to_{baseline}"] = entry["mean"] / level if level else None
+            result["algorithms"][name] = entry
+        curves = _curves(folders, metric)
+        target = paths.comparison
+        write_text(target / "curves.csv", curves.to_csv(index=False, float_format="%.6g"))
+        write_json(target / "compare.json", result)
+        page = target / "compare.html"
+        write_text(page, comparison_page(result, curves))
+        for path in (target / "compare.json", page):
+            record.log_artifact(path)
+    print_comparison(result)
+    return page
+
+
+def _last_step(folders: dict[str, list[Path]]) -> int:
+    """Return the number of steps of the runs, which is the same for all."""
+    checkpoint = last_checkpoint(next(iter(folders.values()))[0])
+    return int(checkpoint.name.rsplit("-", 1)[1]) if checkpoint else 0
+
+
+def print_comparison(result: dict[str, Any]) -> None:
+    """Print one row for each variant: mean and spread over seeds, and the gains over GRPO and SFT."""
+    label = metric_label(result["metric"])
+    lists = "constrained" if result["constrained"] else "free"
+    title = (
+        f"Validation {label}, {lists} lists: {result['rows']} rows, {result['prompts']} prompts, "
+        f"{result['seeds']} seeds, {result['steps']} steps"
+    )
+    rows = []
+    for name, entry in result["algorithms"].items():
+        cells = [name, f"{entry['mean']:.4f}", f"{entry['spread']:.4f}" if entry["by_seed"] else ""]
+        for baseline in ("grpo", START):
+            gain = entry.get(f"over_{baseline}")
+            ratio = entry.get(f"ratio_to_{baseline}")
+            interval = f"{gain['mean']:+.4f} [{gain['low']:+.4f}, {gain['high']:+.4f}]" if gain else ""
+            cells += [f"{ratio:.3f}" if ratio else "", interval]
+        rows.append(cells)
+    header = ("algorithm", label, "spread", "x GRPO", "over GRPO (95 %)", "x SFT", "over SFT (95 %)")
+    TextTable(header, rows, title).print(width=120)

@@ -1,0 +1,130 @@
+"""Stage `base_model`: the model before any training on lists."""
+
+import logging
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+
+from convrec.classical.collaborative import Likes
+from convrec.data.catalog import Catalog
+from convrec.data.conversations import build_prompt, distinct_prompts, read_rows
+from convrec.generation.constraint import catalog_trie
+from convrec.generation.export import export_model, write_model
+from convrec.generation.list_lengths import require_length, warn_if_cut
+from convrec.generation.pretrained import load_model, load_tokenizer
+from convrec.project.code import code_digest, stage_code
+from convrec.project.config.params import Params
+from convrec.project.config.training import BaseModelStage
+from convrec.project.paths import Paths
+from convrec.project.results import write_json, write_plot
+from convrec.registry.tracking import Run
+from convrec.training.callbacks import HistoryCallback, read_history
+from convrec.training.checkpoints import finished_model, mark_finished, training_folder
+from convrec.training.embedded import (
+    END,
+    catalog_cards,
+    catalog_pages,
+    make_model,
+    page_budget,
+    set_title_vectors,
+    train_tokenizer,
+)
+from convrec.training.sft import train_sft
+
+logger = logging.getLogger(__name__)
+
+
+def _make_embedded(params: Params, paths: Paths, record: Run) -> None:
+    """Train tokenizer and model on the training split's conversations and the catalog, nothing else."""
+    config, common = params.base_model.embedded, params.common
+    prompts = [
+        build_prompt(row["messages"], common.prompt_instruction, common.list_length)
+        for row in distinct_prompts(read_rows(paths.split("train")))
+    ]
+    catalog = Catalog.read(paths.catalog)
+    cards = catalog_cards(catalog)
+    tokenizer = train_tokenizer([p[0]["content"] for p in prompts] + cards, catalog.items, config.vocab_size)
+    sizes = config.model_dump(
+        include={"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"}
+    )
+    model = make_model(tokenizer, seed=common.seed, **sizes)
+    logger.info("embedded model: %d parameters, %d tokens", model.num_parameters(), len(tokenizer))
+    if config.co_occurrence:
+        likes = Likes.of(read_rows(paths.split("train")), catalog)
+        set_title_vectors(model, tokenizer, catalog.items, likes.matrix)
+    num_pages = page_budget(len(catalog)) if config.catalog_pages is None else config.catalog_pages
+    pages = catalog_pages(catalog, num_pages, common.list_length, common.seed)
+    order = np.random.default_rng(common.seed).permutation(len(prompts))[: config.conversations]
+    talks = [tokenizer.apply_chat_template(prompts[i], tokenize=False) for i in order]
+    texts = talks + [text + END for text in cards + pages]
+    shared = {"instruction": common.prompt_instruction, **common.model_dump(include={"seed", "list_length"})}
+    parameters = {**config.model_dump(), **shared}
+    folder = training_folder("base_model", parameters, [paths.catalog, paths.split("train")])
+    history = HistoryCallback(folder / "history.jsonl", record.log_metrics)
+    if config.num_train_epochs:
+        code = code_digest(stage_code("base_model"))
+        saved = finished_model(folder, code) or train_sft(
+            model,
+            tokenizer,
+            Dataset.from_dict({"text": texts}),
+            folder,
+            [history],
+            num_train_epochs=config.num_train_epochs,
+            checkpoint_step=None,
+            max_length=512,
+            seed=common.seed,
+            device=common.device,
+            bf16=False,
+            learning_rate=config.learning_rate,
+            lr_scheduler_type="cosine",
+            warmup_steps=0.05,
+            adam_beta1=0.9,
+            adam_beta2=0.99,
+            weight_decay=0.0,
+            max_grad_norm=1.0,
+            per_device_train_batch_size=config.per_device_train_batch_size,
+            gradient_accumulation_steps=1,
+            logging_steps=20,
+            save_steps=200,
+            save_total_limit=2,
+            gradient_checkpointing=False,
+        )
+        export_model(saved, saved, tokenizer, paths.model("base"), common.repetition_penalty)
+        mark_finished(folder, saved, code)
+    else:
+        write_model(model, tokenizer, paths.model("base"))
+    losses = [row for row in read_history(folder / "history.jsonl") if "loss" in row]
+    write_plot(paths.plot("base_model"), ({"step": int(r["step"]), "loss": r["loss"]} for r in losses))
+
+
+def _copy_pretrained(config: BaseModelStage, paths: Paths) -> None:
+    """Take a Hugging Face model, by name (pinned by revision) or path, as it is."""
+    import torch  # noqa: PLC0415
+
+    chosen: dict[str, Any] = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
+    tokenizer = load_tokenizer(config.name, **chosen)
+    model = load_model(config.name, dtype=getattr(torch, config.dtype), **chosen)
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    write_model(model, tokenizer, paths.model("base"))
+    write_plot(paths.plot("base_model"), [{"step": 0, "loss": float("nan")}])
+
+
+def run(params: Params, paths: Paths, record: Run) -> None:
+    """Write the base model and its tokenizer as a Hugging Face folder."""
+    if params.base_model.name == "embedded":
+        _make_embedded(params, paths, record)
+    else:
+        _copy_pretrained(params.base_model, paths)
+    trust, catalog = params.base_model.trust_remote_code, Catalog.read(paths.catalog)
+    tokenizer = load_tokenizer(paths.model("base"), trust_remote_code=trust)
+    size, length = params.common.list_length, params.rank_grpo.max_completion_length
+    # These stages come hours later.
+    warn_if_cut("evaluate.max_completion_length", params.evaluate.max_completion_length, catalog, tokenizer, size)
+    if params.rank_grpo.constrained and params.rank_grpo.start == "sft":
+        require_length("rank_grpo.max_completion_length", length, catalog_trie(catalog, tokenizer), size)
+    else:
+        warn_if_cut("rank_grpo.max_completion_length", length, catalog, tokenizer, size)
+    num_bytes = sum(file.stat().st_size for file in paths.model("base").glob("*.safetensors"))
+    write_json(paths.metrics("base_model"), {"megabytes": num_bytes / 1e6})

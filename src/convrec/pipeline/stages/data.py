@@ -1,0 +1,235 @@
+"""Stage `data`: raw conversations and catalog in, canonical splits out."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+from rapidfuzz import process
+
+from convrec.data.catalog import DUPLICATE, Catalog
+from convrec.data.checks import check_rows, drop_leaks
+from convrec.data.conversations import (
+    SPLITS,
+    require_filled,
+    split_by_conversation,
+    split_by_period,
+    with_repeatable,
+)
+from convrec.data.exposure import by_month, describe_exposure
+from convrec.data.leakage import find_leaks
+from convrec.data.quarantine import Quarantine
+from convrec.data.schemas import conform, write_catalog, write_conversations
+from convrec.data.sources.combine import combine
+from convrec.data.sources.feedback import read_feedback
+from convrec.data.sources.files import read_files
+from convrec.data.sources.interactions import read_interactions
+from convrec.data.sources.reddit import read_reddit
+from convrec.data.sources.reddit_movie import read_reddit_movie
+from convrec.data.sources.redial import read_redial
+from convrec.data.sources.source import Source
+from convrec.data.sources.synthetic import read_synthetic
+from convrec.data.statistics import describe
+from convrec.data.titles import line
+from convrec.pipeline.stages.results import write_results
+from convrec.project.config.data import Data
+from convrec.project.config.params import Params
+from convrec.project.errors import InputError
+from convrec.project.paths import Paths
+from convrec.project.results import write_plot
+from convrec.registry.tracking import Run
+
+logger = logging.getLogger(__name__)
+
+TEMPLATE_SHARE = 0.5  # words in a larger share of prompts belong to the instruction and do not make two prompts similar
+OUTSIDE_SHARE = 0.2  # a larger share of ground truth outside the catalog is a warning
+_EXAMPLES = 3  # of ground truth outside the catalog
+
+READERS: dict[str, Callable[..., Source]] = {
+    "synthetic": read_synthetic,
+    "redial": read_redial,
+    "reddit": read_reddit,
+    "reddit_movie": read_reddit_movie,
+    "files": read_files,
+    "interactions": read_interactions,
+}
+
+
+def _is_by_period(source: Source, rows: pd.DataFrame, config: Data) -> bool:
+    """Return whether rows are split by period: periods are given, and the source has dates and no splits of its own."""
+    if source.splits is not None or config.validation_period is None:
+        return False
+    if (rows["date"] == "").all():
+        logger.warning(
+            "no row has a date: rows are split by conversation (data.validation_share = %s, data.test_share = %s), and "
+            "data.validation_period and data.test_period are ignored",
+            config.validation_share,
+            config.test_share,
+        )
+        return False
+    return True
+
+
+def _split(source: Source, rows: pd.DataFrame, by_period: bool, config: Data, seed: int) -> dict[str, pd.DataFrame]:
+    """Return the splits of the checked rows: the source's own, by period, or by shares of its groups.
+
+    Raises `InputError` if one is empty.
+    """
+    if rows.empty:
+        raise InputError("no row is left; data/processed/quarantine.parquet has the reasons; check data.checks")
+    if source.splits is not None:
+        labels = source.splits.reindex(rows.index)
+        return require_filled({name: rows[labels == name] for name in SPLITS}, "check the folder of data.path")
+    if by_period and config.validation_period and config.test_period:
+        splits = split_by_period(rows, config.validation_period, config.test_period)
+        unused = len(rows) - sum(map(len, splits.values()))
+        if unused:
+            logger.info("%d rows are not in the periods of the splits and are not used", unused)
+        return splits
+    group = rows[source.group].where(rows[source.group] != "", rows["conversation_id"])
+    return split_by_conversation(rows, group, config.validation_share, config.test_share, seed)
+
+
+def _read_sources(params: Params, quarantine: Quarantine) -> Source:
+    """Return the rows of all sources, with the catalog of the first."""
+    config, sources = params.data, dict[str, Source]()
+    for name in config.sources:
+        if name == "feedback":
+            catalog = sources[config.sources[0]].catalog
+            sources[name] = read_feedback(Path(config.feedback), quarantine, catalog=catalog)
+            logger.info("feedback: %s", _describe_feedback(sources[name]))
+        else:
+            sources[name] = READERS[name](Path(config.path), quarantine, **params.source_options(name))
+    return combine(sources)
+
+
+def _describe_feedback(source: Source) -> str:
+    shown = source.exposure
+    assert shown is not None
+    answers, accepted = shown["answer_id"].n_unique(), shown.filter("accepted")["answer_id"].n_unique()
+    found = f"{accepted:,} of {answers:,} answers with an accepted item, {len(source.rows):,} rows"
+    is_without = accepted > 0 and source.rows.empty
+    return f"{found}; store conversations to learn from them (docs/feedback.md)" if is_without else found
+
+
+def prepare(params: Params, quarantine: Quarantine) -> tuple[Source, dict[str, pd.DataFrame], dict[str, int]]:
+    """Return the source, its canonical and checked splits, and how often each problem was met.
+
+    Raises `InputError` on files that cannot be read and on an empty split.
+    """
+    config = params.data
+    source = _read_sources(params, quarantine)
+    source.catalog.check_lines()
+    rows = conform(source.rows.reset_index(drop=True))
+    if params.common.recommend_seen:
+        rows = with_repeatable(rows)
+    by_period = _is_by_period(source, rows, config)
+    rows, problems = check_rows(
+        rows,
+        source.catalog,
+        quarantine,
+        dated=by_period,
+        **config.checks.model_dump(include={"outside_catalog", "seen_truth", "duplicate_rows"}),
+    )
+    splits = _split(source, rows, by_period, config, params.common.seed)
+    held_out = {name: splits[name] for name in ("validation", "test")}
+    leaks = find_leaks(splits["train"], held_out, config.checks.similarity, TEMPLATE_SHARE)
+    problems["leaks"] = sum(leak is not None for leak in leaks)
+    if config.checks.leaks == "drop":
+        splits["train"] = drop_leaks(splits["train"], leaks, quarantine)
+        if problems["leaks"]:
+            logger.info(
+                "%d training rows with the same or nearly the same text as a validation or test row are left out "
+                "(data.checks.leaks)",
+                problems["leaks"],
+            )
+    return source, require_filled(splits, "every row of it was dropped; check data.checks"), problems
+
+
+def _report_outside(splits: dict[str, pd.DataFrame], catalog: Catalog, share: float) -> None:
+    """Warn if much of the test split's ground truth is not in the catalog, with examples and the nearest items.
+
+    Raises `InputError` if all of it is outside: no list could be right.
+    """
+    if share <= OUTSIDE_SHARE:
+        return
+    truths = [(item["title"], item["year"]) for items in splits["test"]["groundtruth"] for item in items]
+    outside = dict.fromkeys(truth for truth in truths if catalog.find(*truth) is None)
+    lines = [str(item) for item in catalog.items]
+    examples = []
+    for title, year in list(outside)[:_EXAMPLES]:
+        name = line(title, year)
+        examples.append(f"{name!r} (nearest item: {process.extractOne(name, lines)[0]!r})")
+    message = (
+        f"{100 * share:.1f} % of the test split's ground truth is not in the catalog, so no list can hit it, such as "
+        f"{', '.join(examples)}; compare titles and years of conversations and catalog"
+    )
+    if share == 1:
+        raise InputError(message)
+    logger.warning(message)
+
+
+def _period(rows: pd.DataFrame) -> str:
+    """Return the first and the last date of the rows in brackets, such as " (2022-01-01 to 2022-10-28)"."""
+    dates = rows["date"][rows["date"] != ""]
+    return "" if dates.empty else f" ({dates.min()} to {dates.max()})"
+
+
+def _report_years(splits: dict[str, pd.DataFrame], catalog: Catalog) -> None:
+    """Warn if the ground truth has years and no item has one: then the catalog's column probably has another name."""
+    has_years = any(item["year"] is not None for items in splits["train"]["groundtruth"] for item in items)
+    if has_years and all(item.year is None for item in catalog.items):
+        logger.warning("the ground truth has years, but no item does; if the catalog has them, name its column `year`")
+
+
+def run(params: Params, paths: Paths, record: Run) -> None:
+    """Write the catalog, the splits, the quarantine, and counts and statistics of all.
+
+    Raises `InputError` on files that cannot be read, an empty split, or too many rows left out.
+    """
+    quarantine = Quarantine()
+    paths.processed.mkdir(parents=True, exist_ok=True)
+    try:
+        source, splits, problems = prepare(params, quarantine)
+    finally:  # the quarantine explains why no row is left
+        quarantine.write(paths.quarantine)
+    merged = quarantine.reasons()["catalog", DUPLICATE]
+    if quarantine.rows:
+        logger.info("left out, see %s: %s", paths.quarantine, quarantine.summary())
+    quarantine.check(params.data.max_quarantined, paths.quarantine)
+    write_catalog(source.catalog, paths.catalog)
+    for name, rows in splits.items():
+        write_conversations(rows, paths.split(name))
+    paths.world.unlink(missing_ok=True)  # of an earlier source
+    if source.world is not None:
+        source.world.to_parquet(paths.world, index=False)
+    paths.exposures.unlink(missing_ok=True)
+    if source.exposure is not None:
+        by_month(source.exposure).write_parquet(paths.exposures)
+    counts = {name: {"rows": len(rows), "prompts": int(rows["prompt_id"].nunique())} for name, rows in splits.items()}
+    statistics, plots = describe(splits, source.catalog)
+    _report_years(splits, source.catalog)
+    _report_outside(splits, source.catalog, statistics["outside_catalog"]["test"])
+    metrics = {
+        "catalog": len(source.catalog),
+        "merged": merged,
+        "aliases": sum(len(item.aliases) for item in source.catalog.items),
+        "quarantined": len(quarantine.rows),
+        "quarantined_share": quarantine.shares(),
+        "problems": problems,
+        **counts,
+        "statistics": statistics,
+    }
+    if source.exposure is not None:
+        metrics["exposure"] = describe_exposure(source.exposure)
+    headlines = {name: metrics[name] for name in ("catalog", "quarantined")}
+    headlines |= {name: {"rows": count["rows"]} for name, count in counts.items()}
+    write_results("data", headlines, metrics, paths, record)
+    sizes = ", ".join(f"{counts[name]['rows']:,} {name}{_period(rows)}" for name, rows in splits.items())
+    logger.info("%s items; rows: %s", f"{len(source.catalog):,}", sizes)
+    for name, table in plots.items():
+        write_plot(paths.plot(name), table)
+    record.log_dataset(paths.catalog, "catalog")
+    for name in SPLITS:
+        record.log_dataset(paths.split(name), name)
+    record.log_artifact(paths.quarantine)

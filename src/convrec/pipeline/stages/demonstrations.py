@@ -1,0 +1,214 @@
+"""Stage `demonstrations`: the teacher's lists, grounded by Remap, Reflect, collaborative evidence and Adjust."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from convrec.classical.embedding import Embedder, make_embedder
+from convrec.classical.evidence import Evidence
+from convrec.classical.scores import Blocks, top_items
+from convrec.data.catalog import Catalog
+from convrec.data.conversations import Row, distinct_prompts, read_rows, transcript, write_rows
+from convrec.demonstrations.adjust import Fit, fit_adjust, keep_if_better
+from convrec.demonstrations.combine import Weights
+from convrec.demonstrations.grounding import Grounder
+from convrec.demonstrations.prompts import STEP_COLUMNS, choose_prompts, count_positives, make_variants
+from convrec.demonstrations.quality import (
+    PLACED_BY,
+    check_demonstrations,
+    placed_by,
+    popularity,
+    split_figures,
+)
+from convrec.demonstrations.steps import Demonstrator, Grounded, combine, describe_items, evidence_lists, list_texts
+from convrec.demonstrations.teachers import Setting, make_teacher
+from convrec.evaluation.demonstration_scores import step_scores
+from convrec.pipeline.stages.results import write_results
+from convrec.project.config.params import Params
+from convrec.project.device import pick_device
+from convrec.project.paths import Paths
+from convrec.project.results import write_plot
+from convrec.registry.tracking import Run, flatten
+
+VARIANTS = "variants"  # the group of variants, beside the splits
+
+
+class _Groups(NamedTuple):
+    """The prompts of train, its variants and validation; indices of training prompts.
+
+    `origins` has the training prompt of each variant.
+    """
+
+    prompts: dict[str, list[Row]]
+    held_out: np.ndarray
+    fitted: np.ndarray
+    origins: np.ndarray
+
+
+def _choose(rows: dict[str, list[Row]], params: Params) -> _Groups:
+    """Return the prompts that get a demonstration; those held out of Adjust have no variants."""
+    config, seed = params.demonstrations, params.common.seed
+    prompts = {name: distinct_prompts(split) for name, split in rows.items()}
+    prompts["train"] = choose_prompts(prompts["train"], config.until, config.train_share, seed)
+    order = np.random.default_rng([seed, 1]).permutation(len(prompts["train"]))
+    number = round(len(order) * config.adjust.held_out)
+    held_out, fitted = np.sort(order[:number]), np.sort(order[number : number + config.collaborative.fit_prompts])
+    learnt = np.setdiff1d(np.arange(len(order)), held_out)
+    variants, origins = make_variants([prompts["train"][i] for i in learnt], config.variants, seed)
+    if variants:
+        prompts[VARIANTS] = variants
+    return _Groups(prompts, held_out, fitted, learnt[origins])
+
+
+def _make_demonstrator(params: Params, paths: Paths, catalog: Catalog, conversations: Sequence[str]) -> Demonstrator:
+    config, common = params.demonstrations, params.common
+    setting = Setting(
+        options=config.teacher.model_dump(),
+        catalog=catalog,
+        conversations=conversations,
+        domain=common.domain.model_dump(),
+        prompts=Path(config.prompts),
+        candidates_per_call=config.reflect.candidates_per_call,
+        calls=paths.calls,
+        world=paths.world,
+        num_months=params.data.synthetic.num_months,
+        seed=common.seed,
+    )
+    teacher = make_teacher(config.teacher.kind, setting)
+    texts = describe_items(catalog, teacher)
+    embedder = _embedder_of(params, paths)(texts)
+    teacher.prepare(embedder)
+    return Demonstrator(
+        catalog,
+        teacher,
+        texts,
+        embedder,
+        Grounder(catalog, config.remap.min_ratio, config.remap.min_ratio_without_year),
+        list_length=common.list_length,
+        conversation_weight=config.remap.conversation_weight,
+        judged=config.reflect.top,
+        gamma=config.reflect.gamma,
+        device=pick_device(common.device),
+    )
+
+
+def _embedder_of(params: Params, paths: Paths) -> Callable[[Sequence[str]], Embedder]:
+    """Return what makes the embedder of some texts."""
+    device = pick_device(params.common.device)
+    return partial(make_embedder, **params.demonstrations.embedder.model_dump(), device=device, store=paths.vectors)
+
+
+def _best(split: Grounded, combined: Blocks, fit: Fit, size: int) -> dict[str, np.ndarray]:
+    """Return the top items after each step. Shape: (prompts, size) each."""
+    return {
+        "remap": top_items(split.remapped.scores, size, split.seen)[0],
+        "reflect": top_items(split.reflected.scores, size, split.seen)[0],
+        "collaborative": top_items(combined, size, split.seen)[0],
+        "adjust": top_items(combined, size, split.seen, fit.weight, fit.bias)[0],
+    }
+
+
+def run(params: Params, paths: Paths, record: Run) -> None:
+    """Write a demonstration for every chosen training prompt and for every validation prompt, and metrics of each step.
+
+    With `ground_truth_first`, what people chose goes before all other items of the training demonstrations.
+    """
+    config, common = params.demonstrations, params.common
+    size, found = common.list_length, config.collaborative
+    catalog = Catalog.read(paths.catalog)
+    rows = {name: read_rows(paths.split(name)) for name in ("train", "validation")}
+    groups = _choose(rows, params)
+    conversations = [transcript(row["messages"]) for row in distinct_prompts(rows["train"])]
+    demonstrator = _make_demonstrator(params, paths, catalog, conversations)
+    try:
+        grounded = {name: demonstrator.ground(name, prompts) for name, prompts in groups.prompts.items()}
+    finally:
+        took = flatten(demonstrator.teacher.usage())
+        record.log_metrics({f"teacher/{key.replace('.', '/')}": float(value) for key, value in took.items()})
+    train, held_out = grounded["train"], groups.held_out
+    positives = count_positives(rows["train"], train.prompts, catalog)
+    evidence = None
+    if found.fit_prompts:
+        evidence = Evidence(
+            rows["train"],
+            catalog,
+            _embedder_of(params, paths),
+            neighbours=found.neighbours,
+            kept=found.kept,
+            device=demonstrator.device,
+        )
+    combined = combine(grounded, rows, positives, groups.fitted, evidence, size, demonstrator.device)
+    scores = combined.scores("train")
+    settings = config.adjust.model_dump(exclude={"held_out"})
+    fit = fit_adjust(scores, positives, held_out, seed=common.seed, **settings)
+    fit = keep_if_better(fit, scores, positives, held_out, train.seen, size)
+
+    metrics: dict[str, Any] = {"train_prompts": len(train.prompts)}
+    if VARIANTS in grounded:
+        metrics[VARIANTS] = len(grounded[VARIANTS].prompts)
+    frames: dict[str, pd.DataFrame] = {}
+    for name, split in grounded.items():
+        top = _best(split, combined.scores(name), fit, size)
+        lists = {"teacher": split.answers, **{step: list_texts(best, catalog) for step, best in top.items()}}
+        columns = {STEP_COLUMNS[step]: texts for step, texts in lists.items()}
+        if name != "validation" and config.ground_truth_first:
+            first = positives if name == "train" else positives[groups.origins]
+            best, _ = top_items(combined.scores(name), size, split.seen, fit.weight, fit.bias, first)
+            columns[STEP_COLUMNS["adjust"]] = list_texts(best, catalog)
+        check_demonstrations(columns[STEP_COLUMNS["adjust"]], split.prompts, catalog, size)
+        sources = placed_by(split.remapped.sources.of(top["adjust"]), top["adjust"], top["reflect"])
+        frames[name] = pd.DataFrame(
+            {
+                "prompt_id": [row["prompt_id"] for row in split.prompts],
+                "messages": [row["messages"] for row in split.prompts],
+                **columns,
+                "sources": [[PLACED_BY[kind] for kind in kinds] for kinds in sources.tolist()],
+                "held_out": np.isin(np.arange(len(split.prompts)), held_out if name == "train" else []),
+            }
+        )
+        if name == VARIANTS:
+            frames["train"] = pd.concat([frames["train"], frames.pop(VARIANTS)], ignore_index=True)
+            continue
+        chosen = held_out if name == "train" else np.arange(len(split.prompts))
+        if len(chosen):
+            metrics["held_out" if name == "train" else name] = step_scores(
+                chosen,
+                split.prompts,
+                lists,
+                evidence_lists(combined.terms[name], split.seen, catalog, size),
+                rows[name],
+                catalog,
+                size,
+                common.cutoffs,
+                common.seed,
+            )
+        metrics |= split_figures(name, split, sources, size)
+        if name == "train":
+            shown = {"collaborative": top["collaborative"], "adjust": top["adjust"]}
+            buckets, metrics["popularity_distance"] = popularity(positives, shown)
+            write_plot(paths.plot("popularity"), buckets)
+    for name, frame in frames.items():
+        write_rows(frame, paths.demonstration(name))
+    _write_metrics(metrics, combined.weights, fit, params, paths, record)
+    record.log_dataset(paths.demonstration("train"), "demonstrations")
+
+
+def _write_metrics(
+    metrics: dict[str, Any], weights: Weights, fit: Fit, params: Params, paths: Paths, record: Run
+) -> None:
+    """Write and record the metrics, with those of the two fits."""
+    values, ndcg, before = weights
+    metrics["collaborative"] = {} if ndcg is None else {"weights": values, "ndcg": ndcg, "ndcg_before": before}
+    metrics["adjust"] = {"best_epoch": fit.best_epoch, "epochs": len(fit.losses) - 1 if fit.losses else 0}
+    headline, steps = f"ndcg_at_{max(params.common.cutoffs)}", ("teacher", "adjust")
+    measured = {where: metrics[where] for where in ("held_out", "validation") if where in metrics}
+    scores = {where: {step: found[step][headline] for step in steps} for where, found in measured.items()}
+    headlines = {"train_prompts": metrics["train_prompts"], headline: scores}
+    write_results("demonstrations", headlines, metrics, paths, record)
+    write_plot(paths.plot("adjust"), fit.losses)
+    for losses in fit.losses:
+        record.log_metrics({f"adjust/{k}": v for k, v in losses.items() if k != "epoch"}, int(losses["epoch"]))

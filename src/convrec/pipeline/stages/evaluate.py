@@ -1,0 +1,119 @@
+"""Stage `evaluate`: every system's lists for the held-out test split, scored under one protocol."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pandas as pd
+
+from convrec.classical.embedding import TfidfEmbedder
+from convrec.data.conversations import read_rows, write_rows
+from convrec.data.parsing import format_list
+from convrec.evaluation.baselines import Answers, Options, baseline_lists
+from convrec.evaluation.beyond_accuracy import describe_lists, mentions
+from convrec.evaluation.comparison import KEYS, Interval, mean_intervals, ratio_interval
+from convrec.evaluation.evaluation import Evaluation, ScoredLists
+from convrec.evaluation.headline import headline_metrics
+from convrec.evaluation.slices import slice_rows, slice_scores
+from convrec.evaluation.systems import BASELINES, CONSTRAINED
+from convrec.generation.lists import check_constraint
+from convrec.generation.prompts import TRUNCATED_SHARE
+from convrec.pipeline.stages.results import write_results
+from convrec.project.config.params import Params
+from convrec.project.paths import TRAINED, Paths
+from convrec.project.results import write_plot
+from convrec.registry.tracking import Run
+
+logger = logging.getLogger(__name__)
+
+SYSTEM_OF_MODEL = dict(zip(TRAINED, ("zero_shot", "sft", "rank_grpo"), strict=True))
+# Pairs of systems whose difference is given.
+COMPARED = [
+    *((f"rank_grpo{end}", other) for other in BASELINES for end in ("", CONSTRAINED)),
+    ("rank_grpo", "sft"),
+    ("rank_grpo" + CONSTRAINED, "sft" + CONSTRAINED),
+    *((system + CONSTRAINED, system) for system in ("sft", "rank_grpo")),
+]
+
+
+def _system_lists(
+    params: Params, paths: Paths, evaluation: Evaluation, baselines: Mapping[str, Answers]
+) -> Iterator[tuple[str, ScoredLists]]:
+    """Yield the scored lists of every system: the baselines, the three models, and the oracle where there is one."""
+    for name, answers in baselines.items():
+        yield name, evaluation.of_lists(answers.lists)
+    for model, system in SYSTEM_OF_MODEL.items():
+        for constrained in (False, True) if params.evaluate.constrained and system != "zero_shot" else (False,):
+            key = system + CONSTRAINED if constrained else system
+            logger.info("%s: %d prompts", key, len(evaluation.prompts))
+            yield key, evaluation.of_model(paths.model(model), constrained)
+    if paths.world.is_file():
+        world = pd.read_parquet(paths.world)
+        oracle = dict(zip(world["prompt_id"], world["oracle"], strict=True))
+        if all(row["prompt_id"] in oracle for row in evaluation.prompts):  # it knows nothing of recorded feedback
+            yield (
+                "oracle",
+                evaluation.of_lists([format_list(list(oracle[row["prompt_id"]])) for row in evaluation.prompts]),
+            )
+
+
+def _intervals(scores: pd.DataFrame, samples: int, seed: int) -> dict[str, Interval]:
+    """Return every metric's mean with its interval; the popularity lift is a ratio of two of them."""
+    names = [name for name in scores if name not in (*KEYS, "truth_popularity")]
+    intervals = mean_intervals(scores, names, samples, seed)
+    lift = ratio_interval(scores, "popularity", "truth_popularity", samples, seed)
+    return intervals if lift is None else {**intervals, "popularity_lift": lift}
+
+
+def run(params: Params, paths: Paths, record: Run) -> None:
+    """Write every system's lists, scores and intervals, overall and by slice, and Rank-GRPO's paired gains."""
+    common, config = params.common, params.evaluate
+    evaluation = Evaluation.of_split(paths, "test", **params.evaluation())
+    rows, prompts, catalog = evaluation.rows, evaluation.prompts, evaluation.catalog
+    train, validation = read_rows(paths.split("train")), read_rows(paths.split("validation"))
+    record.log_dataset(paths.split("test"), "test")
+    record.log_dataset(paths.catalog, "catalog")
+
+    if config.constrained:
+        trust = params.base_model.trust_remote_code
+        check_constraint(paths.model("sft"), prompts, catalog, common.list_length, trust)
+    headline = evaluation.headline
+    metrics: dict[str, Any] = {"n_rows": len(rows), "n_prompts": len(prompts)}
+    found = baseline_lists(BASELINES, train, validation, prompts, catalog, Options.of(**params.baseline_options()))
+    baselines: dict[str, Answers] = {name: answers for name, answers in found.items() if answers is not None}
+    metrics["best_baseline"] = max(baselines, key=lambda name: baselines[name].validation)
+    metrics["baselines"] = {
+        name: {"settings": answers.settings, f"validation_{headline}": answers.validation}
+        for name, answers in baselines.items()
+    }
+    counts, texts = mentions(train, catalog), [item.text() for item in catalog.items]
+    vectors = TfidfEmbedder(texts).embed_items(texts)
+    tables, plot, truncated = {}, [], []
+    for system, lists in _system_lists(params, paths, evaluation, baselines):
+        described = describe_lists(evaluation.items(lists.texts), rows, counts, vectors, catalog)
+        scores = pd.concat([lists.scores, described], axis=1)
+        intervals = _intervals(scores, config.bootstrap_samples, common.seed)
+        covered = evaluation.coverage(lists.texts)
+        means = {**{name: interval.mean for name, interval in intervals.items()}, "coverage": covered}
+        tables[system] = scores
+        truncated.append(lists.truncated_share)
+        metrics[system] = {
+            **means,
+            "intervals": {name: {"low": i.low, "high": i.high, "n": i.n} for name, i in intervals.items()},
+        }
+        plot.append({"system": system, **means})
+        frame = pd.DataFrame({"prompt_id": list(lists.texts), "response": list(lists.texts.values())})
+        write_rows(frame, paths.predictions / f"{system}.parquet")
+        write_rows(scores, paths.predictions / f"{system}.scores.parquet")
+    record.log_metrics({TRUNCATED_SHARE: max(truncated)})
+    gains = {}
+    for system, other in COMPARED:
+        if system in tables and other in tables:
+            gains[f"{system}_over_{other}"] = evaluation.gain(tables[system], tables[other], headline)._asdict()
+    shown = [f"recall_at_{max(common.cutoffs)}", headline]
+    kinds = slice_rows(rows, counts, catalog)
+    metrics["slices"] = slice_scores(tables, kinds, shown, config.bootstrap_samples, common.seed)
+    metrics[f"paired_{headline}"] = gains
+    write_results("evaluate", headline_metrics(metrics, headline), metrics, paths, record, "test/")
+    write_plot(paths.plot("systems"), plot)
+    record.log_artifact(paths.plot("systems"))

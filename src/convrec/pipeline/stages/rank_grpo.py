@@ -1,0 +1,270 @@
+"""Stage `rank_grpo`: the SFT model is aligned with what users liked."""
+
+import logging
+from collections.abc import Collection
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+from datasets import Dataset
+from transformers import PrinterCallback
+
+from convrec.data.catalog import Catalog
+from convrec.data.conversations import read_prompts, read_rows
+from convrec.generation.constraint import catalog_trie
+from convrec.generation.export import export_model, lora_config
+from convrec.generation.list_lengths import require_length
+from convrec.generation.pretrained import load_config, load_tokenizer, refusals
+from convrec.generation.prompts import TRUNCATED_SHARE, PromptBuilder
+from convrec.project.code import code_digest, stage_code
+from convrec.project.config.params import Params
+from convrec.project.config.rank_grpo import PREFERENCES, Rewards
+from convrec.project.config.training import Optimization
+from convrec.project.errors import InputError
+from convrec.project.paths import Paths
+from convrec.project.results import write_json, write_plot
+from convrec.registry.tracking import Run
+from convrec.training.arguments import shared_arguments, unnumber_cpu
+from convrec.training.callbacks import HistoryCallback, ValidationCallback, read_history
+from convrec.training.checkpoints import (
+    CompletionCallback,
+    best_checkpoint,
+    finished_model,
+    has_ended,
+    last_checkpoint,
+    mark_finished,
+    prepare_folder,
+    record_parameters,
+    training_folder,
+)
+from convrec.training.launch import is_main_process
+from convrec.training.rl.arguments import RankGRPOConfig
+from convrec.training.rl.constrained import RolloutConstraint
+from convrec.training.rl.preference_trainer import PreferenceConfig, PreferenceTrainer
+from convrec.training.rl.rewards import GroundedReward, RankReward
+from convrec.training.rl.samples import SampleCallback
+from convrec.training.rl.trainer import RankGRPOTrainer
+from convrec.training.rl.validation import make_measure
+from convrec.training.start import Start, resolve_start
+from convrec.training.stopping import stoppable
+
+logger = logging.getLogger(__name__)
+
+
+def _dataset(params: Params, paths: Paths, prompts: PromptBuilder) -> Dataset:
+    since = params.rank_grpo.since
+    rows = read_rows(paths.split("train"))
+    if since is not None and not any(row["date"] for row in rows):
+        raise InputError(f"rank_grpo.since = {since!r}: no training row has a date; give null")
+    kept = [row for row in rows if since is None or row["date"][:7] >= since]
+    if not kept:
+        dates = [row["date"][:7] for row in rows]
+        raise InputError(
+            f"rank_grpo.since = {since!r}: no training row is that recent; the last row has date {max(dates)!r}"
+        )
+    return Dataset.from_list(
+        [
+            {
+                "prompt": prompts(row["messages"]),
+                "groundtruth": row["groundtruth"],
+                "seen_titles": row["seen_titles"],
+            }
+            for row in kept
+        ]
+    )
+
+
+def _rewards(config: Rewards, catalog: Catalog, num_ranks: int) -> tuple[list[Any], list[float]]:
+    """Return the reward functions and their weights; relevance is always there, for the record."""
+    functions: list[tuple[Any, float]] = [(RankReward(catalog, num_ranks), config.relevance)]
+    if config.grounded:
+        functions.append((GroundedReward(catalog, num_ranks), config.grounded))
+    if config.model:
+        functions.append((config.model, config.model_weight))
+    return [function for function, _ in functions], [weight for _, weight in functions]
+
+
+def _arguments(params: Params, folder: Path, reward_weights: list[float]) -> RankGRPOConfig:
+    config, common = params.rank_grpo, params.common
+    bf16 = params.base_model.dtype == "bfloat16"
+    optimization = config.model_dump(include=set(Optimization.model_fields))
+    as_named = {"num_train_epochs", "num_iterations", "epsilon", "epsilon_high", "delta", "temperature"}
+    as_named |= {"overflow_penalty", "early_eos_penalty", "exact_eos_reward", "aggregation", "normalization"}
+    as_named |= {"max_completion_length", "decay_step", "decayed_learning_rate"}
+    as_named |= {"vllm_gpu_memory_utilization", "vllm_server_base_url", "vllm_importance_sampling_clip_max"}
+    kind: type[RankGRPOConfig] = RankGRPOConfig
+    own: dict[str, Any] = config.model_dump(include={"algorithm", "returns", "return_gamma", "beta"})
+    if config.algorithm in PREFERENCES:
+        kind, preferences = PreferenceConfig, config.preferences
+        own = {"beta": preferences.beta or (1.0 if config.algorithm == "sdpo" else 0.1)}
+        own["rounds"] = preferences.rounds if config.algorithm == "sprec" else 0
+        optimization["learning_rate"] = preferences.learning_rate or config.learning_rate
+    return kind(
+        num_generations=config.group_size,
+        max_steps=config.max_steps or -1,
+        num_ranks=common.list_length,
+        scalar_rewards=config.rewards.model_spread,
+        reward_weights=reward_weights,
+        repetition_penalty=common.repetition_penalty,
+        model_init_kwargs={"use_safetensors": True},  # of the policy, the reference and a reward model
+        trust_remote_code=params.base_model.trust_remote_code,
+        beam_groups=config.rollouts == "beam",
+        use_vllm=config.rollouts.startswith("vllm"),
+        vllm_mode=config.rollouts.removeprefix("vllm_") if config.rollouts.startswith("vllm") else "colocate",
+        **config.model_dump(include=as_named),
+        **own,
+        **shared_arguments(folder, common.seed, common.device, bf16, **optimization),
+    )
+
+
+def align(params: Params, paths: Paths, start: Start, folder: Path, record: Run) -> Path:
+    """Train from `start` in `folder`, resuming what is there; return the chosen checkpoint: the best or the last.
+
+    The folder's `history.jsonl` holds every logged metric, `samples/` some rollouts.
+    """
+    config, common = params.rank_grpo, params.common
+    catalog = Catalog.read(paths.catalog)
+    trust = params.base_model.trust_remote_code
+    for model in filter(None, (start.model, config.rewards.model)):
+        load_config(model, trust_remote_code=trust)
+    tokenizer = load_tokenizer(start.model, trust_remote_code=trust)
+    if tokenizer.chat_template is None:
+        raise InputError(f"rank_grpo.start = {config.start!r}: its tokenizer has no chat template; add one to it")
+    rewards, weights = _rewards(config.rewards, catalog, common.list_length)
+    arguments = _arguments(params, folder, weights)
+    unnumber_cpu(arguments)
+    own = prepare_folder(folder)
+    prompts = PromptBuilder(tokenizer, common.prompt_instruction, common.list_length, common.max_prompt_length)
+    dataset = _dataset(params, paths, prompts)
+    record.log_metrics({TRUNCATED_SHARE: prompts.report("the training split")})
+    history = HistoryCallback(folder / "history.jsonl", record.log_metrics)
+    trie = catalog_trie(catalog, tokenizer) if config.constrained else None
+    if trie is not None:
+        require_length("rank_grpo.max_completion_length", config.max_completion_length, trie, common.list_length)
+    with refusals(config.rewards.model or start.model):
+        kind: Any = PreferenceTrainer if config.algorithm in PREFERENCES else RankGRPOTrainer
+        trainer: RankGRPOTrainer = kind(
+            start.model,
+            rewards,
+            arguments,
+            None if trie is None else RolloutConstraint(catalog, trie, common.list_length),
+            train_dataset=dataset,
+            processing_class=tokenizer,
+            callbacks=[history],
+            peft_config=lora_config(**config.lora.model_dump()) if config.lora else None,
+        )
+    trainer.remove_callback(PrinterCallback)  # the history callback tells the progress
+    measure = make_measure(
+        trainer,
+        prompts,
+        read_prompts(paths.split("validation"), config.validation_prompts)[0],
+        catalog,
+        trie,
+        config.per_device_train_batch_size,
+        config.max_completion_length,
+        common.list_length,
+        common.cutoffs,
+    )
+    metric = f"ndcg_at_{max(common.cutoffs)}"
+    trainer.add_callback(ValidationCallback(measure, config.validation_steps, metric, history))
+    sampled = (config.sample_steps, config.group_size, folder / "samples")
+    trainer.add_callback(
+        SampleCallback(trainer.last_group, catalog, *sampled, lambda path: record.log_artifact(path, "samples"))
+    )
+    trainer.add_callback(CompletionCallback())
+    if own is None or not has_ended(own):
+        checkpoint = own or start.checkpoint
+        try:
+            with stoppable(trainer, every=config.num_iterations):
+                trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        except UnpicklingError as error:  # raised by torch before anything in the file runs
+            raise InputError(
+                f"{checkpoint}: a file of it holds more than tensors and numbers ({str(error).splitlines()[0][:200]}); "
+                "continue a checkpoint that this project wrote, or start from its model alone"
+            ) from None
+    trainer.accelerator.wait_for_everyone()  # until the first process has completed the last checkpoint
+    chosen = best_checkpoint(folder) if config.output_checkpoint == "best" else None
+    chosen = chosen or last_checkpoint(folder)
+    if chosen is None:
+        raise InputError(
+            f"rank_grpo.start = {config.start!r}: the training is already finished; raise rank_grpo.max_steps"
+        )
+    return chosen
+
+
+def _checkpoint_parameters(params: Params) -> dict[str, Any]:
+    shared = {**params.common.prompt_parameters(), "repetition_penalty": params.common.repetition_penalty}
+    return {**params.rank_grpo.of_the_updates(), **shared}
+
+
+def checkpoint_folder(params: Params, paths: Paths, start: Start) -> Path:
+    """Return where a training with these parameters, start and the present inputs keeps its checkpoints."""
+    given = [path for path in (Path(start.model), start.checkpoint) if path is not None and path.is_dir()]
+    inputs = [*given, paths.split("train"), paths.catalog]
+    return training_folder("rank_grpo", _checkpoint_parameters(params), inputs)
+
+
+def _download(uri: str) -> Path:
+    from convrec.registry.versions import download_checkpoint  # noqa: PLC0415  (imports mlflow)
+
+    return download_checkpoint(uri)
+
+
+def run(params: Params, paths: Paths, record: Run) -> None:
+    """Write the aligned model, its last metrics, and its curves (rewards by rank, validation by step)."""
+    config, common = params.rank_grpo, params.common
+    for name in ("train", "validation"):
+        record.log_dataset(paths.split(name), name)
+    start = resolve_start(config.start, paths.model("sft"), config.max_steps, _download)
+    folder, code = checkpoint_folder(params, paths, start), code_digest(stage_code("rank_grpo"))
+    checkpoint = finished_model(folder, code)
+    if checkpoint is None:
+        if is_main_process():
+            record_parameters(folder, _checkpoint_parameters(params))
+        checkpoint = align(params, paths, start, folder, record)
+    if not is_main_process():
+        return
+    logger.info("the model is that of checkpoint %s", checkpoint)
+    trust = params.base_model.trust_remote_code
+    tokenizer = load_tokenizer(start.model, trust_remote_code=trust)
+    export_model(checkpoint, start.model, tokenizer, paths.model("rank_grpo"), common.repetition_penalty, trust)
+    widest = max(common.cutoffs)
+    shown = (f"ndcg_at_{widest}", f"recall_at_{widest}", "in_catalog", "format")
+    _write_curves(read_history(folder / "history.jsonl"), int(checkpoint.name.rsplit("-", 1)[1]), shown, paths)
+    mark_finished(folder, checkpoint, code)
+
+
+def _write_curves(history: list[dict[str, float]], chosen: int, shown: Collection[str], paths: Paths) -> None:
+    rewards = [row for row in history if "reward" in row]
+    checks = [row for row in history if any(name.startswith("validation/") for name in row)]
+    write_plot(
+        paths.plot("reward"),
+        (
+            {"step": int(r["step"]), "hits": r["lists/hits"], "kl": r.get("kl", 0.0), "entropy": r.get("entropy")}
+            for r in rewards
+        ),
+    )
+    write_plot(
+        paths.plot("reward_by_rank"),
+        (
+            {"step": int(row["step"]), "rank": int(name.rsplit("_", 1)[1]), "reward": value}
+            for row in rewards
+            for name, value in row.items()
+            if name.startswith("reward/rank_")
+        ),
+    )
+    prefix = "validation/"
+    write_plot(
+        paths.plot("validation"),
+        (
+            {
+                "step": int(row["step"]),
+                **{k.removeprefix(prefix): v for k, v in row.items() if k.startswith(prefix)},
+            }
+            for row in checks
+        ),
+    )
+    best = {int(row["step"]): row for row in checks}.get(chosen, checks[-1])
+    validation = {name: best[prefix + name] for name in shown if prefix + name in best}
+    steps = {"steps": int(rewards[-1]["step"]), "chosen_step": chosen}
+    write_json(paths.metrics("rank_grpo"), {**steps, "hits": rewards[-1]["lists/hits"], "validation": validation})

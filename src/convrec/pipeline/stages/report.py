@@ -1,0 +1,157 @@
+"""Stage `report`: the results of the other stages on one page."""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pandas.errors import EmptyDataError
+
+from convrec.data.catalog import Catalog
+from convrec.data.conversations import SPLITS, Row, distinct_prompts, person_of, read_prompts, read_rows, truths
+from convrec.demonstrations.prompts import STEP_COLUMNS
+from convrec.evaluation.beyond_accuracy import mentions
+from convrec.evaluation.data_figures import DATA_PLOTS
+from convrec.evaluation.examples import Example, faults, judge_lines, worst_rows
+from convrec.evaluation.metrics import ndcg
+from convrec.evaluation.ranks import hits_by_rank, rank_intervals
+from convrec.evaluation.report import COMPARED, DataFile, Failures, Findings, render_report
+from convrec.evaluation.table import read_evaluation
+from convrec.project.atomic import write_text
+from convrec.project.config.params import Params
+from convrec.project.paths import Path, Paths
+from convrec.project.results import read_json
+from convrec.registry.tracking import Run, file_md5, flatten, git_state
+
+DEMONSTRATION_EXAMPLES = 2  # validation prompts whose lists are shown after each step
+PLOTS = (*DATA_PLOTS, "popularity", "adjust", "sft", "reward", "reward_by_rank", "validation")
+
+
+def _read_plot(path: Path) -> pd.DataFrame:
+    """Return a curve; an empty table where a run was too short to log a point."""
+    try:
+        return pd.read_csv(path)
+    except EmptyDataError:
+        return pd.DataFrame()
+
+
+def _data_files(paths: Paths) -> list[DataFile]:
+    catalog = DataFile("catalog", len(pd.read_parquet(paths.catalog)), None, None, file_md5(paths.catalog))
+    found = [catalog]
+    for name in SPLITS:
+        rows = pd.read_parquet(paths.split(name), columns=["prompt_id", "date"])
+        dates = rows["date"][rows["date"].fillna("") != ""]
+        period = None if dates.empty else (dates.min(), dates.max())
+        found.append(DataFile(name, len(rows), rows["prompt_id"].nunique(), period, file_md5(paths.split(name))))
+    return found
+
+
+def _examples(
+    rows: list[Row], lists: dict[str, dict[str, str]], number: int, catalog: Catalog, num_ranks: int
+) -> list[Example]:
+    """Return the first prompts that have lists, with the judged lists side by side; `lists` are by name and prompt."""
+    examples = []
+    have_lists = set.intersection(*(set(texts) for texts in lists.values()))
+    for prompt in [row for row in distinct_prompts(rows) if row["prompt_id"] in have_lists][:number]:
+        key, seen = prompt["prompt_id"], prompt["seen_titles"]
+        answers = [truths(row) for row in rows if row["prompt_id"] == key]
+        judged = {name: judge_lines(texts[key], answers, seen, catalog, num_ranks) for name, texts in lists.items()}
+        examples.append(Example(key, prompt["messages"], answers, judged))
+    return examples
+
+
+def _column(frame: pd.DataFrame, name: str) -> dict[str, str]:
+    return dict(zip(frame["prompt_id"], frame[name], strict=True))
+
+
+def _test_lists(paths: Paths) -> dict[str, dict[str, str]]:
+    """Return the lists of the compared systems by prompt."""
+    frames = {system: pd.read_parquet(paths.predictions / f"{system}.parquet") for system in COMPARED}
+    return {system: _column(frame, "response") for system, frame in frames.items()}
+
+
+def _failures(
+    rows: list[Row],
+    lists: dict[str, dict[str, str]],
+    hits: dict[str, np.ndarray],
+    liked: set[int],
+    number: int,
+    catalog: Catalog,
+) -> Failures:
+    """Return the rows of Rank-GRPO with the lowest NDCG; those of one NDCG by what SFT's lists were better."""
+    num_ranks, num_truths = hits["rank_grpo"].shape[1], np.array([len(row["groundtruth"]) for row in rows])
+    scores = {system: ndcg(hits[system], num_truths, num_ranks) for system in COMPARED}
+    examples = []
+    for place in worst_rows(scores["rank_grpo"], scores["sft"], [row["prompt_id"] for row in rows], number):
+        row, accepted = rows[place], truths(rows[place])
+        judged = {
+            name: judge_lines(texts[row["prompt_id"]], [accepted], row["seen_titles"], catalog, num_ranks)
+            for name, texts in lists.items()
+        }
+        worth = {system: float(values[place]) for system, values in scores.items()}
+        wrong = faults(judged["rank_grpo"], accepted, liked, catalog, num_ranks)
+        examples.append(Example(row["prompt_id"], row["messages"], [accepted], judged, worth, wrong))
+    return Failures(examples, int((hits["rank_grpo"].sum(axis=1) == 0).sum()), len(rows))
+
+
+def _validated(paths: Paths, number: int) -> tuple[int, int]:
+    """Return the rows and the prompts of the first validation prompts, which the checkpoints are measured on."""
+    prompts = pd.read_parquet(paths.split("validation"), columns=["prompt_id"])["prompt_id"]
+    first = prompts.drop_duplicates()[:number]
+    return int(prompts.isin(first).sum()), len(first)
+
+
+def _demonstration_examples(paths: Paths, number: int, catalog: Catalog, num_ranks: int) -> list[Example]:
+    frame = pd.read_parquet(paths.demonstration("validation"))
+    lists = {step: _column(frame, column) for step, column in STEP_COLUMNS.items()}
+    return _examples(read_rows(paths.split("validation")), lists, number, catalog, num_ranks)
+
+
+def _exposure(data: dict[str, Any], catalog: Catalog) -> dict[str, Any]:
+    """Return the acceptance of shown items with their titles; empty without recorded feedback."""
+    if "exposure" not in data:
+        return {}
+    found, items = data["exposure"], {item.id: str(item) for item in catalog.items}
+    named = [{**row, "title": items.get(row["item_id"], row["item_id"])} for row in found["by_item"]]
+    return {**found, "by_item": named}
+
+
+def run(params: Params, paths: Paths, record: Run) -> None:
+    """Write the report."""
+    catalog, num_ranks = Catalog.read(paths.catalog), params.common.list_length
+    data, evaluation = read_json(paths.results("data")), read_evaluation(paths)
+    quarantine = pd.read_parquet(paths.quarantine)
+    rows, _ = read_prompts(paths.split("test"), params.evaluate.max_prompts)
+    liked = set(mentions(read_rows(paths.split("train")), catalog).nonzero()[0].tolist())
+    lists, samples, seed = _test_lists(paths), params.evaluate.bootstrap_samples, params.common.seed
+    hits = {system: hits_by_rank(texts, rows, catalog, num_ranks) for system, texts in lists.items()}
+    persons = [person_of(row) for row in rows]
+    reasons = Counter(zip(quarantine["source"], quarantine["reason"], strict=True))
+    found = Findings(
+        profile=params.common.profile,
+        seed=seed,
+        simulated=params.data.sources == ["synthetic"],
+        list_length=num_ranks,
+        cutoffs=params.common.cutoffs,
+        bootstrap_samples=samples,
+        catalog_size=data["catalog"],
+        data_files=_data_files(paths),
+        quarantined=[(*reason, number) for reason, number in reasons.most_common()],
+        quarantined_share=data["quarantined_share"],
+        problems=data["problems"],
+        statistics=data["statistics"],
+        exposure=_exposure(data, catalog),
+        demonstrations=read_json(paths.results("demonstrations")),
+        training={stage: read_json(paths.metrics(stage)) for stage in ("sft", "rank_grpo")},
+        evaluation=evaluation,
+        plots={name: _read_plot(paths.plot(name)) for name in PLOTS},
+        ranks={system: rank_intervals(values, persons, samples, seed) for system, values in hits.items()},
+        validated=_validated(paths, params.rank_grpo.validation_prompts),
+        examples=_examples(rows, lists, params.report.num_examples, catalog, num_ranks),
+        failures=_failures(rows, lists, hits, liked, params.report.num_failures, catalog),
+        demonstration_examples=_demonstration_examples(paths, DEMONSTRATION_EXAMPLES, catalog, num_ranks),
+        parameters=flatten(params.model_dump()),
+        code=git_state(),
+    )
+    write_text(paths.report, render_report(found))
+    record.log_artifact(paths.report)

@@ -1,0 +1,108 @@
+"""Stage `sft`: the base model learns the demonstrations."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+
+from convrec.data.conversations import Row, read_rows
+from convrec.demonstrations.prompts import STEP_COLUMNS
+from convrec.generation.export import export_model, lora_config
+from convrec.generation.pretrained import load_model, load_tokenizer
+from convrec.generation.prompts import TRUNCATED_SHARE, PromptBuilder
+from convrec.project.code import code_digest, stage_code
+from convrec.project.config.params import Params
+from convrec.project.config.training import Optimization
+from convrec.project.errors import InputError
+from convrec.project.paths import Paths
+from convrec.project.results import write_json, write_plot
+from convrec.registry.tracking import Run
+from convrec.training.callbacks import HistoryCallback, read_history
+from convrec.training.checkpoints import finished_model, mark_finished, record_parameters, training_folder
+from convrec.training.launch import is_main_process
+from convrec.training.sft import train_sft
+
+
+def training_rows(frame: list[Row], column: str, prompts: PromptBuilder, max_length: int) -> list[Row]:
+    """Return prompt and completion of every demonstration, together at most `max_length` tokens.
+
+    The completion stays whole: it is what is learnt. So a prompt has what `max_length` leaves, where that is less than
+    the limit of `prompts`. Raises `InputError` where a completion leaves too little.
+    """
+    rows = []
+    for row in frame:
+        room = max_length - prompts.completion_length(row[column])
+        if room < prompts.least:
+            raise InputError(
+                f"sft.max_length = {max_length}: a demonstration of {max_length - room} tokens leaves {room} for its "
+                f"prompt, which needs {prompts.least}; set it to {max_length - room + prompts.least} or more"
+            )
+        completion = [{"role": "assistant", "content": row[column]}]
+        rows.append({"prompt": prompts(row["messages"], room), "completion": completion})
+    return rows
+
+
+def learn(params: Params, paths: Paths, frame: list[Row], column: str, folder: Path, record: Run) -> tuple[Path, Any]:
+    """Train the base model on the lists of a column of demonstrations; return the last checkpoint and the tokenizer.
+
+    The loss is also measured on the first validation demonstrations.
+    """
+    config, common = params.sft, params.common
+    trust = params.base_model.trust_remote_code
+    tokenizer = load_tokenizer(paths.model("base"), trust_remote_code=trust)
+    prompts = PromptBuilder(tokenizer, common.prompt_instruction, common.list_length, common.max_prompt_length)
+    rows = training_rows(frame, column, prompts, config.max_length)
+    record.log_metrics({TRUNCATED_SHARE: prompts.report("the demonstrations")})
+    held_out = read_rows(paths.demonstration("validation"))[: config.validation_prompts]
+    validation = Dataset.from_list(training_rows(held_out, column, prompts, config.max_length)) if held_out else None
+    saved = train_sft(
+        load_model(paths.model("base"), trust_remote_code=trust, dtype=torch.float32),  # bfloat16 loses small updates
+        tokenizer,
+        Dataset.from_list(rows),
+        folder,
+        [HistoryCallback(folder / "history.jsonl", record.log_metrics)],
+        num_train_epochs=config.num_train_epochs,
+        checkpoint_step=config.checkpoint_step,
+        max_length=config.max_length,
+        seed=common.seed,
+        device=common.device,
+        bf16=params.base_model.dtype == "bfloat16",
+        validation=validation,
+        peft_config=lora_config(**config.lora.model_dump()) if config.lora else None,
+        **config.model_dump(include=set(Optimization.model_fields)),
+    )
+    return saved, tokenizer
+
+
+def _checkpoint_parameters(params: Params) -> dict[str, Any]:
+    return {**params.sft.of_the_updates(), **params.common.prompt_parameters()}
+
+
+def checkpoint_folder(params: Params, paths: Paths) -> Path:
+    """Return where a training with these parameters and the present inputs keeps its checkpoints."""
+    inputs = [paths.model("base"), paths.demonstration("train")]
+    return training_folder("sft", _checkpoint_parameters(params), inputs)
+
+
+def run(params: Params, paths: Paths, record: Run) -> None:
+    """Write the SFT model, its final losses, and its loss curves."""
+    record.log_dataset(paths.demonstration("train"), "demonstrations")
+    folder, code = checkpoint_folder(params, paths), code_digest(stage_code("sft"))
+    saved = finished_model(folder, code)
+    if saved is None:
+        if is_main_process():
+            record_parameters(folder, _checkpoint_parameters(params))
+        frame = read_rows(paths.demonstration("train"))
+        saved, _ = learn(params, paths, frame, STEP_COLUMNS[params.sft.lists], folder, record)
+    if not is_main_process():
+        return
+    penalty, trust = params.common.repetition_penalty, params.base_model.trust_remote_code
+    tokenizer = load_tokenizer(paths.model("base"), trust_remote_code=trust)
+    export_model(saved, paths.model("base"), tokenizer, paths.model("sft"), penalty, trust)
+    history = [row for row in read_history(folder / "history.jsonl") if "loss" in row or "eval_loss" in row]
+    points = [{"step": int(r["step"]), "loss": r.get("loss"), "validation_loss": r.get("eval_loss")} for r in history]
+    write_plot(paths.plot("sft"), points)
+    last = {name: value for point in points for name, value in point.items() if value is not None}
+    write_json(paths.metrics("sft"), last)
+    mark_finished(folder, saved, code)

@@ -1,0 +1,268 @@
+"""Stages that really run in a scratch project on the most expensive data: the memory and the time that they take.
+
+The scratch project has the parameters and the catalog of the real one. Its rows are the longest ones, as many as
+`STEPS` optimizer steps take, its demonstrations are the lists with the most tokens, and its weights are thrown away.
+"""
+
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+import psutil
+
+from convrec.data.catalog import Catalog
+from convrec.data.conversations import distinct_prompts, read_rows, transcript, write_rows
+from convrec.data.parsing import format_list
+from convrec.demonstrations.prompts import STEP_COLUMNS, choose_prompts
+from convrec.generation.pretrained import load_tokenizer
+from convrec.pipeline.memory import LESS_MEMORY, smaller_settings, with_settings
+from convrec.project.config.params import Params, parse_params
+from convrec.project.config.training import Training
+from convrec.project.errors import EXIT_BAD_INPUT, InputError, says_out_of_memory
+from convrec.project.machine import GIB, family, gpu_bytes, resident_bytes
+from convrec.project.paths import CHECKPOINTS, CONFIGS, Paths
+from convrec.training.callbacks import read_history
+from convrec.training.launch import LOG, SUPERVISED, ends_with_this_process
+
+STAGES = ("base_model", "sft", "rank_grpo", "evaluate")
+STEPS = 3  # optimizer steps of a trial; the first one also warms up
+_POLL_SECONDS = 0.1
+_NOT_INHERITED = (
+    "MLFLOW_TRACKING_URI",
+    "MLFLOW_RUN_ID",
+    "CONVREC_PARENT_RUN_ID",
+    SUPERVISED,
+    LOG,
+    "DVC_STAGE",
+)
+_MODELS, _STATE = 3, 3  # written models; a checkpoint's size in models: weights and AdamW's two moments
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One stage that ran: its exit status, its duration, its highest use of memory, and the end of its output.
+
+    - `peak`: resident memory of all its processes, in bytes.
+    - `gpu_peaks`: used memory of each GPU in bytes; other processes on the GPU count.
+    - `seconds_per_step`: of the last step; None for stages without steps.
+    - `exceeded`: whether memory did not suffice.
+    """
+
+    stage: str
+    status: int
+    seconds: float
+    peak: int
+    gpu_peaks: Sequence[int]
+    seconds_per_step: float | None
+    exceeded: bool
+    output: str
+
+
+def rows_per_step(config: Training) -> int:
+    """Return the sequences of one optimizer step: the effective batch size."""
+    processes = config.num_processes if config.launch is not None else 1
+    return config.per_device_train_batch_size * config.gradient_accumulation_steps * processes
+
+
+def trial_params(params: Params) -> Params:
+    """Return the parameters of the scratch project: those of the real one, but for the number of steps."""
+    raw = params.model_dump()
+    embedder, rewards = raw["demonstrations"]["embedder"], raw["rank_grpo"]["rewards"]
+    for section, key in ((raw["base_model"], "name"), (embedder, "name"), (rewards, "model")):
+        if section[key] and Path(section[key]).is_dir():  # the scratch project is in another folder
+            section[key] = str(Path(section[key]).resolve())
+    raw["base_model"]["embedded"] |= {"num_train_epochs": 0}
+    seldom = {"logging_steps": 1, "save_steps": STEPS * raw["rank_grpo"]["num_iterations"]}
+    raw["sft"] |= {"num_train_epochs": 1.0, "checkpoint_step": STEPS, "validation_prompts": 0, **seldom}
+    raw["rank_grpo"] |= {"max_steps": STEPS, "start": "sft", "since": None, "validation_steps": seldom["save_steps"]}
+    raw["rank_grpo"] |= {"decay_step": None, "decayed_learning_rate": None, **seldom}
+    raw["rank_grpo"]["validation_prompts"] = min(params.rank_grpo.validation_prompts, params.evaluate.batch_size)
+    raw["rank_grpo"]["preferences"] |= {"rounds": 1}
+    raw["evaluate"] |= {"max_prompts": params.evaluate.batch_size, "bootstrap_samples": 100}
+    return parse_params(raw, "params.yaml")
+
+
+class ScratchProject:
+    """The project in `folder` in which the trials of the project at `paths` run."""
+
+    def __init__(self, params: Params, paths: Paths, folder: Path):
+        self.params, self.paths, self.own = trial_params(params), paths, Paths(folder)
+        self.own.processed.mkdir(parents=True)
+        (folder / CONFIGS).symlink_to((paths.root / CONFIGS).resolve())
+        for file in paths.processed.glob("*.parquet"):
+            (self.own.processed / file.name).symlink_to(file.resolve())
+        self.change({})
+
+    def change(self, settings: dict[str, Any]) -> None:
+        """Write params.yaml with changed parameters, by dotted name."""
+        self.params = with_settings(self.params, settings)
+        (self.own.root / "params.yaml").write_text(json.dumps(self.params.model_dump()))  # JSON is also YAML
+
+    def make_rows_longest(self) -> None:
+        """Replace the splits and the demonstrations by their longest rows, once the base model's tokenizer is there."""
+        sft, rank_grpo, batch = self.params.sft, self.params.rank_grpo, self.params.evaluate.batch_size
+        number = STEPS * rows_per_step(sft)
+        prompts = max(1, STEPS * rows_per_step(rank_grpo) // rank_grpo.group_size)
+        train = _longest(self.paths.split("train"), max(number, prompts))
+        splits = {"train": train}
+        splits |= {name: _longest(self.paths.split(name), batch) for name in ("validation", "test")}
+        for name, rows in splits.items():
+            self.own.split(name).unlink()
+            write_rows(rows, self.own.split(name))
+        learned = {STEP_COLUMNS[sft.lists]: self._longest_list()}
+        demonstrations = _repeated(train, number)[["prompt_id", "messages"]].assign(**learned)
+        self.own.demonstrations.mkdir()
+        for name in ("train", "validation"):
+            write_rows(demonstrations, self.own.demonstration(name))
+
+    def _longest_list(self) -> str:
+        catalog = Catalog.read(self.paths.catalog)
+        tokenizer = load_tokenizer(self.own.model("base"), trust_remote_code=self.params.base_model.trust_remote_code)
+        tokens = tokenizer([str(item) for item in catalog.items], add_special_tokens=False)["input_ids"]
+        order = sorted(range(len(catalog)), key=lambda index: -len(tokens[index]))
+        return format_list([str(catalog.items[index]) for index in order[: self.params.common.list_length]])
+
+    def run(self, stage: str, limit: int | None) -> Trial:
+        """Run a stage; it is ended, and counts as out of memory, if its processes use more than `limit` bytes."""
+        environment = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
+        log = self.own.root / f"{stage}.log"
+        shutil.rmtree(self.own.root / CHECKPOINTS / stage, ignore_errors=True)  # of a trial that exceeded the limit
+        began, peak, exceeded = time.monotonic(), 0, False
+        gpu_peaks, _ = gpu_bytes()
+        with log.open("w") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "convrec.cli", "run", stage],
+                cwd=self.own.root,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                preexec_fn=ends_with_this_process(signal.SIGTERM),
+            )
+            watched = psutil.Process(process.pid)
+            try:
+                while process.poll() is None:
+                    peak = max(peak, resident_bytes(watched))
+                    gpu_peaks = [max(pair) for pair in zip(gpu_peaks, gpu_bytes()[0], strict=True)]
+                    exceeded = limit is not None and peak > limit
+                    if exceeded:
+                        break
+                    time.sleep(_POLL_SECONDS)
+            finally:
+                _end(watched)
+                status = process.wait()
+        text = log.read_text(errors="replace")
+        exceeded |= status == -signal.SIGKILL or says_out_of_memory(text)
+        seconds = time.monotonic() - began
+        return Trial(stage, status, seconds, peak, gpu_peaks, self._seconds_per_step(stage), exceeded, text)
+
+    def _seconds_per_step(self, stage: str) -> float | None:
+        files = list((self.own.root / CHECKPOINTS / stage).glob("*/history.jsonl"))
+        newest = max(files, key=lambda file: file.stat().st_mtime, default=None)
+        rows = [] if newest is None else read_history(newest)
+        times = {row["step"]: row["seconds/elapsed"] for row in rows if "loss" in row}
+        return times[STEPS] - times[STEPS - 1] if {STEPS, STEPS - 1} <= times.keys() else None
+
+
+def _end(process: psutil.Process) -> None:
+    for member in family(process):
+        with suppress(psutil.NoSuchProcess):
+            member.kill()
+
+
+def _longest(split: Path, number: int) -> pd.DataFrame:
+    """Return the rows of the longest conversations, at most so many, one for each conversation."""
+    rows = distinct_prompts(read_rows(split))
+    rows.sort(key=lambda row: -len(transcript(row["messages"])))
+    return pd.DataFrame(rows[:number])
+
+
+def _repeated(rows: pd.DataFrame, number: int) -> pd.DataFrame:
+    return rows.iloc[[place % len(rows) for place in range(number)]]
+
+
+class Forecast(NamedTuple):
+    """A stage's last trial, the settings that memory requires, and its whole time in seconds, None if unknown."""
+
+    trial: Trial
+    changed: dict[str, Any]
+    seconds: float | None
+
+
+def run_trials(params: Params, paths: Paths, limit: int | None, show: Callable[[Trial], None]) -> list[Forecast]:
+    """Run every stage's most expensive steps in a scratch project; return the forecasts in the order of `STAGES`.
+
+    If a stage runs out of memory, it runs again with settings of less memory and the same result until it fits.
+    `show` gets each trial. Raises `InputError` if a stage ends with an error or does not fit with any settings.
+    """
+    forecasts = []
+    # Git ignores this folder, and `make clean` removes what a killed preflight leaves in it.
+    place = paths.root.resolve() / CHECKPOINTS
+    place.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="preflight-", dir=place) as folder:
+        scratch = ScratchProject(params, paths, Path(folder) / "project")
+        for stage in STAGES:
+            changed: dict[str, Any] = {}
+            while True:
+                trial = scratch.run(stage, limit)
+                show(trial)
+                if trial.status == 0 and not trial.exceeded:
+                    break
+                settings = smaller_settings(scratch.params, stage) if trial.exceeded else None
+                if settings is None:
+                    raise InputError(_failure(trial))
+                scratch.change(settings)
+                changed |= settings
+            forecasts.append(Forecast(trial, changed, _whole_seconds(params, paths, trial)))
+            if stage == "base_model":
+                _require_disk(params, paths, scratch.own.model("base"))
+                scratch.make_rows_longest()
+    return forecasts
+
+
+def _failure(trial: Trial) -> str:
+    if trial.exceeded:
+        return f"{trial.stage}: memory does not suffice ({trial.peak / GIB:.1f} GiB) with any batch size; {LESS_MEMORY}"
+    kind = "" if trial.status == EXIT_BAD_INPUT else f"ended with status {trial.status}: "
+    last = [line for line in trial.output.splitlines() if line.strip()][-1:]
+    return f"{trial.stage}: {kind}{''.join(last)}"
+
+
+def _require_disk(params: Params, paths: Paths, model: Path) -> None:
+    """Raise `InputError` if the disk has no room for the models and the checkpoints of a run."""
+    size = sum(file.stat().st_size for file in model.glob("*.safetensors"))
+    trained = size if params.base_model.dtype == "float32" else 2 * size  # trainings keep float32
+    checkpoints = params.sft.save_total_limit + params.rank_grpo.save_total_limit + 1
+    needed, free = _MODELS * size + _STATE * checkpoints * trained, shutil.disk_usage(paths.root).free
+    if needed > free:
+        raise InputError(
+            f"models and checkpoints need about {needed / GIB:.0f} GiB of disk, {free / GIB:.0f} GiB are free; free "
+            "some, or lower save_total_limit"
+        )
+
+
+def _whole_seconds(params: Params, paths: Paths, trial: Trial) -> float | None:
+    """Return the time that all steps of a training would take if all were as long as those of the trial."""
+    if trial.seconds_per_step is None:
+        return None
+    rows = read_rows(paths.split("train"))
+    if trial.stage == "sft":
+        wanted, seed = params.demonstrations, params.common.seed
+        number = len(choose_prompts(distinct_prompts(rows), wanted.until, wanted.train_share, seed))
+        steps = math.ceil(number * (1 + wanted.variants) / rows_per_step(params.sft)) * params.sft.num_train_epochs
+        return trial.seconds_per_step * min(steps, params.sft.checkpoint_step or math.inf)
+    config = params.rank_grpo
+    sequences = len(rows) * config.group_size * config.num_train_epochs * config.num_iterations
+    return trial.seconds_per_step * (config.max_steps or math.ceil(sequences / rows_per_step(config)))

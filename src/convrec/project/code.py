@@ -1,0 +1,107 @@
+"""The code that decides what a stage writes: the modules that it imports, and the files that these read.
+
+Finished trainings, comparisons and cached lists are found again by a digest of it, which comments, docstrings and
+formatting do not change. dvc.yaml names the packages that hold it.
+"""
+
+import ast
+import hashlib
+import re
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1]
+_ROOT = PACKAGE.parent
+# Modules and packages that do not change what is computed; their imports are not followed.
+PLUMBING = (
+    "convrec.project.config",  # parameters reach a stage as values, which DVC compares
+    "convrec.project.errors",
+    "convrec.project",  # how files are written
+    "convrec.project.paths",
+    "convrec.registry",  # fetches the model that a training starts from
+    "convrec.service",  # imported by the registry
+    "convrec.registry.tracking",
+    "convrec.training.launch",  # starts processes
+    "convrec.data.revisions",
+)
+_QUOTED = re.compile(r'{% include "([^"]+)" %}')
+MEASURES = (
+    "convrec.evaluation"  # only measures in a training and chooses among checkpoints, so an edit retrains nothing
+)
+
+
+def _file(module: str) -> Path | None:
+    """Return the file of a module of this package, else None."""
+    path = _ROOT.joinpath(*module.split("."))
+    candidates = (path.with_suffix(".py"), path / "__init__.py")
+    return next((file for file in candidates if file.is_file()), None)
+
+
+def _named_files(texts: Iterable[str], folder: Path) -> set[Path]:
+    """Return the files of a folder that some of the texts are the name of, with the files that these templates name."""
+    found = {folder / text for text in texts if text and len(text) < 100 and Path(text).name == text}
+    found = {path for path in found if path.is_file()}
+    for template in [path for path in found if path.suffix == ".j2"]:
+        found |= _named_files(_QUOTED.findall(template.read_text(encoding="utf-8")), folder)
+    return found
+
+
+@cache
+def _reads(file: Path) -> tuple[frozenset[str], frozenset[Path]]:
+    """Return the modules of this package that a file imports, anywhere in it, and the files beside it that it names."""
+    modules, texts = set(), set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            modules |= {name if _file(name) else node.module for name in names}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            texts.add(node.value)
+    return frozenset(name for name in modules if _file(name)), frozenset(_named_files(texts, file.parent))
+
+
+def code_files(modules: Iterable[str], left_out: Iterable[str] = PLUMBING) -> list[Path]:
+    """Return the files that these modules are made of, sorted: their own and, by imports, those of this package.
+
+    What lies in `left_out`, modules or packages, is not followed.
+    """
+    ignored = tuple(left_out)
+    found: set[Path] = set()
+    waiting = list(modules)
+    while waiting:
+        module = waiting.pop()
+        file = _file(module)
+        is_ignored = any(module == name or module.startswith(f"{name}.") for name in ignored)
+        if file is None or file in found or is_ignored or module == PACKAGE.name:
+            continue
+        imports, resources = _reads(file)
+        found |= {file, *resources}
+        waiting += imports
+    return sorted(found)
+
+
+def stage_code(stage: str) -> list[Path]:
+    """Return the files that decide what a stage of dvc.yaml writes."""
+    measured = () if stage in ("evaluate", "report") else (MEASURES,)
+    return code_files([f"{PACKAGE.name}.stages.{stage}"], (*PLUMBING, *measured))
+
+
+def code_digest(files: Iterable[Path]) -> str:
+    """Return 16 hexadecimal digits of the files' names and of what they do: of a module, its syntax tree."""
+    digest = hashlib.sha256()
+    for file in files:
+        content = _syntax(file.read_text(encoding="utf-8")).encode() if file.suffix == ".py" else file.read_bytes()
+        digest.update(f"{file.relative_to(_ROOT).as_posix()} {len(content)} ".encode() + content)
+    return digest.hexdigest()[:16]
+
+
+def _syntax(text: str) -> str:
+    """Return the syntax tree of a module as text, without docstrings and positions."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        has_docstring = isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+        if has_docstring and ast.get_docstring(node, clean=False) is not None:
+            del node.body[0]
+    return ast.dump(tree)

@@ -1,0 +1,38 @@
+"""What the sections of params.yaml have in common."""
+
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from convrec.project.paths import is_below
+
+LARGEST = 10**9  # upper bound of whole numbers that cost time, not memory
+Whole = Annotated[int, Field(le=LARGEST)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
+Month = Annotated[str, Field(pattern=r"^\d{4}-(0[1-9]|1[0-2])$")]
+
+
+def _file_below(name: str) -> str:
+    if not is_below(name):
+        raise ValueError(f"{name!r} is outside its folder; name a file in that folder, without '..'")
+    return name
+
+
+def _without_secrets(url: str) -> str:
+    place, _, query = url.partition("?")
+    if query or "@" in place.split("//", 1)[-1].split("/", 1)[0]:
+        raise ValueError("contains a user, a password or a query, which would be recorded; set keys in the environment")
+    return url
+
+
+FileBelow = Annotated[str, AfterValidator(_file_below)]
+Url = Annotated[str, AfterValidator(_without_secrets)]
+
+LEAST_PROMPT = 64  # tokens; fewer leave no room for the conversation beside chat template and instruction
+
+
+class Section(BaseModel):
+    """A section of params.yaml: no unknown keys, no silent conversions, no inf or NaN, no later changes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=())

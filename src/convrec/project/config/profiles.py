@@ -1,0 +1,103 @@
+"""Profiles: named sets of parameters. `profiles/embedded.yaml` is the base; the others list only their changes."""
+
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from convrec.project.atomic import replaced, write_bytes
+from convrec.project.config.params import RENAMED, parse_params
+from convrec.project.errors import InputError
+from convrec.project.yaml import parse_yaml, read_commented_yaml, read_yaml
+
+FOLDER, BASE, TARGET = Path("profiles"), "embedded", Path("params.yaml")
+PREVIOUS = Path("params.previous.yaml")
+
+
+def profile_names(folder: Path = FOLDER) -> list[str]:
+    """Return the names of the profiles, sorted."""
+    return sorted(path.stem for path in folder.glob("*.yaml"))
+
+
+def _merge(base: dict[str, Any], changes: dict[str, Any], where: str) -> None:
+    """Overwrite values of `base` in place. Raises `InputError` for a key that `base` does not have."""
+    for key, value in changes.items():
+        if key not in base and key in RENAMED:
+            raise InputError(f"{where}: the parameter {key!r} is now {RENAMED[key]!r}; rename it")
+        if key not in base:
+            raise InputError(f"{where}: unknown parameter {key!r}; profiles/{BASE}.yaml shows every parameter")
+        if isinstance(base[key], dict) and isinstance(value, dict):
+            _merge(base[key], value, f"{where}: {key}")
+        else:
+            base[key] = value
+
+
+def compose(name: str, settings: list[str], folder: Path = FOLDER) -> Any:
+    """Return the whole parameters of a profile with `KEY=VALUE` settings, comments kept.
+
+    Raises `InputError` on an unknown profile, key, or a value that the parameters do not allow.
+    """
+    known = profile_names(folder)
+    if not known:
+        raise InputError(f"{folder}: no such folder, or it contains no profiles; run the command in the project folder")
+    if name not in known:
+        raise InputError(f"no profile {name!r}; there are {', '.join(known)}")
+    params = read_commented_yaml(folder / f"{BASE}.yaml")
+    if name != BASE:
+        _merge(params, read_yaml(folder / f"{name}.yaml"), f"profiles/{name}.yaml")
+    params["common"]["profile"] = name
+    _set(params, settings)
+    return params
+
+
+def _set(params: Any, settings: list[str]) -> None:
+    """Change parameters in place by `KEY=VALUE`."""
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise InputError(f"--set {setting}: write KEY=VALUE, for instance data.path=../redial")
+        changes = parse_yaml(value, f"--set {setting}", keep_comments=True)
+        for part in reversed(key.split(".")):
+            changes = {part: changes}
+        _merge(params, changes, f"--set {setting}")
+
+
+def apply_profile(name: str, settings: list[str]) -> str:
+    """Write the profile to params.yaml, keep a different one beside it, and return a message with the changes."""
+    if not _write(compose(name, settings), f"profile {name}"):
+        return f"params.yaml is profile {name} already"
+    return f"params.yaml is now profile {name}; the one before is in {PREVIOUS}"
+
+
+def change_params(settings: list[str]) -> str:
+    """Change params.yaml by `KEY=VALUE`, comments kept, and return what was done.
+
+    Raises `InputError` on an unknown key and on a value that the parameters do not allow; the file then stays.
+    """
+    params = read_commented_yaml(TARGET)
+    _set(params, settings)
+    if not _write(params, "params.yaml"):
+        return f"params.yaml has {', '.join(settings)} already"
+    return f"params.yaml now has {', '.join(settings)}; the one before is in {PREVIOUS}"
+
+
+def _write(params: Any, source: str) -> bool:
+    """Write params.yaml if the parameters are allowed, keeping a different one beside it; tell whether it changed."""
+    with replaced(TARGET) as new:
+        with new.open("w", encoding="utf-8") as stream:
+            _yaml().dump(params, stream)
+        parse_params(read_yaml(new), source)
+        before = TARGET.read_bytes() if TARGET.exists() else None
+        has_changed = before != new.read_bytes()
+        if before is not None and has_changed:
+            write_bytes(PREVIOUS, before)
+    return has_changed
+
+
+def _yaml() -> YAML:
+    yaml = YAML()
+    yaml.width = 110
+    yaml.representer.add_representer(
+        type(None), lambda dumper, _: dumper.represent_scalar("tag:yaml.org,2002:null", "null")
+    )
+    return yaml

@@ -1,0 +1,107 @@
+"""The record of a command that runs for long: what it does, how far it is, and how it ended.
+
+The command alone writes it, to `runs/NAME.json`. The flows' terminal, Prefect's progress and the messages of errors
+read it. Code reports progress by a log line: `logger.info("step 3 of 80", extra=progress(3, 80))`.
+"""
+
+import json
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from convrec.project.atomic import write_text
+from convrec.project.errors import exit_status, outside_cause
+
+_MESSAGE = 2000  # characters
+_SECONDS = 1.0  # minimum time between two writes of progress
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Steps done, of how many; the figures of the last one; the seconds left, if known."""
+
+    step: int
+    steps: int
+    figures: Mapping[str, float] = field(default_factory=dict)
+    seconds_left: float | None = None
+
+
+@dataclass(frozen=True)
+class StageRecord:
+    """The contents of a record; `run_id` and `tracking_uri` are those of its MLflow run."""
+
+    stage: str
+    pid: int
+    started: float  # seconds since 1970
+    state: Literal["running", "finished", "failed"] = "running"
+    message: str = ""  # why it failed
+    exit_status: int | None = None
+    run_id: str = ""
+    tracking_uri: str = ""
+    progress: Progress | None = None
+
+
+@contextmanager
+def recorded(stage: str, path: Path) -> Iterator["RecordWriter"]:
+    """Write the record of a command from its begin to its end, with the message of its error."""
+    writer, log = RecordWriter(stage, path), logging.getLogger("convrec")
+    log.addHandler(writer)
+    try:
+        yield writer
+    except BaseException as error:
+        reported = error if exit_status(error) else outside_cause(error)
+        message = str(reported) if reported else f"{type(error).__name__}: {error}"
+        with suppress(OSError):  # the disk may be full
+            writer.update(state="failed", message=message[:_MESSAGE], exit_status=exit_status(reported or error) or 1)
+        raise
+    else:
+        writer.update(state="finished", exit_status=0)
+    finally:
+        log.removeHandler(writer)
+
+
+def progress(
+    step: int, steps: int, figures: Mapping[str, float] | None = None, seconds_left: float | None = None
+) -> dict[str, Progress]:
+    """Return the `extra` of a log line that tells how far the command is."""
+    return {"progress": Progress(step, steps, figures or {}, seconds_left)}
+
+
+def read_record(path: Path) -> StageRecord | None:
+    """Return the record of a file; None if there is none yet, or it is of another version."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        steps = values.pop("progress", None)
+        return StageRecord(**values, progress=Progress(**steps) if steps else None)
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
+
+
+class RecordWriter(logging.Handler):
+    """Writes the record of this process; as a handler of the log, it takes the progress from the lines."""
+
+    def __init__(self, stage: str, path: Path):
+        super().__init__()
+        self._path, self._written = path, time.monotonic()
+        self._values: dict[str, Any] = asdict(StageRecord(stage, os.getpid(), time.time()))
+        self.update()
+
+    def update(self, **values: Any) -> None:
+        """Set fields of the record."""
+        self._values |= values
+        write_text(self._path, json.dumps(self._values) + "\n")
+        self._written = time.monotonic()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take the progress of a log line, and write it at most once a second."""
+        found = getattr(record, "progress", None)
+        if isinstance(found, Progress):
+            self._values["progress"] = asdict(found)
+            if time.monotonic() - self._written >= _SECONDS:
+                with suppress(OSError):  # a full disk is reported by the work itself
+                    self.update()

@@ -1,0 +1,288 @@
+"""Runs: records are written to a journal first, and sent to MLflow in the background."""
+
+import logging
+import os
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import orjson
+import pandas as pd
+from mlflow.exceptions import MlflowException
+
+from convrec.project.atomic import write_bytes
+from convrec.project.errors import Stopped
+from convrec.project.paths import Paths
+from convrec.project.redaction import redact, redact_all, redactor
+from convrec.registry.tracking import versions
+from convrec.registry.tracking.delivery import Sender, upload_left
+from convrec.registry.tracking.describe import (
+    DATA_TAGS,
+    DESCRIPTION_TAG,
+    PARENT_TAG,
+    data_tags,
+    file_md5,
+    git_state,
+    metric_values,
+    param_texts,
+    tag_texts,
+    user_tag,
+)
+from convrec.registry.tracking.journal import FOLDER, About, Journal, now_ms
+from convrec.registry.tracking.store import client_uri, connect, shown_uri, store_error
+from convrec.registry.tracking.system import system_metrics
+
+logger = logging.getLogger(__name__)
+
+PARENT_VARIABLE = "CONVREC_PARENT_RUN_ID"  # set by the flow for the stages that it starts
+_DATE_COLUMNS = ("prompt_id", "date", "title", "year")
+
+
+class Run:
+    """An open run. Recording never waits for the tracking server; `close` waits for a limited time."""
+
+    def __init__(self, about: About, root: Path = Path()):
+        self.run_id = about.run_id
+        self._journal = Journal.create((root / FOLDER).resolve(), about)
+        self._sender = Sender(self._journal, client_uri(root))
+        self._sender.start()
+
+    def log_metrics(self, metrics: dict[str, float], step: int = 0) -> None:
+        """Record metrics at a step; `@` in a name, which MLflow does not allow, becomes `_at_`."""
+        values = {name.replace("@", "_at_"): _number(value) for name, value in metrics.items()}
+        if values:
+            self._journal.append("metrics", step=int(step), metrics=values)
+
+    def log_params(self, params: dict[str, Any]) -> None:
+        """Record parameters; nested ones get dotted names."""
+        self._journal.append("params", params=param_texts(params))
+
+    def set_tags(self, tags: dict[str, str]) -> None:
+        """Record tags; an existing tag of the same name is replaced."""
+        self._journal.append("tags", tags=tag_texts(tags))
+
+    def log_artifact(self, path: Path, folder: str | None = None) -> None:
+        """Record a file as it is now."""
+        self._journal.append_file(path, f"{folder}/{path.name}" if folder else path.name)
+
+    def log_text(self, content: str | dict[str, Any], path: str) -> None:
+        """Record a text, or a mapping as JSON, as an artifact."""
+        clean = redact_all(content, redactor())
+        if not isinstance(clean, str):
+            clean = orjson.dumps(clean, option=orjson.OPT_INDENT_2).decode()
+        self._journal.append_file(clean.encode(), path)
+
+    def log_versions(self, files: dict[str, bytes]) -> None:
+        """Record the files of `tracking.versions.read_versions`."""
+        for name, content in files.items():
+            self._journal.append_file(content, f"{versions.FOLDER}/{name}")
+
+    def log_dataset(self, path: Path, name: str) -> None:
+        """Record a Parquet file as a dataset, with its DVC hash; its profile has the number of rows and the dates."""
+        frame, digest = pd.read_parquet(path), file_md5(path)
+        scalars = frame[[column for column in frame.columns if column in _DATE_COLUMNS]]
+        with warnings.catch_warnings():  # about integer columns and the path's type: harmless here
+            warnings.simplefilter("ignore")
+            dataset = mlflow.data.from_pandas(scalars, source=str(path), name=name, digest=digest).to_dict()
+        profile = orjson.loads(dataset["profile"])
+        dates = frame["date"] if "date" in frame else pd.Series(dtype=str)
+        if dates.astype(bool).any():
+            profile["dates"] = f"{dates.min()} to {dates.max()}"
+        self._journal.append("dataset", context=name, dataset=dataset | {"profile": orjson.dumps(profile).decode()})
+
+    def close(self, status: str | None = None) -> None:
+        """End the run with a status, if one is given; wait until everything is sent or the server stops responding."""
+        if status is not None:
+            self._journal.append("status", status=status)
+        if not self._sender.finish():
+            logger.warning(
+                "not all records of run %s could be sent: the rest is buffered in %s, and is sent when the next run "
+                "starts, or by `convrec tracking sync`",
+                self.run_id,
+                self._journal.path,
+            )
+
+
+class SilentRun(Run):
+    """The run of the other processes of a launch: it records nothing."""
+
+    def __init__(self) -> None:
+        pass
+
+    def _ignore(self, *_: Any, **__: Any) -> None: ...
+
+    log_metrics = log_params = set_tags = log_artifact = log_text = log_versions = log_dataset = close = _ignore
+
+
+_open: dict[str, Run] = {}  # pipeline runs that this process started, by id
+
+
+def _number(value: float) -> float | str:
+    """Return a metric's value for JSON: NaN and infinities as text."""
+    number = float(value)
+    return number if number - number == 0 else str(number)
+
+
+def _present_versions(root: Path = Path()) -> dict[str, bytes]:
+    try:
+        return versions.read_versions(root)
+    except OSError as error:
+        logger.warning("the versions of data and parameters are not recorded (%s)", error)
+        return {}
+
+
+def _upload_left_in_background(root: Path) -> None:
+    """Send the journals of processes that ended, in a background thread."""
+
+    def send() -> None:
+        try:
+            for upload in upload_left(root):
+                if not upload.is_running:
+                    logger.info("journal of an earlier process: %s", upload.text)
+        except Exception as error:  # this must not stop the work; the journals stay
+            logger.warning("journals of earlier processes could not be sent (%s)", redact(str(error)))
+
+    threading.Thread(target=send, name="convrec tracking upload", daemon=True).start()
+
+
+def _open_run(
+    name: str,
+    tags: dict[str, str],
+    params: dict[str, Any] | None,
+    parent: str | None = None,
+    files: dict[str, bytes] | None = None,
+) -> Run:
+    """Create a run on the server, the only call that waits for it, and record parameters and versions.
+
+    Raises as `connect` does.
+    """
+    experiment, root = connect(), Path().resolve()
+    _upload_left_in_background(root)
+    parent_tag = {PARENT_TAG: parent} if parent else {}
+    all_tags = tag_texts({**user_tag(), **git_state(), **versions.version_tags(files or {}), **tags, **parent_tag})
+    started = now_ms()
+    try:
+        client = mlflow.MlflowClient(client_uri())
+        created = client.create_run(experiment, started, redact_all(all_tags, redactor()), redact(name))
+    except MlflowException as error:
+        raise store_error(error) from None
+    run = Run(About(created.info.run_id, redact(name), shown_uri(), started), root)
+    if address := shown_address(f"experiments/{experiment}/runs/{run.run_id}"):
+        logger.info("recorded in %s", address)
+    if params:
+        run.log_params(params)
+    run.log_versions(files or {})
+    return run
+
+
+@contextmanager
+def _ended(run: Run) -> Iterator[Run]:
+    """Close the run at the end of the block as finished, failed, or killed."""
+    try:
+        yield run
+    except (KeyboardInterrupt, Stopped):
+        run.close("KILLED")
+        raise
+    except BaseException:
+        run.close("FAILED")
+        raise
+    run.close("FINISHED")
+
+
+@contextmanager
+def stage_run(
+    stage: str, params: dict[str, Any], tags: dict[str, str], run_file: Path | None = None, parent: str | None = None
+) -> Iterator[Run]:
+    """Open the run of one stage, nested under `parent`, or under the pipeline's run if a flow started the stage.
+
+    The run's id is written to `run_file`, if given. The run records the versions of data and parameters at its start
+    and system metrics until its end, and fails if the stage fails. Raises `Unavailable` or `InputError`, as `connect`
+    does, before any work.
+    """
+    if stage == versions.DATA_STAGE:  # it makes new data; the present version is that of the run before
+        tags = {key: value for key, value in tags.items() if key not in DATA_TAGS}
+    parent = parent or os.environ.get(PARENT_VARIABLE)
+    run = _open_run(stage, {"stage": stage, **tags}, params, parent, _present_versions())
+    if run_file is not None:
+        write_bytes(run_file, orjson.dumps({"run_id": run.run_id, "tracking_uri": shown_uri()}))
+    with _ended(run), system_metrics(run.log_metrics):
+        yield run
+        if stage == versions.DATA_STAGE:
+            run.set_tags(data_tags(Paths()))
+
+
+@contextmanager
+def group_run(
+    name: str, tags: dict[str, str], params: dict[str, Any] | None = None, parent: str | None = None
+) -> Iterator[Run]:
+    """Open a parent run: for a comparison, or for one of its algorithms over seeds."""
+    with _ended(_open_run(name, tags, params, parent, _present_versions())) as run:
+        yield run
+
+
+def start_pipeline_run(name: str, tags: dict[str, str], params: dict[str, Any] | None = None) -> str:
+    """Open the parent run of one pipeline run, with the time in its name, and return its id.
+
+    `end_pipeline_run` ends it. If this process dies, the next process that finds its journal ends it as killed.
+    """
+    run = _open_run(f"{name} {time.strftime('%Y-%m-%d %H:%M')}", tags, params)
+    _open[run.run_id] = run
+    return run.run_id
+
+
+def end_pipeline_run(run_id: str, paths: Paths, status: str, whole: bool = True, summary: str = "") -> None:
+    """Close the parent run with the status FINISHED, FAILED or KILLED.
+
+    It records the versions at its end, and the Markdown `summary`, which MLflow shows as the run's description. A
+    finished run of the `whole` graph also gets the test metrics and the run's report.
+    """
+    run = _open.pop(run_id)
+    try:
+        files = _present_versions(paths.root)
+        run.log_versions(files)
+        description = {DESCRIPTION_TAG: summary} if summary else {}
+        run.set_tags({**versions.version_tags(files), **data_tags(paths), **description})
+        if status == "FINISHED" and whole:
+            run.log_metrics(metric_values(orjson.loads(paths.metrics("evaluate").read_bytes()), "test/"))
+            for name in ("catalog", "train", "validation", "test"):
+                run.log_dataset(paths.catalog if name == "catalog" else paths.split(name), name)
+            run.log_artifact(paths.results("evaluate"))
+            run.log_artifact(paths.run_report)
+    except BaseException:
+        run.close("FAILED")
+        raise
+    run.close(status)
+
+
+def run_address(run_id: str) -> str | None:
+    """Return the web address of a run; None for a local store, which `make ui` shows, or if the server is down."""
+    try:
+        experiment = mlflow.MlflowClient(client_uri()).get_run(run_id).info.experiment_id
+    except MlflowException:
+        return None
+    return shown_address(f"experiments/{experiment}/runs/{run_id}")
+
+
+def shown_address(page: str) -> str | None:
+    """Return the web address of a page of the tracking server; None for a local store."""
+    uri = shown_uri()
+    return f"{uri.rstrip('/')}/#/{page}" if uri.startswith("http") else None
+
+
+def record_versions(run_id: str, root: Path = Path()) -> None:
+    """Send the current versions of data and parameters to MLflow, as files and tags of a run; waits for the server."""
+    client, files = mlflow.MlflowClient(client_uri(root)), _present_versions(root)
+    for name, content in files.items():
+        client.log_text(run_id, content.decode(errors="replace"), f"{versions.FOLDER}/{name}")
+    for name, value in versions.version_tags(files).items():
+        client.set_tag(run_id, name, value)
+
+
+def log_text(run_id: str, content: str | dict[str, Any], path: str) -> None:
+    """Record a text, or a mapping as JSON, as an artifact of a pipeline run that this process started."""
+    _open[run_id].log_text(content, path)

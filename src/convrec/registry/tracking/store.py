@@ -1,0 +1,199 @@
+"""The store of runs: a tracking server, or an SQLite database below the project."""
+
+import fcntl
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+import mlflow
+import pandas as pd
+from mlflow.exceptions import MlflowException
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import SQLAlchemyError
+
+from convrec.project.errors import InputError, Unavailable, is_damaged
+from convrec.project.redaction import redact
+
+LOCAL_FOLDER = Path("mlruns")
+EXPERIMENT = "convrec"
+# Tables that every version of MLflow has. If one is missing, MLflow creates it empty, without runs or versions.
+_TABLES = {"alembic_version", "experiments", "runs", "params", "tags", "metrics", "latest_metrics"}
+_TABLES |= {"registered_models", "model_versions", "registered_model_aliases"}
+URI_VARIABLE = "MLFLOW_TRACKING_URI"
+USER_VARIABLE, PASSWORD_VARIABLE = "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"
+_DEFAULTS = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # the log shows where a run is recorded
+}
+
+
+def tracking_uri(root: Path = Path()) -> str:
+    """Return MLFLOW_TRACKING_URI, or the SQLite store below the project's folder."""
+    default = f"sqlite:///{(root / LOCAL_FOLDER).resolve()}/mlflow.db"
+    return os.environ.get(URI_VARIABLE) or default
+
+
+def client_uri(root: Path = Path()) -> str:
+    """Return the tracking URI for MLflow's clients, without the credentials of an http URI."""
+    return _split_credentials(tracking_uri(root))[0]
+
+
+def shown_uri(root: Path = Path()) -> str:
+    """Return the tracking URI for logs and records, without any credentials."""
+    return redact(client_uri(root))
+
+
+def connect(root: Path = Path()) -> str:
+    """Point MLflow at the store, and return the id of the experiment, which is created if necessary.
+
+    Credentials in an http URI are moved to MLflow's variables, so that no message or record contains them. Raises
+    `Unavailable` if the store does not answer, and `InputError` if it rejects this user, the URI is wrong, or the local
+    database is damaged.
+    """
+    for variable, value in _DEFAULTS.items():
+        os.environ.setdefault(variable, value)
+    uri, credentials = _split_credentials(tracking_uri(root))
+    os.environ.update(credentials)
+    local = uri.startswith("sqlite:")
+    if local:
+        (root / LOCAL_FOLDER).mkdir(exist_ok=True)
+    name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
+    try:
+        if local:
+            ready_database(uri)
+        mlflow.set_tracking_uri(uri)
+        experiment = mlflow.get_experiment_by_name(name)
+        if experiment is not None:
+            return experiment.experiment_id
+        location = (root / LOCAL_FOLDER / "artifacts").resolve().as_uri() if local else None
+        return _create_experiment(name, location)
+    except MlflowException as error:
+        raise store_error(error, root) from None
+    except SQLAlchemyError as error:
+        if is_damaged(error):
+            raise store_error(MlflowException(str(error)), root) from None
+        raise Unavailable(f"{URI_VARIABLE} = {shown_uri(root)!r} cannot be reached ({short_message(error)})") from None
+    except ImportError as error:
+        raise InputError(
+            f"{URI_VARIABLE} = {shown_uri(root)!r} needs another package: {short_message(error)}; install it"
+        ) from None
+
+
+def _create_experiment(name: str, location: str | None) -> str:
+    try:
+        return mlflow.create_experiment(name, artifact_location=location)
+    except MlflowException:
+        made = mlflow.get_experiment_by_name(name)  # created by another process
+        if made is None:
+            raise
+        return made.experiment_id
+
+
+def _split_credentials(uri: str) -> tuple[str, dict[str, str]]:
+    """Return an http URI without user and password, and both as values of MLflow's environment variables."""
+    try:
+        parts = urlsplit(uri)
+    except ValueError as error:  # the URI is not shown, because it may contain a password
+        raise InputError(f"{URI_VARIABLE} is not a URI ({error}); give an http(s) server, or unset it") from None
+    if parts.scheme not in ("http", "https") or "@" not in parts.netloc:
+        return uri, {}
+    given, host = parts.netloc.rsplit("@", 1)
+    user, _, password = given.partition(":")
+    credentials = {USER_VARIABLE: unquote(user), PASSWORD_VARIABLE: unquote(password)}
+    return urlunsplit(parts._replace(netloc=host)), credentials
+
+
+def store_error(error: MlflowException, root: Path = Path()) -> InputError | Unavailable:
+    """Return the error for a store that failed, with the remedy."""
+    field, reason = f"{URI_VARIABLE} = {shown_uri(root)!r}", short_message(error)
+    if is_damaged(error):
+        return InputError(f"{field} is damaged ({reason}); restore it from a backup, or remove it to start a new one")
+    status = error.get_http_status_code()
+    if status in (401, 403):
+        return InputError(f"{field} rejects this user ({reason}); set {USER_VARIABLE} and {PASSWORD_VARIABLE}")
+    if 400 <= status < 500 and status != 429:
+        return InputError(f"{field} cannot be used ({reason}); give an http(s) server, or unset the variable")
+    return Unavailable(
+        f"{field} cannot be reached ({reason}); start the server, or unset the variable to record into the local store"
+    )
+
+
+def short_message(error: BaseException) -> str:
+    """Return the first line of an error, at most 200 characters, without secrets."""
+    return redact((str(error).splitlines() or [type(error).__name__])[0])[:200]
+
+
+def ready_database(uri: str) -> None:
+    """Create the database of a SQLite URI if it does not exist; concurrent processes wait for each other.
+
+    Raises `InputError` if the file is not a database of MLflow, or its folder does not exist, and `Unavailable` if
+    another process has locked it.
+    """
+    name = make_url(uri).database
+    if name in (None, "", ":memory:"):
+        return
+    path = Path(str(name))
+    try:
+        folder = os.open(path.parent, os.O_RDONLY)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; give a database in an existing folder") from None
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        if path.exists():
+            _check(path)
+        else:
+            _make(path)
+    finally:
+        os.close(folder)
+
+
+def _make(path: Path) -> None:
+    """Create the tables in a temporary file first, so that an interrupted process leaves no partial database."""
+    new = path.with_name(f"{path.name}.new")
+    new.unlink(missing_ok=True)
+    mlflow.MlflowClient(f"sqlite:///{new.absolute()}").search_experiments(max_results=1)
+    new.rename(path)
+
+
+def _check(path: Path) -> None:
+    remedy = "restore it from a backup, or remove it to start a new one without its runs and versions"
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as database:
+            tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+            raise Unavailable(f"{path}: {error}; start again when the other process is done") from None
+        raise InputError(f"{path}: {error}; give another database, or change its permissions") from None
+    except sqlite3.DatabaseError as error:
+        raise InputError(f"{path} is damaged ({error}); {remedy}") from None
+    if missing := sorted(_TABLES - tables):
+        raise InputError(f"{path} lacks the tables {', '.join(missing)} of MLflow; {remedy}")
+
+
+def history(run_id: str, root: Path = Path()) -> pd.DataFrame:
+    """Return the curves of an MLflow run: one row for each step, one column for each metric with several steps.
+
+    The index is `step`; a metric without a value at a step is NaN there. If a step was logged twice, as after resuming,
+    its last value is used. System metrics are left out: their steps are samples. `root` is the project's folder. Raises
+    `InputError` if the store has no such run, and `Unavailable` if it does not answer.
+    """
+    connect(root)
+    client = mlflow.MlflowClient()
+    try:
+        names = sorted(name for name in client.get_run(run_id).data.metrics if not name.startswith("system/"))
+    except MlflowException as error:
+        if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+            raise store_error(error, root) from None
+        raise InputError(
+            f"run {run_id!r:.60}: no such run in {shown_uri(root)}; `make ui` and runs/STAGE.json show the ids"
+        ) from None
+    curves = {}
+    for name in names:
+        points = sorted(client.get_metric_history(run_id, name), key=lambda point: (point.step, point.timestamp))
+        values = {point.step: point.value for point in points}
+        if len(values) > 1:
+            curves[name] = pd.Series(values, dtype=float)
+    return pd.DataFrame(curves).sort_index().rename_axis("step")

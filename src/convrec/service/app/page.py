@@ -1,0 +1,174 @@
+"""The page of `convrec app`, and the routes that only the page needs: the lists of one or two models, with reasons."""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from datetime import UTC, datetime
+from importlib.resources import files
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from rapidfuzz import process
+from rapidfuzz.distance import OSA
+
+from convrec.data.catalog import Catalog
+from convrec.data.titles import fold, title_and_year, without_accents
+from convrec.project.errors import InputError
+from convrec.service.app.service import Question, Roles, Service
+from convrec.service.feedback import Answer, Shown, new_answer_id
+from convrec.service.reasons import example_requests, genres_of
+from convrec.service.served import Answered, ServedModel
+from convrec.service.translation import Translator
+
+_FILES = {
+    "/": ("index.html", "text/html"),
+    "/style.css": ("style.css", "text/css"),
+    **{f"/{name}.js": (f"{name}.js", "text/javascript") for name in ("elements", "lists", "page", "titles")},
+}
+_LEAST_SIMILARITY = 0.6  # of a title that is suggested for a misspelt one
+_MAX_SIMILAR = 3
+
+
+def make_page_router(service: Service) -> APIRouter:
+    """Return the routes.
+
+    `GET /api/models` returns the names, the numbers of items, the word for the items, and example requests.
+    `GET /api/titles` returns whether a title is in a catalog, and suggestions. `POST /api/recommend` answers a
+    `Question` with the lists of all models; `list` is a list's name for `POST /feedback`.
+    """
+    router = APIRouter()
+    searches: dict[tuple[str, ...], TitleSearch] = {}  # the last one, by its versions
+
+    @router.get("/api/models")
+    def names() -> dict[str, Any]:
+        with service.models.using() as roles:
+            first = next(iter(roles.values()))
+            known = [
+                {"name": _name(role, model), "items": len(model.translator.catalog), "noun": model.translator.noun}
+                for role, model in roles.items()
+            ]
+            examples = example_requests(first.translator.catalog, first.reasons, first.translator.noun)
+        recorder = service.recorder
+        is_saved = "nothing" if recorder is None else "conversations" if recorder.with_conversations else "answers"
+        return {"models": known, "examples": examples, "saved": is_saved}
+
+    @router.get("/api/titles")
+    def search(text: str) -> dict[str, Any]:
+        with service.models.using() as roles:
+            translators = [model.translator for model in roles.values()]
+            key = tuple(model.version for model in roles.values())
+            if key not in searches:
+                searches.clear()
+                searches[key] = TitleSearch(translator.catalog for translator in translators)
+            known = any(translator.knows(text) for translator in translators)
+            return {"is_known": known, "suggestions": searches[key].suggestions(text)}
+
+    @router.post("/api/recommend")
+    async def recommend(question: Question, request: Request) -> dict[str, Any]:
+        async def ask(roles: Roles) -> list[tuple[str, ServedModel, Answered]]:
+            _check_titles(question, [model.translator for model in roles.values()])
+            asked = (_list_of(service, *pair, question) for pair in roles.items())
+            lists = await asyncio.gather(*asked, return_exceptions=True)
+            for problem in lists:  # the first model's, whichever came first
+                if isinstance(problem, BaseException):
+                    raise problem
+            return [(*pair, listed) for pair, listed in zip(roles.items(), lists, strict=True)]  # type: ignore[misc]
+
+        began, start = datetime.now(UTC), time.monotonic()
+        answers = await service.within_limits(question, request, ask)
+        shown = (
+            Shown(role, rank, item.id, model.version)
+            for role, model, listed in answers
+            for rank, item in enumerate(listed.items, start=1)
+        )
+        first, seconds = answers[0][2], time.monotonic() - start
+        answer_id = new_answer_id(began)
+        facts = (answer_id, began, question.user_id, None, None, seconds, first.messages, tuple(shown))
+        answer = Answer(*facts, *first.filters)
+        return {
+            "answer_id": await service.record(answer),
+            "models": [
+                {"list": role, "name": _name(role, model), "recommendations": _explained(model, listed)}
+                for role, model, listed in answers
+            ],
+        }
+
+    for path in _FILES:
+        router.get(path)(_file(path))
+    return router
+
+
+def _name(role: str, model: ServedModel) -> str:
+    return role if role == model.version else f"{role}, version {model.version}"
+
+
+def _check_titles(question: Question, translators: list[Translator]) -> None:
+    """Raise `InputError` for a title that is in no model's catalog; the models may have different catalogs."""
+    for field, titles in (("deny", question.deny), ("allow", question.allow or [])):
+        for title in titles:
+            if not any(translator.knows(title) for translator in translators):
+                translators[0].resolve(field, [title])
+
+
+async def _list_of(service: Service, role: str, model: ServedModel, question: Question) -> Answered:
+    knows = model.translator.knows
+    allow = None if question.allow is None else list(filter(knows, question.allow))
+    own = question.model_copy(update={"deny": list(filter(knows, question.deny)), "allow": allow})
+    try:
+        return await service.list_of(model, own, with_scores=model.has_scores)
+    except InputError as error:
+        raise InputError(f"{_name(role, model)}: {error}") from None
+
+
+def _explained(model: ServedModel, listed: Answered) -> list[dict[str, Any]]:
+    reasons = model.reasons.of(listed.items, listed.messages)
+    scores: Sequence[float | None] = listed.scores or [None] * len(listed.items)
+    return [
+        {
+            "rank": rank,
+            "title": item.title,
+            "year": item.year,
+            "score": score,
+            "item_id": item.id,
+            "genres": ", ".join(genres_of(item)),
+            "reasons": own,
+        }
+        for rank, (item, score, own) in enumerate(zip(listed.items, scores, reasons, strict=True), start=1)
+    ]
+
+
+def _file(path: str) -> Callable[[], Coroutine[Any, Any, Response]]:
+    name, kind = _FILES[path]
+    content = files("convrec.service.app").joinpath(name).read_bytes()
+
+    async def answer() -> Response:
+        return Response(content, media_type=f"{kind}; charset=utf-8")
+
+    return answer
+
+
+class TitleSearch:
+    """The lines `Title (Year)` of one or more catalogs, in order."""
+
+    def __init__(self, catalogs: Iterable[Catalog]):
+        items = {str(item): item.title for catalog in catalogs for item in catalog.items}
+        self._lines = {line: _plain(line) for line in items}
+        self._titles = {line: _plain(title) for line, title in items.items()}
+
+    def suggestions(self, text: str, limit: int = 8) -> list[str]:
+        """Return lines that begin with the text, then lines with a word that does, else lines with a similar title."""
+        sought = _plain(text)
+        if not sought:
+            return []
+        first = sorted((line for line, plain in self._lines.items() if plain.startswith(sought)), key=len)
+        later = [line for line, plain in self._lines.items() if f" {sought}" in plain and not plain.startswith(sought)]
+        if found := [*first, *later][:limit]:
+            return found
+        title = _plain(title_and_year(text)[0])
+        score = OSA.normalized_similarity
+        near = process.extract(title, self._titles, scorer=score, score_cutoff=_LEAST_SIMILARITY, limit=_MAX_SIMILAR)
+        return [line for _, _, line in near]
+
+
+def _plain(text: str) -> str:
+    return without_accents(fold(text))

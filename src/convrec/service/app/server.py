@@ -1,0 +1,121 @@
+"""The server of `convrec serve` and `convrec app`: one application, for `app` with a page."""
+
+import logging
+import signal
+import socket
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from functools import partial
+from ipaddress import ip_address
+from typing import Any
+
+import uvicorn
+from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+from convrec.project.errors import InputError, NoSpace, Unavailable
+from convrec.service.app.api import make_router
+from convrec.service.app.edge import HEAD_SECONDS, Edge, TimedHead
+from convrec.service.app.keys import Keys
+from convrec.service.app.page import make_page_router
+from convrec.service.app.service import Service
+
+logger = logging.getLogger(__name__)
+
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_MAX_CONNECTIONS = 2048
+_STATUSES = {InputError: 400, Unavailable: 503, NoSpace: 503}
+
+
+def make_app(
+    service: Service, *, has_page: bool, hosts: Collection[str] | None = None, keys: Keys | None = None
+) -> FastAPI:
+    """Return the application of a service. docs/serving.md describes its routes, docs/recommender.md those of the page.
+
+    Errors are returned as `{"error": …}`. With `hosts`, requests for any other host get 421. Without the page, each
+    request has a log line.
+    """
+
+    async def check_host(request: Request) -> None:
+        host = request.headers.get("host", "").lower()
+        host = host if host.endswith("]") else host.rpartition(":")[0] or host
+        if hosts is not None and host not in hosts:
+            raise HTTPException(421, f"Host {host!r} is not served; use {', '.join(hosts)}", {"Connection": "close"})
+
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(check_host)])
+    app.add_middleware(Edge, metrics=service.metrics, is_logged=not has_page)
+    app.include_router(make_router(service, keys))
+    if has_page:
+        app.include_router(make_page_router(service))
+    app.add_exception_handler(StarletteHTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _bad_form)
+    for kind, status in _STATUSES.items():
+        app.add_exception_handler(kind, partial(_known_error, status))
+    return app
+
+
+async def _http_error(_: Request, error: Any) -> JSONResponse:
+    return JSONResponse({"error": str(error.detail)}, error.status_code, error.headers)
+
+
+async def _bad_form(_: Request, error: Any) -> JSONResponse:
+    places = [(".".join(map(str, problem["loc"][1:])) or "body", problem["msg"]) for problem in error.errors()]
+    return JSONResponse({"error": "; ".join(f"{place}: {what}" for place, what in places)}, 422)
+
+
+async def _known_error(status: int, _: Request, error: Exception) -> JSONResponse:
+    return JSONResponse({"error": str(error)}, status)
+
+
+def make_server(app: FastAPI, stop_seconds: int = 5) -> uvicorn.Server:
+    """Return the server of an application. It closes slow connections.
+
+    When it is stopped, it accepts no connection any more, and requests in progress have `stop_seconds` to end.
+    """
+    config = uvicorn.Config(
+        app,
+        http=TimedHead,
+        ws="none",
+        log_config=None,
+        log_level="warning",
+        limit_concurrency=_MAX_CONNECTIONS,
+        timeout_keep_alive=HEAD_SECONDS,  # longer than clients keep idle connections: httpx 5 s
+        timeout_graceful_shutdown=stop_seconds,
+    )
+    return uvicorn.Server(config)
+
+
+@contextmanager
+def listening(host: str, port: int) -> Iterator[socket.socket]:
+    """Reserve an address. Raises `InputError` if it cannot be used."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+        except (OSError, OverflowError) as error:
+            raise InputError(f"--host {host} --port {port}: cannot be used ({error}); give another address") from None
+        yield listener
+
+
+def hosts_of(listener: socket.socket, host: str) -> tuple[str, ...] | None:
+    """Return the host names that requests may be for; None, for any, unless the address is of this machine only."""
+    is_loopback = ip_address(listener.getsockname()[0]).is_loopback
+    return (*_LOOPBACK, _in_url(listener, host).lower()) if is_loopback else None
+
+
+def run(app: FastAPI, listener: socket.socket, host: str, stop_seconds: int) -> None:
+    """Serve until SIGTERM or Ctrl-C, which raises `KeyboardInterrupt`; both let requests in progress end."""
+    logger.info("serving http://%s:%d, stop with Ctrl-C", _in_url(listener, host), listener.getsockname()[1])
+    # uvicorn shuts down in order, then raises the signal again: the caller still has something to close.
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        make_server(app, stop_seconds).run(sockets=[listener])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _in_url(listener: socket.socket, host: str) -> str:
+    return f"[{host}]" if listener.family == socket.AF_INET6 else host

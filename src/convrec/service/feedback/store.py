@@ -1,0 +1,244 @@
+"""The feedback database: answers, the items they showed, and events; SQLite or PostgreSQL."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from sqlalchemy import Column, Connection, Select, Table, delete, func, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from convrec.project.errors import InputError
+from convrec.service.feedback.database import (
+    URL_VARIABLE,
+    checked_url,
+    feedback_url,
+    migrate,
+    open_engine,
+    require_file,
+    shown_url,
+    transaction,
+)
+from convrec.service.feedback.records import STATES, Answer, Event
+from convrec.service.feedback.tables import KINDS, answers, deletions, events, shown
+
+_CHUNK = 500  # ids of one `IN (...)`; SQLite limits the parameters of a statement
+_SHOWN = (*shown.c, answers.c.time, answers.c.user_id, answers.c.experiment, answers.c.arm)
+_STATES, _FACTS = ("accepted", "rejected", "hidden"), ("clicked", "watched")  # columns of the outcomes
+
+
+@dataclass(frozen=True)
+class Refused:
+    """An event that the database cannot take, and why."""
+
+    event: Event
+    reason: str
+    is_answer_known: bool
+
+
+class FeedbackStore:
+    """Writes and reads the feedback database; connects and migrates at the first use. Thread-safe.
+
+    All methods raise `Unavailable` if the database is away, and `InputError` if it is damaged or too new. `since` is
+    inclusive and `until` exclusive; both are times of answers, None for no limit.
+    """
+
+    def __init__(self, url: str):
+        """Check the URL (`sqlite:///FILE`, `postgresql://...`). Raises `InputError`."""
+        self._engine = open_engine(checked_url(url))
+        self._is_migrated = False
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._engine.dispose()
+
+    def _transaction(self, is_write: bool = False) -> Any:
+        if not self._is_migrated:
+            migrate(self._engine)
+            self._is_migrated = True
+        require_file(self._engine)
+        return transaction(self._engine, is_write)
+
+    def write(self, new_answers: Sequence[Answer], new_events: Sequence[Event]) -> list[Refused]:
+        """Write all in one transaction, and return the events whose answer is unknown or did not show the item.
+
+        An answer or event whose id is stored is left as it is, so writing twice is safe. Answers of a user from before
+        their deletion are dropped.
+        """
+        with self._transaction(is_write=True) as connection:
+            kept = _not_deleted(connection, new_answers)
+            self._insert(connection, answers, [_answer_row(answer) for answer in kept])
+            rows = [{"answer_id": answer.answer_id, **vars(one)} for answer in kept for one in answer.shown]
+            self._insert(connection, shown, rows)
+            return self._write_events(connection, new_events)
+
+    def _write_events(self, connection: Connection, new_events: Sequence[Event]) -> list[Refused]:
+        known, ranks = _ranks(connection, list({event.answer_id for event in new_events}))
+        rows, refused = [], []
+        for event in new_events:
+            rank = ranks.get((event.answer_id, event.list, event.item_id))
+            if event.answer_id not in known:
+                refused.append(Refused(event, f"answer_id {event.answer_id!r:.60} is unknown", False))
+            elif rank is None:
+                refused.append(Refused(event, not_shown(event.list, event.item_id), True))
+            else:
+                rows.append({**vars(event), "rank": rank})
+        self._insert(connection, events, rows)
+        return refused
+
+    def _insert(self, connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> None:
+        insert: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[self._engine.dialect.name]
+        if rows:
+            connection.execute(insert(table).on_conflict_do_nothing(), rows)
+
+    def items(self, answer_id: str) -> set[tuple[str, str]] | None:
+        """Return the lists and items that an answer showed; None if the answer is unknown."""
+        with self._transaction() as connection:
+            known, ranks = _ranks(connection, [answer_id])
+        return {(name, item) for _, name, item in ranks} if known else None
+
+    def _read(self, query: Select[Any], since: datetime | None, until: datetime | None, *order: Any) -> pl.DataFrame:
+        """Return the rows of a query whose answers are of this period."""
+        if since is not None:
+            query = query.where(answers.c.time >= since)
+        if until is not None:
+            query = query.where(answers.c.time < until)
+        schema = {column.name: KINDS[type(column.type)] for column in query.selected_columns}
+        with self._transaction() as connection:
+            rows = [tuple(row) for row in connection.execute(query.order_by(*order))]
+        return pl.DataFrame(rows, schema=schema, orient="row")
+
+    def answers(
+        self, since: datetime | None = None, until: datetime | None = None, experiment: str | None = None
+    ) -> pl.DataFrame:
+        """Return the answers, oldest first; `messages`, `denied` and `allowed` are JSON or null."""
+        query = select(answers)
+        if experiment is not None:
+            query = query.where(answers.c.experiment == experiment)
+        return self._read(query, since, until, answers.c.time, answers.c.answer_id)
+
+    def shown(self, since: datetime | None = None, until: datetime | None = None) -> pl.DataFrame:
+        """Return the shown items with `time`, `user_id`, `experiment` and `arm` of their answers."""
+        query = select(*_SHOWN).join(answers, answers.c.answer_id == shown.c.answer_id)
+        return self._read(query, since, until, answers.c.time, shown.c.answer_id, shown.c.list, shown.c.rank)
+
+    def events(self, since: datetime | None = None, until: datetime | None = None) -> pl.DataFrame:
+        """Return the events of the answers of this period, oldest first."""
+        query = select(events).join(answers, answers.c.answer_id == events.c.answer_id)
+        return self._read(query, since, until, events.c.time, events.c.event_id)
+
+    def outcomes(self, since: datetime | None = None, until: datetime | None = None) -> pl.DataFrame:
+        """Return one row for each shown item: the columns of `shown`, and what the user did with it.
+
+        `accepted`, `rejected` and `hidden` say which of them the last state was; `clicked` and `watched` whether it
+        happened at all.
+        """
+        key = ["answer_id", "list", "item_id"]
+        state = pl.col("event").filter(pl.col("event").is_in(STATES)).last()
+        happened = self.events(since, until).group_by(key, maintain_order=True)
+        found = happened.agg(
+            *((state == name).alias(name) for name in _STATES),
+            *((pl.col("event") == name).any().alias(name) for name in _FACTS),
+        )
+        joined = self.shown(since, until).join(found, on=key, how="left", maintain_order="left")
+        return joined.with_columns(pl.col(*_STATES, *_FACTS).fill_null(False))
+
+    def delete_user(self, user_id: str) -> int:
+        """Delete the answers of a user with their items and events; return the number of answers.
+
+        The SHA-256 of the id is kept until `prune`, so that answers from before, which a journal delivers later, are
+        dropped.
+        """
+        with self._transaction(is_write=True) as connection:
+            deletion = {"user": _digest(user_id), "time": datetime.now(UTC)}
+            connection.execute(delete(deletions).where(deletions.c.user == deletion["user"]))
+            self._insert(connection, deletions, [deletion])
+            return _delete_answers(connection, answers.c.user_id == user_id)
+
+    def prune(self, before: datetime) -> int:
+        """Delete the answers from before this time with their items and events; return the number of answers."""
+        with self._transaction(is_write=True) as connection:
+            connection.execute(delete(deletions).where(deletions.c.time < before))
+            return _delete_answers(connection, answers.c.time < before)
+
+    @property
+    def address(self) -> str:
+        """The URL without its password."""
+        return shown_url(self._engine.url)
+
+    def period(self) -> tuple[datetime | None, datetime | None]:
+        """Return the times of the first and the last answer; None without answers."""
+        with self._transaction() as connection:
+            first, last = connection.execute(select(func.min(answers.c.time), func.max(answers.c.time))).one()
+        return first, last
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of rows of each table."""
+        stored = (answers, shown, events)
+        with self._transaction() as connection:
+            return {table.name: connection.scalar(select(func.count()).select_from(table)) or 0 for table in stored}
+
+
+def open_store(root: Path, given: str | None = None) -> FeedbackStore:
+    """Return the feedback database of the URL `given`, or the default one (`feedback_url`).
+
+    Raises `InputError` if the URL is wrong, or no feedback was recorded there.
+    """
+    url = feedback_url(given, root)
+    parsed = checked_url(url)
+    if parsed.get_backend_name() == "sqlite" and not Path(str(parsed.database)).is_file():
+        raise InputError(
+            f"{parsed.database}: no feedback was recorded; `convrec serve` records it, or name another database with "
+            f"{URL_VARIABLE} or --feedback"
+        )
+    return FeedbackStore(url)
+
+
+def not_shown(name: str, item_id: str) -> str:
+    """Return the reason why an event's item cannot be: the answer's list does not have it."""
+    where = f" in list {name!r:.60}" if name else ""
+    return f"item_id {item_id!r:.60} was not shown{where} by this answer; give one of its items"
+
+
+def _answer_row(answer: Answer) -> dict[str, Any]:
+    row = {**vars(answer), "num_items": len(answer.shown), "denied": answer.denied or None}
+    del row["shown"]
+    for name in ("messages", "denied", "allowed"):
+        row[name] = None if row[name] is None else json.dumps(list(row[name]), ensure_ascii=False)
+    return row
+
+
+def _not_deleted(connection: Connection, new_answers: Sequence[Answer]) -> list[Answer]:
+    """Return the answers that are not of a user who was deleted after them."""
+    users = {answer.user_id: _digest(answer.user_id) for answer in new_answers if answer.user_id is not None}
+    deleted = {user: time for user, time in _matching(connection, deletions.c.user, list(users.values()), deletions)}
+    times = {user: deleted[digest] for user, digest in users.items() if digest in deleted}
+    return [answer for answer in new_answers if answer.user_id not in times or answer.time > times[answer.user_id]]
+
+
+def _ranks(connection: Connection, answer_ids: Sequence[str]) -> tuple[set[str], dict[tuple[str, str, str], int]]:
+    """Return which of these answers are stored, and the rank of each item by answer, list and item."""
+    known = {answer_id for (answer_id,) in _matching(connection, answers.c.answer_id, answer_ids, answers.c.answer_id)}
+    found = _matching(connection, shown.c.answer_id, answer_ids, shown)
+    return known, {(row.answer_id, row.list, row.item_id): row.rank for row in found}
+
+
+def _matching(connection: Connection, column: Column[str], values: Sequence[str], what: Any) -> Iterator[Any]:
+    """Yield what is in the rows whose column has one of these values."""
+    for start in range(0, len(values), _CHUNK):
+        yield from connection.execute(select(what).where(column.in_(values[start : start + _CHUNK])))
+
+
+def _delete_answers(connection: Connection, which: Any) -> int:
+    chosen = select(answers.c.answer_id).where(which)
+    for table in (events, shown):
+        connection.execute(delete(table).where(table.c.answer_id.in_(chosen)))
+    return connection.execute(delete(answers).where(which)).rowcount
+
+
+def _digest(user_id: str) -> str:
+    return hashlib.sha256(user_id.encode()).hexdigest()

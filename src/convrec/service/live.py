@@ -1,0 +1,150 @@
+"""The models that a service holds: they follow what their source wants, while requests are answered."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from convrec.project.errors import InputError, Unavailable
+from convrec.service.served import ServedModel
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 3.0
+RETRY_SECONDS = 60.0  # until a version that failed to load is tried again
+
+
+class Source(Protocol):
+    """Where the models come from."""
+
+    def wanted(self) -> Mapping[str, str]:
+        """Return the version of each role, the one that answers by default first.
+
+        Raises `InputError` or `Unavailable` if there is none, or the source does not answer.
+        """
+
+    def load(self, version: str) -> ServedModel:
+        """Return a version, ready to answer. Raises any error if it cannot be used."""
+
+
+class LiveModels:
+    """The models by role, kept as the source wants them by a thread.
+
+    A new version is loaded and warmed beside the old one, then takes its role at once. The old one finishes its
+    requests and is freed. A version that fails to load is retried after a pause, and the old one keeps the role. If the
+    source does not answer, everything stays as it is.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        poll_seconds: float = POLL_SECONDS,
+        on_failure: Callable[[str], None] = lambda version: None,
+    ):
+        self._source, self._poll_seconds, self._on_failure = source, poll_seconds, on_failure
+        self._roles: dict[str, ServedModel] = {}
+        self._users: dict[ServedModel, int] = {}
+        self._retry_at: dict[str, float] = {}
+        self._error: Exception | None = None  # of the first version that failed to load
+        self._problem = ""  # of the source, as last logged
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="models", daemon=True)
+
+    def start(self, is_required: bool) -> None:
+        """Begin to follow the source; if a model is required, load it first, and raise why it cannot be loaded."""
+        if is_required:
+            self.update()
+            if self._error is not None and not self._roles:
+                raise self._error
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop following, and free the models after their last requests."""
+        self._stopped.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._assign({})
+
+    @property
+    def roles(self) -> dict[str, ServedModel]:
+        """The models by role, the one that answers by default first; empty before the first is loaded."""
+        return self._roles
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a model is loaded, and the engines of all models work."""
+        return bool(self._roles) and all(model.decoder.is_alive for model in self._roles.values())
+
+    @contextmanager
+    def using(self) -> Iterator[dict[str, ServedModel]]:
+        """Hold the current models during the block, whatever the source wants meanwhile. Raises `Unavailable`."""
+        with self._lock:
+            roles = self._roles
+            if not roles:
+                raise Unavailable("no model is loaded yet; try again later")
+            for model in roles.values():
+                self._users[model] += 1
+        try:
+            yield roles
+        finally:
+            with self._lock:
+                for model in roles.values():
+                    self._users[model] -= 1
+            self._free()
+
+    def update(self) -> None:
+        """Load and assign what the source wants now. Raises `InputError` or `Unavailable` if that is not known."""
+        wanted = self._source.wanted()
+        held = {model.version: model for model in self._roles.values()}
+        for version in dict.fromkeys(wanted.values()):
+            if version not in held and time.monotonic() >= self._retry_at.get(version, 0):
+                self._load(version, held)
+        roles = {role: held.get(version) or self._roles.get(role) for role, version in wanted.items()}
+        self._assign({role: model for role, model in roles.items() if model is not None})
+
+    def _load(self, version: str, held: dict[str, ServedModel]) -> None:
+        try:
+            held[version] = self._source.load(version)
+        except Exception as error:
+            self._on_failure(version)
+            self._error, self._retry_at[version] = self._error or error, time.monotonic() + RETRY_SECONDS
+            text = "version %s cannot be served (%s); the models so far stay, next try in %d s"
+            _log(error, text, version, error, RETRY_SECONDS)
+
+    def _assign(self, roles: dict[str, ServedModel]) -> None:
+        with self._lock:
+            changes = {role: model for role, model in roles.items() if self._roles.get(role) is not model}
+            self._roles = roles
+            for model in roles.values():
+                self._users.setdefault(model, 0)
+        for role, model in changes.items():
+            logger.info("%s is version %s", role, model.version)
+        self._free()
+
+    def _free(self) -> None:
+        """Close the models without a role that nobody uses any more."""
+        with self._lock:
+            unused = [model for model, num in self._users.items() if not num and model not in self._roles.values()]
+            for model in unused:
+                del self._users[model]
+        for model in unused:  # in a thread: an event loop must not wait for it
+            threading.Thread(target=model.close, name="closing").start()
+
+    def _follow(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self.update()
+                self._problem = ""
+            except Exception as error:
+                if str(error) != self._problem:
+                    _log(error, "the models stay as they are: %s", error)
+                self._problem = str(error)
+            self._stopped.wait(self._poll_seconds)
+
+
+def _log(error: Exception, text: str, *arguments: Any) -> None:
+    """Log an error, with its traceback if it is a defect."""
+    logger.error(text, *arguments, exc_info=None if isinstance(error, (InputError, Unavailable)) else error)

@@ -1,0 +1,35 @@
+"""The files of a model, and what is read from them before an engine loads the weights."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from convrec.data.catalog import Catalog
+from convrec.data.parquet import MAX_ITEMS, parquet_frame
+from convrec.generation.lists import ListSettings
+from convrec.generation.model_folders import model_files
+from convrec.generation.pretrained import load_tokenizer
+from convrec.project.fingerprint import fingerprint
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """A Hugging Face folder, the catalog as Parquet, and how lists are decoded."""
+
+    checkpoint: Path
+    catalog: Path
+    settings: ListSettings
+    device: str = "auto"
+    trust_remote_code: bool = False
+
+    def load_texts(self) -> tuple[Catalog, Any]:
+        """Return the catalog and the tokenizer."""
+        catalog = Catalog.from_frame(parquet_frame(self.catalog, max_rows=MAX_ITEMS))
+        return catalog, load_tokenizer(self.checkpoint, trust_remote_code=self.trust_remote_code)
+
+    def fingerprint(self) -> str:
+        """Return a short digest of all that the lists depend on: the model's files, the catalog and the settings.
+
+        It reads the weights. Copies of a version on several machines have the same one.
+        """
+        return fingerprint(asdict(self.settings), [*model_files(self.checkpoint), self.catalog])

@@ -1,0 +1,85 @@
+"""Distances between what the service sees now and what the model was trained on. Pure functions."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import sparse
+from scipy.stats import rankdata
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedGroupKFold
+
+from convrec.classical.embedding import Embedder
+from convrec.service.monitoring.intervals import Span, Z, clustered_error
+
+FOLDS = 5
+_DRAWS = 100  # random exchanges that show how far apart samples of one distribution are
+
+
+def classifier_test(
+    embedder: Embedder,
+    texts: Sequence[Sequence[str]],
+    persons: Sequence[Sequence[str]],
+    seed: int,
+) -> Span:
+    """Return how well a classifier tells two samples of conversations apart: its AUC; 0.5 if they are alike.
+
+    The classifier two-sample test of Lopez-Paz and Oquab (ICLR 2017), with the AUC as the statistic: a logistic
+    regression on the embeddings, scored on held-out folds. Conversations of a person are in one fold. n is the size of
+    the first sample.
+    """
+    found = embedder.embed_conversations([text for sample in texts for text in sample])
+    vectors = sparse.csr_array(found) if sparse.issparse(found) else np.asarray(found)
+    labels = np.repeat([1, 0], [len(sample) for sample in texts])
+    # A person may be in both samples, and has then one name in both.
+    names = np.array([person for sample in persons for person in sample])
+    scores = np.empty(len(labels))
+    folds = StratifiedGroupKFold(FOLDS, shuffle=True, random_state=seed)
+    for rest, held in folds.split(np.zeros(len(labels)), labels, names):
+        model = LogisticRegression(class_weight="balanced", max_iter=1000).fit(vectors[rest], labels[rest])
+        scores[held] = model.decision_function(vectors[held])
+    return auc_span(scores[labels == 1], scores[labels == 0], *(names[labels == label] for label in (1, 0)))
+
+
+def auc_span(ours: np.ndarray, theirs: np.ndarray, our_persons: np.ndarray, their_persons: np.ndarray) -> Span:
+    """Return P(a score of ours > one of theirs) with its interval; ties count half. Shape: (n,), (m,), (n,), (m,).
+
+    The variance is that of Obuchowski (Biometrics, 1997): DeLong's, with the terms of a person added.
+    """
+    n, m = len(ours), len(theirs)
+    everywhere = rankdata(np.concatenate([ours, theirs]))
+    above = (everywhere[:n] - rankdata(ours)) / m  # share of theirs below each of ours
+    below = 1 - (everywhere[n:] - rankdata(theirs)) / n  # share of ours above each of theirs
+    auc = float(above.mean())
+    half = Z * float(np.hypot(clustered_error(above - auc, our_persons), clustered_error(below - auc, their_persons)))
+    return Span(auc, max(0.0, auc - half), min(1.0, auc + half), n)
+
+
+def divergence(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """Return the Jensen-Shannon divergence of two distributions, in bits: from 0 to 1 (Lin, 1991). Shape: (C,) each."""
+    middle = (ours + theirs) / 2
+    parts = [np.where(p > 0, p * np.log2(np.where(p > 0, p, 1) / np.where(middle > 0, middle, 1)), 0).sum()
+             for p in (ours, theirs)]  # fmt: skip
+    return float(max(0.0, (parts[0] + parts[1]) / 2))
+
+
+def item_distance(items: np.ndarray, persons: Sequence[str] | np.ndarray, reference: np.ndarray, seed: int) -> Span:
+    """Return the Jensen-Shannon distance of a sample of items to the counts of a reference, corrected for chance.
+
+    The distance is the square root of the divergence. Samples of one distribution also differ: the mean divergence
+    after random exchanges between sample and reference is subtracted. The interval is that of the divergence by the
+    delta method. `items` holds catalog indices, `reference` a count for each catalog item. Shape: (n,), (n,), (C,).
+    """
+    n, m = len(items), int(reference.sum())
+    counts = np.bincount(items, minlength=len(reference))
+    ours, theirs = counts / n, reference / m
+    pooled = (counts + reference).astype(np.int64)
+    draws = np.random.default_rng(seed).multivariate_hypergeometric(pooled, n, size=_DRAWS, method="marginals")
+    chance = float(np.mean([divergence(draw / n, (pooled - draw) / m) for draw in draws]))
+    found = divergence(ours, theirs)
+    # The derivatives of the divergence by the probability of an item, in each of the two distributions.
+    slopes = [np.log2(np.where(p > 0, p, 1) / np.where(p > 0, (ours + theirs) / 2, 1)) / 2 for p in (ours, theirs)]
+    own = slopes[0][items]
+    error = float(np.sqrt((theirs * (slopes[1] - theirs @ slopes[1]) ** 2).sum() / m))
+    half = Z * float(np.hypot(clustered_error(own - own.mean(), persons), error))
+    figure, low, high = (float(np.sqrt(max(0.0, found - chance + shift))) for shift in (0, -half, half))
+    return Span(figure, low, high, n)

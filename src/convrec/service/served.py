@@ -1,0 +1,88 @@
+"""A model that answers many requests at once."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import NamedTuple
+
+from convrec.data.catalog import Item
+from convrec.service.batching import Decoder
+from convrec.service.reasons import Reasons
+from convrec.service.recommender import Recommender
+from convrec.service.scores import ItemScorer
+from convrec.service.transformers_batching import TransformersBatcher
+from convrec.service.translation import LIST_LENGTH, Conversation, Filters, Messages, Translator
+
+logger = logging.getLogger(__name__)
+
+_WARM_SECONDS = 600  # for the first list, in which a GPU compiles
+
+
+class Answered(NamedTuple):
+    """A list with the conversation and the filters that it answers, and what it took."""
+
+    messages: Messages
+    items: list[Item]
+    scores: list[float] | None
+    num_tokens: int
+    filters: Filters
+
+
+class ServedModel:
+    """A version with its engine. `version` is its number in the registry, or the name that it was opened by."""
+
+    def __init__(self, version: str, translator: Translator, decoder: Decoder, scorer: ItemScorer | None):
+        self.version, self.translator, self.decoder = version, translator, decoder
+        self.reasons = Reasons(translator.catalog, translator.mentions)
+        self._scorer = scorer
+        self._texts = ThreadPoolExecutor(1, "texts")  # the event loop goes on while a conversation is read
+
+    @classmethod
+    def of_recommender(
+        cls, version: str, recommender: Recommender, max_rows: int, on_step: Callable[[int], None] = lambda tokens: None
+    ) -> "ServedModel":
+        """Return the model of a recommender, with continuous batching by transformers."""
+        translator = recommender.translator
+        end, penalty = translator.tokenizer.eos_token_id, recommender.settings.repetition_penalty
+        batcher = TransformersBatcher(recommender.model, translator.trie, end, penalty, max_rows, on_step)
+        return cls(version, translator, batcher, recommender.scorer)
+
+    @property
+    def has_scores(self) -> bool:
+        """Whether the engine can score the items of a list."""
+        return self._scorer is not None
+
+    def warm(self) -> None:
+        """Decode a first list, which also shows that the engine works; raise what fails."""
+        (asked,) = self.translator.prepare([f"Some {self.translator.noun}, please"], 1)
+        self.translator.items(self.decoder.submit(asked).result(_WARM_SECONDS))
+
+    async def ask(
+        self,
+        conversation: Conversation,
+        n: int = LIST_LENGTH,
+        deny: Collection[str] = (),
+        allow: Collection[str] | None = None,
+        or_fewer: bool = False,
+        with_scores: bool = False,
+    ) -> Answered:
+        """Return the list of a conversation; `Recommender.recommend` describes the arguments and the errors.
+
+        If the task is cancelled, the list is not decoded further.
+        """
+        loop = asyncio.get_running_loop()
+        prepare = partial(self.translator.prepare, [conversation], n, deny, allow, or_fewer)
+        (asked,) = await loop.run_in_executor(self._texts, prepare)
+        tokens = await asyncio.wrap_future(self.decoder.submit(asked))
+        items, scores = self.translator.items(tokens), None
+        if with_scores and self._scorer is not None:
+            (scores,) = await asyncio.to_thread(self._scorer.scores, [asked.prompt], [tokens], [items])
+        return Answered(asked.messages, items, scores, len(tokens), asked.filters)
+
+    def close(self) -> None:
+        """Finish the requests of the engine, and free its memory."""
+        self.decoder.close()
+        self._texts.shutdown()
+        self._scorer = None

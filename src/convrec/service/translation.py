@@ -1,0 +1,198 @@
+"""Between people and a model: what is checked and built before a list is decoded, and what is read from it."""
+
+import copy
+import difflib
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from convrec.data.catalog import Catalog, Item
+from convrec.data.conversations import ROLES, messages_of, usable_role
+from convrec.data.mentions import Mentions
+from convrec.data.titles import title_and_year
+from convrec.generation.constraint import ListRequest, catalog_trie
+from convrec.generation.engine import TokenIds, token_ids
+from convrec.generation.lists import ListSettings
+from convrec.project.errors import InputError
+from convrec.project.text import is_clean
+
+Messages = list[dict[str, str]]
+Conversation = str | Sequence[Mapping[str, str]]
+
+LIST_LENGTH = 20  # default number of items in a list
+
+
+class NothingLeft(InputError):
+    """The conversation and the filters leave no item to recommend."""
+
+
+class NoList(RuntimeError):
+    """A completion is not a list of items, which the constraint makes impossible."""
+
+
+class Filters(NamedTuple):
+    """The ids of the items that a user denies, and of those that alone are allowed (None: all)."""
+
+    denied: tuple[str, ...] = ()
+    allowed: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A conversation that is ready for an engine: its prompt's tokens, and the list to decode."""
+
+    messages: Messages
+    prompt: TokenIds
+    request: ListRequest
+    filters: Filters
+
+
+class Translator:
+    """Translates between people and a model: conversations to tokens, tokens to items of the catalog. Thread-safe.
+
+    `noun` is the domain's word for the items, such as movies or books; `mentions` finds the catalog's titles in texts.
+    `positions` is the model's longest context in tokens, None if it has no limit.
+    """
+
+    def __init__(self, catalog: Catalog, tokenizer: Any, settings: ListSettings, positions: int | None):
+        """Raise `InputError` if the tokenizer cannot write an item of the catalog."""
+        self.catalog, self.noun, self._recommend_seen = catalog, settings.items, settings.recommend_seen
+        self.mentions = Mentions(catalog)
+        self.trie = catalog_trie(catalog, tokenizer)
+        self.tokenizer, self.positions = tokenizer, positions
+        self._prompts = settings.prompts(tokenizer)
+        self.lock = threading.Lock()  # around the tokenizer, which cannot be used by two threads at once
+        # Another one for the completions, so that finished lists do not wait while many conversations are read.
+        self._reader, self._reading = copy.deepcopy(tokenizer), threading.Lock()
+
+    def prepare(
+        self,
+        conversations: Sequence[Conversation],
+        n: int = LIST_LENGTH,
+        deny: Collection[str] = (),
+        allow: Collection[str] | None = None,
+        or_fewer: bool = False,
+    ) -> list[Prepared]:
+        """Return the requests for `n` items for each conversation; `Recommender.recommend` describes the arguments.
+
+        Raises `InputError` for input that it rejects.
+        """
+        turns = [messages_from(value, place) for place, value in enumerate(conversations, start=1)]
+        denied = self.resolve("deny", deny)
+        allowed = None if allow is None else self.resolve("allow", allow)
+        options = (n, denied, allowed, or_fewer)
+        requests = [self._request(messages, place, *options) for place, messages in enumerate(turns, start=1)]
+        with self.lock:
+            chats = [self._prompts(own, self._room(asked.length)) for own, asked in zip(turns, requests, strict=True)]
+            prompts = token_ids(self.tokenizer, chats)
+        filters = Filters(self._ids(denied), None if allowed is None else self._ids(allowed))
+        return [Prepared(*parts, filters) for parts in zip(turns, prompts, requests, strict=True)]
+
+    def _ids(self, indices: set[int]) -> tuple[str, ...]:
+        return tuple(self.catalog.items[index].id for index in sorted(indices))
+
+    def items(self, completion: TokenIds) -> list[Item]:
+        """Return the items of a completion, best first; what comes after its end token does not count.
+
+        Raises `NoList` if it is not a list of items.
+        """
+        end = self.tokenizer.eos_token_id
+        written = completion[: completion.index(end)] if end in completion else completion
+        with self._reading:
+            lines = self._reader.decode(written).split("\n")
+        indices = [self.catalog.index_of_line(line) for line in lines]
+        if None in indices:
+            raise NoList(f"{completion} was generated under the constraint, but not all its lines are items")
+        return [self.catalog.items[index] for index in indices if index is not None]
+
+    def knows(self, title: str) -> bool:
+        """Return whether a title to deny or allow is in the catalog."""
+        return bool(self._items_of(title))
+
+    def resolve(self, name: str, titles: Collection[str]) -> set[int]:
+        """Return the indices of the items of some titles.
+
+        Raises `InputError` if one of them is not in the catalog; `name` is the field in the message.
+        """
+        if isinstance(titles, str) or not all(isinstance(title, str) for title in titles):
+            raise InputError(
+                f"{name}: {titles!r} is not a list of titles; give texts such as {str(self.catalog.items[0])!r}"
+            )
+        found: set[int] = set()
+        for written in titles:
+            indices = self._items_of(written)
+            if not indices:
+                known = [item.title for item in self.catalog.items]
+                near = difflib.get_close_matches(title_and_year(written)[0], known, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else "write it as the catalog does"
+                raise InputError(f"{name}: {written!r} is not in the catalog; {hint}")
+            found.update(indices)
+        return found
+
+    def _items_of(self, written: str) -> list[int]:
+        exact = self.catalog.index_of_line(written.strip())
+        if exact is not None:
+            return [exact]
+        title, year = title_and_year(written)
+        if not year:
+            return self.catalog.indices_of_title(title) or self.catalog.readings(title, None)
+        index = self.catalog.find(title, int(year))
+        return self.catalog.readings(title, int(year)) if index is None else [index]
+
+    def _request(
+        self, messages: Messages, place: int, n: int, denied: set[int], allowed: set[int] | None, or_fewer: bool
+    ) -> ListRequest:
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise InputError(f"n = {n!r}: give a whole number from 1")
+        banned = denied
+        if not self._recommend_seen:
+            named = self.mentions.titles(message["content"] for message in messages if message["role"] != "system")
+            banned = denied | self.catalog.indices_of_titles(named)
+        left = len((set(range(len(self.catalog))) if allowed is None else allowed) - banned)
+        if n > left and (left == 0 or not or_fewer):
+            raise (InputError if left else NothingLeft)(
+                f"n = {n}: {left} of the catalog's {len(self.catalog)} items are left for conversation {place}, "
+                "without those that it names and those denied or not allowed; lower n, deny fewer titles, or allow more"
+            )
+        return ListRequest(min(n, left), banned, allowed)
+
+    def _room(self, n: int) -> int | None:
+        """Return the number of tokens left for a prompt with a list of `n` items; None if the model has no limit."""
+        if self.positions is None:
+            return None
+        room = self.positions - self.trie.longest(n)
+        if room < self._prompts.least:
+            raise InputError(f"n = {n}: the list leaves no room for the conversation in the model's context; lower n")
+        return room
+
+
+def messages_from(value: Any, place: int = 1) -> Messages:
+    """Return the messages of a conversation given as text or messages, without blank ones.
+
+    Raises `InputError` for anything else and for an empty conversation; `place` is its number in the message.
+    """
+    where = f"conversation {place}"
+    if isinstance(value, str):
+        messages = messages_of(value)
+    elif isinstance(value, Sequence):
+        messages = [_message(message, where) for message in value]
+    else:
+        raise InputError(f"{where}: {value!r:.60} is neither text nor a list of messages {{role, content}}")
+    if not all(is_clean(message["content"]) for message in messages):
+        raise InputError(f"{where}: contains a NUL, or text that is not UTF-8; give UTF-8 text")
+    messages = [message for message in messages if message["content"].strip()]
+    if not any(message["role"] != "system" for message in messages):
+        raise InputError(f"{where}: it is empty; give at least one user turn")
+    return messages
+
+
+def _message(message: Any, where: str) -> dict[str, str]:
+    if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
+        raise InputError(f"{where}: {message!r:.60} is not a message; give {{'role': 'user', 'content': 'words'}}")
+    role, content = usable_role(message["role"]), message["content"]
+    if role is None:
+        raise InputError(f"{where}: role {message['role']!r:.60} is not known; give one of {', '.join(ROLES)}")
+    if not isinstance(content, str):
+        raise InputError(f"{where}: content {content!r:.60} is not a text; give the words of the turn")
+    return {"role": role, "content": content}

@@ -1,0 +1,142 @@
+"""Log-probabilities of completions under the distribution that rollouts sample, without the logits of a whole batch."""
+
+import functools
+from collections.abc import Callable
+from types import MethodType
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+from trl.trainer.utils import FusedCausalLMOutput
+
+from convrec.training.full_attention import text_config
+from convrec.training.rl.constrained import RolloutConstraint
+from convrec.training.rl.shared_prompts import completion_states
+
+Head = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+
+MAX_LOGITS = 2**25  # logits in memory at a time: 128 MiB in float32
+
+
+def sampled_log_probs(
+    logits: torch.Tensor,
+    input_ids: torch.Tensor,
+    penalty: float,
+    temperature: float = 1.0,
+    allowed: torch.Tensor | None = None,
+    attention_mask: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return each next token's log-probability and the entropy at its position, under the distribution of rollouts.
+
+    As in transformers' sampling, a repetition penalty applies to every token that occurs earlier in the row: its logit
+    is divided by the penalty if positive, and multiplied by it if negative (Keskar et al., arXiv 1909.05858). Then all
+    logits are divided by the temperature, and tokens that are not `allowed` get probability 0. Positions where
+    `attention_mask` is 0 are padding, which the penalty ignores.
+
+    Shape: logits (B, K, vocab), which predict the last K tokens of input_ids (B, L), L > K; allowed as the logits;
+    attention_mask as input_ids; returns two (B, K). Units: nats.
+    """
+    kept = logits.shape[1]
+    scores = _penalized(logits, input_ids, penalty, attention_mask) if penalty != 1 else logits
+    scores = scores / temperature if temperature != 1 else scores
+    if allowed is not None:
+        scores = scores.masked_fill(~allowed, -torch.inf)
+    log_probs = scores.float().log_softmax(dim=-1) if scores.dtype.itemsize < 4 else scores.log_softmax(dim=-1)
+    written = log_probs.gather(2, input_ids[:, -kept:, None]).squeeze(2)
+    with torch.no_grad():  # last, so that a checkpoint's backward pass, which needs no entropy, ends before it
+        finite = log_probs if allowed is None else log_probs.clamp(min=torch.finfo(log_probs.dtype).min)
+        entropy = -(finite.exp() * finite).sum(dim=-1)
+    return written, entropy
+
+
+def _penalized(
+    logits: torch.Tensor, input_ids: torch.Tensor, penalty: float, attention_mask: torch.Tensor | None
+) -> torch.Tensor:
+    """Return the logits with the penalty applied to the tokens before each position. Shape: as the logits."""
+    (batch, length), kept = input_ids.shape, logits.shape[1]
+    positions = torch.arange(length, device=input_ids.device)
+    places = positions.expand_as(input_ids)
+    if attention_mask is not None:
+        places = places.masked_fill(attention_mask == 0, length)
+    first = torch.full((batch, logits.shape[2]), length, device=input_ids.device)
+    first = first.scatter_reduce(1, input_ids, places, "amin")
+    new = first.gather(1, input_ids) == positions  # a token's first position in its row: it is penalized once
+    before = new[:, None] & (positions < positions[-kept:, None])  # (B, K, L)
+    index = input_ids[:, None].expand(-1, kept, -1)
+    held = logits.gather(2, index)
+    change = torch.where(held > 0, held / penalty, held * penalty) - held
+    return logits.scatter_add(2, index, change.masked_fill(~before, 0))
+
+
+def add_log_prob_head(model: Any, penalty: float, temperature: float, constraint: RolloutConstraint | None) -> None:
+    """Make `model(input_ids=…, attention_mask=…, completion_width=K)` score the last K tokens of each row.
+
+    It then returns `log_probs` and `entropy` (B, K), as `log_prob_head` does.
+
+    Shape: input_ids, attention_mask (B, L): prompts padded on the left, completions of width K on the right.
+    """
+    original, score = model.forward, log_prob_head(model, penalty, temperature, constraint)
+
+    @functools.wraps(type(model).forward)
+    def forward(self: Any, *args: Any, completion_width: int | None = None, **kwargs: Any) -> Any:
+        if completion_width is None:
+            return original(*args, **kwargs)
+        ids, mask = kwargs["input_ids"], kwargs["attention_mask"]
+        log_probs, entropy = score(completion_states(self, ids, mask, completion_width), ids, mask)
+        return FusedCausalLMOutput(log_probs=log_probs, entropy=entropy)
+
+    model.forward = MethodType(forward, model)
+
+
+def log_prob_head(model: Any, penalty: float, temperature: float, constraint: RolloutConstraint | None) -> Head:
+    """Return the function from last hidden states, input_ids and attention_mask to log-probabilities and entropies.
+
+    Logits are computed for as many rows at a time as `MAX_LOGITS` allows. If that is not all rows, they are computed
+    again in the backward pass. On padding, both results are 0.
+
+    Shape: hidden states (B, K, hidden); input_ids, attention_mask (B, L); results (B, K).
+    """
+    to_logits = _logits_of(model)
+
+    def score(states: torch.Tensor, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = to_logits(states)
+        width, vocab = logits.shape[1:]
+        allowed = None if constraint is None else constraint.allowed(ids, mask, width, vocab)
+        return sampled_log_probs(logits, ids, penalty, temperature, allowed, mask)
+
+    def score_in_chunks(
+        states: torch.Tensor, ids: torch.Tensor, mask: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        width = states.shape[1]
+        rows = max(1, MAX_LOGITS // (width * text_config(model).vocab_size))
+        chunks = list(zip(states.split(rows), ids.split(rows), mask.split(rows), strict=True))
+        if len(chunks) > 1 and torch.is_grad_enabled():
+            parts = [checkpoint(score, *chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks]
+        else:
+            parts = [score(*chunk) for chunk in chunks]
+        padding = mask[:, -width:] == 0
+        log_probs, entropy = (torch.cat(values).masked_fill(padding, 0) for values in zip(*parts, strict=True))
+        return log_probs, entropy
+
+    return score_in_chunks
+
+
+def _logits_of(model: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return the function from a model's last hidden states to its logits, with the model's own scaling and capping.
+
+    Shape: hidden states (..., hidden); logits (..., vocab).
+    """
+    config = text_config(model)
+    scale = 1.0
+    for name in ("logit_scale", "output_multiplier", "lm_head_multiplier"):
+        scale *= getattr(config, name, None) or 1.0
+    scaling = getattr(config, "logits_scaling", None) or 1.0
+    scale *= scaling if config.model_type == "hyperclovax" else 1 / scaling
+    cap = getattr(config, "final_logit_softcapping", None)
+
+    def to_logits(states: torch.Tensor) -> torch.Tensor:
+        logits = model.get_output_embeddings()(states)
+        logits = logits * scale if scale != 1 else logits
+        return torch.tanh(logits / cap) * cap if cap else logits
+
+    return to_logits

@@ -1,0 +1,348 @@
+"""TRL's GRPO trainer with the rank as the unit of reward, advantage and importance ratio."""
+
+import logging
+import math
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import gather
+from trl import GRPOTrainer
+from trl.models.utils import unwrap_model_for_generation
+
+from convrec.generation.finite import FiniteTrainer
+from convrec.training.rl.advantages import rank_advantages
+from convrec.training.rl.arguments import RankGRPOConfig
+from convrec.training.rl.batches import micro_batches, padding_share, trim_padding
+from convrec.training.rl.checks import check_inputs
+from convrec.training.rl.constrained import RolloutConstraint
+from convrec.training.rl.dropout import disable_dropout
+from convrec.training.rl.logprobs import add_log_prob_head
+from convrec.training.rl.loop import EpochSampler, StepClock
+from convrec.training.rl.loss import LossOutput, Objective, Rollouts, rank_grpo_loss
+from convrec.training.rl.rewards import RankRewardFunction, rank_returns
+from convrec.training.rl.rollouts import beam_config, generate_groups
+from convrec.training.rl.segmentation import attach_eos, list_ends, newline_counts, segment_ranks
+from convrec.training.rl.shared_prompts import share_prompts
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class _Scored:
+    """The rollouts of one batch while TRL's methods generate and score them.
+
+    `_generate_and_score_completions` sets `rows`, which generation reads. `_calculate_rewards` sets the rest, which
+    `_rank_advantages` reads. `last_group` returns rows and completions.
+
+    `rows` and `completions` are those of this process; the tensors cover all processes. Shape: relevance (B, N), the
+    weighted sum of the rank rewards; scalars (B, 1), the weighted sum of all other rewards; kept (B,), false for lists
+    that are left out of their group.
+    """
+
+    rows: list[dict[str, Any]]
+    completions: list[Any] = field(default_factory=list)
+    relevance: torch.Tensor = field(default_factory=lambda: torch.zeros(0))
+    scalars: torch.Tensor = field(default_factory=lambda: torch.zeros(0))
+    kept: torch.Tensor = field(default_factory=lambda: torch.zeros(0))
+
+
+class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
+    """A GRPOTrainer that rewards each rank of a list: Rank-GRPO (arXiv 2510.20150) and its baselines.
+
+    The rank algorithms, `rank_grpo` and `rank_grpo_public`, need a rank reward (`RankReward`) among `reward_funcs`. The
+    weighted sum of the rank rewards gives the returns. `args.scalar_rewards` sets how other reward functions and
+    reward models are used. The other algorithms treat each list as one unit with TRL's own advantages.
+    Dropout is disabled, so that rollouts and all log-probabilities come from the same distribution.
+
+    With a `constraint`, rollouts contain only catalog items, and the policy is the constrained distribution. The
+    dataset then needs the column `seen_titles`.
+
+    Raises `ValueError` or `TypeError` at construction for unsupported arguments (`check_inputs`), and
+    `NotFiniteError` in training if the loss or its gradient is not finite.
+    """
+
+    args: Any  # RankGRPOConfig, whose fields the base declares as optional
+    model: Any
+    reward_funcs: Any
+    _tokenizer: Any
+    _buffered_inputs: Any
+
+    def __init__(
+        self,
+        model: Any,
+        reward_funcs: Any,
+        args: RankGRPOConfig | None = None,
+        constraint: RolloutConstraint | None = None,
+        **kwargs: Any,
+    ):
+        if args is None:
+            name = model if isinstance(model, str) else model.config.name_or_path
+            args = RankGRPOConfig(f"{Path(name).name}-Rank-GRPO")
+        rewards = list(reward_funcs) if isinstance(reward_funcs, (list, tuple)) else [reward_funcs]
+        check_inputs(rewards, args, constraint, kwargs)
+        self._rank_rewards = [i for i, reward in enumerate(rewards) if isinstance(reward, RankRewardFunction)]
+        self._constraint = constraint
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.tokens = 0
+        self._scored = _Scored([])
+        super().__init__(model=model, reward_funcs=rewards, args=args, **kwargs)
+        if self.aux_loss_enabled:
+            raise ValueError(
+                f"router_aux_loss_coef = {self.router_aux_loss_coef} of the model is not supported; set it to 0 in the "
+                "model's configuration: the loss has no router term"
+            )
+        if self._is_vlm:
+            raise ValueError("a vision-language model is not supported; give a causal language model")
+        disabled = disable_dropout(self.model)
+        if disabled:
+            rates = ", ".join(f"{name} = {rate}" for name, rate in sorted(disabled.items()))
+            logger.info("dropout is disabled in reinforcement learning: %s", rates)
+        counts = newline_counts(self._tokenizer)
+        unnamed = self.model.config.get_text_config().vocab_size - len(counts)  # ids without a token can be sampled
+        self._newline_counts = torch.nn.functional.pad(counts, (0, max(0, unnamed)))
+        hindrances = set()
+        for policy in (self.model, self.ref_model):
+            if policy is not None:
+                unwrapped = self.accelerator.unwrap_model(policy)
+                base = unwrapped.get_base_model() if hasattr(unwrapped, "get_base_model") else unwrapped
+                add_log_prob_head(base, args.repetition_penalty, args.temperature, constraint)
+                hindrances.add(share_prompts(base))
+        self._loss_settings = self._make_objective()
+        self._shared = hindrances == {None}
+        for hindrance in hindrances - {None}:
+            logger.info("prompts are not shared between completions: %s", hindrance)
+        self.add_callback(StepClock(self))
+
+    def _make_objective(self) -> Objective:
+        """Return the settings of the loss."""
+        args = self.args
+        cap = args.vllm_importance_sampling_clip_max
+        return Objective(
+            num_ranks=args.num_ranks if args.by_rank else 1,
+            epsilon_low=self.epsilon_low,
+            epsilon_high=self.epsilon_high,
+            delta=args.delta,
+            beta=self.beta,
+            level=args.level,
+            aggregation=args.aggregation,
+            max_completion_length=args.max_completion_length,
+            overflow_advantage=args.overflow_penalty if args.by_rank else 0.0,
+            eos_in_rank=args.algorithm == "rank_grpo_public",
+            vllm_importance_sampling_clip_max=math.inf if cap is None else cap,
+        )
+
+    def last_group(self) -> tuple[list[dict], list, torch.Tensor]:
+        """Return rows, completions and relevance (B, N) of this process's last rollouts."""
+        last = self.reward_funcs[self._rank_rewards[0]].last_relevance
+        return self._scored.rows, self._scored.completions, last
+
+    def record_metrics(self, metrics: dict[str, Any]) -> None:
+        """Add numbers to the next log, averaged over the calls until then."""
+        for name, value in metrics.items():
+            self._metrics["train" if self.model.training else "eval"][name].append(float(value))
+
+    @contextmanager
+    def _timed(self, part: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds[part] += time.perf_counter() - start
+
+    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
+        """Return TRL's schedule, or with `decay_step` a constant rate that is lower from that step on."""
+        step, rate = self.args.decay_step, self.args.decayed_learning_rate
+        if step is None or rate is None:
+            return super().create_scheduler(num_training_steps, optimizer)
+        factor = rate / self.args.learning_rate
+        target: Any = optimizer or self.optimizer
+        self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(target, lambda done: factor if done >= step else 1.0)
+        return self.lr_scheduler
+
+    def _get_train_sampler(self, dataset: Any = None) -> Any:
+        sampler = super()._get_train_sampler(dataset)
+        names = ("data_source", "mini_repeat_count", "batch_size", "repeat_count", "shuffle", "seed")
+        by_epoch = EpochSampler(**{name: getattr(sampler, name) for name in names})
+        by_epoch.trainer = self
+        return by_epoch
+
+    def _generate_single_turn(
+        self, prompt_ids: Any, images: Any, multimodal_fields: Any, num_generations: int, has_tool_images: bool = False
+    ) -> Any:
+        with self._timed("rollout"):
+            if self.use_vllm or self.use_transformers_continuous_batching:
+                return super()._generate_single_turn(prompt_ids, images, multimodal_fields, num_generations)
+            if self._constraint is not None:
+                self._constraint.begin(prompt_ids, [row["seen_titles"] for row in self._scored.rows])
+            return self._complete(prompt_ids, num_generations), None
+
+    def _complete(self, prompt_ids: list[list[int]], num_generations: int) -> list[list[int]]:
+        """Return the policy's completion for each prompt; each prompt is repeated `num_generations` times in a row."""
+        config = self.generation_config
+        if self.args.beam_groups:
+            config = beam_config(config, num_generations)
+        unwrapped = unwrap_model_for_generation(
+            self.model_wrapped,
+            self.accelerator,
+            gather_deepspeed3_params=self.args.ds3_gather_for_generation,
+            gradient_checkpointing_kwargs=self.args.gradient_checkpointing_kwargs,
+        )
+        with unwrapped as model, self._dist.summon_full_params(self.model_wrapped, recurse=False):
+            return generate_groups(model, prompt_ids, config, self._constraint)
+
+    def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
+        """Return the next micro-batch; generate new rollouts if the buffered ones are used up."""
+        if not self.model.training:
+            return trim_padding(self._generate_and_score_completions(generation_batch))
+        number = self.args.steps_per_generation
+        if self._buffered_inputs is None or self._step % (number * self.num_iterations) == 0:
+            batch = self._generate_and_score_completions(generation_batch)
+            steps = -(-number // self.args.gradient_accumulation_steps)
+            self._buffered_inputs = micro_batches(batch, number, steps)
+        return self._buffered_inputs[self._step % number]
+
+    def _get_per_token_logps_and_entropies(
+        self,
+        model: Any,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        logits_to_keep: int,
+        batch_size: int | None = None,
+        **_: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor, None]:
+        """Return log-probabilities and entropies (B, T) of the completions, and None.
+
+        Batches hold prompts of similar length. Shape: input_ids, attention_mask (B, P + T), with T = `logits_to_keep`.
+        """
+        sides = (slice(None, -logits_to_keep), slice(-logits_to_keep, None))
+        values = [tensor[:, side] for side in sides for tensor in (input_ids, attention_mask)]
+        whole = dict(zip(("prompt_ids", "prompt_mask", "completion_ids", "completion_mask"), values, strict=True))
+        order = whole["prompt_mask"].sum(1).argsort(stable=True)
+        scored = []
+        for rows in order.split(batch_size or len(order)):
+            prompts, prompt_mask, ids, mask = trim_padding(
+                {name: value[rows] for name, value in whole.items()}
+            ).values()
+            with self.accelerator.autocast():
+                output = model(
+                    input_ids=torch.cat([prompts, ids], dim=1),
+                    attention_mask=torch.cat([prompt_mask, mask], dim=1),
+                    completion_width=ids.shape[1],
+                )
+            both = torch.stack([output.log_probs, output.entropy])
+            scored.append(torch.nn.functional.pad(both, (0, logits_to_keep - ids.shape[1])))
+        log_probs, entropies = torch.cat(scored, dim=1)[:, order.argsort()]
+        return log_probs, entropies, None
+
+    def _calculate_rewards(
+        self, inputs: list[dict], prompts: list, completions: list, completion_ids_list: list
+    ) -> torch.Tensor:
+        """Store the weighted relevance (B, N) of all processes; return TRL's rewards (B, number of functions)."""
+        with self._timed("reward"):
+            rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+            if self.args.mask_truncated_completions:  # TRL leaves rows without any reward out of the group's mean
+                ends = {*self.eos_token_ids, self._tokenizer.pad_token_id}
+                truncated = [ids[-1] not in ends for ids in completion_ids_list]
+                rewards[gather(torch.tensor(truncated, device=rewards.device))] = torch.nan
+            scored = self._scored
+            scored.completions, scored.kept = completions, ~rewards.isnan().all(dim=1)
+            weighted = [self.reward_funcs[i].last_relevance * self.reward_weights[i] for i in self._rank_rewards]
+            if weighted:
+                scored.relevance = gather(torch.stack(weighted).sum(0).to(self.accelerator.device))
+                spread = scored.relevance.std(dim=0) if len(rewards) > 1 else torch.zeros(self.args.num_ranks)
+                for name, values in (("reward", scored.relevance.mean(dim=0)), ("reward_std", spread)):
+                    self.record_metrics(
+                        {f"{name}/rank_{k:02d}": value for k, value in enumerate(values.tolist(), start=1)}
+                    )
+            scalars = [i for i in range(rewards.shape[1]) if i not in self._rank_rewards]
+            weights = self.reward_weights.to(rewards.device)
+            scored.scalars = (rewards[:, scalars].nan_to_num() * weights[scalars]).sum(1, keepdim=True)
+        return rewards
+
+    def _rank_advantages(self, num_generations: int) -> torch.Tensor:
+        """Return the advantages of the ranks in all processes. Shape: (B, N)."""
+        args, scored = self.args, self._scored
+        returns = rank_returns(scored.relevance, args.returns, args.return_gamma)
+        scale = args.scale_rewards != "none"
+        if args.scalar_rewards == "ranks":
+            returns = returns + scored.scalars / args.num_ranks
+        flat = returns.view(-1, num_generations, returns.shape[1])
+        self.record_metrics({"frac_rank_zero_std": (flat.amax(1) == flat.amin(1)).float().mean()})
+        advantages = rank_advantages(returns, num_generations, args.normalization, scale, scored.kept)
+        if args.scalar_rewards == "sequence":
+            advantages = advantages + rank_advantages(scored.scalars, num_generations, scale=scale, kept=scored.kept)
+        return advantages
+
+    def _generate_and_score_completions(self, inputs: list[dict]) -> dict[str, Any]:
+        """Return TRL's batch with the ranks of the tokens (B, T) and the advantages of the ranks (B, N) added."""
+        self._scored = _Scored(inputs)
+        batch = super()._generate_and_score_completions(inputs)
+        if "tool_mask" in batch:
+            raise ValueError(
+                "env_mask of a rollout_func is not supported; leave it out: the policy must write every token"
+            )
+        ids, mask = batch["completion_ids"], batch["completion_mask"]
+        is_eos = torch.isin(ids, torch.tensor(self.eos_token_ids, device=ids.device)) & mask.bool()
+        args, by_newlines = self.args, segment_ranks(ids, mask, self._newline_counts)
+        ranks = attach_eos(by_newlines, is_eos)
+        lists = torch.stack([(is_eos & (ranks < args.num_ranks - 1)).any(1), (ranks >= args.num_ranks).any(1)])
+        stops, overflow = self.accelerator.gather(lists.T.float()).mean(0).tolist()
+        self.record_metrics({"lists/early_stop": stops, "lists/overflow": overflow})
+        if not args.by_rank:  # a list is one unit
+            return {**batch, "advantages": batch["advantages"][:, None], "ranks": ranks.clamp(max=0)}
+        num_generations: Any = self.num_generations if self.model.training else self.num_generations_eval
+        start = self.accelerator.process_index * len(inputs)
+        advantages = self._rank_advantages(num_generations)[start : start + len(inputs)]
+        is_public = args.algorithm == "rank_grpo_public"  # it counts a newline before EOS as an item
+        ranks = by_newlines if is_public else ranks
+        ends = list_ends(ranks, is_eos, args.num_ranks, args.early_eos_penalty, args.exact_eos_reward)
+        eos = is_eos & (ranks < args.num_ranks) & (is_public | (ends != 0)[:, None])
+        return {**batch, "advantages": advantages, "ranks": ranks, "eos": eos, "eos_advantages": ends}
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
+        """Return the loss of one micro-batch, divided by the number of accumulated micro-batches."""
+        args, training = self.args, self.model.training
+        completion_ids, mask = inputs["completion_ids"], inputs["completion_mask"]
+        attention_mask = torch.cat([inputs["prompt_mask"], mask], dim=1)
+        steps = self.current_gradient_accumulation_steps if training else 1
+        share = steps / args.steps_per_generation if training else 1  # share of the rollouts in one optimiser step
+        with self._timed("forward"):
+            logps, entropies, _ = self._get_per_token_logps_and_entropies(
+                model,
+                torch.cat([inputs["prompt_ids"], completion_ids], dim=1),
+                attention_mask,
+                completion_ids.size(1),
+            )
+            num_items = inputs["num_items_in_batch"].clamp(min=1) * share / steps / self.accelerator.num_processes
+            output = self._objective(logps, inputs, num_items)
+        self.tokens += int(attention_mask.sum())
+        self.record_metrics({"padding_share": padding_share(inputs, shared=self._shared)})
+        size = mask.sum().clamp(min=1)
+        metrics = {**output.metrics, "entropy": ((entropies * mask).sum() / size).detach()}
+        local = torch.stack([value.float() for value in (*metrics.values(), size)])
+        *values, sizes = self.accelerator.gather(local[None]).T  # each has one value per process
+        self.record_metrics({name: (v * sizes).sum() / sizes.sum() for name, v in zip(metrics, values, strict=True)})
+        return output.loss / steps
+
+    def _objective(self, logps: torch.Tensor, inputs: dict[str, Any], num_items: torch.Tensor) -> LossOutput:
+        """Return the loss and the metrics of a micro-batch, given its log-probabilities (B, T).
+
+        `num_items`: the tokens of the optimiser step divided by the number of its micro-batches in all processes.
+        """
+        old_logps = inputs.get("old_per_token_logps")
+        is_corrected = self.args.vllm_importance_sampling_correction
+        rollouts = Rollouts(
+            old_logps=logps.detach() if old_logps is None else old_logps,
+            advantages=inputs["advantages"],
+            ranks=inputs["ranks"],
+            mask=inputs["completion_mask"],
+            ref_logps=inputs.get("ref_per_token_logps"),
+            sampler_logps=inputs.get("sampling_per_token_logps") if is_corrected else None,
+            eos=inputs.get("eos"),
+            eos_advantages=inputs.get("eos_advantages"),
+        )
+        return rank_grpo_loss(logps, rollouts, self._loss_settings, num_items)

@@ -1,0 +1,63 @@
+"""Validation during Rank-GRPO: scores of the policy's greedy lists."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from accelerate.utils import gather_object
+from trl.models.utils import unwrap_model_for_generation
+
+from convrec.data.catalog import Catalog
+from convrec.data.conversations import Row, distinct_prompts
+from convrec.evaluation.scoring import mean_scores, score_lists
+from convrec.generation.constraint import CatalogTrie
+from convrec.generation.engine import TransformersEngine
+from convrec.generation.lists import list_request
+from convrec.generation.prompts import PromptBuilder
+from convrec.training.callbacks import Measure
+from convrec.training.rl.trainer import RankGRPOTrainer
+
+
+def make_measure(
+    trainer: RankGRPOTrainer,
+    builder: PromptBuilder,
+    rows: list[Row],
+    catalog: Catalog,
+    trie: CatalogTrie | None,
+    batch_size: int,
+    max_completion_length: int,
+    list_length: int,
+    cutoffs: Sequence[int],
+) -> Measure:
+    """Return a function that scores the trainer's model by its greedy lists for the prompts of `rows`.
+
+    With a `trie`, lists are constrained to the catalog. Each process generates its share of the lists, and all return
+    the same scores.
+    """
+    prompts = distinct_prompts(rows)
+    accelerator = trainer.accelerator
+    # Every process gets the same number of prompts, so some are repeated: under ZeRO-3 all processes must take part in
+    # generating each token.
+    repeated = prompts + prompts[: -len(prompts) % accelerator.num_processes]
+    mine = repeated[accelerator.process_index :: accelerator.num_processes]
+    my_prompts = [builder(row["messages"]) for row in mine]
+    requests = [] if trie is None else [list_request(row, catalog, list_length) for row in mine]
+
+    def measure(_: Any) -> dict[str, float]:
+        reentrant = trainer.args.gradient_checkpointing_kwargs
+        unwrapped = unwrap_model_for_generation(
+            trainer.model_wrapped, accelerator, gradient_checkpointing_kwargs=reentrant
+        )
+        with unwrapped as model:
+            engine = TransformersEngine(
+                model,
+                trainer.processing_class,
+                batch_size,
+                max_completion_length,
+                trainer.args.repetition_penalty,
+                trie,
+            )
+            lists = engine.generate(my_prompts, requests)
+        texts = dict(gather_object(list(zip((row["prompt_id"] for row in mine), lists, strict=True))))
+        return mean_scores(score_lists(texts, rows, catalog, list_length, cutoffs))
+
+    return measure

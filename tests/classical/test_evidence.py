@@ -1,0 +1,144 @@
+import math
+from itertools import pairwise
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from convrec.classical.embedding import TfidfEmbedder
+from convrec.classical.evidence import EVIDENCE, Evidence, log_shares
+from convrec.classical.scores import sparse_scores
+from convrec.demonstrations.steps import combine
+from tests.rows import make_row
+
+FILMS = [("Heat", 1995), ("Dune", 1984), ("Dune", 2021), ("Up", 2009), ("Alien", 1979)]
+WORDS = ["space horror", "a heist", "desert planet", "a heist in space", "balloons"]
+
+
+def _rows():
+    """Rows of five people in three months; some name items, and the same person comes again."""
+    rng = np.random.default_rng(4)
+    rows = []
+    for number in range(40):
+        truths = [FILMS[i] for i in rng.permutation(5)[: rng.integers(1, 4)]]
+        rows.append(
+            {
+                "conversation_id": f"c{number}",
+                "prompt_id": f"p{number}",
+                "user_id": f"u{number % 5}" if number % 3 else "",
+                "date": f"2022-0{rng.integers(1, 4)}-10",
+                "messages": [{"role": "user", "content": " ".join(rng.choice(WORDS, 2))}],
+                "groundtruth": [{"title": title, "year": year} for title, year in truths],
+                "seen_titles": [FILMS[i][0] for i in rng.permutation(5)[: rng.integers(0, 3)]],
+                "disliked_titles": [],
+            }
+        )
+    return rows
+
+
+def _evidence(rows, catalog, kept=5):
+    return Evidence(rows, catalog, lambda _: TfidfEmbedder(WORDS), neighbours=len(_rows()), kept=kept)
+
+
+def _dense(term):
+    return np.concatenate([block.numpy() for _, block in term.blocks(7)])
+
+
+@pytest.mark.parametrize(("without_own", "earlier"), [(False, False), (True, False), (True, True)])
+def test_what_is_left_out_counts_as_if_it_had_never_been(catalog, without_own, earlier):
+    rows = _rows()
+    terms = _evidence(rows, catalog).terms(rows, without_own=without_own, earlier=earlier)
+    assert set(terms) == set(EVIDENCE)
+    found = {name: _dense(term) for name, term in terms.items()}
+    for place, prompt in enumerate(rows):
+        person, month = prompt["user_id"] or prompt["conversation_id"], prompt["date"][:7]
+        others = [
+            row
+            for row in rows
+            if not (without_own and (row["user_id"] or row["conversation_id"]) == person)
+            and not (earlier and row["date"][:7] >= month)
+        ]
+        if not others:
+            assert all(not values[place].any() for values in found.values())
+            continue
+        expected = _evidence(others, catalog).terms([prompt], without_own=False, earlier=False)
+        for name in EVIDENCE:
+            np.testing.assert_allclose(found[name][place], _dense(expected[name])[0], rtol=1e-4, atol=1e-5)
+
+
+def test_evidence_is_of_the_likes_of_others(catalog):
+    def row(person, words, liked, seen=()):
+        messages = [{"role": "user", "content": words}]
+        groundtruth = [{"title": title, "year": year} for title, year in liked]
+        return {"conversation_id": person, "messages": messages, "groundtruth": groundtruth, "seen_titles": list(seen)}
+
+    heat, alien = FILMS[0], FILMS[4]
+    rows = [row("a", "a heist", [heat], ["Up"]), row("b", "space horror", [alien]), row("c", "space horror", [alien])]
+    asked = [row("new", "a heist", [], ["Up"])]
+    terms = {n: _dense(t)[0] for n, t in _evidence(rows, catalog).terms(asked, without_own=True, earlier=False).items()}
+    np.testing.assert_allclose(terms["popularity"], np.log1p([1, 0, 0, 1, 2]), rtol=1e-5)
+    np.testing.assert_allclose(terms["item_knn"], [math.log(1001), 0, 0, 0, 0], rtol=1e-5)
+    np.testing.assert_allclose(terms["neighbours"], [math.log(1001), 0, 0, 0, 0], rtol=1e-5)
+
+
+def test_log_shares_of_the_best_are_above_that_of_the_next():
+    values = np.array([[4.0, 1.0, 3.0, -5.0, 2.0], [0, 0, 0, 0, 0]])
+    full = [math.log1p(1000 * share) for share in (0.4, 0.1, 0.3, 0.0, 0.2)]
+    np.testing.assert_allclose(log_shares(values, 5).toarray(), [full, [0] * 5], rtol=1e-6)
+    kept = [max(0, score - full[4]) for score in full]
+    np.testing.assert_allclose(log_shares(values, 2).toarray(), [kept, [0] * 5], rtol=1e-6)
+    assert log_shares(values, 2).nnz == 2
+
+
+def test_fewer_kept_items_keep_their_order(catalog):
+    rows = _rows()
+    whole, part = (
+        _evidence(rows, catalog, kept).terms(rows, without_own=True, earlier=False)["item_knn"] for kept in (5, 2)
+    )
+    for every, few in zip(_dense(whole), _dense(part), strict=True):
+        best = np.argsort(-few, kind="stable")[: np.count_nonzero(few)]
+        assert len(best) <= 2 and all(every[i] >= every[j] for i, j in pairwise(best.tolist()))
+
+
+class _Asked:
+    """Evidence without terms that keeps what it was asked for."""
+
+    def __init__(self):
+        self.earlier = []
+
+    def terms(self, prompts, *, without_own, earlier):
+        self.earlier.append((len(prompts), without_own, earlier))
+        return {}
+
+
+def _grounded(prompts, catalog):
+    none = sparse.csr_array((len(prompts), len(catalog)), dtype=np.float32)
+    reflected = SimpleNamespace(ratings=none)
+    return SimpleNamespace(
+        prompts=prompts,
+        seen=[[]] * len(prompts),
+        remapped=SimpleNamespace(scores=sparse_scores(none, "cpu")),
+        reflected=reflected,
+    )
+
+
+@pytest.mark.parametrize(
+    ("train", "validation", "earlier"),
+    [
+        (["2022-02-10", "2022-03-31"], ["2022-04-01"], True),
+        (["2022-02-10", "2022-04-07"], ["2022-04-14", "2022-04-08"], True),  # within one month
+        (["2022-02-10", "2022-04-08"], ["2022-04-08", "2022-04-09"], False),
+        (["2022-02-10", "2022-05-01"], ["2022-04-08"], False),
+        (["2022-02-10", ""], ["2022-04-08"], False),
+        (["2022-02-10", "2022-03-31"], ["2022-04-08", ""], False),
+    ],
+)
+def test_later_months_are_no_evidence_where_training_is_before_validation(catalog, train, validation, earlier):
+    dates = {"train": train, "validation": validation * 3}
+    rows = {name: [make_row(f"{name}{n}", date=day) for n, day in enumerate(days)] for name, days in dates.items()}
+    grounded = {name: _grounded(split, catalog) for name, split in rows.items()}
+    asked = _Asked()
+    positives = sparse.csr_array((len(train), len(catalog)), dtype=np.float32)
+    combine(grounded, rows, positives, np.arange(0), asked, 3, "cpu")
+    assert asked.earlier == [(len(train), True, earlier), (3 * len(validation), False, False)]

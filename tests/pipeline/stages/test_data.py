@@ -1,0 +1,438 @@
+"""Sources of data read by the real command, and run on to demonstrations."""
+
+import contextlib
+import json
+import pickle
+import random
+import re
+from contextlib import closing
+from datetime import UTC, datetime
+
+import pandas as pd
+import pytest
+
+from convrec.cli import main
+from convrec.data.catalog import Catalog
+from convrec.data.conversations import SPLITS
+from convrec.data.quarantine import Quarantine
+from convrec.pipeline.stages.data import prepare
+from convrec.project.config.params import load_params
+from convrec.project.errors import InputError
+from convrec.project.paths import Paths
+from convrec.service.feedback import Answer, Event, FeedbackStore, Shown
+from convrec.service.feedback.export import export
+from tests.data.sources.reddit_movie_sample import write_sample
+from tests.project import ROOT, SHRUNK, set_params
+
+pytestmark = pytest.mark.slow
+
+BY_SHARE = {"validation_period": None, "test_period": None, "validation_share": 0.2, "test_share": 0.2}
+THEMES = ["trains", "pirates", "farms", "castles", "spies", "gardens", "dragons", "markets", "islands", "planets"]
+
+
+@pytest.fixture
+def make(tmp_path, make_store):
+    """Writes a project with these parameters of its data, beside an empty store."""
+
+    def project(**data):
+        (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text())
+        set_params(tmp_path, {**SHRUNK, "data": data})
+        make_store(tmp_path)
+        return tmp_path
+
+    return project
+
+
+def _run(project, *stages):
+    """Run stages; return the metrics of the last, the quarantine, and the catalog."""
+    with contextlib.chdir(project):
+        for stage in stages:
+            main(["run", stage])  # in this process, which has imported already what takes seconds
+    processed, metrics = project / "data" / "processed", project / "results"
+    quarantine = pd.read_parquet(processed / "quarantine.parquet")
+    assert json.loads((metrics / "data.json").read_text())["quarantined"] == len(quarantine)
+    catalog = Catalog.from_frame(pd.read_parquet(processed / "catalog.parquet"))
+    return json.loads((metrics / f"{stages[-1]}.json").read_text()), quarantine, catalog
+
+
+def _run_to_demonstrations(project):
+    """Run both stages with the teacher that needs no world; every list is whole and of the catalog."""
+    set_params(project, {"demonstrations": {"until": None, "teacher": {"kind": "similarity"}, "adjust": {"epochs": 2}}})
+    metrics, quarantine, catalog = _run(project, "data", "demonstrations")
+    adjusted = metrics["validation"]["adjust"]
+    assert adjusted["in_catalog"] == adjusted["format"] == 1
+    lines = {str(item) for item in catalog.items}
+    demonstrations = pd.read_parquet(project / "data" / "demonstrations" / "train.parquet")
+    assert all(set(text.split("\n")) <= lines for text in demonstrations["demonstration"])
+    return quarantine, catalog
+
+
+def _reasons(quarantine):
+    return sorted(zip(quarantine["source"], quarantine["row"], quarantine["reason"], strict=True))
+
+
+def _words(draw):
+    return " ".join(draw.choice(THEMES) for _ in range(12))
+
+
+def _games(number=60):
+    """Games without a year whose titles trip over list markers, quotes, years and other alphabets."""
+    odd = [
+        "7 Wonders",
+        "Catan: Seafarers",
+        "1. FC",
+        "Uno!",
+        'Say "Go", twice',
+        "A | B",
+        "שח",
+        "Cafe\u0301",
+        "No. 5",
+        "1830",
+    ]
+    titles = odd + [f"The {THEMES[n % 10].title()} of {THEMES[n // 10 % 10].title()}" for n in range(number)]
+    return [{"title": title, "themes": [THEMES[n % 10], THEMES[n // 10 % 10]]} for n, title in enumerate(titles)]
+
+
+def _game_rows(games, number=150):
+    """Conversations of 2024 about games: truths and seen titles in every form, and three rows that cannot be used."""
+    draw = random.Random(11)
+    rows = []
+    for n in range(number):
+        wanted, other, seen = draw.sample(games, 3)
+        rows.append(
+            {
+                "conversation_id": n,
+                "date": f"2024-{n % 6 + 1:02d}-15T23:30:00-05:00",
+                "messages": [
+                    {"role": "user", "content": f"We like {seen['title']} and {' or '.join(wanted['themes'])}."},
+                    {"role": "assistant", "content": ""},
+                    {"role": "user", "content": f"{_words(draw)}\nso what shall we play?"},
+                ],
+                "groundtruth": [
+                    {"title": wanted["title"], "year": None},
+                    {"title": other["title"].upper(), "year": None},
+                ],
+                "seen_titles": [seen["title"]],
+            }
+        )
+    rows[3]["messages"] = rows[3]["messages"][1:2]
+    rows[4]["date"] = "3000-01-01"
+    rows[5]["groundtruth"] = [{"title": "\0", "year": None}]
+    return rows
+
+
+BAD_GAME_ROWS = [
+    ("conversations", "4", "no words of the user"),
+    ("conversations", "5", "date is no day from 1990 to 2099, such as 2022-12-31"),
+    ("conversations", "6", "no ground truth"),
+    ("groundtruth", "6", "NUL or half a character"),
+]
+
+
+def test_ground_truth_outside_the_catalog_is_a_warning(tmp_path, make, caplog):
+    games = _games()
+    (tmp_path / "games").mkdir()
+    for name, rows in (("games.jsonl", games[: len(games) // 2]), ("conversations.jsonl", _game_rows(games))):
+        (tmp_path / "games" / name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    project = make(source="files", path="games", catalog="games.jsonl", **BY_SHARE)
+    metrics, _, _ = _run(project, "data")
+    share = metrics["statistics"]["outside_catalog"]["test"]
+    assert 0.3 < share < 0.7
+    assert f"{100 * share:.1f} % of the test split's ground truth is not in the catalog" in caplog.text
+    assert re.search(r"such as '(.+)' \(nearest item: '(.+)'\), ", caplog.text)
+
+
+def test_the_oracle_of_an_earlier_source_is_removed(tmp_path, make):
+    games = _games()
+    (tmp_path / "games").mkdir()
+    for name, rows in (("games.jsonl", games), ("conversations.jsonl", _game_rows(games))):
+        (tmp_path / "games" / name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    project = make(source="files", path="games", catalog="games.jsonl", **BY_SHARE)
+    world = Paths(project).world
+    world.parent.mkdir(parents=True, exist_ok=True)
+    world.write_text("of the embedded world")
+    _run(project, "data")
+    assert not world.exists()
+
+
+def test_recorded_feedback_beside_the_embedded_world(tmp_path, make):
+    """Its rows follow, the others stay as they are; the simulated teacher guesses for users that it does not know."""
+    project = make(synthetic={"num_conversations": 240})
+    alone, splits, _ = prepare(load_params(project / "params.yaml"), Quarantine())
+    catalog = alone.catalog
+    answers, events = [], []
+    for number in range(40):
+        time = datetime(2022, 1 + number % 12, 3, tzinfo=UTC)
+        shown = tuple(Shown("", rank, catalog.items[(3 * number + rank) % 480].id, "1") for rank in (1, 2, 3))
+        said = [{"role": "user", "content": f"Something like {catalog.items[number].title}, please: {number}"}]
+        answer = Answer(f"a{number}", time, f"u{number}", None, None, 0.1, said, shown)
+        answers.append(answer)
+        events.append(Event(f"e{number}", answer.answer_id, "", shown[1].item_id, "accepted", time))
+    with closing(FeedbackStore(f"sqlite:///{tmp_path}/feedback.db")) as store:
+        assert store.write(answers, events) == []
+        export(store, project / "data/raw/feedback/feedback.parquet")
+    set_params(project, {"data": {"source": ["synthetic", "feedback"]}, "demonstrations": {"adjust": {"epochs": 1}}})
+    _run(project, "data", "demonstrations")
+    for name in SPLITS:
+        rows = pd.read_parquet(Paths(project).split(name))
+        is_recorded = rows["conversation_id"].str.startswith("feedback/")
+        assert rows[~is_recorded]["prompt_id"].to_list() == splits[name]["prompt_id"].to_list()
+        assert is_recorded.sum() > 0
+    exposures = pd.read_parquet(Paths(project).exposures)
+    assert list(exposures) == ["month", "item_id", "rank", "shown", "accepted"] and exposures["shown"].sum() == 120
+    exposure = json.loads((project / "results" / "data.json").read_text())["exposure"]
+    assert [(row["rank"], row["shown"], row["accepted"]) for row in exposure["by_rank"]] == [
+        (1, 40, 0),
+        (2, 40, 40),
+        (3, 40, 0),
+    ]
+
+
+def test_ground_truth_that_is_all_outside_the_catalog_is_an_error(tmp_path, make, cli, monkeypatch):
+    games = _games()
+    (tmp_path / "games").mkdir()
+    named = [{**game, "title": f"{game['title']}: the game"} for game in games]
+    for name, rows in (("games.jsonl", named), ("conversations.jsonl", _game_rows(games))):
+        (tmp_path / "games" / name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    monkeypatch.chdir(make(source="files", path="games", catalog="games.jsonl", **BY_SHARE))
+    status, _, error = cli("run", "data")
+    assert status == 2 and "100.0 % of the test split's ground truth is not in the catalog" in error
+
+
+@pytest.mark.parametrize("column", ["year", "published"])
+def test_a_catalog_whose_years_have_another_name_is_a_warning(tmp_path, make, caplog, column):
+    (tmp_path / "books").mkdir()
+    books = [{"title": f"Book {n}", column: 1990 + n % 30} for n in range(40)]
+    rows = [
+        {
+            "conversation_id": n,
+            "messages": [{"role": "user", "content": f"{n} {_words(random.Random(n))}"}],
+            "groundtruth": [{"title": books[n % 40]["title"], "year": books[n % 40][column]}],
+        }
+        for n in range(60)
+    ]
+    for name, lines in (("catalog.jsonl", books), ("conversations.jsonl", rows)):
+        (tmp_path / "books" / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with caplog.at_level("INFO"):
+        _run(make(source="files", path="books", catalog="catalog.jsonl", **BY_SHARE), "data")
+    assert ("name its column `year`" in caplog.text) == (column == "published")
+    assert "40 items; rows: 40 train, 9 validation, 11 test" in caplog.text
+
+
+def _song_files(folder, number=60):
+    """Write songs, most of which share title and year with another, and conversations that name them in every way."""
+    folder.mkdir()
+    songs = [{"id": n, "title": f"Hello {n // 3}", "year": 2015, "artist": f"Artist {n % 3}"} for n in range(number)]
+    (folder / "songs.jsonl").write_text("".join(json.dumps(song) + "\n" for song in [*songs, songs[0]]))
+    draw, rows = random.Random(5), []
+    for n in range(number):
+        one, other, third = draw.sample(songs, 3)
+        rows.append(
+            {
+                "conversation_id": n,
+                "messages": [{"role": "user", "content": _words(draw)}],
+                "groundtruth": [{"id": one["id"]}, {key: other[key] for key in ("title", "year", "artist")}],
+                "seen_titles": [{"id": third["id"]}],
+            }
+        )
+        rows[-1]["named"] = [f"{song['title']} - {song['artist']} (2015)" for song in (one, other, third)]
+    (folder / "conversations.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return [song["named"] for song in rows]
+
+
+def test_songs_of_one_title_are_told_apart_by_a_column_of_the_line(tmp_path, make, caplog):
+    named = _song_files(tmp_path / "songs")
+    project = make(source="files", path="songs", catalog="songs.jsonl", line_column="artist", **BY_SHARE)
+    with caplog.at_level("INFO"):
+        metrics, quarantine, catalog = _run(project, "data")
+    assert _reasons(quarantine) == [("catalog", "61", "duplicate item")] and "duplicate item: 1" in caplog.text
+    assert metrics["merged"] == 1 and metrics["catalog"] == len(catalog) == 60
+    assert [item.id for item in catalog.items] == [str(n) for n in range(60)]
+    lines = {}
+    for name in ("train", "validation", "test"):
+        for row in pd.read_parquet(tmp_path / "data" / "processed" / f"{name}.parquet").to_dict("records"):
+            truths = [f"{truth['title']} ({truth['year']})" for truth in row["groundtruth"]]
+            lines[int(row["conversation_id"])] = [*truths, *row["seen_titles"]]
+    assert [lines[n] for n in range(60)] == named
+    assert all(len(catalog.indices_of_titles([seen])) == 1 for *_, seen in named)
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (None, r"20 titles stand for several items: Hello 0 \(2015\) \(ids '0' and '1'\); .* set data.line_column"),
+        ("singer", "no column 'singer' to tell items of one title apart"),
+    ],
+)
+def test_songs_that_share_a_line_are_an_error(tmp_path, make, column, message):
+    _song_files(tmp_path / "songs")
+    project = make(source="files", path="songs", catalog="songs.jsonl", line_column=column, **BY_SHARE)
+    with contextlib.chdir(project), pytest.raises(InputError, match=message):
+        prepare(load_params(), Quarantine())
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_files_of_games_without_years_run_to_demonstrations(tmp_path, make, kind):
+    folder, games = tmp_path / "games", _games()
+    folder.mkdir()
+    lines = [json.dumps(row, ensure_ascii=False) for row in [*games, {"title": "Schach", "aliases": "Chess|Échecs"}]]
+    (folder / "games.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    rows, broken = _game_rows(games), []
+    rows[0]["groundtruth"] = [{"title": "CHESS", "year": None}]
+    if kind == "parquet":
+        pd.DataFrame(rows).to_parquet(folder / "conversations.parquet")
+    else:
+        text = "".join(json.dumps(row, ensure_ascii=False) + "\r\n" for row in rows)
+        (folder / "conversations.jsonl").write_bytes(b"\xef\xbb\xbf" + text.encode() + b'{"messages": [{"ro')
+        broken = [("conversations", "conversations.jsonl:151", "not JSON")]
+    project = make(
+        source="files",
+        path="games",
+        catalog="games.jsonl",
+        validation_period="2024-05",
+        test_period="2024-06",
+        checks={"outside_catalog": "drop"},
+    )
+    quarantine, catalog = _run_to_demonstrations(project)
+    expected = [(source, f"conversations.{kind}:{row}", reason) for source, row, reason in BAD_GAME_ROWS]
+    assert _reasons(quarantine) == sorted(expected + broken)
+    assert [item.year for item in catalog.items] == [None] * (len(games) + 1)
+    processed = tmp_path / "data" / "processed"
+    splits = {name: pd.read_parquet(processed / f"{name}.parquet") for name in ("train", "validation", "test")}
+    assert {name: sorted(set(rows["date"])) for name, rows in splits.items()} == {
+        "train": ["2024-01-16", "2024-02-16", "2024-03-16", "2024-04-16"],
+        "validation": ["2024-05-16"],
+        "test": ["2024-06-16"],
+    }
+    assert sum(map(len, splits.values())) == 147, "150 rows, three of them unusable"
+
+
+def test_a_saved_reddit_dataset_runs_to_demonstrations(tmp_path, make):
+    from datasets import Dataset, DatasetDict  # noqa: PLC0415  (seconds to import)
+
+    draw = random.Random(5)
+    films = [(f"The {theme.title()} {n}", 1950 + n) for n, theme in enumerate(THEMES * 4)]
+
+    def row():
+        (liked, year), (other, _) = draw.sample(films, 2)
+        words = f"Recommend 6 movies.\nUser: {_words(draw)} and more like {other}, please"
+        return {
+            "prompt": [{"role": "user", "content": words}],
+            "groundtruth_with_release_year": [[liked, str(year)]],
+            "seen_titles": [other],
+        }
+
+    splits = {name: [row() for _ in range(size)] for name, size in {"train": 60, "validation": 15, "test": 15}.items()}
+    splits["train"][0]["groundtruth_with_release_year"] = []
+    splits["train"][1]["groundtruth_with_release_year"][0][1] = "0"
+    splits["train"][2]["groundtruth_with_release_year"][0][1] = ""
+    dataset = {name: Dataset.from_list(rows) for name, rows in splits.items()}
+    DatasetDict(dataset).save_to_disk(str(tmp_path / "reddit"))
+    (tmp_path / "reddit" / "catalog.pkl").write_bytes(pickle.dumps([*films, ("", 1999)]))
+    project = make(source="reddit", path="reddit", catalog="catalog.pkl")
+    set_params(project, {"common": {"instruction": None}})
+    quarantine, catalog = _run_to_demonstrations(project)
+    assert [(item.title, item.year) for item in catalog.items] == films
+    assert _reasons(quarantine) == [
+        ("catalog", "41", "no title"),
+        ("conversations", "train:1", "no ground truth"),
+        ("conversations", "train:2", "no ground truth"),
+        ("groundtruth", "train:2", "year is not from 1000 to 2100"),
+    ]
+    counts = json.loads((tmp_path / "results" / "data.json").read_text())
+    assert [counts[name]["rows"] for name in splits] == [58, 15, 15]
+
+
+def test_redial_files_run_to_demonstrations(tmp_path, make):
+    draw, folder = random.Random(7), tmp_path / "redial"
+    folder.mkdir()
+    films = [
+        {"movie_id": str(n), "name": f"The {theme.title()} {n} ({1950 + n})", "genre": [theme], "plot": _words(draw)}
+        for n, theme in enumerate(THEMES * 4)
+    ]
+    dialogues = []
+    for number in range(80):
+        liked, disliked, known = draw.sample(range(len(films)), 3)
+        texts = [f"I saw @{known}, {_words(draw)}", "", f"Try @{liked} or @{disliked}.", "Thanks!"]
+        form = {"suggested": 1, "seen": 0, "liked": 1}
+        dialogues.append(
+            {
+                "conversationId": str(number),
+                "initiatorWorkerId": 1,
+                "movieMentions": {str(n): films[n]["name"] for n in (liked, disliked, known)},
+                "respondentQuestions": {str(liked): form, str(disliked): form | {"liked": 0}},
+                "messages": [
+                    {"senderWorkerId": n % 2 + 1, "text": text} for n, text in zip((0, 1, 1, 0), texts, strict=True)
+                ],
+            }
+        )
+    dialogues[3]["messages"] = "Hello"
+    dialogues[4]["respondentQuestions"] = None
+    films.append({"movie_id": "99", "name": " "})
+    for name, rows in {"train_data.jsonl": dialogues, "catalog.jsonl": films}.items():
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    quarantine, catalog = _run_to_demonstrations(make(source="redial", path="redial", **BY_SHARE))
+    assert len(catalog) == 40
+    assert _reasons(quarantine) == [
+        ("catalog", "41", "no title"),
+        ("conversations", "train_data.jsonl:4", "messages are no list of {senderWorkerId, text}"),
+        ("conversations", "train_data.jsonl:5", "respondentQuestions is no mapping"),
+    ]
+    counts = json.loads((tmp_path / "results" / "data.json").read_text())
+    assert [counts[name]["rows"] for name in ("train", "validation", "test")] == [51, 11, 16]
+
+
+def test_the_real_redial_files_pass_the_stage(tmp_path, make, redial):
+    metrics, quarantine, catalog = _run(make(source="redial", path=str(redial), **BY_SHARE), "data")
+    assert metrics["catalog"] == len(catalog) > 6_500
+    rows = sum(metrics[name]["rows"] for name in ("train", "validation", "test"))
+    assert rows + sum(quarantine["source"].isin(["rows", "train"])) > 2_000
+    assert set(quarantine["source"]) <= {"catalog", "groundtruth", "rows", "train"}
+    assert all(share < 0.05 for share in metrics["quarantined_share"].values())
+
+
+def test_the_raw_reddit_movie_dump_runs_to_demonstrations(tmp_path, make):
+    write_sample(tmp_path / "dump", num_turns=3_000, num_films=120, seed=3)
+    project = make(source="reddit_movie", path="dump", validation_period="2022-11", test_period="2022-12")
+    _run_to_demonstrations(project)
+    test = pd.read_parquet(tmp_path / "data" / "processed" / "test.parquet")
+    assert test["date"].str.startswith("2022-12").all() and test["prompt_id"].nunique() <= len(test)
+
+
+def test_a_log_of_a_shop_runs_to_demonstrations(tmp_path, make):
+    """Songs bought by events, told apart by artist; what was bought before is in demonstrations again."""
+    draw = random.Random(5)
+    folder = tmp_path / "shop"
+    _song_files(folder)
+    (folder / "conversations.jsonl").unlink()
+    rows = ["customer_id,product_id,event,date", "c1,none,purchase,2024-01-01", "c1,3,purchase,soon"]
+    for customer in range(40):
+        favourites = draw.sample(range(60), 4)
+        for day in range(1, 20):
+            event = draw.choice(["purchase", "purchase", "return", "view"])
+            rows.append(f"c{customer},{draw.choice(favourites)},{event},2024-01-{day:02d}T08:00:00Z")
+    (folder / "sales.csv").write_text("\n".join(rows))
+    events = {"log": "sales.csv", "liked": ["purchase"], "disliked": ["return"], "genres": "artist", "max_liked": 3}
+    project = make(
+        source="interactions",
+        path="shop",
+        catalog="songs.jsonl",
+        line_column="artist",
+        interactions=events,
+        checks={"leaks": "keep"},
+        **BY_SHARE,
+    )
+    domain = {"item": "song", "items": "songs"}
+    set_params(project, {"common": {"recommend_seen": True, "domain": domain}})
+    quarantine, catalog = _run_to_demonstrations(project)
+    assert ("interactions", "sales.csv:2", "the time is none from 1990 to 2099") in _reasons(quarantine)
+    assert ("items of the log", "none", "not in the items file") in _reasons(quarantine)
+    train = pd.read_parquet(tmp_path / "data" / "processed" / "train.parquet").to_dict("records")
+    lines = {str(item) for item in catalog.items}
+    assert all(set(row["repeatable_titles"]) | set(row["seen_titles"]) <= lines for row in train)
+    texts = [" ".join(message["content"] for message in row["messages"]) for row in train]
+    assert any("song" in text for text in texts) and not any("movie" in text for text in texts)
+    demonstrations = pd.read_parquet(tmp_path / "data" / "demonstrations" / "train.parquet").set_index("prompt_id")
+    listed = demonstrations["demonstration"].to_dict()
+    assert any(set(listed[row["prompt_id"]].split("\n")) & set(row["repeatable_titles"]) for row in train)
+    assert not any(set(listed[row["prompt_id"]].split("\n")) & set(row["seen_titles"]) for row in train)

@@ -1,0 +1,73 @@
+import pandas as pd
+import pytest
+
+from convrec.pipeline.compare import comparison_page, run_params, variant
+from convrec.project.config.params import load_params, parse_params
+from convrec.project.errors import InputError
+
+
+def test_a_name_stands_for_parameters_as_published():
+    params = run_params(load_params(), "rank_grpo:exp:2", 5, 7)
+    assert (params.rank_grpo.returns, params.rank_grpo.return_gamma, params.rank_grpo.max_steps) == ("exp", 2.0, 7)
+    assert params.common.seed == 5 and params.rank_grpo.epsilon is None
+    assert variant("grpo")["algorithm"] == "grpo"
+    public = run_params(load_params(), "rank_grpo_public:log", 5, 7).rank_grpo
+    assert (public.algorithm, public.returns, public.exact_eos_reward) == ("rank_grpo_public", "log", None)
+
+
+def test_one_process_trains_on_the_effective_batch_of_several():
+    """Here a group of 8 is whole only across the 4 processes."""
+    raw = load_params().model_dump()
+    launch = {"launch": "configs/accelerate/ddp.yaml", "num_processes": 4}
+    raw["rank_grpo"] |= {**launch, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 3}
+    section = run_params(parse_params(raw, "test"), "grpo", 5, 7).rank_grpo
+    assert (section.launch, section.num_processes) == (None, 1)
+    assert (section.per_device_train_batch_size, section.gradient_accumulation_steps) == (2, 12)
+
+
+def test_preferences_are_learnt_under_the_constraint_alone():
+    raw = load_params().model_dump()
+    raw["rank_grpo"]["constrained"] = False
+    with pytest.raises(InputError, match="--algorithms dpo: .*constrained = false: algorithm 'dpo' .* set it to true"):
+        run_params(parse_params(raw, "test"), "dpo", 1, 2)
+    raw["rank_grpo"]["constrained"] = True
+    assert run_params(parse_params(raw, "test"), "sdpo", 1, 2).rank_grpo.group_size == 4
+
+
+@pytest.mark.parametrize("name", ["grpo:log", "dpo:0.1", "rank_grpo:exp:two", "rank_grpo:exp:2:3"])
+def test_a_name_of_another_form_is_refused(name):
+    with pytest.raises(InputError, match="--algorithms"):
+        variant(name)
+
+
+@pytest.mark.parametrize("name", ["ppo", "rank_grpo:linear", "rank_grpo:exp"])
+def test_an_unknown_algorithm_or_return_is_refused_before_any_training(name):
+    with pytest.raises(InputError, match=f"--algorithms {name}"):
+        run_params(load_params(), name, 1, 2)
+
+
+def test_the_page_holds_table_and_curves():
+    gain = {"mean": 0.05, "low": 0.04, "high": 0.06}
+    result = {
+        "metric": "ndcg_at_20",
+        "rows": 10,
+        "prompts": 5,
+        "constrained": True,
+        "seeds": 2,
+        "steps": 4,
+        "algorithms": {
+            "sft": {"mean": 0.2, "spread": 0.0, "by_seed": []},
+            "grpo": {"mean": 0.25, "spread": 0.01, "by_seed": [0.24, 0.26], "over_sft": gain, "ratio_to_sft": 1.25},
+        },
+    }
+    curves = pd.DataFrame(
+        [
+            {"algorithm": "grpo", "seed": seed, "step": step, "seconds": 2.0 * step, "ndcg_at_20": 0.2 + step / 50}
+            for seed in (0, 1)
+            for step in (0, 2, 4)
+        ]
+    )
+    page = comparison_page(result, curves)
+    assert "greedy constrained lists" in page and "0.2500" in page and "+0.0500" in page and "NDCG@20" in page
+    assert 'id="plot-step"' in page and 'id="plot-seconds"' in page
+    assert "https://" not in page.split("<script>")[0]

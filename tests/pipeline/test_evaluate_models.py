@@ -1,0 +1,281 @@
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import mlflow
+import pandas as pd
+import pytest
+
+from convrec.data.conversations import write_rows
+from convrec.evaluation.comparison import mean_interval
+from convrec.generation import lists
+from convrec.generation.model_folders import find_model
+from convrec.pipeline import evaluate_models
+from convrec.pipeline.evaluate_models import evaluation_name
+from convrec.pipeline.stages import sft
+from convrec.project.config.params import load_params
+from convrec.project.paths import Paths
+from convrec.registry import versions as registry
+from convrec.training.checkpoints import mark_finished
+from tests.generation.random_model import make_random_model, prompts_of
+from tests.project import ROOT, SHRUNK, set_params
+from tests.rows import make_row
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """A project with parameters and two random models."""
+    folder = tmp_path_factory.mktemp("made")
+    shutil.copy(ROOT / "params.yaml", folder)
+    set_params(folder, {**SHRUNK, "common": {"list_length": 6, "cutoffs": [2, 6], "device": "cpu"}})
+    for seed, name in enumerate(("base", "sft")):
+        make_random_model(folder / "models" / name, seed)
+    return folder
+
+
+@pytest.fixture
+def project(made, make_store, tmp_path, monkeypatch, catalog) -> Path:
+    """A copy of that, entered, with a store and data: five prompts, one of them twice."""
+    project = shutil.copytree(made, tmp_path / "project")
+    monkeypatch.chdir(project)
+    make_store(project)
+    rows = [_row(i, messages) for i, messages in enumerate(prompts_of(5))]
+    for split in ("train", "validation", "test"):
+        write_rows(pd.DataFrame([*rows, {**rows[0], "conversation_id": "again"}]), Paths().split(split))
+    catalog.to_frame().to_parquet(Paths().catalog)
+    return project
+
+
+def _row(i: int, messages: list[dict[str, str]]) -> dict:
+    return make_row(f"p{i}", [("Heat", 1995)], conversation_id=str(i), date="2022-01-01", messages=messages)
+
+
+@pytest.fixture
+def written(monkeypatch) -> list[list[str]]:
+    """Lists of the catalog's lines in place of the random model's: a hit for every other prompt; the models asked."""
+    asked: list[list[str]] = []
+
+    class Written:
+        def stream(self, prompts, requests):
+            asked.append([])
+            for index in range(len(prompts)):
+                asked[-1].append(str(index))
+                yield [(index, "Up (2009)\nHeat (1995)" if index % 2 == 0 else "Up (2009)\nNowhere (1900)")]
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(lists, "load_engine", lambda *_: Written())
+    return asked
+
+
+def test_constrained_lists_are_catalog_items_none_twice(project, cli):
+    set_params(project, {"common": {"list_length": 4, "cutoffs": [4]}})
+    metrics = json.loads(cli("evaluate", "--model", "models/base", "--constrained", "--json").out)["metrics"]
+    for name, value in (("in_catalog", 1), ("length", 4), ("duplicates", 0), ("seen", 0), ("format", 1)):
+        assert metrics[name]["mean"] == value, name
+    assert (project / "evaluations" / "models-base.test.constrained" / "lists.parquet").is_file()
+
+
+def test_a_folder_is_scored_with_intervals_kept_and_recorded(project, written, cli):
+    result = json.loads(cli("evaluate", "--model", "models/base", "--json").out)
+    assert (result["model"], result["split"], result["n_rows"], result["n_prompts"]) == ("models/base", "test", 6, 5)
+    # Rows p0 (twice), p2 and p4 are hits at the second rank; p1 and p3 are none.
+    assert result["metrics"]["recall_at_2"]["mean"] == pytest.approx(4 / 6)
+    assert result["metrics"]["in_catalog"]["mean"] == pytest.approx((4 * 1.0 + 2 * 0.5) / 6)
+    folder = Paths().evaluations / "models-base.test"
+    kept = json.loads((folder / "evaluation.json").read_text())
+    scores = pd.read_parquet(folder / "scores.parquet")
+    interval = mean_interval(scores, "recall_at_2", 100, load_params().common.seed)
+    assert (
+        kept["metrics"]["recall_at_2"] == pytest.approx(interval._asdict(), abs=1e-6) and interval.low < interval.high
+    )
+    responses = pd.read_parquet(folder / "lists.parquet").set_index("prompt_id")["response"]
+    assert len(responses) == 5 and responses["p1"] == "Up (2009)\nNowhere (1900)"
+    run = mlflow.get_run(json.loads((folder / "run.json").read_text())["run_id"])
+    assert run.data.metrics["test/recall_at_2"] == pytest.approx(4 / 6)
+    assert run.data.metrics["test/recall_at_2_low"] == pytest.approx(interval.low)
+    datasets = {found.dataset.name: json.loads(found.dataset.profile) for found in run.inputs.dataset_inputs}
+    assert datasets["test"]["num_rows"] == 6 and run.info.status == "FINISHED"
+
+
+def test_several_models_of_few_prompts_stand_side_by_side(project, written, cli):
+    models = ["--model", "models/base", "--model", "models/sft"]
+    out = cli("evaluate", *models, "--split", "validation", "--max-prompts", "2").out
+    assert "Validation split: 3 rows, 2 prompts, 95 % intervals" in out
+    assert "models/base" in out and "models/sft" in out
+    (line,) = [line for line in out.splitlines() if "Recall@2" in line]
+    assert line.count("0.6667 [") == 2
+    assert sorted(path.name for path in Paths().evaluations.iterdir()) == [
+        "models-base.validation.first-2",
+        "models-sft.validation.first-2",
+    ]
+    assert written == [["0", "1"], ["0", "1"]]
+
+
+def test_a_registered_version_answers_under_its_own_settings(project, written, monkeypatch, cli):
+    settings = lists.ListSettings("Films, please.", 3, 8, 1.3)
+    given = []
+    version = registry.RegisteredModel(Path("models/sft"), Paths().catalog, settings)
+    monkeypatch.setattr("convrec.pipeline.evaluate_models.download_version", lambda uri: given.append(uri) or version)
+    champion = "models:/convrec-recommender@champion"
+    assert json.loads(cli("evaluate", "--model", champion, "--json").out)["n_rows"] == 6 and given == [champion]
+    run = json.loads((Paths().evaluations / "convrec-recommender-champion.test" / "run.json").read_text())
+    params = mlflow.get_run(run["run_id"]).data.params
+    assert params["model.instruction"] == "Films, please." and params["model.repetition_penalty"] == "1.3"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "spoil", "message"),
+    [
+        (["--model", "models/none"], None, "--model models/none: no such folder"),
+        (["--model", "models/base"], "data/processed/test.parquet", "no data yet; run `dvc repro data` first"),
+        (["--model", "models/base"], "data/processed/catalog.parquet", "no data yet; run `dvc repro data` first"),
+        (["--model", "models/base"], "models/base/tokenizer", "models/base: lacks tokenizer_config.json"),
+        (["--model", "models/base"], "models/base/model.safetensors", "models/base: lacks *.safetensors"),
+        (["--model", "models/base"], "models/base/chat_template.jinja", "its tokenizer has no chat template"),
+        (["--model", "models/base", "--max-prompts", "0"], None, "max_prompts"),
+        (["--split", "test"], None, "one of the arguments --model --checkpoints is required"),
+        (["--max-prompts", "0"], None, "one of the arguments --model --checkpoints is required"),
+        (["--every", "0"], None, "one of the arguments --model --checkpoints is required"),
+        (["--checkpoints", ""], None, "--checkpoints : give sft, rank_grpo"),
+        (["--model", "models/base", "--every", "2"], None, "--every 2"),
+        (["--model", "models:/convrec-recommender/7"], None, "models:/convrec-recommender/7: not in the registry"),
+        (["--checkpoints", "base_model"], None, "--checkpoints base_model: give sft, rank_grpo"),
+        (["--checkpoints", "sft"], None, "not made yet; run `dvc repro sft` first"),
+        (["--checkpoints", "rank_grpo"], None, "no loadable checkpoints for the current parameters and data"),
+    ],
+)
+def test_mistakes_are_told_before_any_work(project, written, cli, arguments, spoil, message):
+    if spoil:
+        for path in Path(spoil).parent.glob(f"{Path(spoil).name}*"):
+            path.unlink()
+    ended = cli("evaluate", *arguments)
+    assert ended.status == 2 and message in " ".join(ended.err.split())
+    assert written == []
+
+
+def test_a_hub_s_model_that_cannot_be_had_is_told(project, monkeypatch, cli):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert "model nobody/nothing: could not be fetched" in cli("evaluate", "--model", "nobody/nothing").err
+
+
+def test_a_hub_s_model_is_taken_from_its_cache(project, monkeypatch):
+    asked = []
+
+    def cached(name, patterns):
+        asked.append(name)
+        return Path("models/base")
+
+    monkeypatch.setattr("convrec.generation.hub.cached_model", cached)
+    assert find_model("owner/model@v1", "--model") == Path("models/base") and asked == ["owner/model@v1"]
+
+
+def test_names_of_evaluations_say_model_split_and_how_many():
+    assert evaluation_name("models:/convrec-recommender/3", "test", None) == "convrec-recommender-3.test"
+    assert evaluation_name("./Qwen/Qwen2.5-0.5B@main", "train", 9) == "Qwen-Qwen2.5-0.5B-main.train.first-9"
+    assert evaluation_name("./model", "test", None, True) == "model.test.constrained"
+
+
+def _checkpoint(training: Path, model: str, step: int, complete: bool = True) -> None:
+    folder = shutil.copytree(Path("models") / model, training / f"checkpoint-{step}")
+    (folder / "trainer_state.json").write_text(json.dumps({"global_step": step, "best_global_step": None}))
+    if complete:
+        (folder / "complete").write_text("{}")
+
+
+@pytest.fixture
+def training(project) -> Path:
+    """The SFT's folder, whose training keeps the steps 2, 4 and 5, and chose 4; step 6 is half written."""
+    write_rows(pd.DataFrame({"prompt_id": ["p0"]}), Paths().demonstration("train"))
+    folder = sft.checkpoint_folder(load_params(), Paths())
+    for step, model in ((2, "base"), (4, "sft"), (5, "base")):
+        _checkpoint(folder, model, step)
+    _checkpoint(folder, "base", 6, complete=False)
+    (folder / "checkpoint-5" / "config.json").write_text(
+        (folder / "checkpoint-5" / "config.json").read_text() + "\n"  # other bytes: other weights, as it were
+    )
+    mark_finished(folder, folder / "checkpoint-4", "code")
+    return folder
+
+
+def _evaluate(cli, *options: str) -> list[tuple[int, bool, bool]]:
+    rows = json.loads(cli("evaluate", "--checkpoints", "sft", "--json", *options).out)["checkpoints"]
+    return [(row["step"], row["kept"], row["chosen"]) for row in rows]
+
+
+def test_a_checkpoint_is_evaluated_once(training, written, cli):
+    assert _evaluate(cli, "--every", "2") == [(2, True, False), (4, True, True), (5, True, False)]
+    assert len(written) == 3, "the last one, too"
+    shutil.rmtree("checkpoints/lists")
+    assert _evaluate(cli) == [(2, True, False), (4, True, True), (5, True, False)]
+    assert len(written) == 3
+    shutil.rmtree(training / "checkpoint-2")
+    assert _evaluate(cli) == [(2, False, False), (4, True, True), (5, True, False)]
+    assert len(written) == 3
+
+
+def test_checkpoints_that_are_pruned_meanwhile_are_left_out(training, written, cli, monkeypatch, caplog):
+    whole = evaluate_models._score_checkpoint
+
+    def prune(stage, step, *rest):
+        whole(stage, step, *rest)
+        for pruned in (step, 4):
+            shutil.rmtree(training / f"checkpoint-{pruned}", ignore_errors=True)
+
+    monkeypatch.setattr(evaluate_models, "_score_checkpoint", prune)
+    assert _evaluate(cli) == [(2, False, False), (5, False, False)]
+    assert "sft step 4 is skipped: its checkpoint was pruned" in caplog.text
+
+
+def test_without_any_checkpoint_that_can_be_loaded_there_is_a_message(training, written, cli):
+    _evaluate(cli, "--every", "9")
+    for checkpoint in training.glob("checkpoint-*"):
+        shutil.rmtree(checkpoint)
+    assert _evaluate(cli) == [(4, False, True), (5, False, False)]
+    output = cli("evaluate", "--checkpoints", "sft", "--split", "test").err
+    assert "no loadable checkpoints for the current parameters and data" in output
+
+
+def test_every_so_many_steps_the_last_and_the_chosen_one(training, written, cli):
+    assert _evaluate(cli, "--every", "3") == [(4, True, True), (5, True, False)]
+    assert len(written) == 2
+
+
+def test_other_weights_data_or_settings_are_evaluated_again(training, written, cli):
+    _evaluate(cli)
+    assert len(written) == 3
+    _evaluate(cli, "--split", "test", "--max-prompts", "3")
+    rows = json.loads(Path("evaluations/checkpoints.json").read_text())
+    assert (rows["split"], rows["n_rows"], rows["n_prompts"], len(rows["checkpoints"])) == ("test", 4, 3, 3)
+    shutil.rmtree("checkpoints/lists")
+    set_params(Path(), {"evaluate": {"max_completion_length": 31}})
+    _evaluate(cli)
+    assert len(written) == 6
+    shutil.copy("models/sft/model.safetensors", training / "checkpoint-2" / "model.safetensors")
+    _evaluate(cli)
+    assert len(written) == 6, "the lists of these weights are kept"
+    shutil.rmtree("checkpoints/lists")
+    shutil.copy("models/base/model.safetensors", training / "checkpoint-4" / "model.safetensors")
+    assert _evaluate(cli) == [(2, True, False), (4, True, True), (5, True, False)]
+    assert len(written) == 7
+
+
+def test_the_table_says_which_steps_there_are(training, written, cli, caplog):
+    (training / "checkpoint-5" / "model.safetensors").rename(training / "checkpoint-5" / "model.bin")
+    with caplog.at_level(logging.WARNING):
+        out = cli("evaluate", "--checkpoints", "sft").out
+    assert "sft step 5 is skipped" in caplog.text
+    assert "Validation split: 6 rows, 5 prompts, 95 % intervals" in out and "sft: kept steps: 2, 4" in out
+    cells = [line.split() for line in out.splitlines() if "0.6667 [" in line]
+    assert [row[:3] for row in cells] == [["sft", "2", "0.6667"], ["sft", "4", "0.6667"]]
+    assert cells[0][-1] == "kept" and cells[1][-2:] == ["kept", "chosen"]
+    table = pd.read_csv("evaluations/checkpoints.csv")
+    assert table["step"].tolist() == [2, 4] and table["chosen"].tolist() == [False, True]
+    assert table["recall_at_2"].tolist() == pytest.approx([4 / 6, 4 / 6], abs=1e-5)
+    assert (table["recall_at_2_low"] < table["recall_at_2"]).all() and set(table["n_rows"]) == {6}
+    run = json.loads(Path("evaluations/checkpoints.run.json").read_text())["run_id"]
+    history = mlflow.MlflowClient().get_metric_history(run, "validation/sft/recall_at_2")
+    assert [(metric.step, round(metric.value, 4)) for metric in history] == [(2, 0.6667), (4, 0.6667)]

@@ -1,0 +1,108 @@
+"""Files that are written whole, and what stands at their place."""
+
+import errno
+import os
+import socket
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from convrec.project.atomic import check_target, replaced, write_text
+from convrec.project.errors import InputError
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_is_replaced_and_keeps_its_permissions(tmp_path):
+    path = tmp_path / "new" / "out"
+    write_text(path, "one\r\n")
+    assert path.read_bytes() == b"one\r\n"
+    path.chmod(0o640)
+    write_text(path, "two")
+    assert path.read_text() == "two" and stat.S_IMODE(path.stat().st_mode) == 0o640 and _names(path.parent) == ["out"]
+
+
+@pytest.mark.parametrize("target", ["there", "not yet"])
+def test_a_link_stays_and_what_it_names_is_written(tmp_path, target):
+    (tmp_path / "there").write_text("before")
+    (tmp_path / "second").symlink_to(target)
+    (tmp_path / "first").symlink_to("second")
+    write_text(tmp_path / "first", "after")
+    assert (tmp_path / "first").is_symlink() and (tmp_path / "second").is_symlink()
+    assert (tmp_path / target).read_text() == "after"
+    assert _names(tmp_path) == sorted({"first", "second", "there", target})
+
+
+def test_a_fifo_is_written_through(tmp_path):
+    fifo, read = tmp_path / "fifo", []
+    os.mkfifo(fifo)
+    reader = threading.Thread(target=lambda: read.append(fifo.read_text()))
+    reader.start()
+    write_text(fifo, "lists")
+    reader.join(10)
+    assert read == ["lists"] and stat.S_ISFIFO(fifo.stat().st_mode) and _names(tmp_path) == ["fifo"]
+
+
+def test_a_device_is_written_through(tmp_path):
+    device = tmp_path / "null"  # a second one: never the machine's own
+    try:
+        os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+        device.write_text("")
+    except OSError:
+        pytest.skip("only root may make a device, and only where the file system allows it")
+    (tmp_path / "link").symlink_to(device)
+    for path in (device, tmp_path / "link"):
+        write_text(path, "lists")
+    assert stat.S_ISCHR(device.stat().st_mode) and device.read_text() == "" and _names(tmp_path) == ["link", "null"]
+
+
+def test_what_is_no_file_is_refused_and_stays(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # a socket's path is short
+    (tmp_path / "folder").mkdir()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("socket")
+        Path("link").symlink_to("socket")
+        for name, kind in (("folder", "a folder"), ("socket", "a socket"), ("link", "a socket")):
+            with pytest.raises(InputError, match=f"^--out {name}: {kind}; name a file$"):
+                check_target(Path(name), "--out")
+            with pytest.raises(InputError, match=f"^{name}: {kind}; name a file$"):
+                write_text(Path(name), "lists")
+        assert stat.S_ISSOCK(Path("socket").stat().st_mode) and _names(tmp_path) == ["folder", "link", "socket"]
+
+
+def test_a_place_whose_folder_cannot_be_made_is_refused():
+    with pytest.raises(InputError, match=r"--json /proc/no such/file: its folder cannot be created"):
+        check_target(Path("/proc/no such/file"), "--json")
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
+def test_a_write_that_fails_leaves_all_as_it_was(tmp_path, error):
+    path = tmp_path / "out"
+    path.write_text("before")
+    with pytest.raises(type(error)), replaced(path) as new:
+        new.write_text("half of")
+        raise error
+    assert path.read_text() == "before" and _names(tmp_path) == ["out"]
+
+
+def test_a_sample_that_a_full_disk_cuts_short_has_no_torn_month(tmp_path, monkeypatch, cli):
+    """The second month finds the disk full; the next try makes what is missing."""
+    write = Path.write_text
+
+    def full(self, text, *more, **options):
+        if "2022-02" in self.name:
+            write(self, text[:100], *more, **options)
+            raise OSError(errno.ENOSPC, "No space left on device", str(self))
+        return write(self, text, *more, **options)
+
+    arguments = ["data", "sample", str(tmp_path), "--until", "2022-03", "--conversations", "240"]
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        ended = cli(*arguments)
+    assert ended.status == 74 and "the disk is full" in ended.err
+    assert _names(tmp_path) == ["catalog.csv", "conversations-2022-01.jsonl"]
+    assert "2 new files: conversations-2022-02.jsonl, conversations-2022-03.jsonl" in cli(*arguments).out

@@ -1,0 +1,89 @@
+"""Exit statuses, and what the errors of libraries say about the machine."""
+
+import errno
+import sqlite3
+from pathlib import Path
+
+import pytest
+from dvc.lock import LockError
+
+from convrec.classical.embedding import SentenceEmbedder
+from convrec.project.errors import InputError, NoSpace, Stopped, Unavailable, exit_status, outside_cause
+
+
+def _caused(error: Exception, cause: Exception) -> Exception:
+    try:
+        raise error from cause
+    except Exception as raised:
+        return raised
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "models/sft"), NoSpace),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), NoSpace),
+        (RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)"), NoSpace),
+        (_caused(ValueError("x"), OSError(errno.ENOSPC, "No space left on device")), NoSpace),
+        (RuntimeError("CUDA error: uncorrectable ECC error encountered"), Unavailable),
+        (RuntimeError("No CUDA-capable device is detected"), Unavailable),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"), None),
+        (RuntimeError("CUDA error: device-side assert triggered"), None),
+        (KeyError("No CUDA-capable device is detected"), None),
+        (RuntimeError("API request to endpoint /api failed with error code 503 != 200"), Unavailable),
+        (OSError(errno.ECONNREFUSED, "Connection refused"), Unavailable),
+        (OSError(errno.EACCES, "Permission denied"), None),
+        (OSError(errno.EACCES, "Permission denied", "reports"), InputError),
+        (OSError(errno.ENOENT, "No such file or directory", "reports/x"), None),
+        (LockError("Unable to acquire lock. Most likely another DVC process is running"), Unavailable),
+        (LockError("'models/sft' is busy, it is being blocked by:\n  (PID 7): dvc repro"), Unavailable),
+        (sqlite3.DatabaseError("file is not a database"), InputError),
+        (_caused(ValueError("x"), sqlite3.DatabaseError("database disk image is malformed")), InputError),
+        (sqlite3.OperationalError("database or disk is full"), NoSpace),
+        (sqlite3.OperationalError("database is locked"), None),
+    ],
+)
+def test_what_the_surroundings_do_is_told_from_defects(error, kind):
+    found = outside_cause(error)
+    assert type(found) is (kind or type(None)) and "\n" not in str(found)
+
+
+def test_each_kind_has_a_status_of_its_own():
+    kinds = (InputError, NoSpace, Unavailable, Stopped)
+    assert [exit_status(kind("x")) for kind in kinds] == [2, 74, 75, 143]
+    assert exit_status(ValueError("x")) is None
+
+
+def test_a_place_that_cannot_be_used_is_told_in_one_line(tmp_path, monkeypatch, cli):
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("")
+    message = "file/folder: Not a directory; choose another path, or change that file or its permissions"
+    assert cli("data", "sample", "file/folder") == (2, "", f"convrec data: {message}\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["registry", "list"], "convrec registry: MLFLOW_TRACKING_URI is not a URI (Invalid IPv6 URL); give an http"),
+        (["promote", "--version", "9" * 5000], f"convrec promote: --version {'9' * 40}: give the number of a version"),
+        (["rollback", "--to", "\u0663"], "convrec rollback: --to \u0663: give the number of a version"),
+        (
+            ["data", "sample", "x", "--seed", "-1"],
+            "convrec data sample: argument --seed: -1: give a whole",
+        ),
+        (["data", "sample", "x", "--conversations", "1000000000000"], "give a whole number, 1 to 1,000,000; "),
+        (["remap", "--top", "9" * 5000], f"argument --top: {'9' * 40}: give a whole number, 1 to 100,000; "),
+        (["recommend", "x", "--model", ""], "convrec recommend: --model : not a model's folder"),
+        (["nosuch"], "convrec: 'nosuch' is unknown; give one of"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(tmp_path, monkeypatch, cli, command, message):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://user:secret@[::1")
+    status, _, shown = cli(*command)
+    assert status == 2 and message in shown and shown.count("\n") == 1 and "secret" not in shown
+
+
+def test_an_embedder_without_a_name_is_told():
+    with pytest.raises(InputError, match="embedder.name is empty"):
+        SentenceEmbedder("")

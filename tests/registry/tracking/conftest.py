@@ -1,0 +1,41 @@
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import mlflow
+import pytest
+
+from convrec.registry import tracking
+from convrec.registry.tracking import delivery
+from tests.registry.tracking.server import TrackingServer
+
+ENVIRONMENT = ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", tracking.PARENT_VARIABLE)
+
+
+@pytest.fixture(scope="module")
+def server(empty_store, tmp_path_factory) -> Iterator[TrackingServer]:
+    folder = tmp_path_factory.mktemp("server")
+    shutil.copy(empty_store, folder)
+    made = TrackingServer(folder)
+    made.start()
+    yield made
+    made.kill()
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch) -> Path:
+    """An empty project, entered; what waits for a lost server waits shortly."""
+    monkeypatch.chdir(tmp_path)
+    for variable in ENVIRONMENT:
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    for name, seconds in {"_LINGER": 0.05, "_LONGEST_PAUSE": 0.2, "_STALL": 3.0}.items():
+        monkeypatch.setattr(delivery, name, seconds)
+    return tmp_path
+
+
+@pytest.fixture
+def client(server, project, monkeypatch) -> mlflow.MlflowClient:
+    """A client of the real server, which the project records into."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
+    return mlflow.MlflowClient(server.uri)

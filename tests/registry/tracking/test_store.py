@@ -1,0 +1,178 @@
+"""Stores that are away, refuse or are damaged; the local one is made once, and never anew over lost runs."""
+
+import multiprocessing
+import os
+import sqlite3
+import threading
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from mlflow.exceptions import MlflowException
+
+import convrec
+from convrec.project.errors import InputError, Unavailable
+from convrec.registry import tracking
+from convrec.registry.tracking import journal
+from convrec.registry.tracking.store import LOCAL_FOLDER, store_error
+from tests.registry.tracking.server import free_port
+
+DATABASE = LOCAL_FOLDER / "mlflow.db"
+
+
+@pytest.fixture
+def refusing(request):
+    """A server that answers every call with one status."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(request.param)
+
+        do_POST = do_GET
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    yield f"http://somebody:s3cret-word@127.0.0.1:{server.server_port}"
+    server.shutdown()
+
+
+@pytest.mark.parametrize("refusing", [401, 403], indirect=True)
+def test_a_server_that_refuses_the_user_is_bad_input(refusing, project, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", refusing)
+    with pytest.raises(InputError, match="rejects this user .*MLFLOW_TRACKING_USERNAME") as caught:
+        tracking.connect()
+    assert "s3cret-word" not in str(caught.value) and "somebody" not in str(caught.value)
+
+
+@pytest.mark.parametrize("refusing", [500, 503], indirect=True)
+def test_a_server_in_trouble_is_unavailable(refusing, project, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", refusing)
+    with pytest.raises(Unavailable, match="cannot be reached"), tracking.stage_run("sft", {}, {}, project / "r.json"):
+        raise AssertionError("no work without a record")
+    assert not (project / "r.json").exists()
+
+
+def test_no_server_is_unavailable_and_an_unknown_scheme_is_bad_input(project, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(Unavailable, match="start the server, or unset the variable"):
+        tracking.connect()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "foo://x")
+    with pytest.raises(InputError, match="MLFLOW_TRACKING_URI = 'foo://x' cannot be used"):
+        tracking.connect()
+
+
+@pytest.mark.parametrize(("error", "status"), [(Unavailable("it is away"), 75), (InputError("it is away"), 2)])
+def test_the_command_line_distinguishes_them_by_exit_status(project, monkeypatch, cli, error, status):
+    def fail(folder):
+        raise error
+
+    monkeypatch.setattr(journal, "left_journals", fail)
+    assert cli("tracking", "sync") == (status, "", "convrec tracking: it is away\n")
+
+
+def _connect(folder: Path, barrier) -> None:
+    os.chdir(folder)
+    barrier.wait(60)
+    assert tracking.connect() == "1"
+
+
+@pytest.mark.slow
+def test_processes_that_make_the_store_at_once_wait_for_each_other(project):
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(3)
+    processes = [context.Process(target=_connect, args=(project, barrier)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+
+
+def test_a_store_that_was_half_made_is_made_again(project):
+    (project / LOCAL_FOLDER).mkdir()
+    (project / f"{DATABASE}.new").write_bytes(b"cut short by a kill")
+    assert tracking.connect() == "1" and tracking.connect() == "1"
+    assert [path.name for path in (project / LOCAL_FOLDER).iterdir()] == ["mlflow.db"]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "lacks the tables alembic_version, experiments, "),
+        (b"no database" * 100, r"is damaged \(file is not a database\)"),
+    ],
+)
+def test_a_database_that_is_emptied_or_damaged_is_bad_input(project, content, reason):
+    (project / LOCAL_FOLDER).mkdir()
+    (project / DATABASE).write_bytes(content)
+    for _ in range(2):
+        with pytest.raises(InputError, match=f"mlflow.db {reason}.*; restore it from a backup, or remove it"):
+            tracking.connect()
+    assert (project / DATABASE).read_bytes() == content
+
+
+def test_a_database_without_its_versions_is_not_filled_up(project, make_store):
+    make_store(project)
+    with closing(sqlite3.connect(project / DATABASE)) as database:
+        database.execute("DROP TABLE registered_model_aliases")
+    with pytest.raises(InputError, match="lacks the tables registered_model_aliases of MLflow"):
+        tracking.connect()
+
+
+def test_a_database_that_another_process_writes_is_unavailable(project, make_store, monkeypatch):
+    make_store(project)
+    monkeypatch.setattr(sqlite3, "connect", lambda *_, connect=sqlite3.connect, **more: connect(*_, timeout=0, **more))
+    with closing(sqlite3.connect(project / DATABASE)) as database:
+        database.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(Unavailable, match="database is locked"):
+            tracking.connect()
+
+
+def test_a_database_without_a_folder_is_bad_input(project, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///nowhere/mlflow.db")
+    with pytest.raises(InputError, match="nowhere/mlflow.db: No such file or directory"):
+        tracking.connect()
+
+
+def test_damage_that_is_found_later_is_bad_input(project):
+    error = store_error(MlflowException("(sqlite3.DatabaseError) database disk image is malformed"), project)
+    assert isinstance(error, InputError) and "mlflow.db' is damaged" in str(error)
+
+
+def test_curves_of_a_run_become_a_frame(project, make_store):
+    """One row a step; metrics with one value and system metrics are left out; the last value of a step counts.
+
+    A run without curves is an empty frame, and an unknown run the user's mistake.
+    """
+    client, experiment = make_store(project), tracking.connect()
+    run_id = client.create_run(experiment).info.run_id
+    for time, (name, value, step) in enumerate(
+        [
+            ("loss", 3.0, 1),
+            ("loss", 2.5, 2),
+            ("loss", 9.0, 3),
+            ("validation/ndcg", 0.25, 2),
+            ("loss", 2.0, 3),
+            ("validation/ndcg", 0.5, 4),
+            ("train_loss", 2.2, 4),
+            ("system/cpu_utilization_percentage", 50.0, 0),
+            ("system/cpu_utilization_percentage", 60.0, 1),
+        ],
+        start=1,
+    ):
+        client.log_metric(run_id, name, value, timestamp=time, step=step)
+    frame = convrec.history(run_id)
+    assert frame.index.name == "step" and list(frame.index) == [1, 2, 3, 4]
+    assert list(frame.columns) == ["loss", "validation/ndcg"]
+    assert frame["loss"].dropna().to_dict() == {1: 3.0, 2: 2.5, 3: 2.0}
+    assert frame["validation/ndcg"].dropna().to_dict() == {2: 0.25, 4: 0.5}
+
+    frame = convrec.history(client.create_run(experiment).info.run_id)
+    assert frame.empty and frame.index.name == "step"
+
+    for unknown in ("nope", "f" * 32, "a/b"):
+        with pytest.raises(InputError, match=f"run '{unknown}': no such run in sqlite:.*mlflow.db"):
+            convrec.history(unknown)

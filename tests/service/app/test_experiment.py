@@ -1,0 +1,149 @@
+"""A service and its registry during online experiments: routing, records, and a challenger that cannot be loaded."""
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import mlflow
+import pytest
+
+from convrec.registry.experiment import end_experiment, start_experiment
+from convrec.registry.following import RegistrySource
+from convrec.service.app.metrics import Metrics
+from convrec.service.app.service import Limits, Service
+from convrec.service.arms import arm_of
+from convrec.service.feedback import FeedbackRecorder
+from convrec.service.feedback.store import FeedbackStore
+from convrec.service.live import LiveModels
+from convrec.service.model_files import ModelFiles
+from convrec.service.recommender import Recommender
+from convrec.service.served import ServedModel
+from tests.registry.registered import add_version, make_workspace, promote_in_turn, register_model
+from tests.service.app.serving import serve
+
+USERS = [f"user {number}" for number in range(10)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        made = make_workspace(tmp_path_factory.mktemp("experiment"))
+        patch.chdir(made)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def client(make_store, folder) -> mlflow.MlflowClient:
+    """Three versions: the first is the champion, the third has no files."""
+    client = make_store(folder)
+    for seed in (1, 2):
+        register_model(client, folder / f"version{seed}", seed)
+    add_version(client)
+    promote_in_turn(client, "1")
+    return client
+
+
+@pytest.fixture(autouse=True)
+def own_store(folder, monkeypatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlruns/mlflow.db")
+
+
+@pytest.fixture(scope="module")
+def url(folder) -> str:
+    return f"sqlite:///{folder}/feedback.db"
+
+
+@pytest.fixture(scope="module")
+def http(client, folder, url) -> Iterator[httpx.Client]:
+    """A client of a service that follows the registry and records feedback."""
+
+    def make_served(version: str, files: ModelFiles) -> ServedModel:
+        return ServedModel.of_recommender(version, Recommender.of_files(files), 8)
+
+    metrics, source = Metrics(), RegistrySource(None, "none", make_served)
+    models = LiveModels(source, 0.05, lambda _: metrics.load_failures.inc())
+    models.start(is_required=True)
+    recorder = FeedbackRecorder(folder / "journal", url)
+    service = Service(models, Limits(), metrics, recorder, lambda: source.experiment)
+    with (
+        serve(service, has_page=False) as served,
+        httpx.Client(base_url=f"http://127.0.0.1:{served.port}", timeout=30) as http,
+    ):
+        yield http
+    recorder.close()
+
+
+def _metric(http: httpx.Client, name: str) -> float:
+    return float(re.search(rf"^convrec_{re.escape(name)} (.*)$", http.get("/metrics").text, re.MULTILINE)[1])
+
+
+def _wait_for(is_true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _wait_for_state(http: httpx.Client, running: int, ready: int) -> None:
+    _wait_for(lambda: (_metric(http, "experiment_running"), _metric(http, "experiment_ready")) == (running, ready))
+
+
+def _ask(http: httpx.Client, user: str | None) -> dict:
+    reply = http.post("/recommend", json={"conversation": "a film with heists please", "n": 4, "user_id": user})
+    assert reply.status_code == 200
+    return reply.json()
+
+
+def _recorded(url: str, answers: list[dict]) -> list[dict]:
+    """Return the shown items of these answers once they are in the database."""
+    ids, store = {answer["answer_id"] for answer in answers}, FeedbackStore(url)
+    _wait_for(lambda: ids <= set(store.answers()["answer_id"]))
+    return [row for row in store.shown().iter_rows(named=True) if row["answer_id"] in ids]
+
+
+def test_an_ab_test_from_start_to_end(http, client, url):
+    assert "arm" not in _ask(http, USERS[0])
+    experiment = start_experiment(client, "2", 0.5, "ops")
+    _wait_for_state(http, running=1, ready=1)
+    answers = {user: _ask(http, user) for user in USERS}
+    for user, answer in answers.items():
+        assert answer["arm"] == arm_of(experiment, user, "")
+        assert answer["version"] == {"champion": "1", "challenger": "2"}[answer["arm"]]
+        again = _ask(http, user)
+        assert (again["arm"], again["recommendations"]) == (answer["arm"], answer["recommendations"])
+    assert {answer["arm"] for answer in answers.values()} == {"champion", "challenger"}
+    anonymous = _ask(http, None)
+    assert anonymous["arm"] == arm_of(experiment, None, anonymous["answer_id"])
+    rows = _recorded(url, list(answers.values()))
+    by_id = {answer["answer_id"]: (user, answer) for user, answer in answers.items()}
+    for row in rows:
+        user, answer = by_id[row["answer_id"]]
+        assert (row["experiment"], row["arm"], row["version"]) == (experiment.id, answer["arm"], answer["version"])
+        assert row["user_id"] == user
+    end_experiment(client, experiment.id, "enough", "ops")
+    _wait_for_state(http, running=0, ready=0)
+    assert "arm" not in _ask(http, USERS[0])
+
+
+def test_a_challenger_that_cannot_be_loaded_costs_no_answer(http, client, url):
+    failures = _metric(http, "model_load_failures_total")
+    experiment = start_experiment(client, "3", 0.9, "ops")
+    _wait_for(lambda: _metric(http, "model_load_failures_total") == failures + 1)
+    _wait_for_state(http, running=1, ready=0)
+    answers = [_ask(http, user) for user in USERS]
+    assert all("arm" not in answer and answer["version"] == "1" for answer in answers)
+    assert {row["experiment"] for row in _recorded(url, answers)} == {None}
+    end_experiment(client, experiment.id, "cannot be loaded", "ops")
+    _wait_for_state(http, running=0, ready=0)
+
+
+def test_a_promotion_ends_the_counting(http, client):
+    start_experiment(client, "2", 0.5, "ops")
+    _wait_for_state(http, running=1, ready=1)
+    promote_in_turn(client, "2")
+    _wait_for_state(http, running=0, ready=0)
+    for user in USERS:
+        answer = _ask(http, user)
+        assert answer["version"] == "2" and "arm" not in answer

@@ -1,0 +1,58 @@
+import hashlib
+
+import pytest
+from fastapi.testclient import TestClient
+
+from convrec.project.errors import InputError
+from convrec.service.app.keys import Keys, new_key
+from convrec.service.app.server import make_app
+from tests.service.app.serving import make_service
+from tests.service.recommending import make_recommender
+
+
+def test_a_new_key_is_known_by_its_name_and_stored_as_a_hash(tmp_path):
+    path = tmp_path / "new" / "keys"
+    shop, phone = new_key(path, "shop"), new_key(path, "phone")
+    keys = Keys(path)
+    assert [keys.name_of(key) for key in (shop, phone, shop[:-1], "")] == ["shop", "phone", None, None]
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.read_text().splitlines()[0] == f"shop {hashlib.sha256(shop.encode()).hexdigest()}"
+    with pytest.raises(InputError, match="--new-key shop: .* has a key of this name"):
+        new_key(path, "shop")
+    with pytest.raises(InputError, match="--new-key 'a b': give 1 to 64 letters"):
+        new_key(path, "a b")
+    path.write_text(path.read_text().splitlines()[1] + "\n")
+    assert keys.name_of(shop) is None and keys.name_of(phone) == "phone", "a removed line revokes its key at once"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\nshop 123\n", "line 2: is not `NAME SHA256`"),
+        (b"\xff", "cannot be read"),
+        (None, "No such file or directory.*; add a key with --new-key NAME"),
+    ],
+)
+def test_a_file_without_keys_is_rejected(tmp_path, content, message):
+    if content is not None:
+        (tmp_path / "keys").write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        Keys(tmp_path / "keys")
+
+
+def test_what_tells_of_users_needs_a_key_within_its_own_rate(tmp_path):
+    shop, phone = (new_key(tmp_path / "keys", name) for name in ("shop", "phone"))
+    service = make_service({"champion": make_recommender()})
+    client = TestClient(make_app(service, has_page=False, keys=Keys(tmp_path / "keys", 2)))
+    question = {"conversation": "a film", "n": 2}
+    for headers in ({}, {"Authorization": "Bearer x"}, {"Authorization": f"Basic {shop}"}, {"Authorization": shop}):
+        reply = client.post("/recommend", json=question, headers=headers)
+        assert reply.status_code == 401 and reply.headers["WWW-Authenticate"] == "Bearer"
+        assert client.post("/feedback", json={}, headers=headers).status_code == 401
+    replies = [
+        client.post("/recommend", json=question, headers={"Authorization": f"bearer {key}"})
+        for key in (shop, shop, shop, phone)
+    ]
+    assert [reply.status_code for reply in replies] == [200, 200, 429, 200]
+    assert 1 <= int(replies[2].headers["Retry-After"]) <= 60 and "the key shop has sent" in replies[2].json()["error"]
+    assert [client.get(path).status_code for path in ("/health", "/ready", "/metrics", "/")] == [200, 200, 200, 404]

@@ -1,0 +1,280 @@
+"""The page in headless Chromium, with two random models: what people do on it."""
+
+import json
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
+
+from convrec.service.feedback import FeedbackRecorder, FeedbackStore
+from tests.service.app.serving import make_service, serve
+from tests.service.recommending import make_recommender
+
+AXE = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
+TARGETS = "button, input, textarea, summary, [role=option]"
+SMALL_TARGETS = """(targets) => [...document.querySelectorAll(targets)].filter((node) => node.checkVisibility())
+  .filter((node) => Math.min(node.getBoundingClientRect().width, node.getBoundingClientRect().height) < 44)
+  .map((node) => node.outerHTML)"""
+SIZES = {390: 844, 1440: 900}
+CHAMPION, CHALLENGER = "champion, version 1", "challenger, version 2"
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory) -> str:
+    return f"sqlite:///{tmp_path_factory.mktemp('feedback')}/feedback.db"
+
+
+@pytest.fixture(scope="module")
+def recorder(database, tmp_path_factory) -> Iterator[FeedbackRecorder]:
+    made = FeedbackRecorder(tmp_path_factory.mktemp("journal"), database)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def address(recorder):
+    """The address of a server with champion and challenger."""
+    with serve(make_service({CHAMPION: make_recommender(0), CHALLENGER: make_recommender(1)}, recorder)) as served:
+        yield f"http://127.0.0.1:{served.port}/"
+
+
+@pytest.fixture
+def open_page(browser, address):
+    """Open the page; afterwards, no error may be on its console, and it may have called no other host."""
+    pages, problems, hosts = [], [], set()
+
+    def opened(width=1440, scheme="light"):
+        page = browser.new_page(viewport={"width": width, "height": SIZES[width]}, color_scheme=scheme)
+        pages.append(page)
+        page.set_default_timeout(20_000)
+        expect.set_options(timeout=20_000)
+        page.on("console", lambda told: problems.append(told.text) if told.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", lambda request: hosts.add(request.url.split("/")[2]))
+        page.questions = []
+        page.on("request", lambda request: page.questions.append(request) if "recommend" in request.url else None)
+        page.goto(address)
+        expect(page.locator("#models")).to_have_text(f"15 films · {CHAMPION} and {CHALLENGER}")
+        return page
+
+    yield opened
+    for page in pages:
+        page.close()
+    assert problems == [] and hosts <= {address.split("/")[2]}
+
+
+def _send(page, text):
+    page.get_by_label("Your message").fill(text)
+    page.keyboard.press("Enter")
+    _wait_for_answer(page)
+
+
+def _wait_for_answer(page):
+    expect(page.locator("#turns li.assistant")).not_to_have_count(0)
+    expect(page.locator("#status")).not_to_contain_text("Finding")
+    expect(page.locator(".item")).not_to_have_count(0)
+
+
+def _open_filters(page):
+    if not page.locator("#filters").evaluate("(node) => node.open"):
+        page.locator("summary").click()
+
+
+def _check(page):
+    """Check accessibility, the size of what is touched, and that nothing is wider than the window."""
+    assert [(found["id"], found["nodes"]) for found in Axe().run(page, options=AXE).response["violations"]] == []
+    assert page.evaluate(SMALL_TARGETS, TARGETS) == []
+    assert page.evaluate("() => document.documentElement.scrollWidth - innerWidth") <= 0
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1440, "dark")])
+def test_every_state_is_accessible(open_page, width, scheme):
+    page = open_page(width, scheme)
+    dark = page.evaluate("() => getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 27)"
+    assert dark == (scheme == "dark")
+    _check(page)
+    _send(page, "I loved Heat")
+    _check(page)
+    talk, answer = (page.locator(name).bounding_box() for name in ("#talk", "#answer"))
+    assert (answer["x"] > talk["x"] + talk["width"]) == (width == 1440)
+    _open_filters(page)
+    page.get_by_role("combobox", name="Never these").press_sequentially("du")
+    expect(page.get_by_role("option")).to_have_text(["Dune (1984)", "Dune (2021)"])
+    _check(page)
+    page.get_by_role("combobox", name="Never these").fill("Haet")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Use Heat (1975)")).to_be_visible()
+    _check(page)
+    page.locator(".list:not(.other) [data-event=accepted]").first.click()
+    expect(page.locator("#toast")).to_contain_text("You like ")
+    _check(page)
+    page.get_by_role("button", name="Edit message 1").click()
+    _check(page)
+
+
+def test_an_example_gives_two_lists_with_reasons_and_differences(open_page):
+    page = open_page()
+    examples = page.locator("#examples button")
+    expect(examples).to_have_count(3)
+    example = examples.first.inner_text()
+    examples.first.click()
+    _wait_for_answer(page)
+    expect(page.locator("#examples")).to_be_hidden()
+    expect(page.locator("#turns li.user p")).to_have_text(example)
+    lists = [page.get_by_role("region", name=name).locator(".item") for name in (CHAMPION, CHALLENGER)]
+    titles = [own.locator(".title").all_inner_texts() for own in lists]
+    assert [len(own) for own in titles] == [10, 10]
+    for own, other, items in ((titles[0], titles[1], lists[0]), (titles[1], titles[0], lists[1])):
+        badges = [item.locator(".badge").all_inner_texts() for item in items.all()]
+        for rank, (title, badge) in enumerate(zip(own, badges, strict=True), start=1):
+            place = other.index(title) + 1 if title in other else None
+            texts = {None: ["Only in this list"], rank: []}  # no badge for the same rank
+            assert badge == texts.get(place, [f"Rank {place} in the other list"])
+    both = len(set(titles[0]) & set(titles[1]))
+    expect(page.locator("#status")).to_contain_text(f"{both} of 10 films are in both lists")
+    assert any(text.startswith("Like ") for text in page.locator(".reason").all_inner_texts())
+    expect(page.get_by_text("computed from the catalog and your messages")).to_be_visible()
+
+
+def test_a_mistyped_title_is_refused_at_the_field_and_asks_no_model(open_page):
+    page = open_page()
+    _send(page, "a film")
+    expect(page.locator(".item")).to_have_count(20)
+    asked = len(page.questions)
+    for label in ("Never these", "Only these"):
+        page.get_by_role("combobox", name=label).fill("Haet")
+        page.keyboard.press("Enter")
+        alert = page.get_by_role("alert").filter(has_text="“Haet” is not in the catalog.")
+        expect(alert).to_be_visible()
+        expect(page.get_by_role("combobox", name=label)).to_have_attribute("aria-invalid", "true")
+        assert len(page.questions) == asked
+        expect(page.locator(".item")).to_have_count(20)
+        page.get_by_role("combobox", name=label).fill("")
+        expect(alert).to_have_count(0)
+    page.get_by_role("combobox", name="Never these").fill("Haet")
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Use Heat (1975)").click()
+    expect(page.get_by_role("button", name="Allow again: Heat (1975)")).to_be_visible()
+    expect(page.locator(".item .title", has_text="Heat (1975)")).to_have_count(0)
+    page.get_by_label("How many").fill("0")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("alert").filter(has_text="Enter a whole number from 1 to 15.")).to_be_visible()
+    assert len(page.questions) == asked + 1
+    page.get_by_role("button", name="Reset").click()
+    for gone in (".item", "#turns li", ".chips li", "#error p"):
+        expect(page.locator(gone)).to_have_count(0)
+    expect(page.get_by_label("How many")).to_have_value("10")
+
+
+def test_the_keyboard_alone_is_enough(open_page):
+    page = open_page()
+
+    def tab_to(selector):
+        for _ in range(80):
+            page.keyboard.press("Tab")
+            if page.evaluate("(selector) => document.activeElement.matches(selector)", selector):
+                return
+        raise AssertionError(f"{selector} cannot be reached")
+
+    tab_to("#examples li:nth-child(2) button")
+    page.keyboard.press("Enter")
+    _wait_for_answer(page)
+    tab_to("#deny")
+    page.keyboard.type("dune")
+    expect(page.get_by_role("option")).to_have_count(2)
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    expect(page.get_by_role("option", name="Dune (2021)")).to_have_attribute("aria-selected", "true")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Allow again: Dune (2021)")).to_be_visible()
+    _wait_for_answer(page)
+    tab_to(".items [data-never]")
+    page.keyboard.press("Enter")
+    expect(page.locator(".list:first-child .item:first-child [data-never]")).to_be_focused()
+    tab_to("#reset")
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("Your message")).to_be_focused()
+
+
+def test_on_a_phone_the_answer_is_visible_after_send(open_page):
+    page = open_page(390)
+    assert not page.locator("#filters").evaluate("(node) => node.open")
+    for text in ("I loved Heat", "something newer"):
+        _send(page, text)
+        expect(page.locator(".list:not(.other) .item").first).to_be_in_viewport(ratio=1)
+    expect(page.locator(".list:visible")).to_have_count(1)
+    page.get_by_role("button", name=CHALLENGER, exact=True).click()
+    expect(page.locator(".list:visible")).to_have_attribute("aria-labelledby", "model-1")
+    page.get_by_role("button", name="Reply").click()
+    expect(page.get_by_label("Your message")).to_be_in_viewport()
+    expect(page.get_by_label("Your message")).to_be_focused()
+
+
+def test_feedback_is_recorded_and_can_be_withdrawn(open_page, recorder, database):
+    page = open_page()
+    _send(page, "I loved Heat")
+    item = page.get_by_role("region", name=CHALLENGER).locator(".item").nth(2)
+    like, dislike = item.get_by_role("button", name="I like "), item.get_by_role("button", name="Not for me: ")
+    for made, other in ((like, dislike), (dislike, like)):
+        made.click()
+        expect(made).to_have_attribute("aria-pressed", "true")
+        expect(other).to_have_attribute("aria-pressed", "false")
+    dislike.click()
+    expect(dislike).to_have_attribute("aria-pressed", "false")
+    expect(page.locator("#toast")).to_contain_text("removed")
+    item.get_by_role("button", name="Never ").click()
+    expect(page.locator("#num-filters")).to_have_text("(1)")
+    _wait_for_answer(page)
+    while recorder.status().backlog:
+        time.sleep(0.05)
+    rows = FeedbackStore(database).outcomes().sort("time").to_dicts()
+    row = [row for row in rows if row["hidden"]][-1]
+    assert (row["list"], row["rank"], row["accepted"], row["rejected"]) == (CHALLENGER, 3, False, False)
+    expect(page.locator("#saved")).to_have_text(re.compile("Your messages are not saved"))
+
+
+def test_answers_stay_in_the_conversation(open_page):
+    page = open_page()
+    _send(page, "I loved Heat")
+    first = page.locator(".item .title").all_inner_texts()
+    page.locator("[data-event=accepted]").first.click()
+    expect(page.locator("[aria-pressed=true][data-event=accepted]")).to_have_count(1)
+    _send(page, "something newer")
+    expect(page.locator("#turns li")).to_have_count(4)
+    roles = [message["role"] for message in json.loads(page.questions[-1].post_data)["messages"]]
+    assert roles == ["user", "assistant", "user"]
+    expect(page.locator("#turns li.assistant").first).to_contain_text(", ".join(first[:3]) + " and 7 more")
+    page.get_by_role("button", name="Show the list for message 1").click()
+    assert page.locator(".item .title").all_inner_texts() == first
+    expect(page.locator("[aria-pressed=true][data-event=accepted]")).to_have_count(1)
+
+    page.get_by_role("button", name="Edit message 1").click()
+    page.get_by_label("Text of message 1").fill("I loved Up")
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator("#turns li")).to_have_count(3)
+    _wait_for_answer(page)
+    expect(page.locator("#turns li p").first).to_have_text("I loved Up")
+    page.get_by_role("button", name="Remove message 2").click()
+    _wait_for_answer(page)
+    expect(page.locator("#turns li")).to_have_count(2)
+
+
+def test_a_server_that_fails_is_reported_and_can_be_asked_again(browser, address):
+    page = browser.new_page()
+    page.goto(address)
+    page.route("**/api/recommend", lambda route: route.abort())
+    page.get_by_label("Your message").fill("I loved Heat")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("alert").filter(has_text="The server does not answer.")).to_be_visible()
+    page.unroute("**/api/recommend")
+    page.get_by_role("button", name="Try again").click()
+    _wait_for_answer(page)
+    expect(page.locator("#error")).to_be_empty()
+    page.route("**/feedback", lambda route: route.abort())
+    page.get_by_role("button", name="I like ").first.click()
+    expect(page.locator("#toast")).to_have_text("The feedback was not saved: the server does not answer.")
+    expect(page.locator("[aria-pressed=true][data-event]")).to_have_count(0)
+    page.close()

@@ -1,0 +1,239 @@
+import json
+from collections.abc import Iterator
+
+import pytest
+from fastapi.testclient import TestClient
+
+from convrec.data.catalog import Catalog
+from convrec.project.errors import InputError
+from convrec.registry import following
+from convrec.registry.following import RegistrySource
+from convrec.service.app.server import make_app
+from convrec.service.feedback import FeedbackRecorder, FeedbackStore
+from convrec.service.feedback.journal import FeedbackJournal
+from convrec.service.served import ServedModel
+from tests.service.app.serving import make_service
+from tests.service.recommending import CATALOG, make_recommender
+
+SCRIPTS = ("/elements.js", "/lists.js", "/page.js", "/titles.js")
+MODELS = {"champion": make_recommender(0), "challenger": make_recommender(1)}
+CLIENT = TestClient(make_app(make_service(MODELS), has_page=True))
+
+
+def _ask(**question):
+    return CLIENT.post("/api/recommend", json=question)
+
+
+def test_both_models_answer_as_their_recommenders_do():
+    models = CLIENT.get("/api/models").json()
+    expected = [{"name": name, "items": 15, "noun": "films"} for name in ("champion", "challenger")]
+    assert models["models"] == expected and models["saved"] == "nothing" and len(models["examples"]) == 3
+    reply = _ask(conversation="I loved Heat", n=3, deny=["Up"], allow=None)
+    assert reply.status_code == 200
+    for answered, (name, model) in zip(reply.json()["models"], MODELS.items(), strict=True):
+        (expected,) = model.recommend(["I loved Heat"], 3, deny=["Up"])
+        own = answered.pop("recommendations")
+        assert answered == {"list": name, "name": name} and [
+            item.items() >= vars(r).items() for item, r in zip(own, expected, strict=True)
+        ]
+        assert [item["item_id"] for item in own] == [CATALOG.items[CATALOG.index_of_line(str(r))].id for r in expected]
+    messages = [{"role": "user", "content": "I loved Heat"}]
+    assert _ask(messages=messages, n=3, deny=["Up"]).json() == reply.json()
+    first, second = (model["recommendations"] for model in reply.json()["models"])
+    assert first != second
+    reasons = {
+        item["title"]: item["reasons"] for item in _ask(messages=messages, n=14).json()["models"][0]["recommendations"]
+    }
+    assert reasons["Up"] == ["Like Heat (1975): crime, drama"] and reasons["Casablanca"] == []
+
+
+def test_filters_hold_for_each_of_the_catalogs():
+    question = {"conversation": "a film", "n": 5, "allow": ["Up", "Dune"], "or_fewer": True}
+    assert [len(model["recommendations"]) for model in _ask(**question).json()["models"]] == [3, 3]
+    none_left = _ask(**question, deny=["Up", "Dune"])
+    assert none_left.status_code == 400 and "0 of the catalog's 15 items are left" in none_left.json()["error"]
+    smaller = make_recommender(1, Catalog(CATALOG.items[:8]))
+    client = TestClient(make_app(make_service({"champion": smaller, "challenger": MODELS["champion"]}), has_page=True))
+    reply = client.post("/api/recommend", json={"conversation": "a film", "n": 8, "deny": ["Network"]})
+    short, long = ([item["title"] for item in own["recommendations"]] for own in reply.json()["models"])
+    assert len(short) == len(long) == 8 and "Network" not in long
+    reply = client.post("/api/recommend", json={"conversation": "a film", "n": 1, "allow": ["Network"]})
+    assert reply.status_code == 400 and reply.json()["error"].startswith("champion: n = 1: 0 of the catalog's 8")
+
+
+@pytest.mark.parametrize(
+    ("text", "is_known", "suggestions"),
+    [
+        ("Heat", True, ["Heat (1975)"]),
+        ("ame", False, ["Amélie (1999)"]),
+        ("dune", True, ["Dune (1984)", "Dune (2021)"]),
+        ("Haet", False, ["Heat (1975)"]),
+        ("Haet (1975)", False, ["Heat (1975)"]),
+        ("zzzzzz", False, []),
+        (" ", False, []),
+    ],
+)
+def test_titles_are_suggested_without_asking_a_model(text, is_known, suggestions, monkeypatch):
+    monkeypatch.setattr(ServedModel, "ask", lambda *_: 1 / 0)
+    reply = CLIENT.get("/api/titles", params={"text": text})
+    assert reply.json() == {"is_known": is_known, "suggestions": suggestions}
+
+
+@pytest.fixture
+def recorder(tmp_path) -> Iterator[FeedbackRecorder]:
+    made = FeedbackRecorder(tmp_path / "journal", f"sqlite:///{tmp_path}/feedback.db")
+    yield made
+    made.close()
+
+
+def _outcomes(recorder: FeedbackRecorder, tmp_path) -> list[dict]:
+    """Return what the database has, one row for each shown item, after everything is delivered."""
+    recorder.close()
+    return FeedbackStore(f"sqlite:///{tmp_path}/feedback.db").outcomes().to_dicts()
+
+
+@pytest.mark.parametrize("path", ["/recommend", "/api/recommend"])
+def test_filters_are_recorded_with_the_conversation(path, tmp_path):
+    url = f"sqlite:///{tmp_path}/feedback.db"
+    recorder = FeedbackRecorder(tmp_path / "journal", url, with_conversations=True)
+    client = TestClient(make_app(make_service(MODELS, recorder), has_page=True))
+    question = {"conversation": "a film", "n": 1, "deny": ["Heat"], "allow": ["Up", "Dune (2021)"]}
+    for asked in (question, {"conversation": "a film", "n": 1}):
+        assert client.post(path, json=asked).status_code == 200
+    recorder.close()
+    (denied, allowed), none = FeedbackStore(url).answers().select("denied", "allowed").rows()
+    lines = [{str(item) for item in CATALOG.items if item.id in json.loads(ids)} for ids in (denied, allowed)]
+    titles = [{line.rsplit(" (", 1)[0] for line in own} for own in lines]
+    assert titles == [{"Heat"}, {"Up", "Dune"}] and "Dune (1984)" not in lines[1]
+    assert none == (None, None)
+
+
+def test_feedback_is_recorded_for_what_the_page_showed(recorder, tmp_path):
+    client = TestClient(make_app(make_service(MODELS, recorder), has_page=True))
+    assert client.get("/api/models").json()["saved"] == "answers"
+    answered = client.post("/api/recommend", json={"conversation": "I loved Heat", "n": 2}).json()
+    item = answered["models"][1]["recommendations"][1]
+    event = {"answer_id": answered["answer_id"], "list": "challenger", "item_id": item["item_id"], "event": "accepted"}
+    assert client.post("/feedback", json=event).status_code == 200
+    for change, status, words in [
+        ({"answer_id": "x"}, 400, "answer_id: 'x' is unknown"),
+        ({"item_id": "x"}, 400, "'x' was not shown"),
+        ({"event": "x"}, 422, "event: Input should be 'accepted'"),
+    ]:
+        reply = client.post("/feedback", json={**event, **change})
+        assert reply.status_code == status and words in reply.json()["error"]
+    plain = client.post("/feedback", content=json.dumps(event), headers={"Content-Type": "text/plain"})
+    assert plain.status_code == 422, "a page of another site could send this"
+    rows = _outcomes(recorder, tmp_path)
+    shown = [(row["list"], row["rank"], row["item_id"], row["version"]) for row in rows]
+    assert sorted(shown) == sorted(
+        (own["list"], item["rank"], item["item_id"], own["list"])
+        for own in answered["models"]
+        for item in own["recommendations"]
+    )
+    assert [row["item_id"] for row in rows if row["accepted"]] == [item["item_id"]]
+
+
+def test_answers_of_the_api_are_recorded_with_their_user(recorder, tmp_path):
+    service = make_service({"champion": MODELS["champion"]}, recorder)
+    client = TestClient(make_app(service, has_page=False))
+    question = {"conversation": "a film", "n": 4, "user_id": "u1", "scores": True}
+    answered = client.post("/recommend", json=question).json()
+    event = {"answer_id": answered["answer_id"], "item_id": answered["recommendations"][2]["item_id"]}
+    for _ in range(2):
+        assert client.post("/feedback", json={**event, "event": "watched", "event_id": "e1"}).json() == {}
+    empty = client.post("/recommend", json={**question, "allow": [], "or_fewer": True})
+    assert empty.status_code == 200 and empty.json()["recommendations"] == [] and empty.json()["answer_id"]
+    assert client.post("/recommend", json={**question, "allow": []}).status_code == 400
+    columns = ("answer_id", "rank", "item_id", "version", "user_id", "list", "watched")
+    assert [tuple(row[name] for name in columns) for row in _outcomes(recorder, tmp_path)] == [
+        (answered["answer_id"], item["rank"], item["item_id"], "champion", "u1", "", item["rank"] == 3)
+        for item in answered["recommendations"]
+    ]
+    assert FeedbackStore(f"sqlite:///{tmp_path}/feedback.db").answers().height == 2
+
+
+def test_feedback_that_cannot_be_saved_costs_no_answer(recorder, monkeypatch):
+    service = make_service(MODELS, recorder)
+    client = TestClient(make_app(service, has_page=True))
+    question = {"conversation": "a film", "n": 1}
+    answered = client.post("/api/recommend", json=question).json()
+    monkeypatch.setattr(FeedbackJournal, "append", lambda *_: False)  # as where the disk is full
+    item_id = answered["models"][0]["recommendations"][0]["item_id"]
+    event = {"answer_id": answered["answer_id"], "list": "champion", "item_id": item_id, "event": "rejected"}
+    reply = client.post("/feedback", json=event)
+    assert reply.status_code == 503 and "the disk is full; send it again later" in reply.json()["error"]
+    reply = client.post("/api/recommend", json=question).json()
+    assert reply["answer_id"] is None and reply["models"] == answered["models"]
+    assert CLIENT.post("/feedback", json=event).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        (b"{}", 400, "conversation, messages: give exactly one of the two"),
+        (b'{"conversation": "x", "messages": []}', 400, "conversation, messages: give exactly one of the two"),
+        (b'{"conversation": " "}', 400, "champion: conversation 1: it is empty"),
+        (b'{"conversation": "x", "n": 16}', 400, "champion: n = 16: 15 of the catalog's 15 items are left"),
+        (b'{"conversation": "x", "deny": ["Haet"]}', 400, "'Haet' is not in the catalog; did you mean 'Heat'?"),
+        (b'{"conversation": 7}', 422, "conversation: Input should be a valid string"),
+        (b'{"conversation": "x", "n": "many"}', 422, "n: Input should be a valid integer"),
+        (b'{"conversation": "x", "k": 3}', 422, "k: Extra inputs are not permitted"),
+        (b"{", 422, "JSON"),
+        (b"", 422, "body: Field required"),
+        (b'{"conversation": "\xff"}', 400, "parsing the body"),
+        (b"[" * 100_000, 400, "parsing the body"),
+        (b'{"conversation": "x", "n": ' + b"9" * 5000 + b"}", 400, "parsing the body"),
+        (b'{"conversation": "a \\ud800"}', 400, "conversation 1: contains a NUL, or text that is not UTF-8"),
+        (b'{"messages": [{"role": "\\udfff", "content": "x"}]}', 400, "role '\\udfff' is not known"),
+        (b'{"conversation": "x", "deny": ["\\ud800"]}', 400, "deny: '\\ud800' is not in the catalog"),
+        (b'{"conversation": "x", "\\ud800": 1}', 422, "body: Input should be a valid string"),
+        (b'{"messages": [{"\\ud800": 1}]}', 400, "{'\\ud800': 1} is not a message"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_answered_is_told_in_words(body, status, words):
+    reply = CLIENT.post("/api/recommend", content=body, headers={"Content-Type": "application/json"})
+    assert reply.status_code == status and words in reply.json()["error"]
+
+
+def test_a_defect_is_told_without_its_insides(monkeypatch):
+    monkeypatch.setattr(ServedModel, "ask", lambda *_: 1 / 0)
+    reply = CLIENT.post("/api/recommend", json={"conversation": "x"}, headers={"X-Request-ID": "mine"})
+    assert reply.status_code == 500 and reply.json() == {"error": "the server failed; see its log"}
+    assert reply.headers["X-Request-ID"] == "mine"
+
+
+def test_the_page_loads_nothing_from_elsewhere():
+    for path, kind in (
+        ("/", "text/html"),
+        ("/style.css", "text/css"),
+        *((path, "text/javascript") for path in SCRIPTS),
+    ):
+        reply = CLIENT.get(path)
+        assert reply.headers["content-type"].startswith(kind) and "//" not in reply.text.replace("// ", "")
+        assert "default-src 'self'" in reply.headers["content-security-policy"]
+    for method, path, status in (("GET", "/docs", 404), ("GET", "/api/recommend", 405)):
+        reply = CLIENT.request(method, path)
+        assert reply.status_code == status and list(reply.json()) == ["error"]
+
+
+@pytest.mark.parametrize(
+    ("model", "challenger", "wanted"),
+    [
+        (None, None, {"champion": "1", "challenger": "2"}),
+        (None, "none", {"champion": "1"}),
+        (None, "folder", {"champion": "1", "folder": "folder"}),
+        ("one", None, {"one": "one"}),
+        ("one", "two", {"one": "one", "two": "two"}),
+    ],
+)
+def test_which_models_are_wanted(model, challenger, wanted, monkeypatch):
+    versions = {"champion": "1", "challenger": "2"}
+    monkeypatch.setattr(
+        following, "served_versions", lambda with_challenger: dict(list(versions.items())[: 1 + with_challenger])
+    )
+    monkeypatch.setattr(following.mlflow, "MlflowClient", lambda: None)  # it would make a database in this folder
+    monkeypatch.setattr(following, "running_experiment", lambda client, champion: None)
+    assert RegistrySource(model, challenger, ServedModel).wanted() == wanted
+    with pytest.raises(InputError, match="--challenger one: this is the same as the first model"):
+        RegistrySource("one", "one", ServedModel)

@@ -1,0 +1,186 @@
+import json
+import time
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from convrec.project.errors import InputError
+from convrec.service.feedback import Shown, new_answer_id, recorder
+from convrec.service.feedback.journal import REFUSED
+from convrec.service.feedback.recorder import FeedbackRecorder
+from tests.service.feedback.conftest import until
+
+
+def refused(folder: Path) -> list[str]:
+    """Return the reasons of the records that were set aside."""
+    path = folder / REFUSED
+    return [json.loads(line)["reason"] for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_answers_and_events_reach_the_database(recording, store, now_answer, folder):
+    one = now_answer("heat", "up", user_id="u", messages=[{"role": "user", "content": "Hi"}])
+    assert recording.add_answer(one)
+    for _ in range(2):  # a client that sends it again
+        recording.add_event(one.answer_id, "", "up", "clicked", event_id="e1")
+    recording.add_event(one.answer_id, "", "up", "accepted")
+    until(lambda: recording.status() == recorder.Status(0, 4, None))
+    assert len(store.events()) == 2
+    assert store.answers()["messages"].to_list() == ['[{"role": "user", "content": "Hi"}]']
+    assert store.outcomes().select("item_id", "accepted", "clicked").rows() == [
+        ("heat", False, False),
+        ("up", True, True),
+    ]
+    recording.close()
+    assert list(folder.iterdir()) == []
+    assert not recording.add_answer(now_answer("heat"))
+
+
+def test_what_is_left_at_the_end_is_delivered(folder, url, store, now_answer, monkeypatch):
+    monkeypatch.setattr(recorder, "_LINGER", 60)
+    with closing(FeedbackRecorder(folder, url)) as recording:
+        recording.add_answer(now_answer("heat"))
+    assert store.counts()["answers"] == 1 and list(folder.iterdir()) == []
+
+
+def test_conversations_are_left_out_or_stored_without_secrets(folder, url, store, now_answer, monkeypatch):
+    monkeypatch.setenv("SERVICE_TOKEN", "abcdef123456")
+    said = [{"role": "user", "content": "I am a@b.de, my key is abcdef123456\ud800; 2001?"}]
+    for with_conversations in (False, True):
+        with closing(FeedbackRecorder(folder, url, with_conversations)) as recording:
+            assert recording.add_answer(now_answer("heat", messages=said, denied=("up",), allowed=("heat", "up")))
+    first, second = store.answers().select("messages", "denied", "allowed").rows()
+    assert first == (None, None, None)
+    assert second[1:] == ('["up"]', '["heat", "up"]')
+    assert json.loads(second[0])[0]["content"] == "I am a@b.de, my key is ***?; 2001?"
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"answer_id": "nonsense"}, "answer_id: 'nonsense' is unknown"),
+        ({"answer_id": new_answer_id(datetime.now(UTC) + timedelta(days=1))}, "answer_id: '.*' is unknown"),
+        ({"item_id": "dune"}, "item_id 'dune' was not shown by this answer"),
+        ({"list": "challenger"}, "item_id 'up' was not shown in list 'challenger' by this answer"),
+        ({"event": "liked"}, "event: 'liked' is not known; give one of accepted, rejected, clicked"),
+        ({"event_id": "x" * 201}, "event_id: 'xxx.* is not valid; give at most 200"),
+        ({"event_id": "a\0b"}, r"event_id: 'a\\x00b' is not valid"),
+    ],
+)
+def test_wrong_events_are_refused_at_once(recording, store, now_answer, fields, message):
+    one = now_answer("heat", "up")
+    recording.add_answer(one)
+    with pytest.raises(InputError, match=message):
+        recording.add_event(**{"answer_id": one.answer_id, "list": "", "item_id": "up", "event": "accepted", **fields})
+    recording.close()
+    assert store.counts() == {"answers": 1, "shown": 2, "events": 0}
+
+
+def test_the_last_event_counts_even_within_a_microsecond(recording, store, now_answer, monkeypatch):
+    one = now_answer("heat")
+    recording.add_answer(one)
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return one.time
+
+    monkeypatch.setattr(recorder, "datetime", Clock)
+    for event in ("accepted", "withdrawn", "accepted"):
+        recording.add_event(one.answer_id, "", "heat", event)
+    recording.close()
+    assert store.events()["event"].to_list() == ["accepted", "withdrawn", "accepted"]
+    assert store.outcomes()["accepted"].all()
+
+
+def test_an_answer_of_another_service_is_looked_up_in_the_database(recording, store, answer, monkeypatch):
+    monkeypatch.setattr(recorder, "_WAIT", timedelta(seconds=0.1))
+    old, unknown = answer("heat"), answer("heat")
+    store.write([old], [])
+    until(lambda: recording._waits_since() > old.time)
+    recording.add_event(old.answer_id, "", "heat", "accepted")
+    with pytest.raises(InputError, match="item_id 'up' was not shown"):
+        recording.add_event(old.answer_id, "", "up", "accepted")
+    with pytest.raises(InputError, match=f"answer_id: '{unknown.answer_id}' is unknown"):
+        recording.add_event(unknown.answer_id, "", "heat", "accepted")
+    recording.close()
+    assert store.outcomes()["accepted"].to_list() == [True]
+
+
+def test_an_event_waits_for_an_answer_that_another_service_has_not_delivered(recording, store, now_answer, folder):
+    late, never = now_answer("heat"), now_answer("heat")
+    recording.add_event(late.answer_id, "", "heat", "accepted")
+    recording.add_event(never.answer_id, "", "heat", "accepted")
+    time.sleep(0.2)
+    assert recording.status().backlog == 2 and store.counts()["events"] == 0
+    store.write([late], [])
+    until(lambda: recording.status().backlog == 1)
+    assert store.outcomes()["accepted"].to_list() == [True] and refused(folder) == []
+
+
+def test_an_event_whose_answer_never_comes_is_set_aside(folder, url, store, now_answer, monkeypatch):
+    monkeypatch.setattr(recorder, "_WAIT", timedelta(seconds=1.5))
+    store.counts()  # migrates
+    with closing(FeedbackRecorder(folder, url)) as recording:
+        known, unknown = now_answer("heat"), now_answer("heat")
+        recording.add_event(unknown.answer_id, "", "heat", "accepted")
+        recording.add_event(known.answer_id, "", "up", "accepted")
+        store.write([known], [])
+        until(lambda: recording.status().backlog == 0)
+    assert sorted(refused(folder)) == sorted(
+        [
+            f"answer_id '{unknown.answer_id}' is unknown",
+            "item_id 'up' was not shown by this answer; give one of its items",
+        ]
+    )
+    assert store.counts()["events"] == 0 and [path.name for path in folder.iterdir()] == [REFUSED]
+
+
+def test_journals_do_not_grow_for_ever(folder, url, store, now_answer, monkeypatch):
+    monkeypatch.setattr(recorder, "_SEGMENT_BYTES", 2000)
+    with closing(FeedbackRecorder(folder, url)) as recording:
+        for _ in range(200):
+            recording.add_answer(now_answer("heat", "up"))
+            time.sleep(0.002)
+        until(lambda: recording.status().backlog == 0)
+        until(lambda: len(list(folder.iterdir())) == 1 and recording._journal.size() <= 2000)
+    assert store.counts()["answers"] == 200
+
+
+def test_a_deleted_users_answers_in_a_journal_are_not_delivered(folder, url, store, now_answer, monkeypatch):
+    monkeypatch.setattr(recorder, "_LINGER", 60)
+    with closing(FeedbackRecorder(folder, url)) as recording:
+        recording.add_answer(now_answer("heat", user_id="me"))
+        recording.add_answer(now_answer("heat", user_id="you"))
+        store.delete_user("me")
+    assert store.answers()["user_id"].to_list() == ["you"]
+
+
+def test_a_damaged_line_and_one_that_the_database_rejects_hold_up_no_other(folder, url, store, now_answer, monkeypatch):
+    monkeypatch.setattr(recorder, "_LINGER", 60)
+    good = [now_answer("heat") for _ in range(3)]
+    bad = now_answer(shown=(Shown("", 2**63, "heat", "3"),))  # larger than a column's integers
+    earlier = {"answer_id": "a", "time": "2026-05-04T12:00:00+00:00", "user_id": None, "experiment": None, "arm": None}
+    earlier |= {"is_explored": False, "latency_seconds": 0.1, "messages": None}  # of a release that knew no filters
+    earlier["shown"] = [{"list": "", "rank": 1, "item_id": "heat", "version": "3", "propensity": 1.0}]
+    with closing(FeedbackRecorder(folder, url)) as recording:
+        recording.add_answer(good[0])
+        recording.add_answer(bad)
+        recording.add_answer(good[1])
+        (records,) = folder.glob("*/records.jsonl")
+        with records.open("ab") as stream:
+            stream.write(b'{"answer": {"time": "now"}}\n[]\n{"answer": 3}\n{"event":\n{}\n')
+            stream.write(json.dumps({"answer": earlier}).encode() + b"\n")
+        recording.add_answer(good[2])
+    assert sorted(store.answers()["answer_id"]) == sorted(["a", *(one.answer_id for one in good)])
+    assert len(refused(folder)) == 6 and any("the database rejects it" in reason for reason in refused(folder))
+
+
+@pytest.mark.parametrize("kind", ["file", "url"])
+def test_a_bad_folder_or_url_is_refused_before_anything_is_recorded(tmp_path, kind):
+    taken = tmp_path / "taken"
+    taken.touch()
+    folder, url = (taken, f"sqlite:///{tmp_path}/x.db") if kind == "file" else (tmp_path / "j", "mysql://x/y")
+    with pytest.raises(InputError, match="taken: File exists|not supported"):
+        FeedbackRecorder(folder, url)

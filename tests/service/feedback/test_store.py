@@ -1,0 +1,214 @@
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import create_engine, text
+
+from convrec.project.errors import InputError, Unavailable
+from convrec.service.feedback import FeedbackStore, Shown, feedback_url, tables
+from tests.service.feedback.conftest import NOON
+
+
+def test_what_is_written_is_read(store, answer, event):
+    messages = [{"role": "user", "content": "Heißes\n„Kino“"}]
+    shown = (Shown("champion", 1, "heat", "3"), Shown("challenger", 1, "up", "4"))
+    filters = {"denied": ("dune",), "allowed": ("heat", "up")}
+    facts = {"user_id": "u", "experiment": "x", "arm": "challenger"}
+    tokyo = datetime.fromisoformat("2026-05-04T21:00:00+09:00")
+    first = answer(messages=messages, shown=shown, time=tokyo, **facts, **filters)
+    empty = answer(minutes=1)
+    for table in (store.answers(), store.shown(), store.events(), store.outcomes()):
+        assert len(table) == 0 and table.schema["time"].time_zone == "UTC"
+    store.write([empty, first], [event(first, "up", "accepted")])
+    answers = store.answers()
+    assert answers["answer_id"].to_list() == [first.answer_id, empty.answer_id]  # oldest first
+    assert answers.row(0, named=True) == {
+        "answer_id": first.answer_id,
+        "time": NOON,
+        "user_id": "u",
+        "experiment": "x",
+        "arm": "challenger",
+        "latency_seconds": 0.25,
+        "messages": '[{"role": "user", "content": "Heißes\\n„Kino“"}]',
+        "num_items": 2,
+        "denied": '["dune"]',
+        "allowed": '["heat", "up"]',
+    }
+    assert answers.row(1, named=True)["num_items"] == 0
+    assert answers.select("messages", "denied", "allowed").row(1) == (None, None, None)
+    assert store.shown().select("list", "rank", "item_id", "version", "arm", "time").rows() == [
+        ("challenger", 1, "up", "4", "challenger", NOON),
+        ("champion", 1, "heat", "3", "challenger", NOON),
+    ]
+    assert store.events().select("list", "item_id", "rank", "event").rows() == [("challenger", "up", 1, "accepted")]
+
+
+def test_writing_twice_stores_once(store, answer, event):
+    one = answer("heat", "up")
+    happened = event(one, "up", "clicked", event_id="e1")
+    for _ in range(2):
+        assert store.write([one, one], [happened, happened]) == []
+    store.write([replace(one, latency_seconds=9.0)], [replace(happened, event="hidden")])  # the first one stays
+    assert store.counts() == {"answers": 1, "shown": 2, "events": 1}
+    assert store.answers()["latency_seconds"].to_list() == [0.25]
+    assert store.events()["event"].to_list() == ["clicked"]
+
+
+def test_the_last_state_counts_and_clicks_stay(store, answer, event):
+    one = answer("heat", "up", "dune", "alien")
+    store.write(
+        [one],
+        [
+            event(one, "heat", "clicked", 1),
+            event(one, "heat", "rejected", 2),
+            event(one, "heat", "accepted", 3),
+            event(one, "up", "accepted", 4),
+            event(one, "up", "withdrawn", 5),
+            event(one, "up", "watched", 6),
+            event(one, "dune", "hidden", 8),
+            event(one, "dune", "accepted", 7),  # arrives late
+        ],
+    )
+    facts = ("item_id", "accepted", "rejected", "hidden", "clicked", "watched")
+    assert store.outcomes().select(facts).rows() == [
+        ("heat", True, False, False, True, False),
+        ("up", False, False, False, False, True),
+        ("dune", False, False, True, False, False),
+        ("alien", False, False, False, False, False),
+    ]
+
+
+def test_events_of_unknown_answers_and_items_are_returned_and_the_others_written(store, answer, event):
+    known = answer(shown=(Shown("champion", 1, "heat", "3"), Shown("challenger", 1, "heat", "4")))
+    unknown, good = answer("heat"), replace(event(known, "heat", "accepted"), list="challenger")
+    wrong = [replace(good, event_id="e1", item_id="up"), replace(good, event_id="e2", list="third")]
+    refused = store.write([known], [good, *wrong, event(unknown, "heat", "hidden")])
+    assert [(one.reason, one.is_answer_known) for one in refused] == [
+        ("item_id 'up' was not shown in list 'challenger' by this answer; give one of its items", True),
+        ("item_id 'heat' was not shown in list 'third' by this answer; give one of its items", True),
+        (f"answer_id '{unknown.answer_id}' is unknown", False),
+    ]
+    assert store.outcomes().select("list", "accepted").rows() == [("challenger", True), ("champion", False)]
+
+
+def test_since_is_inclusive_and_until_exclusive(store, answer, event):
+    answers = [answer("heat", minutes=minute) for minute in range(4)]
+    store.write(answers, [event(one, "heat", "accepted", 60) for one in answers])
+    since, until = NOON + timedelta(minutes=1), NOON + timedelta(minutes=3)
+    for table in (store.answers(since, until), store.shown(since, until), store.outcomes(since, until)):
+        assert table["time"].to_list() == [since, NOON + timedelta(minutes=2)]
+    assert set(store.events(since, until)["answer_id"]) == {one.answer_id for one in answers[1:3]}
+    assert store.outcomes(since, until)["accepted"].all()
+
+
+def test_a_deleted_user_leaves_nothing_and_late_answers_of_theirs_are_dropped(store, answer, event):
+    mine, other, late = (answer("heat", user_id=user) for user in ("me", "you", "me"))
+    store.write([mine, other], [event(mine, "heat", "accepted"), event(other, "heat", "accepted")])
+    assert store.delete_user("me") == 1
+    assert store.answers()["user_id"].to_list() == ["you"]
+    assert store.counts() == {"answers": 1, "shown": 1, "events": 1}
+    (refused,) = store.write([late], [event(late, "heat", "accepted")])
+    assert "is unknown" in refused.reason
+    back = replace(answer("heat", user_id="me"), time=datetime.now(UTC) + timedelta(seconds=1))
+    store.write([back], [])  # they came back after the deletion
+    assert store.answers()["answer_id"].to_list() == [other.answer_id, back.answer_id]
+    assert store.delete_user("nobody") == 0
+
+
+def test_many_services_that_start_at_once_migrate_once(url, answer, event):
+    stores, answers = [FeedbackStore(url) for _ in range(4)], [answer("heat", "up", user_id="u") for _ in range(2000)]
+    with ThreadPoolExecutor(4) as pool:
+        refused = list(pool.map(lambda store: store.write([answers[0]], [event(answers[0], "up", "clicked")]), stores))
+    assert refused == [[]] * 4
+    # More ids than fit one query.
+    assert stores[0].write(answers, [event(one, "up", "hidden") for one in answers]) == []
+    assert stores[1].counts() == {"answers": 2000, "shown": 4000, "events": 2004}
+    for store in stores:
+        store.close()
+
+
+def test_the_migrations_make_the_tables_of_the_code(store, url):
+    store.counts()
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), tables.metadata) == []
+    engine.dispose()
+
+
+def test_a_database_of_the_first_version_is_migrated_and_keeps_its_rows(store, url, answer):
+    store.write([answer("heat")], [])
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        for column in ("denied", "allowed"):
+            connection.execute(text(f"ALTER TABLE answers DROP COLUMN {column}"))
+        connection.execute(text("ALTER TABLE answers ADD COLUMN is_explored BOOLEAN NOT NULL DEFAULT FALSE"))
+        connection.execute(text("ALTER TABLE shown ADD COLUMN propensity FLOAT NOT NULL DEFAULT 1"))
+        connection.execute(text("UPDATE alembic_version SET version_num = '0001'"))
+    engine.dispose()
+    with closing(FeedbackStore(url)) as again:
+        again.write([answer("up", minutes=1, denied=("heat",))], [])
+        assert again.outcomes()["item_id"].to_list() == ["heat", "up"]
+        assert again.answers().select("num_items", "denied").rows() == [(1, None), (1, '["heat"]')]
+
+
+def test_a_database_of_a_later_version_is_refused(store, url):
+    store.counts()
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    engine.dispose()
+    with closing(FeedbackStore(url)) as again, pytest.raises(InputError, match="later version of convrec.*'9999'"):
+        again.counts()
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("mysql://host/db", "'mysql' is not supported"),
+        ("sqlite://", "names no file"),
+        ("sqlite:///:memory:", "names no file"),
+    ],
+)
+def test_urls_that_cannot_be_are_refused(url, message):
+    with pytest.raises(InputError, match=message):
+        FeedbackStore(url)
+
+
+def test_a_server_that_is_away_is_unavailable_and_its_password_is_not_shown():
+    store = FeedbackStore("postgresql://u:secret@127.0.0.1:9/db")
+    with pytest.raises(Unavailable, match=r"postgresql://u:\*\*\*@127.0.0.1:9/db is unavailable") as caught:
+        store.counts()
+    assert "secret" not in str(caught.value)
+
+
+def test_a_locked_sqlite_file_is_unavailable_and_a_damaged_one_refused(tmp_path, monkeypatch, answer):
+    monkeypatch.setattr("convrec.service.feedback.database._TIMEOUT", 0.1)
+    path = tmp_path / "feedback.db"
+    with closing(FeedbackStore(f"sqlite:///{path}")) as store:
+        store.counts()
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(Unavailable, match="database is locked"):
+                store.write([answer("heat")], [])
+        store.write([answer("heat")], [])
+        assert store.counts()["answers"] == 1
+    damaged = tmp_path / "damaged.db"
+    damaged.write_text("no database " * 100)
+    with closing(FeedbackStore(f"sqlite:///{damaged}")) as store, pytest.raises(InputError, match="is damaged"):
+        store.counts()
+
+
+def test_the_database_is_that_of_the_option_the_variable_or_the_project(tmp_path, monkeypatch):
+    monkeypatch.delenv("CONVREC_FEEDBACK_URL", raising=False)
+    assert feedback_url(root=tmp_path) == f"sqlite:///{tmp_path}/feedback/feedback.db"
+    monkeypatch.setenv("CONVREC_FEEDBACK_URL", "postgresql://db/feedback")
+    assert feedback_url() == "postgresql://db/feedback"
+    assert feedback_url("sqlite:///x.db") == "sqlite:///x.db"
+    monkeypatch.setenv("CONVREC_FEEDBACK_URL", "feedback.jsonl")
+    with pytest.raises(InputError, match="CONVREC_FEEDBACK_URL: feedback database 'feedback.jsonl' is not a URL"):
+        feedback_url()

@@ -1,0 +1,77 @@
+"""Feedback of the embedded world's users, who are answered by a model that learned the popularity before the shift."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from convrec.data.catalog import Catalog, build_catalog
+from convrec.data.quarantine import Quarantine
+from convrec.data.sources.dialogue import write_conversation
+from convrec.data.sources.synthetic import SHIFT_MONTH, World, _plackett_luce, embedded_rows, make_request
+from convrec.service.feedback.records import Answer, Event, Shown, new_answer_id
+from tests.rows import make_row
+
+START = datetime(2022, 3, 7, tzinfo=UTC)  # of the first week that is served
+WEEK = timedelta(days=7)
+LENGTH = 10  # items in a list
+SWAY = 1.5  # the mean weight of popularity in a user's utility
+MONTHS = SHIFT_MONTH + 3
+
+
+class Asked(NamedTuple):
+    """A user's conversation, the films that it names, those that the user would accept, and the model's ranking."""
+
+    messages: list[dict[str, str]]
+    named: list[int]
+    liked: list[int]
+    ranking: list[int]
+
+
+class Simulation:
+    """The world of a seed; everything follows from it."""
+
+    def __init__(self, seed: int):
+        self.catalog: Catalog = build_catalog(embedded_rows(), ("genres", "keywords"), Quarantine())[0]
+        self.world = World(self.catalog, seed, MONTHS)
+        self._stale = self.world.popularity[:SHIFT_MONTH].mean(axis=0)
+        self._rng = np.random.default_rng([seed, 9])
+
+    def _ask(self, month: int) -> Asked:
+        rng, titles = self._rng, [item.title for item in self.catalog.items]
+        taste = self.world.draw_taste(rng, month)
+        utility = self.world.utility(taste)
+        named = sorted(_plackett_luce(rng, utility, int(rng.integers(0, 4))).tolist())
+        messages = write_conversation(rng, make_request(rng, taste, [titles[item] for item in named]))
+        known = self.world.affinity(taste) + SWAY * self._stale
+        utility[named] = known[named] = -np.inf
+        liked = _plackett_luce(rng, utility, int(rng.integers(6, 11))).tolist()
+        return Asked(messages, named, liked, np.argsort(-known, kind="stable")[:LENGTH].tolist())
+
+    def training(self, number: int) -> list[dict[str, Any]]:
+        """Return canonical rows of the months before the shift."""
+        rows, items = [], self.catalog.items
+        for place in range(number):
+            asked = self._ask(place % SHIFT_MONTH)
+            named = [items[item].title for item in asked.named]
+            liked = [(items[item].title, items[item].year) for item in asked.liked]
+            rows.append(make_row(f"t{place}", liked, messages=asked.messages, seen_titles=named, date="2022-02-01"))
+        return rows
+
+    def week(self, number: int, month: int, num_answers: int) -> tuple[list[Answer], list[Event]]:
+        """Return the answers of one week, in which the popularity is that of `month`, and what users accepted."""
+        answers, events = [], []
+        for place in range(num_answers):
+            asked, time = self._ask(month), START + number * WEEK + place * (WEEK / num_answers)
+            ids = [self.catalog.items[item].id for item in asked.ranking]
+            shown = tuple(Shown("", rank, item, "1") for rank, item in enumerate(ids, start=1))
+            one = new_answer_id(time)
+            seconds = float(self._rng.gamma(4, 0.05))
+            answers.append(Answer(one, time, f"u{number}-{place // 2}", None, None, seconds, asked.messages, shown))
+            liked = set(asked.liked)
+            events += [
+                Event(f"{one}-{rank}", one, "", item.item_id, "accepted", time)
+                for rank, item in enumerate(shown)
+                if asked.ranking[rank] in liked
+            ]
+        return answers, events

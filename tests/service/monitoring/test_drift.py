@@ -1,0 +1,87 @@
+"""Distances: by hand, against scipy and plain loops, and on samples of one distribution."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.spatial.distance import jensenshannon
+
+from convrec.classical.embedding import TfidfEmbedder
+from convrec.service.monitoring.drift import auc_span, classifier_test, divergence, item_distance
+
+
+def test_divergence_by_hand():
+    assert divergence(np.array([1.0, 0]), np.array([0, 1.0])) == 1
+    assert divergence(np.array([0.5, 0.5]), np.array([0.5, 0.5])) == 0
+    expected = (np.log2(1 / 0.75) + 0.5 * np.log2(0.5 / 0.75) + 0.5 * np.log2(0.5 / 0.25)) / 2
+    assert divergence(np.array([1.0, 0]), np.array([0.5, 0.5])) == pytest.approx(expected)
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_divergence_is_scipy_s(seed):
+    ours, theirs = np.random.default_rng(seed).dirichlet(np.full(6, 0.3), size=2)
+    assert divergence(ours, theirs) ** 0.5 == pytest.approx(jensenshannon(ours, theirs, base=2), abs=1e-6)
+
+
+def test_samples_of_the_reference_have_no_distance_and_another_distribution_its_own():
+    rng = np.random.default_rng(1)
+    reference = np.round(rng.dirichlet(np.ones(100)) * 10_000) + 1
+    known = reference / reference.sum()
+    other = rng.permutation(known)
+    lows, held = [], 0
+    for number in range(50):
+        same, moved = (rng.choice(100, size=600, p=p) for p in (known, other))
+        lows.append(item_distance(same, np.arange(600), reference, number).low)
+        span = item_distance(moved, np.arange(600), reference, number)
+        held += span.low <= divergence(known, other) ** 0.5 <= span.high
+    assert max(lows) < 0.08, "600 items of 100 differ by 0.2 by chance alone"
+    assert held >= 42
+
+
+def test_a_small_reference_is_no_distance_either():
+    """Two samples of 400 items of 300: without the correction for chance, their distance is 0.4."""
+    rng = np.random.default_rng(4)
+    known = rng.dirichlet(np.ones(300))
+    spans = []
+    for number in range(30):
+        items, counts = rng.choice(300, size=400, p=known), rng.multinomial(400, known)
+        spans.append(item_distance(items, np.arange(400), counts, number))
+    assert np.mean([span.figure for span in spans]) < 0.12 and max(span.low for span in spans) < 0.1
+    assert divergence(np.bincount(items, minlength=300) / 400, counts / 400) ** 0.5 > 0.35
+
+
+def test_persons_who_accept_the_same_items_widen_the_interval():
+    items, reference = np.random.default_rng(2).choice(50, size=100), 500_000 * np.arange(1, 51)
+    nine = [np.repeat(values, 9) for values in (items, np.arange(100))]
+    by_person, independent = (item_distance(nine[0], persons, reference, 0) for persons in (nine[1], np.arange(900)))
+    halves = [span.high**2 - span.figure**2 for span in (by_person, independent)]
+    assert halves[0] == pytest.approx(3 * halves[1], rel=1e-3)
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_auc_is_that_of_a_plain_loop(seed):
+    rng = np.random.default_rng(seed)
+    ours, theirs = (rng.integers(5, size=int(rng.integers(2, 9))).astype(float) for _ in range(2))
+    wins = [(one > other) + 0.5 * (one == other) for one in ours for other in theirs]
+    span = auc_span(ours, theirs, np.arange(len(ours)), np.arange(len(theirs)))
+    assert span.figure == pytest.approx(np.mean(wins))
+    above = [np.mean([(one > other) + 0.5 * (one == other) for other in theirs]) for one in ours]
+    below = [np.mean([(one > other) + 0.5 * (one == other) for one in ours]) for other in theirs]
+    error = (np.var(above) / len(ours) + np.var(below) / len(theirs)) ** 0.5
+    assert span.high == pytest.approx(min(1, span.figure + 1.959964 * error))
+
+
+def test_the_classifier_tells_other_words_but_not_equal_ones():
+    rng = np.random.default_rng(3)
+    words = np.array([f"word{letter}" for letter in "abcdefghijklmnopqrst"])
+
+    def texts(weights: np.ndarray, size: int = 300) -> list[str]:
+        return [" ".join(rng.choice(words, size=8, p=weights / weights.sum())) for _ in range(size)]
+
+    alike, other = np.ones(20), np.concatenate([np.full(10, 2.0), np.ones(10)])
+    persons = [[f"{side}{i}" for i in range(300)] for side in "ab"]
+    same = [texts(alike), texts(alike)]
+    span = classifier_test(TfidfEmbedder(sum(same, [])), same, persons, 0)
+    assert span.low < 0.5 < span.high and span.n == 300
+    moved = [texts(other), texts(alike)]
+    assert classifier_test(TfidfEmbedder(sum(moved, [])), moved, persons, 0).low > 0.6

@@ -1,0 +1,124 @@
+"""`convrec monitor` on recorded feedback of the embedded world: silent until its users change, and then not."""
+
+import json
+import sqlite3
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import mlflow
+import pytest
+from ruamel.yaml import YAML
+
+from convrec.registry import tracking
+from convrec.registry.versions import CHAMPION, MODEL_NAME
+from convrec.service.feedback.records import Answer, Shown, new_answer_id
+from convrec.service.feedback.store import FeedbackStore
+from tests.registry.registered import add_version, create_name
+from tests.service.monitoring.conftest import CHANGE, end_of
+
+CHANGED = {"conversations", "named_items", "accepted_before", "acceptance"}
+
+
+@pytest.fixture
+def project(watched_project, monkeypatch) -> Path:
+    """The project, entered; its champion is version 1."""
+    monkeypatch.chdir(watched_project)
+    monkeypatch.delenv("CONVREC_FEEDBACK_URL", raising=False)
+    tracking.connect()
+    client = mlflow.MlflowClient()
+    if not client.search_registered_models():
+        create_name(client)
+        number = add_version(client, **{"test.ndcg_at_20": "0.4302 [0.4215, 0.4396]"})
+        client.set_registered_model_alias(MODEL_NAME, CHAMPION, number)
+    return watched_project
+
+
+def _day(week: int) -> str:
+    return f"{end_of(week):%Y-%m-%d}"
+
+
+def test_the_change_is_an_alarm_in_its_first_week_and_not_before(project, cli):
+    before = cli("monitor", "--until", _day(CHANGE - 1))
+    assert before.status == 0, before.out
+    *lines, report = before.out.splitlines()
+    assert len(lines) == 11 and all(": ok: " in line for line in lines) and report == "Report: runs/monitoring.html"
+    after = cli("monitor", "--until", _day(CHANGE), "--json")
+    assert after.status == 3
+    found = json.loads(after.out)
+    alarms = {check["name"] for check in found["checks"] if check["status"] == "alarm"}
+    assert {"named_items", "acceptance"} <= alarms <= CHANGED
+    assert found["model"] == "convrec-recommender version 1"
+    run = mlflow.MlflowClient().get_run(found["run_id"])
+    assert set(run.data.tags["alarm"].split(", ")) == alarms and run.data.metrics["alarms"] == len(alarms)
+    assert run.data.metrics["acceptance/figure"] > 0.2
+    names = [file.path for file in mlflow.MlflowClient().list_artifacts(found["run_id"])]
+    assert {"monitoring.html", "monitoring.json"} <= set(names)
+    page = Path(found["report"]).read_text(encoding="utf-8")
+    assert page.count('<span class="tag">alarm</span>') == len(alarms) and "NDCG@20 0.4302" in page
+
+
+def test_a_week_without_answers_is_not_judged(project, cli):
+    ended = cli("monitor", "--until", "2021-01-01")
+    assert ended.status == 0 and ended.out.count("not enough data: ") == 11
+    assert "acceptance: not enough data: (at most 0.1; 0 answers, at least 200 are needed)" in ended.out
+    assert "No answers were recorded in this time." in Path("runs/monitoring.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"window": 7}, "window: unknown field"),
+        ({"window_days": 0}, "window_days = 0: "),
+        ({"checks": {"acceptance": {"max": 1.5, "min_sample": 9}}}, "checks.acceptance.max = 1.5: "),
+        ({"checks": {"acceptance": {"max": 0.5}}}, "checks.acceptance.min_sample: missing"),
+        ({"checks": {"drift": {"max": 0.5, "min_sample": 9}}}, "checks.drift: unknown field"),
+        ({"alarm": {"webhook": 3, "refresh": False}}, "alarm.webhook = 3: "),
+    ],
+)
+def test_mistakes_in_monitoring_yaml_are_told(project, cli, change, message):
+    path = Path("monitoring.yaml")
+    content = path.read_text()
+    try:
+        YAML().dump({**YAML().load(content), **change}, path)
+        ended = cli("monitor")
+    finally:
+        path.write_text(content)
+    assert ended.status == 2 and f"monitoring.yaml: {message}" in ended.err and ended.err.count("\n") == 1
+
+
+def test_what_is_missing_is_told(project, cli, tmp_path, monkeypatch):
+    assert "none.db: no feedback was recorded" in cli("monitor", "--feedback", "sqlite:///none.db").err
+    (tmp_path / "params.yaml").write_bytes(Path("params.yaml").read_bytes())
+    monkeypatch.chdir(tmp_path)
+    assert "monitoring.yaml: no such file" in cli("monitor").err
+    (tmp_path / "monitoring.yaml").write_bytes((project / "monitoring.yaml").read_bytes())
+    assert "train.parquet: no data yet; run `dvc repro data` first" in cli("monitor").err
+
+
+def test_failures_of_the_service_are_alarms(project, cli, tmp_path):
+    """Of 300 answers, 30 are empty, one has an item that is not in the catalog, one has an item twice, all are slow."""
+    with sqlite3.connect("feedback/feedback.db") as database:
+        ids = [row[0] for row in database.execute("SELECT DISTINCT item_id FROM shown ORDER BY item_id LIMIT 9")]
+    now, answers = datetime(2022, 6, 1, tzinfo=UTC), []
+    for number in range(300):
+        items = list(ids)
+        if number < 30:
+            items = []
+        elif number == 30:
+            items[3] = "unknown"
+        elif number == 31:
+            items[3] = ids[0]
+        time = now - timedelta(minutes=number + 1)
+        shown = tuple(Shown("", rank, item, "1") for rank, item in enumerate(items, start=1))
+        answers.append(Answer(new_answer_id(time), time, None, None, None, 6.0 + number / 100, None, shown))
+    url = f"sqlite:///{tmp_path / 'other.db'}"
+    store = FeedbackStore(url)
+    store.write(answers, [])
+    store.close()
+    found = json.loads(cli("monitor", "--until", "2022-06-01", "--feedback", url, "--json").out)
+    checks = {check["name"]: check for check in found["checks"]}
+    assert checks["empty_answers"]["figure"] == 0.1 and checks["empty_answers"]["detail"] == "30 answers"
+    assert checks["not_in_catalog"]["detail"] == "2 answers" and checks["not_in_catalog"]["n"] == 270
+    alarms = {name for name, check in checks.items() if check["status"] == "alarm"}
+    assert {"empty_answers", "not_in_catalog", "latency_p95_seconds", "dead_items", "shown_items"} == alarms
+    assert checks["conversations"]["status"] == "not enough data", "none are stored"

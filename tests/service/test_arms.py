@@ -1,0 +1,54 @@
+"""Experiments as JSON, and their arms."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from convrec.project.errors import InputError
+from convrec.service.arms import Experiment, arm_of
+
+AB = Experiment("ab-2-0a1b2c3d", "ab", "1", "2", 0.5, "2026-01-01T00:00:00+00:00", "ops")
+
+
+def test_a_user_stays_in_one_arm():
+    """Also in another process and release: the arms below are part of the recorded data."""
+    assert [arm_of(AB, f"user {number}", "any answer") for number in range(6)] == EXPECTED
+    assert [arm_of(AB, f"user {number}", "another answer") for number in range(6)] == EXPECTED
+
+
+EXPECTED = ["champion", "champion", "champion", "challenger", "champion", "champion"]
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_the_share_is_kept(share):
+    """Within four standard deviations of 5,000 users."""
+    arms = Counter(arm_of(replace(AB, share=share), f"user {number}", "") for number in range(5000))
+    assert arms["challenger"] == pytest.approx(5000 * share, abs=4 * (5000 * share * (1 - share)) ** 0.5)
+
+
+def test_another_experiment_divides_the_users_anew():
+    other = replace(AB, id="ab-2-ffffffff")
+    both = [(arm_of(AB, f"u{number}", ""), arm_of(other, f"u{number}", "")) for number in range(2000)]
+    assert sum(one == two for one, two in both) == pytest.approx(1000, abs=90)
+
+
+def test_answers_without_a_user_are_divided_by_their_own_id():
+    arms = {arm_of(AB, None, f"{number:032x}") for number in range(20)}
+    assert arms == {"champion", "challenger"}
+    assert arm_of(AB, None, "x") == arm_of(AB, None, "x")
+
+
+def test_json_and_back():
+    ended = replace(AB, ended="2026-01-02T00:00:00+00:00", reason="worse")
+    assert Experiment.from_json(ended.to_json()) == ended and not ended.is_running
+    assert AB.is_running
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", "null", AB.to_json().replace('"ab"', '"abc"'), AB.to_json().replace("0.5", "5"),
+             AB.to_json().replace('"1"', "1"), AB.to_json().replace("0.5", '"0.5"')]
+)  # fmt: skip
+def test_anything_else_is_refused(text):
+    with pytest.raises(InputError, match="not an experiment.*convrec experiment stop"):
+        Experiment.from_json(text)

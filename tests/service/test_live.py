@@ -1,0 +1,113 @@
+"""Models that change while they are used."""
+
+import asyncio
+import threading
+
+import pytest
+
+from convrec.project.errors import InputError, Unavailable
+from convrec.service.live import LiveModels
+from convrec.service.served import ServedModel
+from tests.service.recommending import make_recommender
+
+RECOMMENDER = make_recommender()
+
+
+class Registry:
+    """A source whose champion can be moved; its versions are the same model."""
+
+    def __init__(self) -> None:
+        self.champion: str | Exception = "1"
+        self.broken: dict[str, Exception] = {}
+        self.loaded: list[str] = []
+        self.failures: list[str] = []
+
+    def wanted(self) -> dict[str, str]:
+        if isinstance(self.champion, Exception):
+            raise self.champion
+        return {"champion": self.champion}
+
+    def load(self, version: str) -> ServedModel:
+        self.loaded.append(version)
+        if version in self.broken:
+            raise self.broken[version]
+        served = ServedModel.of_recommender(version, RECOMMENDER, 4)
+        served.warm()
+        return served
+
+
+@pytest.fixture
+def registry() -> Registry:
+    return Registry()
+
+
+@pytest.fixture
+def models(registry):
+    made = LiveModels(registry, 0.01, registry.failures.append)
+    yield made
+    made.close()
+
+
+def _version(models: LiveModels) -> str:
+    return models.roles["champion"].version
+
+
+def test_a_used_version_answers_until_its_last_request_and_is_then_closed(models, registry):
+    models.update()
+    with models.using() as before:
+        registry.champion = "2"
+        models.update()
+        assert _version(models) == "2" and registry.loaded == ["1", "2"]
+        answered = asyncio.run(before["champion"].ask("a film", 3))
+        assert len(answered.items) == 3 and before["champion"].version == "1"
+        closing = before["champion"].decoder
+    closing._thread.join(30)
+    assert not closing.is_alive and models.is_ready
+    registry.champion = "1"
+    models.update()
+    assert _version(models) == "1" and registry.loaded == ["1", "2", "1"]
+
+
+@pytest.mark.parametrize("error", [InputError("weights: damaged"), RuntimeError("a defect")])
+def test_a_version_that_fails_leaves_the_champion_and_is_retried(models, registry, error, caplog):
+    models.update()
+    registry.champion, registry.broken = "2", {"2": error}
+    for _ in range(3):
+        models.update()
+    assert _version(models) == "1" and registry.failures == ["2"]
+    (alarm,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert alarm.getMessage().startswith(f"version 2 cannot be served ({error}); the models so far stay, next try in")
+    models._retry_at.clear()
+    models.update()
+    assert registry.failures == ["2", "2"]
+    registry.broken = {}
+    models._retry_at.clear()
+    models.update()
+    assert _version(models) == "2"
+
+
+def test_without_the_registry_everything_stays_and_is_logged_once(models, registry, caplog):
+    models.start(is_required=True)
+    registry.champion = Unavailable("the server is away")
+    asked = threading.Event()
+    wanted = registry.wanted
+    registry.wanted = lambda: (asked.set(), wanted())[1]
+    for _ in range(5):
+        asked.clear()
+        assert asked.wait(30)
+    assert _version(models) == "1" and caplog.text.count("the models stay as they are: the server is away") == 1
+    registry.wanted, registry.champion = wanted, "2"
+    while _version(models) != "2":
+        assert asked.wait(30)
+
+
+def test_a_service_waits_for_its_first_model_and_a_pinned_one_is_required(models, registry):
+    registry.champion = InputError("no version is the champion")
+    with pytest.raises(InputError, match="no version is the champion"):
+        models.start(is_required=True)
+    registry.champion, registry.broken = "2", {"2": InputError("weights: damaged")}
+    with pytest.raises(InputError, match="weights: damaged"):
+        models.start(is_required=True)
+    assert not models.is_ready
+    with pytest.raises(Unavailable, match="no model is loaded yet"), models.using():
+        pass

@@ -1,0 +1,55 @@
+import pytest
+
+from convrec.data.catalog import Catalog, Item
+from convrec.data.mentions import Mentions
+from convrec.service.reasons import Reasons, example_requests, short_values
+
+HEAT = Item("Heat", 1995, {"genres": "crime, drama", "keywords": "heist, detective", "director": "Michael Mann"})
+ALI = Item("Ali", 2001, {"genres": "drama", "keywords": "sport", "director": "Michael Mann"})
+ALIEN = Item("Alien", 1979, {"genres": "horror, sci-fi", "keywords": "space, monsters"})
+PLAIN = Item("Casablanca", 1942, {"plot": "A cynical owner of a bar meets his former lover, and shelters her, at last"})
+CATALOG = Catalog([HEAT, ALI, ALIEN, PLAIN])
+REASONS = Reasons(CATALOG, Mentions(CATALOG))
+
+
+def _reasons(item, *texts):
+    messages = [{"role": "user", "content": text} for text in texts]
+    return REASONS.of([item], [{"role": "assistant", "content": "Alien? horror?"}, *messages])[0]
+
+
+@pytest.mark.parametrize(
+    ("item", "text", "reasons"),
+    [
+        (ALI, "I loved Heat", ["Like Heat (1995): drama, director Michael Mann"]),
+        (HEAT, "I loved Heat and Ali", ["Like Ali (2001): drama, director Michael Mann"]),
+        (HEAT, "I loved Ali | more crime", ["You mentioned crime", "Like Ali (2001): drama, director Michael Mann"]),
+        (HEAT, "Heists, please; no DRAMA", ["You mentioned drama, heist"]),
+        (ALIEN, "a monster in outer space", ["You mentioned space, monsters"]),
+        (ALIEN, "the space station, 70s", ["You mentioned space, the 1970s"]),
+        (HEAT, "from the 1990s", ["You mentioned the 1990s"]),
+        (ALI, "from the 00's", ["You mentioned the 2000s"]),
+        (ALIEN, "spaceships, dramatic", []),
+        (ALIEN, "I loved Heat", []),
+        (PLAIN, "a bar, I loved Heat", []),
+    ],
+)
+def test_reasons_name_what_is_shared(item, text, reasons):
+    assert _reasons(item, *text.split(" | ")) == reasons
+
+
+def test_prose_is_no_list_of_values():
+    assert short_values(PLAIN) == {}
+    assert short_values(Item("X", None, {"genres": "a, b,", "empty": ""})) == {"genres": ["a", "b"]}
+
+
+def test_examples_come_from_the_catalog_and_name_titles_only_without_metadata():
+    assert example_requests(CATALOG, REASONS, "films") == [
+        "I loved Heat and Ali. What else would I like?",
+        "Some horror films, please",
+        "I am in the mood for drama films from the 1990s",
+    ]
+    catalog = Catalog([Item("Emma", None), Item("Dracula", None)])
+    examples = example_requests(catalog, Reasons(catalog, Mentions(catalog)), "books")
+    assert examples == ["I loved Dracula and Emma. What else would I like?"]
+    unnamed = Catalog([Item("300", 2006)])
+    assert example_requests(unnamed, Reasons(unnamed, Mentions(unnamed)), "films") == []

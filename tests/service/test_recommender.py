@@ -1,0 +1,185 @@
+import json
+import math
+import shutil
+import sys
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from convrec.data.conversations import messages_of
+from convrec.project.errors import InputError
+from convrec.registry.recommenders import open_recommender
+from convrec.service.recommendation import Recommendation, RecommendedList
+from tests.project import ROOT
+from tests.service.recommending import CATALOG, SETTINGS, make_recommender
+
+RECOMMENDER = make_recommender()
+LINES = [str(item) for item in CATALOG.items]
+
+
+def _lines(conversation, *arguments, **options):
+    return [str(r) for r in RECOMMENDER.recommend([conversation], *arguments, **options)[0]]
+
+
+@settings(max_examples=12)
+@given(
+    st.lists(st.sampled_from(LINES), max_size=4),
+    st.lists(st.sampled_from(LINES), max_size=4),
+    st.none() | st.lists(st.sampled_from(LINES), min_size=11, unique=True),
+    st.integers(1, 15),
+)
+def test_lists_hold_what_may_be_recommended_and_nothing_else(named, denied, allowed, n):
+    seen = {line for line in LINES if line.split(" (")[0] in {name.split(" (")[0] for name in named}}
+    left = (set(LINES) if allowed is None else set(allowed)) - seen - set(denied)
+    words = "I loved " + ", ".join(named)
+    if n > len(left):
+        with pytest.raises(InputError, match=rf"n = {n}: {len(left)} of the catalog's 15 items are left"):
+            _lines(words, n, denied, allowed)
+        return
+    lines = _lines(words, n, denied, allowed)
+    assert len(lines) == len(set(lines)) == n and set(lines) <= left
+
+
+def test_a_list_does_not_depend_on_those_beside_it():
+    conversations = ["User: a film", "I loved Heat and Her\nAssistant: why?\nUser: space", "please " * 300, "Up (2009)"]
+    together = RECOMMENDER.recommend(conversations, 5)
+    for conversation, expected in zip(conversations, together, strict=True):
+        (alone,) = RECOMMENDER.recommend([conversation], 5)
+        assert [str(r) for r in alone] == [str(r) for r in expected]
+        assert [r.score for r in alone] == pytest.approx([r.score for r in expected], rel=1e-4)
+    assert [r.rank for r in together[0]] == [1, 2, 3, 4, 5]
+    assert RECOMMENDER.recommend([]) == []
+
+
+def test_text_and_messages_are_the_same_conversation():
+    text = "User: I loved Heat\nAssistant: why?\nUser: space"
+    expected = RECOMMENDER.recommend([text], 4)
+    assert RECOMMENDER.recommend([messages_of(text)], 4) == expected
+    assert RECOMMENDER.recommend([[*messages_of(text), {"role": "user", "content": " "}]], 4) == expected
+    alone = RECOMMENDER.recommend("I loved Heat", n=4)
+    assert isinstance(alone, RecommendedList) and [alone] == RECOMMENDER.recommend(["User: I loved Heat"], 4)
+
+
+def _token_scores(ids, text):
+    """Token by token, with a fresh forward pass for each."""
+    model, tokenizer, scores, ids = RECOMMENDER.model, RECOMMENDER.translator.tokenizer, [], list(ids)
+    for token in tokenizer(text).input_ids:
+        with torch.inference_mode():
+            logits = model(torch.tensor([ids])).logits[0, -1]
+        scores.append(math.log(torch.softmax(logits.double(), dim=0)[token]))
+        ids.append(token)
+    return scores
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_score_is_the_mean_log_probability_of_the_item_s_tokens(n):
+    """Without constraint and penalty; the newline counts, EOS does not, and the last item may end the list or not."""
+    (answer,) = RECOMMENDER.recommend(["a film"], n)
+    tokenizer = RECOMMENDER.translator.tokenizer
+    prompt = SETTINGS.prompts(tokenizer)([{"role": "user", "content": "a film"}])
+    text = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
+    for r in answer:
+        ids = tokenizer(text).input_ids
+        means = [sum(scores) / len(scores) for scores in (_token_scores(ids, f"{r}\n"), _token_scores(ids, str(r)))]
+        assert r.score == pytest.approx(means[0] if r.rank < n else max(means), rel=1e-4)
+        text += f"{r}\n"
+
+
+def test_titles_are_denied_and_allowed_as_the_catalog_finds_them():
+    again = make_recommender(settings=replace(SETTINGS, recommend_seen=True))
+    assert {str(r) for r in again.recommend(["I loved Heat"], 15)[0]} == set(LINES)
+    assert set(_lines("x", 13, deny=["dune"])) == {line for line in LINES if not line.startswith("Dune")}
+    assert set(_lines("x", 14, deny=["Dune (2020)"])) == set(LINES) - {"Dune (2021)"}
+    assert set(_lines("x", 3, allow=["amelie", "Casablanca", "Jaws"])) == {"Amélie (1999)", "Casablanca", "Jaws (2005)"}
+    with pytest.raises(InputError, match="n = 4: 3 of"):
+        _lines("x", 4, allow=["amelie", "Casablanca", "Jaws"])
+
+
+@pytest.mark.parametrize(
+    ("conversation", "options", "message"),
+    [
+        ("x", {"deny": ["Haet"]}, "deny: 'Haet' is not in the catalog; did you mean 'Heat'?"),
+        ("x", {"allow": ["Heat", "Zzz (1999)"]}, "allow: 'Zzz (1999)' is not in the catalog; write it"),
+        ("x", {"deny": "Heat"}, "deny: 'Heat' is not a list of titles"),
+        ("x", {"deny": [7]}, "deny: [7] is not a list of titles"),
+        ("x", {"n": 0}, "n = 0: give a whole number from 1"),
+        ("x", {"n": True}, "n = True: give a whole number from 1"),
+        ("x", {"n": 16}, "n = 16: 15 of the catalog's 15 items are left for conversation 1"),
+        ("I like\0it", {}, "conversation 1: contains a NUL, or text that is not UTF-8"),
+        ("I like \udcff", {}, "conversation 1: contains a NUL, or text that is not UTF-8"),
+        (" \n", {}, "conversation 1: it is empty"),
+        ([], {}, "conversation 1: it is empty"),
+        (7, {}, "conversation 1: 7 is neither text nor a list of messages"),
+        ([{"role": "narrator", "content": "x"}], {}, "conversation 1: role 'narrator' is not known; give one of user"),
+        ([{"role": "user"}], {}, "conversation 1: {'role': 'user'} is not a message"),
+        ([{"role": "user", "content": None}], {}, "conversation 1: content None is not a text"),
+    ],
+)
+def test_what_cannot_be_answered_is_named(conversation, options, message):
+    with pytest.raises(InputError) as raised:
+        RECOMMENDER.recommend([conversation], **{"n": 2, **options})
+    assert str(raised.value).startswith(message)
+
+
+def test_a_list_too_long_for_the_model_is_refused(monkeypatch):
+    monkeypatch.setattr(RECOMMENDER.translator, "positions", 60)
+    with pytest.raises(InputError, match="n = 12: the list leaves no room for the conversation"):
+        _lines("x", 12)
+
+
+def test_a_table_has_columns():
+    answer = RecommendedList([Recommendation(1, "Heat", 1995, -0.5), Recommendation(12, "Up & <i>", None, -10.25)])
+    assert str(answer).splitlines() == [
+        "rank  item           score",
+        "   1  Heat (1995)   -0.500",
+        "  12  Up & <i>     -10.250",
+    ]
+    assert "<td>12</td><td>Up &amp; &lt;i&gt;</td><td>-10.250</td>" in answer._repr_html_()
+    frame = answer.to_frame()
+    assert frame["title"].tolist() == ["Heat", "Up & <i>"]
+    assert frame["year"].dtype == "Int64" and frame["year"].isna().tolist() == [False, True]
+
+
+def test_recommend_prints_a_list_or_json(project, monkeypatch, cli):
+    monkeypatch.chdir(project)
+    options = ["-n", "3", "--model", "model", "--deny", "Up", "--deny", "Her"]
+    table = cli("recommend", "I loved Heat", *options).out.splitlines()
+    assert len(table) == 4 and table[0].split() == ["rank", "item", "score"]
+    monkeypatch.setattr(sys, "stdin", StringIO("User: I loved Heat\n"))
+    rows = json.loads(cli("recommend", "-", *options, "--json").out)
+    assert [set(row) for row in rows] == [{"rank", "title", "year", "score"}] * 3
+    assert [line.split()[:2] for line in table[1:]] == [[str(row["rank"]), row["title"]] for row in rows]
+    allowed = cli("recommend", "x", "-n", "2", "--model", "model", "--allow", "Up", "--allow", "Her", "--json").out
+    assert {row["title"] for row in json.loads(allowed)} == {"Up", "Her"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["recommend", "x", "--model", "nowhere"], "--model nowhere: not a model's folder; give one with config.json"),
+        (["chat"], "`python -m flows.train` trains and registers a model; or give a model's folder"),
+        (["app", "--port", "99999"], "argument --port: 99999: give a whole number, 0 to 65,535"),
+        (["app"], "models:/convrec-recommender@champion: not in the registry (no version is the champion)"),
+        (
+            ["app", "--model", "a", "--challenger", "a"],
+            "--challenger a: this is the same as the first model; give another",
+        ),
+    ],
+)
+def test_a_model_that_is_not_there_ends_with_one_line(arguments, message, make_store, tmp_path, monkeypatch, cli):
+    monkeypatch.chdir(tmp_path)
+    make_store(tmp_path)
+    status, _, output = cli(*arguments)
+    last = output.splitlines()[-1]
+    assert status == 2 and last.startswith(f"convrec {arguments[0]}: ") and message in last
+
+
+def test_a_folder_needs_the_project_s_catalog(project, tmp_path, monkeypatch):
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="needs the project's catalog; run `dvc repro data` first"):
+        open_recommender(str(project / "model"))

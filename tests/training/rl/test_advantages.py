@@ -1,0 +1,74 @@
+import statistics
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from convrec.training.rl.advantages import rank_advantages
+
+
+def _loop(returns: list[list[float]], size: int) -> list[list[float]]:
+    out = [[0.0] * len(returns[0]) for _ in returns]
+    for start in range(0, len(returns), size):
+        for rank in range(len(returns[0])):
+            group = [returns[start + i][rank] for i in range(size)]
+            mean, spread = statistics.fmean(group), statistics.stdev(group)
+            for i in range(size):
+                out[start + i][rank] = 0.0 if len(set(group)) == 1 else (group[i] - mean) / (spread + 1e-4)
+    return out
+
+
+@given(st.integers(2, 5), st.integers(1, 3), st.integers(1, 4), st.data())
+def test_group_normalization_equals_a_loop(size, groups, ranks, data):
+    value = st.integers(-3, 3).map(float)
+    row = st.lists(value, min_size=ranks, max_size=ranks)
+    returns = data.draw(st.lists(row, min_size=size * groups, max_size=size * groups))
+    found = rank_advantages(torch.tensor(returns, dtype=torch.float64), size)
+    torch.testing.assert_close(found, torch.tensor(_loop(returns, size), dtype=torch.float64))
+
+
+@given(st.lists(st.booleans(), min_size=8, max_size=8), st.booleans())
+def test_lists_that_are_not_kept_are_as_if_they_were_not_there(kept, scale):
+    returns = torch.rand(8, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    found = rank_advantages(returns, 4, scale=scale, kept=torch.tensor(kept))
+    for start in (0, 4):
+        rows = [start + i for i in range(4) if kept[start + i]]
+        rest = [start + i for i in range(4) if not kept[start + i]]
+        assert not found[rest].any()
+        if rows:
+            torch.testing.assert_close(found[rows], rank_advantages(returns[rows], len(rows), scale=scale))
+
+
+def test_a_constant_added_to_a_rank_changes_nothing():
+    returns = torch.rand(8, 5, dtype=torch.float64)
+    shift = torch.rand(1, 5, dtype=torch.float64)
+    torch.testing.assert_close(rank_advantages(returns + shift, 4), rank_advantages(returns, 4))
+
+
+@given(st.permutations(range(4)))
+def test_permuting_a_group_permutes_its_advantages(order):
+    returns = torch.rand(8, 3, dtype=torch.float64)
+    rows = torch.tensor([*order, *range(4, 8)])
+    torch.testing.assert_close(rank_advantages(returns[rows], 4), rank_advantages(returns, 4)[rows])
+
+
+def test_groups_without_spread_are_zero_and_never_nan():
+    assert rank_advantages(torch.full((4, 3), 0.1), 4).tolist() == [[0.0] * 3] * 4
+    assert rank_advantages(torch.rand(3, 2), 1).tolist() == [[0.0] * 2] * 3
+
+
+def test_within_list_normalizes_each_row_by_itself():
+    returns = torch.tensor([[0.0, 2.0], [1.0, 1.0]])
+    found = rank_advantages(returns, 2, "within_list")
+    torch.testing.assert_close(found[0], torch.tensor([-1.0, 1.0]) / (2**0.5 + 1e-4))
+    assert found[1].tolist() == [0.0, 0.0]
+
+
+def test_without_scale_only_the_mean_is_taken():
+    assert rank_advantages(torch.tensor([[0.0], [4.0]]), 2, scale=False).tolist() == [[-2.0], [2.0]]
+
+
+def test_incomplete_group_is_refused():
+    with pytest.raises(ValueError, match="num_generations"):
+        rank_advantages(torch.zeros(5, 2), 2)

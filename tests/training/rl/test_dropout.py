@@ -1,0 +1,89 @@
+import copy
+import logging
+
+import pytest
+import torch
+from peft import LoHaConfig, LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, GPT2Config, OPTConfig, PhimoeConfig, Qwen2Config
+
+from convrec.training.rl.dropout import disable_dropout
+from tests.training.rl.tiny import series, tiny_trainer
+
+SIZES = {"vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+FEED = {"intermediate_size": 16, "num_key_value_heads": 2}
+CONFIGS = {
+    "qwen2": (Qwen2Config(**SIZES, **FEED, attention_dropout=0.5), {"attention_dropout": 0.5}),
+    "opt": (
+        OPTConfig(**SIZES, ffn_dim=16, word_embed_proj_dim=16, dropout=0.4, attention_dropout=0.3, layerdrop=0.5),
+        {"dropout": 0.4, "attention_dropout": 0.3, "layerdrop": 0.5},
+    ),
+    "gpt2": (
+        GPT2Config(vocab_size=32, n_embd=16, n_layer=2, n_head=2, attn_pdrop=0.5),
+        {"attn_pdrop": 0.5, "resid_pdrop": 0.1, "embd_pdrop": 0.1, "summary_first_dropout": 0.1, "dropout": 0.5},
+    ),
+    "phimoe": (
+        PhimoeConfig(**SIZES, **FEED, num_local_experts=2, router_jitter_noise=0.5, input_jitter_noise=0.1),
+        {"router_jitter_noise": 0.5, "input_jitter_noise": 0.1},
+    ),
+}
+ADAPTERS = {
+    "lora": LoraConfig(r=2, target_modules="all-linear", lora_dropout=0.5, init_lora_weights=False),
+    "loha": LoHaConfig(r=2, target_modules=["q_proj"], rank_dropout=0.5, module_dropout=0.5, init_weights=False),
+}
+
+
+def _assert_deterministic(model: torch.nn.Module) -> None:
+    ids = torch.arange(16).view(2, 8)
+    with torch.no_grad():
+        expected = model.eval()(ids).logits
+        torch.testing.assert_close(model.train()(ids).logits, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_model_in_training_equals_the_one_in_evaluation(name, attention):
+    config, rates = copy.deepcopy(CONFIGS[name])
+    model = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
+    with pytest.raises(AssertionError):
+        _assert_deterministic(model)
+    assert disable_dropout(model) == rates
+    _assert_deterministic(model)
+    assert disable_dropout(model) == {}
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_adapters_are_covered(name):
+    model = get_peft_model(
+        AutoModelForCausalLM.from_config(Qwen2Config(**SIZES, **FEED)), copy.deepcopy(ADAPTERS[name])
+    )
+    with pytest.raises(AssertionError):
+        _assert_deterministic(model)
+    assert set(disable_dropout(model).values()) == {0.5}
+    _assert_deterministic(model)
+
+
+@pytest.fixture(params=["eager", "sdpa"])
+def model_with_dropout(request, tiny_model, tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(tiny_model, attention_dropout=0.4)
+    model.save_pretrained(tmp_path / "model")
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        (tmp_path / "model" / name).write_bytes((tiny_model / name).read_bytes())
+    return tmp_path / "model", {"model_init_kwargs": {"attn_implementation": request.param}}
+
+
+@pytest.mark.parametrize("adapter", [None, LoraConfig(r=4, target_modules="all-linear", lora_dropout=0.3)])
+def test_the_ratio_is_one_on_policy_whatever_the_dropout(model_with_dropout, adapter, tmp_path, caplog):
+    folder, options = model_with_dropout
+    options = {**options, "num_iterations": 2, "beta": 0.1, "save_strategy": "steps", "save_steps": 2}
+    with caplog.at_level(logging.INFO, logger="convrec"):
+        trainer = tiny_trainer(folder, tmp_path / "out", 2, trl={"peft_config": adapter}, **options)
+    expected = "attention_dropout = 0.4" + (", lora_dropout = 0.3" if adapter else "")
+    assert f"dropout is disabled in reinforcement learning: {expected}" in caplog.text
+    trainer.train()
+    for name in ("ratio/q05", "ratio/q50", "ratio/q95"):
+        assert series(trainer, name)[0] == 1
+    assert series(trainer, "kl")[0] < 1e-9
+    resumed = tiny_trainer(folder, tmp_path / "out", 4, trl={"peft_config": adapter}, **options)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-2"))
+    assert series(resumed, "ratio/q05")[-2] == series(resumed, "ratio/q95")[-2] == 1
+    assert disable_dropout(resumed.model) == {}

@@ -1,0 +1,145 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor
+from trl.trainer.utils import add_fused_lm_head
+
+from convrec.training.rl import logprobs
+from convrec.training.rl.logprobs import add_log_prob_head, sampled_log_probs
+
+
+@given(st.integers(0, 1000), st.sampled_from([1.0, 1.5, 0.8]), st.sampled_from([1.0, 0.7]), st.booleans())
+@settings(max_examples=30)
+def test_it_is_the_distribution_that_transformers_samples(seed, penalty, temperature, constrained):
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(0, 6, (3, 8), generator=generator)
+    logits = torch.randn(3, 5, 6, generator=generator, dtype=torch.float32)
+    allowed = None
+    if constrained:
+        allowed = torch.rand(logits.shape, generator=generator) < 0.3
+        allowed.scatter_(2, ids[:, -5:, None], True)  # what was written was allowed
+    found, entropy = sampled_log_probs(logits, ids, penalty, temperature, allowed)
+    processor = RepetitionPenaltyLogitsProcessor(penalty)
+    for column in range(5):
+        place = 3 + column
+        scores = processor(ids[:, :place], logits[:, column].clone()) / temperature
+        if allowed is not None:
+            scores = scores.masked_fill(~allowed[:, column], -torch.inf)
+        expected = scores.log_softmax(-1)
+        torch.testing.assert_close(found[:, column], expected.gather(1, ids[:, place : place + 1])[:, 0])
+        plain = torch.distributions.Categorical(logits=scores).entropy()
+        torch.testing.assert_close(entropy[:, column], plain, rtol=1e-4, atol=1e-5)
+
+
+def test_padding_is_not_held():
+    """Rows of different padding are penalized as each row alone."""
+    generator = torch.Generator().manual_seed(0)
+    ids, logits = torch.randint(0, 6, (2, 8), generator=generator), torch.randn(2, 4, 6, generator=generator)
+    ids[0, :3] = ids[1, :2] = ids[1, -2:] = 5
+    mask = torch.ones_like(ids)
+    mask[0, :3] = mask[1, :2] = mask[1, -2:] = 0
+    found = torch.stack(sampled_log_probs(logits, ids, 1.7, attention_mask=mask))
+    one = torch.stack(sampled_log_probs(logits[:1], ids[:1, 3:], 1.7))
+    two = torch.stack(sampled_log_probs(logits[1:, :2], ids[1:, 2:-2], 1.7))
+    torch.testing.assert_close(found[:, :1], one)
+    torch.testing.assert_close(found[:, 1:, :2], two)
+
+
+def _model() -> Qwen2ForCausalLM:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return Qwen2ForCausalLM(Qwen2Config(vocab_size=9, num_key_value_heads=2, **sizes))
+
+
+def _scored(model, ids, mask, width):
+    output = model(input_ids=ids, attention_mask=mask, completion_width=width)
+    (output.log_probs * torch.arange(1.0, width + 1)).sum().backward()
+    gradients = [weight.grad.clone() for weight in model.parameters()]
+    model.zero_grad()
+    return output.log_probs.detach(), output.entropy, *gradients
+
+
+def _ragged(number, length, width, vocab=9):
+    ids = torch.randint(0, vocab, (number, length), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(ids)
+    mask[0, :2] = mask[1, length - 2 :] = 0
+    return ids, mask, width
+
+
+def test_without_a_penalty_it_equals_trl_s_head():
+    ids, mask, width = _ragged(3, 7, 4)
+    model = _model()
+    add_log_prob_head(model, 1.0, 0.9, None)
+    ours = _scored(model, ids, mask, width)
+    model = _model()
+    add_fused_lm_head(model, 0.9, outputs=("log_probs", "entropy"))
+    labels = ids.masked_fill(mask == 0, -100)
+    labels[:, :-width] = -100
+    output = model(input_ids=ids, attention_mask=mask, labels=labels, fused_lm_head=True)
+    (output.log_probs[:, -width:] * torch.arange(1.0, width + 1)).sum().backward()
+    theirs = [output.log_probs[:, -width:], output.entropy[:, -width:], *(w.grad for w in model.parameters())]
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+@pytest.mark.parametrize("penalty", [1.0, 1.5])
+def test_rows_are_scored_a_few_at_a_time_where_the_logits_would_be_many(penalty, monkeypatch):
+    """The largest tensor that is made holds the logits of two rows, and nothing changes."""
+    model, (ids, mask, width) = _model().double(), _ragged(5, 11, 4)
+    add_log_prob_head(model, penalty, 0.9, None)
+    whole = _scored(model, ids, mask, width)
+    monkeypatch.setattr(logprobs, "MAX_LOGITS", 2 * width * 9 + 1)
+    with LargestTensor(9) as largest:
+        parts = _scored(model, ids, mask, width)
+    assert largest.rows == 2
+    for one, other in zip(whole, parts, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+class LargestTensor(TorchDispatchMode):
+    """The most rows of a tensor of three dimensions whose last is the vocabulary."""
+
+    def __init__(self, vocab: int):
+        super().__init__()
+        self.rows, self._vocab = 0, vocab
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and result.ndim == 3 and result.shape[2] == self._vocab:
+            self.rows = max(self.rows, result.shape[0])
+        return result
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("gemma2", {"final_logit_softcapping": 2.0, "head_dim": 8}),
+        ("cohere", {"logit_scale": 0.25}),
+        ("granite", {"logits_scaling": 4.0}),
+    ],
+)
+def test_logits_are_scaled_and_capped_as_the_model_does(kind, options):
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes |= {"vocab_size": 9, "num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes, **options)).eval()
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(30)  # large logits, which a cap changes
+        ids, mask, width = _ragged(3, 7, 4)
+        expected = model(input_ids=ids, attention_mask=mask).logits[:, -width - 1 : -1].log_softmax(2)
+        add_log_prob_head(model, 1.0, 1.0, None)
+        found = model(input_ids=ids, attention_mask=mask, completion_width=width).log_probs
+    expected = expected.gather(2, ids[:, -width:, None]).squeeze(2).masked_fill(mask[:, -width:] == 0, 0)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_rows_without_a_token_give_zeros_that_can_be_trained_on():
+    model, ids = _model(), torch.ones(2, 5, dtype=torch.long)
+    mask = torch.tensor([[1, 1, 1, 0, 0]] * 2)
+    add_log_prob_head(model, 1.5, 1.0, None)
+    output = model(input_ids=ids, attention_mask=mask, completion_width=2)
+    output.log_probs.sum().backward()
+    assert output.log_probs.abs().sum() == 0

@@ -1,0 +1,162 @@
+from itertools import count
+
+import pytest
+import torch
+from datasets import Dataset
+from peft import LoraConfig
+from safetensors.torch import load_file
+from trl import DPOConfig, DPOTrainer
+
+from convrec.generation.constraint import catalog_trie
+from convrec.generation.pretrained import load_tokenizer
+from convrec.project.errors import InputError
+from convrec.training.checkpoints import CompletionCallback, last_checkpoint
+from convrec.training.rl.constrained import RolloutConstraint
+from convrec.training.rl.preference_trainer import PreferenceTrainer
+from convrec.training.rl.trainer import _Scored
+from tests.training.rl.tiny import CATALOG, NUM_RANKS, same_rows, series, tiny_trainer, varied_rows, weights
+
+
+class Unconstrained(RolloutConstraint):
+    """Samples under the constraint, but scores every token: the log-probabilities are the model's own."""
+
+    def allowed(self, input_ids, attention_mask, width, vocab):
+        return torch.ones(len(input_ids), width, vocab, dtype=torch.bool)
+
+
+@pytest.fixture
+def make(tiny_model, tmp_path):
+    """Makes trainers of the tiny model, each in a folder of its own unless one is named."""
+    folders = (tmp_path / f"out{number}" for number in count())
+
+    def made(steps=1, kind=RolloutConstraint, folder=None, **options):
+        trie = catalog_trie(CATALOG, load_tokenizer(tiny_model))
+        shared = {"num_generations": 2, "per_device_train_batch_size": 8, **options}
+        constraint = kind(CATALOG, trie, NUM_RANKS)
+        return tiny_trainer(
+            tiny_model, folder or next(folders), steps, kind=PreferenceTrainer, constraint=constraint, **shared
+        )
+
+    return made
+
+
+def _asked(trainer, rows) -> list[list[int]]:
+    """Have the trainer work on these rows; return the tokens of their prompts."""
+    trainer._scored = _Scored(rows)
+    texts = [row["prompt"] for row in rows]
+    return trainer._tokenizer.apply_chat_template(texts, add_generation_prompt=True, return_dict=True)["input_ids"]
+
+
+@pytest.mark.parametrize("options", [{}, {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 4}])
+def test_dpo_steps_as_trl_s_own_trainer_does(make, tiny_model, tmp_path, monkeypatch, options):
+    sgd = {"optim": "sgd", "learning_rate": 0.1, "max_grad_norm": 1e9}
+    ours = make(2, Unconstrained, rows=varied_rows(), beta=0.5, **sgd, **options)
+    pairs, groups = [], PreferenceTrainer._complete
+
+    def recorded(trainer, prompt_ids, num_generations):
+        lists = groups(trainer, prompt_ids, num_generations)
+        texts = trainer._tokenizer.batch_decode(lists, skip_special_tokens=True)
+        prompts = [row["prompt"] for row in trainer._scored.rows[::2]]
+        answers = ([{"role": "assistant", "content": text}] for text in texts)
+        pairs.extend({"prompt": prompt, "chosen": next(answers), "rejected": next(answers)} for prompt in prompts)
+        return lists
+
+    monkeypatch.setattr(PreferenceTrainer, "_complete", recorded)
+    ours.train()
+    assert len(pairs) == 8 and any(pair["chosen"] != pair["rejected"] for pair in pairs)
+    arguments = DPOConfig(str(tmp_path / "trl"), beta=0.5, per_device_train_batch_size=4, max_steps=2, use_cpu=True,
+        bf16=False, lr_scheduler_type="constant", report_to="none", disable_tqdm=True, save_strategy="no",
+        logging_steps=1, gradient_checkpointing=False, train_sampling_strategy="sequential", **sgd)  # fmt: skip
+    tokenizer = load_tokenizer(tiny_model)
+    theirs = DPOTrainer(
+        str(tiny_model), args=arguments, train_dataset=Dataset.from_list(pairs), processing_class=tokenizer
+    )
+    theirs.train()
+    assert series(ours, "loss") == pytest.approx(series(theirs, "loss"), rel=1e-4)
+    start = load_file(tiny_model / "model.safetensors")
+    for (name, mine), other in zip(weights(ours).items(), weights(theirs).values(), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6, msg=name)
+        assert name not in start or not torch.equal(mine, start[name]), name
+
+
+@pytest.mark.parametrize(
+    "options", [{"beta": 0.1}, {"beta": 1.0, "num_generations": 4}, {"beta": 0.1, "rounds": 3}, {"adapted": True}]
+)
+def test_what_was_liked_comes_to_the_top(make, options):
+    if options.pop("adapted", False):
+        options["trl"] = {"peft_config": LoraConfig(r=4, target_modules="all-linear", lora_dropout=0.0)}
+    trainer = make(24, rows=same_rows(), **options)  # all like Up, then Dune, and have seen Heat
+    trainer.train()
+    assert series(trainer, "preferences/margin")[0] == pytest.approx(0, abs=1e-4)
+    assert max(series(trainer, "preferences/margin")) > 0.1
+    for name, value in (("in_catalog", 1), ("items", NUM_RANKS), ("duplicates", 0), ("seen", 0)):
+        assert set(series(trainer, f"lists/{name}")) == {value}, name
+    prompts = _asked(trainer, [trainer.train_dataset[0]] * 32)
+    trainer._constraint.begin(prompts, [row["seen_titles"] for row in trainer._scored.rows])
+    written = super(PreferenceTrainer, trainer)._complete(prompts, 32)  # by the policy
+    texts = trainer._tokenizer.batch_decode(written, skip_special_tokens=True)
+    assert sum(text.startswith("Up") for text in texts) > 20  # of 32, where a third would be chance
+
+
+def test_the_first_list_of_a_group_is_the_preferred_one_and_the_others_are_the_reference_s(make):
+    trainer = make(rows=varied_rows(), num_generations=4)
+    with torch.no_grad():
+        for weight in trainer.model.parameters():
+            weight.fill_(torch.nan)  # whoever samples from the policy fails
+    rows = [trainer.train_dataset[i] for i in (0, 5) for _ in range(4)]
+    prompts = _asked(trainer, rows)
+    lists, _ = trainer._generate_single_turn(prompts, None, {}, 4)
+    for first in (0, 4):
+        row, banned = rows[first], trainer._constraint.request(prompts[first]).banned
+        assert lists[first] == trainer._preferred.prefer(lists[first + 1], row["groundtruth"], banned)
+        title = row["groundtruth"][0]["title"]
+        opening = trainer._tokenizer.decode(lists[first]).split(" (")[0]
+        assert (opening == title) == (title not in row["seen_titles"])
+
+
+def test_each_phase_of_sprec_begins_at_its_own_reference(make):
+    trainer = make(8, rows=varied_rows(), rounds=2)
+    trainer.train()
+    phases = [trainer._phase(step) for step in range(8)]
+    assert phases == [0, 0, 1, 1, 2, 2, 3, 3]
+    margins = series(trainer, "preferences/margin")
+    assert [abs(margin) < 1e-5 for margin in margins] == [True, False] * 4
+    loss, likelihood = series(trainer, "loss"), series(trainer, "preferences/likelihood")
+    for step, phase in enumerate(phases):
+        assert (loss[step] == pytest.approx(-likelihood[step], abs=1e-3)) == (phase % 2 == 0)
+
+
+def test_sprec_resumes_within_a_phase_with_its_reference(make, tmp_path):
+    options = {"rows": varied_rows(), "rounds": 2, "save_strategy": "steps", "save_steps": 1}
+    whole = make(8, folder=tmp_path / "whole", **options)
+    whole.add_callback(CompletionCallback())
+    whole.train()
+    assert last_checkpoint(tmp_path / "whole").name == "checkpoint-8"
+    for step in (3, 4):  # within the phase, and at its end
+        again = make(8, folder=tmp_path / f"again{step}", **options)
+        again.train(resume_from_checkpoint=str(tmp_path / "whole" / f"checkpoint-{step}"))
+        for mine, other in zip(weights(again).values(), weights(whole).values(), strict=True):
+            assert torch.equal(mine, other)
+    (tmp_path / "whole" / "checkpoint-3" / "reference" / "model.safetensors").unlink()
+    with pytest.raises(InputError, match="SPRec can continue only a checkpoint of SPRec"):
+        make(8, **options).train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-3"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"algorithm": "rank_grpo"}, "use 'grpo'"),
+        ({"beta": 0.0}, "beta above 0"),
+        (
+            {"num_generations": 4, "per_device_train_batch_size": 6, "gradient_accumulation_steps": 2},
+            "not a multiple of",
+        ),
+        ({"num_iterations": 2}, "each step needs new lists"),
+        ({"steps_per_generation": 2}, "each step needs new lists"),
+        ({"beam_groups": True}, "rollouts by transformers"),
+        ({"rounds": 1, "trl": {"peft_config": LoraConfig(r=2, target_modules="all-linear")}}, "train without adapters"),
+    ],
+)
+def test_what_is_not_honoured_is_refused(make, options, message):
+    with pytest.raises(ValueError, match=message):
+        make(**options)

@@ -1,0 +1,103 @@
+import copy
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM
+
+from convrec.training.rl.rollouts import beam_config, distinct_runs, generate_groups
+
+PAD, EOS = 0, 1
+PROMPTS = [[5, 6, 7, 8], [9], [4, 3]]
+
+
+@pytest.fixture(scope="module")
+def model() -> Qwen2ForCausalLM:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = Qwen2Config(vocab_size=12, num_key_value_heads=2, initializer_range=0.5, **sizes)
+    return Qwen2ForCausalLM(config).eval()
+
+
+def _config(**options) -> GenerationConfig:
+    plain = {"do_sample": True, "max_new_tokens": 12, "pad_token_id": PAD, "eos_token_id": [EOS]}
+    return GenerationConfig(**{**plain, **options})
+
+
+def test_consecutive_equal_prompts_are_one():
+    assert distinct_runs([[1], [1], [2], [1]]) == ([[1], [2], [1]], [0, 0, 1, 2])
+
+
+def test_shared_prefill_gives_what_each_row_alone_gives(model):
+    config = _config(do_sample=False)
+    together = generate_groups(model, [prompt for prompt in PROMPTS for _ in range(3)], config)
+    alone = [generate_groups(model, [prompt], config)[0] for prompt in PROMPTS]
+    assert together == [completion for completion in alone for _ in range(3)]
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+def test_a_completion_does_not_depend_on_the_other_prompts_of_its_batch(model, beams):
+    """With EOS as the pad token, a repetition penalty would find EOS in the padding of short prompts."""
+    config = _config(do_sample=False, pad_token_id=EOS, repetition_penalty=1.8)
+    config = beam_config(config, beams) if beams > 1 else config
+    prompts = [[5, 6, 7, 8, 9, 10, 11, 2], [9], [4, 3]]
+    together = generate_groups(model, [prompt for prompt in prompts for _ in range(2)], config)
+    assert together == [c for prompt in prompts for c in generate_groups(model, [prompt] * 2, config)]
+
+
+def test_the_first_token_s_distribution_is_that_of_the_prompt_alone(model):
+    scores = []
+
+    class Recorder(torch.nn.Module):
+        def forward(self, input_ids, values):
+            scores.append(values.softmax(1))
+            return values
+
+    class Recording:
+        def processor(self, prompts):
+            return Recorder()
+
+    config = _config(pad_token_id=EOS, repetition_penalty=1.8, max_new_tokens=1)
+    for prompts in ([[4, 3]] * 2, [[4, 3]] * 2 + [[5, 6, 7, 8]] * 2):
+        generate_groups(model, prompts, config, Recording())
+    torch.testing.assert_close(scores[0][:2], scores[1][:2], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "setting", [{"min_p": 0.9}, {"suppress_tokens": [2, 3, 4]}, {"no_repeat_ngram_size": 1}, {"min_new_tokens": 10}]
+)
+@pytest.mark.parametrize("adapted", [False, True])
+def test_the_model_s_own_settings_of_generation_stay_out(model, monkeypatch, setting, adapted):
+    policy = get_peft_model(copy.deepcopy(model), LoraConfig(r=2, target_modules=["q_proj"])) if adapted else model
+    own = GenerationConfig(**setting)
+    samples = []
+    for settings in (GenerationConfig(), own):
+        monkeypatch.setattr(policy.get_base_model() if adapted else policy, "generation_config", settings)
+        torch.manual_seed(0)
+        samples.append(generate_groups(policy, [PROMPTS[0]] * 8, _config()))
+    assert samples[0] == samples[1] and policy.generation_config is own
+
+
+def test_samples_of_a_group_differ_and_end_at_their_eos(model):
+    torch.manual_seed(0)
+    completions = generate_groups(model, [PROMPTS[0]] * 16, _config())
+    assert len({tuple(completion) for completion in completions}) > 8
+    assert all(EOS not in completion[:-1] for completion in completions)
+    assert any(completion[-1] == EOS for completion in completions)
+
+
+def test_a_beam_group_is_the_best_beams(model):
+    config = beam_config(_config(), 3)
+    found = generate_groups(model, [prompt for prompt in PROMPTS for _ in range(3)], config)
+    assert len(found) == 9
+    for start, prompt in enumerate(PROMPTS):
+        group = found[3 * start : 3 * start + 3]
+        assert len({tuple(beam) for beam in group}) == 3
+        expected = model.generate(torch.tensor([prompt]), generation_config=config)[:, len(prompt) :]
+        for beam, row in zip(group, expected.tolist(), strict=True):
+            assert row[: len(beam)] == beam
+
+
+def test_a_beam_group_that_is_not_whole_is_refused(model):
+    with pytest.raises(ValueError, match="whole groups of 3"):
+        generate_groups(model, [PROMPTS[0]] * 3 + [PROMPTS[1]] * 2, beam_config(_config(), 3))

@@ -1,0 +1,362 @@
+import inspect
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForSequenceClassification
+from trl import GRPOConfig, GRPOTrainer
+
+from convrec.generation.finite import FiniteTrainer
+from convrec.generation.pretrained import load_tokenizer
+from convrec.training.embedded import END
+from convrec.training.rl import trainer as trainer_module
+from convrec.training.rl.advantages import rank_advantages
+from convrec.training.rl.logprobs import sampled_log_probs
+from convrec.training.rl.rewards import GroundedReward, RankReward, rank_returns
+from convrec.training.rl.trainer import RankGRPOTrainer
+from tests.training.rl.tiny import (
+    CATALOG,
+    NUM_RANKS,
+    given_rollouts,
+    same_rows,
+    score_again,
+    series,
+    tiny_trainer,
+    varied_rows,
+    weights,
+)
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.mark.parametrize(
+    "returns", [{"returns": "exp_inf"}, {"returns": "exp", "return_gamma": 2.0}, {"returns": "log"}]
+)
+def test_rank_grpo_on_policy_with_kl_learns(make, returns):
+    trainer = make(steps=25, **returns)
+    trainer.train()
+    hits = series(trainer, "lists/hits")
+    assert sum(hits[-5:]) / 5 > 1.5 > 1.2 > sum(hits[:2]) / 2
+    assert series(trainer, "kl")[0] < 1e-3 < series(trainer, "kl")[-1]
+    assert series(trainer, "lists/in_catalog")[0] > 0.9
+
+
+@pytest.mark.parametrize("algorithm", ["rank_grpo", "grpo"])
+def test_masked_truncated_lists_leave_the_group_s_mean(make, algorithm):
+    trainer = make(algorithm=algorithm, mask_truncated_completions=True, max_completion_length=5, trl={
+        "rollout_func": _truncating})  # fmt: skip
+    chosen = [trainer.train_dataset[0]] * 16  # of the second group every list is truncated
+    batch = trainer._generate_and_score_completions(chosen)
+    kept = torch.tensor([True, True, False, True, True, False, True, True] + [False] * 8)
+    assert (batch["completion_mask"].any(1) == kept).all()
+    if algorithm == "rank_grpo":
+        expected = rank_advantages(trainer.reward_funcs[0].last_relevance[kept], 6)
+    else:
+        dcg = rank_returns(trainer.reward_funcs[0].last_relevance[kept], "log")[:, :1]
+        expected = rank_advantages(dcg, 6)
+    assert expected.any()
+    torch.testing.assert_close(batch["advantages"][kept], expected)
+    assert not batch["advantages"][~kept].any()
+
+
+def _truncating(prompts, trainer):
+    """Lists of Up and Dune, which are liked, and Heat and Her, some without their end."""
+    lines = ["Up (2009)\nDune (2021)", "Heat (1995)\nDune (2021)", "Up (2009)\nDune (2021)", "Up (2009)\nHer (2013)"]
+    texts = [lines[i % 4] + (END if i < 8 and i not in (2, 5) else "") for i in range(len(prompts))]
+    asked = [trainer._tokenizer.apply_chat_template(p, tokenize=False, add_generation_prompt=True) for p in prompts]
+    encode = trainer._tokenizer
+    return {"prompt_ids": encode(asked).input_ids, "completion_ids": encode(texts).input_ids, "logprobs": None}
+
+
+def test_every_step_logs_what_the_readme_promises(make):
+    trainer = make(steps=2)
+    trainer.train()
+    names = ["reward/rank_02", "reward_std/rank_02", "reward", "frac_rank_zero_std", "kl", "entropy", "clip_ratio/low"]
+    names += ["clip_ratio/high", "ratio/q05", "ratio/q50", "ratio/q95", "ratio/effective_sample_size", "lists/items"]
+    names += ["lists/overflow", "lists/early_stop", "lists/in_catalog", "lists/duplicates", "seconds/rollout"]
+    names += ["seconds/reward", "seconds/forward", "seconds/update", "tokens_per_second", "padding_share"]
+    for name in names:
+        assert len(series(trainer, name)) == 2, name
+    assert all(series(trainer, "seconds/update")[i] > 0 for i in range(2))
+
+
+def test_several_updates_of_one_batch_use_the_importance_ratio(make):
+    trainer = make(steps=4, num_iterations=2)
+    trainer.train()
+    ratios = series(trainer, "ratio/mean")
+    assert ratios[0] == pytest.approx(1, abs=1e-4) and abs(ratios[1] - 1) > 1e-6
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "base"),
+    [
+        ("grpo", {"loss_type": "grpo", "epsilon": 0.2, "epsilon_high": 0.26}),
+        ("gspo", {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4}),
+        ("dr_grpo", {"loss_type": "dr_grpo", "epsilon": 0.2, "scale_rewards": "none"}),
+        ("dapo", {"loss_type": "dapo", "epsilon": 0.2, "epsilon_high": 0.28}),
+    ],
+)
+def test_a_baseline_updates_as_trl_s_own_trainer_does(make, algorithm, base):
+    shared = {"steps": 4, "num_iterations": 2, "gradient_accumulation_steps": 2, "per_device_train_batch_size": 16}
+    shared |= {"optim": "sgd", "learning_rate": 0.1}  # Adam would blow up the rounding of gradients that are zero
+    shared |= {"rows": varied_rows(), "trl": {"rollout_func": given_rollouts}}
+    ours = make(algorithm=algorithm, **shared)
+    ours.train()
+    plain = {"beta": 1e-3, "use_bias_correction_kl": False, "temperature": 1.0}
+    theirs = make(kind=GRPOTrainer, **shared, **plain, **base)
+    theirs.train()
+    assert series(ours, "reward") == series(theirs, "reward")
+    for (name, mine), other in zip(weights(ours).items(), weights(theirs).values(), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 16, "num_iterations": 2},
+        {"gradient_accumulation_steps": 4, "per_device_train_batch_size": 4},  # a group fills two micro-batches
+        {"steps_per_generation": 4, "per_device_train_batch_size": 8},  # four optimiser steps on the same rollouts
+        {"repetition_penalty": 1.3, "beta": 0.1},
+        {"gradient_checkpointing": True, "adapted": True},
+    ],
+)
+def test_steps_are_those_of_a_trainer_whose_completions_read_their_prompts_anew(make, options, monkeypatch, caplog):
+    options = {"steps": 4, "rows": varied_rows(), "optim": "sgd", "learning_rate": 0.1, **options}
+    trl = {"rollout_func": given_rollouts}
+    if options.pop("adapted", False):
+        trl["peft_config"] = LoraConfig(r=2, target_modules="all-linear", lora_dropout=0.0)
+    ours = make(trl=trl, **options)
+    ours.train()
+    monkeypatch.setattr(trainer_module, "share_prompts", lambda model: "the test's plain side")
+    with caplog.at_level("INFO", logger="convrec"):
+        plain = make(trl=trl, **options)
+    assert "prompts are not shared between completions: the test's plain side" in caplog.text
+    plain.train()
+    assert series(ours, "loss") == pytest.approx(series(plain, "loss"), rel=1e-4, abs=1e-6)
+    for (name, mine), other in zip(weights(ours).items(), weights(plain).values(), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_weighted_rank_rewards_and_a_scalar_beside_them(make):
+    def brevity(completions, **_):
+        return [-float(len(completion[0]["content"])) for completion in completions]
+
+    rewards = [RankReward(CATALOG, NUM_RANKS), GroundedReward(CATALOG, NUM_RANKS), brevity]
+    for spread in ("ranks", "sequence"):
+        options = {"reward_weights": [2.0, 0.5, 0.1], "scalar_rewards": spread, "returns": "log"}
+        trainer = make(steps=1, rewards=rewards, **options)
+        trainer.train()
+        relevance = sum(w * r.last_relevance for w, r in zip((2.0, 0.5), rewards, strict=False))
+        scalar = 0.1 * torch.tensor(brevity(trainer.last_group()[1]))[:, None]
+        returns = rank_returns(relevance, "log")
+        if spread == "ranks":
+            expected = rank_advantages(returns + scalar / NUM_RANKS, 8)
+        else:
+            expected = rank_advantages(returns, 8) + rank_advantages(scalar, 8)
+        torch.testing.assert_close(trainer._rank_advantages(8), expected)
+
+
+def test_a_reward_model_beside_the_rank_reward(make):
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = Qwen2Config(vocab_size=400, num_key_value_heads=2, num_labels=1, pad_token_id=0, **sizes)
+    model = Qwen2ForSequenceClassification(config)
+    donor = make()
+    model.config._name_or_path = "judge"
+    trainer = make(
+        rewards=[RankReward(CATALOG, NUM_RANKS), model], trl={"reward_processing_classes": [None, donor._tokenizer]}
+    )
+    trainer.train()
+    assert len(series(trainer, "rewards/judge/mean")) == 1
+    assert trainer._scored.scalars.std() > 0
+
+
+def test_beam_groups(make):
+    trainer = make(steps=2, beam_groups=True)
+    trainer.train()
+    lists = [completion[0]["content"] for completion in trainer.last_group()[1][:8]]
+    assert len(set(lists)) == 8
+
+
+def test_a_repetition_penalty_is_part_of_the_policy(make):
+    trainer = make(steps=2, repetition_penalty=1.5, num_iterations=2)
+    trainer.train()
+    assert series(trainer, "ratio/mean")[0] == pytest.approx(1, abs=1e-4)
+    batch = trainer._generate_and_score_completions([trainer.train_dataset[0]] * 8)
+    ids, scored, logits = score_again(trainer, batch)
+    penalized, plain = (sampled_log_probs(logits, ids, penalty)[0] for penalty in (1.5, 1.0))
+    real = batch["completion_mask"].bool()
+    torch.testing.assert_close(scored[real], penalized[real], rtol=1e-3, atol=1e-4)
+    assert (scored - plain)[real].abs().max() > 0.1
+
+
+@pytest.mark.parametrize("multiple", [None, 32])
+def test_what_is_trained_is_what_was_sampled_whatever_the_padding(make, monkeypatch, multiple):
+    """The sampled log-probabilities are those of `generate` itself; EOS is the pad token."""
+    trainer = make(rows=varied_rows(), repetition_penalty=1.5, pad_to_multiple_of=multiple, beta=0.0)
+    trainer._tokenizer.pad_token = trainer._tokenizer.eos_token
+    trainer.generation_config.pad_token_id = trainer._tokenizer.pad_token_id
+    trainer.generation_config.output_logits = trainer.generation_config.output_scores = True
+    trainer.generation_config.return_dict_in_generate = True
+    sampled = []
+    generate = trainer.model.generate
+
+    def recorded(**options):
+        output = generate(**options)
+        ids = output.sequences[:, -len(output.scores) :, None]
+        scores = torch.stack(output.scores, dim=1).log_softmax(2)
+        sampled.append(scores.gather(2, ids).squeeze(2))
+        return output.sequences
+
+    monkeypatch.setattr(trainer.model, "generate", recorded)
+    chosen = [trainer.train_dataset[i] for i in (0, 1, 2, 4) for _ in range(8)]
+    batch = trainer._generate_and_score_completions(chosen)
+    _, scored, _ = score_again(trainer, batch)
+    real = batch["completion_mask"].bool()
+    width = sampled[0].shape[1]
+    assert not real[:, width:].any()
+    torch.testing.assert_close(scored[:, :width][real[:, :width]], sampled[0][real[:, :width]], rtol=1e-3, atol=1e-4)
+
+
+def test_lora(make):
+    trainer = make(steps=3, trl={"peft_config": LoraConfig(r=4, target_modules="all-linear")})
+    before = weights(trainer)
+    trainer.train()
+    changed = {name for name, value in weights(trainer).items() if not torch.equal(value, before[name])}
+    assert changed and all("lora" in name for name in changed)
+
+
+def test_the_method_s_step_decay(make):
+    trainer = make(steps=4, decay_step=2, decayed_learning_rate=1e-4)
+    trainer.train()
+    assert series(trainer, "learning_rate") == pytest.approx([3e-3, 3e-3, 1e-4, 1e-4])
+
+
+def test_an_epoch_has_the_same_order_when_training_starts_in_it(make):
+    trainer = make()
+    orders = []
+    for epoch in (0, 1.0, 1.25):
+        trainer.state.epoch = epoch
+        orders.append(list(trainer._get_train_sampler()))
+    assert orders[0] != orders[1] == orders[2]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_stops_with_good_checkpoints(make, monkeypatch, bad):
+    trainer = make(steps=4, save_strategy="steps", save_steps=1)
+    real = trainer_module.rank_grpo_loss
+
+    def spoilt(*arguments, **options):
+        output = real(*arguments, **options)
+        return output._replace(loss=output.loss * bad) if trainer.state.global_step == 2 else output
+
+    monkeypatch.setattr(trainer_module, "rank_grpo_loss", spoilt)
+    with pytest.raises(FloatingPointError, match="after step 2.*Lower learning_rate"):
+        trainer.train()
+    saved = load_file(Path(trainer.args.output_dir) / "checkpoint-2" / "model.safetensors")
+    assert all(torch.isfinite(value).all() for value in saved.values())
+
+
+def test_a_gradient_that_is_not_finite_stops_before_the_update(make):
+    trainer = make()
+    before = weights(trainer)
+    trainer.model.model.layers[0].mlp.up_proj.weight.register_hook(lambda grad: grad * float("nan"))
+    with pytest.raises(FloatingPointError, match="gradient's norm is nan"):
+        trainer.train()
+    assert all(torch.equal(value, before[name]) for name, value in weights(trainer).items())
+
+
+def test_the_example_of_the_documentation_trains_on_a_cpu(tiny_model, tmp_path, monkeypatch):
+    text = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    section = text.split("## In code\n")[1].split("\n## ")[0]
+    code = "\n".join(line for line in section.split("\n") if line.startswith("    "))
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "sft").symlink_to(tiny_model)
+    monkeypatch.chdir(tmp_path)
+    names = {"dataset": same_rows().select(range(1))}
+    exec(textwrap.dedent(code), names)
+    assert len(series(names["trainer"], "train_loss")) == 1
+
+
+def test_without_arguments_the_defaults_hold(tiny_model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    trainer = RankGRPOTrainer(str(tiny_model), RankReward(CATALOG, 20), train_dataset=same_rows())
+    assert trainer.args.output_dir == "model-Rank-GRPO" and trainer.args.num_ranks == 20
+
+
+def test_the_arguments_of_trl_are_refused(tiny_model, tmp_path):
+    with pytest.raises(TypeError, match="args is a GRPOConfig; pass a convrec.training.rl.arguments.RankGRPOConfig"):
+        RankGRPOTrainer(str(tiny_model), RankReward(CATALOG, 20), GRPOConfig(str(tmp_path), use_cpu=True))
+
+
+def test_token_aggregation_is_the_mean_over_the_tokens_of_a_step_however_it_is_split(make):
+    """The micro-batches hold completions of different lengths."""
+    results = []
+    for size in (16, 8):
+        options = {"per_device_train_batch_size": size, "gradient_accumulation_steps": 16 // size, "optim": "sgd"}
+        options |= {"aggregation": "token", "learning_rate": 0.1, "rows": varied_rows()}
+        trainer = make(**options, trl={"rollout_func": given_rollouts})
+        trainer.train()
+        results.append(weights(trainer))
+    for name, value in results[0].items():
+        torch.testing.assert_close(results[1][name], value, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_a_checkpoint_continues_with_smaller_micro_batches_and_the_same_updates(make, tmp_path):
+    whole = {"save_strategy": "steps", "save_steps": 2, "optim": "sgd", "learning_rate": 0.1, "rows": varied_rows()}
+    trainer = make(4, **whole, per_device_train_batch_size=32)
+    trainer.train()
+    other = make(4, **whole, per_device_train_batch_size=8, gradient_accumulation_steps=4)
+    other.train(resume_from_checkpoint=str(Path(trainer.args.output_dir) / "checkpoint-2"))
+    start = load_file(Path(trainer.args.output_dir) / "checkpoint-2" / "model.safetensors")
+    results = weights(other)
+    for name, value in weights(trainer).items():
+        torch.testing.assert_close(results[name], value, rtol=1e-4, atol=1e-6, msg=name)
+    assert any((results[name] - value).abs().max() > 1e-4 for name, value in start.items())
+
+
+def test_the_newline_counts_reach_as_far_as_the_model_s_vocabulary(tiny_model, make, tmp_path):
+    """Models may have more ids than their tokenizer names, and sample them."""
+    model = AutoModelForCausalLM.from_pretrained(tiny_model)
+    model.resize_token_embeddings(model.config.vocab_size + 40)
+    model.save_pretrained(tmp_path / "wide")
+    load_tokenizer(tiny_model).save_pretrained(tmp_path / "wide")
+    counts = tiny_trainer(tmp_path / "wide", tmp_path / "out")._newline_counts
+    assert len(counts) == model.config.vocab_size and counts[-40:].sum() == 0 < counts.sum()
+
+
+def test_the_overridden_methods_are_those_of_the_pinned_trl():
+    expected = {
+        "_calculate_rewards": ["self", "inputs", "prompts", "completions", "completion_ids_list"],
+        "_generate_and_score_completions": ["self", "inputs"],
+        "_generate_single_turn": [
+            "self",
+            "prompt_ids",
+            "images",
+            "multimodal_fields",
+            "num_generations",
+            "has_tool_images",
+        ],
+        "_compute_loss": ["self", "model", "inputs"],
+        "_prepare_inputs": ["self", "generation_batch"],
+        "_get_per_token_logps_and_entropies": [
+            *("self", "model", "input_ids", "attention_mask", "logits_to_keep", "batch_size", "compute_entropy"),
+            *("compute_aux_loss", "pixel_values", "image_grid_thw", "num_images", "pixel_attention_mask"),
+            *("spatial_shapes", "num_tiles", "image_sizes", "token_type_ids", "mm_token_type_ids"),
+            "image_position_ids",
+        ],
+        "_get_train_sampler": ["self", "dataset"],
+        "create_scheduler": ["self", "num_training_steps", "optimizer"],
+    }
+    finite = {
+        "training_step": ["self", "model", "inputs", "num_items_in_batch"],
+        "_get_grad_norm": ["self", "model", "grad_norm"],
+    }
+    for kind, methods in ((RankGRPOTrainer, expected), (FiniteTrainer, finite)):
+        for name, parameters in methods.items():
+            assert list(inspect.signature(getattr(GRPOTrainer, name)).parameters) == parameters
+        ours = {n for n, value in vars(kind).items() if inspect.isfunction(value) and hasattr(GRPOTrainer, n)}
+        assert ours - {"__init__"} == set(methods)
