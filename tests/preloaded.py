@@ -76,7 +76,7 @@ def _run(arguments: list[str], folder: str, variables: dict[str, str], streams: 
 def serve(listener: socket.socket) -> None:
     """Answer commands until this process is killed."""
     _set_up()  # some libraries read its variables when they are imported
-    for name in ("tracking", *(f"stages.{stage}" for stage in STAGES)):
+    for name in ("registry.tracking", *(f"pipeline.stages.{stage}" for stage in STAGES)):
         importlib.import_module(f"convrec.{name}")
     assert threading.active_count() == 1, "a fork has no threads"
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries the children

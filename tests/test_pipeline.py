@@ -253,7 +253,7 @@ def test_an_interrupted_training_resumes(project, trained):
     result = run_in(project, "dvc", "repro", "--force", "--single-item", "rank_grpo")
     assert "step 4/4" not in result.stdout + result.stderr, "nothing is trained again"
     assert (project / "models" / "rank_grpo" / "model.safetensors").read_bytes() == before
-    code = project / "src" / "convrec" / "rl" / "loss.py"
+    code = project / "src" / "convrec" / "training" / "rl" / "loss.py"
     code.write_text(code.read_text() + "# a comment\n")
     result = run_in(project, "dvc", "repro", "rank_grpo")
     assert f"the finished training in {folder.relative_to(project)} is used" in result.stdout + result.stderr

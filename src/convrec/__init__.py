@@ -35,15 +35,15 @@ __all__ = [
 ]
 _MODULES = {
     "Catalog": "data.catalog",
-    "InputError": "errors",
+    "InputError": "project.errors",
     "Item": "data.catalog",
-    "RankGRPOConfig": "rl.arguments",
-    "RankGRPOTrainer": "rl.trainer",
-    "RankReward": "rl.rewards",
-    "Recommendation": "serving.recommendation",
-    "RecommendedList": "serving.recommendation",
-    "Recommender": "serving.recommender",
-    "history": "tracking.store",
+    "RankGRPOConfig": "training.rl.arguments",
+    "RankGRPOTrainer": "training.rl.trainer",
+    "RankReward": "training.rl.rewards",
+    "Recommendation": "service.recommendation",
+    "RecommendedList": "service.recommendation",
+    "Recommender": "service.recommender",
+    "history": "registry.tracking.store",
     "open_recommender": "registry.recommenders",
 }
 

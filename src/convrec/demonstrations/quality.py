@@ -92,7 +92,7 @@ def source_shares(sources: np.ndarray) -> dict[str, float]:
 
 def popularity(
     positives: sparse.csr_array, lists: dict[str, np.ndarray]
-) -> tuple[list[dict[str, object]], dict[str, float]]:
+) -> tuple[list[dict[str, float]], dict[str, float]]:
     """Return the distribution of lists and ground truth over the catalog, and the distance of each list to the latter.
 
     The items are put in buckets of equal size by how often they were liked; a row a bucket tells the share of the

@@ -120,7 +120,16 @@ def compare_algorithms(
         constrained = params.rank_grpo.constrained
         inputs = [paths.model(START), paths.split("train"), paths.split("validation"), paths.catalog]
         experiment = Experiment(
-            "compare", __name__, "rank_grpo", START, inputs, {_GROUP: rows}, evaluation, constrained, paths, record
+            "compare",
+            __name__,
+            "rank_grpo",
+            START,
+            inputs,
+            {_GROUP: list(rows)},
+            evaluation,
+            constrained,
+            paths,
+            record,
         )
         train = partial(_train, paths=paths)
         folders = {

@@ -13,17 +13,12 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1]
 _ROOT = PACKAGE.parent
-# Modules and packages that do not change what is computed; their imports are not followed.
+# Packages that do not change what is computed; their imports are not followed.
 PLUMBING = (
-    "convrec.project.config",  # parameters reach a stage as values, which DVC compares
-    "convrec.project.errors",
-    "convrec.project",  # how files are written
-    "convrec.project.paths",
-    "convrec.registry",  # fetches the model that a training starts from
+    "convrec.project",  # parameters reach a stage as values, which DVC compares
+    "convrec.registry",  # records, and fetches the model that a training starts from
     "convrec.service",  # imported by the registry
-    "convrec.registry.tracking",
     "convrec.training.launch",  # starts processes
-    "convrec.data.revisions",
 )
 _QUOTED = re.compile(r'{% include "([^"]+)" %}')
 MEASURES = (
@@ -85,7 +80,7 @@ def code_files(modules: Iterable[str], left_out: Iterable[str] = PLUMBING) -> li
 def stage_code(stage: str) -> list[Path]:
     """Return the files that decide what a stage of dvc.yaml writes."""
     measured = () if stage in ("evaluate", "report") else (MEASURES,)
-    return code_files([f"{PACKAGE.name}.stages.{stage}"], (*PLUMBING, *measured))
+    return code_files([f"{PACKAGE.name}.pipeline.stages.{stage}"], (*PLUMBING, *measured))
 
 
 def code_digest(files: Iterable[Path]) -> str:
@@ -101,7 +96,8 @@ def _syntax(text: str) -> str:
     """Return the syntax tree of a module as text, without docstrings and positions."""
     tree = ast.parse(text)
     for node in ast.walk(tree):
-        has_docstring = isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
-        if has_docstring and ast.get_docstring(node, clean=False) is not None:
-            del node.body[0]
+        match node:
+            case ast.Module() | ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+                first = 0 if ast.get_docstring(node, clean=False) is None else 1
+                node.body = node.body[first:]
     return ast.dump(tree)

@@ -1,7 +1,7 @@
 """Tables of texts, for the terminal and as Markdown."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from rich import box
 from rich.console import Console
@@ -20,8 +20,10 @@ class TextTable(NamedTuple):
         """Print the table; cells wrap only in the first columns, or with `wrap` in all."""
         table = Table(title=self.title or None, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
         for place, name in enumerate(self.header):
-            justify = "left" if place < self.left else "right"
-            table.add_column(name, justify=justify, no_wrap=not wrap, overflow="fold" if wrap else "ellipsis")
+            overflow: Literal["fold", "ellipsis"] = "fold" if wrap else "ellipsis"
+            table.add_column(
+                name, justify="left" if place < self.left else "right", no_wrap=not wrap, overflow=overflow
+            )
         for row in self.rows:
             table.add_row(*row)
         Console(highlight=False, markup=False, width=width).print(table)

@@ -163,7 +163,7 @@ def _log_version(
         files |= {"model_card": card_file, "params": params_file}
         info = mlflow.pyfunc.log_model(
             name="recommender",
-            python_model=str(_PACKAGE / "serving" / "pyfunc_model.py"),
+            python_model=str(_PACKAGE / "service" / "pyfunc_model.py"),
             artifacts={name: str(path) for name, path in files.items()},
             model_config=asdict(ListSettings(**params.list_settings())),
             code_paths=[str(_PACKAGE)],

@@ -233,7 +233,8 @@ def test_every_whole_number_has_bounds():
 
 
 def test_config_imports_no_torch():
-    code = "import sys, convrec.project.config.params, convrec.cli; sys.exit(not {'torch', 'mlflow'}.isdisjoint(sys.modules))"
+    imports = "import sys, convrec.project.config.params, convrec.cli"
+    code = f"{imports}; sys.exit(not {{'torch', 'mlflow'}}.isdisjoint(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -22,7 +22,7 @@ def project(tmp_path, monkeypatch):
 
 
 def test_the_committed_parameters_are_the_embedded_profile(project):
-    committed = Path(__file__).parents[2] / "params.yaml"
+    committed = Path(__file__).parents[3] / "params.yaml"
     profiles.apply_profile("embedded", [])
     assert (project / "params.yaml").read_text() == committed.read_text()
 

@@ -9,7 +9,7 @@ from dvc.repo import Repo
 
 from convrec.project.paths import Paths
 from convrec.registry import tracking
-from convrec.registry.tracking import versions
+from convrec.registry.tracking import data_versions
 from tests.project import commit, run_in
 
 GRAPH = f"""stages:
@@ -53,13 +53,13 @@ def test_a_run_records_its_versions_which_bring_its_data_back(client, tmp_path):
     first, second = _month("first"), _month("second")
     run = client.get_run(second)
     assert run.data.tags["mlflow.source.git.commit"] == run_in(tmp_path, "git", "rev-parse", "HEAD~1").stdout.strip()
-    folder = Path(client.download_artifacts(second, versions.FOLDER, str(tmp_path.parent)))
+    folder = Path(client.download_artifacts(second, data_versions.FOLDER, str(tmp_path.parent)))
     recorded = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert recorded == {
         name: Path(name).read_bytes() for name in ("params.yaml", "dvc.yaml", "dvc.lock", "data/raw.dvc")
     }
-    assert run.data.tags[versions.DIGEST_TAG] == versions.digest(recorded)
-    assert client.get_run(first).data.tags[versions.DIGEST_TAG] != versions.digest(recorded)
+    assert run.data.tags[data_versions.DIGEST_TAG] == data_versions.digest(recorded)
+    assert client.get_run(first).data.tags[data_versions.DIGEST_TAG] != data_versions.digest(recorded)
 
     run_in(tmp_path, "git", "checkout", "--quiet", "HEAD~1")
     run_in(tmp_path, "dvc", "checkout", "--quiet")
@@ -79,15 +79,15 @@ def test_ignored_files_are_no_versions(client):
     Path("new folder").mkdir()
     Path("new folder", "é.dvc").write_text("outs: []\n")
     expected = ["params.yaml", "dvc.yaml", "new folder/é.dvc"]
-    assert list(versions.read_versions()) == expected
+    assert list(data_versions.read_versions()) == expected
     shutil.rmtree("by_git")
     shutil.rmtree("by_dvc")
     shutil.rmtree(".git")
-    assert list(versions.read_versions()) == expected, "DVC works without git"
+    assert list(data_versions.read_versions()) == expected, "DVC works without git"
 
 
 def test_a_folder_without_dvc_records_what_there_is(tmp_path):
-    assert versions.version_tags(versions.read_versions(tmp_path)) == {}
+    assert data_versions.version_tags(data_versions.read_versions(tmp_path)) == {}
     (tmp_path / "x.dvc").write_text("outs: []\n")
     (tmp_path / "dvc.lock").write_text("<<<<<<< no YAML: [")
-    assert list(versions.version_tags(versions.read_versions(tmp_path))) == [versions.DIGEST_TAG]
+    assert list(data_versions.version_tags(data_versions.read_versions(tmp_path))) == [data_versions.DIGEST_TAG]

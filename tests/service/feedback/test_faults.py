@@ -17,7 +17,7 @@ from convrec.service.feedback import FeedbackStore, recorder
 from convrec.service.feedback.recorder import FeedbackRecorder
 from tests.service.feedback.conftest import until
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from tests.training.rl.tiny import (
     weights,
 )
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A tiny world for the trainer's tests, also run by itself in processes of its own: `python -m tests.training.rl.tiny`."""
+"""A tiny world for the trainer's tests, also run by itself: `python -m tests.training.rl.tiny`."""
 
 import argparse
 import json

@@ -146,7 +146,8 @@ class Delivery:
             case "metrics" | "params" | "tags" as kind:
                 items = [item for each in records for item in _entities(each)]
                 for start in range(0, len(items), _LIMITS[kind]):
-                    self._client.log_batch(run_id, **{kind: items[start : start + _LIMITS[kind]]})
+                    batch: dict[str, Any] = {kind: items[start : start + _LIMITS[kind]]}
+                    self._client.log_batch(run_id, **batch)
             case "dataset":
                 context = InputTag("mlflow.data.context", record["context"])
                 self._client.log_inputs(run_id, [DatasetInput(Dataset(**record["dataset"]), [context])])

@@ -19,7 +19,7 @@ from convrec.project.atomic import write_bytes
 from convrec.project.errors import Stopped
 from convrec.project.paths import Paths
 from convrec.project.redaction import redact, redact_all, redactor
-from convrec.registry.tracking import versions
+from convrec.registry.tracking import data_versions
 from convrec.registry.tracking.delivery import Sender, upload_left
 from convrec.registry.tracking.describe import (
     DATA_TAGS,
@@ -78,9 +78,9 @@ class Run:
         self._journal.append_file(clean.encode(), path)
 
     def log_versions(self, files: dict[str, bytes]) -> None:
-        """Record the files of `tracking.versions.read_versions`."""
+        """Record the files of `data_versions.read_versions`."""
         for name, content in files.items():
-            self._journal.append_file(content, f"{versions.FOLDER}/{name}")
+            self._journal.append_file(content, f"{data_versions.FOLDER}/{name}")
 
     def log_dataset(self, path: Path, name: str) -> None:
         """Record a Parquet file as a dataset, with its DVC hash; its profile has the number of rows and the dates."""
@@ -88,7 +88,8 @@ class Run:
         scalars = frame[[column for column in frame.columns if column in _DATE_COLUMNS]]
         with warnings.catch_warnings():  # about integer columns and the path's type: harmless here
             warnings.simplefilter("ignore")
-            dataset = mlflow.data.from_pandas(scalars, source=str(path), name=name, digest=digest).to_dict()
+            from_pandas = mlflow.data.pandas_dataset.from_pandas
+            dataset = from_pandas(scalars, source=str(path), name=name, digest=digest).to_dict()
         profile = orjson.loads(dataset["profile"])
         dates = frame["date"] if "date" in frame else pd.Series(dtype=str)
         if dates.astype(bool).any():
@@ -130,7 +131,7 @@ def _number(value: float) -> float | str:
 
 def _present_versions(root: Path = Path()) -> dict[str, bytes]:
     try:
-        return versions.read_versions(root)
+        return data_versions.read_versions(root)
     except OSError as error:
         logger.warning("the versions of data and parameters are not recorded (%s)", error)
         return {}
@@ -164,7 +165,7 @@ def _open_run(
     experiment, root = connect(), Path().resolve()
     _upload_left_in_background(root)
     parent_tag = {PARENT_TAG: parent} if parent else {}
-    all_tags = tag_texts({**user_tag(), **git_state(), **versions.version_tags(files or {}), **tags, **parent_tag})
+    all_tags = tag_texts({**user_tag(), **git_state(), **data_versions.version_tags(files or {}), **tags, **parent_tag})
     started = now_ms()
     try:
         client = mlflow.MlflowClient(client_uri())
@@ -204,7 +205,7 @@ def stage_run(
     and system metrics until its end, and fails if the stage fails. Raises `Unavailable` or `InputError`, as `connect`
     does, before any work.
     """
-    if stage == versions.DATA_STAGE:  # it makes new data; the present version is that of the run before
+    if stage == data_versions.DATA_STAGE:  # it makes new data; the present version is that of the run before
         tags = {key: value for key, value in tags.items() if key not in DATA_TAGS}
     parent = parent or os.environ.get(PARENT_VARIABLE)
     run = _open_run(stage, {"stage": stage, **tags}, params, parent, _present_versions())
@@ -212,7 +213,7 @@ def stage_run(
         write_bytes(run_file, orjson.dumps({"run_id": run.run_id, "tracking_uri": shown_uri()}))
     with _ended(run), system_metrics(run.log_metrics):
         yield run
-        if stage == versions.DATA_STAGE:
+        if stage == data_versions.DATA_STAGE:
             run.set_tags(data_tags(Paths()))
 
 
@@ -246,7 +247,7 @@ def end_pipeline_run(run_id: str, paths: Paths, status: str, whole: bool = True,
         files = _present_versions(paths.root)
         run.log_versions(files)
         description = {DESCRIPTION_TAG: summary} if summary else {}
-        run.set_tags({**versions.version_tags(files), **data_tags(paths), **description})
+        run.set_tags({**data_versions.version_tags(files), **data_tags(paths), **description})
         if status == "FINISHED" and whole:
             run.log_metrics(metric_values(orjson.loads(paths.metrics("evaluate").read_bytes()), "test/"))
             for name in ("catalog", "train", "validation", "test"):
@@ -278,8 +279,8 @@ def record_versions(run_id: str, root: Path = Path()) -> None:
     """Send the current versions of data and parameters to MLflow, as files and tags of a run; waits for the server."""
     client, files = mlflow.MlflowClient(client_uri(root)), _present_versions(root)
     for name, content in files.items():
-        client.log_text(run_id, content.decode(errors="replace"), f"{versions.FOLDER}/{name}")
-    for name, value in versions.version_tags(files).items():
+        client.log_text(run_id, content.decode(errors="replace"), f"{data_versions.FOLDER}/{name}")
+    for name, value in data_versions.version_tags(files).items():
         client.set_tag(run_id, name, value)
 
 

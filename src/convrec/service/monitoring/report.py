@@ -26,7 +26,7 @@ def render_report(watched: Watched, checks: Sequence[Check], model: str, tested:
     figures = {"weeks": _weeks_figure(watched), "ranks": _ranks_figure(both)}
     return render_page(
         "monitoring.html.j2",
-        folder="monitoring",
+        folder="service/monitoring",
         watched=watched,
         checks=checks,
         model=model,

@@ -14,8 +14,8 @@ def check_inputs(
     """Raise `TypeError` or `ValueError` if the trainer's arguments do not fit; `options` go to TRL's trainer."""
     if not isinstance(args, RankGRPOConfig):
         raise TypeError(
-            f"args is a {type(args).__name__}; pass a convrec.training.rl.arguments.RankGRPOConfig, which accepts the options "
-            "of GRPOConfig and those of Rank-GRPO"
+            f"args is a {type(args).__name__}; pass a convrec.training.rl.arguments.RankGRPOConfig, which accepts the "
+            "options of GRPOConfig and those of Rank-GRPO"
         )
     ranks = {
         i: reward.last_relevance.shape[1] for i, reward in enumerate(rewards) if isinstance(reward, RankRewardFunction)
