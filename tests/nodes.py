@@ -6,8 +6,8 @@ from pathlib import Path
 
 import psutil
 
-from tests.project import ROOT, own_environment
 from tests.registry.tracking.server import free_port
+from tests.small_project import ROOT, own_environment
 
 
 def start_nodes(project: Path, stage: str) -> list[subprocess.Popen]:

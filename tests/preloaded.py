@@ -21,7 +21,7 @@ from pathlib import Path
 from convrec.cli import _set_up, main
 from convrec.pipeline.commands.stage import STAGES
 from convrec.training import launch
-from tests.project import ROOT
+from tests.small_project import ROOT
 
 _LARGEST = 2**17  # bytes of a command with its variables
 _PROGRAM = """#!{python} -IS

@@ -26,7 +26,7 @@ import requests
 from ruamel.yaml import YAML
 
 from stack import provision
-from tests.project import ROOT, own_environment
+from tests.small_project import ROOT, own_environment
 from tests.tools import require
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ import pytest
 
 from convrec.cli import _parser
 from convrec.pipeline.commands.stage import STAGES
-from tests.project import make_project
+from tests.small_project import make_project
 
 
 @pytest.mark.parametrize(

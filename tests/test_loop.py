@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from convrec.evaluation.comparison import paired_interval
-from tests.project import ROOT, commit, make_project, run_in
+from tests.small_project import ROOT, commit, make_project, run_in
 
 pytestmark = pytest.mark.loop
 

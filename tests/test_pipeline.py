@@ -35,8 +35,8 @@ from convrec.registry.tracking import flatten
 from convrec.registry.versions import CHALLENGER, CHAMPION, MODEL_NAME, download_version
 from tests.nodes import end_nodes, signal_at_step, start_nodes
 from tests.preloaded import preloaded_environment
-from tests.project import NO_BASELINES, ROOT, SHRUNK, commit, make_project, run_in, set_params
 from tests.security.hostile import Mark
+from tests.small_project import NO_BASELINES, ROOT, SHRUNK, commit, make_project, run_in, set_params
 
 SECRETS = {
     name: f"{name.lower()}-4f9c27d1"

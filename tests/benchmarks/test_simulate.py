@@ -16,9 +16,9 @@ from convrec.service.app.service import Limits
 from convrec.service.feedback import FeedbackRecorder
 from convrec.service.feedback.records import Answer, new_answer_id
 from convrec.service.feedback.store import FeedbackStore
-from tests.project import ROOT
 from tests.service.app.serving import Served, make_service, serve
 from tests.service.recommending import make_recommender
+from tests.small_project import ROOT
 
 AUDIENCE = Audience(load_params(ROOT / "params.yaml"), 1)
 START = date(2022, 1, 3)

@@ -9,7 +9,7 @@ from benchmarks.simulated_users import PATIENCE, Audience, Visit
 from convrec.data.mentions import Mentions
 from convrec.data.sources.synthetic import SHIFT_MONTH
 from convrec.project.config.params import load_params
-from tests.project import ROOT
+from tests.small_project import ROOT
 
 PARAMS = load_params(ROOT / "params.yaml")
 DAY = date(2022, 1, 8)

@@ -16,7 +16,7 @@ from convrec.project.config.params import load_params
 from convrec.project.config.period import Period
 from convrec.project.config.profiles import apply_profile
 from convrec.project.errors import InputError
-from tests.project import ROOT
+from tests.small_project import ROOT
 
 
 @pytest.fixture

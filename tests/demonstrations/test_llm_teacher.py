@@ -22,7 +22,7 @@ from tests.demonstrations.chat_server import (
     reported,
     sent,
 )
-from tests.project import ROOT
+from tests.small_project import ROOT
 
 MOVIES = {"item": "movie", "items": "movies", "release": "release", "people": "the director"}
 PROMPTS = Prompts(ROOT / "prompts", MOVIES)

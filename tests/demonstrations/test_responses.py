@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from tests.project import run_in
+from tests.small_project import run_in
 
 RESPONSES = [
     {

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from prefect.deployments.steps import run_shell_script
 
-from tests.project import ROOT, commit, run_in
+from tests.small_project import ROOT, commit, run_in
 
 DEPLOYMENTS = {found["name"]: found for found in yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]}
 GRAPH = """

@@ -19,8 +19,8 @@ from mlflow import MlflowClient
 
 from convrec.registry.versions import CHAMPION, MODEL_NAME
 from convrec.training.callbacks import read_history
-from tests.project import SHRUNK, commit, make_project, own_environment, set_params
 from tests.servers import Servers, wait_for
+from tests.small_project import SHRUNK, commit, make_project, own_environment, set_params
 
 _TERMINAL = {"COMPLETED", "FAILED", "CANCELLED", "CRASHED"}
 # Long enough that a busy machine still finds each training running when it is to be hit.

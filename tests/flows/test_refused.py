@@ -15,7 +15,7 @@ from flows.evaluate import evaluate
 from flows.pipeline import refuse_early, run_or_exit
 from flows.promote import promote
 from flows.refresh import refresh
-from tests.project import make_project
+from tests.small_project import make_project
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from convrec.pipeline.preflight import machine_checks
 from convrec.project.config.params import Params, load_params
 from convrec.project.errors import InputError
 from convrec.project.paths import Paths
-from tests.project import ROOT
+from tests.small_project import ROOT
 
 
 class _Handler(BaseHTTPRequestHandler):

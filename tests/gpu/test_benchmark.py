@@ -5,7 +5,7 @@ import json
 import pytest
 
 from benchmarks import gpu
-from tests.project import ROOT
+from tests.small_project import ROOT
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from convrec.generation.pretrained import load_config, load_tokenizer
 from convrec.training.embedded import make_model
 from tests.generation.random_model import LINES, PENALTIES, REQUESTS, make_random_model, make_trie, prompts_of
 from tests.generation.small import sizes
-from tests.project import ROOT
+from tests.small_project import ROOT
 
 HALF_BILLION = ROOT / "configs" / "shapes" / "Qwen--Qwen2.5-0.5B-Instruct.json"
 

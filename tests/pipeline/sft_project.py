@@ -12,10 +12,10 @@ from convrec.generation.finite import FiniteTrainer
 from convrec.project.paths import Paths
 from convrec.training.embedded import make_model, train_tokenizer
 from tests.generation.small import save
-from tests.project import set_params
 from tests.registry.registered import make_workspace
 from tests.rows import make_row
 from tests.service.recommending import CATALOG, SIZES, TITLES, WORDS
+from tests.small_project import set_params
 
 
 def make_sft_project(folder: Path, words: int = 0, model: dict[str, int] = SIZES, **common: Any) -> Paths:

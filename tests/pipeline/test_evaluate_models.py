@@ -19,8 +19,8 @@ from convrec.project.paths import Paths
 from convrec.registry import versions as registry
 from convrec.training.checkpoints import mark_finished
 from tests.generation.random_model import make_random_model, prompts_of
-from tests.project import ROOT, SHRUNK, set_params
 from tests.rows import make_row
+from tests.small_project import ROOT, SHRUNK, set_params
 
 
 @pytest.fixture(scope="module")

@@ -15,10 +15,10 @@ from convrec.project.config.params import load_params
 from convrec.project.errors import InputError
 from convrec.project.paths import Paths
 from tests.pipeline.sft_project import lose_memory, make_sft_project
-from tests.project import ROOT, SHRUNK, set_params
 from tests.registry.registered import make_workspace
 from tests.rows import make_row
 from tests.service.recommending import save_model
+from tests.small_project import ROOT, SHRUNK, set_params
 
 
 @pytest.fixture

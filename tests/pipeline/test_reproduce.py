@@ -6,7 +6,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from tests.local_hub import COMMIT, MODEL, LocalHub, write_repositories
-from tests.project import make_project, run_in
+from tests.small_project import make_project, run_in
 
 ON_A_CPU = (
     "common.device=cpu",

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from convrec.project.threads import SPINS, limit_threads, usable_cores
-from tests.project import ROOT
+from tests.small_project import ROOT
 
 CORES = len(os.sched_getaffinity(0))
 LIMITED = "from convrec.project.threads import limit_threads; limit_threads({}); import torch"

@@ -16,9 +16,9 @@ from convrec.registry import tracking
 from convrec.registry import versions as registry
 from convrec.registry.model_card import CHECKPOINT_TAG, checkpoint_digest
 from convrec.registry.moves import promote_version, read_state
-from tests.project import ROOT, SHRUNK, set_params
 from tests.rows import make_row
 from tests.service.recommending import CATALOG, TITLES, save_model
+from tests.small_project import ROOT, SHRUNK, set_params
 
 SIZE, NUM_PROMPTS = 4, 12
 SETTINGS = ListSettings("Recommend {list_length} films.", SIZE, 64, 1.3, 256)

@@ -24,7 +24,7 @@ from convrec.registry.decisions import (
 )
 from convrec.registry.gates import Limits
 from convrec.registry.policy import GuardRails, Policy, decide, load_policy, parse_policy
-from tests.project import ROOT
+from tests.small_project import ROOT
 
 RAW = read_yaml(ROOT / "promotion.yaml")
 POLICY = parse_policy(RAW, "promotion.yaml", [5, 20])

@@ -2,7 +2,7 @@ from convrec.project.config.params import parse_params
 from convrec.project.results import read_json
 from convrec.project.yaml import read_yaml
 from convrec.registry.model_card import MAX_DESCRIPTION, Facts, render_card, with_decision
-from tests.project import ROOT
+from tests.small_project import ROOT
 
 
 def test_the_card_of_the_whole_evaluation_fits_the_registry():

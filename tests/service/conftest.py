@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.project import ROOT
 from tests.service.recommending import CATALOG, save_model
+from tests.small_project import ROOT
 
 
 @pytest.fixture(scope="module")

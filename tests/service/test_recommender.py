@@ -14,8 +14,8 @@ from convrec.data.conversations import messages_of
 from convrec.project.errors import InputError
 from convrec.registry.recommenders import open_recommender
 from convrec.service.recommendation import Recommendation, RecommendedList
-from tests.project import ROOT
 from tests.service.recommending import CATALOG, SETTINGS, make_recommender
+from tests.small_project import ROOT
 
 RECOMMENDER = make_recommender()
 LINES = [str(item) for item in CATALOG.items]

@@ -22,10 +22,10 @@ from convrec.service import vllm_client
 from convrec.service.app.service import Limits
 from convrec.service.served import ServedModel
 from convrec.service.vllm_client import ServerDecoder, check_url
-from tests.project import ROOT
 from tests.service.app.process import Service, running_service
 from tests.service.app.serving import answer, make_service, serve
 from tests.service.vllm_stand_in import RECOMMENDER, StandIn
+from tests.small_project import ROOT
 
 NAME = "convrec-1234"
 TRANSLATOR = RECOMMENDER.translator

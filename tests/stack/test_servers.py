@@ -17,8 +17,8 @@ import requests
 from mlflow import MlflowClient
 
 from convrec.service.feedback import FeedbackStore
-from tests.project import ROOT
 from tests.servers import HOST, Servers, query, wait_for
+from tests.small_project import ROOT
 
 FLOW = """
 from prefect import flow

@@ -13,7 +13,7 @@ from prefect.logging import disable_run_logger
 from convrec.project.errors import InputError
 from tasks.command import BadInput, StageFailed, StageInterrupted
 from tasks.dvc_stage import choose_stages, reproduce, run_stage, stages
-from tests.project import make_project, run_in, set_params
+from tests.small_project import make_project, run_in, set_params
 
 
 @pytest.mark.parametrize("text", ["{", "stages: 3", "stages: {data: {outs: [3]}}"])

@@ -14,7 +14,7 @@ from convrec.project.errors import InputError
 from convrec.service.feedback import Answer, FeedbackStore, Shown
 from tasks.dvc_stage import BadInput, StageInterrupted
 from tasks.raw_data import export_feedback, periods, pull_raw_data, set_test_period, update_imports
-from tests.project import ROOT, run_in, set_params
+from tests.small_project import ROOT, run_in, set_params
 
 pytestmark = pytest.mark.slow  # many commands of DVC
 

@@ -8,8 +8,8 @@ import pytest
 from convrec.project.errors import InputError, Unavailable
 from convrec.training.launch import launch
 from convrec.training.nodes import Nodes, read_nodes
-from tests.project import make_project, set_params
 from tests.registry.tracking.server import free_port
+from tests.small_project import make_project, set_params
 
 TWO = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4000"}
 

@@ -9,7 +9,7 @@ import pytest
 from convrec.data.revisions.diff import diff
 from convrec.data.revisions.load import load_version
 from convrec.project.errors import InputError
-from tests.project import run_in
+from tests.small_project import run_in
 
 ITEM = {"item_id": "heat_1995", "title": "Heat", "year": 1995, "aliases": ["Hitze"], "metadata": "{}"}
 UP = {**ITEM, "item_id": "up", "title": "Up", "year": None, "aliases": []}

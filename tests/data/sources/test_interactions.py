@@ -24,7 +24,7 @@ from convrec.pipeline.stages.data import prepare
 from convrec.project.config.params import load_params
 from convrec.project.config.profiles import apply_profile
 from convrec.project.errors import InputError
-from tests.project import ROOT
+from tests.small_project import ROOT
 
 DAY, START = 86_400, 1_640_995_200  # 2022-01-01
 SIZES = {

@@ -22,7 +22,7 @@ from convrec.project.paths import Paths
 from convrec.service.feedback import Answer, Event, FeedbackStore, Shown
 from convrec.service.feedback.export import export
 from tests.data.sources.reddit_movie_sample import write_sample
-from tests.project import ROOT, SHRUNK, set_params
+from tests.small_project import ROOT, SHRUNK, set_params
 
 pytestmark = pytest.mark.slow
 

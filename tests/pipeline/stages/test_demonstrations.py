@@ -6,7 +6,7 @@ import pytest
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_rows, truths
 from convrec.data.parsing import parse_list
-from tests.project import ROOT, SHRUNK, run_in, set_params
+from tests.small_project import ROOT, SHRUNK, run_in, set_params
 
 
 @pytest.mark.slow

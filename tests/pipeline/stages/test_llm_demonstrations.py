@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from tests.demonstrations.chat_server import COMPLETION_TOKENS, PROMPT_TOKENS, ChatServer, completion, reported, sent
-from tests.project import ROOT, SHRUNK, run_in, set_params
+from tests.small_project import ROOT, SHRUNK, run_in, set_params
 
 pytestmark = pytest.mark.slow
 

@@ -7,9 +7,9 @@ from transformers import AutoModelForCausalLM
 
 from convrec.data.conversations import read_rows, write_rows
 from convrec.project.paths import Paths
-from tests.project import set_params
 from tests.registry.registered import make_workspace
 from tests.service.recommending import TITLES, save_model
+from tests.small_project import set_params
 
 
 def test_a_model_in_bfloat16_is_trained_in_float32_and_written_in_bfloat16(tmp_path, monkeypatch, make_store, cli):

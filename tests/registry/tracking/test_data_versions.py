@@ -10,7 +10,7 @@ from dvc.repo import Repo
 from convrec.project.paths import Paths
 from convrec.registry import tracking
 from convrec.registry.tracking import data_versions
-from tests.project import commit, run_in
+from tests.small_project import commit, run_in
 
 GRAPH = f"""stages:
   data:

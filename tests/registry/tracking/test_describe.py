@@ -6,7 +6,7 @@ from convrec.project.config.params import load_params
 from convrec.project.paths import Paths
 from convrec.registry import tracking
 from convrec.registry.tracking.describe import changed_by_runs, shortened
-from tests.project import ROOT, commit
+from tests.small_project import ROOT, commit
 
 
 def test_parameters_become_comparable_text():

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.project import ROOT
+from tests.small_project import ROOT
 
 QUESTION = {"conversation": "a film with heists please", "n": 4}
 

@@ -11,8 +11,8 @@ from convrec.data.conversations import write_rows
 from convrec.data.sources.synthetic import SHIFT_MONTH
 from convrec.project.paths import Paths
 from convrec.service.feedback.store import FeedbackStore
-from tests.project import ROOT
 from tests.service.monitoring.simulated import START, WEEK, Simulation
+from tests.small_project import ROOT
 
 ANSWERS = 220  # a week
 CHANGE = 5  # the first week of the new audience

@@ -19,9 +19,9 @@ from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary
 from convrec.project.errors import InputError
 from convrec.service.monitoring.settings import Alarm
 from flows.deploy import ALARM_NAME, WEBHOOK_VARIABLE, alarm_block, make_alarm
-from tests.project import SHRUNK, commit, make_project, own_environment, set_params
 from tests.servers import Servers, running
 from tests.service.monitoring.conftest import CHANGE, end_of
+from tests.small_project import SHRUNK, commit, make_project, own_environment, set_params
 
 pytestmark = pytest.mark.nightly
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.project import ROOT
+from tests.small_project import ROOT
 
 
 def free_port() -> int:
