@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import pandas as pd
@@ -22,13 +23,7 @@ from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import conform, write_catalog, write_conversations
 from convrec.data.sources.combine import combine
 from convrec.data.sources.feedback import read_feedback
-from convrec.data.sources.files import read_files
-from convrec.data.sources.interactions import read_interactions
-from convrec.data.sources.reddit import read_reddit
-from convrec.data.sources.reddit_movie import read_reddit_movie
-from convrec.data.sources.redial import read_redial
 from convrec.data.sources.source import Source
-from convrec.data.sources.synthetic import read_synthetic
 from convrec.data.statistics import describe
 from convrec.data.titles import line
 from convrec.pipeline.stages.results import write_results
@@ -45,14 +40,10 @@ TEMPLATE_SHARE = 0.5  # words in a larger share of prompts belong to the instruc
 OUTSIDE_SHARE = 0.2  # a larger share of ground truth outside the catalog is a warning
 _EXAMPLES = 3  # of ground truth outside the catalog
 
-READERS: dict[str, Callable[..., Source]] = {
-    "synthetic": read_synthetic,
-    "redial": read_redial,
-    "reddit": read_reddit,
-    "reddit_movie": read_reddit_movie,
-    "files": read_files,
-    "interactions": read_interactions,
-}
+
+def _reader(source: str) -> Callable[..., Source]:
+    """Return `read_NAME` of the module `data/sources/NAME.py`; `SourceName` lists the names."""
+    return getattr(import_module(f"convrec.data.sources.{source}"), f"read_{source}")
 
 
 def _is_by_period(source: Source, rows: pd.DataFrame, config: Data) -> bool:
@@ -99,7 +90,7 @@ def _read_sources(params: Params, quarantine: Quarantine) -> Source:
             sources[name] = read_feedback(Path(config.feedback), quarantine, catalog=catalog)
             logger.info("feedback: %s", _describe_feedback(sources[name]))
         else:
-            sources[name] = READERS[name](Path(config.path), quarantine, **params.source_options(name))
+            sources[name] = _reader(name)(Path(config.path), quarantine, **params.source_options(name))
     return combine(sources)
 
 
