@@ -7,6 +7,7 @@ import logging
 import re
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rich.console import Console
 from rich.status import Status
@@ -74,6 +75,8 @@ class StageConsole(logging.Handler):
 
     def _go_on(self, text: str, progress: Progress | None) -> None:
         if progress is not None and progress != self._progress:
+            if not progress.figures:  # a line about the validation, for instance
+                progress = replace(progress, figures=self._progress.figures)
             self._progress = progress
             left = "" if progress.seconds_left is None else f", {progress.seconds_left:.0f} s left"
             text = f"step {progress.step}/{progress.steps}  {figures(progress)}{left}"

@@ -44,7 +44,7 @@ def test_a_stage_that_ended_is_one_line_with_its_last_figures(show, clock):
     clock[0] = 9.0
     show("sft", "10:00:00 step 25/50", progress=Progress(25, 50, {"loss": 3.1}, 2.0))
     show("sft", "10:00:02 step 50/50", progress=Progress(50, 50, {"loss": 1.55}, 0.0))
-    show("sft", "10:00:03 the model is written", progress=Progress(50, 50, {"loss": 1.55}, 0.0))
+    show("sft", "10:00:03 the model is written", progress=Progress(50, 50, {}, 0.0))
     output = show("sft", "stage sft has ended", ended="sft")
     assert output.splitlines() == ["[1/2]  data                    0s", "[2/2]  sft                     9s  loss 1.55"]
 
