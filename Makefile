@@ -88,9 +88,6 @@ audit:  ## check the locked versions for known vulnerabilities; needs access to 
 	$(AUDIT)/bin/pip-audit --strict --disable-pip --no-deps --progress-spinner off --requirement requirements/constraints.txt \
 		$$(sed -n 's/^\([A-Z][A-Za-z0-9-]*\) .*/--ignore-vuln \1/p' $(ACCEPTED))
 
-code-deps: $(READY)  ## write the modules that each stage uses into dvc.yaml
-	@python -m tasks.code_deps
-
 docs-figures: $(READY)  ## draw README.md's figures from the last demo, and those of the docs; write docs/walkthrough.md
 	@python docs/draw_figures.py && python docs/walkthrough.py && PYTHONPATH=. python docs/draw_monitoring.py
 
@@ -102,4 +99,4 @@ ui: $(READY)  ## open the tracking UI of the local store, on port PORT (5000)
 clean:  ## delete the outputs of runs (models, records, caches); keep parameters, environment and teacher answers
 	rm -rf data/processed data/demonstrations models predictions reports comparison evaluations checkpoints mlruns runs .dvc/cache .dvc/tmp .prefect
 
-.PHONY: help install demo reproduce deploy test test-tools test-ci test-nightly test-loop test-gpu bench-gpu check audit code-deps docs-figures ui clean
+.PHONY: help install demo reproduce deploy test test-tools test-ci test-nightly test-loop test-gpu bench-gpu check audit docs-figures ui clean
