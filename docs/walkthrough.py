@@ -1,6 +1,6 @@
 """Write docs/walkthrough.md: one conversation through one step of Rank-GRPO, with numbers that the library computes.
 
-`make docs-figures` writes the page; a test compares it.
+`make docs-figures` writes the page.
 """
 
 from collections.abc import Sequence

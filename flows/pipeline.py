@@ -50,9 +50,9 @@ def bring_up_to_date(
 ) -> Outcome:
     """Run the stages that are out of date in the graph's order, then register and promote; return the outcome.
 
-    With `stages`, only these may run, and nothing is registered. Stages in `force` run even if nothing has changed.
-    Up-to-date stages start no task; if all are up to date, nothing is recorded. `before` is called first, with the
-    folder locked. `after_data` is called with the id of the parent run after the stage `data` has run.
+    With `stages`, only these may run, and nothing is registered. Stages in `force` run even if nothing has changed, and
+    train again. Up-to-date stages start no task; if all are up to date, nothing is recorded. `before` is called first,
+    with the folder locked. `after_data` is called with the id of the parent run after the stage `data` has run.
     """
     chosen = choose_stages(stages, force)
     with lock_folder():

@@ -14,7 +14,8 @@ from flows.pipeline import Outcome, bring_up_to_date, check_folder, run_and_prin
 def train(stages: list[str] | None = None, force: list[str] | None = None) -> Outcome:
     """Bring every stage up to date with params.yaml and the present data, then register and promote.
 
-    With `stages`, only these may run, and nothing is registered. Stages in `force` run even if nothing has changed.
+    With `stages`, only these may run, and nothing is registered. Stages in `force` run even if nothing has changed, and
+    train again.
     """
     return bring_up_to_date("train", stages, force)
 
@@ -23,7 +24,8 @@ def main() -> None:
     """Run the flow from the command line."""
     parser = argparse.ArgumentParser(prog="python -m flows.train", description=train.description)
     parser.add_argument("--stages", nargs="+", metavar="STAGE", help="run only these stages, and register nothing")
-    parser.add_argument("--force", nargs="+", metavar="STAGE", help="run these stages even if nothing has changed")
+    text = "run these stages even if nothing has changed, and train again"
+    parser.add_argument("--force", nargs="+", metavar="STAGE", help=text)
     options = parser.parse_args()
     given = options.stages, options.force
     run_and_print("train", lambda: train(*given), lambda: check_folder(*given))

@@ -1,4 +1,4 @@
-"""The command line `convrec COMMAND`; the commands are in `commands/`."""
+"""The command line `convrec COMMAND`; the commands are in `pipeline/commands/`."""
 
 import argparse
 import difflib

@@ -1,4 +1,4 @@
-"""A folder that buffers records on disk until they are sent; `feedback` builds on it.
+"""A folder that buffers records on disk until they are sent; `service/feedback` builds on it.
 
 A lock is held while the writing process lives. `records.jsonl` has one line for each record, in order. `position.json`
 holds the position up to which they were sent. If a process is killed, another one can send its journal.

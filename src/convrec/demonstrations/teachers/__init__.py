@@ -1,7 +1,7 @@
 """Teachers, which write a raw list for a conversation and rate candidates (-2..2) in its context.
 
 A new teacher is a module of this package with a function `make`, and its name in `TeacherParams.kind` of
-`config/demonstrations.py`.
+`project/config/demonstrations.py`.
 """
 
 from abc import ABC, abstractmethod

@@ -1,4 +1,4 @@
-"""Records runs in MLflow. Besides this package, only `registry` and `serving/pyfunc_model.py` import mlflow."""
+"""Records runs in MLflow."""
 
 from convrec.registry.tracking.describe import (
     COMMIT_TAG,
