@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from convrec.data.conversations import write_rows
+from convrec.data.conversations import STEP_COLUMNS, write_rows
 from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import write_catalog
 from convrec.data.statistics import describe
-from convrec.demonstrations.prompts import STEP_COLUMNS
 from convrec.pipeline.stages import report
 from convrec.project.config.params import Params, load_params
 from convrec.project.paths import Paths

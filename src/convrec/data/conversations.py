@@ -23,6 +23,14 @@ SPLITS = ("train", "validation", "test")
 # A canonical conversation: the columns of `schemas.CONVERSATION_TYPES`, and of a demonstration also its lists. It is
 # validated once, when the stage `data` writes it (`schemas.conform`).
 Row = dict[str, Any]
+# The columns of a file of demonstrations that hold the lists after each step; `demonstration` is what SFT learns.
+STEP_COLUMNS = {
+    "teacher": "teacher",
+    "remap": "remap",
+    "reflect": "reflect",
+    "collaborative": "collaborative",
+    "adjust": "demonstration",
+}
 Days = tuple[datetime.date, datetime.date]  # the first day, and the day after the last
 _ROLE = re.compile(r"^(User|Assistant|System): ", re.MULTILINE)
 

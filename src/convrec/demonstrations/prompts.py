@@ -9,15 +9,6 @@ from convrec.project.errors import InputError
 
 KEPT = 0.6  # probability that an earlier message stays in a variant
 
-# The columns of a file of demonstrations that hold the lists after each step; `demonstration` is what SFT learns.
-STEP_COLUMNS = {
-    "teacher": "teacher",
-    "remap": "remap",
-    "reflect": "reflect",
-    "collaborative": "collaborative",
-    "adjust": "demonstration",
-}
-
 
 def choose_prompts(prompts: list[Row], until: str | None, share: float, seed: int) -> list[Row]:
     """Return this share of the prompts up to the end of month `until`, in their order."""

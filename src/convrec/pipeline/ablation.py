@@ -6,8 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from convrec.data.conversations import Row, read_rows
-from convrec.demonstrations.prompts import STEP_COLUMNS
+from convrec.data.conversations import STEP_COLUMNS, Row, read_rows
 from convrec.evaluation.evaluation import Evaluation
 from convrec.evaluation.headline import with_interval
 from convrec.evaluation.metrics import metric_label

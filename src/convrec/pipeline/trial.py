@@ -23,9 +23,9 @@ import pandas as pd
 import psutil
 
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import distinct_prompts, read_rows, transcript, write_rows
+from convrec.data.conversations import STEP_COLUMNS, distinct_prompts, read_rows, transcript, write_rows
 from convrec.data.parsing import format_list
-from convrec.demonstrations.prompts import STEP_COLUMNS, choose_prompts
+from convrec.demonstrations.prompts import choose_prompts
 from convrec.generation.pretrained import load_tokenizer
 from convrec.pipeline.memory import LESS_MEMORY, smaller_settings, with_settings
 from convrec.project.config.params import Params, parse_params

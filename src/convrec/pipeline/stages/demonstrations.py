@@ -12,11 +12,11 @@ from convrec.classical.embedding import Embedder, make_embedder
 from convrec.classical.evidence import Evidence
 from convrec.classical.scores import Blocks, top_items
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import Row, distinct_prompts, read_rows, transcript, write_rows
+from convrec.data.conversations import STEP_COLUMNS, Row, distinct_prompts, read_rows, transcript, write_rows
 from convrec.demonstrations.adjust import Fit, fit_adjust, keep_if_better
 from convrec.demonstrations.combine import Weights
 from convrec.demonstrations.grounding import Grounder
-from convrec.demonstrations.prompts import STEP_COLUMNS, choose_prompts, count_positives, make_variants
+from convrec.demonstrations.prompts import choose_prompts, count_positives, make_variants
 from convrec.demonstrations.quality import (
     PLACED_BY,
     check_demonstrations,

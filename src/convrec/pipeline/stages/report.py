@@ -8,8 +8,16 @@ import pandas as pd
 from pandas.errors import EmptyDataError
 
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import SPLITS, Row, distinct_prompts, person_of, read_prompts, read_rows, truths
-from convrec.demonstrations.prompts import STEP_COLUMNS
+from convrec.data.conversations import (
+    SPLITS,
+    STEP_COLUMNS,
+    Row,
+    distinct_prompts,
+    person_of,
+    read_prompts,
+    read_rows,
+    truths,
+)
 from convrec.evaluation.beyond_accuracy import mentions
 from convrec.evaluation.data_figures import DATA_PLOTS
 from convrec.evaluation.examples import Example, faults, judge_lines, worst_rows

@@ -6,8 +6,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 
-from convrec.data.conversations import Row, read_rows
-from convrec.demonstrations.prompts import STEP_COLUMNS
+from convrec.data.conversations import STEP_COLUMNS, Row, read_rows
 from convrec.generation.export import export_model, lora_config
 from convrec.generation.pretrained import load_model, load_tokenizer
 from convrec.generation.prompts import TRUNCATED_SHARE, PromptBuilder
