@@ -2,12 +2,11 @@ import numpy as np
 import pandas as pd
 
 from convrec.data.catalog import build_catalog
-from convrec.data.conversations import split_by_period, transcript
+from convrec.data.conversations import transcript
 from convrec.data.quarantine import Quarantine
 from convrec.data.sources.dialogue import LISTS
 from convrec.data.sources.synthetic import CHANGED, KEPT, SHIFT_MONTH, Taste, World, embedded_rows, simulate
 from convrec.data.titles import fold
-from convrec.project.config.period import Period
 
 MONTHS = [f"2022-{month:02d}" for month in range(1, 13)]
 
@@ -76,15 +75,6 @@ def test_the_last_wish_counts(monkeypatch):
 def _changed(monkeypatch, share: float):
     monkeypatch.setattr("convrec.data.sources.synthetic.CHANGED", share)
     return _world()
-
-
-def test_splits_are_by_month():
-    _, rows, _ = _world()
-    splits = split_by_period(rows, Period.parse("2022-11"), Period.parse("2022-12"))
-    assert splits["train"]["date"].max() < "2022-11-01"
-    assert set(splits["validation"]["date"].str.slice(0, 7)) == {"2022-11"}
-    assert set(splits["test"]["date"].str.slice(0, 7)) == {"2022-12"}
-    assert not set(splits["train"]["prompt_id"]) & set(splits["test"]["prompt_id"])
 
 
 def test_popularity_drifts_and_shifts_once():
