@@ -109,7 +109,7 @@ def _check_round_trips(catalog: Catalog, folder) -> None:
         assert [item.id for item in other.items] == [item.id for item in catalog.items]
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(st.lists(ROWS, max_size=8))
 @example([{"title": "Up (2009) (2009)"}, {"title": "(1984)"}, {"title": "Odd (1999)", "year": 2001}])
 @example([{"title": "A", "aliases": ["B"]}, {"title": "B"}, {"title": "C", "year": 2000, "aliases": ["B", "c"]}])
@@ -188,7 +188,7 @@ PLAIN_ROWS = st.fixed_dictionaries(
 
 
 @pytest.mark.parametrize("kind", list(WRITERS))
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(rows=st.lists(PLAIN_ROWS, min_size=1, max_size=6), seed=st.integers(0, 9))
 def test_a_file_of_any_kind_gives_what_its_rows_give(tmp_path_factory, kind, rows, seed):
     folder = tmp_path_factory.mktemp(kind)

@@ -103,6 +103,7 @@ def test_what_a_line_names_has_the_line_s_opening(line):
         assert entry is not None and entry.index is None
 
 
+@pytest.mark.slow
 def test_the_opening_of_a_character_is_that_of_its_folded_form():
     characters = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000 and chr(code) != "\n"]
     assert openings([f"q{fold(f'a{c}')}" for c in characters]) == openings([f"qa{c}" for c in characters])

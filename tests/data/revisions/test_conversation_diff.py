@@ -1,6 +1,6 @@
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convrec.data.revisions.conversation_diff import diff_conversations
@@ -71,6 +71,7 @@ def _content(version, split):
     return [[row["messages"], row["groundtruth"], row["seen_titles"], row["date"]] for row in rows]
 
 
+@settings(max_examples=40)
 @given(_versions, _versions)
 def test_the_rows_that_differ_are_those_of_a_plain_loop(old, new):
     found = diff_conversations(old, new)

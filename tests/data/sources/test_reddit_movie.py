@@ -125,6 +125,7 @@ def test_the_order_of_files_and_rows_does_not_matter(tmp_path):
     assert frames[0] == frames[1] == frames[2]
 
 
+@pytest.mark.slow
 def test_the_number_of_threads_does_not_matter(tmp_path):
     write_sample(tmp_path, 3_000)
     code = (
