@@ -15,7 +15,7 @@ if not HAS_GPU:
     os.environ["VLLM_CPU_KVCACHE_SPACE"] = "1"
 
 from convrec.training.launch import rank_process  # noqa: E402
-from tests.rl import tiny  # noqa: E402
+from tests.training.rl import tiny  # noqa: E402
 
 
 def _keep_weights(layer, *_, **__) -> None:
