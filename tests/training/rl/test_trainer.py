@@ -66,18 +66,6 @@ def _truncating(prompts, trainer):
     return {"prompt_ids": encode(asked).input_ids, "completion_ids": encode(texts).input_ids, "logprobs": None}
 
 
-def test_every_step_logs_what_the_readme_promises(make):
-    trainer = make(steps=2)
-    trainer.train()
-    names = ["reward/rank_02", "reward_std/rank_02", "reward", "frac_rank_zero_std", "kl", "entropy", "clip_ratio/low"]
-    names += ["clip_ratio/high", "ratio/q05", "ratio/q50", "ratio/q95", "ratio/effective_sample_size", "lists/items"]
-    names += ["lists/overflow", "lists/early_stop", "lists/in_catalog", "lists/duplicates", "seconds/rollout"]
-    names += ["seconds/reward", "seconds/forward", "seconds/update", "tokens_per_second", "padding_share"]
-    for name in names:
-        assert len(series(trainer, name)) == 2, name
-    assert all(series(trainer, "seconds/update")[i] > 0 for i in range(2))
-
-
 @pytest.mark.parametrize(
     ("algorithm", "base"),
     [
