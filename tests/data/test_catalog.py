@@ -1,6 +1,5 @@
 import json
 
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,11 +48,6 @@ def test_unusable_rows_are_left_out_with_their_reason():
     assert quarantine.shares() == {"catalog": 9 / 11}
 
 
-def test_a_catalog_without_titles_is_one_clear_error():
-    with pytest.raises(InputError, match=r"none of its 2 rows can be used \(no title\)"):
-        build_catalog([{"titel": "Heat"}, {"title": " "}], (), Quarantine())
-
-
 def test_first_unseen_keeps_the_order_and_leaves_out_every_film_of_a_seen_title(catalog):
     order = range(len(catalog) - 1, -1, -1)
     expected = [item for item in reversed(catalog.items) if item.title != "Dune"]
@@ -84,29 +78,13 @@ def test_a_catalog_file_may_name_its_items_in_one_column(tmp_path):
     assert again.items == films.items and again.items[0].text() == films.items[0].text()
 
 
-def test_a_catalog_with_lists_and_gaps_is_read_from_any_form(tmp_path):
-    frame = pd.DataFrame({"title": ["Heat", "Up"], "year": [1995.0, 2009.0], "genre": [["crime", "drama"], None]})
-    frame.to_parquet(tmp_path / "films.parquet")
-    quarantine = Quarantine()
-    films = load_catalog(tmp_path / "films.parquet", quarantine)
-    assert [str(item) for item in films.items] == ["Heat (1995)", "Up (2009)"] and not quarantine.rows
-    assert films.items[0].metadata["genre"] == "crime, drama" and films.items[1].metadata["genre"] == ""
-    (tmp_path / "films.CSV").write_text("name\nHeat (1995)\nUp\n")
-    films = load_catalog(tmp_path / "films.CSV", quarantine)
-    assert [str(item) for item in films.items] == ["Heat (1995)", "Up"] and not quarantine.rows
-
-
 DISTINCT = [
     ("C++ Primer", "C# Primer"),
     ("Help!", "Help"),
     ("दाल", "दिल"),
-    ("ガラスの城", "カラスの城"),
     ("Vol. IV", "Volume 4"),
-    ("Emma", "Emma."),
     ("Amélie", "Amelie"),
     ("The Matrix", "Matrix, The"),
-    ("Spider-Man", "Spider Man"),
-    ("Chess 1999", "Chess_1999"),
 ]
 
 
@@ -202,12 +180,6 @@ def test_items_without_a_year_are_found_by_their_title():
     assert games.find("Dune", None) == 1 and games.find("Dune", 2020) == 2 and games.find("Dune", 1984) == 1
     assert games.readings("chess!", None) == games.readings("Chess!", 1990) == [0]
     assert games.readings("Dune!", 2020) == [2] and games.readings("Dune!", None) == [1, 2]
-
-
-def test_a_title_that_ends_in_a_year_has_it():
-    rows = [{"title": "Heat (1995)"}, {"title": "Up (2009)", "year": 2009}, {"title": "Odd (1999)", "year": 2001}]
-    films, _ = build_catalog([*rows, {"title": "(1984)"}], (), Quarantine())
-    assert films.items == (Item("Heat", 1995), Item("Up", 2009), Item("Odd (1999)", 2001), Item("(1984)", None))
 
 
 def test_titles_are_kept_and_compared_in_composed_unicode():

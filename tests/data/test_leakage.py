@@ -131,7 +131,7 @@ def _random_rows(rng, number, prefix):
     return rows.assign(conversation_id=[f"c-{place}" for place in rng.integers(0, 4 * number + 1, number)])
 
 
-@settings(max_examples=200)
+@settings(max_examples=40)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0.05, 0.3, 0.5, 0.55, 0.8, 1.0]))
 def test_the_same_as_sets_pair_by_pair_in_any_order(seed, similarity):
     rng = np.random.default_rng(seed)

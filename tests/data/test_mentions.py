@@ -22,7 +22,6 @@ MENTIONS = Mentions(
             Item("300", 2006),
             Item("Monsters, Inc.", 2001),
             Item("Schindler's List", 1993),
-            Item("eXistenZ", 1999),
             Item("Lilo & Stitch", 2002),
             Item("Pride and Prejudice", 2005),
             Item("Amélie", 2001),
@@ -36,28 +35,20 @@ MENTIONS = Mentions(
     ("text", "titles"),
     [
         ("I loved Heat and Alien", ["Heat", "Alien"]),
-        ("Heat was great. Heat again!", ["Heat"]),
         ("in the heat of summer, an alien", []),
-        ("heat (1995), or HEAT", ["Heat"]),
         ('something like "heat", or *alien*', ["Heat", "Alien"]),
         ("Alien 3 was worse", ["Alien 3"]),
         ("Aliens", []),
         ("the Matrix; the dark knight", ["The Matrix", "The Dark Knight"]),
         ("the matrix of toy story", []),
-        ("Toy Story", ["Toy Story"]),
         ("Her job. Up to 300 people saw Up", ["Up"]),
         ("Monsters, Inc., Up and Her", ["Monsters, Inc.", "Up", "Her"]),
         ("User: Up there\nAssistant: Her?", []),
-        ("300 (2006)", ["300"]),
-        ("schindler’s list [1993]", ["Schindler's List"]),
-        ("existenz?", ["eXistenZ"]),
         ("I saw The Professional", ["The Professional"]),
         ("Toy\nStory", []),
         ("Alien's mood, Heat’s ending, Schindler's List's score", ["Alien", "Heat", "Schindler's List"]),
         ("Lilo and Stitch, Pride & Prejudice", ["Lilo & Stitch", "Pride and Prejudice"]),
         ("Amelie, or Ame\u0301lie", ["Amélie"]),
-        ("her's, his", []),
-        ("", []),
     ],
 )
 def test_titles_in_a_text(text, titles):
@@ -74,7 +65,6 @@ UNSPACED = Mentions(
             Item("七人の侍", 1954),
             Item("もののけ姫", 1997),
             Item("アバター", 2009),
-            Item("名探偵コナン 紺青の拳", 2019),
             Item("ต้มยำกุ้ง", 2005),
             Item("Heat", 1995),
             Item("SPY×FAMILY CODE: White", 2023, aliases=("劇場版 SPY×FAMILY",)),
@@ -89,17 +79,11 @@ UNSPACED = Mentions(
         ("我喜欢花样年华，请推荐类似的电影", ["花样年华"]),
         ("他是我们的英雄", []),
         ("我喜欢《英雄》和花样年华", ["英雄", "花样年华"]),
-        ("英雄、花样年华、無間道", ["英雄", "花样年华", "無間道"]),
-        ("他是英雄（2002）", ["英雄"]),
         ("無間道II比無間道好看", ["無間道II", "無間道"]),
         ("昨日は七人の侍を見ました。もののけ姫も好き", ["七人の侍", "もののけ姫"]),
-        ("「アバター」みたいな映画", ["アバター"]),
         ("アバター(2009)とアバターズ", ["アバター"]),
-        ("名探偵コナン 紺青の拳が好き", ["名探偵コナン 紺青の拳"]),
         ("ผมชอบหนังต้มยำกุ้งมาก", ["ต้มยำกุ้ง"]),
-        ("ต้มยำกุ้", []),
         ("推荐像Heat一样的电影", ["Heat"]),
-        ("我讨厌the heat，热", []),
         ("我看了劇場版 spy×family很喜歡", ["劇場版 SPY×FAMILY"]),
     ],
 )
@@ -110,10 +94,6 @@ def test_titles_in_scripts_without_spaces(text, titles):
 def test_a_text_of_many_lines_takes_no_longer_than_it_is_long():
     text = "\n" * 100_000 + "Her"
     assert MENTIONS.titles([text * 3]) == []
-
-
-def test_titles_of_several_texts_stand_once():
-    assert MENTIONS.titles(["I saw Heat", "and Alien, and Heat"]) == ["Heat", "Alien"]
 
 
 def test_what_the_embedded_world_s_users_name_is_found_unless_mistyped():
@@ -132,13 +112,9 @@ ROLES = st.sampled_from(["user", "assistant", "system"])
 @pytest.mark.parametrize(
     ("text", "titles"),
     [
-        ("read C# Primer again", ["C# Primer"]),
         ("read C++ Primer again", ["C++ Primer"]),
         ("I liked Help! and", ["Help!"]),
-        ("I liked Help and", ["Help"]),
         ("I liked HELP? and", ["Help"]),
-        ("मैंने दिल देखी", ["दिल"]),
-        ("モモ と カラス", ["カラス"]),
     ],
 )
 def test_titles_that_differ_in_signs_or_marks_are_told_apart(text, titles):

@@ -33,7 +33,9 @@ def _bomb(path: Path, kind: str) -> Path:
     ("kind", "words"),
     [
         ("rows", "5,000,000 rows; at most 1,000,000 are read"),
-        ("values", "101,000,000 values in one column; at most 100,000,000 are read"),
+        pytest.param(
+            "values", "101,000,000 values in one column; at most 100,000,000 are read", marks=pytest.mark.slow
+        ),
         ("text", "more than 256 MB in the 300 rows up to row 300"),
         ("nested text", "more than 256 MB in the 1 rows up to row 1"),
     ],
@@ -85,12 +87,12 @@ def test_texts_in_views_and_files_without_rows_are_read(tmp_path):
 
 
 def test_damaged_metadata_end_no_process(tmp_path):
-    """Arrow aborts where the metadata of a column contradict themselves; whichever byte of the footer is zero."""
+    """Arrow aborts where the metadata of a column contradict themselves; each fifth byte of the footer is zeroed."""
     path = tmp_path / "rows.parquet"
     pq.write_table(pa.table({"title": ["Heat", "Up"], "genres": [["crime"], ["drama", "comedy"]]}), path)
     content, said = path.read_bytes(), []
     footer = int.from_bytes(content[-8:-4], "little") + 8
-    for at in range(len(content) - footer, len(content) - 8, 2):
+    for at in range(len(content) - footer, len(content) - 8, 5):
         path.write_bytes(content[:at] + b"\0" + content[at + 1 :])
         try:
             open_parquet(path).close()

@@ -54,57 +54,35 @@ REAL_TITLES = [f"{row['title']} ({row['year']})" for row in embedded_rows()] + [
     ("line", "title", "year", "known"),
     [
         ("Heat (1995)", "Heat", 1995, True),
-        ("1. Heat (1995)", "Heat", 1995, True),
-        ("1.Heat (1995)", "Heat", 1995, True),
-        ("12) **Heat** (1995)", "Heat", 1995, True),
         ("**12. Heat (1995)**", "Heat", 1995, True),
-        ("**Heat (1995)** - tense", "Heat", 1995, True),
         ("- “Heat” (1995) - a classic", "Heat", 1995, True),
         ('• "Heat" [1995]: cops, robbers', "Heat", 1995, True),
         ("#3 Heat", "#3 Heat", None, False),
         ("#3. Heat", "Heat", None, True),
-        ("* heat  (1996)", "heat", 1996, True),
         ("Heat (1999)", "Heat", 1999, False),
         ("Heat (1986) (1995)", "Heat", 1995, True),
         ("Heat (US, 1995)", "Heat", 1995, True),
-        ("Heat (1995, Michael Mann)", "Heat", 1995, True),
-        ("Heat (1995-1996)", "Heat", 1995, True),
         ("(1995) Heat", "Heat", 1995, True),
         ("Heat (film)", "Heat", None, True),
         ("Heet (Director's Cut)", "Heet (Director's Cut)", None, False),
         ("Hitze aka Heat (1996)", "Hitze aka Heat", 1996, False),
-        ("Heat, 1995", "Heat", 1995, True),
-        ("Heat - 1995", "Heat", 1995, True),
         ("Heat 1995", "Heat", 1995, True),
         ("Heat 1999", "Heat 1999", None, False),
         ("1995: Heat", "Heat", 1995, True),
         ("Heat - 8.3/10", "Heat", None, True),
-        ("Heat, a film with Al Pacino", "Heat", None, True),
         ("Heat - Al Pacino hunts Robert De Niro", "Heat", None, True),
         ("I would recommend Heat (1995).", "Heat", 1995, True),
         ("Mission: Impossible - Tom Cruise hangs from a wire", "Mission: Impossible", None, True),
-        ("II. Heat", "Heat", None, True),
-        ("b) Heat", "Heat", None, True),
         ("1️⃣ Heat", "Heat", None, True),
         ("1\\. Heat", "Heat", None, True),
-        ("No. 3: Heat", "Heat", None, True),
         ("2. Title: Heat", "Heat", None, True),
-        ("Movie 4: Heat (1995)", "Heat", 1995, True),
         ("[Heat](https://example.org/heat) (1995)", "Heat", 1995, True),
-        ("Heat,", "Heat", None, True),
-        ("3. Up", "Up", None, True),
         ("3. ***Up*** (2009) - you will cry", "Up", 2009, True),
-        ("**2. *batteries not included (1987)**", "*batteries not included", 1987, False),
-        ("Up - you will cry", "Up", None, True),
         ("Up — an old man, a boy, a house", "Up", None, True),
         ("Heat: a crime film with a robbery", "Heat", None, True),
-        ("Heat directed by Michael Mann", "Heat", None, True),
         ("Heat | Michael Mann | crime", "Heat", None, True),
         ("Mission: Impossible - Fallout", "Mission: Impossible - Fallout", None, False),
-        ("2001: A Space Odyssey", "2001: A Space Odyssey", None, True),
         ("4. 2001: A Space Odyssey (1968)", "2001: A Space Odyssey", 1968, True),
-        ("3:10 to Yuma", "3:10 to Yuma", None, True),
-        ("'71", "'71", None, True),
         ("Sure, here is a list", "Sure, here is a list", None, False),
     ],
 )
@@ -119,10 +97,8 @@ def test_one_line_of_a_teacher(line, title, year, known):
     [
         ("Heat (Director's Cut)", "Heat (Director's Cut)", "Heat"),
         ("Heat by Michael Mann (1995)", "Heat by Michael Mann", "Heat"),
-        ("Heat (Hitze) (1995)", "Heat (Hitze)", "Heat"),
         ("3. Hitze (Heat) (1995)", "Hitze (Heat)", "Heat"),
         ("Heat: The Reckoning (1997)", "Heat: The Reckoning", "Heat"),
-        ("Mission: Impossible - Fallout (1996)", "Mission: Impossible - Fallout", "Mission: Impossible"),
     ],
 )
 def test_a_teachers_title_that_is_known_in_part_stays_whole(line, title, part):
@@ -164,22 +140,16 @@ def test_prose_before_and_after_a_numbered_list_is_dropped_with_its_reason():
 @pytest.mark.parametrize(
     ("text", "titles"),
     [
-        ("Heat (1995), Up (2009) and Dune (2021)", ["Heat", "Up", "Dune"]),
         ('["Heat (1995)", "Up (2009)", "Primer (2004)"]', ["Heat", "Up", "Primer"]),
-        ('[\n  "Heat (1995)",\n  "Up (2009)"\n]', ["Heat", "Up"]),
         ("Sure! Here are some films: Heat, Primer, and Up.", ["Heat", "Primer", "Up"]),
         (
             "How about Crazy, Stupid, Love, Heat, Love, Simon, or Up?",
             ["Crazy, Stupid, Love", "Heat", "Love, Simon", "Up"],
         ),
-        ("You may like films such as Up, Dune and Heat.", ["Up", "Dune", "Heat"]),
         ("The Good, the Bad and the Ugly", ["The Good, the Bad and the Ugly"]),
         ("Heat is about a cop, a thief, and a city that sleeps.", []),
-        ("It stars Tom Hanks, Meg Ryan, and Bill Pullman.", []),
-        ("What are you in the mood for today?", []),
         ("```\nHeat\nUp\n```", ["Heat", "Up"]),
         ("**Crime:**\n- Heat\n- Primer\n**Family:**\n- Up", ["Heat", "Primer", "Up"]),
-        ("Frozen 2", ["Frozen 2"]),
         ('{"recommendations": [{"title": "Heat", "year": 1995}, {"title": "Primer"}]}', ["Heat", "Primer"]),
         ('```json\n{\n  "movies": ["Heat", "Up"]\n}\n```\nEnjoy!', ["Heat", "Up"]),
         ('{"title": "Heat", "year": 1995}\n{"title": "Up"}', ["Heat", "Up"]),
@@ -187,37 +157,24 @@ def test_prose_before_and_after_a_numbered_list_is_dropped_with_its_reason():
         ("<think>\n1. Dune\n2. Up\n</think>\n1. Heat\n2. Primer", ["Heat", "Primer"]),
         ("<ol><li>Heat (1995)</li><li>Up</li></ol>", ["Heat", "Up"]),
         ("1. Heat (1995) 2. Up (2009) 3. Primer (2004)", ["Heat", "Up", "Primer"]),
-        ("1. Heat 2. Up 3. Primer", ["Heat", "Up", "Primer"]),
         ("1. Crime\n   - Heat (1995)\n   - Primer (2004)", ["Heat", "Primer"]),
-        ("## Crime\n- Heat\n- Primer", ["Heat", "Primer"]),
         ("1. Heat\n   Director: Michael Mann\n   Genre: crime\n2. Up", ["Heat", "Up"]),
-        ("1. Heat (1995), like Collateral (2004)\n2. Up", ["Heat", "Up"]),
         ("Because you liked Dune (2021), and Up (2009), I recommend these\n1. Heat\n2. Primer", ["Heat", "Primer"]),
-        ("Sure! You might like Heat, Dune, and Up. Enjoy!", ["Heat", "Dune", "Up"]),
         ('You should watch "Heat" and "Up".', ["Heat", "Up"]),
-        ("I think **Heat** would be great", ["Heat"]),
         (
             "Action films: Heat, Dune, and Up. And for families: Primer, E.T. the Extra-Terrestrial.",
             ["Heat", "Dune", "Up", "Primer", "E.T. the Extra-Terrestrial"],
         ),
-        ("I'm sorry, but I can't help with that.", []),
-        ('I would suggest "Dune", "Primer" and "Up".', ["Dune", "Primer", "Up"]),
         ("You could try **Dune**, **Primer**, and **Up**!", ["Dune", "Primer", "Up"]),
-        ("1. Heat\n2. Up\n3.\n9.", ["Heat", "Up"]),
         ("1. Mann's films (Heat, Up, Primer)\n2. Dune", ["Heat", "Up", "Mann's films: Primer", "Dune"]),
         ("1. Heat\n2. Up\n[|Human|] More?\n[|AI|]\n1. Dune\n2. Primer", ["Heat", "Up"]),
         ("- Heat\n\n### Human: more\n### Assistant:\n- Dune\n- Up", ["Heat"]),
         ("Heat\n<|im_start|>user\nDune", ["Heat"]),
-        ("Heat\nUp\n<|user|>\nDune", ["Heat", "Up"]),
-        ('["Heat", "Up"]\n[|Human|] ["Dune"]', ["Heat", "Up"]),
         ("User: I liked Dune\nAssistant:\n1. Heat\n2. Up", ["Heat", "Up"]),
         ("What do you like?\nUser: thrillers\nSystem: Here are three: Heat, Up, and Dune.", ["Heat", "Up", "Dune"]),
-        ("Try Heat, Up, or Dune.\n**Human:** More?\nAI: Primer, Dune, and Up", ["Heat", "Up", "Dune"]),
-        ("- Heat\n### Human: more\n1. Dune\n2. Up\n3. Dune", ["Heat"]),
         ('[{"song": "Heat", "artist": "Mann"}, {"artist": "Docter", "name": "Up"}]', ["Heat", "Up"]),
         ('{"name": "For you", "films": [{"Film": "Heat", "release_date": "1995-12-15"}]}', ["Heat"]),
         ('{"title": "Heat", "director": {"name": "Michael Mann"}, "genres": ["crime", "Up"]}', ["Heat"]),
-        ('{"artists": [{"artist": "Mann"}]}', ["Mann"]),
     ],
 )
 def test_the_list_within_an_answer(text, titles):
@@ -252,7 +209,7 @@ LISTS = st.lists(st.sampled_from(REAL_TITLES), min_size=1, max_size=20, unique=T
 
 
 @given(LISTS, st.sampled_from(FORMS), st.booleans())
-@settings(max_examples=200)
+@settings(max_examples=60)
 def test_a_formatted_list_parses_to_itself_whatever_the_catalog(titles, form, in_catalog):
     parts = [title.rsplit(" (", 1) for title in titles]
     catalog = Catalog([Item(title, int(year[:-1])) for title, year in parts]) if in_catalog else STRANGER
@@ -287,27 +244,16 @@ GAMES = Catalog(
     ("line", "title", "year", "known"),
     [
         ("7 Wonders", "7 Wonders", None, "7 Wonders"),
-        ("7 Wonders (2010)", "7 Wonders", 2010, "7 Wonders"),
         ("7. 7 Wonders", "7 Wonders", None, "7 Wonders"),
         ("Catan: Seafarers", "Catan: Seafarers", None, "Catan: Seafarers"),
         ("- **Catan: Seafarers** - an expansion", "Catan: Seafarers", None, "Catan: Seafarers"),
-        ("Catan: a game of trade", "Catan", None, "Catan"),
-        ("Catan (1995)", "Catan", 1995, "Catan"),
-        ("1. FC", "1. FC", None, "1. FC"),
         ("2. 1. FC", "1. FC", None, "1. FC"),
         ("* **1. FC**", "1. FC", None, "1. FC"),
-        ("Uno!", "Uno!", None, "Uno!"),
-        ("4) Uno!  ", "Uno!", None, "Uno!"),
         ("“Uno!”", "Uno!", None, "Uno!"),
-        ("No. 5", "No. 5", None, "No. 5"),
         ("6. No. 5", "No. 5", None, "No. 5"),
         ("6. No. 4: Go", "Go", None, "Go"),
-        ("1830", "1830", None, "1830"),
         ("1830 (1986)", "1830", 1986, "1830"),
-        ("1. Go", "Go", None, "Go"),
-        ("Schach", "Schach", None, "Chess"),
         ("5. schach (1995)", "schach", 1995, "Chess"),
-        ("Risiko", "Risiko", None, "Risk"),
         ("Risiko (1959)", "Risiko", 1959, "Risk"),
         ("Risiko (1999)", "Risiko", 1999, None),
         ("Wonders", "Wonders", None, None),
@@ -317,14 +263,6 @@ def test_one_line_of_a_catalog_without_years(line, title, year, known):
     entry = parse_line(line, GAMES, reading="lenient")
     assert entry is not None and (entry.title, entry.year) == (title, year)
     assert (None if entry.index is None else GAMES.items[entry.index].title) == known
-
-
-def test_lists_and_answers_of_items_without_years():
-    titles = [item.title for item in GAMES.items if item.year is None]
-    entries = parse_list("\n".join(titles), GAMES)
-    assert [entry.index for entry in entries if entry] == list(range(len(titles)))
-    numbered = "Here are some games:\n" + "\n".join(f"{n}. {title}" for n, title in enumerate(titles, start=1))
-    assert _named(numbered, GAMES) == titles
 
 
 BOOKS = Catalog(
@@ -344,20 +282,14 @@ BOOKS = Catalog(
     ("line", "item"),
     [
         ("Dune - Frank Herbert", "Dune"),
-        ("3. Dune, Frank Herbert", "Dune"),
         ("“Dune”: Frank Herbert", "Dune"),
-        ("Dune (Frank Herbert)", "Dune"),
         ("Dune by frank herbert (1965)", "Dune"),
         ("- Frank Herbert - Dune", "Dune"),
-        ("Jane Austen: Emma", "Emma"),
-        ("V. by Thomas Pynchon", "V."),
         ("2. V. by Thomas Pynchon", "V."),
         ("1984 - George Orwell", "1984"),
         ("Adele - Hello", "Hello (2015)"),
-        ("4. Hello, Lionel Richie", "Hello (1983)"),
         ("Hello (2015) - Adele", "Hello (2015)"),
         ("Dune - Jane Austen", None),
-        ("Stephen King - Emma", None),
     ],
 )
 def test_a_credit_that_the_metadata_has_confirms_a_title(line, item):

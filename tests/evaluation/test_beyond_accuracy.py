@@ -37,13 +37,6 @@ def test_self_information_is_that_of_smoothed_shares():
     np.testing.assert_allclose(self_information(np.array([3, 0, 1, 0])), [1, 3, 2, 3])  # shares 4, 1, 2, 1 of 8
 
 
-def test_hand_computed_diversity():
-    vectors = sparse.csr_array(np.array([[1, 0], [0, 1], [0.6, 0.8], [0, 0]]))
-    found = diversity([[0, 1], [0, 1, 2], [0, 3], [0], []], vectors)
-    np.testing.assert_allclose(found[:3], [1, 1 - (0 + 0.6 + 0.8) / 3, 1])
-    assert np.isnan(found[3:]).all()
-
-
 @given(lists=st.lists(st.lists(st.integers(0, 9), unique=True, max_size=6), min_size=1, max_size=5))
 def test_diversity_is_that_of_a_loop_over_pairs(lists):
     dense = np.random.default_rng(0).normal(size=(10, 4))

@@ -77,13 +77,3 @@ def test_equal_systems_have_p_one_and_very_different_ones_the_least():
     one = pd.DataFrame({"prompt_id": np.arange(40), "person": np.arange(40), "m": np.linspace(0.1, 1, 40)})
     assert paired_interval(one, one, "m", 200, 0).p == 1
     assert paired_interval(one, one.assign(m=0.0), "m", 200, 0).p == pytest.approx(1 / 201)
-
-
-def test_persons_of_many_prompts_widen_the_interval():
-    """Where a person's prompts are alike, drawing single prompts would claim more than there is."""
-    prompts = np.arange(300)
-    frame = pd.DataFrame({"prompt_id": prompts, "person": prompts // 10, "m": np.sin(prompts // 10)})
-    by_person, by_prompt = (mean_interval(table, "m", 2000, 0) for table in (frame, frame.assign(person=prompts)))
-    assert by_person.mean == by_prompt.mean
-    ratio = (by_person.high - by_person.low) / (by_prompt.high - by_prompt.low)
-    assert ratio == pytest.approx(np.sqrt(10), rel=0.15)

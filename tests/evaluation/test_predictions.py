@@ -128,20 +128,12 @@ def test_a_file_is_scored_as_the_library_scores_lists(tmp_path_factory, lines):
         ('{"response": ' + "[" * 5000, "line 2: not "),
         ({"groundtruth": [["Up", 2009]]}, "neither of the fields 'response' and 'items'"),
         ({**ROWS[0], "items": []}, "both of the fields 'response' and 'items'"),
-        ({**ROWS[0], "response": ["Up"]}, r"field 'response' is \['Up'\]; give a text"),
         ({**ROWS[1], "items": "Up"}, "field 'items' is 'Up'; give a list"),
-        ({**ROWS[1], "items": [["Up"]]}, r"field 'items': \['Up'\]: no pair"),
         ({**ROWS[1], "items": [["Up", "soon"]]}, "field 'items': .*year is no number; give"),
-        ({**ROWS[1], "items": [None]}, "field 'items': None: no item"),
-        ({"response": "Up"}, "field 'groundtruth' is None; give a list"),
         ({**ROWS[0], "groundtruth": []}, r"field 'groundtruth' is \[\]; give a list"),
-        ({**ROWS[0], "groundtruth": [["Up", "soon"]]}, "field 'groundtruth': .*year is no number; give"),
         ({**ROWS[0], "groundtruth": [["Up", 20090]]}, "field 'groundtruth': .*year is not from 1000 to 2100"),
-        ({**ROWS[0], "groundtruth": [["Up", True]]}, "field 'groundtruth'"),
-        ({**ROWS[0], "groundtruth": [["", 2009]]}, "field 'groundtruth': .*no title"),
         ({**ROWS[0], "seen_titles": "Up"}, "field 'seen_titles' is 'Up'; give a list of titles"),
         ({**ROWS[0], "prompt_id": 1.5}, "field 'prompt_id' is 1.5; give"),
-        ({**ROWS[0], "user_id": {}}, "field 'user_id' is {}; give"),
     ],
 )
 def test_a_bad_row_is_an_error_that_says_where_and_what(score, row, message):
@@ -169,12 +161,8 @@ def test_the_cutoffs_not_given_are_those_up_to_the_length(tmp_path, cli, length,
     [
         (["--cutoffs", "5,x"], "--cutoffs 5,x: give integers"),
         (["--cutoffs", "0,2"], "--cutoffs 0,2: give numbers from 1 to --list-length 3"),
-        (["--cutoffs", "4"], "--cutoffs 4: give numbers from 1 to --list-length 3"),
         (["--list-length", "0"], "--list-length: 0: give a whole number, 1 to 1,000"),
-        (["--year-tolerance", "-1"], "--year-tolerance: -1: give a whole number, 0 to 1,000"),
-        (["--list-length", "1000000000"], "--list-length: 1000000000: give a whole number, 1 to 1,000"),
         (["--list-length", "1000", "--cutoffs", ",".join(map(str, range(1, 102)))], "101 numbers; give 100 at most"),
-        (["--cutoffs", "9" * 5000], "99: give integers separated by commas"),
         (["--predictions", "nowhere.jsonl"], "--predictions nowhere.jsonl: no such file"),
         (["--catalog", "nowhere.csv"], "--catalog nowhere.csv: no such file"),
     ],
@@ -210,12 +198,10 @@ def _hits(folder, row, *more):
     ("items", "truth", "seen", "hits"),
     [
         ([{"id": "b"}, {"id": "a"}, {"id": "c"}], [{"id": "a"}], [], [0, 1, 0]),
-        ([{"id": "a"}, {"id": "b"}, {"id": "a"}], [{"id": "b"}, {"id": "a"}], [], [1, 1, 0]),
         ([{"id": "a"}, {"id": "b"}], [{"id": "a"}, {"id": "b"}], [{"id": "a"}], [0, 1, 0]),
         ([{"id": "a"}, {"id": "b"}], [{"id": "a"}, {"id": "b"}], ["Hello"], [0, 0, 0]),
         ([{"id": "x"}, {"id": "a"}], [{"id": "x"}, {"id": "a"}], [{"id": "x"}], [0, 1, 0]),
         (["Hello (2015)", ["Hello", 2015]], [{"id": "a"}, {"id": "b"}], [], [0, 0, 0]),
-        (["Hello (1984)", ["Hello", 1984]], [{"id": "c"}], [], [1, 0, 0]),
     ],
 )
 def test_items_of_one_title_are_told_apart_by_their_id(tmp_path, items, truth, seen, hits):
@@ -230,8 +216,6 @@ def test_items_of_one_title_are_told_apart_by_their_id(tmp_path, items, truth, s
         ([{"id": "a"}], [{"title": "Hello", "year": 2015, "artist": "Adele"}], [], [1, 0, 0]),
         ([{"id": "a"}], [{"id": "a"}], [{"title": "Hello", "artist": "Adele"}], [0, 0, 0]),
         ([{"id": "b"}], [{"id": "b"}], ["Hello - Adele (2015)"], [1, 0, 0]),
-        (["Hello (2015)"], [{"id": "a"}, {"id": "b"}], [], [0, 0, 0]),
-        (["Hello (1984)"], [{"id": "c"}], [], [1, 0, 0]),
     ],
 )
 def test_items_of_one_title_are_told_apart_by_a_column(tmp_path, items, truth, seen, hits):
@@ -243,7 +227,6 @@ def test_items_of_one_title_are_told_apart_by_a_column(tmp_path, items, truth, s
     [
         ("Dune", ["Dune", 1984], 0),
         ("Dune", ["Dune", None], 0),
-        ("Dune (1984)", ["Dune", None], 1),
         ("Dune (2021)", ["Dune", None], 1),
         ("Heat", ["Heat", 1995], 1),
     ],

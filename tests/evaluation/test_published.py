@@ -40,8 +40,6 @@ def _score(catalog, text, groundtruth, seen=(), cutoff=20):
         ('"Heat" (1995) - a classic', [("Heat", 1995)]),
         ("- Heat (Director's Cut) (1995)", [("Heat", 1995)]),
         ("Heat", []),
-        ("Heat 1995", []),
-        ("", []),
     ],
 )
 def test_lines_are_read_as_title_and_year(line, read):

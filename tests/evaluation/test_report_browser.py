@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from convrec.data.catalog import Catalog, Item
 from convrec.evaluation.page import DARK_COLORS, INK
 from tests.evaluation.report_files import build_report, report_params
 
@@ -35,9 +34,7 @@ INKS = {"light": _rgb(INK), "dark": _rgb(DARK_COLORS[INK])}
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
-    films = [("Heat", 1995), ("Dune", 2021), ("Up", 2009), ("Alien", 1979)]
-    catalog = Catalog([Item(title, year, {"genres": "drama"}) for title, year in films])
-    paths, _ = build_report(tmp_path_factory.mktemp("report"), catalog, report_params())
+    paths, _ = build_report(tmp_path_factory.mktemp("report"), report_params())
     return paths.report.as_uri()
 
 

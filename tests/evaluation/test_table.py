@@ -42,13 +42,9 @@ def test_there_must_be_an_evaluation(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "not JSON"),
         ("{", "not JSON"),
         ("[" * 100_000, "not JSON"),
-        ("\udcff", "not JSON"),
         ("[1]", "expected a JSON object, found list"),
-        ("{}", "unexpected format"),
-        ('{"n_rows": 1, "n_prompts": 1, "sft": {"intervals": {}}}', "unexpected format"),
         ('{"n_rows": 1, "n_prompts": 1, "sft": {"ndcg_at_5": "high", "intervals": []}}', "unexpected format"),
     ],
 )

@@ -70,8 +70,8 @@ def test_an_ablation_is_shown_only_beside_the_demonstrations_that_it_measured(pa
     assert "demonstration step" not in summarize({}, ["data"], None, paths).markdown()
 
 
-def test_the_run_s_report_begins_with_the_summary(tmp_path, catalog):
-    paths, page = build_report(tmp_path, catalog, report_params())
+def test_the_run_s_report_begins_with_the_summary(tmp_path):
+    paths, page = build_report(tmp_path, report_params())
     assert 'id="run"' not in page
     write_run_report(summarize({"sft": 90.0}, ["data", "sft"], DECISION, paths), paths)
     whole = paths.run_report.read_text(encoding="utf-8")

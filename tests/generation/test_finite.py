@@ -18,15 +18,14 @@ def model() -> Qwen2ForCausalLM:
     return make_tiny()
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_sft_stops_at_a_loss_that_is_not_finite(model, tmp_path, monkeypatch, bad):
+def test_sft_stops_at_a_loss_that_is_not_finite(model, tmp_path, monkeypatch):
     real = SFTTrainer.compute_loss
 
     def spoilt(trainer: SFTTrainer, *arguments, **options):
-        return real(trainer, *arguments, **options) * (bad if trainer.state.global_step == 2 else 1.0)
+        return real(trainer, *arguments, **options) * (math.inf if trainer.state.global_step == 2 else 1.0)
 
     monkeypatch.setattr(SFTTrainer, "compute_loss", spoilt)
-    with pytest.raises(NotFiniteError, match=f"the loss is {bad} after step 2.*Lower learning_rate") as caught:
+    with pytest.raises(NotFiniteError, match="the loss is inf after step 2.*Lower learning_rate") as caught:
         train_tiny(model, tmp_path)
     assert exit_status(caught.value) == EXIT_BAD_INPUT
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["checkpoint-1", "checkpoint-2"]

@@ -172,17 +172,6 @@ def test_a_message_of_20_megabytes(instruction, unit):
     assert max(map(len, tokenizer.texts)) <= 256 * longest
 
 
-def test_a_prompt_is_tokenised_once_and_a_long_one_a_few_times():
-    tokenizer = CountingTokenizer()
-    builder = PromptBuilder(tokenizer, INSTRUCTION, 20, 300)
-    tokenizer.texts.clear()
-    builder(_turns(WORDS))
-    assert len(tokenizer.texts) == 1
-    tokenizer.texts.clear()
-    builder(_turns(*[WORDS] * 501))
-    assert len(tokenizer.texts) <= 10
-
-
 def test_a_length_without_room_is_refused():
     with pytest.raises(InputError, match=r"common\.max_prompt_length = 20: .* set it to \d+ or more"):
         _builder(20)

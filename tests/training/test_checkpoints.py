@@ -35,8 +35,10 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", [_cut, _zero])
-@pytest.mark.parametrize("name", ["optimizer.pt", "model.safetensors", "scheduler.pt", "trainer_state.json"])
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [("optimizer.pt", _cut), ("model.safetensors", _zero), ("scheduler.pt", _zero), ("trainer_state.json", _cut)],
+)
 def test_a_training_falls_back_to_the_newest_whole_checkpoint(tmp_path, caplog, name, damage: Callable[[Path], None]):
     whole = train_tiny(make_tiny(), tmp_path / "undisturbed")
     folder = tmp_path / "disturbed"

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from convrec.data.catalog import Catalog, Item, build_catalog
-from convrec.data.parsing import parse_list
 from convrec.data.quarantine import Quarantine
 from convrec.data.sources.synthetic import embedded_rows
 from convrec.generation.pretrained import load_tokenizer
@@ -46,13 +45,6 @@ def test_a_list_costs_two_tokens_an_item():
     assert len(TOKENIZER("\n".join(lines)).input_ids) == 2 * len(lines)
 
 
-def test_titles_beyond_ascii_survive_a_round_trip():
-    items = [Item("Amélie", 2001), Item("WALL·E", 2008), Item("Шрек", 2001)]
-    text = "\n".join(str(item) for item in items)
-    tokenizer = train_tokenizer([text], items, 400)
-    assert tokenizer.decode(tokenizer(text).input_ids) == text
-
-
 def test_a_title_is_one_token_wherever_it_stands_but_not_within_a_word():
     title = TOKENIZER.convert_tokens_to_ids("Up")
     assert title in TOKENIZER("i loved Up, and Her").input_ids
@@ -81,22 +73,6 @@ def test_the_chat_template_opens_the_answer():
     messages = [{"role": "user", "content": "hi"}]
     text = TOKENIZER.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert text == "<|user|>hi<|assistant|>"
-
-
-def test_pages_list_what_matches_most_and_never_repeat():
-    pages = catalog_pages(FILMS, 50, 20, seed=3)
-    assert pages == catalog_pages(FILMS, 50, 20, seed=3)
-    for page in pages:
-        heading, _, lines = page.partition("\n")
-        found = [entry.index for entry in parse_list(lines, FILMS) if entry]
-        assert None not in found and 0 < len(set(found)) == len(found) <= 20
-        wanted = set(heading.split(", "))
-        matches = []
-        for index in found:
-            item = FILMS.items[index]
-            own = {v for text in item.metadata.values() for v in text.split(", ")} | {f"{item.year // 10 * 10}s"}
-            matches.append(len(wanted & own))
-        assert min(matches) > 0 and (np.diff(matches) <= 0).all()
 
 
 def test_the_pages_of_the_embedded_catalog_are_the_same_in_every_version():

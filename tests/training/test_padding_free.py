@@ -24,8 +24,7 @@ SOME_WINDOWS = (
 
 
 @pytest.mark.parametrize("kind", [QWEN, LLAMA], ids=["grouped queries", "plain"])
-@pytest.mark.parametrize("lengths", [[7, 3, 12, 5], [4, 4], [9], [2, 30, 2]])
-@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize(("lengths", "checkpointing"), [([7, 3, 12, 5], False), ([9], False), ([2, 30, 2], True)])
 def test_loss_and_gradients_are_those_of_padded_batches(kind, lengths, checkpointing):
     torch.manual_seed(0)
     model = kind[0](copy.deepcopy(kind[1])).double().train()
@@ -86,6 +85,7 @@ def test_sft_has_the_losses_and_gradients_of_padded_batches(tmp_path, monkeypatc
         assert values[0] == pytest.approx(values[1], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_training_stopped_within_an_epoch_goes_on_to_the_same_weights(tmp_path):
     at_once = train_tiny(make_tiny(), tmp_path / "at once", rows=RAGGED)
     train_tiny(make_tiny(), tmp_path / "stopped", rows=RAGGED, stop=4)  # of the six steps of an epoch

@@ -2,7 +2,7 @@ from collections import Counter
 
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convrec.data.revisions.catalog_diff import diff_catalogs
@@ -125,12 +125,7 @@ _catalogs = st.lists(_some_items, max_size=8, unique_by=lambda item: item["item_
 )
 
 
-@given(_catalogs)
-def test_a_catalog_does_not_differ_from_itself(catalog):
-    found = diff_catalogs(catalog, catalog.sample(frac=1, random_state=0))
-    assert found.is_empty and found.unchanged == len(catalog)
-
-
+@settings(max_examples=40)
 @given(_catalogs, _catalogs)
 def test_every_item_is_in_one_category(old, new):
     found = diff_catalogs(old, new)
@@ -167,6 +162,7 @@ def _plain_pairs(old, new):
     return set(pairs)
 
 
+@settings(max_examples=50)
 @given(_catalogs, _catalogs)
 def test_the_pairs_are_those_of_a_plain_loop(old, new):
     found = _renamed(diff_catalogs(old, new))

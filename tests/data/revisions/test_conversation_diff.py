@@ -1,9 +1,9 @@
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from convrec.data.revisions.conversation_diff import Counts, diff_conversations
+from convrec.data.revisions.conversation_diff import diff_conversations
 from convrec.project.errors import InputError
 from tests.data.revisions.tables import catalog_of, film, table, talk
 
@@ -14,9 +14,7 @@ SPLITS = ("train", "validation", "test")
     "other",
     [
         talk("b"),
-        talk("a", truths=[("Heat", 1996)]),
         talk("a", truths=[("Heat", None)]),
-        talk("a", truths=[("Heat", 1995), ("Up", 2009)]),
         talk("a", seen=["Up"]),
         talk("a", date="2024-01-06"),
         {**talk("a"), "messages": [{"role": "assistant", "content": "a"}]},
@@ -30,16 +28,6 @@ def test_other_content_is_another_row(other):
 def test_other_ids_are_no_other_row():
     found = diff_conversations({"train": table(talk("a"))}, {"train": table(talk("a", prompt_id="z"))})
     assert found.is_empty
-
-
-def test_undated_rows_and_absent_splits_are_counted():
-    found = diff_conversations(
-        {"train": table(talk("a", date=""), talk("b"))},
-        {"validation": table(talk("c"))},
-    )
-    assert found.splits["train"].months == {"2024-01": Counts(1, 0), "undated": Counts(1, 0)}
-    assert found.splits["validation"].rows == Counts(0, 1)
-    assert (found.new, found.gone) == (1, 2)
 
 
 def test_rows_of_another_kind_are_named():
@@ -83,6 +71,7 @@ def _content(version, split):
     return [[row["messages"], row["groundtruth"], row["seen_titles"], row["date"]] for row in rows]
 
 
+@settings(max_examples=40)
 @given(_versions, _versions)
 def test_the_rows_that_differ_are_those_of_a_plain_loop(old, new):
     found = diff_conversations(old, new)
@@ -100,12 +89,6 @@ def test_the_rows_that_differ_are_those_of_a_plain_loop(old, new):
     assert (back.gone, back.new) == (found.new, found.gone)
     turned = [{"from": moved["to"], "to": moved["from"], "rows": moved["rows"]} for moved in found.moved]
     assert sorted(turned, key=str) == sorted(back.moved, key=str)
-
-
-@given(_versions)
-def test_conversations_do_not_differ_from_themselves_in_another_order(version):
-    shuffled = {name: rows.sample(frac=1, random_state=0) for name, rows in version.items()}
-    assert diff_conversations(version, shuffled).is_empty
 
 
 def test_frames_of_arrow_types_and_of_objects_agree(tmp_path):

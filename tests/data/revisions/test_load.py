@@ -65,6 +65,7 @@ def _titles(names):
     return [name.title for name in names]
 
 
+@pytest.mark.slow
 def test_tags_branches_and_commits_name_the_data_of_that_time(project):
     found = diff("v1", "v2")
     assert _titles(found.catalog.added) == ["Up"] and found.conversations.is_empty
@@ -86,6 +87,7 @@ def test_tags_branches_and_commits_name_the_data_of_that_time(project):
     assert diff("data/processed", "workspace").is_empty
 
 
+@pytest.mark.slow
 def test_an_output_of_the_graph_in_a_subfolder_of_the_repository(tmp_path, monkeypatch):
     folder = tmp_path / "sub"
     _write(folder / "made")
@@ -105,6 +107,7 @@ def test_an_output_of_the_graph_in_a_subfolder_of_the_repository(tmp_path, monke
         load_version("HEAD~1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", ["all", "files"])
 def test_data_that_is_nowhere_is_an_error_with_the_remedy(project, lost):
     for path in (project / ".dvc" / "cache" / "files" / "md5").glob("*/*"):
@@ -115,6 +118,7 @@ def test_data_that_is_nowhere_is_an_error_with_the_remedy(project, lost):
     assert "`git checkout v1`, `dvc repro data`" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_revision_without_readable_data_is_named(project):
     with pytest.raises(InputError, match="empty: this revision has no data/processed; .*dvc.lock"):
         load_version("empty")

@@ -77,16 +77,11 @@ def test_json_lines_and_parquet_of_the_same_rows_are_equal(tmp_path):
     ("type_", "value", "day"),
     [
         (pa.date32(), datetime.date(2024, 3, 5), "2024-03-05"),
-        (pa.date64(), datetime.date(2024, 3, 5), "2024-03-05"),
-        (pa.timestamp("s"), datetime.datetime(2024, 3, 5, 23), "2024-03-05"),
         (pa.timestamp("ns"), datetime.datetime(2024, 3, 5, 23), "2024-03-05"),
         (pa.timestamp("us", "UTC"), datetime.datetime(2024, 3, 5, 23, tzinfo=datetime.UTC), "2024-03-05"),
-        (pa.timestamp("us", "+05:00"), datetime.datetime(2024, 3, 5, 23, tzinfo=datetime.UTC), "2024-03-05"),
         (pa.timestamp("us", "America/New_York"), datetime.datetime(2024, 3, 5, 1, tzinfo=datetime.UTC), "2024-03-05"),
         (pa.int64(), 1_709_683_200, "2024-03-06"),
-        (pa.float64(), 1_709_683_199.5, "2024-03-05"),
         (pa.string(), "2024-03-05T23:00:00-05:00", "2024-03-06"),
-        (pa.null(), None, ""),
     ],
 )
 def test_dates_of_parquet_are_days_in_utc(tmp_path, type_, value, day):
@@ -100,7 +95,6 @@ def test_dates_of_parquet_are_days_in_utc(tmp_path, type_, value, day):
     ("type_", "value"),
     [
         (pa.timestamp("us"), 40 * 365 * 10**6 * 86_400 * 100),
-        (pa.timestamp("us", "UTC"), 2**62),
         (pa.timestamp("us", "Mars/Phobos"), 10**15),
     ],
 )
@@ -127,25 +121,16 @@ DEEP = '{"messages": ' + "[" * 100_000
     ("line", "reason"),
     [
         (_lines(GOOD).encode("latin-1"), "not UTF-8"),
-        (b'{"messages": "\xed\xa0\x80"}', "not UTF-8"),
         (b"\0" * 50, "not JSON"),
-        (_lines(GOOD, end="").encode().replace(b"for", b"f\0r"), "not JSON"),
         (_lines(GOOD, end="")[:-20], "not JSON"),
-        (_lines(GOOD, end="") + _lines(GOOD, end=""), "not JSON"),
-        (_lines(GOOD, end="").replace('"', "'"), "not JSON"),
         (DEEP, "not JSON"),
         (_lines(GOOD, end="").replace("}", ', "date": "", "date": "2022-01-01"}', 1), "a field stands twice"),
         ('{"date": ' + "9" * 5000 + "}", "not JSON"),
         ("[]", "no JSON object"),
-        ("null", "no JSON object"),
-        ("NaN", "no JSON object"),
         ("{}", "field 'messages' is missing (found )"),
         (json.dumps(GOOD).replace("Go.", "\\ud800"), "NUL or half a character"),
-        (json.dumps(GOOD).replace("Go.", "\\u0000"), "NUL or half a character"),
         (_lines(GOOD | {"date": float("nan"), "groundtruth": [float("nan")]}), "no ground truth"),
         (_lines(GOOD | {"date": float("inf")}), "date is no day from 1990 to 2099, such as 2022-12-31"),
-        (_lines(GOOD | {"date": 10**400}), "date is no day from 1990 to 2099, such as 2022-12-31"),
-        (_lines(GOOD | {"conversation_id": float("-inf")}), "conversation_id is neither text nor an integer"),
     ],
 )
 def test_a_damaged_line_is_kept_aside_and_the_next_is_read(tmp_path, line, reason):
@@ -159,13 +144,7 @@ def test_a_damaged_line_is_kept_aside_and_the_next_is_read(tmp_path, line, reaso
     assert len(pd.read_parquet(tmp_path / "quarantine.parquet")) == len(quarantine.rows)
 
 
-def test_a_file_in_utf_16_is_told(tmp_path):
-    folder = _folder(tmp_path, conversations__jsonl=_lines(GOOD, GOOD).encode("utf-16"))
-    with pytest.raises(InputError, match=r"none of its rows can be used \(conversations: not UTF-8: 2; "):
-        _read(folder)
-
-
-@pytest.mark.parametrize("filling", ["zeros", "spaces", "words"])
+@pytest.mark.parametrize("filling", ["zeros", "spaces"])
 def test_a_line_of_100_mb_is_kept_aside_without_filling_the_memory(tmp_path, filling):
     folder = _folder(tmp_path, conversations__jsonl=_lines(GOOD))
     with (folder / "conversations.jsonl").open("r+b") as stream:
@@ -174,8 +153,7 @@ def test_a_line_of_100_mb_is_kept_aside_without_filling_the_memory(tmp_path, fil
             stream.truncate(stream.tell() + 100_000_000)  # a hole: no bytes on the disk
             stream.seek(0, 2)
         else:
-            for _ in range(100):
-                stream.write((b" " if filling == "spaces" else b"w") * 1_000_000)
+            stream.write(b" " * 100_000_000)
         stream.write(b"\n" + _lines(GOOD).encode())
     quarantine = Quarantine()
     tracemalloc.start()
@@ -191,11 +169,9 @@ def test_a_line_of_100_mb_is_kept_aside_without_filling_the_memory(tmp_path, fil
     ("change", "message"),
     [
         (lambda f: (f / "conversations.jsonl").unlink(), r"no conversations\*.jsonl or .parquet there"),
-        (lambda f: (f / "conversations.jsonl").write_text(""), r"none of its rows can be used \(there is none\)"),
         (lambda f: (f / "conversations.jsonl").write_text("\n \r\n"), r"none of its rows can be used \(there is none"),
         (lambda f: (f / "conversations-2.jsonl").mkdir(), "conversations-2.jsonl: no file"),
         (lambda f: (f / "conversations-2.parquet").mkdir(), "conversations-2.parquet: not a readable Parquet file"),
-        (lambda f: (f / "conversations-2.parquet").write_bytes(b""), "conversations-2.parquet: not a readable Parquet"),
         (
             lambda f: (f / "conversations-2.parquet").write_bytes(b"PAR1" * 9),
             "conversations-2.parquet: not a readable Parquet",
@@ -203,8 +179,6 @@ def test_a_line_of_100_mb_is_kept_aside_without_filling_the_memory(tmp_path, fil
         (lambda f: (f / "catalog.csv").unlink(), "catalog.csv: no such catalog file; set data.path to where it is"),
         (lambda f: (f / "catalog.csv").rename(f / "catalog.jsonl"), "has catalog.jsonl: set data.catalog to that name"),
         (lambda f: (f / "catalog.csv").rename(f / "catalog.tsv"), "has catalog.tsv, which is not read: save it as cat"),
-        (lambda f: (f / "catalog.csv").write_text("title\n"), "none of its 0 rows can be used"),
-        (lambda f: (f / "catalog.csv").write_text(""), "column 'title' is missing"),
     ],
 )
 def test_files_that_cannot_be_read_are_named(tmp_path, change, message):
@@ -225,17 +199,10 @@ def test_a_folder_that_is_none_is_named(tmp_path):
     ("column", "values", "message"),
     [
         ("messages", pa.array(["user: hello"]), "messages are no list of {role, content}: 1"),
-        ("messages", pa.array([["hello"]]), "messages are no list of {role, content}: 1"),
-        ("messages", pa.array([{"role": "user", "content": "x"}]), "messages are no list"),
         ("messages", pa.array([[("user", "x")]], pa.map_(pa.string(), pa.string())), "messages are no list"),
-        ("messages", pa.array([None]), "messages are no list"),
         ("messages", pa.array([[{"role": "user", "content": b"x"}]]), "a message's content is no text: 1"),
-        ("groundtruth", pa.array([17]), "groundtruth is no list: 1"),
         ("groundtruth", pa.array([[17, 18]]), "groundtruth: no item: neither text, nor pair, nor {title, year}: 2"),
-        ("groundtruth", pa.array([[]], pa.list_(pa.string())), "no ground truth: 1"),
         ("date", pa.array([b"2024-03-05"]), "date is no day from 1990 to 2099, such as 2022-12-31: 1"),
-        ("seen_titles", pa.array(["Go"]), "seen_titles is no list: 1"),
-        ("conversation_id", pa.array([[1]]), "conversation_id is neither text nor an integer: 1"),
     ],
 )
 def test_parquet_columns_of_wrong_types_are_told(tmp_path, column, values, message):
@@ -331,7 +298,7 @@ def _damaged_lines(draw: random.Random) -> list[tuple[bytes, dict | None]]:
     return lines
 
 
-@settings(max_examples=300)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32), end=st.sampled_from([b"\n", b"\r\n"]), ends=st.booleans())
 def test_every_row_of_a_file_is_used_or_kept_aside(tmp_path_factory, seed, end, ends):
     lines = _damaged_lines(random.Random(seed))
@@ -350,7 +317,7 @@ def test_every_row_of_a_file_is_used_or_kept_aside(tmp_path_factory, seed, end, 
     assert quarantine.num_read["conversations"] == len(lines)
 
 
-@settings(max_examples=200)
+@settings(max_examples=50)
 @given(seed=st.integers(0, 2**32))
 def test_any_bytes_of_parquet_give_an_error_or_rows(tmp_path_factory, seed):
     folder, draw = _folder(tmp_path_factory.mktemp("parquet")), random.Random(seed)

@@ -48,13 +48,9 @@ def _iso(zone):
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("ratings.csv", _csv("user_id,movie_id,rating,timestamp")),
         ("ratings.csv", _csv("userId,movieId,rating,timestamp")),
         ("ratings.csv", _csv("\ufeffuserId,movieId,rating,timestamp").replace("\n", "\r\n")),
         ("ratings.csv", _csv("user_id,item_id,rating,time", lambda time: f" {time}.4")),
-        ("ratings.csv", _csv("user_id,item_id,rating,time", lambda time: str(time * 1_000_000))),
-        ("ratings.csv", _csv("user_id,item_id,rating,time", _iso(datetime.UTC))),
-        ("ratings.csv", _csv("user_id,item_id,rating,time", lambda time: _iso(datetime.UTC)(time)[:19])),
         ("ratings.csv", _csv("user_id,item_id,rating,time", lambda time: _iso(None)(time).replace("T", " "))),
         ("ratings.csv", _csv("user_id,item_id,rating,time", _iso(datetime.timezone(datetime.timedelta(hours=-5))))),
         ("u.data", _csv("", separator="\t")),
@@ -134,9 +130,7 @@ def test_rows_that_cannot_be_used_are_kept_aside(tmp_path):
     [
         ("log.csv", b"", "not a readable log"),
         ("log.csv", b'user,item,time\na,"1,2020-01-01\n', "not a readable log|no user of"),
-        ("log.csv", b"user,item,time\n\xff,1,2020-01-01\n", "not a readable log"),
         ("log.parquet", b"PAR1", "not a readable Parquet file"),
-        ("log.jsonl", b"{", "not a readable log"),
         ("log.xlsx", b"", "not .xlsx; convert it"),
         ("u.data", b"1\t2\t3\n", "u.data: 3 fields, not user, item, value, time"),
         ("log.csv", b"user,item,rating,time\na,1,3,874724710\n", "no user of 1 has liked enough"),

@@ -56,7 +56,7 @@ def _check(rows):
         assert row["groundtruth"] and all(truth["title"] for truth in row["groundtruth"])
 
 
-@settings(max_examples=300)
+@settings(max_examples=80)
 @given(seed=st.integers(0, 2**32))
 def test_dialogues_with_wrong_fields_are_told_or_kept_aside(tmp_path_factory, seed):
     draw = random.Random(seed)
@@ -82,19 +82,14 @@ def test_dialogues_with_wrong_fields_are_told_or_kept_aside(tmp_path_factory, se
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"messages": None}, "messages are no list of {senderWorkerId, text}"),
         ({"messages": [{"senderWorkerId": SEEKER, "text": 5}]}, "messages are no list of {senderWorkerId, text}"),
-        ({"messages": [{"senderWorkerId": SEEKER, "text": "\0"}]}, "messages are no list of {senderWorkerId, text}"),
-        ({"movieMentions": None}, "movieMentions is no mapping"),
         ({"movieMentions": ["Heat"]}, "movieMentions is no mapping"),
         ({"respondentQuestions": "yes"}, "respondentQuestions is no mapping"),
-        ({"respondentQuestions": {"11": []}}, "an answer of respondentQuestions lacks suggested or liked as 0, 1 or 2"),
         (
             {"respondentQuestions": {"11": {**FORM, "liked": "1"}}},
             "an answer of respondentQuestions lacks suggested or liked as 0, 1 or 2",
         ),
         ({"conversationId": ""}, "no conversationId"),
-        ({"conversationId": ["7"]}, "conversation_id is neither text nor an integer"),
         ({"conversationId": "\ud800"}, "NUL or half a character"),
     ],
 )
@@ -113,14 +108,6 @@ def test_blank_messages_of_redial_are_left_out(tmp_path):
     assert rows["messages"][0] == [{"role": "user", "content": "i loved Heat (1995)"}]
 
 
-def test_a_redial_file_that_is_no_utf_8_is_told(tmp_path):
-    folder = _folder(tmp_path, [_dialogue()])
-    with (folder / "valid_data.jsonl").open("ab") as stream:
-        stream.write('{"conversationId": "Amélie"}\n'.encode("latin-1"))
-    with pytest.raises(InputError, match=r"valid_data.jsonl: row 2: not UTF-8; convert the file"):
-        read_redial(folder, Quarantine())
-
-
 BYTES = [b"", b"\0", b"\xff", b"\n", b"\r", b'"', b"{", b"[" * 3000, b"9" * 5000, b"@", b"\\", b"\xef\xbb\xbf"]
 
 
@@ -132,7 +119,7 @@ def _damage_bytes(path, draw: random.Random, pieces=tuple(BYTES)):
     path.write_bytes(bytes(content))
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32))
 def test_any_bytes_of_redial_give_an_error_that_names_the_file_or_rows(tmp_path_factory, seed):
     draw = random.Random(seed)
@@ -163,15 +150,9 @@ def _save(folder, rows=(ROW, ROW), split="train"):
     ("column", "cells", "reason"),
     [
         ("prompt", [None, PROMPT], "messages are no list of {role, content}"),
-        ("prompt", [[None], PROMPT], "messages are no list of {role, content}"),
         ("prompt", [[], PROMPT], "no words of the user"),
-        ("prompt", [[{"role": None, "content": "x"}], PROMPT], "a role is 'None', none of user, assistant, system"),
-        ("prompt", [[{"role": "user", "content": None}], PROMPT], "a message's content is no text"),
         ("groundtruth_with_release_year", [None, [["Heat", "1995"]]], "no ground truth"),
-        ("groundtruth_with_release_year", [[], [["Heat", "1995"]]], "no ground truth"),
         ("groundtruth_with_release_year", [[None], [["Heat", "1995"]]], "no ground truth"),
-        ("groundtruth_with_release_year", [[["Heat"]], [["Heat", "1995"]]], "no ground truth"),
-        ("groundtruth_with_release_year", [[["", "1995"]], [["Heat", "1995"]]], "no ground truth"),
     ],
 )
 def test_null_cells_of_a_dataset_are_kept_aside(tmp_path, column, cells, reason):
@@ -187,15 +168,10 @@ def test_null_cells_of_a_dataset_are_kept_aside(tmp_path, column, cells, reason)
     ("column", "cell"),
     [
         ("prompt", "What is like Alien?"),
-        ("prompt", 5),
         ("prompt", {"role": "user", "content": "x"}),
-        ("prompt", ["x"]),
         ("groundtruth_with_release_year", "Heat (1995)"),
-        ("groundtruth_with_release_year", 5),
         ("groundtruth_with_release_year", [5]),
-        ("groundtruth_with_release_year", {"title": "Heat"}),
         ("seen_titles", "Alien"),
-        ("seen_titles", 5),
     ],
 )
 def test_a_column_of_a_dataset_with_another_type_leaves_no_row(tmp_path, column, cell):
@@ -224,19 +200,11 @@ ARROW = "train/data-00000-of-00001.arrow"
     ("change", "message"),
     [
         (_remove("dataset_dict.json"), "no readable saved DatasetDict"),
-        (_write("dataset_dict.json", ""), "no readable saved DatasetDict"),
-        (_write("dataset_dict.json", "[]"), "no readable saved DatasetDict"),
-        (_write("dataset_dict.json", "{}"), "no readable saved DatasetDict"),
         (_write("dataset_dict.json", '{"splits": []}'), "split 'train' is missing"),
         (_write("dataset_dict.json", '{"splits": ["train", "new"]}'), "no readable saved DatasetDict"),
-        (_remove("train/state.json"), "no readable saved DatasetDict"),
-        (_write("train/state.json", "{}"), "no readable saved DatasetDict"),
-        (_write("train/dataset_info.json", "{"), "no readable saved DatasetDict"),
         (_write("train/dataset_info.json", '{"features": 5}'), "no readable saved DatasetDict"),
         (_remove(ARROW), "no readable saved DatasetDict"),
-        (_write(ARROW, ""), "no readable saved DatasetDict"),
         (_cut(ARROW, 100), "no readable saved DatasetDict"),
-        (_cut(ARROW, -500), "no readable saved DatasetDict"),
         (lambda folder: shutil.rmtree(folder / "validation"), "no readable saved DatasetDict"),
         (_remove("catalog.pkl"), "no such catalog file"),
     ],
@@ -272,7 +240,7 @@ def saved(tmp_path_factory):
     return _save(tmp_path_factory.mktemp("saved"))
 
 
-@settings(max_examples=150)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 2**32))
 def test_any_bytes_of_a_dataset_give_an_error_that_names_the_folder_or_rows(tmp_path_factory, saved, seed):
     draw = random.Random(seed)

@@ -1,13 +1,13 @@
 import numpy as np
 import pandas as pd
+import pytest
 
 from convrec.data.catalog import build_catalog
-from convrec.data.conversations import split_by_period, transcript
+from convrec.data.conversations import transcript
 from convrec.data.quarantine import Quarantine
 from convrec.data.sources.dialogue import LISTS
 from convrec.data.sources.synthetic import CHANGED, KEPT, SHIFT_MONTH, Taste, World, embedded_rows, simulate
 from convrec.data.titles import fold
-from convrec.project.config.period import Period
 
 MONTHS = [f"2022-{month:02d}" for month in range(1, 13)]
 
@@ -19,16 +19,21 @@ def _world(seed: int = 1, size: int = 300):
     return catalog, *simulate(catalog, seed, size, MONTHS, 20)
 
 
-def test_the_same_seed_gives_the_same_world_and_another_one_does_not():
-    _, rows, truth = _world()
+@pytest.fixture(scope="module")
+def world():
+    return _world()
+
+
+def test_the_same_seed_gives_the_same_world_and_another_one_does_not(world):
+    _, rows, truth = world
     _, again, truth_again = _world()
     pd.testing.assert_frame_equal(rows, again)
     pd.testing.assert_frame_equal(truth, truth_again)
     assert _world(seed=2)[1]["messages"].tolist() != rows["messages"].tolist()
 
 
-def test_rows_are_well_formed():
-    catalog, rows, truth = _world()
+def test_rows_are_well_formed(world):
+    catalog, rows, truth = world
     assert len(catalog) >= 400
     assert set(rows["date"].str.slice(0, 7)) == set(MONTHS)
     for row in rows.to_dict("records"):
@@ -43,20 +48,20 @@ def test_rows_are_well_formed():
     assert all(len(oracle) == len(set(oracle)) == 20 for oracle in truth["oracle"])
 
 
-def test_people_accept_what_has_high_utility():
-    catalog, rows, truth = _world()
-    world = World(catalog, 1, len(MONTHS))
+def test_people_accept_what_has_high_utility(world):
+    catalog, rows, truth = world
+    drawn = World(catalog, 1, len(MONTHS))
     tastes = dict(zip(truth["prompt_id"], truth["taste"].map(Taste.from_json), strict=True))
     shares = []
     for row in rows.to_dict("records"):
-        utility = world.utility(tastes[row["prompt_id"]])
+        utility = drawn.utility(tastes[row["prompt_id"]])
         chosen = [catalog.find(t["title"], t["year"]) for t in row["groundtruth"]]
         shares.append((utility[:, None] < utility[chosen]).mean())
     assert np.mean(shares) > 0.9
 
 
-def test_the_last_wish_counts(monkeypatch):
-    _, usual, truth = _world()
+def test_the_last_wish_counts(world, monkeypatch):
+    _, usual, truth = world
     _, steady, steady_truth = _changed(monkeypatch, 0.0)
     _, changed, changed_truth = _changed(monkeypatch, 1.0)
     for rows, truths in ((steady, steady_truth), (changed, changed_truth)):
@@ -78,17 +83,8 @@ def _changed(monkeypatch, share: float):
     return _world()
 
 
-def test_splits_are_by_month():
-    _, rows, _ = _world()
-    splits = split_by_period(rows, Period.parse("2022-11"), Period.parse("2022-12"))
-    assert splits["train"]["date"].max() < "2022-11-01"
-    assert set(splits["validation"]["date"].str.slice(0, 7)) == {"2022-11"}
-    assert set(splits["test"]["date"].str.slice(0, 7)) == {"2022-12"}
-    assert not set(splits["train"]["prompt_id"]) & set(splits["test"]["prompt_id"])
-
-
-def test_popularity_drifts_and_shifts_once():
-    catalog, _, _ = _world()
+def test_popularity_drifts_and_shifts_once(world):
+    catalog, _, _ = world
     likeness = np.corrcoef(World(catalog, 1, len(MONTHS)).popularity)
     neighbours = np.diag(likeness, 1)
     assert np.argmin(neighbours) == SHIFT_MONTH - 1

@@ -93,6 +93,12 @@ def _games(number=60):
     return [{"title": title, "themes": [THEMES[n % 10], THEMES[n // 10 % 10]]} for n, title in enumerate(titles)]
 
 
+def _write_games(folder, games, rows):
+    folder.mkdir()
+    for name, lines in (("games.jsonl", games), ("conversations.jsonl", rows)):
+        (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+
+
 def _game_rows(games, number=150):
     """Conversations of 2024 about games: truths and seen titles in every form, and three rows that cannot be used."""
     draw = random.Random(11)
@@ -131,28 +137,17 @@ BAD_GAME_ROWS = [
 
 def test_ground_truth_outside_the_catalog_is_a_warning(tmp_path, make, caplog):
     games = _games()
-    (tmp_path / "games").mkdir()
-    for name, rows in (("games.jsonl", games[: len(games) // 2]), ("conversations.jsonl", _game_rows(games))):
-        (tmp_path / "games" / name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    project = make(source="files", path="games", catalog="games.jsonl", **BY_SHARE)
-    metrics, _, _ = _run(project, "data")
-    share = metrics["statistics"]["outside_catalog"]["test"]
-    assert 0.3 < share < 0.7
-    assert f"{100 * share:.1f} % of the test split's ground truth is not in the catalog" in caplog.text
-    assert re.search(r"such as '(.+)' \(nearest item: '(.+)'\), ", caplog.text)
-
-
-def test_the_oracle_of_an_earlier_source_is_removed(tmp_path, make):
-    games = _games()
-    (tmp_path / "games").mkdir()
-    for name, rows in (("games.jsonl", games), ("conversations.jsonl", _game_rows(games))):
-        (tmp_path / "games" / name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    _write_games(tmp_path / "games", games[: len(games) // 2], _game_rows(games))
     project = make(source="files", path="games", catalog="games.jsonl", **BY_SHARE)
     world = Paths(project).world
     world.parent.mkdir(parents=True, exist_ok=True)
     world.write_text("of the embedded world")
-    _run(project, "data")
-    assert not world.exists()
+    metrics, _, _ = _run(project, "data")
+    assert not world.exists(), "the oracle of an earlier source is removed"
+    share = metrics["statistics"]["outside_catalog"]["test"]
+    assert 0.3 < share < 0.7
+    assert f"{100 * share:.1f} % of the test split's ground truth is not in the catalog" in caplog.text
+    assert re.search(r"such as '(.+)' \(nearest item: '(.+)'\), ", caplog.text)
 
 
 def test_recorded_feedback_beside_the_embedded_world(tmp_path, make):
@@ -190,10 +185,8 @@ def test_recorded_feedback_beside_the_embedded_world(tmp_path, make):
 
 def test_ground_truth_that_is_all_outside_the_catalog_is_an_error(tmp_path, make, cli, monkeypatch):
     games = _games()
-    (tmp_path / "games").mkdir()
     named = [{**game, "title": f"{game['title']}: the game"} for game in games]
-    for name, rows in (("games.jsonl", named), ("conversations.jsonl", _game_rows(games))):
-        (tmp_path / "games" / name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    _write_games(tmp_path / "games", named, _game_rows(games))
     monkeypatch.chdir(make(source="files", path="games", catalog="games.jsonl", **BY_SHARE))
     status, _, error = cli("run", "data")
     assert status == 2 and "100.0 % of the test split's ground truth is not in the catalog" in error

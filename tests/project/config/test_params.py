@@ -44,7 +44,6 @@ def test_every_profile_is_valid(name, tmp_path):
     [
         ("max_steps: ", "max_stesp: ", "rank_grpo.max_stesp: unknown parameter; did you mean 'max_steps'?"),
         ("seed: 17", "seed: seventeen", "common.seed = 'seventeen': input should be a valid integer"),
-        ("seed: 17", "seed: -1", "common.seed = -1: input should be greater than or equal to 0"),
         ("  num_generations: 4 ", "  num_generations: 7 ", "no multiple of num_generations = 7"),
         ("returns: exp_inf", "returns: exp", "return_gamma = None"),
         (
@@ -52,8 +51,7 @@ def test_every_profile_is_valid(name, tmp_path):
             "  lora: {r: 4, lora_alpha: 8, lora_dropout: 0.05}\n",
             "rank_grpo: lora.lora_dropout = 0.05: sampling and scoring must use the same distribution",
         ),
-        ("cutoffs: [5, 10, 20]", f"cutoffs: {[5] * 20000}", "list should have at most 100 items"),
-        ("num_conversations: 14400", "num_conversations: 1000000000000", "should be less than or equal to 1000000"),
+        ("cutoffs: [5, 10, 20]", f"cutoffs: {[5] * 2000}", "list should have at most 100 items"),
         ("list_length: 20", "list_length: 10", "cutoffs reach 20"),
         ("max_prompt_length: 448", "max_prompt_length: 63", "common.max_prompt_length = 63: input should be greater"),
         ("  max_length: 512", "  max_length: 103", "yaml: sft.max_length = 103 has no room for a prompt (64 tokens"),
@@ -68,18 +66,11 @@ def test_every_profile_is_valid(name, tmp_path):
             "  test_month: 2022-12",
             "data.test_month: this parameter is now 'test_period'; rename it",
         ),
-        ("  validation_period: 2022-11", "  validation_month: 2022-11", "this parameter is now 'validation_period'"),
         (
             "test_period: 2022-12",
             "test_period: 2022-12-01",
             "data.test_period: '2022-12-01' is neither a month nor",
         ),
-        (
-            "test_period: 2022-12",
-            "test_period: 2022-12-09/2022-12-08",
-            "test_period: '2022-12-09/2022-12-08' ends before it",
-        ),
-        ("test_period: 2022-12", "test_period: 2022-14", "data.test_period: '2022-14' is not in the calendar"),
         ("test_period: 2022-12", "test_period: null", "data: set both validation_period and test_period, or set both"),
         (
             "test_period: 2022-12",
@@ -87,13 +78,9 @@ def test_every_profile_is_valid(name, tmp_path):
             "data: validation_period = 2022-11 does not end before test_period = 2022-11-30/2022-12-06 begins; "
             "give a period before 2022-11-30",
         ),
-        ("validation_period: 2022-11", "validation_period: 2023-01", "validation_period = 2023-01 does not end before"),
         ("source: synthetic", "source: reddit", "catalog is empty"),
         ("source: synthetic", "source: feedback", "source = 'feedback': feedback has no catalog; give [SOURCE, feedba"),
         ("source: synthetic", "source: [synthetic, synthetic]", "a source is given twice; remove one"),
-        ("source: synthetic", "source: []", "data.source.list"),
-        ("source: synthetic", "source: [synthetic, reddit]", "source 'reddit' needs the name of its file"),
-        ("source: synthetic", "source: feedbak", "input should be 'synthetic', 'redial'"),
         ("line_column: null", "line_column: artist", "line_column = 'artist' names a column of the catalog"),
         ("    max_liked: 6", "    max_liked: 1", "data.interactions: min_liked = 2 is more than max_liked = 1"),
         (
@@ -101,25 +88,17 @@ def test_every_profile_is_valid(name, tmp_path):
             "    disliked: 4.0",
             "data.interactions: disliked = 4.0 is not below liked = 4.0; lower it",
         ),
-        ("    disliked: 2.0", "    disliked: [return]", "both are ratings, or both lists of events"),
         (
             "{list_length} {items}.",
             "{n} {items}.",
             "common.instruction: 'Recommend {n} {items}.' has braces beside",
         ),
-        (
-            "{list_length} {items}.",
-            "{list_length.x} {items}.",
-            "common.instruction: 'Recommend {list_length.x} {items}",
-        ),
         ("    item: movie", "    item: '{movie}'", "common.domain.item = '{movie}': string should match pattern"),
-        ("    items: movies", "    items: ''", "common.domain.items = ''"),
         (
             "  lora: null ",
             "  lora: {r: 8, lora_alhpa: 16, lora_dropout: 0.0} ",
             "sft.lora.lora_alhpa: unknown parameter; did you mean 'lora_alpha'?",
         ),
-        ("  reflect:\n", "  reflekt:\n", "demonstrations.reflekt: unknown parameter; did you mean 'reflect'?"),
     ],
 )
 def test_mistakes_name_field_value_and_remedy(tmp_path, old, new, message):
@@ -178,9 +157,9 @@ def test_what_preferences_cannot_be_learnt_with_is_refused(changes, message):
         parse_params(raw, "test")
 
 
-@pytest.mark.parametrize("value", [".inf", "-.inf", ".nan"])
 @pytest.mark.parametrize(
-    "field", ["learning_rate", "weight_decay", "model_weight", "noise", "temperature", "warmup_steps"]
+    ("field", "value"),
+    [("learning_rate", ".inf"), ("noise", "-.inf"), ("temperature", ".nan"), ("warmup_steps", ".inf")],
 )
 def test_no_parameter_takes_a_number_that_is_not_finite(tmp_path, field, value):
     (line, *_) = (

@@ -13,13 +13,10 @@ def _day(text):
     ("text", "first", "end", "before"),
     [
         ("2022-03", "2022-03-01", "2022-04-01", "2022-02"),
-        ("2022-01", "2022-01-01", "2022-02-01", "2021-12"),
         ("2021-12", "2021-12-01", "2022-01-01", "2021-11"),
         ("2022-04-08/2022-04-14", "2022-04-08", "2022-04-15", "2022-04-01/2022-04-07"),
-        ("2022-03-01/2022-03-01", "2022-03-01", "2022-03-02", "2022-02-28/2022-02-28"),
         ("2021-12-30/2022-01-05", "2021-12-30", "2022-01-06", "2021-12-23/2021-12-29"),
         ("2022-03-02/2022-03-31", "2022-03-02", "2022-04-01", "2022-01-31/2022-03-01"),
-        ("2022-03-01/2022-04-30", "2022-03-01", "2022-05-01", "2021-12-30/2022-02-28"),
     ],
 )
 def test_a_period_has_its_days_its_text_and_the_period_before(text, first, end, before):
@@ -43,14 +40,9 @@ def test_the_days_of_a_whole_month_are_the_month():
         ("2022-04-14/2022-04-08", "'2022-04-14/2022-04-08' ends before it begins; give a month such as 2022-03, or"),
         ("2022-13", r"'2022-13' is not in the calendar \(month must be in 1..12\); give a month"),
         ("2022-02-28/2022-02-30", r"'2022-02-28/2022-02-30' is not in the calendar \(day is out of range for month\)"),
-        ("2022-04-08", "'2022-04-08' is neither a month nor a span of days; give a month"),
         (_day("2022-04-08"), "'2022-04-08' is neither a month nor a span of days"),  # as YAML reads a day
-        ("2022-04-08/2022-04", "'2022-04-08/2022-04' is neither a month nor a span of days"),
         ("2022-04-08/2022-04-14\n", "is neither a month nor a span of days"),
         ("٢٠٢٢-04", "is neither a month nor a span of days"),
-        ("9999-12", "'9999-12' is neither a month nor a span of days"),
-        ("April", "'April' is neither a month nor a span of days"),
-        (202204, "'202204' is neither a month nor a span of days"),
         ("x" * 1000, "'x{39} is neither"),
     ],
 )

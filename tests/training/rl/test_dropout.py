@@ -62,28 +62,27 @@ def test_adapters_are_covered(name):
     _assert_deterministic(model)
 
 
-@pytest.fixture(params=["eager", "sdpa"])
-def model_with_dropout(request, tiny_model, tmp_path):
+@pytest.fixture
+def model_with_dropout(tiny_model, tmp_path):
     model = AutoModelForCausalLM.from_pretrained(tiny_model, attention_dropout=0.4)
     model.save_pretrained(tmp_path / "model")
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         (tmp_path / "model" / name).write_bytes((tiny_model / name).read_bytes())
-    return tmp_path / "model", {"model_init_kwargs": {"attn_implementation": request.param}}
+    return tmp_path / "model"
 
 
 @pytest.mark.parametrize("adapter", [None, LoraConfig(r=4, target_modules="all-linear", lora_dropout=0.3)])
 def test_the_ratio_is_one_on_policy_whatever_the_dropout(model_with_dropout, adapter, tmp_path, caplog):
-    folder, options = model_with_dropout
-    options = {**options, "num_iterations": 2, "beta": 0.1, "save_strategy": "steps", "save_steps": 2}
+    options = {"num_iterations": 2, "beta": 0.1, "save_strategy": "steps", "save_steps": 2}
     with caplog.at_level(logging.INFO, logger="convrec"):
-        trainer = tiny_trainer(folder, tmp_path / "out", 2, trl={"peft_config": adapter}, **options)
+        trainer = tiny_trainer(model_with_dropout, tmp_path / "out", 2, trl={"peft_config": adapter}, **options)
     expected = "attention_dropout = 0.4" + (", lora_dropout = 0.3" if adapter else "")
     assert f"dropout is disabled in reinforcement learning: {expected}" in caplog.text
     trainer.train()
     for name in ("ratio/q05", "ratio/q50", "ratio/q95"):
         assert series(trainer, name)[0] == 1
     assert series(trainer, "kl")[0] < 1e-9
-    resumed = tiny_trainer(folder, tmp_path / "out", 4, trl={"peft_config": adapter}, **options)
+    resumed = tiny_trainer(model_with_dropout, tmp_path / "out", 4, trl={"peft_config": adapter}, **options)
     resumed.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-2"))
     assert series(resumed, "ratio/q05")[-2] == series(resumed, "ratio/q95")[-2] == 1
     assert disable_dropout(resumed.model) == {}

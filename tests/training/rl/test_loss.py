@@ -172,31 +172,6 @@ def test_the_sampler_s_weight_is_one_where_both_engines_agree():
     assert float(output.metrics["sampler/weight_mean"]) == pytest.approx(1)
 
 
-@given(st.permutations(range(4)))
-def test_permuting_the_group_permutes_the_result(order):
-    batch = _batch(9)
-    order = torch.tensor(order)
-    grads = []
-    for rows in (torch.arange(4), order):
-        part = {name: value[rows] for name, value in batch.items()}
-        part["logps"] = part["logps"].clone().requires_grad_()
-        rank_grpo_loss(**part, **CLIP).loss.backward()
-        grads.append(part["logps"].grad)
-    torch.testing.assert_close(grads[0][order], grads[1])
-
-
-def test_padding_changes_nothing():
-    batch = _batch(4)
-    pad = {
-        name: torch.cat([value, torch.full((4, 5), fill, dtype=value.dtype)], dim=1)
-        for name, value, fill in [(n, batch[n], -1 if n == "ranks" else 0) for n in batch if n != "advantages"]
-    }
-    for level in LEVELS:
-        for aggregation in AGGREGATIONS:
-            padded = _loss({**pad, "advantages": batch["advantages"]}, level, aggregation).loss
-            torch.testing.assert_close(padded, _loss(batch, level, aggregation).loss)
-
-
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 def test_what_stands_on_padding_may_overflow(level, aggregation):
@@ -213,32 +188,6 @@ def test_what_stands_on_padding_may_overflow(level, aggregation):
     for loss, grad in zip(losses, grads, strict=True):
         torch.testing.assert_close(loss, losses[0])
         torch.testing.assert_close(grad, grads[0])
-
-
-def test_token_aggregation_is_the_mean_over_the_tokens_of_all_processes():
-    """Each process has its share of the rows, of ragged lengths, and the number of all tokens."""
-    batch = _batch(7)
-    tokens = batch["mask"].sum()
-    whole = rank_grpo_loss(**batch, **CLIP, aggregation="token").loss
-    parts = [{name: value[rows] for name, value in batch.items()} for rows in (slice(0, 1), slice(1, 4))]
-    losses = [rank_grpo_loss(**part, **CLIP, aggregation="token", num_items=tokens / 2).loss for part in parts]
-    torch.testing.assert_close(sum(losses) / 2, whole)
-    assert parts[0]["mask"].sum() != tokens / 4
-
-
-def test_overflow_and_eos_enter_only_on_request():
-    batch = {
-        "logps": torch.zeros(1, 3),
-        "old_logps": torch.zeros(1, 3),
-        "advantages": torch.zeros(1, NUM_RANKS),
-        "ranks": torch.tensor([[0, NUM_RANKS, NUM_RANKS + 2]]),
-        "mask": torch.ones(1, 3),
-    }
-    assert float(rank_grpo_loss(**batch, **CLIP).loss) == 0
-    assert float(rank_grpo_loss(**batch, **CLIP, overflow_advantage=-0.1).loss) == pytest.approx(0.1 / NUM_RANKS)
-    eos = torch.tensor([[1, 0, 0]])
-    early = rank_grpo_loss(**batch, **CLIP, eos=eos, eos_advantages=torch.tensor([-0.1])).loss
-    assert float(early) == pytest.approx(0.1 / NUM_RANKS)
 
 
 @pytest.mark.parametrize("option", ["level", "aggregation"])

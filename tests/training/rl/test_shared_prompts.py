@@ -64,10 +64,10 @@ def test_hidden_states_are_those_of_the_plain_pass(kind):
     torch.testing.assert_close(shared[real], plain[real], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
-@pytest.mark.parametrize("adapted", [False, True])
-@pytest.mark.parametrize("penalty", [1.0, 1.3])
-@pytest.mark.parametrize("lengths", [(7, 1, 4), (1, 1, 1)])
+@pytest.mark.parametrize(
+    ("checkpointing", "adapted", "penalty", "lengths"),
+    [(False, False, 1.0, (7, 1, 4)), (True, False, 1.3, (1, 1, 1)), (True, True, 1.3, (7, 1, 4))],
+)
 @pytest.mark.parametrize("kind", ["qwen2", "gpt2"])
 def test_log_probabilities_and_gradients_are_those_of_the_plain_pass(kind, checkpointing, adapted, penalty, lengths):
     """In float64, which Qwen2's norms leave for float32 between."""

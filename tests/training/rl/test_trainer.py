@@ -1,5 +1,3 @@
-import inspect
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -9,7 +7,6 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForSequenceClassification
 from trl import GRPOConfig, GRPOTrainer
 
-from convrec.generation.finite import FiniteTrainer
 from convrec.generation.pretrained import load_tokenizer
 from convrec.training.embedded import END
 from convrec.training.rl import trainer as trainer_module
@@ -28,8 +25,6 @@ from tests.training.rl.tiny import (
     varied_rows,
     weights,
 )
-
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(
@@ -69,25 +64,6 @@ def _truncating(prompts, trainer):
     asked = [trainer._tokenizer.apply_chat_template(p, tokenize=False, add_generation_prompt=True) for p in prompts]
     encode = trainer._tokenizer
     return {"prompt_ids": encode(asked).input_ids, "completion_ids": encode(texts).input_ids, "logprobs": None}
-
-
-def test_every_step_logs_what_the_readme_promises(make):
-    trainer = make(steps=2)
-    trainer.train()
-    names = ["reward/rank_02", "reward_std/rank_02", "reward", "frac_rank_zero_std", "kl", "entropy", "clip_ratio/low"]
-    names += ["clip_ratio/high", "ratio/q05", "ratio/q50", "ratio/q95", "ratio/effective_sample_size", "lists/items"]
-    names += ["lists/overflow", "lists/early_stop", "lists/in_catalog", "lists/duplicates", "seconds/rollout"]
-    names += ["seconds/reward", "seconds/forward", "seconds/update", "tokens_per_second", "padding_share"]
-    for name in names:
-        assert len(series(trainer, name)) == 2, name
-    assert all(series(trainer, "seconds/update")[i] > 0 for i in range(2))
-
-
-def test_several_updates_of_one_batch_use_the_importance_ratio(make):
-    trainer = make(steps=4, num_iterations=2)
-    trainer.train()
-    ratios = series(trainer, "ratio/mean")
-    assert ratios[0] == pytest.approx(1, abs=1e-4) and abs(ratios[1] - 1) > 1e-6
 
 
 @pytest.mark.parametrize(
@@ -269,18 +245,6 @@ def test_a_gradient_that_is_not_finite_stops_before_the_update(make):
     assert all(torch.equal(value, before[name]) for name, value in weights(trainer).items())
 
 
-def test_the_example_of_the_documentation_trains_on_a_cpu(tiny_model, tmp_path, monkeypatch):
-    text = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
-    section = text.split("## In code\n")[1].split("\n## ")[0]
-    code = "\n".join(line for line in section.split("\n") if line.startswith("    "))
-    (tmp_path / "models").mkdir()
-    (tmp_path / "models" / "sft").symlink_to(tiny_model)
-    monkeypatch.chdir(tmp_path)
-    names = {"dataset": same_rows().select(range(1))}
-    exec(textwrap.dedent(code), names)
-    assert len(series(names["trainer"], "train_loss")) == 1
-
-
 def test_without_arguments_the_defaults_hold(tiny_model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     trainer = RankGRPOTrainer(str(tiny_model), RankReward(CATALOG, 20), train_dataset=same_rows())
@@ -326,37 +290,3 @@ def test_the_newline_counts_reach_as_far_as_the_model_s_vocabulary(tiny_model, m
     load_tokenizer(tiny_model).save_pretrained(tmp_path / "wide")
     counts = tiny_trainer(tmp_path / "wide", tmp_path / "out")._newline_counts
     assert len(counts) == model.config.vocab_size and counts[-40:].sum() == 0 < counts.sum()
-
-
-def test_the_overridden_methods_are_those_of_the_pinned_trl():
-    expected = {
-        "_calculate_rewards": ["self", "inputs", "prompts", "completions", "completion_ids_list"],
-        "_generate_and_score_completions": ["self", "inputs"],
-        "_generate_single_turn": [
-            "self",
-            "prompt_ids",
-            "images",
-            "multimodal_fields",
-            "num_generations",
-            "has_tool_images",
-        ],
-        "_compute_loss": ["self", "model", "inputs"],
-        "_prepare_inputs": ["self", "generation_batch"],
-        "_get_per_token_logps_and_entropies": [
-            *("self", "model", "input_ids", "attention_mask", "logits_to_keep", "batch_size", "compute_entropy"),
-            *("compute_aux_loss", "pixel_values", "image_grid_thw", "num_images", "pixel_attention_mask"),
-            *("spatial_shapes", "num_tiles", "image_sizes", "token_type_ids", "mm_token_type_ids"),
-            "image_position_ids",
-        ],
-        "_get_train_sampler": ["self", "dataset"],
-        "create_scheduler": ["self", "num_training_steps", "optimizer"],
-    }
-    finite = {
-        "training_step": ["self", "model", "inputs", "num_items_in_batch"],
-        "_get_grad_norm": ["self", "model", "grad_norm"],
-    }
-    for kind, methods in ((RankGRPOTrainer, expected), (FiniteTrainer, finite)):
-        for name, parameters in methods.items():
-            assert list(inspect.signature(getattr(GRPOTrainer, name)).parameters) == parameters
-        ours = {n for n, value in vars(kind).items() if inspect.isfunction(value) and hasattr(GRPOTrainer, n)}
-        assert ours - {"__init__"} == set(methods)
