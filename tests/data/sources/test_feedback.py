@@ -8,9 +8,8 @@ import pytest
 
 from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import conform
-from convrec.data.sources.combine import combine
 from convrec.data.sources.feedback import FILE, read_feedback
-from convrec.data.sources.source import Source
+from convrec.data.sources.source import Source, combine
 from convrec.project.errors import InputError
 from convrec.service.feedback import Answer, Event, FeedbackStore, Shown, new_answer_id
 from convrec.service.feedback.export import FILE as EXPORTED

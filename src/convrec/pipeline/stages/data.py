@@ -20,14 +20,13 @@ from convrec.data.exposure import by_month, describe_exposure
 from convrec.data.leakage import find_leaks
 from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import conform, write_catalog, write_conversations
-from convrec.data.sources.combine import combine
 from convrec.data.sources.feedback import read_feedback
 from convrec.data.sources.files import read_files
 from convrec.data.sources.interactions import read_interactions
 from convrec.data.sources.reddit import read_reddit
 from convrec.data.sources.reddit_movie import read_reddit_movie
 from convrec.data.sources.redial import read_redial
-from convrec.data.sources.source import Source
+from convrec.data.sources.source import Source, combine
 from convrec.data.sources.synthetic import read_synthetic
 from convrec.data.statistics import describe
 from convrec.data.titles import line

@@ -11,10 +11,10 @@ from convrec.data.catalog import Catalog
 from convrec.data.conversations import SPLITS, Row, distinct_prompts, person_of, read_prompts, read_rows, truths
 from convrec.demonstrations.prompts import STEP_COLUMNS
 from convrec.evaluation.beyond_accuracy import mentions
+from convrec.evaluation.comparison import hits_by_rank, rank_intervals
 from convrec.evaluation.data_figures import DATA_PLOTS
 from convrec.evaluation.examples import Example, faults, judge_lines, worst_rows
 from convrec.evaluation.metrics import ndcg
-from convrec.evaluation.ranks import hits_by_rank, rank_intervals
 from convrec.evaluation.report import COMPARED, DataFile, Failures, Findings, render_report
 from convrec.evaluation.table import read_evaluation
 from convrec.project.atomic import write_text
