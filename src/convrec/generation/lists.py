@@ -186,13 +186,12 @@ def model_lists(
     settings: ListSettings,
     options: EngineOptions,
     catalog: Catalog | None = None,
-    requests: Sequence[ListRequest] | None = None,
 ) -> ModelLists:
     """Return one greedy list for each canonical conversation row from the model's folder, which may hold adapters.
 
-    With a catalog, the lists hold nothing but its items: the length that is asked for, each once, none seen; `requests`
-    asks for other lists, one for each row. Each distinct prompt is asked once. Finished lists are cached
-    (`open_list_cache`): a killed generation resumes where it stopped.
+    With a catalog, the lists hold nothing but its items: the length that is asked for, each once, none seen. Each
+    distinct prompt is asked once. Finished lists are cached (`open_list_cache`): a killed generation resumes where it
+    stopped.
     """
     tokenizer = load_tokenizer(model, trust_remote_code=options.trust_remote_code)
     builder = settings.prompts(tokenizer)
@@ -200,7 +199,7 @@ def model_lists(
     share = builder.report(str(model))
     per_row: Sequence[ListRequest | None] = [None] * len(rows)
     if catalog is not None:
-        per_row = requests or [list_request(row, catalog, settings.list_length) for row in rows]
+        per_row = [list_request(row, catalog, settings.list_length) for row in rows]
     asked = list(zip(prompts, per_row, strict=True))
     digests = [request_digest(*pair) for pair in asked]
     cache = open_list_cache(model, settings, options, catalog)
