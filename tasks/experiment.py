@@ -5,6 +5,7 @@ from pathlib import Path
 from prefect import task
 from prefect.logging import get_run_logger
 
+from convrec.project.table import TextTable
 from tasks.artifacts import SHOWN, show_table
 from tasks.command import RETRIES
 
@@ -34,8 +35,6 @@ def watch_experiment(feedback: str | None) -> str:
     ended = f" Ended: {result.experiment.reason}." if result.experiment.ended else ""
     message = f"{result.headline}.{ended}"
     columns, *rows = result.rows()
-    lines = [columns, ("---", *("---:" for _ in columns[1:])), *rows]
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    show_table("experiment", f"{message}\n\n{table}\n", "The online experiment")
+    show_table("experiment", f"{message}\n\n{TextTable(columns, rows).markdown()}", "The online experiment")
     get_run_logger().info(message, extra=SHOWN)
     return message

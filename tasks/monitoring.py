@@ -10,6 +10,7 @@ from prefect.logging import get_run_logger
 
 from convrec.project.config.params import load_params
 from convrec.project.paths import Paths
+from convrec.project.table import TextTable
 from tasks.artifacts import SHOWN, show_link, show_table
 from tasks.command import RETRIES
 
@@ -42,13 +43,13 @@ def check_feedback(until: str | None) -> dict[str, Any]:
 
 
 def _markdown(result: dict[str, Any], checks: list[Any]) -> str:
-    rows = [_COLUMNS, ("---", "---", "---:", "---:", "---:")]
+    rows = []
     for check in checks:
         figure = "-" if check.figure is None else f"{check.figure:.3f} [{check.low:.3f}, {check.high:.3f}]"
         verdict = f"**{check.status}**" if check.status == "alarm" else check.status
         rows.append((check.name, verdict, figure, f"{check.limit:g}", f"{check.n:,} {check.unit}"))
-    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    return f"{result['model']}, {result['since']} to {result['until']}\n\n{table}\n"
+    table = TextTable(_COLUMNS, rows, left=2).markdown()
+    return f"{result['model']}, {result['since']} to {result['until']}\n\n{table}"
 
 
 def emit_alarm(result: dict[str, Any], flow_run: str) -> None:

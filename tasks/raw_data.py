@@ -70,9 +70,9 @@ def export_feedback() -> None:
     if "feedback" not in data.sources:
         return
     from convrec.service.feedback import open_store
-    from convrec.service.feedback.export import FILE, export
+    from convrec.service.feedback.store import EXPORTED, export
 
-    path = Path(data.feedback) / FILE
+    path = Path(data.feedback) / EXPORTED
     try:
         number = export(open_store(Path()), path)
     except Unavailable as error:

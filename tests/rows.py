@@ -1,7 +1,12 @@
-"""Canonical rows of conversations."""
+"""Canonical rows of conversations, and the scores of one list."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+from convrec.data.catalog import Catalog
+from convrec.data.lists import read_list
+from convrec.data.matching import make_target
+from convrec.evaluation.scoring import quality
 
 
 def make_row(
@@ -19,3 +24,8 @@ def make_row(
         "disliked_titles": [],
         **more,
     }
+
+
+def list_quality(text: str, seen_titles: Sequence[str], catalog: Catalog, num_ranks: int) -> dict[str, float]:
+    """Return the `Quality` of one list by name."""
+    return quality(read_list(text, catalog), make_target([], seen_titles, catalog), catalog, num_ranks)._asdict()

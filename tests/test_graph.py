@@ -37,7 +37,7 @@ def test_the_deps_on_code_hold_the_modules_that_a_stage_imports_and_no_other_pac
 @pytest.mark.parametrize(
     ("file", "stages"),
     [
-        ("data/sources/combine.py", {"data"}),
+        ("data/sources/source.py", {"data"}),
         ("data/titles.py", set(STAGES)),
         ("service/app/server.py", set()),
         ("service/recommender.py", set()),

@@ -10,7 +10,7 @@ from convrec.data.openings import UNSURE, openings
 from convrec.data.parsing import MAX_LINE, parse_line
 from convrec.data.sources.synthetic import embedded_rows
 from convrec.data.titles import fold
-from convrec.evaluation.scoring import list_quality
+from tests.rows import list_quality
 
 TITLES = ["Heat", "The Hunger Games", "2001: A Space Odyssey", "3 Women", "*batteries not included", "[Rec]²", "'71"]
 TITLES += ["9", "(500) Days of Summer", "I, Robot", "X-Men", "V. by Thomas Pynchon", "a) B", "Vi", "Amélie", "Straße"]

@@ -22,7 +22,7 @@ from convrec.data.parsing import (
 )
 from convrec.data.sources.synthetic import embedded_rows
 from convrec.data.titles import YEARS, fold
-from convrec.evaluation.scoring import list_quality
+from tests.rows import list_quality
 
 FILMS = [Item("Heat", 1995), Item("The Hunger Games", 2012), Item("2001: A Space Odyssey", 1968), Item("3 Women", 1977)]
 FILMS += [Item("Amelie", 2001, aliases=("Le fabuleux destin d'Amélie Poulain",)), Item("*batteries not included", 1987)]

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from convrec.data.conversations import STEP_COLUMNS, write_rows
 from convrec.data.catalog import Catalog, Item
+from convrec.data.conversations import STEP_COLUMNS, write_rows
 from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import write_catalog
 from convrec.data.statistics import describe

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from convrec.evaluation.metrics import hit_rate, ndcg, recall, reciprocal_rank
-from convrec.evaluation.scoring import list_quality, mean_scores, score_lists
+from convrec.evaluation.scoring import mean_scores, score_lists
+from tests.rows import list_quality
 
 
 def test_hand_computed_recall_and_ndcg():

@@ -11,7 +11,8 @@ from convrec.data.catalog_files import open_catalog
 from convrec.data.matching import relevance
 from convrec.evaluation.comparison import KEYS
 from convrec.evaluation.predictions import ScoringSettings, score_predictions
-from convrec.evaluation.scoring import list_quality, score_lists
+from convrec.evaluation.scoring import score_lists
+from tests.rows import list_quality
 
 CATALOG = "title,year\nHeat,1995\nDune,1984\nDune,2021\nUp,2009\nAlien,1979\n"
 ROWS = [
@@ -122,9 +123,9 @@ def test_a_file_is_scored_as_the_library_scores_lists(tmp_path_factory, lines):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ('{"items": [], "items": ["Heat (1995)"]}', "line 2: field 'items' occurs twice; remove one"),
+        ('{"items": [], "items": ["Heat (1995)"]}', "line 2: field 'items' stands twice; remove one"),
         ("{", r"line 2: not JSON \(.*\); give one object per line"),
-        ("[1]", r"line 2: \[1\] is not an object"),
+        ("[1]", "line 2: expected a JSON object, found list"),
         ('{"response": ' + "[" * 5000, "line 2: not "),
         ({"groundtruth": [["Up", 2009]]}, "neither of the fields 'response' and 'items'"),
         ({**ROWS[0], "items": []}, "both of the fields 'response' and 'items'"),

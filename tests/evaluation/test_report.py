@@ -8,12 +8,12 @@ import pandas as pd
 import pytest
 
 from convrec.data.matching import Truth
+from convrec.evaluation.comparison import hits_by_rank, rank_intervals
 from convrec.evaluation.data_figures import DATA_PLOTS, months_figure, words_figure
 from convrec.evaluation.examples import faults, judge_lines, worst_rows
 from convrec.evaluation.headline import findings, headline_facts
 from convrec.evaluation.metrics import metric_label
 from convrec.evaluation.page import DARK_COLORS, LINES
-from convrec.evaluation.ranks import hits_by_rank, rank_intervals
 from convrec.evaluation.report import best_models
 from convrec.evaluation.story_figures import group_figure
 from convrec.evaluation.systems import system_names

@@ -16,8 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from convrec.data.catalog import Catalog, Item
 from convrec.generation.engine import TransformersEngine
-from convrec.generation.list_cache import ListCache
-from convrec.generation.lists import EngineOptions, ListSettings, check_constraint, model_lists
+from convrec.generation.lists import EngineOptions, ListCache, ListSettings, check_constraint, model_lists
 from convrec.generation.model_folders import standalone
 from convrec.generation.pretrained import load_tokenizer
 from convrec.project.errors import InputError

@@ -7,7 +7,7 @@ import pickle
 from pathlib import Path
 
 from convrec.data.catalog import Catalog, build_catalog
-from convrec.data.json_keys import repeated_key
+from convrec.data.json_objects import json_object, repeated_key
 from convrec.data.parquet import MAX_ITEMS, parquet_rows
 from convrec.data.quarantine import Quarantine
 from convrec.data.titles import title_and_year
@@ -91,23 +91,8 @@ def read_json_lines(path: Path) -> list[dict]:
     rows = []
     lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").splitlines()  # at \n, \r\n and \r, as a text file's
     for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line.decode("utf-8"))
-            repeated = repeated_key(line, row)
-        except UnicodeDecodeError:
-            raise InputError(f"{path}: row {number}: not UTF-8; convert the file to UTF-8") from None
-        except json.JSONDecodeError as error:
-            problem = f"{error.msg} at column {error.colno}"
-            raise InputError(f"{path}: row {number}: not JSON ({problem}); mend the row or remove it") from None
-        except (ValueError, RecursionError) as error:  # numbers with thousands of digits, unclosed brackets
-            raise InputError(f"{path}: row {number}: not readable JSON ({error}); mend it or remove it") from None
-        if repeated is not None:
-            raise InputError(f"{path}: row {number}: field {repeated!r:.60} stands twice; remove one of the two")
-        if not isinstance(row, dict):
-            raise InputError(f"{path}: row {number}: expected a JSON object, found {type(row).__name__}")
-        rows.append(row)
+        if line.strip():
+            rows.append(json_object(line, f"{path}: row {number}"))
     return rows
 
 

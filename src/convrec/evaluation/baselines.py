@@ -110,10 +110,6 @@ def _grid(values: Mapping[str, Sequence[Any]]) -> list[Hyperparameters]:
     return [dict(zip(values, combination, strict=True)) for combination in product(*values.values())]
 
 
-def _popularity(training: _Training) -> Scorer:
-    return training.of_all(training.counts)
-
-
 def _last_month(training: _Training) -> Scorer | None:
     last = max(map(date_of, training.rows), default="")
     if not last:
@@ -171,7 +167,7 @@ def _als(training: _Training) -> Scorer:
 
 
 _MAKERS: dict[Baseline, Callable[[_Training], Scorer | None]] = {
-    "popularity": _popularity,
+    "popularity": lambda training: training.of_all(training.counts),
     "last_month": _last_month,
     "neighbours": _neighbours,
     "item_knn": _item_knn,

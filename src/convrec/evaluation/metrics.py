@@ -5,26 +5,19 @@ same relevance, the metrics equal those of ranx (Bassani, ECIR 2022). The releva
 lists of ids in ranx: a repeated item takes up a rank but is credited once, seen items are never hits, and the protocol
 `evaluation` removes seen and out-of-catalog lines before it counts ranks.
 
-`METRICS` is the one list of the scores of an evaluation: a table, a report or a gate that shows one takes its name and
-format from there.
+`METRICS` is the one list of the scores of an evaluation: a table or a report that shows one takes its name from there.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 
-@dataclass(frozen=True)
-class Metric:
-    """A score of an evaluation: how it is written, and whether more is better (None: neither).
-
-    `label` is its name, `short` that of a table's column. A share is written in percent where there is room for words.
-    """
+class Metric(NamedTuple):
+    """A score of an evaluation: its name, and the short one of a table's column."""
 
     label: str
     short: str
-    higher_is_better: bool | None = True
-    is_share: bool = False
 
 
 METRICS = {
@@ -32,16 +25,16 @@ METRICS = {
     "ndcg": Metric("NDCG@", "N@"),
     "hit_rate": Metric("Hit rate@", "HR@"),
     "mrr": Metric("MRR", "MRR"),
-    "in_catalog": Metric("In catalog", "in cat.", True, True),
-    "format": Metric("Exact format", "format", True, True),
-    "duplicates": Metric("Repeated lines", "repeated", False, True),
-    "seen": Metric("Seen", "seen", False, True),
-    "length": Metric("Length", "length", None),
-    "novelty": Metric("Novelty", "novelty", None),
-    "diversity": Metric("Diversity", "diversity", None),
-    "popularity": Metric("Popularity", "popularity", None),
-    "popularity_lift": Metric("Popularity lift", "lift", None),
-    "coverage": Metric("Coverage", "coverage", True, True),
+    "in_catalog": Metric("In catalog", "in cat."),
+    "format": Metric("Exact format", "format"),
+    "duplicates": Metric("Repeated lines", "repeated"),
+    "seen": Metric("Seen", "seen"),
+    "length": Metric("Length", "length"),
+    "novelty": Metric("Novelty", "novelty"),
+    "diversity": Metric("Diversity", "diversity"),
+    "popularity": Metric("Popularity", "popularity"),
+    "popularity_lift": Metric("Popularity lift", "lift"),
+    "coverage": Metric("Coverage", "coverage"),
 }
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 from rich.console import Console
 
 from convrec.data.catalog import Catalog, Entry
-from convrec.data.json_keys import repeated_key
+from convrec.data.json_objects import json_object
 from convrec.data.lists import WrittenList, read_list
 from convrec.data.matching import UNKNOWN, Protocol, Truth, make_target
 from convrec.data.parsing import make_entry, parse_line
@@ -195,23 +195,8 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             for number, text in enumerate(lines, start=1):
                 if number == 1:
                     text = text.removeprefix(b"\xef\xbb\xbf")
-                if text.isspace():
-                    continue
-                try:
-                    row = orjson.loads(text.decode("utf-8"))
-                    repeated = repeated_key(text, row)
-                except UnicodeDecodeError:
-                    raise InputError(f"{path}: line {number}: not UTF-8; convert the file to UTF-8") from None
-                except orjson.JSONDecodeError as error:
-                    problem = f"{error.msg} at column {error.colno}"
-                    raise InputError(f"{path}: line {number}: not JSON ({problem}); give one object per line") from None
-                except (ValueError, RecursionError) as error:  # orjson accepts it, but Python's json does not
-                    raise InputError(f"{path}: line {number}: not readable JSON ({error}); simplify it") from None
-                if repeated is not None:
-                    raise InputError(f"{path}: line {number}: field {_shown(repeated)} occurs twice; remove one")
-                if not isinstance(row, dict):
-                    raise InputError(f"{path}: line {number}: {_shown(row)} is not an object; give one object per line")
-                yield number, row
+                if not text.isspace():
+                    yield number, json_object(text, f"{path}: line {number}", orjson.loads)
     except OSError as error:
         raise InputError(f"--predictions {path}: not readable ({error.strerror}); give a JSON-lines file") from None
 

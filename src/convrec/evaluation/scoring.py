@@ -77,11 +77,6 @@ def _num_seen_unparsed(written: WrittenList, titles: AbstractSet[str], catalog: 
     )
 
 
-def list_quality(text: str, seen_titles: Sequence[str], catalog: Catalog, num_ranks: int) -> dict[str, float]:
-    """Return the `Quality` of one list by name."""
-    return quality(read_list(text, catalog), make_target([], seen_titles, catalog), catalog, num_ranks)._asdict()
-
-
 def score_row(
     written: WrittenList,
     target: Target,

@@ -1,5 +1,8 @@
 """The greedy lists of a saved model, and their settings."""
 
+import fcntl
+import hashlib
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -10,8 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from convrec.data.catalog import Catalog
 from convrec.generation.constraint import CatalogTrie, ListRequest, catalog_trie
-from convrec.generation.engine import Engine, TransformersEngine, token_ids
-from convrec.generation.list_cache import ListCache, request_digest
+from convrec.generation.engine import Engine, TokenIds, TransformersEngine, token_ids
 from convrec.generation.model_folders import model_files, standalone
 from convrec.generation.pretrained import load_tokenizer
 from convrec.generation.prompts import PromptBuilder
@@ -23,6 +25,49 @@ from convrec.project.fingerprint import fingerprint
 from convrec.project.paths import CHECKPOINTS
 
 logger = logging.getLogger(__name__)
+
+
+def request_digest(prompt: TokenIds, request: ListRequest | None) -> str:
+    """Return the cache key of a prompt's tokens and its list's constraint."""
+    asked: list[Any] = [prompt]
+    if request is not None:
+        allowed = None if request.allowed is None else sorted(request.allowed)
+        asked += [request.length, sorted(request.banned), allowed]
+    return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:32]
+
+
+class ListCache:
+    """A file of JSON lines, each the digest of a request and its list.
+
+    A line that was cut short, by a crash or a full disk, is no line: it is asked for again. Several processes may share
+    the file.
+    """
+
+    def __init__(self, path: Path):
+        self._path = path
+
+    def read(self) -> dict[str, str]:
+        """Return the lists by the digest of their request."""
+        lists: dict[str, str] = {}
+        for line in self._path.read_bytes().split(b"\n") if self._path.is_file() else ():
+            try:
+                row = json.loads(line)
+                lists[row["request"]] = row["list"]
+            except (ValueError, TypeError, KeyError):
+                continue
+        return lists
+
+    def append(self, lists: Mapping[str, str]) -> None:
+        """Add lists by the digest of their request; they are kept once this returns."""
+        rows = "".join(json.dumps({"request": digest, "list": text}) + "\n" for digest, text in lists.items())
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a+b") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)  # until the file is closed
+            if stream.tell():
+                stream.seek(-1, 2)
+                # End a truncated last line, so that it does not swallow the new ones.
+                rows = rows if stream.read(1) == b"\n" else "\n" + rows
+            stream.write(rows.encode())
 
 
 @dataclass(frozen=True)
@@ -141,13 +186,12 @@ def model_lists(
     settings: ListSettings,
     options: EngineOptions,
     catalog: Catalog | None = None,
-    requests: Sequence[ListRequest] | None = None,
 ) -> ModelLists:
     """Return one greedy list for each canonical conversation row from the model's folder, which may hold adapters.
 
-    With a catalog, the lists hold nothing but its items: the length that is asked for, each once, none seen; `requests`
-    asks for other lists, one for each row. Each distinct prompt is asked once. Finished lists are cached
-    (`open_list_cache`): a killed generation resumes where it stopped.
+    With a catalog, the lists hold nothing but its items: the length that is asked for, each once, none seen. Each
+    distinct prompt is asked once. Finished lists are cached (`open_list_cache`): a killed generation resumes where it
+    stopped.
     """
     tokenizer = load_tokenizer(model, trust_remote_code=options.trust_remote_code)
     builder = settings.prompts(tokenizer)
@@ -155,7 +199,7 @@ def model_lists(
     share = builder.report(str(model))
     per_row: Sequence[ListRequest | None] = [None] * len(rows)
     if catalog is not None:
-        per_row = requests or [list_request(row, catalog, settings.list_length) for row in rows]
+        per_row = [list_request(row, catalog, settings.list_length) for row in rows]
     asked = list(zip(prompts, per_row, strict=True))
     digests = [request_digest(*pair) for pair in asked]
     cache = open_list_cache(model, settings, options, catalog)

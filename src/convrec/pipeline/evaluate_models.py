@@ -32,7 +32,6 @@ logger = logging.getLogger(__name__)
 
 _SCORES = "evaluations"  # subfolder of a training's folder, so that scores outlive pruned checkpoints
 _SCORED_BY = ("convrec.evaluation.evaluation", "convrec.generation.lists")
-_OF_CHECKPOINT = ("stage", "step", "kept", "chosen")
 Figures = dict[str, Any]
 
 

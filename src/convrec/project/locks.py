@@ -37,12 +37,12 @@ def lock_folder(root: Path = Path()) -> Iterator[None]:
         yield
 
 
-def hold_stage(stage: str, root: Path = Path()) -> None:
+def hold_stage(stage: str) -> None:
     """Wait until no other process runs this stage in this folder, then lock it until this process ends.
 
     The stage of a killed run may still be writing its last checkpoint.
     """
-    path = root / _FOLDER / f"convrec.{stage}.lock"
+    path = _FOLDER / f"convrec.{stage}.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
     try:

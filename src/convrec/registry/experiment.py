@@ -14,7 +14,7 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from convrec.project.errors import InputError
-from convrec.registry.moves import PATIENCE, State, claim, read_state, utc_now
+from convrec.registry.moves import State, claim, read_state, utc_now
 from convrec.registry.versions import MODEL_NAME, find_version
 from convrec.service.arms import Experiment
 
@@ -47,9 +47,7 @@ def running_experiment(client: mlflow.MlflowClient, champion: str | None) -> Exp
     return found if found is not None and found.is_running and found.champion == champion else None
 
 
-def start_experiment(
-    client: mlflow.MlflowClient, challenger: str, share: float, by: str, patience: float = PATIENCE
-) -> Experiment:
+def start_experiment(client: mlflow.MlflowClient, challenger: str, share: float, by: str) -> Experiment:
     """Start an experiment of a version against the champion, and return it.
 
     Raises `InputError` if the share is out of range, there is no champion, the version does not exist or is the
@@ -57,7 +55,7 @@ def start_experiment(
     """
     if not 0 < share < 1:
         raise InputError(f"--share {share:g}: give a number above 0 and below 1, so that the champion also has users")
-    with claim(client, by, patience) as check:
+    with claim(client, by) as check:
         state = read_state(client)
         if state.champion is None:
             raise InputError("there is no champion to compare with; promote a version first (docs/promotion.md)")
@@ -77,14 +75,12 @@ def start_experiment(
     return started
 
 
-def end_experiment(
-    client: mlflow.MlflowClient, expected: str | None, reason: str, by: str, patience: float = PATIENCE
-) -> Experiment:
+def end_experiment(client: mlflow.MlflowClient, expected: str | None, reason: str, by: str) -> Experiment:
     """End the running experiment and return it; `expected` is its id if it must be a certain one.
 
     Raises `InputError` if none is running, or another one is running.
     """
-    with claim(client, by, patience) as check:
+    with claim(client, by) as check:
         try:
             present = read_experiment(client)
         except InputError:  # a tag that cannot be read would block every later experiment

@@ -7,8 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from convrec.project.config.base import Section
-from convrec.project.config.validation import validated
+from convrec.project.config.base import Section, validated
 from convrec.project.errors import InputError
 from convrec.project.yaml import read_yaml
 from convrec.registry.decisions import AWAITING, PROMOTED, REFUSED, Comparison, Decision, Gate

@@ -8,13 +8,11 @@ import pytest
 
 from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import conform
-from convrec.data.sources.combine import combine
 from convrec.data.sources.feedback import FILE, read_feedback
-from convrec.data.sources.source import Source
+from convrec.data.sources.source import Source, combine
 from convrec.project.errors import InputError
 from convrec.service.feedback import Answer, Event, FeedbackStore, Shown, new_answer_id
-from convrec.service.feedback.export import FILE as EXPORTED
-from convrec.service.feedback.export import export
+from convrec.service.feedback.store import EXPORTED, export
 
 NIGHT = datetime(2026, 5, 31, 23, 30, tzinfo=UTC)
 HEAT, DUNE, UP, ALIEN = "heat_1995", "dune_2021", "up_2009", "alien_1979"

@@ -20,7 +20,7 @@ from convrec.project.config.params import load_params
 from convrec.project.errors import InputError
 from convrec.project.paths import Paths
 from convrec.service.feedback import Answer, Event, FeedbackStore, Shown
-from convrec.service.feedback.export import export
+from convrec.service.feedback.store import export
 from tests.data.sources.reddit_movie_sample import write_sample
 from tests.small_project import ROOT, SHRUNK, set_params
 

@@ -10,7 +10,7 @@ import mlflow
 import pytest
 
 from convrec.registry.experiment import end_experiment, start_experiment
-from convrec.registry.following import RegistrySource
+from convrec.registry.recommenders import RegistrySource
 from convrec.service.app.metrics import Metrics
 from convrec.service.app.service import Limits, Service
 from convrec.service.arms import arm_of

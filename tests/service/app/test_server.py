@@ -6,8 +6,8 @@ from fastapi.testclient import TestClient
 
 from convrec.data.catalog import Catalog
 from convrec.project.errors import InputError
-from convrec.registry import following
-from convrec.registry.following import RegistrySource
+from convrec.registry import recommenders
+from convrec.registry.recommenders import RegistrySource
 from convrec.service.app.server import make_app
 from convrec.service.feedback import FeedbackRecorder, FeedbackStore
 from convrec.service.feedback.journal import FeedbackJournal
@@ -230,10 +230,10 @@ def test_the_page_loads_nothing_from_elsewhere():
 def test_which_models_are_wanted(model, challenger, wanted, monkeypatch):
     versions = {"champion": "1", "challenger": "2"}
     monkeypatch.setattr(
-        following, "served_versions", lambda with_challenger: dict(list(versions.items())[: 1 + with_challenger])
+        recommenders, "served_versions", lambda with_challenger: dict(list(versions.items())[: 1 + with_challenger])
     )
-    monkeypatch.setattr(following.mlflow, "MlflowClient", lambda: None)  # it would make a database in this folder
-    monkeypatch.setattr(following, "running_experiment", lambda client, champion: None)
+    monkeypatch.setattr(recommenders.mlflow, "MlflowClient", lambda: None)  # it would make a database in this folder
+    monkeypatch.setattr(recommenders, "running_experiment", lambda client, champion: None)
     assert RegistrySource(model, challenger, ServedModel).wanted() == wanted
     with pytest.raises(InputError, match="--challenger one: this is the same as the first model"):
         RegistrySource("one", "one", ServedModel)

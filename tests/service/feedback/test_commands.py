@@ -28,7 +28,7 @@ def test_status_counts_and_delivers_what_killed_services_left(project, cli, answ
     for _ in range(2):
         alive.append(answer("up"))
     (_, end), _ = alive.unsent()
-    alive.mark_sent("records", end)
+    alive.mark_sent(end)
     status, out, err = cli("feedback", "status")
     assert (status, err) == (0, "") and out.splitlines() == [
         f"sqlite:///{project}/feedback/feedback.db: 3 answers (2026-05-04 12:00 to 2026-05-06 12:00 UTC)",

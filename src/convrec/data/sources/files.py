@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from convrec.data.catalog_files import load_catalog
-from convrec.data.json_keys import repeated_key
+from convrec.data.json_objects import repeated_key
 from convrec.data.parquet import parquet_columns, parquet_rows
 from convrec.data.quarantine import Quarantine
 from convrec.data.rows import usable_rows

@@ -97,13 +97,13 @@ def _status(options: argparse.Namespace) -> None:
 
 def _export(options: argparse.Namespace) -> None:
     """Write the file."""
-    from convrec.service.feedback.export import FILE, export
+    from convrec.service.feedback.store import EXPORTED, export
 
     path = options.file
     if path is None:
         from convrec.project.config.params import load_params
 
-        path = Path(load_params().data.feedback) / FILE
+        path = Path(load_params().data.feedback) / EXPORTED
     print(f"{path}: {export(_open(options), path, options.since, options.until):,} shown items")
 
 

@@ -132,7 +132,7 @@ def _run(
     stop_seconds: int = 5,
 ) -> None:
     """Serve until interrupted. The page needs a model at once; the service waits for the first champion."""
-    from convrec.registry.following import RegistrySource
+    from convrec.registry.recommenders import RegistrySource
     from convrec.service.app.metrics import Metrics
     from convrec.service.app.server import hosts_of, listening, make_app, run
     from convrec.service.app.service import Limits, Service

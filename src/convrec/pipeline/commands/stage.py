@@ -132,8 +132,9 @@ def _check_nodes(stage: str, section: Section, nodes: Nodes) -> None:
         raise InputError(f"NODE_RANK = {nodes.rank}: {stage} runs on one node; run it where NODE_RANK is 0")
 
 
-def _check_inputs(stage: str, graph: Path = Path("dvc.yaml")) -> None:
+def _check_inputs(stage: str) -> None:
     """Raise `InputError` if an output of another stage that this stage reads is missing."""
+    graph = Path("dvc.yaml")
     stages = read_yaml(graph).get("stages", {}) if graph.is_file() else {}
     entries = [entry for other in stages.values() for entry in other.get("outs", [])]
     outs = {name for entry in entries for name in ([entry] if isinstance(entry, str) else entry)}

@@ -21,9 +21,8 @@ from convrec.data.exposure import by_month, describe_exposure
 from convrec.data.leakage import find_leaks
 from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import conform, write_catalog, write_conversations
-from convrec.data.sources.combine import combine
 from convrec.data.sources.feedback import read_feedback
-from convrec.data.sources.source import Source
+from convrec.data.sources.source import Source, combine
 from convrec.data.statistics import describe
 from convrec.data.titles import line
 from convrec.pipeline.stages.results import write_results

@@ -19,10 +19,10 @@ from convrec.data.conversations import (
     truths,
 )
 from convrec.evaluation.beyond_accuracy import mentions
+from convrec.evaluation.comparison import hits_by_rank, rank_intervals
 from convrec.evaluation.data_figures import DATA_PLOTS
 from convrec.evaluation.examples import Example, faults, judge_lines, worst_rows
 from convrec.evaluation.metrics import ndcg
-from convrec.evaluation.ranks import hits_by_rank, rank_intervals
 from convrec.evaluation.report import COMPARED, DataFile, Failures, Findings, render_report
 from convrec.evaluation.table import read_evaluation
 from convrec.project.atomic import write_text
@@ -109,10 +109,10 @@ def _validated(paths: Paths, number: int) -> tuple[int, int]:
     return int(prompts.isin(first).sum()), len(first)
 
 
-def _demonstration_examples(paths: Paths, number: int, catalog: Catalog, num_ranks: int) -> list[Example]:
+def _demonstration_examples(paths: Paths, catalog: Catalog, num_ranks: int) -> list[Example]:
     frame = pd.read_parquet(paths.demonstration("validation"))
     lists = {step: _column(frame, column) for step, column in STEP_COLUMNS.items()}
-    return _examples(read_rows(paths.split("validation")), lists, number, catalog, num_ranks)
+    return _examples(read_rows(paths.split("validation")), lists, DEMONSTRATION_EXAMPLES, catalog, num_ranks)
 
 
 def _exposure(data: dict[str, Any], catalog: Catalog) -> dict[str, Any]:
@@ -157,7 +157,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         validated=_validated(paths, params.rank_grpo.validation_prompts),
         examples=_examples(rows, lists, params.report.num_examples, catalog, num_ranks),
         failures=_failures(rows, lists, hits, liked, params.report.num_failures, catalog),
-        demonstration_examples=_demonstration_examples(paths, DEMONSTRATION_EXAMPLES, catalog, num_ranks),
+        demonstration_examples=_demonstration_examples(paths, catalog, num_ranks),
         parameters=flatten(params.model_dump()),
         code=git_state(),
     )

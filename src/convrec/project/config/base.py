@@ -1,9 +1,10 @@
-"""What the sections of params.yaml have in common."""
+"""What the sections of params.yaml and the settings files beside it have in common."""
 
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from convrec.project.errors import InputError
 from convrec.project.paths import is_below
 
 LARGEST = 10**9  # upper bound of whole numbers that cost time, not memory
@@ -36,3 +37,29 @@ class Section(BaseModel):
     """A section of params.yaml: no unknown keys, no silent conversions, no inf or NaN, no later changes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=())
+
+
+Settings = TypeVar("Settings", bound=Section)
+
+
+def validated(kind: type[Settings], raw: dict[str, Any], source: str, page: str) -> Settings:
+    """Return the settings; `source` is the file, `page` the page of docs/ that shows its fields.
+
+    Raises `InputError` with one line for each mistake.
+    """
+    try:
+        return kind.model_validate(raw)
+    except ValidationError as error:
+        lines = [_explain(dict(mistake), page) for mistake in error.errors()]
+        raise InputError("\n".join(f"{source}: {line}" for line in lines)) from None
+
+
+def _explain(error: dict[str, Any], page: str) -> str:
+    location = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        return f"{location}: unknown field; remove it, or see {page} for its name"
+    if error["type"] == "missing":
+        return f"{location}: missing; add it ({page} shows every field)"
+    if error["type"] == "value_error":
+        return f"{location}: {error['ctx']['error']}"
+    return f"{location} = {error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}"

@@ -32,7 +32,7 @@ def deliver(journal: FeedbackJournal, store: FeedbackStore, waits_since: datetim
         waiting = _write(journal, store, [record for record, _ in batch], waits_since)
         yield sum(not isinstance(record, DamagedLine) for record, _ in batch), waiting
         with suppress(OSError):  # a full disk: the batch may be delivered again, which changes nothing
-            journal.mark_sent("records", batch[-1][1])
+            journal.mark_sent(batch[-1][1])
 
 
 def _write(journal: FeedbackJournal, store: FeedbackStore, records: list[Record], waits_since: datetime) -> list[Event]:

@@ -1,8 +1,8 @@
-"""The feedback database: answers, the items they showed, and events; SQLite or PostgreSQL."""
+"""The feedback database: answers, the items they showed, and events; SQLite or PostgreSQL; its export."""
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +12,7 @@ import polars as pl
 from sqlalchemy import Column, Connection, Select, Table, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
+from convrec.project.atomic import replaced
 from convrec.project.errors import InputError
 from convrec.service.feedback.database import (
     URL_VARIABLE,
@@ -29,6 +30,12 @@ from convrec.service.feedback.tables import KINDS, answers, deletions, events, s
 _CHUNK = 500  # ids of one `IN (...)`; SQLite limits the parameters of a statement
 _SHOWN = (*shown.c, answers.c.time, answers.c.user_id, answers.c.experiment, answers.c.arm)
 _STATES, _FACTS = ("accepted", "rejected", "hidden"), ("clicked", "watched")  # columns of the outcomes
+EXPORTED = "feedback.parquet"  # what the source `feedback` reads
+_WRITERS: dict[str, Callable[[pl.DataFrame, Path], None]] = {
+    ".parquet": lambda rows, path: rows.write_parquet(path),
+    ".csv": lambda rows, path: rows.write_csv(path, datetime_format="%Y-%m-%dT%H:%M:%S%.6fZ"),
+    ".jsonl": lambda rows, path: rows.write_ndjson(path),
+}
 
 
 @dataclass(frozen=True)
@@ -242,3 +249,19 @@ def _delete_answers(connection: Connection, which: Any) -> int:
 
 def _digest(user_id: str) -> str:
     return hashlib.sha256(user_id.encode()).hexdigest()
+
+
+def export(store: FeedbackStore, path: Path, since: datetime | None = None, until: datetime | None = None) -> int:
+    """Write the outcomes of `FeedbackStore.outcomes`, with `messages` (JSON), and return their number.
+
+    The same feedback gives the same bytes, so that DVC sees a change only where there is one. Raises `InputError` for
+    another ending than .parquet, .csv or .jsonl, and as the store does; the file then stays as it was.
+    """
+    write = _WRITERS.get(path.suffix.lower())
+    if write is None:
+        raise InputError(f"{path}: the ending {path.suffix!r} is unknown; give one of {', '.join(_WRITERS)}")
+    messages = store.answers(since, until).select("answer_id", "messages")
+    rows = store.outcomes(since, until).join(messages, on="answer_id", how="left", maintain_order="left")
+    with replaced(path) as new:
+        write(rows, new)
+    return len(rows)

@@ -5,8 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from convrec.project.config.base import Section, Share
-from convrec.project.config.validation import validated
+from convrec.project.config.base import Section, Share, validated
 from convrec.project.yaml import read_yaml
 
 SETTINGS_FILE = Path("monitoring.yaml")

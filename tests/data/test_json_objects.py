@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from convrec.data.json_keys import repeated_key
+from convrec.data.json_objects import repeated_key
 
 
 class _Pairs(list):
