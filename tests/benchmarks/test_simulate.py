@@ -134,7 +134,7 @@ def test_what_the_service_refuses_is_told(model, recorder, tmp_path):
 
 def test_answers_that_arrive_late_are_waited_for_and_others_stay(url):
     store, now = FeedbackStore(url), datetime.now(UTC)
-    moved, other = (Answer(new_answer_id(now), now, None, None, None, False, 0.1, None, ()) for _ in range(2))
+    moved, other = (Answer(new_answer_id(now), now, None, None, None, 0.1, None, ()) for _ in range(2))
     store.write([other], [])
     threading.Timer(0.3, lambda: FeedbackStore(url).write([moved], [])).start()
     move_to(url, {moved.answer_id: Simulated(NOON, 0)})

@@ -8,7 +8,6 @@ import torch
 from safetensors.torch import load_file
 
 from convrec.pipeline.commands import stage
-from convrec.pipeline.stages import sft
 from convrec.project.config.params import load_params
 from convrec.project.device import release_memory
 from convrec.project.paths import CHECKPOINTS
@@ -43,7 +42,7 @@ def test_a_training_goes_on_with_a_smaller_micro_batch_and_the_same_updates(
     release_memory()
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    stage._work("sft", sft.run, params, paths, SilentRun())
+    stage._work("sft", params, paths, SilentRun())
     assert "out of memory" not in caplog.text
     start, expected = _weights(paths.model("base")), _weights(paths.model("sft"))
     for folder in (paths.root / CHECKPOINTS, paths.model("sft")):
@@ -55,7 +54,7 @@ def test_a_training_goes_on_with_a_smaller_micro_batch_and_the_same_updates(
         torch.cuda.set_per_process_memory_fraction(share)
     else:
         steps = lose_memory(monkeypatch, 4)
-    stage._work("sft", sft.run, params, paths, SilentRun())
+    stage._work("sft", params, paths, SilentRun())
     assert "out of memory (CUDA out of memory" in caplog.text
     assert "going on with sft.per_device_train_batch_size: 4, sft.gradient_accumulation_steps: 2" in caplog.text
     assert device == "cuda" or steps == [8, 8, 4, 4, 4, 4], "from the checkpoint of step 2 on"

@@ -25,7 +25,7 @@ def model(tmp_path_factory):
     CATALOG.to_frame().to_parquet(folder / "catalog.parquet")
     mlflow.pyfunc.save_model(
         folder / "version",
-        python_model=str(Path(convrec.__file__).parent / "serving" / "pyfunc_model.py"),
+        python_model=str(Path(convrec.__file__).parent / "service" / "pyfunc_model.py"),
         artifacts={"model": str(save_model(folder / "model")), "catalog": str(folder / "catalog.parquet")},
         model_config=asdict(SETTINGS),
         signature=model_signature(),
