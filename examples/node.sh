@@ -9,7 +9,7 @@ set -euo pipefail
 export NNODES=${NNODES:-${SLURM_STEP_NUM_NODES:-1}} NODE_RANK=${NODE_RANK:-${SLURM_PROCID:-0}}
 command=(convrec run "$1")
 if [ "$NODE_RANK" = 0 ]; then
-    command=(dvc --wait-for-lock repro --single-item "$1")
+    command=(python -m tasks.dvc_stage "$1")  # `dvc repro --single-item`, with the exit status of the stage
 fi
 # A scheduler signals this script. It passes SIGTERM on, once, to a session of its own, in which DVC ignores it and waits
 # for the stage, while a training saves a checkpoint.

@@ -1,8 +1,12 @@
-"""One DVC stage as one Prefect task."""
+"""One DVC stage as one Prefect task.
+
+`python -m tasks.dvc_stage STAGE` runs one without a flow, for a scheduler, with the exit status of the stage.
+"""
 
 import logging
 import os
 import re
+import sys
 from typing import Any, NamedTuple
 
 import networkx
@@ -147,3 +151,17 @@ def run_stage(stage: Stage, force: bool, parent_run: str | None) -> None:
     if status:
         raise failure(stage.name, status)
     get_run_logger().info("stage %s has ended", stage.name, extra={"ended": stage.name})
+
+
+def main() -> int:
+    """Run the stage of the command line; return its exit status."""
+    logging.getLogger("dvc").setLevel(logging.CRITICAL)
+    try:
+        return reproduce(sys.argv[1])
+    except StageFailed as error:
+        sys.stderr.write(f"{error}\n")
+        return error.status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -314,6 +314,7 @@ def test_two_processes_on_one_node_or_two_train_as_one_does(scratch):
     for name, weights in load(by_two).items():
         torch.testing.assert_close(weights, by_one[name], rtol=1e-4, atol=1e-5, msg=name)
 
+    shutil.rmtree(scratch / "checkpoints" / "sft")  # the finished training would be found again
     nodes = start_nodes(scratch, "sft")
     signal_at_step(nodes, 3, signal.SIGKILL)
     (first, words), (second, _) = end_nodes(nodes)

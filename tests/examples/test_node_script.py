@@ -27,7 +27,7 @@ sys.exit(int(node["STATUS"]))
 
 
 def _start(folder: Path, rank: int, status: str) -> subprocess.Popen:
-    for name in ("convrec", "dvc"):
+    for name in ("convrec", "python"):
         (folder / name).write_text(_COMMAND)
         (folder / name).chmod(0o755)
     slurm = {"SLURM_STEP_NUM_NODES": "2", "SLURM_PROCID": str(rank), "STATUS": status}
@@ -38,7 +38,7 @@ def _start(folder: Path, rank: int, status: str) -> subprocess.Popen:
 
 @pytest.mark.parametrize(
     ("rank", "command"),
-    [(0, "dvc --wait-for-lock repro --single-item sft on node 0 of 2"), (1, "convrec run sft on node 1 of 2")],
+    [(0, "python -m tasks.dvc_stage sft on node 0 of 2"), (1, "convrec run sft on node 1 of 2")],
 )
 def test_node_0_runs_the_stage_under_dvc(tmp_path, rank, command):
     node = _start(tmp_path, rank, "0")
