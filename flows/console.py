@@ -78,8 +78,9 @@ class StageConsole(logging.Handler):
             if not progress.figures:  # a line about the validation, for instance
                 progress = replace(progress, figures=self._progress.figures)
             self._progress = progress
-            left = "" if progress.seconds_left is None else f", {progress.seconds_left:.0f} s left"
-            text = f"step {progress.step}/{progress.steps}  {figures(progress)}{left}"
+            shown = [figures(progress)] if progress.figures else []
+            shown += [] if progress.seconds_left is None else [f"{progress.seconds_left:.0f} s left"]
+            text = f"step {progress.step}/{progress.steps}  {', '.join(shown)}"
         self._show(text)
 
     def _line(self, task: str, *parts: str) -> str:
