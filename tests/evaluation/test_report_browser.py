@@ -65,6 +65,7 @@ def test_every_plot_is_drawn_and_nothing_overflows(browser, address, width, mode
     page.context.close()
 
 
+@pytest.mark.slow  # of the tests in a browser, CI runs one
 def test_the_button_changes_the_mode_and_is_remembered(browser, address):
     page, complaints, _ = _open(browser, address, 1440, "light")
     light = page.evaluate(PAPER)

@@ -40,7 +40,6 @@ class StageRecord:
     started: float  # seconds since 1970
     state: Literal["running", "finished", "failed"] = "running"
     message: str = ""  # why it failed
-    exit_status: int | None = None
     run_id: str = ""
     tracking_uri: str = ""
     progress: Progress | None = None
@@ -57,10 +56,10 @@ def recorded(stage: str, path: Path) -> Iterator["RecordWriter"]:
         reported = error if exit_status(error) else outside_cause(error)
         message = str(reported) if reported else f"{type(error).__name__}: {error}"
         with suppress(OSError):  # the disk may be full
-            writer.update(state="failed", message=message[:_MESSAGE], exit_status=exit_status(reported or error) or 1)
+            writer.update(state="failed", message=message[:_MESSAGE])
         raise
     else:
-        writer.update(state="finished", exit_status=0)
+        writer.update(state="finished")
     finally:
         log.removeHandler(writer)
 
