@@ -15,7 +15,7 @@ from convrec.project.config.params import Params
 from convrec.project.paths import Paths
 from convrec.project.results import read_json
 from convrec.registry.tracking import COMMIT_TAG, data_tags, file_md5, git_state
-from convrec.registry.tracking.data_versions import digest, read_versions
+from convrec.registry.tracking.describe import DIGEST_TAG, read_versions, version_tags
 
 MAX_DESCRIPTION = 5000  # characters of a version's description in the registry
 CHECKPOINT_TAG = "checkpoint.md5"
@@ -111,7 +111,7 @@ def version_facts(params: Params, paths: Paths, stage: str) -> Facts:
         params,
         read_json(paths.results("evaluate")),
         {name: _table_facts(path) for name, path in {**splits, "catalog": paths.catalog}.items()},
-        digest(read_versions(paths.root)),
+        version_tags(read_versions(paths.root)).get(DIGEST_TAG, ""),
         data_tags(paths),
         _parent(params, paths, stage),
         git_state(),

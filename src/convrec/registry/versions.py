@@ -22,7 +22,8 @@ from convrec.project.config.params import Params
 from convrec.project.errors import InputError
 from convrec.project.paths import Paths, inside
 from convrec.registry.model_card import CHECKPOINT_TAG, MAX_DESCRIPTION, Facts, render_card, version_facts
-from convrec.registry.tracking import PARENT_TAG, connect, git_state, record_versions
+from convrec.registry.tracking import PARENT_TAG, connect, git_state
+from convrec.registry.tracking.describe import VERSIONS, read_versions, version_tags
 from convrec.registry.tracking.store import short_message, store_error
 
 if TYPE_CHECKING:
@@ -149,13 +150,15 @@ def _log_version(
     """Log the model in a run of its own, and return the new version, still without description and alias."""
     from convrec.generation.lists import ListSettings  # noqa: PLC0415  (imports torch)
 
-    params, tags = facts.params, {PARENT_TAG: parent_run} if parent_run else {}
+    params, versions = facts.params, read_versions(paths.root)
+    tags = {**git_state(), **version_tags(versions), **({PARENT_TAG: parent_run} if parent_run else {})}
     with (
         redirect_stderr(io.StringIO()),  # hides MLflow's remarks on the logged model; errors are raised
-        mlflow.start_run(experiment_id=experiment, run_name="register", tags={**git_state(), **tags}) as run,
+        mlflow.start_run(experiment_id=experiment, run_name="register", tags=tags),
         tempfile.TemporaryDirectory() as folder,
     ):
-        record_versions(run.info.run_id, paths.root)
+        for name, content in versions.items():
+            mlflow.log_text(content.decode(errors="replace"), f"{VERSIONS}/{name}")
         card_file, params_file = Path(folder) / "model_card.md", Path(folder) / "params.yaml"
         card_file.write_text(render_card(facts), encoding="utf-8")
         YAML(typ="safe", pure=True).dump(params.model_dump(), params_file)

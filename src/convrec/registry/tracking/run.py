@@ -5,7 +5,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,28 +14,29 @@ import mlflow
 import orjson
 import pandas as pd
 from mlflow.exceptions import MlflowException
+from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
 from convrec.project.atomic import write_bytes
 from convrec.project.errors import Stopped
 from convrec.project.paths import Paths
 from convrec.project.redaction import redact, redact_all, redactor
-from convrec.registry.tracking import data_versions
-from convrec.registry.tracking.delivery import Sender, upload_left
 from convrec.registry.tracking.describe import (
     DATA_TAGS,
     DESCRIPTION_TAG,
     PARENT_TAG,
+    VERSIONS,
     data_tags,
     file_md5,
     git_state,
     metric_values,
     param_texts,
+    read_versions,
     tag_texts,
-    user_tag,
+    user_name,
+    version_tags,
 )
-from convrec.registry.tracking.journal import FOLDER, About, Journal, now_ms
+from convrec.registry.tracking.journal import FOLDER, About, Journal, Sender, now_ms, upload_left
 from convrec.registry.tracking.store import client_uri, connect, shown_uri, store_error
-from convrec.registry.tracking.system import system_metrics
 
 logger = logging.getLogger(__name__)
 
@@ -48,8 +49,8 @@ class Run:
 
     def __init__(self, about: About, root: Path = Path()):
         self.run_id = about.run_id
-        self._journal = Journal.create((root / FOLDER).resolve(), about)
-        self._sender = Sender(self._journal, client_uri(root))
+        self._journal = Journal((root / FOLDER).resolve(), about)
+        self._sender = Sender(self._journal.path, client_uri(root))
         self._sender.start()
 
     def log_metrics(self, metrics: dict[str, float], step: int = 0) -> None:
@@ -78,9 +79,9 @@ class Run:
         self._journal.append_file(clean.encode(), path)
 
     def log_versions(self, files: dict[str, bytes]) -> None:
-        """Record the files of `data_versions.read_versions`."""
+        """Record the files of `read_versions`."""
         for name, content in files.items():
-            self._journal.append_file(content, f"{data_versions.FOLDER}/{name}")
+            self._journal.append_file(content, f"{VERSIONS}/{name}")
 
     def log_dataset(self, path: Path, name: str) -> None:
         """Record a Parquet file as a dataset, with its DVC hash; its profile has the number of rows and the dates."""
@@ -97,7 +98,7 @@ class Run:
         self._journal.append("dataset", context=name, dataset=dataset | {"profile": orjson.dumps(profile).decode()})
 
     def close(self, status: str | None = None) -> None:
-        """End the run with a status, if one is given; wait until everything is sent or the server stops responding."""
+        """End the run with a status, if one is given; wait until everything is sent, for a limited time."""
         if status is not None:
             self._journal.append("status", status=status)
         if not self._sender.finish():
@@ -107,6 +108,7 @@ class Run:
                 self.run_id,
                 self._journal.path,
             )
+        self._journal.close()
 
 
 class SilentRun(Run):
@@ -129,28 +131,6 @@ def _number(value: float) -> float | str:
     return number if number - number == 0 else str(number)
 
 
-def _present_versions(root: Path = Path()) -> dict[str, bytes]:
-    try:
-        return data_versions.read_versions(root)
-    except OSError as error:
-        logger.warning("the versions of data and parameters are not recorded (%s)", error)
-        return {}
-
-
-def _upload_left_in_background(root: Path) -> None:
-    """Send the journals of processes that ended, in a background thread."""
-
-    def send() -> None:
-        try:
-            for upload in upload_left(root):
-                if not upload.is_running:
-                    logger.info("journal of an earlier process: %s", upload.text)
-        except Exception as error:  # this must not stop the work; the journals stay
-            logger.warning("journals of earlier processes could not be sent (%s)", redact(str(error)))
-
-    threading.Thread(target=send, name="convrec tracking upload", daemon=True).start()
-
-
 def _open_run(
     name: str,
     tags: dict[str, str],
@@ -160,13 +140,12 @@ def _open_run(
 ) -> Run:
     """Create a run on the server, the only call that waits for it, and record parameters and versions.
 
-    Raises as `connect` does.
+    The journals of processes that ended are sent in the background. Raises as `connect` does.
     """
-    experiment, root = connect(), Path().resolve()
-    _upload_left_in_background(root)
+    experiment, root, started = connect(), Path().resolve(), now_ms()
+    threading.Thread(target=_report_left, args=[root], name="convrec tracking upload", daemon=True).start()
     parent_tag = {PARENT_TAG: parent} if parent else {}
-    all_tags = tag_texts({**user_tag(), **git_state(), **data_versions.version_tags(files or {}), **tags, **parent_tag})
-    started = now_ms()
+    all_tags = tag_texts({"mlflow.user": user_name(), **git_state(), **version_tags(files or {}), **tags, **parent_tag})
     try:
         client = mlflow.MlflowClient(client_uri())
         created = client.create_run(experiment, started, redact_all(all_tags, redactor()), redact(name))
@@ -179,6 +158,11 @@ def _open_run(
         run.log_params(params)
     run.log_versions(files or {})
     return run
+
+
+def _report_left(root: Path) -> None:
+    for text, _ in upload_left(root):
+        logger.info("journal of an earlier process: %s", text)
 
 
 @contextmanager
@@ -196,6 +180,37 @@ def _ended(run: Run) -> Iterator[Run]:
 
 
 @contextmanager
+def _system_metrics(log_metrics: Callable[[dict[str, float], int], None]) -> Iterator[None]:
+    """Log `system/...` metrics in a background thread during the block, with the sample's number as the step.
+
+    The names, units and interval are MLflow's. Its own loop would end with the first lost server. A failed measurement
+    ends the samples with a warning, never the block.
+    """
+    stopped = threading.Event()
+
+    def sample() -> None:
+        try:
+            logging.getLogger(SystemMetricsMonitor.__module__).setLevel(logging.WARNING)  # it tells of a missing GPU
+            step, monitor = 0, SystemMetricsMonitor(run_id="")
+            while not stopped.wait(monitor.sampling_interval):
+                monitor.collect_metrics()
+                log_metrics({f"system/{name}": value for name, value in monitor.aggregate_metrics().items()}, step)
+                for each in monitor.monitors:
+                    each.clear_metrics()
+                step += 1
+        except Exception as error:
+            logger.warning("system metrics are no longer recorded (%s)", error)
+
+    thread = threading.Thread(target=sample, name="convrec system metrics", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
+
+
+@contextmanager
 def stage_run(
     stage: str, params: dict[str, Any], tags: dict[str, str], run_file: Path | None = None, parent: str | None = None
 ) -> Iterator[Run]:
@@ -205,15 +220,16 @@ def stage_run(
     and system metrics until its end, and fails if the stage fails. Raises `Unavailable` or `InputError`, as `connect`
     does, before any work.
     """
-    if stage == data_versions.DATA_STAGE:  # it makes new data; the present version is that of the run before
+    makes_data = stage == "data"  # the present version is that of the run before
+    if makes_data:
         tags = {key: value for key, value in tags.items() if key not in DATA_TAGS}
     parent = parent or os.environ.get(PARENT_VARIABLE)
-    run = _open_run(stage, {"stage": stage, **tags}, params, parent, _present_versions())
+    run = _open_run(stage, {"stage": stage, **tags}, params, parent, read_versions())
     if run_file is not None:
         write_bytes(run_file, orjson.dumps({"run_id": run.run_id, "tracking_uri": shown_uri()}))
-    with _ended(run), system_metrics(run.log_metrics):
+    with _ended(run), _system_metrics(run.log_metrics):
         yield run
-        if stage == data_versions.DATA_STAGE:
+        if makes_data:
             run.set_tags(data_tags(Paths()))
 
 
@@ -222,7 +238,7 @@ def group_run(
     name: str, tags: dict[str, str], params: dict[str, Any] | None = None, parent: str | None = None
 ) -> Iterator[Run]:
     """Open a parent run: for a comparison, or for one of its algorithms over seeds."""
-    with _ended(_open_run(name, tags, params, parent, _present_versions())) as run:
+    with _ended(_open_run(name, tags, params, parent, read_versions())) as run:
         yield run
 
 
@@ -244,10 +260,10 @@ def end_pipeline_run(run_id: str, paths: Paths, status: str, whole: bool = True,
     """
     run = _open.pop(run_id)
     try:
-        files = _present_versions(paths.root)
+        files = read_versions(paths.root)
         run.log_versions(files)
         description = {DESCRIPTION_TAG: summary} if summary else {}
-        run.set_tags({**data_versions.version_tags(files), **data_tags(paths), **description})
+        run.set_tags({**version_tags(files), **data_tags(paths), **description})
         if status == "FINISHED" and whole:
             run.log_metrics(metric_values(orjson.loads(paths.metrics("evaluate").read_bytes()), "test/"))
             for name in ("catalog", "train", "validation", "test"):
@@ -273,15 +289,6 @@ def shown_address(page: str) -> str | None:
     """Return the web address of a page of the tracking server; None for a local store."""
     uri = shown_uri()
     return f"{uri.rstrip('/')}/#/{page}" if uri.startswith("http") else None
-
-
-def record_versions(run_id: str, root: Path = Path()) -> None:
-    """Send the current versions of data and parameters to MLflow, as files and tags of a run; waits for the server."""
-    client, files = mlflow.MlflowClient(client_uri(root)), _present_versions(root)
-    for name, content in files.items():
-        client.log_text(run_id, content.decode(errors="replace"), f"{data_versions.FOLDER}/{name}")
-    for name, value in data_versions.version_tags(files).items():
-        client.set_tag(run_id, name, value)
 
 
 def log_text(run_id: str, content: str | dict[str, Any], path: str) -> None:
