@@ -166,7 +166,6 @@ def test_prose_before_and_after_a_numbered_list_is_dropped_with_its_reason():
             ["Heat", "Dune", "Up", "Primer", "E.T. the Extra-Terrestrial"],
         ),
         ("You could try **Dune**, **Primer**, and **Up**!", ["Dune", "Primer", "Up"]),
-        ("1. Mann's films (Heat, Up, Primer)\n2. Dune", ["Heat", "Up", "Mann's films: Primer", "Dune"]),
         ("1. Heat\n2. Up\n[|Human|] More?\n[|AI|]\n1. Dune\n2. Primer", ["Heat", "Up"]),
         ("- Heat\n\n### Human: more\n### Assistant:\n- Dune\n- Up", ["Heat"]),
         ("Heat\n<|im_start|>user\nDune", ["Heat"]),

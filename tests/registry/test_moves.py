@@ -9,7 +9,6 @@ from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
 
 from convrec.project.errors import InputError
-from convrec.registry.listing import prune
 from convrec.registry.moves import (
     CLAIM,
     ChampionChanged,
@@ -206,19 +205,11 @@ def test_what_an_account_may_not_delete_is_told(client, monkeypatch):
     def forbidden(*_, **__):
         raise MlflowException("API request failed with error code 403 != 200", PERMISSION_DENIED)
 
-    for name in ("delete_registered_model_alias", "delete_model_version"):
-        monkeypatch.setattr(client, name, forbidden)
+    monkeypatch.setattr(client, "delete_registered_model_alias", forbidden)
     promote_in_turn(client, "1", "2")
-    with pytest.raises(InputError, match="alias previous: this user may not remove it; .* or an administrator's"):
+    with pytest.raises(InputError, match="rejects this user"):
         roll_back(client, "lead", "")
     assert read_aliases(client) == {"champion": "2", "previous": "1"} and len(moves_of(client)) == 2
-    monkeypatch.setattr("mlflow.MlflowClient.delete_model_version", client.delete_model_version)
-    with pytest.raises(InputError, match="version 3: this user may not remove it"):
-        prune(1, "prune", remove=True)
-    with claim(client, "a killed process"):
-        monkeypatch.setattr(client, "delete_registered_model", forbidden)
-        with pytest.raises(InputError, match=f"{CLAIM}.*: this user may not remove it"):
-            roll_back(client, "lead", "", patience=0)
 
 
 def _move(kind: str, from_version: str | None, to_version: str) -> Move:

@@ -20,11 +20,10 @@ from convrec.project.errors import InputError, Unavailable
 from convrec.project.paths import Paths
 from convrec.registry import measure, tracking
 from convrec.registry.decisions import ALREADY, AWAITING, LATENCY, PROMOTED, REFUSED, Decision
-from convrec.registry.experiment import start_experiment
-from convrec.registry.experiment_result import Result, Side, finish
+from convrec.registry.experiment import Result, Side, finish, start_experiment
 from convrec.registry.model_card import checkpoint_digest
 from convrec.registry.promote import promote, reject, rollback
-from convrec.registry.versions import MODEL_NAME, download_version, read_aliases
+from convrec.registry.versions import MODEL_NAME, read_aliases
 from convrec.service.arms import arm_of
 from tests.registry.registered import NUM_PROMPTS, SIZE, make_workspace, moves_of, register_model
 from tests.service.recommending import TITLES
@@ -415,15 +414,3 @@ def test_without_policy_or_data_nothing_is_compared(client, ranks, cli):
         refused = cli("promote")
         assert refused.status == 2 and message in refused.err
     assert ranks["asked"] == []
-
-
-def test_the_workspace_s_own_checkpoint_is_not_fetched(client, ranks, made, monkeypatch):
-    shutil.copytree(made / "version-0" / "artifacts" / "model", Paths().model("rank_grpo"))
-    fetched = []
-    monkeypatch.setattr(
-        "convrec.registry.promote.download_version", lambda uri: fetched.append(uri) or download_version(uri)
-    )
-    _promote("1")
-    assert fetched == []
-    _promote("2")
-    assert fetched == [f"models:/{MODEL_NAME}/2"]

@@ -7,6 +7,7 @@ import pytest
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
 
+from convrec.generation.lists import ListSettings
 from convrec.project.config.params import load_params
 from convrec.project.errors import InputError, Unavailable
 from convrec.project.paths import Paths
@@ -75,7 +76,7 @@ def test_a_version_tells_what_it_was_made_from(store, tmp_path, monkeypatch):
     assert "model_card.md" in {artifact.path for artifact in store.list_artifacts(version.run_id)}
     model = registry.download_version(f"models:/{registry.MODEL_NAME}/{version.version}")
     assert checkpoint_digest(model.checkpoint) == tags["checkpoint.md5"]
-    assert model.settings == registry.version_settings(f"models:/{registry.MODEL_NAME}/{version.version}")
+    assert model.settings == ListSettings(**load_params().list_settings())
 
     sft = registry.register(load_params(), paths, None, "sft")
     assert sft.tags["test.ndcg_at_4"].startswith("0.4000 ") and sft.tags["algorithm"] == "sft"
@@ -95,7 +96,6 @@ AWAY = MlflowException("API request to /api/2.0/mlflow failed with error code 50
         ("MlflowClient.get_model_version", lambda: registry.find_version(mlflow.MlflowClient(), "1")),
         ("MlflowClient.get_model_version_by_alias", lambda: registry.find_version(mlflow.MlflowClient())),
         ("artifacts.download_artifacts", lambda: registry.download_version("models:/convrec-recommender/1")),
-        ("models.get_model_info", lambda: registry.version_settings("models:/convrec-recommender/1")),
     ],
 )
 def test_a_registry_that_is_away_is_not_one_without_the_version(store, monkeypatch, call, read):

@@ -40,8 +40,6 @@ _FILLER = re.compile(r"^(?:(?:and|or|also|then|maybe|perhaps|sure|how about|what
 _LAST = re.compile(r"^(?:and|or)\s", re.IGNORECASE)
 _INTRO = re.compile(r":\s+|\b(?:such as|like|about|try|recommend|suggest|includ(?:e|es|ing)|are|watch)\s+")
 _QUOTED = re.compile(r"[\"“]([^\"“”]{1,80})[\"”]|\*\*([^*]{1,80})\*\*")
-_BETWEEN_QUOTES = re.compile(r"[\s,;&]*(?:and|or)?\s*", re.IGNORECASE)
-_IN_BRACKETS = re.compile(r"^(.+?)\s*[(\[]([^()\[\]]+[,;][^()\[\]]+)[)\]]\W*$")
 _NEXT_NUMBER = re.compile(r"[\s,;]+\d{1,2}[.)]\s+")
 _TITLE_KEYS = ("title", "song", "track", "movie", "film", "book", "game", "show", "name", "album", "series", "item")
 _CREDIT_KEYS = ("artist", "author", "creator", "director", "singer", "band", "by")
@@ -141,39 +139,12 @@ def _by_years(line: str, catalog: Catalog) -> list[Entry]:
     return entries
 
 
-def _in_quotes(line: str, catalog: Catalog) -> list[Entry]:
-    """Return the entries of a line with two or more quoted titles, nothing but separators between them."""
-    quotes = list(_QUOTED.finditer(line))
-    gaps = [line[a.end() : b.start()] for a, b in zip(quotes, quotes[1:], strict=False)]
-    if not gaps or not all(map(_BETWEEN_QUOTES.fullmatch, gaps)):
-        return []
-    pieces = [quote.group(1) or quote.group(2) for quote in quotes]
-    entries = [entry for piece in pieces if (entry := parse_line(piece, catalog, reading="lenient"))]
-    return entries if any(_names_item(entry, catalog) for entry in entries) else []
-
-
-def _in_brackets(line: str, catalog: Catalog) -> list[Entry]:
-    """Return the entries of a list in brackets after the name of a series, if the catalog knows two of them."""
-    found = _IN_BRACKETS.match(line)
-    if found is None or _known(line, catalog):
-        return []
-    series = bare(found.group(1))
-    parts = [bare(_FILLER.sub("", part.strip())) for part in re.split("[,;]", found.group(2))]
-    titles = [part if _known(part, catalog) else f"{series}: {part}" for part in parts if part]
-    if sum(_known(title, catalog) for title in titles) < 2:
-        return []
-    return [entry for title in titles if (entry := read_title(title, catalog))]
-
-
 def _several(line: str, catalog: Catalog) -> list[Entry]:
     """Return the entries of a line that clearly names several items, else none.
 
-    Clear are titles in quotes, with years, or with numbers, between separators, a list in brackets, and three or more
-    possible titles between commas if the catalog knows half of them, or one of them where an introduction ("Here are
-    some films: ") stands before.
+    Clear are titles with years, or with numbers, between separators, and three or more possible titles between commas
+    if the catalog knows half of them, or one of them where an introduction ("Here are some films: ") stands before.
     """
-    if found := _in_quotes(line, catalog) or _in_brackets(line, catalog):
-        return found
     numbered = _NEXT_NUMBER.split(line)
     if len(numbered) > 1 and len(numbered) == 1 + sum(f"{n}." in line or f"{n})" in line for n in range(2, 30)):
         return [entry for part in numbered if (entry := parse_line(part, catalog, reading="lenient"))]

@@ -13,7 +13,7 @@ from convrec.registry.model_card import TEST_TAG
 from convrec.registry.moves import claim
 from convrec.registry.promote import STATUS_TAG
 from convrec.registry.tracking import connect
-from convrec.registry.versions import CHAMPION, MODEL_NAME, all_versions, explain_forbidden, read_aliases
+from convrec.registry.versions import CHAMPION, MODEL_NAME, all_versions, read_aliases
 
 COLUMNS = ("version", "aliases", "created", "ndcg", "data", "parent", "status")
 _LOGGED = "models:/m-"  # prefix of the source of a logged model, before its id
@@ -67,17 +67,14 @@ def plan(
     """
     fates = []
     for place, (number, status) in enumerate(versions):
-        held = _held(number, aliases)
-        if held:
-            fates.append(Fate(number, True, f"is the {' and '.join(held)}"))
-        elif place < keep:
-            fates.append(Fate(number, True, f"is among the newest {keep}"))
-        elif status == AWAITING:
-            fates.append(Fate(number, True, "awaits approval"))
-        elif number == tried:
-            fates.append(Fate(number, True, "is in the running experiment"))
-        else:
-            fates.append(Fate(number, False, f"is older than the newest {keep}, and has no alias"))
+        reasons = {
+            f"is the {' and '.join(_held(number, aliases))}": number in aliases.values(),
+            f"is among the newest {keep}": place < keep,
+            "awaits approval": status == AWAITING,
+            "is in the running experiment": number == tried,
+        }
+        why = next((reason for reason, holds in reasons.items() if holds), None)
+        fates.append(Fate(number, why is not None, why or f"is older than the newest {keep}, and has no alias"))
     return fates
 
 
@@ -89,27 +86,18 @@ def prune(keep: int, by: str, remove: bool) -> list[Fate]:
     """
     connect()
     client = mlflow.MlflowClient()
-    if not remove:
-        return _fates(client, all_versions(client), keep)
     with claim(client, by) as check:
         versions = all_versions(client)
-        fates = _fates(client, versions, keep)
+        aliases = read_aliases(client) if versions else {}
+        tried = running_experiment(client, aliases.get(CHAMPION))
+        listed = [(str(version.version), version.tags.get(STATUS_TAG)) for version in versions]
+        fates = plan(listed, aliases, keep, tried.challenger if tried else None)
         kept = {version.source for version, fate in zip(versions, fates, strict=True) if fate.stays}
         for version, fate in zip(versions, fates, strict=True):
-            if not fate.stays:
+            if remove and not fate.stays:
                 check()
+                client.delete_model_version(MODEL_NAME, version.version)
                 source = version.source or ""
-                with explain_forbidden(f"{MODEL_NAME}: version {version.version}"):
-                    client.delete_model_version(MODEL_NAME, version.version)
-                    if source not in kept and source.startswith(_LOGGED):
-                        client.delete_logged_model(source.removeprefix("models:/"))
+                if source not in kept and source.startswith(_LOGGED):
+                    client.delete_logged_model(source.removeprefix("models:/"))
     return fates
-
-
-def _fates(client: mlflow.MlflowClient, versions: Sequence[ModelVersion], keep: int) -> list[Fate]:
-    if not versions:
-        return []
-    aliases = read_aliases(client)
-    tried = running_experiment(client, aliases.get(CHAMPION))
-    listed = [(str(version.version), version.tags.get(STATUS_TAG)) for version in versions]
-    return plan(listed, aliases, keep, tried.challenger if tried else None)

@@ -1,6 +1,5 @@
 """promotion.yaml as a frozen model, and the decision that it leads to. Imports neither mlflow nor torch."""
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -118,17 +117,13 @@ def resolve_metric(name: str, cutoffs: Sequence[int], field: str) -> str:
 
     Raises `InputError` for a metric that does not exist with these cutoffs.
     """
-    if name in _RANKED:
-        return f"{name}_at_{max(cutoffs)}"
-    match = re.fullmatch(rf"({'|'.join(_RANKED)})_at_(\d{{1,9}})", name)
-    if name == "mrr" or (match and int(match[2]) in cutoffs):
-        return name
-    if match:
+    full = f"{name}_at_{max(cutoffs)}" if name in _RANKED else name
+    if full != "mrr" and full not in {f"{metric}_at_{cutoff}" for metric in _RANKED for cutoff in cutoffs}:
         raise InputError(
-            f"{field} = {name!r}: common.cutoffs = {sorted(cutoffs)} has no {match[2]}; write "
-            f"{match[1]}_at_{max(cutoffs)}, or {match[1]} for the largest"
+            f"{field} = {name!r}: not a known metric; give {', '.join(_RANKED)} (at the widest cutoff), "
+            f"NAME_at_K with K from common.cutoffs = {sorted(cutoffs)}, or mrr"
         )
-    raise InputError(f"{field} = {name!r}: not a known metric; give {', '.join(_RANKED)} (or NAME_at_K), or mrr")
+    return full
 
 
 def parse_policy(raw: dict[str, Any], source: str, cutoffs: Sequence[int]) -> Policy:

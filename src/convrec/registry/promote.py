@@ -1,6 +1,5 @@
 """`convrec promote` and `convrec rollback`: compare, decide, move the aliases, and record the reasons."""
 
-import getpass
 import json
 import logging
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from mlflow.entities.model_registry import ModelVersion
 
 from convrec.project.config.params import Params
 from convrec.project.errors import InputError, outside_cause
-from convrec.project.paths import TRAINED, Paths
+from convrec.project.paths import Paths
 from convrec.registry.decisions import (
     ALREADY,
     AWAITING,
@@ -26,7 +25,7 @@ from convrec.registry.decisions import (
     refuse,
 )
 from convrec.registry.experiment import recorded_result
-from convrec.registry.model_card import CHECKPOINT_TAG, checkpoint_digest, with_decision
+from convrec.registry.model_card import checkpoint_digest
 from convrec.registry.moves import (
     ChampionChanged,
     Move,
@@ -39,8 +38,8 @@ from convrec.registry.moves import (
     utc_now,
 )
 from convrec.registry.policy import POLICY_FILE, Policy, decide, load_policy
-from convrec.registry.tracking import COMMIT_TAG, connect, git_state
-from convrec.registry.versions import MODEL_NAME, RegisteredModel, download_version, find_version, version_settings
+from convrec.registry.tracking import COMMIT_TAG, connect, git_state, user_name
+from convrec.registry.versions import MODEL_NAME, download_version, find_version, tell_card
 
 logger = logging.getLogger(__name__)
 
@@ -73,27 +72,22 @@ def promote(
     name, state = str(challenger.version), read_state(client)
     if state.champion == name:
         return Decision(ALREADY, "", name, name)
-    who = by or user_name()
+    who, last = by or user_name(), _standing(client, params, paths, policy, challenger, state)
+    kept = None if fresh or last is None else last
+    comparison = (kept and kept.comparison) or _compare(params, paths, policy, challenger, state)
+    if policy.experiment is not None and state.champion is not None:
+        comparison = replace(comparison, experiment=recorded_result(challenger, state.champion))
+    challenger = client.get_model_version(MODEL_NAME, name)  # it may have been decided on during the comparison
     last = _standing(client, params, paths, policy, challenger, state)
     if last is not None and last.rejected and not approve:
         return last
-    kept = None if fresh else last
-    comparison = kept.comparison if kept is not None else None
-    if comparison is None:
-        comparison = _compare(client, params, paths, policy, challenger, state)
-    if policy.experiment is not None and state.champion is not None:
-        comparison = replace(comparison, experiment=recorded_result(challenger, state.champion))
-    number, challenger = _number(challenger), client.get_model_version(MODEL_NAME, name)
-    if _number(challenger) != number and not approve:  # decided on during the comparison
-        newest = last_decision(client, challenger)
-        if newest is not None and newest.rejected:
-            return newest
     lost, approval = rolled_back(state.moves, name), {"by": who, "at": utc_now()} if approve else None
     why = f"rolled back at {lost.at} by {lost.by}{': ' if lost.reason else ''}{lost.reason}" if lost else None
     decision = decide(policy, comparison, why, again, approval)
     if dry_run:
         return decision
-    if kept is not None and not decision.promoted and _has_same_gates(decision, kept):
+    made = decision.status, decision.gates, decision.policy
+    if kept is not None and not decision.promoted and made == (kept.status, kept.gates, kept.policy):
         return kept
     return _carry_out(client, challenger, state, _signed(decision, challenger, who))
 
@@ -180,27 +174,10 @@ def _short(version: ModelVersion) -> dict[str, Any]:
     return json.loads(version.tags.get(DECISION_TAG, "{}"))
 
 
-def _number(version: ModelVersion) -> int:
-    """Return the number of the version's last decision; 0 without a decision."""
-    return int(_short(version).get("number", 0))
-
-
-def user_name() -> str:
-    """Return the name of the user of this process, for records."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        return "unknown"
-
-
-def _has_same_gates(one: Decision, other: Decision) -> bool:
-    return (one.status, one.gates, one.policy) == (other.status, other.gates, other.policy)
-
-
 def _signed(decision: Decision, version: ModelVersion, by: str) -> Decision:
     git = git_state()
     commit = git.get(COMMIT_TAG, "") + (", with changes" if git.get("git_dirty") == "true" else "")
-    return replace(decision, number=_number(version) + 1, by=by, at=utc_now(), commit=commit)
+    return replace(decision, number=_short(version).get("number", 0) + 1, by=by, at=utc_now(), commit=commit)
 
 
 def _standing(
@@ -219,26 +196,15 @@ def _standing(
     return last if same else None
 
 
-def _compare(
-    client: mlflow.MlflowClient, params: Params, paths: Paths, policy: Policy, challenger: ModelVersion, state: State
-) -> Comparison:
-    from convrec.registry import measure  # noqa: PLC0415  (imports torch)
+def _compare(params: Params, paths: Paths, policy: Policy, challenger: ModelVersion, state: State) -> Comparison:
+    from convrec.registry.measure import Contestant, compare_versions  # noqa: PLC0415  (imports torch)
 
-    champion = None if state.champion is None else _contestant(find_version(client, state.champion), paths)
-    return measure.compare_versions(params, paths, policy, _contestant(challenger, paths), champion)
+    def contestant(version: str) -> Contestant:
+        model = download_version(f"models:/{MODEL_NAME}/{version}")
+        return Contestant(version, checkpoint_digest(model.checkpoint), model)
 
-
-def _contestant(version: ModelVersion, paths: Paths) -> Any:
-    from convrec.registry.measure import Contestant  # noqa: PLC0415  (imports torch)
-
-    uri, digest = f"models:/{MODEL_NAME}/{version.version}", version.tags.get(CHECKPOINT_TAG)
-    for stage in TRAINED[1:]:
-        if digest and paths.model(stage).is_dir() and checkpoint_digest(paths.model(stage)) == digest:
-            own = RegisteredModel(paths.model(stage), paths.catalog, version_settings(uri))
-            return Contestant(str(version.version), digest, own)
-    logger.info("downloading version %s from the registry", version.version)
-    model = download_version(uri)
-    return Contestant(str(version.version), checkpoint_digest(model.checkpoint), model)
+    champion = None if state.champion is None else contestant(state.champion)
+    return compare_versions(params, paths, policy, contestant(str(challenger.version)), champion)
 
 
 def _carry_out(client: mlflow.MlflowClient, challenger: ModelVersion, state: State, decision: Decision) -> Decision:
@@ -293,12 +259,3 @@ def _record(client: mlflow.MlflowClient, version: ModelVersion, decision: Decisi
     client.set_model_version_tag(MODEL_NAME, version.version, DECISION_TAG, json.dumps(short))
     client.set_model_version_tag(MODEL_NAME, version.version, STATUS_TAG, decision.status)
     tell_card(client, version, f"{decision.at} {headline(decision)[:_MAX_REASON]} (by {decision.by})")
-
-
-def tell_card(client: mlflow.MlflowClient, version: ModelVersion, line: str) -> None:
-    """Add a line to the decisions in a version's model card."""
-    present = client.get_model_version(MODEL_NAME, version.version)
-    card = with_decision(present.description or "", line)
-    client.update_model_version(MODEL_NAME, version.version, description=card)
-    if version.run_id:
-        client.log_text(version.run_id, card, "model_card.md")

@@ -5,13 +5,12 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import asdict, dataclass
-from http import HTTPStatus
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import mlflow
-from mlflow.entities import LoggedModelOutput
+from mlflow.entities import LoggedModelOutput, model_registry
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.models import Model, ModelSignature
@@ -21,7 +20,14 @@ from ruamel.yaml import YAML
 from convrec.project.config.params import Params
 from convrec.project.errors import InputError
 from convrec.project.paths import Paths, inside
-from convrec.registry.model_card import CHECKPOINT_TAG, MAX_DESCRIPTION, Facts, render_card, version_facts
+from convrec.registry.model_card import (
+    CHECKPOINT_TAG,
+    MAX_DESCRIPTION,
+    Facts,
+    render_card,
+    version_facts,
+    with_decision,
+)
 from convrec.registry.tracking import PARENT_TAG, connect, git_state
 from convrec.registry.tracking.describe import VERSIONS, read_versions, version_tags
 from convrec.registry.tracking.store import short_message, store_error
@@ -44,6 +50,16 @@ class RegisteredModel:
     checkpoint: Path
     catalog: Path
     settings: "ListSettings"
+
+
+def find_model(client: mlflow.MlflowClient, name: str = MODEL_NAME) -> model_registry.RegisteredModel | None:
+    """Return a registered model, or None."""
+    try:
+        return client.get_registered_model(name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return None
 
 
 def alias_version(alias: str) -> ModelVersion | None:
@@ -91,17 +107,13 @@ def find_version(client: mlflow.MlflowClient, number: str | None = None) -> Mode
         return client.get_model_version(MODEL_NAME, number)
 
 
-@contextmanager
-def explain_forbidden(what: str) -> Iterator[None]:
-    """Raise `InputError` if the server forbids this user to remove what another user made; it says who may."""
-    try:
-        yield
-    except MlflowException as error:
-        if error.get_http_status_code() != HTTPStatus.FORBIDDEN:
-            raise
-        raise InputError(
-            f"{what}: this user may not remove it; use the account that made the model, or an administrator's"
-        ) from None
+def tell_card(client: mlflow.MlflowClient, version: ModelVersion, line: str) -> None:
+    """Add a line to the decisions in a version's model card."""
+    present = client.get_model_version(MODEL_NAME, version.version)
+    card = with_decision(present.description or "", line)
+    client.update_model_version(MODEL_NAME, version.version, description=card)
+    if version.run_id:
+        client.log_text(version.run_id, card, "model_card.md")
 
 
 def model_signature() -> ModelSignature:
@@ -216,40 +228,22 @@ def _reading(uri: str, *remedy: str) -> Iterator[None]:
 
 def read_version(folder: Path, uri: str) -> RegisteredModel:
     """Return the files in the folder of a version; raises `InputError` if the model is not from this project."""
+    from convrec.generation.lists import ListSettings  # noqa: PLC0415  (imports torch)
+
     try:
         flavor = Model.load(folder).flavors["python_function"]
         checkpoint, catalog = (
             inside(folder, flavor["artifacts"][name]["path"], f"{uri}: the path of its {name}")
             for name in ("model", "catalog")
         )
-        settings = _settings(flavor)
+        settings = ListSettings(**flavor["config"])
         if not (checkpoint.is_dir() and catalog.is_file()):
             raise FileNotFoundError(checkpoint)
     except (MlflowException, OSError, KeyError, TypeError):
-        raise _not_ours(uri) from None
+        raise InputError(
+            f"{uri}: this version has no checkpoint and catalog; give one that this project registered"
+        ) from None
     return RegisteredModel(checkpoint, catalog, settings)
-
-
-def _settings(flavor: dict[str, Any]) -> "ListSettings":
-    from convrec.generation.lists import ListSettings  # noqa: PLC0415  (imports torch)
-
-    return ListSettings(**flavor["config"])
-
-
-def _not_ours(uri: str) -> InputError:
-    return InputError(f"{uri}: this version has no checkpoint and catalog; give one that this project registered")
-
-
-def version_settings(uri: str) -> "ListSettings":
-    """Return the list settings of a registered version without downloading its weights.
-
-    Raises as `download_version` does.
-    """
-    try:
-        with _reading(uri):
-            return _settings(mlflow.models.get_model_info(uri).flavors["python_function"])
-    except (KeyError, TypeError):
-        raise _not_ours(uri) from None
 
 
 def download_version(uri: str, folder: Path | None = None) -> RegisteredModel:

@@ -91,10 +91,10 @@ def _promote(options: argparse.Namespace) -> int:
 
 
 def _print_decision(decision: Any) -> None:
-    from convrec.registry.decisions import gate_rows, headline
+    from convrec.registry.decisions import GATE_COLUMNS, gate_rows, headline
 
     if decision.gates:
-        print_table(("gate", "figure", "limit", "outcome", "detail"), gate_rows(decision), right=(1,))
+        print_table(GATE_COLUMNS, gate_rows(decision), right=(1,))
     line = headline(decision)
     print(f"{line[0].upper()}{line[1:]}")
 
