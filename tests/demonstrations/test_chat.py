@@ -310,8 +310,8 @@ def test_progress_is_reported(connect, caplog, monkeypatch):
         connect(server).ask(prompts[:100], "judge")
         connect(server).ask(prompts + prompts[:100], "judge")
     assert [record.getMessage() for record in caplog.records] == [
-        "judge: 100 of 100 answered (0 from the cache), 1,200 tokens, cost 0.17",
-        "judge: 400 of 400 answered (200 from the cache), 2,400 tokens, cost 0.34",
+        "judge: 100 of 100 answered (0 from the cache), 1200 tokens, cost 0.17",
+        "judge: 400 of 400 answered (200 from the cache), 2400 tokens, cost 0.34",
     ]
     caplog.clear()
     monkeypatch.setattr(chat, "REPORT_EVERY", 0.0)

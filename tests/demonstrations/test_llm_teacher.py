@@ -72,7 +72,7 @@ def test_a_prompt_of_the_workspace_may_hold_json(folder):
         (lambda path: path.unlink(), "judge.txt: not readable .*the folder needs recommend.txt, judge.txt"),
         (lambda path: path.write_text("{conversation}"), "judge.txt: {candidates} is missing or unknown"),
         (lambda path: path.write_text("{conversation}{candidates}{titel}"), "{titel} is missing or unknown"),
-        (lambda path: path.write_bytes(b"\xff"), "judge.txt: not UTF-8"),
+        (lambda path: path.write_bytes(b"\xff"), "judge.txt: not readable .* in UTF-8"),
     ],
 )
 def test_a_prompt_that_cannot_be_filled_is_named(folder, change, message):

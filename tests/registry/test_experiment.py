@@ -91,9 +91,7 @@ def test_prune_keeps_the_challenger(champion):
     for _ in range(3):
         add_version(champion)
     start_experiment(champion, "2", 0.5, "ops")
-    fates = {fate.version: fate for fate in prune(1, "ops", remove=False)}
-    assert fates["2"].stays and fates["2"].why == "is in the running experiment"
-    assert not fates["3"].stays
+    assert "2" not in prune(1, "ops", remove=False)
 
 
 def test_the_result_of_an_ab_test(champion, store):

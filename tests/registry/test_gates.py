@@ -22,8 +22,7 @@ from convrec.registry.decisions import (
     SliceChange,
     decision_markdown,
 )
-from convrec.registry.gates import Limits
-from convrec.registry.policy import GuardRails, Policy, decide, load_policy, parse_policy
+from convrec.registry.policy import GuardRails, Limits, Policy, decide, load_policy, parse_policy
 from tests.small_project import ROOT
 
 RAW = read_yaml(ROOT / "promotion.yaml")

@@ -113,11 +113,10 @@ class _Ask:
             )
 
     def report(self) -> None:
-        tokens = self.tally["prompt_tokens"] + self.tally["completion_tokens"]
-        done, cached = f"{self.answered:,} of {self.size:,}", f"{self.tally['cached']:,}"
-        cost = self.tally["cost"]
-        logger.info("%s: %s answered (%s from the cache), %s tokens, cost %.2f", self.purpose, done, cached,
-                    f"{tokens:,}", cost)  # fmt: skip
+        took = self.tally
+        tokens, cost = took["prompt_tokens"] + took["completion_tokens"], took["cost"]
+        text = "%s: %d of %d answered (%d from the cache), %d tokens, cost %.2f"
+        logger.info(text, self.purpose, self.answered, self.size, took["cached"], tokens, cost)
 
     def report_end(self) -> None:
         self.report()

@@ -1,7 +1,7 @@
 """What a promotion compared and decided: the figures, the gates, and their texts."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from pydantic import PlainSerializer, TypeAdapter
@@ -118,12 +118,6 @@ class Decision:
 
 
 _JSON = TypeAdapter(Decision)
-
-
-def refuse(decision: Decision, gate: Gate) -> Decision:
-    """Return the decision as a refusal because of `gate`, which becomes its reason."""
-    others = (other for other in decision.gates if other.name != gate.name)
-    return replace(decision, status=REFUSED, reason=str(gate), gates=(*others, gate))
 
 
 def gate_rows(decision: Decision) -> list[tuple[str, str, str, str, str]]:

@@ -47,7 +47,7 @@ class Facts:
         return constrained if constrained in self.metrics else self.stage
 
     def tags(self) -> dict[str, str]:
-        """Return the tags of the version, to filter versions by; `record` has the rest."""
+        """Return the tags of the version, to filter versions by."""
         params, metric = self.params, f"ndcg_at_{max(self.params.common.cutoffs)}"
         return {
             CHECKPOINT_TAG: self.checkpoint_md5,
@@ -57,19 +57,6 @@ class Facts:
             "parent": f"{self.parent['name']} {self.parent.get('md5', '')[:_DIGITS]}".rstrip(),
             f"{TEST_TAG}{metric}": _with_interval(self.metrics[self.served], metric),
             **self.data_versions,
-        }
-
-    def record(self) -> dict[str, Any]:
-        """Return everything that the version was made from, and its scores, as JSON values."""
-        return {
-            **{name: getattr(self, name) for name in ("stage", "checkpoint_md5", "data", "versions_md5", "parent")},
-            "seed": self.params.common.seed,
-            "code": self.git,
-            "served_as": self.served,
-            "test": {
-                name: self.metrics[name] for name in (self.stage, self.stage + CONSTRAINED) if name in self.metrics
-            },
-            **{name: self.metrics[name] for name in ("n_rows", "n_prompts")},
         }
 
 
@@ -92,14 +79,12 @@ def _table_facts(path: Path) -> dict[str, Any]:
 
 
 def _parent(params: Params, paths: Paths, stage: str) -> dict[str, str]:
-    """Return the training's starting point: the SFT model with its digest and run, or the configured name."""
+    """Return the training's starting point: the SFT model with its digest, or the configured name."""
     if stage == "sft":
         return {"name": params.base_model.name}
     if params.rank_grpo.start != "sft":
         return {"name": params.rank_grpo.start}
-    parent = {"name": "sft", "md5": checkpoint_digest(paths.model("sft"))}
-    run = paths.record("sft")
-    return parent | ({"run_id": read_json(run)["run_id"]} if run.is_file() else {})
+    return {"name": "sft", "md5": checkpoint_digest(paths.model("sft"))}
 
 
 def version_facts(params: Params, paths: Paths, stage: str) -> Facts:

@@ -4,14 +4,14 @@ import io
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import mlflow
-from mlflow.entities import LoggedModelOutput, model_registry
-from mlflow.entities.model_registry import ModelVersion
+from mlflow.entities import LoggedModelOutput
+from mlflow.entities.model_registry import ModelVersion, RegisteredModel
 from mlflow.exceptions import MlflowException
 from mlflow.models import Model, ModelSignature
 from mlflow.types.schema import ColSpec, DataType, ParamSchema, ParamSpec, Schema
@@ -33,26 +33,16 @@ from convrec.registry.tracking.describe import VERSIONS, read_versions, version_
 from convrec.registry.tracking.store import short_message, store_error
 
 if TYPE_CHECKING:
-    from convrec.generation.lists import ListSettings
+    from convrec.service.model_files import ModelFiles
 
 MODEL_NAME = "convrec-recommender"
 CHALLENGER, CHAMPION, PREVIOUS = "challenger", "champion", "previous"
 _PACKAGE = Path(__file__).parents[1]
 _REQUIRED = ("torch", "transformers", "pandas", "pydantic", "pyarrow", "ruamel.yaml")  # packages of the pyfunc
-_TRAIN = "`python -m flows.train` trains and registers a model"
 _ABSENT = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")  # the second: an alias without a version
 
 
-@dataclass(frozen=True)
-class RegisteredModel:
-    """The files of a registered version: a Hugging Face folder, the catalog as Parquet, and the list settings."""
-
-    checkpoint: Path
-    catalog: Path
-    settings: "ListSettings"
-
-
-def find_model(client: mlflow.MlflowClient, name: str = MODEL_NAME) -> model_registry.RegisteredModel | None:
+def find_model(client: mlflow.MlflowClient, name: str = MODEL_NAME) -> RegisteredModel | None:
     """Return a registered model, or None."""
     try:
         return client.get_registered_model(name)
@@ -75,7 +65,8 @@ def alias_version(alias: str) -> ModelVersion | None:
 
 def read_aliases(client: mlflow.MlflowClient) -> dict[str, str]:
     """Return the version number of each alias."""
-    return {alias: str(number) for alias, number in client.get_registered_model(MODEL_NAME).aliases.items()}
+    model = find_model(client)
+    return {} if model is None else {alias: str(number) for alias, number in model.aliases.items()}
 
 
 def aliases_of(number: str) -> list[str]:
@@ -95,15 +86,8 @@ def find_version(client: mlflow.MlflowClient, number: str | None = None) -> Mode
     Raises `InputError` if there is no such version or the registry rejects this user, and `Unavailable` if it is down.
     """
     if number is None:
-        challenger = alias_version(CHALLENGER)
-        if challenger is None:
-            raise _not_registered(
-                f"models:/{MODEL_NAME}@{CHALLENGER}",
-                "no version is the challenger",
-                f"{_TRAIN}; `convrec registry register` registers one that is trained",
-            )
-        return challenger
-    with _reading(f"models:/{MODEL_NAME}/{number}", "`convrec registry list` shows all versions"):
+        return _require(CHALLENGER)
+    with _reading(f"models:/{MODEL_NAME}/{number}"):
         return client.get_model_version(MODEL_NAME, number)
 
 
@@ -138,8 +122,8 @@ def register(params: Params, paths: Paths, parent_run: str | None, stage: str = 
     """Register the checkpoint of a training stage as a version with the alias `challenger`, once for the same weights.
 
     The version contains everything that `mlflow.pyfunc` needs to answer conversations, the parameters and a model card.
-    Its run has `version.json`: the scores with intervals, the hashes of the data and the parent, and the commit. Raises
-    `InputError` if the checkpoint or its evaluation is missing.
+    Its run has the versions of the data and the results of the evaluation. Raises `InputError` if the checkpoint or its
+    evaluation is missing.
     """
     experiment = connect(paths.root)
     client = mlflow.MlflowClient()
@@ -187,7 +171,7 @@ def _log_version(
             input_example=[f"Which {params.common.domain.items} would you recommend?"],
         )
         mlflow.log_artifact(str(card_file))
-        mlflow.log_dict(facts.record(), "version.json")
+        mlflow.log_artifact(str(paths.results("evaluate")))
         if parent_run:  # so that the pipeline's run shows the model, too
             client.log_outputs(parent_run, [LoggedModelOutput(info.model_id, step=0)])
         return mlflow.register_model(info.model_uri, MODEL_NAME, tags=facts.tags())  # the tags are set at creation
@@ -200,35 +184,36 @@ def _require_files(paths: Paths, stage: str) -> None:
             raise InputError(f"{path}: not made yet; run `dvc repro` first, then register")
 
 
-def _not_registered(uri: str, why: str, remedy: str = f"{_TRAIN}; or give a model's folder") -> InputError:
-    return InputError(f"{uri}: not in the registry ({why}); {remedy}")
+def _not_registered(uri: str, why: str) -> InputError:
+    return InputError(
+        f"{uri}: not in the registry ({why}); `convrec registry list` shows all versions; one that was not promoted "
+        f"answers with --model {CHALLENGER}; `python -m flows.train` trains and registers a model; or give a model's "
+        "folder"
+    )
 
 
-def _require_champion() -> ModelVersion:
-    """Return the champion. Raises `InputError` without one, which names the challenger, if there is one."""
-    champion = alias_version(CHAMPION)
-    if champion is not None:
-        return champion
-    challenger = alias_version(CHALLENGER)
-    remedy = f"{_TRAIN}; or give a model's folder (--model)"
-    if challenger is not None:
-        remedy = f"version {challenger.version} was not promoted (docs/promotion.md); ask it with --model {CHALLENGER}"
-    raise _not_registered(f"models:/{MODEL_NAME}@{CHAMPION}", "no version is the champion", remedy)
+def _require(alias: str) -> ModelVersion:
+    """Return the version with an alias; raises `InputError` without one."""
+    version = alias_version(alias)
+    if version is None:
+        raise _not_registered(f"models:/{MODEL_NAME}@{alias}", f"no version is the {alias}")
+    return version
 
 
 @contextmanager
-def _reading(uri: str, *remedy: str) -> Iterator[None]:
+def _reading(uri: str) -> Iterator[None]:
     """Raise the error for a version that cannot be read; it counts as missing only if the registry says so."""
     try:
         yield
     except MlflowException as error:
         is_absent = error.error_code in _ABSENT
-        raise (_not_registered(uri, short_message(error), *remedy) if is_absent else store_error(error)) from None
+        raise (_not_registered(uri, short_message(error)) if is_absent else store_error(error)) from None
 
 
-def read_version(folder: Path, uri: str) -> RegisteredModel:
+def read_version(folder: Path, uri: str) -> "ModelFiles":
     """Return the files in the folder of a version; raises `InputError` if the model is not from this project."""
     from convrec.generation.lists import ListSettings  # noqa: PLC0415  (imports torch)
+    from convrec.service.model_files import ModelFiles  # noqa: PLC0415  (imports torch)
 
     try:
         flavor = Model.load(folder).flavors["python_function"]
@@ -243,10 +228,10 @@ def read_version(folder: Path, uri: str) -> RegisteredModel:
         raise InputError(
             f"{uri}: this version has no checkpoint and catalog; give one that this project registered"
         ) from None
-    return RegisteredModel(checkpoint, catalog, settings)
+    return ModelFiles(checkpoint, catalog, settings)
 
 
-def download_version(uri: str, folder: Path | None = None) -> RegisteredModel:
+def download_version(uri: str, folder: Path | None = None) -> "ModelFiles":
     """Return the files of a registered version: `models:/NAME/VERSION` or `models:/NAME@ALIAS`.
 
     They are copied below `folder`; without it, to a temporary folder that stays, or read where they are if the registry
@@ -255,7 +240,7 @@ def download_version(uri: str, folder: Path | None = None) -> RegisteredModel:
     """
     connect()
     if uri == f"models:/{MODEL_NAME}@{CHAMPION}":
-        _require_champion()
+        _require(CHAMPION)
     with _reading(uri):
         files = mlflow.artifacts.download_artifacts(uri, dst_path=None if folder is None else str(folder))
     return read_version(Path(files), uri)
@@ -273,7 +258,7 @@ def served_versions(with_challenger: bool) -> dict[str, str]:
     there is no champion, and `Unavailable` if the registry is down.
     """
     connect()
-    champion = _require_champion()
+    champion = _require(CHAMPION)
     served = {CHAMPION: str(champion.version)}
     if with_challenger:
         for other in (alias_version(CHALLENGER), all_versions(mlflow.MlflowClient())[0]):
