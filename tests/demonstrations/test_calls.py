@@ -7,7 +7,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections import Counter
 from contextlib import contextmanager
 
 import pytest
@@ -16,7 +15,6 @@ from convrec.demonstrations.calls import CallStore, ChatAnswer, Spent, canonical
 from convrec.project.errors import InputError
 from tests.demonstrations.chat_server import (
     PATIENCE,
-    PROMPT_TOKENS,
     ChatServer,
     answer_to,
 )
@@ -168,20 +166,3 @@ def test_a_kill_loses_at_most_the_calls_in_flight(tmp_path):
         assert not set(kept) & set(server.prompts[known:]), "no recorded answer is asked for again"
         assert len(server.asked) <= size + 2 * concurrency
     assert len(_check(path)) == size
-
-
-def test_two_processes_share_a_file(tmp_path):
-    path = tmp_path / "calls.sqlite"
-    with (
-        ChatServer(latency=0.002, together=8) as server,  # held until both are at work
-        asking(server, path, 0, 100, 4) as one,
-        asking(server, path, 50, 150, 4) as other,
-    ):
-        for process in (one, other):
-            _, stderr = process.communicate(timeout=PATIENCE)
-            assert process.returncode == 0, stderr
-        times = Counter(server.prompts)
-    assert len(_check(path)) == 150 and max(times.values()) <= 2
-    store = CallStore(path)
-    assert store.spent().prompt_tokens == sum(times.values()) * PROMPT_TOKENS, "what both paid for is counted"
-    store.close()

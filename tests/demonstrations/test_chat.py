@@ -266,32 +266,6 @@ def test_too_many_failures_stop_and_keep_what_is_answered(connect):
         assert sorted(mended.prompts) == ASKED_FOR[1:], "a rerun asks only for the rest"
 
 
-def test_a_failed_prompt_counts_as_often_as_it_is_asked_for_and_one_of_a_few_may_fail(connect):
-    prompts = [ASKED_FOR[0]] * 3 + ASKED_FOR[1:]  # 3 of 10
-    script = lambda asked: error(400) if asked.prompt == ASKED_FOR[0] else answered(asked)  # noqa: E731
-    with ChatServer(script) as server:
-        assert connect(server, max_failed=0.3).ask(prompts, "judge") == [None] * 3 + ANSWERS[1:]
-        with pytest.raises(InputError, match="3 of 10 prompts failed"):
-            connect(server, max_failed=0.2).ask(prompts, "judge")
-        assert connect(server, max_failed=0.001).ask(ASKED_FOR, "judge") == [None, *ANSWERS[1:]]
-
-
-def test_calls_in_flight_are_recorded_when_it_stops(store, connect, caplog):
-    def script(asked):
-        if asked.prompt == ASKED_FOR[0]:
-            return error(400)
-        while "a prompt failed" not in caplog.text:
-            time.sleep(0.01)
-        return answered(asked)
-
-    with ChatServer(script, together=3) as server:
-        client = connect(server, max_concurrency=3)
-        with pytest.raises(InputError, match="1 of 8 prompts failed.*the answers to 2 of 8 prompts are kept"):
-            client.ask(ASKED_FOR, "judge")
-        assert sorted(server.prompts) == ASKED_FOR[:3]
-    assert store.spent().calls == 2
-
-
 def test_a_store_that_fails_while_asking_stops_cleanly(store, connect, monkeypatch):
     def full(*_):
         raise InputError("calls.sqlite: the disk is full")

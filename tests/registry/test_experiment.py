@@ -129,7 +129,6 @@ def test_a_worse_challenger_is_stopped(champion, store, cli, tmp_path):
     assert (tag["verdict"], tag["champion"], tag["answers"]) == ("worse", "1", 400)
     assert recorded_result(version, "1") == tag and recorded_result(version, "3") is None, "of another champion"
     assert recorded_result(champion.get_model_version(MODEL_NAME, "3"), "1") is None
-    assert f"experiment {experiment.id}, version 2 against champion 1: worse" in version.description
     again = cli("experiment", "status", "--stop-if-worse", "--feedback", url)
     assert again.status == 0 and "Ended at" in again.out
     assert "no experiment is running" in cli("experiment", "stop").err

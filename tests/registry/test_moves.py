@@ -235,9 +235,3 @@ TWO = [("promote", None, "1"), ("promote", "1", "2")]
 )
 def test_rollbacks_follow_the_history(moves, expected):
     assert earlier_champions([_move(*move) for move in moves]) == list(expected)
-
-
-def test_a_version_is_rolled_back_until_it_is_promoted_again():
-    moves = [_move("promote", "1", "2"), _move("rollback", "2", "1")]
-    assert rolled_back(moves, "2") == moves[-1] and rolled_back(moves, "1") is None
-    assert rolled_back([*moves, _move("promote", "1", "2")], "2") is None

@@ -213,7 +213,7 @@ def test_slow_answers_are_refused(client, ranks):
     assert _promote("2").status == PROMOTED
 
 
-def test_the_decision_is_written_to_version_run_and_card(client, ranks):
+def test_the_decision_is_written_to_version_and_run(client, ranks):
     ranks |= {"1": 3, "2": 1}
     _promote("1")
     decision = _promote("2")
@@ -227,7 +227,6 @@ def test_the_decision_is_written_to_version_run_and_card(client, ranks):
     assert whole["policy"]["gains"]["ndcg"] == {"min": 0.0, "max_p": 0.05}
     text = mlflow.artifacts.load_text(f"runs:/{version.run_id}/promotion/decision-1.md")
     assert "| ndcg gain, lower end | 0.5000 | above 0 | holds |" in text
-    assert "version 2 was promoted: better than version 1" in version.description
     assert moves_of(client)[-1]["decision"] == "promotion/decision-1.json"
 
 
@@ -300,21 +299,6 @@ def test_a_rejection_during_the_comparison_holds(client, ranks, monkeypatch):
     assert overtaken.status == REFUSED and overtaken.number == 4, "each decision has its number"
 
 
-def test_figures_are_of_what_the_policy_asks_for(client, ranks):
-    ranks |= {"1": 3, "2": 4}
-    rails = YAML(typ="safe").load(Path("promotion.yaml"))["guard_rails"]
-    _set_policy(guard_rails={"in_catalog": rails["in_catalog"]})
-    _promote("1")
-    assert _promote("2").comparison.slices == []
-    for metric in ("ndcg", "mrr"):
-        _set_policy(guard_rails={"slices": {"metric": metric, "max_drop": 0.0, "min_rows": 1}})
-        (gate,) = [gate for gate in _promote("2").gates if "slice" in gate.name]
-        fall = {"ndcg": 1 / 2 - 1 / np.log2(5), "mrr": 1 / 3 - 1 / 4}[metric]
-        assert gate.name.startswith(metric) and gate.figure == pytest.approx(fall)
-    _set_policy(gains={name: {"min": 0.0, "max_p": 0.05} for name in ("ndcg", "mrr")})
-    assert set(_promote("2").comparison.gains) == {"ndcg", "mrr"}
-
-
 def test_rollback_and_the_word_again(client, ranks):
     ranks |= {"1": 4, "2": 3, "3": 1}
     for version in "123":
@@ -322,7 +306,6 @@ def test_rollback_and_the_word_again(client, ranks):
     move = rollback(Paths(), by="lead", reason="complaints")
     assert (move.from_version, move.to_version) == ("3", "2") and _champions(client) == ("2", "1")
     assert _status(client, "3") == "rolled back"
-    assert "rolled back to version 2 by lead: complaints" in client.get_model_version(MODEL_NAME, "3").description
     refused = _promote("3")
     assert _failed(refused) == ["rolled_back"] and "complaints" in refused.gates[-1].detail
     assert _promote("3", again=True).status == PROMOTED

@@ -61,18 +61,6 @@ def _place(entry: Entry, match: Match | None, catalog: Catalog) -> dict[str, Any
     return {"title": entry.title, "year": entry.year, "match": match.kind if match else None, "items": items}
 
 
-def parse_responses(
-    responses: Sequence[Response], catalog: Catalog, grounder: Grounder
-) -> Iterator[tuple[ParsedAnswer, list[dict[str, Any]]]]:
-    """Yield each parsed response with the matches of its entries."""
-    known: dict[Entry, Match | None] = {}
-    for response in responses:
-        answer = parse_answer(response.response, catalog)
-        new = [entry for entry in answer.entries if entry not in known]
-        known |= dict(zip(new, grounder.match(new), strict=True))
-        yield answer, [_place(entry, known[entry], catalog) for entry in answer.entries]
-
-
 def _lines(number: int, answer: ParsedAnswer, places: list[dict[str, Any]]) -> Iterator[str]:
     yield f"Response {number}: {len(places)} items"
     for rank, place in enumerate(places, start=1):
@@ -99,7 +87,11 @@ def print_parsed(
     kinds: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
     written = []
-    for number, (answer, places) in enumerate(parse_responses(rows, catalog, Grounder(catalog, *grounding)), start=1):
+    grounder = Grounder(catalog, *grounding)
+    for number, row in enumerate(rows, start=1):
+        answer = parse_answer(row.response, catalog)
+        matches = grounder.match(answer.entries)
+        places = [_place(entry, match, catalog) for entry, match in zip(answer.entries, matches, strict=True)]
         yield from _lines(number, answer, places)
         lengths[len(places)] += 1
         kinds.update(place["match"] or "none" for place in places)

@@ -19,7 +19,7 @@ from mlflow.entities.model_registry import ModelVersion
 from convrec.evaluation.sequential import Look, compare_arms
 from convrec.project.errors import InputError
 from convrec.registry.moves import State, claim, read_state, utc_now
-from convrec.registry.versions import MODEL_NAME, find_model, find_version, tell_card
+from convrec.registry.versions import MODEL_NAME, find_model, find_version
 from convrec.service.arms import BETTER, CHALLENGER, CHAMPION, UNDECIDED, WORSE, Experiment
 from convrec.service.feedback.store import FeedbackStore
 
@@ -208,7 +208,7 @@ def _side(arm: str, version: str, answers: pl.DataFrame) -> Side:
 def finish(client: mlflow.MlflowClient, result: Result, reason: str, by: str) -> Result:
     """End the experiment of a result, record the result on the challenger, and return it.
 
-    The challenger gets a tag, a line of its model card, and an artifact of its run.
+    The challenger gets a tag and an artifact of its run.
     """
     experiment = end_experiment(client, result.experiment.id, reason, by)
     ended = replace(result, experiment=experiment)
@@ -224,7 +224,6 @@ def finish(client: mlflow.MlflowClient, result: Result, reason: str, by: str) ->
     client.set_model_version_tag(MODEL_NAME, version.version, RESULT_TAG, json.dumps(short))
     if version.run_id:
         client.log_dict(version.run_id, value, f"experiment/{experiment.id}.json")
-    tell_card(client, version, f"{experiment.ended} {ended.headline} (ended: {experiment.reason})")
     return ended
 
 

@@ -19,7 +19,6 @@ from convrec.registry.tracking.describe import DIGEST_TAG, read_versions, versio
 
 MAX_DESCRIPTION = 5000  # characters of a version's description in the registry
 CHECKPOINT_TAG = "checkpoint.md5"
-DECISIONS = "## Decisions"  # the first heading of a card, followed by one line for each decision, newest first
 SPLITS = ("train", "validation", "test")
 TEST_TAG = "test."  # followed by the metric; its value is that of the model as it is served
 _DIGITS = 8  # of a hash in a tag
@@ -108,7 +107,7 @@ def _cell(system: Mapping[str, Any], name: str) -> str:
 
 
 def render_card(facts: Facts) -> str:
-    """Return the model card as Markdown; its first section, the decisions, is empty."""
+    """Return the model card as Markdown."""
     environment = Environment(
         loader=PackageLoader("convrec", "registry"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -125,17 +124,4 @@ def render_card(facts: Facts) -> str:
         rows=rows,
         commit=facts.git.get(COMMIT_TAG, "unknown"),
         dirty=facts.git.get("git_dirty") == "true",
-        decisions=DECISIONS,
     )
-
-
-def with_decision(card: str, line: str) -> str:
-    """Return the card with one more decision; the oldest decisions are dropped if the card gets too long."""
-    head, _, rest = card.partition(DECISIONS)
-    decisions, heading, others = rest.partition("\n## ")
-    lines = [f"- {line}", *(old for old in decisions.splitlines() if old.startswith("- "))]
-    while True:
-        text = "\n".join([f"{head}{DECISIONS}", "", *lines, heading + others])
-        if len(text) <= MAX_DESCRIPTION or len(lines) == 1:
-            return text[:MAX_DESCRIPTION]
-        del lines[-1]

@@ -19,7 +19,6 @@ from convrec.registry.decisions import (
     Decision,
     Gate,
     decision_markdown,
-    headline,
 )
 from convrec.registry.experiment import recorded_result
 from convrec.registry.moves import (
@@ -35,7 +34,7 @@ from convrec.registry.moves import (
 )
 from convrec.registry.policy import POLICY_FILE, Policy, decide, load_policy
 from convrec.registry.tracking import COMMIT_TAG, connect, git_state, user_name
-from convrec.registry.versions import MODEL_NAME, download_version, find_version, tell_card
+from convrec.registry.versions import MODEL_NAME, download_version, find_version
 
 STATUS_TAG, DECISION_TAG = "promotion.status", "promotion.decision"
 _MAX_REASON = 500  # characters of a reason in a tag
@@ -116,10 +115,8 @@ def rollback(paths: Paths, to: str | None = None, *, by: str | None = None, reas
     connect(paths.root)
     client = mlflow.MlflowClient()
     move = roll_back(client, by or user_name(), reason, to)
-    lost = find_version(client, move.from_version)
-    client.set_model_version_tag(MODEL_NAME, lost.version, STATUS_TAG, "rolled back")
+    client.set_model_version_tag(MODEL_NAME, str(move.from_version), STATUS_TAG, "rolled back")
     client.set_model_version_tag(MODEL_NAME, move.to_version, STATUS_TAG, PROMOTED)
-    tell_card(client, lost, f"{move.at} rolled back to version {move.to_version} by {move.by}: {move.reason}")
     return move
 
 
@@ -196,5 +193,4 @@ def _record(client: mlflow.MlflowClient, decision: Decision, by: str) -> Decisio
     }
     client.set_model_version_tag(MODEL_NAME, version.version, DECISION_TAG, json.dumps(short))
     client.set_model_version_tag(MODEL_NAME, version.version, STATUS_TAG, decision.status)
-    tell_card(client, version, f"{decision.at} {headline(decision)[:_MAX_REASON]} (by {by})")
     return decision

@@ -26,7 +26,6 @@ from convrec.registry.model_card import (
     Facts,
     render_card,
     version_facts,
-    with_decision,
 )
 from convrec.registry.tracking import PARENT_TAG, connect, git_state
 from convrec.registry.tracking.describe import VERSIONS, read_versions, version_tags
@@ -89,15 +88,6 @@ def find_version(client: mlflow.MlflowClient, number: str | None = None) -> Mode
         return _require(CHALLENGER)
     with _reading(f"models:/{MODEL_NAME}/{number}"):
         return client.get_model_version(MODEL_NAME, number)
-
-
-def tell_card(client: mlflow.MlflowClient, version: ModelVersion, line: str) -> None:
-    """Add a line to the decisions in a version's model card."""
-    present = client.get_model_version(MODEL_NAME, version.version)
-    card = with_decision(present.description or "", line)
-    client.update_model_version(MODEL_NAME, version.version, description=card)
-    if version.run_id:
-        client.log_text(version.run_id, card, "model_card.md")
 
 
 def model_signature() -> ModelSignature:

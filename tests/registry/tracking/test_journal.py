@@ -113,10 +113,10 @@ def test_recording_does_not_wait_for_a_server_that_never_answers(project, monkey
             run.log_metrics({"loss": 1.0}, step)
         run.log_text("kept", "a.txt")
         run.close("FINISHED")
-        assert run._sender.is_alive() and "buffered in" in caplog.text
+        assert run._delivery.is_alive() and "buffered in" in caplog.text
         assert len((project / FOLDER / "r1.jsonl").read_bytes().splitlines()) == 1 + 202
         connection.close()
-    run._sender.join(20)
+    run._delivery.join(20)
     assert _left(project) == ["r1.files", "r1.jsonl"]
 
 

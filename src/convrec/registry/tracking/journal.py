@@ -111,14 +111,17 @@ class Journal:
             logger.error("the last records cannot be written to %s (%s)", self.path, error)
 
 
-class Delivery:
+class Delivery(threading.Thread):
     """Sends one journal in its order. A record that MLflow refuses is skipped with a warning, and its journal is kept.
 
-    Raises `ValueError` if the first line does not name a run, as after a power failure.
+    As a thread, it sends every two seconds during the run, with growing pauses while the server is down. Raises
+    `ValueError` if the first line does not name a run, as after a power failure.
     """
 
     def __init__(self, path: Path, uri: str):
+        super().__init__(name=f"convrec tracking {path.stem}", daemon=True)
         self.path, self._client = path, mlflow.MlflowClient(uri)
+        self._closing, self._is_lost = threading.Event(), False
         self.sent: Counter[str] = Counter()  # records by kind
         self.refused = 0
         with path.open("rb") as stream:
@@ -128,6 +131,35 @@ class Delivery:
                 raise ValueError(f"the first line of {path} does not name a run") from None
             self._position = stream.tell()
         self._last: Record = {}
+
+    def run(self) -> None:
+        """Send until the run is closed, then once more."""
+        pause = _LINGER
+        while not self._closing.wait(pause):
+            self._try()
+            pause = min(2 * pause, _LONGEST_PAUSE) if self._is_lost else _LINGER
+        self._try()
+
+    def _try(self) -> None:
+        was_lost, self._is_lost = self._is_lost, False
+        try:
+            self.send()
+            if was_lost:
+                logger.info("the tracking server is back: the buffered records were sent")
+        except Exception as error:  # object stores' libraries have their own exceptions
+            self._is_lost = True
+            if not was_lost:
+                reason = short_message(error)
+                logger.warning("records are buffered in %s: they could not be sent (%s)", self.path, reason)
+
+    def finish(self) -> bool:
+        """Send the rest, remove the journal, and return whether everything was sent; wait for a limited time."""
+        self._closing.set()
+        self.join(_FLUSH)
+        is_sent = not self.is_alive() and not self._is_lost
+        if is_sent:
+            self.settle()
+        return is_sent
 
     def send(self) -> None:
         """Send what was written since the last call; raise the error of the server that stops it."""
@@ -232,46 +264,6 @@ def _is_refusal(error: Exception) -> bool:
     if isinstance(error, MlflowException):
         return error.error_code in _REFUSALS
     return isinstance(error, TypeError | ValueError | KeyError | AttributeError)  # a damaged record
-
-
-class Sender(threading.Thread):
-    """Sends a journal every two seconds during its run, with growing pauses while the server is down."""
-
-    def __init__(self, path: Path, uri: str):
-        super().__init__(name=f"convrec tracking {path.stem}", daemon=True)
-        self.delivery = Delivery(path, uri)
-        self._closing = threading.Event()
-        self._is_lost = False
-
-    def run(self) -> None:
-        """Send until the run is closed, then once more."""
-        pause = _LINGER
-        while not self._closing.wait(pause):
-            self._send()
-            pause = min(2 * pause, _LONGEST_PAUSE) if self._is_lost else _LINGER
-        self._send()
-
-    def _send(self) -> None:
-        was_lost = self._is_lost
-        try:
-            self.delivery.send()
-            self._is_lost = False
-        except Exception as error:  # object stores' libraries have their own exceptions
-            self._is_lost = True
-            if not was_lost:
-                reason = short_message(error)
-                logger.warning("records are buffered in %s: they could not be sent (%s)", self.delivery.path, reason)
-        if was_lost and not self._is_lost:
-            logger.info("the tracking server is back: the buffered records were sent")
-
-    def finish(self) -> bool:
-        """Send the rest, remove the journal, and return whether everything was sent; wait for a limited time."""
-        self._closing.set()
-        self.join(_FLUSH)
-        if self.is_alive() or self._is_lost:
-            return False
-        self.delivery.settle()
-        return True
 
 
 def upload_left(root: Path) -> Iterator[tuple[str, bool]]:

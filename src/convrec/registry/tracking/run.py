@@ -35,7 +35,7 @@ from convrec.registry.tracking.describe import (
     user_name,
     version_tags,
 )
-from convrec.registry.tracking.journal import FOLDER, About, Journal, Sender, now_ms, upload_left
+from convrec.registry.tracking.journal import FOLDER, About, Delivery, Journal, now_ms, upload_left
 from convrec.registry.tracking.store import client_uri, connect, shown_uri, store_error
 
 logger = logging.getLogger(__name__)
@@ -50,8 +50,8 @@ class Run:
     def __init__(self, about: About, root: Path = Path()):
         self.run_id = about.run_id
         self._journal = Journal((root / FOLDER).resolve(), about)
-        self._sender = Sender(self._journal.path, client_uri(root))
-        self._sender.start()
+        self._delivery = Delivery(self._journal.path, client_uri(root))
+        self._delivery.start()
 
     def log_metrics(self, metrics: dict[str, float], step: int = 0) -> None:
         """Record metrics at a step; `@` in a name, which MLflow does not allow, becomes `_at_`."""
@@ -101,7 +101,7 @@ class Run:
         """End the run with a status, if one is given; wait until everything is sent, for a limited time."""
         if status is not None:
             self._journal.append("status", status=status)
-        if not self._sender.finish():
+        if not self._delivery.finish():
             logger.warning(
                 "not all records of run %s could be sent: the rest is buffered in %s, and is sent when the next run "
                 "starts, or by `convrec tracking sync`",
