@@ -205,14 +205,6 @@ def test_a_broken_guard_rail_is_refused(client, ranks, how, failed):
     assert [name for name in _failed(decision) if "slice" not in name] == failed
 
 
-def test_slow_answers_are_refused(client, ranks):
-    ranks |= {"1": 3, "2": 1, "seconds": {"2": 0.21}}
-    _promote("1")
-    assert _failed(_promote("2")) == [f"{LATENCY}, ratio to the champion's"]
-    ranks["seconds"] = {"2": 0.19}
-    assert _promote("2").status == PROMOTED
-
-
 def test_the_decision_is_written_to_version_and_run(client, ranks):
     ranks |= {"1": 3, "2": 1}
     _promote("1")

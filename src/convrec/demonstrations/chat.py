@@ -36,14 +36,6 @@ class Budget(NamedTuple):
     completion_price: float
 
 
-class Reply(NamedTuple):
-    """A completion as sent: its text is None where it holds none, its usage where it reports none it can mean."""
-
-    text: str | None
-    finish_reason: str | None
-    usage: tuple[int, int] | None  # tokens of the prompt, of the completion
-
-
 class Fault(Exception):
     """One prompt stays without an answer."""
 
@@ -57,8 +49,8 @@ def _estimated_tokens(text: str) -> int:
     return math.ceil(len(text.encode()) / BYTES_PER_TOKEN)
 
 
-def read_reply(body: str) -> Reply:
-    """Return the first choice of a completion, whatever the body holds."""
+def read_reply(body: str) -> tuple[str | None, str | None, tuple[int, int] | None]:
+    """Return text, finish reason and usage (tokens of prompt and completion) of a completion, each None without one."""
     try:
         value = json.loads(body)
         choice = value["choices"][0]
@@ -66,8 +58,8 @@ def read_reply(body: str) -> Reply:
         usage = value.get("usage") or {}
         counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return Reply(None, None, None)
-    return Reply(
+        return None, None, None
+    return (
         sendable(text) if isinstance(text, str) and text.strip() else None,
         sendable(reason) if isinstance(reason, str) else None,
         counts if all(type(count) is int and 0 <= count <= MAX_TOKENS for count in counts) else None,

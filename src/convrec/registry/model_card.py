@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from convrec.evaluation.headline import spread
@@ -15,7 +14,7 @@ from convrec.project.config.params import Params
 from convrec.project.paths import Paths
 from convrec.project.results import read_json
 from convrec.registry.tracking import COMMIT_TAG, data_tags, file_md5, git_state
-from convrec.registry.tracking.describe import DIGEST_TAG, read_versions, version_tags
+from convrec.registry.tracking.describe import DIGEST_TAG, read_versions, table_facts, version_tags
 
 MAX_DESCRIPTION = 5000  # characters of a version's description in the registry
 CHECKPOINT_TAG = "checkpoint.md5"
@@ -69,14 +68,6 @@ def checkpoint_digest(model: Path) -> str:
     return " ".join(file_md5(path) for path in sorted(model.glob("*.safetensors")))
 
 
-def _table_facts(path: Path) -> dict[str, Any]:
-    frame = pd.read_parquet(path)
-    dates = frame["date"].astype(str) if "date" in frame else pd.Series(dtype=str)
-    dates = dates[dates.str.len() > 0]
-    window = f"{dates.min()[:10]} to {dates.max()[:10]}" if len(dates) else ""
-    return {"md5": file_md5(path), "rows": len(frame), "dates": window}
-
-
 def _parent(params: Params, paths: Paths, stage: str) -> dict[str, str]:
     """Return the training's starting point: the SFT model with its digest, or the configured name."""
     if stage == "sft":
@@ -94,7 +85,7 @@ def version_facts(params: Params, paths: Paths, stage: str) -> Facts:
         checkpoint_digest(paths.model(stage)),
         params,
         read_json(paths.results("evaluate")),
-        {name: _table_facts(path) for name, path in {**splits, "catalog": paths.catalog}.items()},
+        {name: table_facts(path) for name, path in {**splits, "catalog": paths.catalog}.items()},
         version_tags(read_versions(paths.root)).get(DIGEST_TAG, ""),
         data_tags(paths),
         _parent(params, paths, stage),

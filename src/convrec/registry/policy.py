@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from convrec.evaluation.comparison import Gain
 from convrec.evaluation.systems import Baseline
-from convrec.project.config.base import Positive, Section, Share, validated
+from convrec.project.config.base import Section, validated
 from convrec.project.errors import InputError
 from convrec.project.yaml import read_yaml
 from convrec.registry.decisions import AWAITING, PROMOTED, REFUSED, Comparison, Decision, Gate
@@ -77,55 +77,34 @@ class Baselines(Rule):
         return [_gate(title, gain.low, "at least", self.min, f"{best}: {_spread(gain)}")]
 
 
-def _ratio_gate(name: str, found: Comparison, kind: str, limit: float) -> Gate:
-    """Return the gate for the ratio of the challenger's figure to the champion's; 0 / 0 counts as 1."""
-    title = f"{name}, ratio to the champion's"
-    if found.champion is None:
-        return _gate(title, None, kind, limit)
-    own, other = found.challenger.means[name], found.champion.means[name]
-    ratio = own / other if other else (1.0 if own == other else float("inf"))
-    return _gate(title, ratio, kind, limit, f"{own:.4f} over {other:.4f}")
-
-
 class Limits(Rule):
-    """Limits of one figure of the challenger: `min` or `max`, and with `_ratio` relative to the champion's figure."""
+    """Limits of one figure of the challenger; those with `_ratio` are relative to the champion's figure."""
+
+    min: float | None = Field(default=None, ge=0)
+    max: float | None = Field(default=None, gt=0)
+    min_ratio: float | None = Field(default=None, gt=0)
+    max_ratio: float | None = Field(default=None, gt=0)
 
     @model_validator(mode="after")
     def _is_a_limit(self) -> Self:
         if all(limit is None for _, limit in self):
-            names = list(type(self).model_fields)
-            raise ValueError(f"neither {' nor '.join(names)}; give one, or leave the guard-rail out")
+            raise ValueError("no limit; give min, max, min_ratio or max_ratio, or leave the guard-rail out")
         return self
 
     def gates(self, name: str, found: Comparison) -> list[Gate]:
+        own, other = found.challenger.means[name], found.champion.means[name] if found.champion else None
         gates = []
         for field, limit in self:
             kind = "at least" if field.startswith("min") else "at most"
-            if limit is not None and field.endswith("_ratio"):
-                gates.append(_ratio_gate(name, found, kind, limit))
+            if limit is not None and not field.endswith("_ratio"):
+                gates.append(_gate(name, own, kind, limit))
             elif limit is not None:
-                gates.append(_gate(name, found.challenger.means[name], kind, limit))
+                ratio, detail = None, ""
+                if other is not None:
+                    of_zero = 1.0 if own == other else float("inf")
+                    ratio, detail = own / other if other else of_zero, f"{own:.4f} over {other:.4f}"
+                gates.append(_gate(f"{name}, ratio to the champion's", ratio, kind, limit, detail))
         return gates
-
-
-class Least(Limits):
-    """A minimum share."""
-
-    min: Share
-
-
-class Coverage(Limits):
-    """Minimum coverage of the catalog, as a share and relative to the champion's coverage."""
-
-    min: Share | None = None
-    min_ratio: Positive | None = None
-
-
-class Latency(Limits):
-    """Maximum latency, in seconds and relative to the champion's latency."""
-
-    max: Positive | None = None
-    max_ratio: Positive | None = None
 
 
 class Slices(Rule):
@@ -175,10 +154,10 @@ def describe_experiment(result: dict[str, Any]) -> str:
 class GuardRails(Section):
     """Limits for other properties than the gains; those that are left out are not checked."""
 
-    in_catalog: Least | None = None
-    format: Least | None = None
-    coverage: Coverage | None = None
-    latency_p95_seconds: Latency | None = None
+    in_catalog: Limits | None = None
+    format: Limits | None = None
+    coverage: Limits | None = None
+    latency_p95_seconds: Limits | None = None
     slices: Slices | None = None
 
 

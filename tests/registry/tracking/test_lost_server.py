@@ -95,20 +95,6 @@ def test_sending_again_after_a_crash_changes_nothing(client, project):
     assert [artifact.path for artifact in client.list_artifacts(run_id, "a")] == ["a/b.txt"]
 
 
-def test_a_refused_record_is_kept_and_delays_nothing(client, project, caplog):
-    with tracking.stage_run("sft", {}, {}, project / "run.json") as run:
-        run.log_metrics({"loss": 1.0}, 0)
-        run.log_metrics({"no [such] name?": 2.0}, 1)
-        run.log_metrics({"loss": 0.5}, 2)
-        run.log_params({"lr": 1})
-        run.log_params({"lr": 2})
-    found = client.get_run(run.run_id)
-    assert _points(client, run.run_id) == [(0, 1.0), (2, 0.5)] and found.info.status == "FINISHED"
-    assert found.data.params == {"lr": "1"}
-    assert caplog.text.count(f"MLflow refuses records of run {run.run_id}") == 1 and "such] name?" in caplog.text
-    assert [path.name for path in (project / FOLDER).iterdir()] == [f"{run.run_id}.refused"]
-
-
 def test_the_journal_of_a_run_that_the_server_has_not_is_kept(client, project, caplog):
     """Both where it was never there, and where it was deleted."""
     tracking.connect()

@@ -7,13 +7,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from mlflow.exceptions import MlflowException
 
 import convrec
 from convrec.project.errors import InputError, Unavailable
 from convrec.registry import tracking
-from convrec.registry.tracking import store
-from convrec.registry.tracking.store import LOCAL_FOLDER, store_error
+from convrec.registry.tracking.store import LOCAL_FOLDER
 from tests.registry.tracking.server import free_port
 
 DATABASE = LOCAL_FOLDER / "mlflow.db"
@@ -62,15 +60,6 @@ def test_no_server_is_unavailable_and_an_unknown_scheme_is_bad_input(project, mo
         tracking.connect()
 
 
-@pytest.mark.parametrize(("error", "status"), [(Unavailable("it is away"), 75), (InputError("it is away"), 2)])
-def test_the_command_line_distinguishes_them_by_exit_status(project, monkeypatch, cli, error, status):
-    def fail():
-        raise error
-
-    monkeypatch.setattr(store, "connect", fail)
-    assert cli("tracking", "sync") == (status, "", "convrec tracking: it is away\n")
-
-
 def _connect(folder: Path, barrier) -> None:
     os.chdir(folder)
     barrier.wait(60)
@@ -96,11 +85,6 @@ def test_a_damaged_database_is_bad_input_and_stays(project):
         with pytest.raises(InputError, match=r"mlflow.db' is damaged \(.*file is not a database.*; restore it"):
             tracking.connect()
     assert (project / DATABASE).read_bytes() == b"no database" * 100
-
-
-def test_damage_that_is_found_later_is_bad_input(project):
-    error = store_error(MlflowException("(sqlite3.DatabaseError) database disk image is malformed"), project)
-    assert isinstance(error, InputError) and "mlflow.db' is damaged" in str(error)
 
 
 def test_curves_of_a_run_become_a_frame(project, make_store):

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from convrec.project.paths import Paths
 
 PARENT_TAG, COMMIT_TAG = "mlflow.parentRunId", "mlflow.source.git.commit"
@@ -53,6 +55,15 @@ def file_md5(path: Path) -> str:
     """Return the MD5 of a file, which is its hash in DVC's cache."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "md5").hexdigest()
+
+
+def table_facts(path: Path) -> dict[str, Any]:
+    """Return the MD5 of a Parquet file, the number of its rows, and their first and last date, if they have dates."""
+    frame = pd.read_parquet(path)
+    dates = frame["date"].astype(str) if "date" in frame else pd.Series(dtype=str)
+    dates = dates[dates.str.len() > 0]
+    window = f"{dates.min()[:10]} to {dates.max()[:10]}" if len(dates) else ""
+    return {"md5": file_md5(path), "rows": len(frame), "dates": window}
 
 
 def _text_md5(text: str) -> str:

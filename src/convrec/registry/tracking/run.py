@@ -1,18 +1,17 @@
 """Runs: records are written to a journal first, and sent to MLflow in the background."""
 
 import logging
+import math
 import os
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import mlflow
 import orjson
-import pandas as pd
 from mlflow.exceptions import MlflowException
 from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
@@ -26,11 +25,11 @@ from convrec.registry.tracking.describe import (
     PARENT_TAG,
     VERSIONS,
     data_tags,
-    file_md5,
     git_state,
     metric_values,
     param_texts,
     read_versions,
+    table_facts,
     tag_texts,
     user_name,
     version_tags,
@@ -41,7 +40,6 @@ from convrec.registry.tracking.store import client_uri, connect, shown_uri, stor
 logger = logging.getLogger(__name__)
 
 PARENT_VARIABLE = "CONVREC_PARENT_RUN_ID"  # set by the flow for the stages that it starts
-_DATE_COLUMNS = ("prompt_id", "date", "title", "year")
 
 
 class Run:
@@ -55,7 +53,8 @@ class Run:
 
     def log_metrics(self, metrics: dict[str, float], step: int = 0) -> None:
         """Record metrics at a step; `@` in a name, which MLflow does not allow, becomes `_at_`."""
-        values = {name.replace("@", "_at_"): _number(value) for name, value in metrics.items()}
+        floats = {name.replace("@", "_at_"): float(value) for name, value in metrics.items()}
+        values = {name: value if math.isfinite(value) else str(value) for name, value in floats.items()}
         if values:
             self._journal.append("metrics", step=int(step), metrics=values)
 
@@ -85,17 +84,11 @@ class Run:
 
     def log_dataset(self, path: Path, name: str) -> None:
         """Record a Parquet file as a dataset, with its DVC hash; its profile has the number of rows and the dates."""
-        frame, digest = pd.read_parquet(path), file_md5(path)
-        scalars = frame[[column for column in frame.columns if column in _DATE_COLUMNS]]
-        with warnings.catch_warnings():  # about integer columns and the path's type: harmless here
-            warnings.simplefilter("ignore")
-            from_pandas = mlflow.data.pandas_dataset.from_pandas
-            dataset = from_pandas(scalars, source=str(path), name=name, digest=digest).to_dict()
-        profile = orjson.loads(dataset["profile"])
-        dates = frame["date"] if "date" in frame else pd.Series(dtype=str)
-        if dates.astype(bool).any():
-            profile["dates"] = f"{dates.min()} to {dates.max()}"
-        self._journal.append("dataset", context=name, dataset=dataset | {"profile": orjson.dumps(profile).decode()})
+        facts = table_facts(path)
+        dataset = {"name": name, "digest": facts["md5"], "source_type": "local"}
+        dataset["source"] = orjson.dumps({"uri": str(path)}).decode()
+        dataset["profile"] = orjson.dumps({"num_rows": facts["rows"], "dates": facts["dates"]}).decode()
+        self._journal.append("dataset", context=name, dataset=dataset)
 
     def close(self, status: str | None = None) -> None:
         """End the run with a status, if one is given; wait until everything is sent, for a limited time."""
@@ -123,12 +116,6 @@ class SilentRun(Run):
 
 
 _open: dict[str, Run] = {}  # pipeline runs that this process started, by id
-
-
-def _number(value: float) -> float | str:
-    """Return a metric's value for JSON: NaN and infinities as text."""
-    number = float(value)
-    return number if number - number == 0 else str(number)
 
 
 def _open_run(
@@ -233,13 +220,11 @@ def stage_run(
             run.set_tags(data_tags(Paths()))
 
 
-@contextmanager
 def group_run(
     name: str, tags: dict[str, str], params: dict[str, Any] | None = None, parent: str | None = None
-) -> Iterator[Run]:
+) -> AbstractContextManager[Run]:
     """Open a parent run: for a comparison, or for one of its algorithms over seeds."""
-    with _ended(_open_run(name, tags, params, parent, read_versions())) as run:
-        yield run
+    return _ended(_open_run(name, tags, params, parent, read_versions()))
 
 
 def start_pipeline_run(name: str, tags: dict[str, str], params: dict[str, Any] | None = None) -> str:

@@ -144,7 +144,6 @@ def history(run_id: str, root: Path = Path()) -> pd.DataFrame:
     curves = {}
     for name in names:
         points = sorted(client.get_metric_history(run_id, name), key=lambda point: (point.step, point.timestamp))
-        values = {point.step: point.value for point in points}
-        if len(values) > 1:
-            curves[name] = pd.Series(values, dtype=float)
+        curves[name] = pd.Series({point.step: point.value for point in points}, dtype=float)
+    curves = {name: curve for name, curve in curves.items() if len(curve) > 1}
     return pd.DataFrame(curves).sort_index().rename_axis("step")
