@@ -72,15 +72,6 @@ def test_seen_titles_in_any_form_stay_out(files, run, seen):
     assert [item["title"] for item in items][0] == "Up" and "Heat" not in [item["title"] for item in items]
 
 
-@pytest.mark.parametrize("command", ["parse", "remap"])
-def test_a_link_as_the_target_stays_a_link(files, run, command):
-    (files / "link").symlink_to("lists.jsonl")
-    for _ in range(2):
-        run(command, "--out", files / "link")
-        assert (files / "link").is_symlink() and (files / "lists.jsonl").read_text()
-        (files / "lists.jsonl").write_text("")
-
-
 @pytest.mark.parametrize(
     ("row", "message"),
     [

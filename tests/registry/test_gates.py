@@ -137,13 +137,6 @@ def test_the_best_of_the_baselines_is_the_one_to_reach():
     assert gate.detail == "neighbours: -0.0100 [-0.0300, +0.0100] over 90 rows" and gate.limit == "at least 0"
 
 
-def test_sections_that_are_left_out():
-    policy = parse_policy({name: value for name, value in RAW.items() if name != "baselines"}, "promotion.yaml", [5])
-    assert policy == POLICY and policy.baselines.names == ["all"]
-    policy = _policy(guard_rails={})
-    assert decide(policy, _with(in_catalog=0.0, **{LATENCY: 99.0})).status == PROMOTED
-
-
 class OwnRails(GuardRails):
     novelty: Limits | None = None
 

@@ -55,7 +55,7 @@ def read_reply(body: str) -> tuple[str | None, str | None, tuple[int, int] | Non
         value = json.loads(body)
         choice = value["choices"][0]
         text, reason = choice["message"]["content"], choice.get("finish_reason")
-        usage = value.get("usage") or {}
+        usage: Any = value.get("usage") or {}
         counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None, None, None

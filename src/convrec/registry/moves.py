@@ -71,10 +71,10 @@ class ChampionChanged(InputError):
 
 
 @contextmanager
-def claim(client: mlflow.MlflowClient, by: str, patience: float = PATIENCE) -> Iterator[Callable[[], None]]:
+def claim(client: mlflow.MlflowClient, by: str) -> Iterator[Callable[[], None]]:
     """Let only this process move the aliases during the block.
 
-    Waits for a process that moves them, and takes over from one that holds the same claim for `patience` seconds.
+    Waits for a process that moves them, and takes over from one that holds the same claim for `PATIENCE` seconds.
     Yields a function to call before the first change: it raises `InputError` if another process took over. Errors of
     the registry are raised as those of `connect`.
     """
@@ -89,10 +89,10 @@ def claim(client: mlflow.MlflowClient, by: str, patience: float = PATIENCE) -> I
     try:
         while (found := _create_claim(client, own)) != own:
             if found != rival:
-                rival, deadline = found, time.monotonic() + patience
-                logger.info("waiting up to %g s for %s to move the aliases", patience, found.get("holder"))
+                rival, deadline = found, time.monotonic() + PATIENCE
+                logger.info("waiting up to %g s for %s to move the aliases", PATIENCE, found.get("holder"))
             if found and time.monotonic() >= deadline:
-                logger.warning("%s has held %s for %g s: taking over", found.get("holder"), CLAIM, patience)
+                logger.warning("%s has held %s for %g s: taking over", found.get("holder"), CLAIM, PATIENCE)
                 _delete_claim(client, found)
             else:
                 time.sleep(_POLL)
@@ -180,19 +180,13 @@ def rolled_back(moves: Sequence[Move], version: str) -> Move | None:
 
 
 def promote_version(
-    client: mlflow.MlflowClient,
-    expected: State,
-    version: str,
-    by: str,
-    reason: str,
-    decision: str | None = None,
-    patience: float = PATIENCE,
+    client: mlflow.MlflowClient, expected: State, version: str, by: str, reason: str, decision: str | None = None
 ) -> Move:
     """Make a version the champion, and the old champion `previous`.
 
     Raises `ChampionChanged`, and changes nothing, if the champion has changed since `expected` was read.
     """
-    with claim(client, by, patience) as check:
+    with claim(client, by) as check:
         state = read_state(client)
         if (state.champion, len(state.moves)) != (expected.champion, len(expected.moves)):
             change = f"from version {expected.champion or 'none'} to {state.champion or 'none'}"
@@ -204,15 +198,13 @@ def promote_version(
     return move
 
 
-def roll_back(
-    client: mlflow.MlflowClient, by: str, reason: str, to: str | None = None, patience: float = PATIENCE
-) -> Move:
+def roll_back(client: mlflow.MlflowClient, by: str, reason: str, to: str | None = None) -> Move:
     """Make the previous champion, or an earlier champion `to`, the champion again; return the move.
 
     `previous` is then the version before that, or unset. The version that was rolled back is not promoted again without
     `again`. Raises `InputError` if there is no version to return to, or this user lacks the permission.
     """
-    with claim(client, by, patience) as check:
+    with claim(client, by) as check:
         state = read_state(client)
         target = rollback_target(client, state, to)
         move = Move(utc_now(), "rollback", state.champion, target, by, reason[:_MAX_REASON])
