@@ -18,10 +18,8 @@ from convrec.registry.tracking.describe import DIGEST_TAG, read_versions, table_
 
 MAX_DESCRIPTION = 5000  # characters of a version's description in the registry
 CHECKPOINT_TAG = "checkpoint.md5"
-SPLITS = ("train", "validation", "test")
 TEST_TAG = "test."  # followed by the metric; its value is that of the model as it is served
 _DIGITS = 8  # of a hash in a tag
-_SHOWN = ("in_catalog",)  # in addition to NDCG and recall at the largest cutoff
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class Facts:
     data: dict[str, dict[str, Any]]  # md5, rows, dates of each split and of the catalog
     versions_md5: str
     data_versions: dict[str, str]  # tags of the data, as those of runs
-    parent: dict[str, str]
+    parent: str
     git: dict[str, str]
 
     @property
@@ -52,7 +50,7 @@ class Facts:
             "profile": params.common.profile,
             "algorithm": params.rank_grpo.algorithm if self.stage == "rank_grpo" else self.stage,
             "base_model": params.base_model.name,
-            "parent": f"{self.parent['name']} {self.parent.get('md5', '')[:_DIGITS]}".rstrip(),
+            "parent": self.parent,
             f"{TEST_TAG}{metric}": _with_interval(self.metrics[self.served], metric),
             **self.data_versions,
         }
@@ -68,18 +66,17 @@ def checkpoint_digest(model: Path) -> str:
     return " ".join(file_md5(path) for path in sorted(model.glob("*.safetensors")))
 
 
-def _parent(params: Params, paths: Paths, stage: str) -> dict[str, str]:
+def _parent(params: Params, paths: Paths, stage: str) -> str:
     """Return the training's starting point: the SFT model with its digest, or the configured name."""
     if stage == "sft":
-        return {"name": params.base_model.name}
-    if params.rank_grpo.start != "sft":
-        return {"name": params.rank_grpo.start}
-    return {"name": "sft", "md5": checkpoint_digest(paths.model("sft"))}
+        return params.base_model.name
+    start = params.rank_grpo.start
+    return f"sft {checkpoint_digest(paths.model('sft'))[:_DIGITS]}" if start == "sft" else start
 
 
 def version_facts(params: Params, paths: Paths, stage: str) -> Facts:
     """Return the facts of the checkpoint of a training stage in this workspace."""
-    splits = {name: paths.split(name) for name in SPLITS if paths.split(name).is_file()}
+    splits = {name: paths.split(name) for name in ("train", "validation", "test") if paths.split(name).is_file()}
     return Facts(
         stage,
         checkpoint_digest(paths.model(stage)),
@@ -103,7 +100,7 @@ def render_card(facts: Facts) -> str:
         loader=PackageLoader("convrec", "registry"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     widest = max(facts.params.common.cutoffs)
-    shown = [name for name in (f"ndcg_at_{widest}", f"recall_at_{widest}", *_SHOWN)]
+    shown = [f"ndcg_at_{widest}", f"recall_at_{widest}", "in_catalog"]
     rows = [
         (label, name == facts.served, [_cell(facts.metrics[name], metric) for metric in shown])
         for name, label in system_names(facts.metrics).items()
