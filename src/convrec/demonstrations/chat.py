@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -81,13 +81,16 @@ class _Ask:
         self.tally: dict[str, Any] = dict.fromkeys(_TALLY, 0)
         self.stopped: str | None = None  # the first reason to start no more calls
         self.fault = ""
-        self.answered = 0
         self._next_report = time.monotonic() + REPORT_EVERY
+
+    @property
+    def answered(self) -> int:
+        """The number of prompts that have an answer."""
+        return sum(self.times[prompt] for prompt in self.answers)
 
     def take(self, prompt: str, text: str, finish_reason: str | None) -> None:
         self.answers[prompt] = text
         self.tally["cut"] += self.times[prompt] * (finish_reason == "length")
-        self.answered += self.times[prompt]
         if time.monotonic() >= self._next_report:
             self.report()
             self._next_report = time.monotonic() + REPORT_EVERY
@@ -192,32 +195,30 @@ class ChatClient:
         }
 
     async def _ask_all(self, ask: _Ask, pending: list[str]) -> None:
+        """Ask for one prompt after the other in each of some workers, until none is left or the ask is stopped."""
         import openai  # noqa: PLC0415  (a second to import; only a teacher that asks needs it)
 
-        async with openai.AsyncOpenAI(
-            api_key=self._key or KEYLESS,
-            base_url=self.base_url,
-            max_retries=self.max_retries,
-            timeout=self.timeout_seconds,
-        ) as client:
-            left = iter(pending)
-            async with asyncio.TaskGroup() as workers:
-                for _ in range(min(self.max_concurrency, len(pending))):
-                    workers.create_task(self._work(ask, client, left))
+        left = iter(pending)
+        key, url = self._key or KEYLESS, self.base_url
 
-    async def _work(self, ask: _Ask, client: Any, left: Iterator[str]) -> None:
-        """Ask for one prompt after the other, until none is left or the ask is stopped.
+        async def work() -> None:
+            while ask.stopped is None and (prompt := next(left, None)) is not None:
+                try:
+                    self._check_budget(ask)
+                    await self._answer(ask, client, prompt)
+                except Fault as fault:
+                    ask.fail(prompt, str(fault), self.max_failed)
+                except InputError as error:  # a limit, a refusal, or the store's, for instance a full disk
+                    ask.stopped = ask.stopped or str(error)
 
-        Errors are kept as text alone: the causes of the SDK's exceptions may hold the key.
-        """
-        while ask.stopped is None and (prompt := next(left, None)) is not None:
-            try:
-                self._check_budget(ask)
-                await self._answer(ask, client, prompt)
-            except Fault as fault:
-                ask.fail(prompt, str(fault), self.max_failed)
-            except InputError as error:  # a limit, a refusal, or the store's, for instance a full disk
-                ask.stopped = ask.stopped or str(error)
+        async with (
+            openai.AsyncOpenAI(
+                api_key=key, base_url=url, max_retries=self.max_retries, timeout=self.timeout_seconds
+            ) as client,
+            asyncio.TaskGroup() as workers,
+        ):
+            for _ in range(min(self.max_concurrency, len(pending))):
+                workers.create_task(work())
 
     def _check_budget(self, ask: _Ask) -> None:
         before, tally, budget = ask.before, ask.tally, self.budget
@@ -231,10 +232,26 @@ class ChatClient:
                 )
 
     async def _answer(self, ask: _Ask, client: Any, prompt: str) -> None:
-        """Send one prompt, and put what the model sent, and what it took, on disk and in the sums."""
+        """Send one prompt, and put what the model sent, and what it took, on disk and in the sums.
+
+        Raises `Fault`, or `InputError` where the endpoint would refuse every other call as well. Errors are kept as
+        text alone: the causes of the SDK's exceptions may hold the key.
+        """
+        import openai  # noqa: PLC0415  (imported by now)
+
         request, budget = self._request(prompt), self.budget
-        body, retries = await self._send(client, request)
-        text, finish_reason, usage = read_reply(body)
+        sent = {name: value for name, value in request.items() if value is not None}
+        try:
+            # The raw response: the SDK's parsed one is anything from None to str for a body of another kind.
+            response = await client.chat.completions.with_raw_response.create(**sent)
+        except openai.APITimeoutError:
+            raise Fault(f"timeout: no answer in {self.timeout_seconds:g} s") from None
+        except openai.APIStatusError as error:
+            fault = _shown(str(error))
+            raise (self._refusal(fault) if error.status_code in (401, 403, 404) else Fault(fault)) from None
+        except openai.APIConnectionError as error:
+            raise Fault(f"connection: {_shown(str(error.__cause__ or error))}") from None
+        text, finish_reason, usage = read_reply(response.text)
         estimate = (_estimated_tokens(request["messages"][0]["content"]), _estimated_tokens(text)) if text else (0, 0)
         prompt_tokens, completion_tokens = usage or estimate
         cost = (prompt_tokens * budget.prompt_price + completion_tokens * budget.completion_price) / 1e6
@@ -244,30 +261,10 @@ class ChatClient:
         answer = ChatAnswer(text, finish_reason, prompt_tokens, completion_tokens, cost)
         self.store.put(request_key(request), request, answer)
         if text is None:
-            raise Fault(f"no text in the answer: {_shown(body)}")
+            raise Fault(f"no text in the answer: {_shown(response.text)}")
         ask.tally["calls"] += 1
-        ask.tally["retries"] += retries
+        ask.tally["retries"] += response.retries_taken
         ask.take(prompt, text, finish_reason)
-
-    async def _send(self, client: Any, request: dict[str, Any]) -> tuple[str, int]:
-        """Return the body that comes back, and the number of retries.
-
-        Raises `Fault`, or `InputError` where the endpoint would refuse every other call as well.
-        """
-        import openai  # noqa: PLC0415  (imported by now)
-
-        sent = {name: value for name, value in request.items() if value is not None}
-        try:
-            # The raw response: the SDK's parsed one is anything from None to str for a body of another kind.
-            response = await client.chat.completions.with_raw_response.create(**sent)
-            return response.text, response.retries_taken
-        except openai.APITimeoutError:
-            raise Fault(f"timeout: no answer in {self.timeout_seconds:g} s") from None
-        except openai.APIStatusError as error:
-            fault = _shown(str(error))
-            raise (self._refusal(fault) if error.status_code in (401, 403, 404) else Fault(fault)) from None
-        except openai.APIConnectionError as error:
-            raise Fault(f"connection: {_shown(str(error.__cause__ or error))}") from None
 
     def _refusal(self, fault: str) -> InputError:
         key = "the key in OPENAI_API_KEY" if self._key else "no key, because OPENAI_API_KEY is not set"

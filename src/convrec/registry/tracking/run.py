@@ -118,21 +118,15 @@ class SilentRun(Run):
 _open: dict[str, Run] = {}  # pipeline runs that this process started, by id
 
 
-def _open_run(
-    name: str,
-    tags: dict[str, str],
-    params: dict[str, Any] | None,
-    parent: str | None = None,
-    files: dict[str, bytes] | None = None,
-) -> Run:
+def _open_run(name: str, tags: dict[str, str], params: dict[str, Any] | None, parent: str | None = None) -> Run:
     """Create a run on the server, the only call that waits for it, and record parameters and versions.
 
     The journals of processes that ended are sent in the background. Raises as `connect` does.
     """
-    experiment, root, started = connect(), Path().resolve(), now_ms()
+    experiment, root, started, files = connect(), Path().resolve(), now_ms(), read_versions()
     threading.Thread(target=_report_left, args=[root], name="convrec tracking upload", daemon=True).start()
     parent_tag = {PARENT_TAG: parent} if parent else {}
-    all_tags = tag_texts({"mlflow.user": user_name(), **git_state(), **version_tags(files or {}), **tags, **parent_tag})
+    all_tags = tag_texts({"mlflow.user": user_name(), **git_state(), **version_tags(files), **tags, **parent_tag})
     try:
         client = mlflow.MlflowClient(client_uri())
         created = client.create_run(experiment, started, redact_all(all_tags, redactor()), redact(name))
@@ -143,7 +137,7 @@ def _open_run(
         logger.info("recorded in %s", address)
     if params:
         run.log_params(params)
-    run.log_versions(files or {})
+    run.log_versions(files)
     return run
 
 
@@ -211,7 +205,7 @@ def stage_run(
     if makes_data:
         tags = {key: value for key, value in tags.items() if key not in DATA_TAGS}
     parent = parent or os.environ.get(PARENT_VARIABLE)
-    run = _open_run(stage, {"stage": stage, **tags}, params, parent, read_versions())
+    run = _open_run(stage, {"stage": stage, **tags}, params, parent)
     if run_file is not None:
         write_bytes(run_file, orjson.dumps({"run_id": run.run_id, "tracking_uri": shown_uri()}))
     with _ended(run), _system_metrics(run.log_metrics):
@@ -224,7 +218,7 @@ def group_run(
     name: str, tags: dict[str, str], params: dict[str, Any] | None = None, parent: str | None = None
 ) -> AbstractContextManager[Run]:
     """Open a parent run: for a comparison, or for one of its algorithms over seeds."""
-    return _ended(_open_run(name, tags, params, parent, read_versions()))
+    return _ended(_open_run(name, tags, params, parent))
 
 
 def start_pipeline_run(name: str, tags: dict[str, str], params: dict[str, Any] | None = None) -> str:
