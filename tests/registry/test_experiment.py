@@ -17,8 +17,8 @@ from convrec.registry.experiment import (
     running_experiment,
     start_experiment,
 )
-from convrec.registry.listing import prune
 from convrec.registry.moves import roll_back
+from convrec.registry.promote import prune
 from convrec.registry.versions import MODEL_NAME
 from convrec.service.feedback.store import FeedbackStore
 from tasks.experiment import watch_experiment

@@ -6,7 +6,7 @@ import pytest
 from mlflow.exceptions import MlflowException
 
 from convrec.registry import tracking
-from convrec.registry.listing import prune
+from convrec.registry.promote import prune
 from convrec.registry.versions import MODEL_NAME, read_aliases
 from tests.registry.registered import add_version, promote_in_turn
 

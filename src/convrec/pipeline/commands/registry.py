@@ -127,7 +127,7 @@ def _rollback(options: argparse.Namespace) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from convrec.registry.listing import COLUMNS, list_versions
+    from convrec.registry.promote import COLUMNS, list_versions
 
     rows = list_versions()
     if options.json:
@@ -152,7 +152,7 @@ def _register(options: argparse.Namespace) -> int:
 
 
 def _prune(options: argparse.Namespace) -> int:
-    from convrec.registry.listing import prune
+    from convrec.registry.promote import prune
 
     old = prune(options.keep, "convrec registry prune", options.yes)
     if options.json:
