@@ -87,11 +87,11 @@ def print_parsed(
     kinds: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
     written = []
-    grounder = Grounder(catalog, *grounding)
-    for number, row in enumerate(rows, start=1):
-        answer = parse_answer(row.response, catalog)
-        matches = grounder.match(answer.entries)
-        places = [_place(entry, match, catalog) for entry, match in zip(answer.entries, matches, strict=True)]
+    answers = [parse_answer(row.response, catalog) for row in rows]
+    entries = list(dict.fromkeys(entry for answer in answers for entry in answer.entries))
+    matches = dict(zip(entries, Grounder(catalog, *grounding).match(entries), strict=True))
+    for number, answer in enumerate(answers, start=1):
+        places = [_place(entry, matches[entry], catalog) for entry in answer.entries]
         yield from _lines(number, answer, places)
         lengths[len(places)] += 1
         kinds.update(place["match"] or "none" for place in places)
