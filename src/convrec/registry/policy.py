@@ -92,15 +92,15 @@ class Limits(Rule):
         return self
 
     def gates(self, name: str, found: Comparison) -> list[Gate]:
-        own, other = found.challenger.means[name], found.champion.means[name] if found.champion else None
-        gates = []
+        own, gates = found.challenger.means[name], []
         for field, limit in self:
             kind = "at least" if field.startswith("min") else "at most"
             if limit is not None and not field.endswith("_ratio"):
                 gates.append(_gate(name, own, kind, limit))
             elif limit is not None:
                 ratio, detail = None, ""
-                if other is not None:
+                if found.champion is not None:
+                    other = found.champion.means[name]
                     of_zero = 1.0 if own == other else float("inf")
                     ratio, detail = own / other if other else of_zero, f"{own:.4f} over {other:.4f}"
                 gates.append(_gate(f"{name}, ratio to the champion's", ratio, kind, limit, detail))
