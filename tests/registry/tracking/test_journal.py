@@ -80,26 +80,26 @@ def test_a_refused_record_delays_no_other_and_is_kept(project, client, caplog):
         stream.write(b'{"kind":"metrics","metrics":{"bad":1.0}}\n[]\n{"kind":"artifact","path":"..","file":"x"}\n')
         stream.write(b'{"kind":"status","status":"FINISHED","at":2}\n{"kind":"metr')
     ((text, is_waiting),) = upload_left(project)
-    assert client.sent == ["loss 0", "loss 2", "a.txt: kept", "FINISHED", "FINISHED"] and not is_waiting
-    assert "sent 2 metrics, 1 artifact, 2 status; 5 refused, kept in" in text
+    assert client.sent == ["loss 0", "loss 2", "FINISHED", "FINISHED", "a.txt: kept"] and not is_waiting
+    assert "sent 2 metrics, 2 status, 1 artifact; 5 refused, kept in" in text
     assert caplog.text.count("MLflow refuses records of run r1") == 1 and "a bad name" in caplog.text
     assert _left(project) == ["r1.files", "r1.refused"]
 
 
-def test_sending_goes_on_where_it_failed(project, client):
+def test_artifacts_that_fail_delay_no_metrics(project, client):
     """The store behind a server that answers is down: MLflow's client reports its 500 as the server's own."""
     client.faults["a.txt: kept"] = MlflowException("API request failed with error code 500 != 200")
     made = _new(project)
-    made.append("metrics", step=0, metrics={"loss": 1.0})
     made.append_file(b"kept", "a.txt")
-    made.append("metrics", step=1, metrics={"loss": 1.0})
+    made.append_file(b"kept", "b.txt")
     sending = Delivery(made.path, "x")
-    for _ in range(2):
+    for step in range(2):
+        made.append("metrics", step=step, metrics={"loss": 1.0})
         with pytest.raises(MlflowException, match="error code 500"):
             sending.send()
     client.faults.clear()
     sending.send()
-    assert client.sent == ["loss 0", "a.txt: kept", "loss 1"]
+    assert client.sent == ["loss 0", "loss 1", "a.txt: kept", "b.txt: kept"]
 
 
 def test_recording_does_not_wait_for_a_server_that_never_answers(project, monkeypatch, caplog):

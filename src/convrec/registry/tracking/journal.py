@@ -112,10 +112,11 @@ class Journal:
 
 
 class Delivery(threading.Thread):
-    """Sends one journal in its order. A record that MLflow refuses is skipped with a warning, and its journal is kept.
+    """Sends one journal: its records in their order, then its artifacts.
 
-    As a thread, it sends every two seconds during the run, with growing pauses while the server is down. Raises
-    `ValueError` if the first line does not name a run, as after a power failure.
+    A record that MLflow refuses is skipped with a warning, and its journal is kept. As a thread, it sends every two
+    seconds during the run, with growing pauses while the server is down. Raises `ValueError` if the first line does not
+    name a run, as after a power failure.
     """
 
     def __init__(self, path: Path, uri: str):
@@ -131,6 +132,7 @@ class Delivery(threading.Thread):
                 raise ValueError(f"the first line of {path} does not name a run") from None
             self._position = stream.tell()
         self._last: Record = {}
+        self._artifacts: list[Record] = []  # still to be sent
 
     def run(self) -> None:
         """Send until the run is closed, then once more."""
@@ -165,9 +167,15 @@ class Delivery(threading.Thread):
         """Send what was written since the last call; raise the error of the server that stops it."""
         for kind, records in groupby(self._records(), key=itemgetter("kind")):
             while group := list(islice(records, _GROUP if kind in _LIMITS else 1)):
-                self._offer(group)
+                if kind == "artifact":
+                    self._artifacts += group
+                else:
+                    self._offer(group)
                 self._last = group[-1]
                 self._position = self._last["end"]
+        while self._artifacts:  # last: their store may be down while the server answers
+            self._offer(self._artifacts[:1])
+            del self._artifacts[0]
 
     def end(self) -> None:
         """End a run as killed if its last record is not its status: its process has ended."""
