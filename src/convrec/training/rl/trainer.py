@@ -91,7 +91,7 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
         self._rank_rewards = [i for i, reward in enumerate(rewards) if isinstance(reward, RankRewardFunction)]
         self._constraint = constraint
         self.seconds: dict[str, float] = defaultdict(float)
-        self.tokens = 0
+        self.tokens: int | torch.Tensor = 0
         self._scored = _Scored([])
         super().__init__(model=model, reward_funcs=rewards, args=args, **kwargs)
         if self.aux_loss_enabled:
