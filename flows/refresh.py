@@ -7,6 +7,7 @@ import argparse
 
 from prefect import flow
 
+from convrec.data.revisions.load import find_commit
 from flows.pipeline import Outcome, bring_up_to_date, check_folder, refuse_early, run_and_print, run_name
 from tasks.raw_data import export_feedback, periods, record_changes, set_test_period, update_imports
 
@@ -23,7 +24,6 @@ def refresh(test_period: str | None = None, since: str = HEAD) -> Outcome:
     revision `since` are logged and recorded. The champion is also scored on the new test period, so that promotion
     compares both on the same rows.
     """
-
     refuse_early(lambda: _check(test_period, since))
 
     def take_in() -> None:
@@ -36,8 +36,6 @@ def refresh(test_period: str | None = None, since: str = HEAD) -> Outcome:
 
 
 def _check(test_period: str | None, since: str) -> None:
-    from convrec.data.revisions.load import find_commit
-
     if test_period is not None:
         periods(test_period)
     if since != HEAD:  # HEAD may be missing in a new repository; then there is nothing to compare
@@ -45,25 +43,15 @@ def _check(test_period: str | None, since: str) -> None:
     check_folder()
 
 
-def main() -> None:
-    """Run the flow from the command line."""
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m flows.refresh", description=refresh.description)
-    parser.add_argument(
-        "--test-period",
-        metavar="PERIOD",
-        help="the new test period: a month (2022-12), a span of days (2022-12-08/2022-12-14), last-month or last-week; "
-        "validation is the period before (default: keep params.yaml)",
+    text = (
+        "the new test period: a month (2022-12), a span of days (2022-12-08/2022-12-14), last-month or last-week; "
+        "validation is the period before (default: keep params.yaml)"
     )
-    parser.add_argument(
-        "--since",
-        default=HEAD,
-        metavar="REVISION",
-        help="git revision of the data to compare with (default: %(default)s)",
-    )
+    parser.add_argument("--test-period", metavar="PERIOD", help=text)
+    text = "git revision of the data to compare with (default: %(default)s)"
+    parser.add_argument("--since", default=HEAD, metavar="REVISION", help=text)
     options = parser.parse_args()
     given = options.test_period, options.since
     run_and_print("refresh", lambda: refresh(*given), lambda: _check(*given))
-
-
-if __name__ == "__main__":
-    main()

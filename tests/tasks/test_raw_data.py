@@ -10,9 +10,8 @@ import pytest
 from prefect.logging import disable_run_logger
 
 from convrec.project.config.params import load_params
-from convrec.project.errors import InputError
+from convrec.project.errors import InputError, Unavailable
 from convrec.service.feedback import Answer, FeedbackStore, Shown
-from tasks.dvc_stage import BadInput, StageInterrupted
 from tasks.raw_data import export_feedback, periods, pull_raw_data, set_test_period, update_imports
 from tests.small_project import ROOT, run_in, set_params
 
@@ -78,7 +77,7 @@ def test_without_a_remote_the_cache_serves_and_what_is_nowhere_is_told(project):
     assert (project / "data" / "dump.jsonl").read_text() == "one\n"
     (project / "data" / "dump.jsonl").unlink()
     shutil.rmtree(project / ".dvc" / "cache")
-    with pytest.raises(BadInput, match="dvc checkout data/dump.jsonl.dvc failed"):
+    with pytest.raises(InputError, match="dvc checkout data/dump.jsonl.dvc failed"):
         _fetch()
 
 
@@ -145,11 +144,11 @@ def test_a_feedback_database_that_is_away_can_be_tried_again(project, monkeypatc
     set_params(project, {"data": {"source": ["synthetic", "feedback"]}})
     with disable_run_logger():
         monkeypatch.setenv("CONVREC_FEEDBACK_URL", "postgresql://127.0.0.1:9/x")
-        with pytest.raises(StageInterrupted, match="is unavailable"):
+        with pytest.raises(Unavailable, match="is unavailable"):
             export_feedback.fn()
         monkeypatch.setenv("CONVREC_FEEDBACK_URL", f"sqlite:///{project}/none.db")
-        with pytest.raises(BadInput, match="none.db: no feedback was recorded"):
+        with pytest.raises(InputError, match="none.db: no feedback was recorded"):
             export_feedback.fn()
         monkeypatch.setenv("CONVREC_FEEDBACK_URL", "mysql://x/y")
-        with pytest.raises(BadInput, match="CONVREC_FEEDBACK_URL: feedback database 'mysql' is not supported"):
+        with pytest.raises(InputError, match="CONVREC_FEEDBACK_URL: feedback database 'mysql' is not supported"):
             export_feedback.fn()

@@ -34,7 +34,6 @@ from convrec.registry.moves import (
     promote_version,
     read_state,
     roll_back,
-    rollback_target,
     rolled_back,
     utc_now,
 )
@@ -145,13 +144,6 @@ def rollback(paths: Paths, to: str | None = None, *, by: str | None = None, reas
         client.set_model_version_tag(MODEL_NAME, move.to_version, STATUS_TAG, PROMOTED)
         tell_card(client, lost, f"{move.at} rolled back to version {move.to_version} by {move.by}: {move.reason}")
     return move
-
-
-def check_rollback(paths: Paths, to: str | None = None) -> None:
-    """Raise `InputError` if there is no version that `rollback` could return to."""
-    connect(paths.root)
-    client = mlflow.MlflowClient()
-    rollback_target(client, read_state(client), to)
 
 
 def last_decision(client: mlflow.MlflowClient, version: ModelVersion) -> Decision | None:
