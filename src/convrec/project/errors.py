@@ -4,6 +4,7 @@ import errno
 import os
 import signal
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import NoReturn
 
@@ -15,43 +16,39 @@ EXIT_INTERRUPTED = 128 + signal.SIGINT  # the status that a shell reports for a 
 EXIT_PIPE = 128 + signal.SIGPIPE  # of a command whose output is no longer read
 EXIT_STOPPED = 128 + signal.SIGTERM
 
-# CUDA's messages for a device that is lost and may be back at the next start: not an error of the program.
-_LOST_GPU = (
-    "all CUDA-capable devices are busy or unavailable",
-    "CUDA driver initialization failed",
-    "CUDA unknown error",
-    "GPU has fallen off the bus",
+# Messages of libraries for a machine or a server that is not as it should be. Their case does not count.
+_DISK_FULL = ("no space left on device", "disk quota exceeded", "database or disk is full")
+_LOST_GPU = (  # of CUDA and NCCL, for a device that may be back at the next start: not an error of the program
+    "all cuda-capable devices are busy or unavailable",
+    "cuda driver initialization failed",
+    "cuda unknown error",
+    "gpu has fallen off the bus",
     "hardware error",
-    "no CUDA-capable device is detected",
-    "NCCL error: remote process exited",
-    "NCCL error: unhandled system error",
-    "uncorrectable ECC error",
-    "uncorrectable NVLink error",
+    "no cuda-capable device is detected",
+    "nccl error: remote process exited",
+    "nccl error: unhandled system error",
+    "uncorrectable ecc error",
+    "uncorrectable nvlink error",
 )
-# Messages of gloo and torch's store for another process of the training that has ended, or does not answer.
-_LOST_PROCESS = ("gloo/transport", "Connection was likely closed")
-# Messages of HTTP and storage clients for a server that does not answer or fails.
-_AWAY = (
-    "Connection aborted",
-    "Connection refused",
-    "Connection reset",
-    "Could not connect to the endpoint",
-    "Max retries exceeded with url",
-    "Name or service not known",
-    "Read timed out",
-    "Temporary failure in name resolution",
+_LOST_PROCESS = ("gloo/transport", "connection was likely closed")  # of gloo and torch's store
+# SQLite's, for a file that it cannot use.
+_DAMAGED = ("file is not a database", "database disk image is malformed", "malformed database schema", "no such table")
+_AWAY = (  # of HTTP and storage clients, for a server that does not answer or fails
+    "connection aborted",
+    "connection refused",
+    "connection reset",
+    "could not connect to the endpoint",
+    "max retries exceeded with url",
+    "name or service not known",
+    "read timed out",
+    "temporary failure in name resolution",
     "failed with error code 500",
     "failed with error code 502",
     "failed with error code 503",
     "failed with error code 504",
 )
-# Messages of CUDA, torch's CPU allocator and C++ for memory that does not suffice.
-_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "bad_alloc")
-# DVC's messages while another DVC process uses the same files.
-_DVC_BUSY = ("Unable to acquire lock", "is being blocked by")
-# SQLite's messages for a file that it cannot use.
-_DAMAGED = ("file is not a database", "database disk image is malformed", "malformed database schema", "no such table")
-_DISK_FULL = ("No space left on device", "Disk quota exceeded", "database or disk is full")
+_DVC_BUSY = ("unable to acquire lock", "is being blocked by")  # while another DVC process uses the same files
+_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "bad_alloc")  # CUDA, torch, C++
 _UNUSABLE_PATH = (
     errno.EACCES,
     errno.EEXIST,
@@ -113,14 +110,18 @@ def causes(error: BaseException) -> list[BaseException]:
     return found
 
 
+def _says(text: str, messages: Iterable[str]) -> bool:
+    return any(words in text.lower() for words in messages)
+
+
 def is_damaged(error: BaseException) -> bool:
     """Return whether an SQLite error says that the database is damaged, so a retry cannot help."""
-    return any(words in str(error) for words in _DAMAGED)
+    return _says(str(error), _DAMAGED)
 
 
 def says_out_of_memory(text: str) -> bool:
     """Return whether an error's message or a command's output says that memory did not suffice."""
-    return any(words in text.lower() for words in _OUT_OF_MEMORY)
+    return _says(text, _OUT_OF_MEMORY)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -136,23 +137,19 @@ def outside_cause(error: BaseException) -> NoSpace | Unavailable | InputError | 
     """
     for one in causes(error):
         text = str(one)
+        first = f"({next(iter(text.splitlines()), '')[:200]})"
         full = isinstance(one, OSError) and one.errno in (errno.ENOSPC, errno.EDQUOT)
-        if full or any(words in text for words in _DISK_FULL):
-            return NoSpace(f"the disk is full ({text[:200]}); free some space and start again: finished work is kept")
-        if isinstance(one, RuntimeError) and any(words.lower() in text.lower() for words in _LOST_GPU):
-            return Unavailable(f"the GPU is lost ({text.splitlines()[0][:200]}); start again once it is back")
-        if isinstance(one, RuntimeError) and any(words in text for words in _LOST_PROCESS):
-            return Unavailable(
-                f"another process of this training has ended ({text.splitlines()[0][:200]}); see its output, then "
-                "start again to go on from the last checkpoint"
-            )
+        if full or _says(text, _DISK_FULL):
+            return NoSpace(f"the disk is full {first}; free some space and start again: finished work is kept")
+        if isinstance(one, RuntimeError) and _says(text, _LOST_GPU):
+            return Unavailable(f"the GPU is lost {first}; start again once it is back")
+        if isinstance(one, RuntimeError) and _says(text, _LOST_PROCESS):
+            return Unavailable(f"another process of this training has ended {first}; see its output, then start again")
         if is_damaged(one):
-            return InputError(
-                f"a database is damaged ({text.splitlines()[0][:200]}); restore its file from a backup, or remove it"
-            )
-        if any(words in text for words in _AWAY):
-            return Unavailable(f"a server is away ({text.splitlines()[0][:200]}); start again once it is back")
-        if any(words in text for words in _DVC_BUSY):
+            return InputError(f"a database is damaged {first}; restore its file from a backup, or remove it")
+        if _says(text, _AWAY):
+            return Unavailable(f"a server is away {first}; start again once it is back")
+        if _says(text, _DVC_BUSY):
             return Unavailable(
                 f"another DVC process is using this folder ({' '.join(text.split())}); wait until it ends"
             )

@@ -49,11 +49,6 @@ def test_bad_settings_change_nothing(project, setting):
     assert not (project / "params.yaml").exists()
 
 
-def test_a_setting_with_the_name_of_before_names_the_new_one(project):
-    with pytest.raises(InputError, match="--set data.test_month=2022-12: data: .*'test_month' is now 'test_period'"):
-        profiles.apply_profile("embedded", ["data.test_month=2022-12"])
-
-
 @pytest.mark.parametrize(("name", "files"), [("redial", "redial"), ("movielens-100k", "movielens_100k")])
 def test_lists_of_the_longest_titles_fit_where_rollouts_are_constrained(project, name, files):
     folder = Path(os.environ.get("CONVREC_TEST_DATA", "no such folder")) / files

@@ -21,10 +21,10 @@ Words = Annotated[str, Field(min_length=1, pattern=r"^[^{}\r\n]+$")]
 class Domain(Section):
     """The words for the recommended items in prompts, the app and the model card."""
 
-    item: Words = Field(description="one item: movie, book, board game")
-    items: Words = Field(description="several of them")
-    release: Words = Field(description="how an item is published, as in 'original release title and year': publication")
-    people: Words = Field(description="who makes an item; the teacher names them in item descriptions: the author")
+    item: Words
+    items: Words
+    release: Words
+    people: Words
 
     def fill(self, instruction: str | None) -> str | None:
         """Return an instruction with `{item}` and `{items}` replaced; `{list_length}` stays."""
@@ -34,30 +34,21 @@ class Domain(Section):
 class Common(Section):
     """Parameters that several stages share."""
 
-    profile: str = Field(description="name of the profile; only a label")
+    profile: str
     seed: int = Field(ge=0, lt=2**31)
-    list_length: int = Field(ge=1, le=100, description="N, the number of ranks of a list")
-    cutoffs: list[Annotated[int, Field(ge=1, le=100)]] = Field(
-        min_length=1, max_length=100, description="K of Recall@K and NDCG@K"
-    )
+    list_length: int = Field(ge=1, le=100)
+    cutoffs: list[Annotated[int, Field(ge=1, le=100)]] = Field(min_length=1, max_length=100)
     domain: Domain
-    instruction: Annotated[str, AfterValidator(_instruction)] | None = Field(
-        description="the prompt's first line, {list_length}, {item} and {items} replaced (see `prompt_instruction`); "
-        "empty if the source's messages contain it"
-    )
+    instruction: Annotated[str, AfterValidator(_instruction)] | None
     max_prompt_length: int = Field(
         ge=LEAST_PROMPT,
         le=1_000_000,
-        description="tokens of a prompt with its chat template; longer prompts drop their oldest turns",
     )
     repetition_penalty: float = Field(
         ge=1,
         le=10,
-        description="of decoding and rollouts; lowers the scores of tokens that the text already contains; 1 is none",
     )
-    recommend_seen: bool = Field(
-        description="items that the conversation names, except disliked ones, may be recommended and then count as hits"
-    )
+    recommend_seen: bool
     device: Literal["auto", "cpu", "cuda"]
 
     @property

@@ -14,15 +14,11 @@ BY_RANK = ("rank_grpo", "rank_grpo_public")  # the algorithms with `returns` and
 class Rewards(Section):
     """The weights of the rewards, which are summed."""
 
-    relevance: float = Field(ge=0, description="of a rank: the user liked its item")
-    grounded: float = Field(ge=0, description="weight, per rank: an exact catalog line, neither seen nor repeated")
-    model: str | None = Field(
-        description="per list: a Hugging Face sequence classification model that scores it; null for none"
-    )
+    relevance: float = Field(ge=0)
+    grounded: float = Field(ge=0)
+    model: str | None
     model_weight: float
-    model_spread: Literal["ranks", "sequence"] = Field(
-        description="the model's reward s enters each rank's return as s/N, or each rank's advantage by its own"
-    )
+    model_spread: Literal["ranks", "sequence"]
 
     @model_validator(mode="after")
     def _some_rank_reward(self) -> "Rewards":
@@ -38,65 +34,48 @@ PREFERENCES = ("dpo", "sdpo", "sprec")  # the algorithms that use the section `p
 class Preferences(Section):
     """Parameters of dpo, sdpo and sprec, which compare a preferred list with lists of the model."""
 
-    beta: float | None = Field(gt=0, description="beta of the loss; null for the published value: 0.1, or 1.0 for sdpo")
-    learning_rate: Positive | None = Field(description="none for rank_grpo.learning_rate")
-    negatives: int = Field(ge=1, le=1023, description="sdpo: rejected lists per preferred list; others: 1")
-    rounds: int = Field(
-        ge=1, le=10_000, description="sprec: number of rounds, each SFT and then DPO against the current model"
-    )
+    beta: float | None = Field(gt=0)
+    learning_rate: Positive | None
+    negatives: int = Field(ge=1, le=1023)
+    rounds: int = Field(ge=1, le=10_000)
 
 
 class RankGRPO(Training):
     """Stage `rank_grpo`. The optimiser steps once on `batch * accumulation` completions (times processes)."""
 
-    max_steps: Whole | None = Field(ge=1, description="optimiser steps; null: num_train_epochs decides")
-    num_train_epochs: float = Field(gt=0, description="passes over the training rows; used if max_steps is null")
-    decay_step: Whole | None = Field(ge=1, description="decayed_learning_rate applies from this step on")
+    max_steps: Whole | None = Field(ge=1)
+    num_train_epochs: float = Field(gt=0)
+    decay_step: Whole | None = Field(ge=1)
     decayed_learning_rate: float | None = Field(gt=0)
-    algorithm: Algorithm = Field(
-        description="rank_grpo_public: averages and treats EOS as the authors' public code does"
-    )
+    algorithm: Algorithm
     preferences: Preferences
-    start: str = Field(
-        min_length=1,
-        description="'sft'; a Hugging Face name or folder; a registry version (models:/NAME/VERSION or @ALIAS); "
-        "or a trainer's checkpoint, which the training continues",
-    )
-    since: Month | None = Field(description="first month of the training conversations; null for all")
+    start: str = Field(min_length=1)
+    since: Month | None
     rewards: Rewards
     returns: Literal["exp_inf", "exp", "log"]
-    return_gamma: float | None = Field(description="Gamma > 1 of `exp` returns")
-    num_generations: int = Field(ge=2, le=1024, description="G")
-    num_iterations: Whole = Field(ge=1, description="mu; 1 is on-policy")
-    beta: float = Field(ge=0, description="weight of the KL penalty to the policy that training starts from")
-    epsilon: Share | None = Field(description="null: the algorithm's published value; also for epsilon_high")
+    return_gamma: float | None
+    num_generations: int = Field(ge=2, le=1024)
+    num_iterations: Whole = Field(ge=1)
+    beta: float = Field(ge=0)
+    epsilon: Share | None
     epsilon_high: float | None = Field(ge=0)
-    delta: float | None = Field(
-        gt=1, description="upper limit of the unclipped ratio (two-sided clipping); null for none"
-    )
-    overflow_penalty: float = Field(le=0, description="epsilon_o, the advantage of tokens after rank N")
-    early_eos_penalty: float = Field(le=0, description="epsilon_u, the advantage of an early EOS")
-    exact_eos_reward: float | None = Field(
-        ge=0,
-        description="advantage of the EOS after exactly N items; null: the published 0, or 0.1 with rank_grpo_public",
-    )
+    delta: float | None = Field(gt=1)
+    overflow_penalty: float = Field(le=0)
+    early_eos_penalty: float = Field(le=0)
+    exact_eos_reward: float | None = Field(ge=0)
     aggregation: Literal["rank", "token", "grpo", "bnpo", "dr_grpo", "dapo"] | None
     normalization: Literal["group", "within_list"]
     temperature: Positive
     max_completion_length: int = Field(ge=8, le=1_000_000)
     rollouts: Literal["transformers", "beam", "vllm_colocate", "vllm_server"]
-    constrained: bool = Field(description="rollouts contain only distinct, unseen catalog items")
-    vllm_gpu_memory_utilization: float = Field(
-        gt=0, lt=1, description="vllm_colocate: share of the GPU memory that vLLM may use"
-    )
-    vllm_server_base_url: Url | None = Field(description="vllm_server: its URL, for instance http://127.0.0.1:8000")
-    vllm_importance_sampling_clip_max: Positive = Field(
-        description="maximum of the importance weights that correct vLLM's log-probabilities"
-    )
-    validation_steps: Whole = Field(ge=1, description="steps between validations")
-    validation_prompts: Whole = Field(ge=1, description="number of validation prompts used")
-    sample_steps: Whole = Field(ge=1, description="steps between records of sample lists of one group")
-    output_checkpoint: Literal["best", "last"] = Field(description="best: by validation NDCG")
+    constrained: bool
+    vllm_gpu_memory_utilization: float = Field(gt=0, lt=1)
+    vllm_server_base_url: Url | None
+    vllm_importance_sampling_clip_max: Positive
+    validation_steps: Whole = Field(ge=1)
+    validation_prompts: Whole = Field(ge=1)
+    sample_steps: Whole = Field(ge=1)
+    output_checkpoint: Literal["best", "last"]
 
     @model_validator(mode="after")
     def _consistent(self) -> "RankGRPO":
