@@ -22,7 +22,7 @@ from tests.servers import ROWS, Servers, running
 from tests.tools import require
 
 ROOT = Path(__file__).parent.parent
-NIGHTLY = {"browser", "compose", "gpu_python", "servers"}  # fixtures whose tests run at night, unless marked `slow`
+NIGHTLY = {"browser", "gpu_python", "servers"}  # fixtures whose tests run at night, unless marked `slow`
 
 limit_threads(int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))  # before any test imports torch
 keep_freed_memory()

@@ -55,7 +55,10 @@ def refused(project, monkeypatch, capsys):
     [
         (["train", "--stages", "data", "stf"], "stages: 'stf' is not a stage of dvc.yaml; give one of data, "),
         (["train", "--force", "stf"], "force: 'stf' is not a stage of dvc.yaml; give one of data, "),
-        (["refresh", "--test-period", "2022-13"], "test period '2022-13' is not in the calendar (month must be in "),
+        (
+            ["refresh", "--test-period", "2022-13"],
+            "test period '2022-13' is neither a month nor a span of days; give a ",
+        ),
         (["refresh", "--test-period", "week"], "test period 'week' is neither a month nor a span of days; give a "),
         (["refresh", "--since", "nosuch"], "nosuch: no such folder, file or git revision; give "),
     ],
@@ -101,7 +104,7 @@ def test_an_archive_of_the_project_is_told_what_it_lacks(refused, tmp_path, monk
 
 @pytest.mark.parametrize(("flow", "given"), [(evaluate, ()), (promote, ()), (refresh, ("2022-13",))])
 def test_a_deployed_run_is_refused_before_any_stage(project, flow, given):
-    with disable_run_logger(), pytest.raises(InputError, match="no version is the|test period '2022-13' is not"):
+    with disable_run_logger(), pytest.raises(InputError, match="no version is the|test period '2022-13' is neither"):
         flow.fn(*given)
     assert not (project / "data" / "processed").exists() and not (project / "runs").exists()
 

@@ -74,17 +74,3 @@ def test_a_database_that_the_server_cannot_use_is_told(tmp_path):
     process = _start(tmp_path)
     assert "does not start with the database in" in process.communicate("\n", timeout=120)[1]
     assert process.returncode == 1
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_child_ends_with_its_process_whatever_ends_it(number):
-    script = (
-        "import subprocess, time; from convrec.training.launch import ends_with_this_process as ends\n"
-        "print(subprocess.Popen(['sleep', '600'], preexec_fn=ends(15)).pid, flush=True); time.sleep(600)"
-    )
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    child = psutil.Process(int(process.stdout.readline()))
-    process.send_signal(number)
-    process.communicate()
-    assert _has_ended(child)

@@ -1,6 +1,5 @@
 """docker-compose.yml: valid, pinned, for this machine only, without a secret of its own."""
 
-import os
 import re
 import subprocess
 import sys
@@ -10,7 +9,6 @@ import pytest
 from ruamel.yaml import YAML
 
 from stack import provision
-from tests.tools import require
 
 ROOT = Path(__file__).parent.parent.parent
 FILE = ROOT / "docker-compose.yml"
@@ -25,26 +23,6 @@ def test_the_file_fits_the_specification():
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(FILE)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout
-
-
-@pytest.fixture(scope="module")
-def compose() -> str:
-    """Docker Compose 2."""
-    return require("Docker Compose")
-
-
-@pytest.mark.parametrize("missing", [None, *VARIABLES])
-def test_compose_resolves_the_file_if_no_secret_is_empty(compose, tmp_path, missing):
-    lines = [f"{name}={'' if name == missing else f'secret-of-{name}'}\n" for name in VARIABLES]
-    (tmp_path / "env").write_text("".join(lines))
-    command = [compose, "--file", str(FILE), "--env-file", str(tmp_path / "env"), "--profile", "gpu", "config"]
-    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode == 0) == (missing is None), done.stderr
-    if missing is None:
-        assert set(YAML(typ="safe").load(done.stdout)["services"]) == set(SERVICES)
-    else:
-        assert missing in done.stderr
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))

@@ -1,15 +1,17 @@
-"""The code that decides what a stage writes: the modules that it imports, and the files that these read.
+"""Digests, by which finished trainings, comparisons and cached lists are found again: of parameters, inputs and code.
 
-Finished trainings, comparisons and cached lists are found again by a digest of it, which comments, docstrings and
-formatting do not change. dvc.yaml names the packages that hold it.
+The code that decides what a stage writes is the modules that it imports, and the files that these read; comments,
+docstrings and formatting do not change its digest. dvc.yaml names the packages that hold it.
 """
 
 import ast
 import hashlib
+import json
 import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 PACKAGE = Path(__file__).parents[1]
 _ROOT = PACKAGE.parent
@@ -22,9 +24,20 @@ PLUMBING = (
     "convrec.training.launch",  # starts processes
 )
 _QUOTED = re.compile(r'{% include "([^"]+)" %}')
-MEASURES = (
-    "convrec.evaluation"  # only measures in a training and chooses among checkpoints, so an edit retrains nothing
-)
+MEASURES = "convrec.evaluation"  # only measures in a training and chooses among checkpoints: an edit retrains nothing
+
+
+def fingerprint(parameters: dict[str, Any], inputs: Iterable[Path]) -> str:
+    """Return 16 hexadecimal digits of the parameters and of the inputs' names and bytes; a folder is all its files."""
+    digest = hashlib.sha256(json.dumps(parameters, sort_keys=True).encode())
+    for path in inputs:
+        files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+        for file in files:
+            digest.update(file.name.encode())
+            with file.open("rb") as stream:
+                while block := stream.read(1 << 20):
+                    digest.update(block)
+    return digest.hexdigest()[:16]
 
 
 def _file(module: str) -> Path | None:
