@@ -1,4 +1,4 @@
-"""The summary of a pipeline run: its decision, the machine, the gates, the time of each stage, and the ablation.
+"""The summary of a pipeline run: its decision, the machine, the gates, and the time of each stage.
 
 MLflow and Prefect show it as Markdown; the run's report begins with it.
 """
@@ -14,10 +14,8 @@ from convrec.evaluation.metrics import metric_label
 from convrec.project.atomic import write_text
 from convrec.project.machine import describe_machine
 from convrec.project.paths import Path, Paths
-from convrec.project.results import read_json
 from convrec.project.table import TextTable
 from convrec.registry.decisions import LATENCY, Decision, gate_rows
-from convrec.registry.tracking import file_md5
 from flows.console import duration
 
 
@@ -48,7 +46,7 @@ def summarize(
     facts += _of_teacher(paths.calls)
     times = [(stage, duration(seconds[stage]) if stage in seconds else "up to date") for stage in all_stages]
     tables.append(TextTable(("stage", "time"), times, "Time by stage", left=2))
-    return Summary(facts, tables + _of_ablation(paths))
+    return Summary(facts, tables)
 
 
 def _of_decision(decision: Decision) -> tuple[list[Fact], list[TextTable]]:
@@ -77,25 +75,6 @@ def _of_teacher(calls: Path) -> list[Fact]:
     tokens = spent.prompt_tokens + spent.completion_tokens
     note = f"{spent.calls:,} calls, {tokens:,} tokens, all runs in this folder"
     return [Fact("Cost of the LLM teacher", f"{spent.cost:.2f}", note)] if spent.calls else []
-
-
-def _of_ablation(paths: Paths) -> list[TextTable]:
-    """Return the table of `convrec ablate-demonstrations`, if it was measured on the present demonstrations."""
-    demonstrations = paths.demonstration("train")
-    if not (paths.ablation.is_file() and demonstrations.is_file()):
-        return []
-    found = read_json(paths.ablation)
-    if found["demonstrations_md5"] != file_md5(demonstrations):
-        return []
-    rows = []
-    for name, groups in found["variants"].items():
-        row = [name]
-        for entry in groups.values():
-            row += [f"{entry['lists']['mean']:.3f}", f"{entry['sft']['mean']:.3f} {spread(entry['sft'])}"]
-        rows.append(row)
-    header = ["demonstrations", *(f"{group}: {part}" for group in found["groups"] for part in ("lists", "SFT"))]
-    title = f"{metric_label(found['metric'])} after each demonstration step, {found['seeds']} seeds"
-    return [TextTable(header, rows, title)]
 
 
 def write_run_report(summary: Summary, paths: Paths) -> None:

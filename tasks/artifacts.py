@@ -50,7 +50,7 @@ class ProgressBar:
         """Show how many of its steps are done, at most every two seconds."""
         if progress and progress.steps > 0 and time.monotonic() - self._updated >= _SECONDS:
             self._updated = time.monotonic()
-            self._show(100 * progress.step / progress.steps)
+            self._show(min(100 * progress.step / progress.steps, 100.0))
 
     def finish(self) -> None:
         """Show 100 % for a command that reported progress."""
@@ -58,7 +58,6 @@ class ProgressBar:
             self._show(100.0)
 
     def _show(self, percent: float) -> None:
-        percent = min(percent, 100.0)
         try:
             if self._artifact is None:
                 key = _key("progress", self._name)

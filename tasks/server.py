@@ -32,16 +32,12 @@ def check_server() -> None:
     try:
         with get_client(sync_client=True) as client:
             client.api_version()
-    except httpx.HTTPStatusError as error:
-        if error.response.status_code in (401, 403):
-            raise InputError(f"{address} rejects this user; set PREFECT_API_AUTH_STRING to USER:PASSWORD") from None
-        raise Unavailable(f"{address} failed (status {error.response.status_code}); see the server's log") from None
     except (ValueError, httpx.InvalidURL, httpx.UnsupportedProtocol):
         raise InputError(f"{address} is not a Prefect server; its address ends in /api") from None
-    except httpx.TransportError as error:
-        raise Unavailable(
-            f"{address} cannot be reached ({str(error)[:120]}); start it, or unset the variable"
-        ) from None
+    except httpx.HTTPError as error:
+        if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (401, 403):
+            raise InputError(f"{address} rejects this user; set PREFECT_API_AUTH_STRING to USER:PASSWORD") from None
+        raise Unavailable(f"{address} does not answer ({str(error)[:120]}); start it, or unset the variable") from None
 
 
 def ensure_gpu_limit() -> None:

@@ -16,8 +16,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 from convrec.cli import main
 from convrec.data.catalog import Catalog, Item
-from convrec.project.allocator import keep_freed_memory
-from convrec.project.threads import limit_threads
+from convrec.project.machine import keep_freed_memory, limit_threads
 from tests.servers import ROWS, Servers, running
 from tests.tools import require
 

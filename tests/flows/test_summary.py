@@ -1,6 +1,5 @@
 """The summary of a pipeline run, and the run's report."""
 
-import json
 from contextlib import closing
 
 import pytest
@@ -9,7 +8,6 @@ from convrec.demonstrations.calls import CallStore, ChatAnswer
 from convrec.evaluation.comparison import Gain
 from convrec.project.paths import Paths
 from convrec.registry.decisions import ALREADY, LATENCY, Comparison, Decision, Gate, Side
-from convrec.registry.tracking import file_md5
 from flows.summary import summarize, write_run_report
 from tests.evaluation.report_files import HOSTILE, build_report, report_params
 
@@ -57,21 +55,6 @@ def test_the_first_champion_and_a_version_that_is_champion_already(paths):
     assert [fact.value for fact in first.facts][:2] == ["promoted", "none"]
     already = Decision(ALREADY, "", "4", "4")
     assert [fact.label for fact in summarize({}, ["data"], already, paths).facts][:2] == ["Version 4", "Finished"]
-
-
-def test_an_ablation_is_shown_only_beside_the_demonstrations_that_it_measured(paths):
-    paths.demonstrations.mkdir(parents=True)
-    paths.demonstration("train").write_bytes(b"lists")
-    value = {"mean": 0.5, "low": 0.4, "high": 0.6}
-    found = {"metric": "ndcg_at_20", "seeds": 3, "groups": {"validation": {"rows": 7}}}
-    found |= {"variants": {"raw": {"validation": {"lists": value, "sft": value}}}}
-    found |= {"demonstrations_md5": file_md5(paths.demonstration("train"))}
-    paths.ablation.parent.mkdir()
-    paths.ablation.write_text(json.dumps(found))
-    text = summarize({}, ["data"], None, paths).markdown()
-    assert "**NDCG@20 after each demonstration step, 3 seeds**" in text and "| raw | 0.500 | 0.500 ± 0.100 |" in text
-    paths.demonstration("train").write_bytes(b"other lists")
-    assert "demonstration step" not in summarize({}, ["data"], None, paths).markdown()
 
 
 def test_the_run_s_report_begins_with_the_summary(tmp_path):

@@ -76,7 +76,6 @@ def test_every_profile_is_valid(name, tmp_path):
         ("source: synthetic", "source: reddit", "catalog is empty"),
         ("source: synthetic", "source: feedback", "source = 'feedback': feedback has no catalog; give [SOURCE, feedba"),
         ("source: synthetic", "source: [synthetic, synthetic]", "a source is given twice; remove one"),
-        ("line_column: null", "line_column: artist", "line_column = 'artist' names a column of the catalog"),
         ("    max_liked: 6", "    max_liked: 1", "data.interactions: min_liked = 2 is more than max_liked = 1"),
         (
             "    disliked: 2.0",

@@ -40,14 +40,8 @@ class Common(Section):
     cutoffs: list[Annotated[int, Field(ge=1, le=100)]] = Field(min_length=1, max_length=100)
     domain: Domain
     instruction: Annotated[str, AfterValidator(_instruction)] | None
-    max_prompt_length: int = Field(
-        ge=LEAST_PROMPT,
-        le=1_000_000,
-    )
-    repetition_penalty: float = Field(
-        ge=1,
-        le=10,
-    )
+    max_prompt_length: int = Field(ge=LEAST_PROMPT, le=1_000_000)
+    repetition_penalty: float = Field(ge=1, le=10)
     recommend_seen: bool
     device: Literal["auto", "cpu", "cuda"]
 

@@ -1,11 +1,12 @@
 """Profiles: named sets of parameters. `profiles/embedded.yaml` is the base; the others list only their changes."""
 
+import io
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
 
-from convrec.project.atomic import replaced, write_bytes
+from convrec.project.atomic import write_text
 from convrec.project.config.params import parse_params
 from convrec.project.errors import InputError
 from convrec.project.yaml import parse_yaml, read_yaml
@@ -81,21 +82,18 @@ def change_params(settings: list[str]) -> str:
 
 def _write(params: Any, source: str) -> bool:
     """Write params.yaml if the parameters are allowed, keeping a different one beside it; tell whether it changed."""
-    with replaced(TARGET) as new:
-        with new.open("w", encoding="utf-8") as stream:
-            _yaml().dump(params, stream)
-        parse_params(read_yaml(new), source)
-        before = TARGET.read_bytes() if TARGET.exists() else None
-        has_changed = before != new.read_bytes()
-        if before is not None and has_changed:
-            write_bytes(PREVIOUS, before)
-    return has_changed
-
-
-def _yaml() -> YAML:
-    yaml = YAML()
+    yaml, stream = YAML(), io.StringIO()
     yaml.width = 110
     yaml.representer.add_representer(
         type(None), lambda dumper, _: dumper.represent_scalar("tag:yaml.org,2002:null", "null")
     )
-    return yaml
+    yaml.dump(params, stream)
+    text = stream.getvalue()
+    parse_params(parse_yaml(text, source), source)
+    before = TARGET.read_text(encoding="utf-8") if TARGET.exists() else None
+    if before == text:
+        return False
+    if before is not None:
+        write_text(PREVIOUS, before)
+    write_text(TARGET, text)
+    return True

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from convrec.project.threads import SPINS, limit_threads, usable_cores
+from convrec.project.machine import SPINS, limit_threads, usable_cores
 from tests.small_project import ROOT
 
 CORES = len(os.sched_getaffinity(0))
@@ -76,7 +76,7 @@ def test_usable_cores_are_those_of_the_affinity_within_the_quota(tmp_path, monke
 
 def test_a_launch_divides_the_quota_among_its_processes(alone, monkeypatch):
     """The stage's own process has the whole quota; its processes inherit that, and take a share each."""
-    monkeypatch.setattr("convrec.project.threads.usable_cores", lambda: 6)
+    monkeypatch.setattr("convrec.project.machine.usable_cores", lambda: 6)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(64)))
     limit_threads()
     assert os.environ["OMP_NUM_THREADS"] == "6"
@@ -89,6 +89,6 @@ def test_a_launch_divides_the_quota_among_its_processes(alone, monkeypatch):
 
 
 def test_without_a_quota_the_number_is_left_to_openmp_and_to_launchers(alone, monkeypatch):
-    monkeypatch.setattr("convrec.project.threads.usable_cores", lambda: CORES)
+    monkeypatch.setattr("convrec.project.machine.usable_cores", lambda: CORES)
     limit_threads()
     assert "OMP_NUM_THREADS" not in os.environ
