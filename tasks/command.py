@@ -138,7 +138,7 @@ def ask_convrec(*arguments: str, timeout_hours: float, success: Sequence[int] = 
     The command holds a slot of the concurrency limit `gpu`, and ends with the task. Raises `StageFailed` if its exit
     status is not in `success`, or it exceeds the timeout.
     """
-    command = [sys.executable, "-m", "convrec.cli", *arguments, "--json"]
+    command = ["convrec", *arguments, "--json"]
 
     def work() -> subprocess.CompletedProcess[str]:
         ends = ends_with_this_process(signal.SIGTERM)

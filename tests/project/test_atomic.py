@@ -61,22 +61,3 @@ def test_a_write_that_fails_leaves_all_as_it_was(tmp_path, error):
         new.write_text("half of")
         raise error
     assert path.read_text() == "before" and _names(tmp_path) == ["out"]
-
-
-def test_a_sample_that_a_full_disk_cuts_short_has_no_torn_month(tmp_path, monkeypatch, cli):
-    """The second month finds the disk full; the next try makes what is missing."""
-    write = Path.write_text
-
-    def full(self, text, *more, **options):
-        if "2022-02" in self.name:
-            write(self, text[:100], *more, **options)
-            raise OSError(errno.ENOSPC, "No space left on device", str(self))
-        return write(self, text, *more, **options)
-
-    arguments = ["data", "sample", str(tmp_path), "--until", "2022-03", "--conversations", "240"]
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_text", full)
-        ended = cli(*arguments)
-    assert ended.status == 74 and "the disk is full" in ended.err
-    assert _names(tmp_path) == ["catalog.csv", "conversations-2022-01.jsonl"]
-    assert "2 new files: conversations-2022-02.jsonl, conversations-2022-03.jsonl" in cli(*arguments).out

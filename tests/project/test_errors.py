@@ -26,7 +26,6 @@ def _caused(error: Exception, cause: Exception) -> Exception:
         (_caused(ValueError("x"), OSError(errno.ENOSPC, "No space left on device")), NoSpace),
         (RuntimeError("CUDA error: uncorrectable ECC error encountered"), Unavailable),
         (RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"), None),
-        (KeyError("No CUDA-capable device is detected"), None),
         (RuntimeError("API request to endpoint /api failed with error code 503 != 200"), Unavailable),
         (OSError(errno.ECONNREFUSED, "Connection refused"), Unavailable),
         (OSError(errno.EACCES, "Permission denied", "reports"), InputError),

@@ -2,9 +2,9 @@
 
 import errno
 import os
+import re
 import signal
 import sys
-from collections.abc import Iterable
 from contextlib import suppress
 from typing import NoReturn
 
@@ -16,49 +16,23 @@ EXIT_INTERRUPTED = 128 + signal.SIGINT  # the status that a shell reports for a 
 EXIT_PIPE = 128 + signal.SIGPIPE  # of a command whose output is no longer read
 EXIT_STOPPED = 128 + signal.SIGTERM
 
-# Messages of libraries for a machine or a server that is not as it should be. Their case does not count.
-_DISK_FULL = ("no space left on device", "disk quota exceeded", "database or disk is full")
+# What the messages of libraries say about the machine, its disk and servers; their case does not count.
+_DISK_FULL = "no space left on device|disk quota exceeded|database or disk is full"
 _LOST_GPU = (  # of CUDA and NCCL, for a device that may be back at the next start: not an error of the program
-    "all cuda-capable devices are busy or unavailable",
-    "cuda driver initialization failed",
-    "cuda unknown error",
-    "gpu has fallen off the bus",
-    "hardware error",
-    "no cuda-capable device is detected",
-    "nccl error: remote process exited",
-    "nccl error: unhandled system error",
-    "uncorrectable ecc error",
-    "uncorrectable nvlink error",
+    "all CUDA-capable devices are busy or unavailable|CUDA driver initialization failed|CUDA unknown error|"
+    "GPU has fallen off the bus|hardware error|no CUDA-capable device is detected|"
+    "NCCL error: (remote process exited|unhandled system error)|uncorrectable (ECC|NVLink) error"
 )
-_LOST_PROCESS = ("gloo/transport", "connection was likely closed")  # of gloo and torch's store
-# SQLite's, for a file that it cannot use.
-_DAMAGED = ("file is not a database", "database disk image is malformed", "malformed database schema", "no such table")
+_LOST_PROCESS = "gloo/transport|connection was likely closed"  # of gloo and torch's store
+_DAMAGED = (
+    "file is not a database|database disk image is malformed|malformed database schema|no such table"  # of SQLite
+)
 _AWAY = (  # of HTTP and storage clients, for a server that does not answer or fails
-    "connection aborted",
-    "connection refused",
-    "connection reset",
-    "could not connect to the endpoint",
-    "max retries exceeded with url",
-    "name or service not known",
-    "read timed out",
-    "temporary failure in name resolution",
-    "failed with error code 500",
-    "failed with error code 502",
-    "failed with error code 503",
-    "failed with error code 504",
+    "connection (aborted|refused|reset)|could not connect to the endpoint|max retries exceeded with url|"
+    "name or service not known|read timed out|temporary failure in name resolution|failed with error code 50[0234]"
 )
-_DVC_BUSY = ("unable to acquire lock", "is being blocked by")  # while another DVC process uses the same files
-_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "bad_alloc")  # CUDA, torch, C++
-_UNUSABLE_PATH = (
-    errno.EACCES,
-    errno.EEXIST,
-    errno.EISDIR,
-    errno.ELOOP,
-    errno.ENAMETOOLONG,
-    errno.ENOTDIR,
-    errno.EPERM,
-    errno.EROFS,
-)
+_DVC_BUSY = "unable to acquire lock|is being blocked by"
+_OUT_OF_MEMORY = "out of memory|can(no|')t allocate memory|bad_alloc"  # of CUDA, torch and C++
 
 
 class InputError(Exception):
@@ -110,8 +84,8 @@ def causes(error: BaseException) -> list[BaseException]:
     return found
 
 
-def _says(text: str, messages: Iterable[str]) -> bool:
-    return any(words in text.lower() for words in messages)
+def _says(text: str, words: str) -> bool:
+    return re.search(words, text, re.IGNORECASE) is not None
 
 
 def is_damaged(error: BaseException) -> bool:
@@ -129,6 +103,16 @@ def is_out_of_memory(error: BaseException) -> bool:
     return any(isinstance(one, MemoryError) or says_out_of_memory(str(one)) for one in causes(error))
 
 
+_OUTSIDE: tuple[tuple[str, type[NoSpace | Unavailable | InputError], str], ...] = (
+    (_DISK_FULL, NoSpace, "the disk is full ({}); free some space and start again: finished work is kept"),
+    (_LOST_GPU, Unavailable, "the GPU is lost ({}); start again once it is back"),
+    (_LOST_PROCESS, Unavailable, "another process of this training has ended ({}); see its output, then start again"),
+    (_DAMAGED, InputError, "a database is damaged ({}); restore its file from a backup, or remove it"),
+    (_AWAY, Unavailable, "a server is away ({}); start again once it is back"),
+    (_DVC_BUSY, Unavailable, "another DVC process is using this folder ({}); wait until it ends"),
+)
+
+
 def outside_cause(error: BaseException) -> NoSpace | Unavailable | InputError | None:
     """Return the environment problem behind a library's error, else None.
 
@@ -136,25 +120,12 @@ def outside_cause(error: BaseException) -> NoSpace | Unavailable | InputError | 
     DVC process works there, or a file or folder cannot be used as it was to be.
     """
     for one in causes(error):
-        text = str(one)
-        first = f"({next(iter(text.splitlines()), '')[:200]})"
-        full = isinstance(one, OSError) and one.errno in (errno.ENOSPC, errno.EDQUOT)
-        if full or _says(text, _DISK_FULL):
-            return NoSpace(f"the disk is full {first}; free some space and start again: finished work is kept")
-        if isinstance(one, RuntimeError) and _says(text, _LOST_GPU):
-            return Unavailable(f"the GPU is lost {first}; start again once it is back")
-        if isinstance(one, RuntimeError) and _says(text, _LOST_PROCESS):
-            return Unavailable(f"another process of this training has ended {first}; see its output, then start again")
-        if is_damaged(one):
-            return InputError(f"a database is damaged {first}; restore its file from a backup, or remove it")
-        if _says(text, _AWAY):
-            return Unavailable(f"a server is away {first}; start again once it is back")
-        if _says(text, _DVC_BUSY):
-            return Unavailable(
-                f"another DVC process is using this folder ({' '.join(text.split())}); wait until it ends"
-            )
-    if isinstance(error, OSError) and error.errno in _UNUSABLE_PATH and error.filename is not None:
-        return InputError(
-            f"{error.filename}: {error.strerror}; choose another path, or change that file or its permissions"
-        )
+        for words, meaning, message in _OUTSIDE:
+            if _says(str(one), words):
+                return meaning(message.format(" ".join(str(one).split())[:300]))
+    kinds = (PermissionError, FileExistsError, IsADirectoryError, NotADirectoryError)
+    numbers = (errno.ELOOP, errno.ENAMETOOLONG, errno.EROFS)
+    if isinstance(error, OSError) and error.filename and (isinstance(error, kinds) or error.errno in numbers):
+        text = f"{error.filename}: {error.strerror}"
+        return InputError(f"{text}; choose another path, or change that file or its permissions")
     return None

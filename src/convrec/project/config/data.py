@@ -61,9 +61,7 @@ class Interactions(Section):
         if self.min_liked > self.max_liked:
             raise ValueError(f"min_liked = {self.min_liked} is more than max_liked = {self.max_liked}; lower it")
         if self.disliked is not None and isinstance(self.liked, list) != isinstance(self.disliked, list):
-            raise ValueError(
-                f"liked = {self.liked}, disliked = {self.disliked}: both are ratings, or both lists of events"
-            )
+            raise ValueError("liked and disliked: both are ratings, or both lists of events")
         if isinstance(self.liked, float) and isinstance(self.disliked, float) and self.disliked >= self.liked:
             raise ValueError(f"disliked = {self.disliked} is not below liked = {self.liked}; lower it")
         return self
@@ -117,7 +115,6 @@ class Data(Section):
             raise ValueError(f"set validation_period and test_period for the dated source {first!r}")
         if self.validation_period and self.test_period and self.validation_period.end > self.test_period.first:
             raise ValueError(
-                f"validation_period = {self.validation_period} does not end before test_period = {self.test_period} "
-                f"begins; give a period before {self.test_period.first}"
+                f"validation_period = {self.validation_period} does not end before {self.test_period.first}"
             )
         return self

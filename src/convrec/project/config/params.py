@@ -125,20 +125,14 @@ class Params(Section):
     @model_validator(mode="after")
     def _ground_truth_is_learned(self) -> "Params":
         if self.demonstrations.ground_truth_first and self.sft.lists != "adjust":
-            raise ValueError(
-                "demonstrations.ground_truth_first = true puts the ground truth into the lists of adjust, but "
-                f"sft.lists = {self.sft.lists}; set sft.lists to adjust"
-            )
+            raise ValueError(f"demonstrations.ground_truth_first, but sft.lists = {self.sft.lists}; set it to adjust")
         return self
 
     @model_validator(mode="after")
     def _sft_holds_a_prompt(self) -> "Params":
         needed = LEAST_PROMPT + 2 * self.common.list_length  # a line is two tokens or more
         if self.sft.max_length < needed:
-            raise ValueError(
-                f"sft.max_length = {self.sft.max_length} has no room for a prompt ({LEAST_PROMPT} tokens or more) and "
-                f"a list of common.list_length = {self.common.list_length} lines; set it to {needed} or more"
-            )
+            raise ValueError(f"sft.max_length = {self.sft.max_length} has no room for a list; give {needed} or more")
         return self
 
 

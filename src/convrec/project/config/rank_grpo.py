@@ -82,40 +82,32 @@ class RankGRPO(Training):
         if self.returns == "exp" and not (self.return_gamma and self.return_gamma > 1):
             raise ValueError(f"return_gamma = {self.return_gamma}; returns 'exp' need a value above 1")
         if (self.decay_step is None) != (self.decayed_learning_rate is None):
-            raise ValueError(
-                f"decay_step = {self.decay_step} and decayed_learning_rate = {self.decayed_learning_rate}; "
-                "give both or neither"
-            )
+            raise ValueError("decay_step and decayed_learning_rate: give both or neither")
         if self.decay_step is not None and (self.lr_scheduler_type != "constant" or self.warmup_steps):
             raise ValueError(
-                f"decay_step = {self.decay_step} is a schedule of its own; set lr_scheduler_type = "
-                f"{self.lr_scheduler_type!r} to 'constant' and warmup_steps = {self.warmup_steps} to 0.0"
+                "decay_step is a schedule of its own; set lr_scheduler_type to constant, warmup_steps to 0.0"
             )
         if self.rollouts == "vllm_server" and not self.vllm_server_base_url:
             raise ValueError("vllm_server_base_url is empty; rollouts 'vllm_server' needs it")
         if self.lora is not None and self.lora.lora_dropout:
+            value = self.lora.lora_dropout
             raise ValueError(
-                f"lora.lora_dropout = {self.lora.lora_dropout}: sampling and scoring must use the same "
-                "distribution, so dropout is off; set it to 0.0"
+                f"lora.lora_dropout = {value}: sampling and scoring must use the same weights; set it to 0.0"
             )
         if self.constrained and self.rollouts.startswith("vllm"):
             raise ValueError(f"constrained = true: not with rollouts {self.rollouts!r}; use transformers or beam")
         for name in ("save_steps", "validation_steps"):
             if getattr(self, name) % self.num_iterations:
-                raise ValueError(
-                    f"{name} = {getattr(self, name)} is no multiple of num_iterations = {self.num_iterations}; "
-                    "a checkpoint between the updates of one batch of rollouts cannot be resumed exactly"
-                )
+                given = f"{name} = {getattr(self, name)}"
+                raise ValueError(f"{given} is no multiple of num_iterations = {self.num_iterations}; no exact resume")
         if self.algorithm in PREFERENCES:
             self._check_preferences()
         completions, factors = self.per_device_train_batch_size * self.gradient_accumulation_steps, ""
         if self.launch is not None and self.rollouts != "beam":  # one process searches all beams of a group
             completions, factors = completions * self.num_processes, " * num_processes"
         if self.algorithm not in PREFERENCES and completions % self.num_generations:
-            raise ValueError(
-                f"per_device_train_batch_size * gradient_accumulation_steps{factors} = {completions} is no multiple of "
-                f"num_generations = {self.num_generations}; every group must be whole"
-            )
+            batch = f"per_device_train_batch_size * gradient_accumulation_steps{factors} = {completions}"
+            raise ValueError(f"{batch} is no multiple of num_generations = {self.num_generations}; change one of them")
         return self
 
     @property
@@ -137,21 +129,16 @@ class RankGRPO(Training):
         needed = {"constrained": True, "rollouts": "transformers", "num_iterations": 1, "launch": None}
         for name, value in needed.items():
             if getattr(self, name) != value:
-                raise ValueError(
-                    f"{name} = {json.dumps(getattr(self, name))}: algorithm {self.algorithm!r} compares catalog lists "
-                    f"that one process samples for each step; set it to {json.dumps(value)}"
-                )
+                given = f"{name} = {json.dumps(getattr(self, name))}"
+                raise ValueError(f"{given}: not with algorithm {self.algorithm!r}; set it to {json.dumps(value)}")
         if self.per_device_train_batch_size % self.group_size:
+            size = f"per_device_train_batch_size = {self.per_device_train_batch_size}"
             raise ValueError(
-                f"per_device_train_batch_size = {self.per_device_train_batch_size} is no multiple of "
-                f"{self.group_size}, the lists of a prompt with algorithm {self.algorithm!r}; they are compared in "
-                "one forward pass"
+                f"{size} is no multiple of {self.group_size}, the lists of a prompt with {self.algorithm!r}"
             )
         if self.algorithm == "sprec":
             if self.lora is not None:
                 raise ValueError("lora: algorithm 'sprec' changes the reference's weights; set it to null")
             if self.max_steps is not None and self.max_steps < 2 * self.preferences.rounds:
-                raise ValueError(
-                    f"max_steps = {self.max_steps} has no room for preferences.rounds = {self.preferences.rounds} of "
-                    f"two phases each; raise it to {2 * self.preferences.rounds}, or lower rounds"
-                )
+                needed_steps = 2 * self.preferences.rounds
+                raise ValueError(f"max_steps = {self.max_steps}: preferences.rounds needs {needed_steps} or more")
