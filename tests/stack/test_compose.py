@@ -37,13 +37,6 @@ def test_every_service_is_confined_and_pinned(name):
     assert "build" in service or re.search(r":v?\d+\.\d+\S*@sha256:[0-9a-f]{64}$", service["image"])
 
 
-@pytest.mark.parametrize("name", sorted(SERVICES))
-def test_a_service_reaches_what_it_waits_for(name):
-    for other, how in SERVICES[name].get("depends_on", {}).items():
-        assert how["condition"] == f"service_{'completed_successfully' if other in ONCE else 'healthy'}"
-        assert other in ONCE or set(SERVICES[name]["networks"]) & set(SERVICES[other]["networks"])
-
-
 def test_workers_reach_neither_the_stores_nor_the_folder_with_the_secrets():
     """Beside the project's `.git` lies `.env`."""
     for name in WORKERS:

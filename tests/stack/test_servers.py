@@ -19,13 +19,6 @@ from convrec.service.feedback import FeedbackStore
 from tests.servers import HOST, Servers, query, wait_for
 from tests.small_project import ROOT
 
-FLOW = """
-from prefect import flow
-
-@flow
-def greet(name: str) -> str:
-    return f"hello {name}"
-"""
 WEIGHTS = bytes(9 * 2**20)  # sent in parts
 
 
@@ -119,7 +112,7 @@ def test_the_bucket_is_the_only_store_of_the_server():
     assert done.stdout.split() == ["s3", "runs", "models", "mlflow-artifacts"]
 
 
-@pytest.mark.slow  # of these tests, CI runs two
+@pytest.mark.slow  # of these tests, CI runs this one
 def test_artifacts_arrive_in_the_bucket_from_clients_without_its_keys(servers, client, tmp_path):
     run = _record(client, "artifacts", tmp_path)
     keys = {"aws_access_key_id": servers.secrets["S3_ACCESS_KEY"], "aws_secret_access_key": "not checked by moto"}
@@ -137,31 +130,6 @@ def test_the_service_waits_for_a_champion_and_has_its_database(servers, monkeypa
     monkeypatch.setenv("PGPASSWORD", servers.secrets["FEEDBACK_DB_PASSWORD"])
     store = FeedbackStore(f"postgresql://feedback@{HOST}:{servers.ports['postgres']}/feedback")
     assert store.answers().height == 0
-
-
-@pytest.mark.slow
-def test_a_scheduled_run_is_made_and_done(servers, tmp_path):
-    """SQLAlchemy 2.1 stops Prefect's scheduler without a word: manual runs work, scheduled ones never appear."""
-    (tmp_path / "greeting.py").write_text(FLOW)
-    made = _ask(
-        servers,
-        "deployments/",
-        name="often",
-        flow_id=_ask(servers, "flows/", name="greet").json()["id"],
-        work_pool_name="cpu",
-        entrypoint="greeting.py:greet",
-        parameters={"name": "you"},
-        pull_steps=[{"prefect.deployments.steps.set_working_directory": {"directory": str(tmp_path)}}],
-        schedules=[{"schedule": {"interval": 10}, "active": True}],
-    )
-    assert made.ok, made.text
-    deployment = made.json()["id"]
-    wanted = {"deployment_id": {"any_": [deployment]}, "state": {"type": {"any_": ["COMPLETED", "FAILED"]}}}
-    (run, *_) = wait_for(lambda: _ask(servers, "flow_runs/filter", flow_runs=wanted).json(), 240, "a scheduled run")
-    auth = "team", servers.secrets["PREFECT_PASSWORD"]
-    url = f"{servers.address('prefect')}/api/deployments/{deployment}"
-    assert requests.patch(url, json={"paused": True}, auth=auth, timeout=30).ok
-    assert (run["auto_scheduled"], run["state_type"]) == (True, "COMPLETED")
 
 
 def test_secrets_are_in_no_log_and_no_process_list(servers):
