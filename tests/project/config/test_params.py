@@ -105,7 +105,7 @@ def test_groups_are_whole_over_the_processes(changes, factors):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"constrained": False}, "constrained = false: not with algorithm 'sprec'"),
+        ({"constrained": False}, "constrained = false: algorithm 'sprec' needs"),
         ({"rollouts": "beam"}, 'rollouts = "beam": .* set it to "transformers"'),
         ({"num_iterations": 2, "save_steps": 2, "validation_steps": 2}, "num_iterations = 2: .* set it to 1"),
         ({"launch": DDP, "num_processes": 2}, "launch = .*ddp.yaml.: .* set it to null"),

@@ -130,7 +130,9 @@ class RankGRPO(Training):
         for name, value in needed.items():
             if getattr(self, name) != value:
                 given = f"{name} = {json.dumps(getattr(self, name))}"
-                raise ValueError(f"{given}: not with algorithm {self.algorithm!r}; set it to {json.dumps(value)}")
+                raise ValueError(
+                    f"{given}: algorithm {self.algorithm!r} needs another value; set it to {json.dumps(value)}"
+                )
         if self.per_device_train_batch_size % self.group_size:
             size = f"per_device_train_batch_size = {self.per_device_train_batch_size}"
             raise ValueError(
