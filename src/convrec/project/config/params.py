@@ -80,14 +80,12 @@ class Params(Section):
 
     def list_settings(self) -> dict[str, Any]:
         """Return the arguments of `generation.lists.ListSettings`."""
+        shared = {"list_length", "max_prompt_length", "repetition_penalty", "recommend_seen"}
         return {
+            **self.common.model_dump(include=shared),
             "instruction": self.common.prompt_instruction,
-            "list_length": self.common.list_length,
             "max_completion_length": self.evaluate.max_completion_length,
-            "repetition_penalty": self.common.repetition_penalty,
-            "max_prompt_length": self.common.max_prompt_length,
             "items": self.common.domain.items,
-            "recommend_seen": self.common.recommend_seen,
         }
 
     def engine_options(self) -> dict[str, Any]:
