@@ -44,7 +44,7 @@ def evaluate() -> str:
     show_table("evaluation", table, "Champion and challenger on the current test split")
     for name, result in results.items():
         if address := run_address(result["run_id"]):
-            show_link(f"evaluation {name.split(',')[0]}", address, f"The run of the {name} in MLflow")
+            show_link(f"evaluation-{name.split(',')[0]}", address, f"The run of the {name} in MLflow")
     return table
 
 

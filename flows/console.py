@@ -86,11 +86,3 @@ class StageConsole(logging.Handler):
         if self._live is not None:
             self._live.stop()
             self._live = None
-
-
-def show_stages(stages: Sequence[str]) -> StageConsole:
-    """Replace Prefect's console output by a `StageConsole` until the process ends."""
-    shown, logger = StageConsole(stages, Console(stderr=True)), logging.getLogger("prefect")
-    logger.addHandler(shown)
-    logger.propagate = False  # Prefect's console handler is on the root logger
-    return shown

@@ -31,7 +31,7 @@ from convrec.registry.tracking import (
 )
 from convrec.registry.tracking.describe import changed_by_runs
 from convrec.registry.versions import CHAMPION, MODEL_NAME, aliases_of
-from flows.console import show_stages
+from flows.console import StageConsole
 from flows.summary import summarize, write_run_report
 from flows.temporary_server import start_temporary_server
 from tasks.artifacts import show_link, show_table
@@ -108,11 +108,11 @@ def _run(name: str, stages: list[Stage], whole: bool, force: list[str], after_da
         if outcome["run"]:
             end_pipeline_run(outcome["run"], paths, ended, whole, summary)
     if whole:
-        show_table(f"{name} results", summary, "The decision, the test results, and the time of each stage")
+        show_table(f"{name}-results", summary, "The decision, the test results, and the time of each stage")
     if whole and outcome["run"]:
         if address := run_address(outcome["run"]):
-            show_link(f"{name} run", address, "The run in MLflow")
-            show_link(f"{name} report", f"{address}/artifacts/{paths.run_report.name}", "The report of the run")
+            show_link(f"{name}-run", address, "The run in MLflow")
+            show_link(f"{name}-report", f"{address}/artifacts/{paths.run_report.name}", "The report of the run")
         push_outputs()
     return outcome
 
@@ -160,7 +160,9 @@ def run_and_print(name: str, run: Callable[[], Outcome], check: Callable[[], obj
     try:
         profile = load_params().common.profile
         check()
-        shown = show_stages([stage.name for stage in choose_stages()])
+        shown = StageConsole([stage.name for stage in choose_stages()], Console(stderr=True))
+        logging.getLogger("prefect").addHandler(shown)
+        logging.getLogger("prefect").propagate = False  # Prefect's console handler is on the root logger
         connect()
         check_server()
         if not has_server():

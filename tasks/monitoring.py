@@ -34,8 +34,8 @@ def check_feedback(until: str | None) -> dict[str, Any]:
         "monitoring", "\n".join([window, *(f"- {line}" for line in lines)]), "The checks of the recorded feedback"
     )
     if address := run_address(result["run_id"]):
-        show_link("monitoring run", address, "The run in MLflow")
-        show_link("monitoring report", f"{address}/artifacts/{Path(result['report']).name}", "The report")
+        show_link("monitoring-run", address, "The run in MLflow")
+        show_link("monitoring-report", f"{address}/artifacts/{Path(result['report']).name}", "The report")
     return result
 
 

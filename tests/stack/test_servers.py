@@ -86,14 +86,10 @@ def test_mlflow_neither_writes_nor_reads_files_of_its_machine(servers, team, out
     experiment = made.json()["experiment_id"]
     values = {"experiment_id": experiment, "start_time": 1}
     run = team.post(f"{url}/api/2.0/mlflow/runs/create", json=values, timeout=30).json()["run"]["info"]["run_id"]
-    values = {"experiment_id": experiment, "name": "m"}
-    logged = team.post(f"{url}/api/2.0/mlflow/logged-models", json=values, timeout=30)
-    model = logged.json()["model"]["info"]["model_id"]
     asked = [
         team.post(f"{url}/ajax-api/2.0/mlflow/upload-artifact?run_uuid={run}&path=x.txt", data=b"x", timeout=30),
         team.get(f"{url}/get-artifact?run_id={run}&path=secret.txt", timeout=30),
         team.get(f"{url}/api/2.0/mlflow/artifacts/list?run_id={run}", timeout=30),
-        team.get(f"{url}/ajax-api/2.0/mlflow/logged-models/{model}/artifacts/files?artifact_file_path=x", timeout=30),
     ]
     for answered in asked:
         assert (answered.status_code, answered.json()["error_code"]) == (400, "INVALID_PARAMETER_VALUE")
