@@ -8,7 +8,6 @@ from typing import Any
 from prefect import flow
 from prefect.flow_runs import pause_flow_run
 from prefect.input import RunInput
-from prefect.logging import get_run_logger
 from pydantic import Field
 
 from convrec.evaluation.headline import with_interval
@@ -21,9 +20,8 @@ from convrec.registry.promote import check_promotion
 from convrec.registry.tracking import run_address
 from convrec.registry.versions import compared_versions
 from flows.pipeline import bring_up_to_date, refuse_early, run_name
-from tasks.artifacts import SHOWN, show_link, show_table
+from tasks.artifacts import show_link, show_table
 from tasks.champion import decide_promotion, evaluate_versions, reject_version, roll_back, watch_experiment
-from tasks.server import has_server
 
 
 @flow(name="evaluate", flow_run_name=run_name("evaluate"))
@@ -68,9 +66,7 @@ def promote(version: str | None = None, again: bool = False, approval_hours: flo
     bring_up_to_date("promote", stages=["data"])
     decision = decide_promotion(version, again)
     number = decision.challenger
-    if decision.status == AWAITING and not has_server():
-        get_run_logger().info("to approve: convrec promote --version %s --approve --by NAME", number, extra=SHOWN)
-    elif decision.status == AWAITING:
+    if decision.status == AWAITING:
         said: Any = pause_flow_run(
             wait_for_input=Approval.with_initial_data(description=decision_markdown(decision)),
             timeout=int(approval_hours * 3600),

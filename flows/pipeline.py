@@ -17,7 +17,7 @@ from rich.markup import escape
 from convrec.evaluation.table import print_summary, results_markdown
 from convrec.pipeline.preflight import require_machine
 from convrec.project.config.params import load_params
-from convrec.project.errors import EXIT_INTERRUPTED, InputError, Unavailable, exit_status, outside_cause
+from convrec.project.errors import EXIT_INTERRUPTED, InputError, NoSpace, Unavailable, exit_status, outside_cause
 from convrec.project.locks import lock_folder
 from convrec.project.paths import Paths
 from convrec.registry.decisions import headline
@@ -42,7 +42,7 @@ from tasks.raw_data import pull_raw_data, push_outputs
 from tasks.server import check_server, has_server
 
 Outcome = dict[str, str]
-_REPORTED = (StageFailed, InputError, Unavailable)  # in one message, without a traceback
+_REPORTED = (StageFailed, InputError, NoSpace, Unavailable)  # in one message, without a traceback
 
 
 def run_name(flow: str) -> Callable[[], str]:

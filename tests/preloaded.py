@@ -27,6 +27,7 @@ from tests.small_project import ROOT
 LIBRARIES = (
     "convrec.registry.measure",
     "convrec.registry.versions",
+    "mlflow.genai.scorers",
     "mlflow.store.model_registry.sqlalchemy_store",
     "mlflow.store.tracking.sqlalchemy_store",
     "transformers.models.qwen2.modeling_qwen2",
