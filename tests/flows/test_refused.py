@@ -9,10 +9,10 @@ import pytest
 from dvc.lock import LockError
 from prefect.logging import disable_run_logger
 
-from convrec.project.errors import InputError, Unavailable
+from convrec.project.errors import InputError
 from convrec.project.locks import lock_folder
 from flows.champion import evaluate, promote
-from flows.pipeline import refuse_early, run_and_print
+from flows.pipeline import run_and_print
 from flows.refresh import refresh
 from tests.small_project import make_project
 
@@ -107,10 +107,3 @@ def test_a_deployed_run_is_refused_before_any_stage(project, flow, given):
     with disable_run_logger(), pytest.raises(InputError, match="no version is the|test period '2022-13' is neither"):
         flow.fn(*given)
     assert not (project / "data" / "processed").exists() and not (project / "runs").exists()
-
-
-def test_a_server_that_is_away_leaves_a_deployed_run_its_retries():
-    def check() -> None:
-        raise Unavailable("the server is away")
-
-    refuse_early(check)

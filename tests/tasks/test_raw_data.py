@@ -10,7 +10,7 @@ import pytest
 from prefect.logging import disable_run_logger
 
 from convrec.project.config.params import load_params
-from convrec.project.errors import InputError, Unavailable
+from convrec.project.errors import InputError
 from convrec.service.feedback import Answer, FeedbackStore, Shown
 from tasks.raw_data import export_feedback, periods, pull_raw_data, set_test_period, update_imports
 from tests.small_project import ROOT, run_in, set_params
@@ -125,18 +125,3 @@ def test_feedback_is_exported_if_the_data_name_it(project, monkeypatch, source):
     assert path.exists() == (source != "synthetic")
     if path.exists():
         assert pl.read_parquet(path)["item_id"].to_list() == ["heat_1995"]
-
-
-def test_a_feedback_database_that_is_away_can_be_tried_again(project, monkeypatch):
-    shutil.copy(ROOT / "params.yaml", project)
-    set_params(project, {"data": {"source": ["synthetic", "feedback"]}})
-    with disable_run_logger():
-        monkeypatch.setenv("CONVREC_FEEDBACK_URL", "postgresql://127.0.0.1:9/x")
-        with pytest.raises(Unavailable, match="is unavailable"):
-            export_feedback.fn()
-        monkeypatch.setenv("CONVREC_FEEDBACK_URL", f"sqlite:///{project}/none.db")
-        with pytest.raises(InputError, match="none.db: no feedback was recorded"):
-            export_feedback.fn()
-        monkeypatch.setenv("CONVREC_FEEDBACK_URL", "mysql://x/y")
-        with pytest.raises(InputError, match="CONVREC_FEEDBACK_URL: feedback database 'mysql' is not supported"):
-            export_feedback.fn()

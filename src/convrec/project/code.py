@@ -1,13 +1,12 @@
 """Digests, by which finished trainings, comparisons and cached lists are found again: of parameters, inputs and code.
 
-The code that decides what a stage writes is the modules that it imports, and the files that these read; comments,
-docstrings and formatting do not change its digest. dvc.yaml names the packages that hold it.
+The code that decides what a stage writes is the modules that it imports; comments, docstrings and formatting do not
+change its digest. dvc.yaml names the packages that hold it.
 """
 
 import ast
 import hashlib
 import json
-import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -23,7 +22,6 @@ PLUMBING = (
     "convrec.service",  # imported by the registry
     "convrec.training.launch",  # starts processes
 )
-_QUOTED = re.compile(r'{% include "([^"]+)" %}')
 MEASURES = "convrec.evaluation"  # only measures in a training and chooses among checkpoints: an edit retrains nothing
 
 
@@ -47,28 +45,17 @@ def _file(module: str) -> Path | None:
     return next((file for file in candidates if file.is_file()), None)
 
 
-def _named_files(texts: Iterable[str], folder: Path) -> set[Path]:
-    """Return the files of a folder that some of the texts are the name of, with the files that these templates name."""
-    found = {folder / text for text in texts if text and len(text) < 100 and Path(text).name == text}
-    found = {path for path in found if path.is_file()}
-    for template in [path for path in found if path.suffix == ".j2"]:
-        found |= _named_files(_QUOTED.findall(template.read_text(encoding="utf-8")), folder)
-    return found
-
-
 @cache
-def _reads(file: Path) -> tuple[frozenset[str], frozenset[Path]]:
-    """Return the modules of this package that a file imports, anywhere in it, and the files beside it that it names."""
-    modules, texts = set(), set()
+def _imports(file: Path) -> frozenset[str]:
+    """Return the modules of this package that a file imports, anywhere in it."""
+    modules = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             names = {f"{node.module}.{alias.name}" for alias in node.names}
             modules |= {name if _file(name) else node.module for name in names}
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            texts.add(node.value)
-    return frozenset(name for name in modules if _file(name)), frozenset(_named_files(texts, file.parent))
+    return frozenset(name for name in modules if _file(name))
 
 
 def code_files(modules: Iterable[str], left_out: Iterable[str] = PLUMBING) -> list[Path]:
@@ -85,14 +72,13 @@ def code_files(modules: Iterable[str], left_out: Iterable[str] = PLUMBING) -> li
         is_ignored = any(module == name or module.startswith(f"{name}.") for name in ignored)
         if file is None or file in found or is_ignored or module == PACKAGE.name:
             continue
-        imports, resources = _reads(file)
-        found |= {file, *resources}
-        waiting += imports
+        found.add(file)
+        waiting += _imports(file)
     return sorted(found)
 
 
 def stage_code(stage: str) -> list[Path]:
-    """Return the files that decide what a stage of dvc.yaml writes."""
+    """Return the modules that decide what a stage of dvc.yaml writes."""
     measured = () if stage in ("evaluate", "report") else (MEASURES,)
     return code_files([f"{PACKAGE.name}.pipeline.stages.{stage}"], (*PLUMBING, *measured))
 
@@ -101,7 +87,7 @@ def code_digest(files: Iterable[Path]) -> str:
     """Return 16 hexadecimal digits of the files' names and of what they do: of a module, its syntax tree."""
     digest = hashlib.sha256()
     for file in files:
-        content = _syntax(file.read_text(encoding="utf-8")).encode() if file.suffix == ".py" else file.read_bytes()
+        content = _syntax(file.read_text(encoding="utf-8")).encode()
         digest.update(f"{file.relative_to(_ROOT).as_posix()} {len(content)} ".encode() + content)
     return digest.hexdigest()[:16]
 
