@@ -82,7 +82,7 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
         yield
     finally:
         for name in values.keys() - before.keys():
-            del os.environ[name]
+            os.environ.pop(name, None)
         os.environ.update(before)
 
 
