@@ -29,10 +29,8 @@ def check_feedback(until: str | None) -> dict[str, Any]:
     lines = [str(Check(**values)) for values in result["checks"]]
     for line in lines:
         get_run_logger().info(line, extra=SHOWN)
-    window = f"{result['model']}, {result['since']} to {result['until']}\n"
-    show_table(
-        "monitoring", "\n".join([window, *(f"- {line}" for line in lines)]), "The checks of the recorded feedback"
-    )
+    text = [f"{result['model']}, {result['since']} to {result['until']}\n", *(f"- {line}" for line in lines)]
+    show_table("monitoring", "\n".join(text), "The checks of the recorded feedback")
     if address := run_address(result["run_id"]):
         show_link("monitoring-run", address, "The run in MLflow")
         show_link("monitoring-report", f"{address}/artifacts/{Path(result['report']).name}", "The report")
