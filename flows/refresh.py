@@ -11,11 +11,9 @@ from convrec.data.revisions.load import find_commit
 from flows.pipeline import Outcome, bring_up_to_date, check_folder, refuse_early, run_and_print, run_name
 from tasks.raw_data import export_feedback, periods, record_changes, set_test_period, update_imports
 
-HEAD = "HEAD"
-
 
 @flow(name="refresh", flow_run_name=run_name("refresh"))
-def refresh(test_period: str | None = None, since: str = HEAD) -> Outcome:
+def refresh(test_period: str | None = None, since: str = "HEAD") -> Outcome:
     """Bring the pipeline up to date with the newest raw data, and compare the result with the champion.
 
     Imports of raw data are updated first, recorded feedback is exported if `data.source` names it, and missing raw data
@@ -38,7 +36,7 @@ def refresh(test_period: str | None = None, since: str = HEAD) -> Outcome:
 def _check(test_period: str | None, since: str) -> None:
     if test_period is not None:
         periods(test_period)
-    if since != HEAD:  # HEAD may be missing in a new repository; then there is nothing to compare
+    if since != "HEAD":  # HEAD may be missing in a new repository; then there is nothing to compare
         find_commit(since)
     check_folder()
 
@@ -51,7 +49,7 @@ if __name__ == "__main__":
     )
     parser.add_argument("--test-period", metavar="PERIOD", help=text)
     text = "git revision of the data to compare with (default: %(default)s)"
-    parser.add_argument("--since", default=HEAD, metavar="REVISION", help=text)
+    parser.add_argument("--since", default="HEAD", metavar="REVISION", help=text)
     options = parser.parse_args()
     given = options.test_period, options.since
     run_and_print("refresh", lambda: refresh(*given), lambda: _check(*given))

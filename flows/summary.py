@@ -40,9 +40,9 @@ def summarize(
     None for a run that registered nothing.
     """
     facts, tables = _of_decision(decision) if decision else ([], [])
-    total = duration(sum(seconds.values())) if seconds else "none ran"
     facts.append(Fact("Finished", f"{datetime.now():%Y-%m-%d %H:%M}"))
-    facts.append(Fact("Time of the stages", total, describe_machine()))
+    time = duration(sum(seconds.values())) if seconds else "none ran"
+    facts.append(Fact("Time of the stages", time, describe_machine()))
     facts += _of_teacher(paths.calls)
     times = [(stage, duration(seconds[stage]) if stage in seconds else "up to date") for stage in all_stages]
     tables.append(TextTable(("stage", "time"), times, "Time by stage", left=2))

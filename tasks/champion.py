@@ -71,7 +71,6 @@ def roll_back(to: str | None, by: str | None, reason: str) -> str:
     move = promote.rollback(Paths(), to, by=by, reason=reason)
     message = f"Version {move.to_version} is the champion again; version {move.from_version} was rolled back"
     show_table("rollback", f"{message} by {move.by}. {move.reason}\n", "Rollback of the champion")
-    get_run_logger().info("%s", message)
     return message
 
 

@@ -48,11 +48,8 @@ def _tracked() -> tuple[list[str], list[str], bool]:
 @task(task_run_name="update imported data", **RETRIES)
 def update_imports() -> None:
     """Update imported data (`dvc import`, `dvc import-url`) from their sources."""
-    imports, others, _ = _tracked()
-    if imports:
+    if imports := _tracked()[0]:
         _dvc("update", *imports)
-    elif not others:
-        get_run_logger().info("DVC tracks no raw data: the present files are used (`dvc add FOLDER` versions them)")
 
 
 @task(task_run_name="export recorded feedback", **RETRIES)
