@@ -49,22 +49,13 @@ def test_a_stage_that_ended_is_one_line_with_its_last_figures(show, clock):
     assert output.splitlines() == ["[1/2]  data                    0s", "[2/2]  sft                     9s  loss 1.55"]
 
 
-def test_a_task_that_is_no_stage_and_went_well_is_not_shown(show):
+def test_of_other_lines_those_are_shown_that_are_to_be_and_errors(show):
     assert show("pull raw data", "no remote") == ""
-
-
-def test_a_line_that_is_to_be_shown_is_shown(show):
     assert show("changes since HEAD", "Catalog: 480 -> 481 items", **SHOWN) == "Catalog: 480 -> 481 items\n"
-
-
-def test_a_stage_that_failed_has_no_line_of_success_and_its_error_is_shown(show):
-    show("data", "10:00:00 reading")
-    output = show("data", "Finished in state Failed('no file')", logging.ERROR)
-    assert output == "data: Finished in state Failed('no file')\n"
-
-
-def test_a_stage_that_is_up_to_date_is_shown_as_such(show):
-    assert show("", "stage data is up to date", up_to_date="data") == "[1/2]  data            up to date\n"
+    show("", "stage data is up to date", up_to_date="data")
+    show("sft", "10:00:00 reading")
+    output = show("sft", "Finished in state Failed('no file')", logging.ERROR)
+    assert output.splitlines()[1:] == ["[1/2]  data            up to date", "sft: Finished in state Failed('no file')"]
 
 
 def test_a_long_stage_shows_a_line_each_minute(show, clock):
