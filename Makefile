@@ -51,7 +51,7 @@ PYTEST := python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reord
 test: $(READY)  ## run the fast tests: about 8 minutes on two cores
 	$(PYTEST) -m "not (slow or nightly or gpu or loop)"
 
-test-tools: $(READY)  ## install what the other tests need: Chromium, PostgreSQL, Docker Compose, vLLM
+test-tools: $(READY)  ## install what the other tests need: Chromium, PostgreSQL, vLLM
 	python -m tests.tools
 
 test-ci: test-tools  ## run the tests of CI: also the slow ones, and one of each nightly kind

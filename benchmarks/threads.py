@@ -3,7 +3,7 @@
     python -m benchmarks.threads
 
 Each line is one setting, measured in separate processes, alternating between the two conditions; the figures are
-medians. By default, a waiting thread spins for a long time; `convrec.project.threads` sets a short spin.
+medians. By default, a waiting thread spins for a long time; `convrec.project.machine` sets a short spin.
 """
 
 import os
@@ -12,7 +12,7 @@ import sys
 import time
 from statistics import median
 
-from convrec.project.threads import SPINS
+from convrec.project.machine import SPINS
 
 ROUNDS, TRIALS = 3, 3
 BATCH, TOKENS = 16, 135  # of a step: a prompt of 90 and a completion of 45 tokens

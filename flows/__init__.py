@@ -14,7 +14,7 @@ if _SOURCE not in sys.path:
     sys.path.insert(0, _SOURCE)
 os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([_SOURCE, *filter(None, [os.environ.get("PYTHONPATH")])]))
 
-from convrec.project.threads import limit_threads  # noqa: E402  (from that folder)
+from convrec.project.machine import limit_threads  # noqa: E402  (from that folder)
 
 
 def _leave(_number: int, _frame: object) -> None:

@@ -6,17 +6,13 @@ The complete log goes to Prefect's server, with or without a terminal.
 import logging
 import re
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.status import Status
 
-from convrec.project.stage_record import Progress
-
 _CLOCK = re.compile(r"^\d\d:\d\d:\d\d ")
-_SECONDS = 60.0  # until the first line about a running stage, if the output is not a terminal; later ones are rarer
-_MOST_SECONDS = 600.0  # between two lines
+_SECONDS = 60.0  # between two lines about a running stage, if the output is not a terminal
 
 
 def duration(seconds: float) -> str:
@@ -26,11 +22,6 @@ def duration(seconds: float) -> str:
     if hours:
         return f"{hours}h {minutes:02d}m"
     return f"{minutes}m {rest:02d}s" if minutes else f"{rest}s"
-
-
-def figures(progress: Progress) -> str:
-    """Return the figures of a training's last step as text."""
-    return "  ".join(f"{name} {value:.4g}" for name, value in progress.figures.items())
 
 
 class StageConsole(logging.Handler):
@@ -46,13 +37,12 @@ class StageConsole(logging.Handler):
         self._console = console
         self._places = {stage: f"[{place}/{len(stages)}]" for place, stage in enumerate(stages, start=1)}
         self._live: Status | None = None
-        self._task, self._progress = "", Progress(0, 0)
         self._start("")
 
     def _start(self, task: str) -> None:
-        self._task, self._progress = task, Progress(0, 0)
-        self._began = self._told = time.monotonic()  # the present task; and the last line about it
-        self._interval = _SECONDS
+        self._task = task
+        self._figures: Mapping[str, float] = {}  # of the last step
+        self._began = self._shown = time.monotonic()  # the task, and the last line about it
 
     def emit(self, record: logging.LogRecord) -> None:
         """Show a record of a task run or a flow run."""
@@ -63,40 +53,30 @@ class StageConsole(logging.Handler):
             self._print(text)
         elif stage := getattr(record, "up_to_date", ""):
             self._print(self._line(stage, "up to date"))
-            self._start("")
         elif stage := getattr(record, "ended", ""):
             self.close()
-            self._print(self._line(stage, duration(time.monotonic() - self._began), figures(self._progress)))
-            self._start("")
+            figures = "  ".join(f"{name} {value:.4g}" for name, value in self._figures.items())
+            self._print(self._line(stage, duration(time.monotonic() - self._began), figures))
         elif task:
             if task != self._task:
                 self._start(task)
-            self._go_on(text, getattr(record, "progress", None))
+            progress = getattr(record, "progress", None)
+            self._figures = (progress and progress.figures) or self._figures  # a validation's line has none
+            self._show(text)
 
-    def _go_on(self, text: str, progress: Progress | None) -> None:
-        if progress is not None and progress != self._progress:
-            if not progress.figures:  # a line about the validation, for instance
-                progress = replace(progress, figures=self._progress.figures)
-            self._progress = progress
-            shown = [figures(progress)] if progress.figures else []
-            shown += [] if progress.seconds_left is None else [f"{progress.seconds_left:.0f} s left"]
-            text = f"step {progress.step}/{progress.steps}  {', '.join(shown)}"
-        self._show(text)
-
-    def _line(self, task: str, *parts: str) -> str:
-        first, *others = parts
-        return f"{self._places.get(task, ''):<6} {task:<15} {first:>10}  {'  '.join(others)}".rstrip()
+    def _line(self, task: str, first: str, rest: str = "") -> str:
+        return f"{self._places.get(task, ''):<6} {task:<15} {first:>10}  {rest}".rstrip()
 
     def _show(self, text: str) -> None:
-        since = duration(time.monotonic() - self._began)
+        line = self._line(self._task, duration(time.monotonic() - self._began), text)
         if self._console.is_terminal:
             if self._live is None:
                 self._live = self._console.status("", spinner="dots")
                 self._live.start()
-            self._live.update(self._line(self._task, since, text)[: self._console.width - 4])
-        elif time.monotonic() - self._told >= self._interval:
-            self._told, self._interval = time.monotonic(), min(2 * self._interval, _MOST_SECONDS)
-            self._print(self._line(self._task, since, text))
+            self._live.update(line[: self._console.width - 4])
+        elif time.monotonic() - self._shown >= _SECONDS:
+            self._shown = time.monotonic()
+            self._print(line)
 
     def _print(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -106,11 +86,3 @@ class StageConsole(logging.Handler):
         if self._live is not None:
             self._live.stop()
             self._live = None
-
-
-def show_stages(stages: Sequence[str]) -> StageConsole:
-    """Replace Prefect's console output by a `StageConsole` until the process ends."""
-    shown, logger = StageConsole(stages, Console(stderr=True)), logging.getLogger("prefect")
-    logger.addHandler(shown)
-    logger.propagate = False  # Prefect's console handler is on the root logger
-    return shown

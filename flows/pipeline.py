@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
-from typing import TypeVar
 
 from prefect import tags
 from prefect.logging import get_run_logger
@@ -18,22 +17,32 @@ from rich.markup import escape
 from convrec.evaluation.table import print_summary, results_markdown
 from convrec.pipeline.preflight import require_machine
 from convrec.project.config.params import load_params
-from convrec.project.errors import EXIT_INTERRUPTED, InputError, Unavailable, exit_status, outside_cause
+from convrec.project.errors import EXIT_INTERRUPTED, InputError, NoSpace, Unavailable, exit_status, outside_cause
 from convrec.project.locks import lock_folder
 from convrec.project.paths import Paths
-from flows.console import show_stages
+from convrec.registry.decisions import headline
+from convrec.registry.tracking import (
+    connect,
+    data_tags,
+    end_pipeline_run,
+    run_address,
+    shown_address,
+    start_pipeline_run,
+)
+from convrec.registry.tracking.describe import changed_by_runs
+from convrec.registry.versions import CHAMPION, MODEL_NAME, aliases_of
+from flows.console import StageConsole
 from flows.summary import summarize, write_run_report
 from flows.temporary_server import start_temporary_server
 from tasks.artifacts import show_link, show_table
+from tasks.champion import decide_promotion, register_checkpoint
 from tasks.command import StageFailed
-from tasks.dvc_stage import Stage, choose_stages, needs_run, run_stage, stages
-from tasks.promotion import decide_promotion, register_checkpoint
+from tasks.dvc_stage import Stage, choose_stages, needs_run, run_stage
 from tasks.raw_data import pull_raw_data, push_outputs
 from tasks.server import check_server, has_server
 
 Outcome = dict[str, str]
-T = TypeVar("T")
-_REPORTED = (StageFailed, InputError, Unavailable)  # in one message, without a traceback
+_REPORTED = (StageFailed, InputError, NoSpace, Unavailable)  # in one message, without a traceback
 
 
 def run_name(flow: str) -> Callable[[], str]:
@@ -46,7 +55,7 @@ def bring_up_to_date(
     stages: list[str] | None = None,
     force: list[str] | None = None,
     before: Callable[[], None] = lambda: None,
-    after_data: Callable[[str], None] | None = None,
+    after_data: Callable[[str], None] = lambda _run: None,
 ) -> Outcome:
     """Run the stages that are out of date in the graph's order, then register and promote; return the outcome.
 
@@ -58,19 +67,11 @@ def bring_up_to_date(
     with lock_folder():
         before()
         pull_raw_data()
-        outcome = _run(name, chosen, stages is None, force or [], after_data)
-    return outcome
+        return _run(name, chosen, stages is None, force or [], after_data)
 
 
-def _run(
-    name: str,
-    stages: list[Stage],
-    whole: bool,
-    force: list[str],
-    after_data: Callable[[str], None] | None,
-) -> Outcome:
+def _run(name: str, stages: list[Stage], whole: bool, force: list[str], after_data: Callable[[str], None]) -> Outcome:
     logger, paths = get_run_logger(), Paths()
-    parent_run: str | None = None
     seconds: dict[str, float] = {}
     outcome = {"run": "", "version": "", "aliases": "", "decision": ""}
     ended, decision, summary = "KILLED", None, ""
@@ -80,60 +81,40 @@ def _run(
             if not forced and not needs_run(stage.name):
                 logger.info("stage %s is up to date", stage.name, extra={"up_to_date": stage.name})
                 continue
-            if parent_run is None:
+            if not outcome["run"]:
+                params = load_params()
                 if any(later.gpu for later in stages[place:]):
-                    require_machine(load_params())
-                parent_run = outcome["run"] = _open_record(name)
+                    require_machine(params)
+                run_tags = {"flow": name, **params.tags(), **data_tags(paths)}
+                outcome["run"] = start_pipeline_run(f"{name} {params.common.profile}", run_tags, params.model_dump())
             began = time.monotonic()
-            run_stage(stage, forced, parent_run)
+            run_stage(stage, forced, outcome["run"])
             seconds[stage.name] = time.monotonic() - began
-            if stage.name == "data" and after_data is not None:
-                after_data(parent_run)
+            if stage.name == "data":
+                after_data(outcome["run"])
         if whole:
-            decision = decide_promotion(register_checkpoint(parent_run))
-            outcome |= {"version": decision["version"], "decision": decision["headline"]}
-            outcome |= {"aliases": ", ".join(decision["aliases"])}
+            decision = decide_promotion(register_checkpoint(outcome["run"] or None))
+            outcome |= {"version": decision.challenger, "decision": headline(decision)}
+            outcome |= {"aliases": ", ".join(aliases_of(decision.challenger))}
         found = summarize(seconds, [stage.name for stage in stages], decision, paths)
         summary = found.markdown(results_markdown(paths) if whole else "")
-        if whole and (parent_run is not None or not paths.run_report.is_file()):
+        if whole and (outcome["run"] or not paths.run_report.is_file()):
             write_run_report(found, paths)
         ended = "FINISHED"
     except Exception:
         ended = "FAILED"
         raise
     finally:
-        if parent_run is not None:
-            _close_record(parent_run, ended, whole, paths, summary)
+        if outcome["run"]:
+            end_pipeline_run(outcome["run"], paths, ended, whole, summary)
     if whole:
-        _show(name, outcome, paths, summary)
-        if parent_run is not None:
-            push_outputs()
+        show_table(f"{name}-results", summary, "The decision, the test results, and the time of each stage")
+    if whole and outcome["run"]:
+        if address := run_address(outcome["run"]):
+            show_link(f"{name}-run", address, "The run in MLflow")
+            show_link(f"{name}-report", f"{address}/artifacts/{paths.run_report.name}", "The report of the run")
+        push_outputs()
     return outcome
-
-
-def _open_record(name: str) -> str:
-    from convrec.registry.tracking import data_tags, start_pipeline_run
-
-    params = load_params()
-    return start_pipeline_run(
-        f"{name} {params.common.profile}", {"flow": name, **params.tags(), **data_tags(Paths())}, params.model_dump()
-    )
-
-
-def _close_record(parent_run: str, ended: str, whole: bool, paths: Paths, summary: str) -> None:
-    from convrec.registry.tracking import end_pipeline_run
-
-    end_pipeline_run(parent_run, paths, ended, whole, summary)
-
-
-def _show(name: str, outcome: Outcome, paths: Paths, summary: str) -> None:
-    from convrec.registry.tracking import run_address
-
-    show_table(f"{name} results", summary, "The decision, the test results, and the time of each stage")
-    address = run_address(outcome["run"]) if outcome["run"] else None
-    if address:
-        show_link(f"{name} run", address, "The run in MLflow")
-        show_link(f"{name} report", f"{address}/artifacts/{paths.run_report.name}", "The report of the run")
 
 
 def check_folder(stages: list[str] | None = None, force: list[str] | None = None) -> None:
@@ -164,16 +145,12 @@ def _without_traceback(record: logging.LogRecord) -> bool:
     return True
 
 
-def run_or_exit(
-    name: str, run: Callable[[], T], check: Callable[[], object], stage_names: Callable[[], list[str]] = list
-) -> T:
-    """Run a flow and return its outcome; on an error, print one message and exit with the error's status.
+def run_and_print(name: str, run: Callable[[], Outcome], check: Callable[[], object]) -> None:
+    """Run a flow and print its outcome; on an error, print one message and exit with the error's status.
 
-    The terminal shows a line for each stage of `stage_names`. Errors of `check`, invalid parameters and unreachable
-    servers are reported before a flow run is created.
+    The terminal shows a line for each stage. Errors of `check`, invalid parameters and unreachable servers are reported
+    before a flow run is created.
     """
-    from convrec.registry.tracking import connect
-
     for kind in ("flow_runs", "task_runs"):
         logging.getLogger(f"prefect.{kind}").addFilter(_without_traceback)
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # hides messages about a new store
@@ -183,13 +160,15 @@ def run_or_exit(
     try:
         profile = load_params().common.profile
         check()
-        shown = show_stages(stage_names())
+        shown = StageConsole([stage.name for stage in choose_stages()], Console(stderr=True))
+        logging.getLogger("prefect").addHandler(shown)
+        logging.getLogger("prefect").propagate = False  # Prefect's console handler is on the root logger
         connect()
         check_server()
         if not has_server():
             start_temporary_server()
         with tags(name, profile):
-            return run()
+            outcome = run()
     except KeyboardInterrupt:
         Console(stderr=True).print("[red]interrupted[/red]")
         sys.exit(EXIT_INTERRUPTED)
@@ -201,48 +180,28 @@ def run_or_exit(
         sys.exit(reported.status if isinstance(reported, StageFailed) else exit_status(reported))
     finally:
         shown.close()
+    _print(outcome)
 
 
-def run_and_print(name: str, run: Callable[[], Outcome], check: Callable[[], object]) -> None:
-    """Run a flow and print its outcome (see `run_or_exit`)."""
-    from convrec.registry.tracking.describe import changed_by_runs
-
-    outcome = run_or_exit(name, run, check, lambda: [stage.name for stage in stages()])
-    console = Console(highlight=False, soft_wrap=True)
-    if not outcome["run"]:
-        console.print("\nNothing to do: every stage is up to date.")
+def _print(outcome: Outcome) -> None:
+    lines = [] if outcome["run"] else ["\nNothing to do: every stage is up to date."]
     if outcome["version"]:
         print_summary(Paths())
-        console.print(f"Model: convrec-recommender version {outcome['version']} ({outcome['aliases'] or 'no alias'})")
-        console.print(f"Decision: {outcome['decision']}")
+        lines.append(f"Model: {MODEL_NAME} version {outcome['version']} ({outcome['aliases'] or 'no alias'})")
+        lines.append(f"Decision: {outcome['decision']}")
     if outcome["run"]:
-        console.print(f"Run: {outcome['run']}")
+        lines.append(f"Run: {outcome['run']}")
     if outcome["version"]:
-        console.print(f"Report: {Paths().run_report}")
-    console.print(f"Tracking UI: {_tracking_ui()}")
+        lines.append(f"Report: {Paths().run_report}")
+    lines.append(f"Tracking UI: {shown_address('') or 'make ui'}")
     if changed := changed_by_runs():
-        console.print(f"Committed files that differ now (commit them to keep this run): {', '.join(changed)}")
+        lines.append(f"Committed files that differ now (commit them to keep this run): {', '.join(changed)}")
     if outcome["version"]:
-        _print_next_steps(console, "champion" in outcome["aliases"])
-
-
-def _print_next_steps(console: Console, is_champion: bool) -> None:
-    """Print commands that can be pasted; a version that is not the champion has to be named."""
-    name, items = "" if is_champion else " --model challenger", load_params().common.domain.items
-    steps = {
-        f'convrec recommend "Some {items}, please"{name}': "ask the model",
-        f"convrec app{name}": "ask it in a web page",
-        "convrec results": "every metric of the table",
-    }
-    if os.environ.get("VIRTUAL_ENV") != sys.prefix:
-        steps = {"source .venv/bin/activate": "make the command convrec available", **steps}
-    console.print("\nNext steps:")
-    width = max(map(len, steps))
-    for command, purpose in steps.items():
-        console.print(f"  {command:<{width}}   # {purpose}", markup=False)
-
-
-def _tracking_ui() -> str:
-    from convrec.registry.tracking import shown_address
-
-    return shown_address("") or "make ui"
+        # Commands that can be pasted; a version that is not the champion has to be named.
+        name, items = "" if CHAMPION in outcome["aliases"] else " --model challenger", load_params().common.domain.items
+        activate = [] if os.environ.get("VIRTUAL_ENV") == sys.prefix else ["source .venv/bin/activate"]
+        lines += ["\nNext steps:", *(f"  {command}" for command in activate)]
+        lines.append(f'  convrec recommend "Some {items}, please"{name}   # ask the model')
+        lines.append(f"  convrec app{name}   # ask it in a web page")
+        lines.append("  convrec results   # every metric of the table")
+    Console(highlight=False, soft_wrap=True).print(*lines, sep="\n", markup=False)

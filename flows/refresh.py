@@ -7,14 +7,13 @@ import argparse
 
 from prefect import flow
 
+from convrec.data.revisions.load import find_commit
 from flows.pipeline import Outcome, bring_up_to_date, check_folder, refuse_early, run_and_print, run_name
 from tasks.raw_data import export_feedback, periods, record_changes, set_test_period, update_imports
 
-HEAD = "HEAD"
-
 
 @flow(name="refresh", flow_run_name=run_name("refresh"))
-def refresh(test_period: str | None = None, since: str = HEAD) -> Outcome:
+def refresh(test_period: str | None = None, since: str = "HEAD") -> Outcome:
     """Bring the pipeline up to date with the newest raw data, and compare the result with the champion.
 
     Imports of raw data are updated first, recorded feedback is exported if `data.source` names it, and missing raw data
@@ -23,7 +22,6 @@ def refresh(test_period: str | None = None, since: str = HEAD) -> Outcome:
     revision `since` are logged and recorded. The champion is also scored on the new test period, so that promotion
     compares both on the same rows.
     """
-
     refuse_early(lambda: _check(test_period, since))
 
     def take_in() -> None:
@@ -36,34 +34,22 @@ def refresh(test_period: str | None = None, since: str = HEAD) -> Outcome:
 
 
 def _check(test_period: str | None, since: str) -> None:
-    from convrec.data.revisions.load import find_commit
-
     if test_period is not None:
         periods(test_period)
-    if since != HEAD:  # HEAD may be missing in a new repository; then there is nothing to compare
+    if since != "HEAD":  # HEAD may be missing in a new repository; then there is nothing to compare
         find_commit(since)
     check_folder()
 
 
-def main() -> None:
-    """Run the flow from the command line."""
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m flows.refresh", description=refresh.description)
-    parser.add_argument(
-        "--test-period",
-        metavar="PERIOD",
-        help="the new test period: a month (2022-12), a span of days (2022-12-08/2022-12-14), last-month or last-week; "
-        "validation is the period before (default: keep params.yaml)",
+    text = (
+        "the new test period: a month (2022-12), a span of days (2022-12-08/2022-12-14), last-month or last-week; "
+        "validation is the period before (default: keep params.yaml)"
     )
-    parser.add_argument(
-        "--since",
-        default=HEAD,
-        metavar="REVISION",
-        help="git revision of the data to compare with (default: %(default)s)",
-    )
+    parser.add_argument("--test-period", metavar="PERIOD", help=text)
+    text = "git revision of the data to compare with (default: %(default)s)"
+    parser.add_argument("--since", default="HEAD", metavar="REVISION", help=text)
     options = parser.parse_args()
     given = options.test_period, options.since
     run_and_print("refresh", lambda: refresh(*given), lambda: _check(*given))
-
-
-if __name__ == "__main__":
-    main()

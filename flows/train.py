@@ -20,8 +20,7 @@ def train(stages: list[str] | None = None, force: list[str] | None = None) -> Ou
     return bring_up_to_date("train", stages, force)
 
 
-def main() -> None:
-    """Run the flow from the command line."""
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m flows.train", description=train.description)
     parser.add_argument("--stages", nargs="+", metavar="STAGE", help="run only these stages, and register nothing")
     text = "run these stages even if nothing has changed, and train again"
@@ -29,7 +28,3 @@ def main() -> None:
     options = parser.parse_args()
     given = options.stages, options.force
     run_and_print("train", lambda: train(*given), lambda: check_folder(*given))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,6 @@
 """Tables, links and progress in Prefect's UI."""
 
 import logging
-import re
 import time
 from uuid import UUID
 
@@ -20,19 +19,14 @@ SHOWN = {"shown": True}  # `extra` of a log line that is also shown in a flow's 
 _SECONDS = 2.0  # minimum time between two updates
 
 
-def _key(*words: str) -> str:
-    """Return an artifact's key; Prefect allows lower-case letters, digits and dashes."""
-    return re.sub(r"[^a-z0-9]+", "-", "-".join(words).lower()).strip("-")
+def show_table(key: str, markdown: str, description: str) -> None:
+    """Show a Markdown text; its key (letters, digits, dashes) is that of all runs, so Prefect keeps the versions."""
+    create_markdown_artifact(markdown, key=key, description=description)
 
 
-def show_table(name: str, markdown: str, description: str) -> None:
-    """Show a Markdown text; its key is the same in all runs, so Prefect keeps the versions."""
-    create_markdown_artifact(markdown, key=_key(name), description=description)
-
-
-def show_link(name: str, address: str, text: str) -> None:
+def show_link(key: str, address: str, text: str) -> None:
     """Show a link."""
-    create_link_artifact(address, link_text=text, key=_key(name))
+    create_link_artifact(address, link_text=text, key=key)
 
 
 class ProgressBar:
@@ -50,7 +44,7 @@ class ProgressBar:
         """Show how many of its steps are done, at most every two seconds."""
         if progress and progress.steps > 0 and time.monotonic() - self._updated >= _SECONDS:
             self._updated = time.monotonic()
-            self._show(100 * progress.step / progress.steps)
+            self._show(min(100 * progress.step / progress.steps, 100.0))
 
     def finish(self) -> None:
         """Show 100 % for a command that reported progress."""
@@ -58,10 +52,9 @@ class ProgressBar:
             self._show(100.0)
 
     def _show(self, percent: float) -> None:
-        percent = min(percent, 100.0)
         try:
             if self._artifact is None:
-                key = _key("progress", self._name)
+                key = f"progress-{self._name.replace('_', '-')}"
                 self._artifact = create_progress_artifact(percent, key=key, description=f"`{self._name}`")
             else:
                 update_progress_artifact(self._artifact, percent)

@@ -17,7 +17,8 @@ from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
 from prefect.tasks import exponential_backoff
 
-from convrec.project.errors import EXIT_BAD_INPUT, EXIT_UNAVAILABLE, InputError, Unavailable, outside_cause
+from convrec.project.errors import EXIT_UNAVAILABLE, InputError, Unavailable, outside_cause
+from convrec.project.machine import family
 from convrec.project.paths import Paths
 from convrec.project.stage_record import read_record
 from convrec.training.launch import LOG, SUPERVISED, ends_with_this_process
@@ -32,19 +33,11 @@ T = TypeVar("T")
 
 
 class StageFailed(RuntimeError):
-    """A command of a task failed with this exit status."""
+    """A command of a task failed with this exit status: 128 + N if signal N ended it."""
 
     def __init__(self, message: str, status: int = 1):
         super().__init__(message)
         self.status = status if status >= 0 else 128 - status
-
-
-class BadInput(StageFailed):
-    """A stage rejected its parameters or data."""
-
-
-class StageInterrupted(StageFailed):
-    """A stage lost its GPU or a server, or was killed; a retry resumes from its last checkpoint."""
 
 
 def failure(name: str, status: int) -> StageFailed:
@@ -54,19 +47,18 @@ def failure(name: str, status: int) -> StageFailed:
     text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     words = record.message if record and record.message else " | ".join(lines[-_TAIL:])
-    message = f"{name} ended with status {status}{f': {words}' if words else ''}"
-    if status == EXIT_BAD_INPUT:
-        return BadInput(message, status)
-    killed = status < 0 or status > 128
-    return (StageInterrupted if status == EXIT_UNAVAILABLE or killed else StageFailed)(message, status)
+    return StageFailed(f"{name} ended with status {status}{f': {words}' if words else ''}", status)
 
 
 def is_retryable(_task: object, _run: object, state: State) -> bool:
-    """Return whether a retry can help: a GPU or a server was unavailable, or a command was killed."""
+    """Return whether a retry can help: a GPU or a server was unavailable, or a command was killed.
+
+    A training then resumes from its last checkpoint.
+    """
     error = state.result(raise_on_failure=False)
-    if isinstance(error, (StageFailed, InputError)):
-        return isinstance(error, StageInterrupted)
-    return isinstance(error, Unavailable) or isinstance(outside_cause(error), Unavailable)
+    if isinstance(error, StageFailed):
+        return error.status == EXIT_UNAVAILABLE or error.status > 128
+    return isinstance(error if isinstance(error, InputError | Unavailable) else outside_cause(error), Unavailable)
 
 
 RETRIES: dict[str, Any] = {
@@ -84,15 +76,14 @@ def tool_path() -> str:
 @contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
     """Set variables of this process, which the commands that it starts inherit, for the time of the block."""
-    before = {name: os.environ.get(name) for name in values}
+    before = {name: os.environ[name] for name in values if name in os.environ}
     os.environ.update(values)
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name in values.keys() - before.keys():
             os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
+        os.environ.update(before)
 
 
 def follow(name: str, work: Callable[[], T], hours: float | None, variables: dict[str, str] | None = None) -> T:
@@ -100,7 +91,7 @@ def follow(name: str, work: Callable[[], T], hours: float | None, variables: dic
 
     The command writes `runs/NAME.log` and `runs/NAME.json`; the lines of its log go to the task's log, with the
     progress of its record. If this call ends early, by cancellation, an error or Ctrl-C, all processes of the command
-    are ended. If this process is killed, the command gets SIGTERM. Raises `TimeoutError` after `hours`.
+    are ended. If this process is killed, the command gets SIGTERM. Raises `StageFailed` after `hours`.
     """
     log, record = Paths().log(name), Paths().record(name)
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -126,7 +117,11 @@ def follow(name: str, work: Callable[[], T], hours: float | None, variables: dic
                 wait([running], timeout=_POLL_SECONDS)
                 pass_on()
                 if deadline and time.monotonic() > deadline:
-                    raise TimeoutError
+                    raise StageFailed(
+                        f"{name} exceeded its timeout of {hours:g} hours; start again to go on from what is done "
+                        "(the timeout of a stage is its timeout_hours in dvc.yaml)",
+                        _TIMED_OUT,
+                    )
         finally:
             found = read_record(record)
             started = {process.pid for process in set(psutil.Process().children()) - others}
@@ -143,7 +138,7 @@ def ask_convrec(*arguments: str, timeout_hours: float, success: Sequence[int] = 
     The command holds a slot of the concurrency limit `gpu`, and ends with the task. Raises `StageFailed` if its exit
     status is not in `success`, or it exceeds the timeout.
     """
-    command = [sys.executable, "-m", "convrec.cli", *arguments, "--json"]
+    command = ["convrec", *arguments, "--json"]
 
     def work() -> subprocess.CompletedProcess[str]:
         ends = ends_with_this_process(signal.SIGTERM)
@@ -151,45 +146,33 @@ def ask_convrec(*arguments: str, timeout_hours: float, success: Sequence[int] = 
         return subprocess.run(command, stdout=pipe, stdin=none, text=True, preexec_fn=ends, check=False)  # noqa: PLW1509
 
     with gpu_slot():
-        try:
-            ended = follow(arguments[0], work, timeout_hours)
-        except TimeoutError:
-            message = f"convrec {arguments[0]} exceeded its timeout of {timeout_hours:g} hours"
-            raise StageFailed(message, _TIMED_OUT) from None
+        ended = follow(arguments[0], work, timeout_hours)
     if ended.returncode not in success:
         raise failure(arguments[0], ended.returncode)
     return [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
 
 
 def end_command(leader: int, grace_seconds: float = GRACE_SECONDS) -> None:
-    """End all processes of a session and all descendants of its leader: SIGTERM first, SIGKILL after the grace period.
+    """End a process and its descendants: SIGTERM first, SIGKILL after the grace period.
 
-    Processes that start meanwhile get SIGTERM once those that were signalled before have ended. A single scan can miss
-    a process that starts during the scan, so two empty scans are required.
+    No child of this process is waited for: the thread that has started it needs its exit status.
     """
     deadline = time.monotonic() + grace_seconds
-    signalled: set[psutil.Process] = set()
-    empty = 0
-    while empty < 2:
-        members = _members(leader) | {process for process in signalled if _runs(process)}
-        empty = 0 if members else empty + 1
-        late = time.monotonic() > deadline
-        if late or signalled.isdisjoint(members):
-            for process in members:
-                with suppress(psutil.NoSuchProcess):  # it has already ended
-                    process.kill() if late else process.terminate()
-            signalled |= members
+    members: set[psutil.Process] = set()
+    with suppress(psutil.NoSuchProcess):  # it has ended
+        members.update(family(psutil.Process(leader)))
+    _signal(members, signal.SIGTERM)
+    while alive := {process for process in members if _runs(process)}:
+        members |= {child for process in alive for child in family(process)}
+        if time.monotonic() > deadline:
+            _signal(members, signal.SIGKILL)
         time.sleep(_POLL_SECONDS)
 
 
-def _members(leader: int) -> set[psutil.Process]:
-    found: set[psutil.Process] = set()
-    for pid in psutil.pids():
-        with suppress(ProcessLookupError, psutil.NoSuchProcess):
-            if pid == leader or os.getsid(pid) == leader:
-                process = psutil.Process(pid)
-                found |= {process, *process.children(recursive=True)}
-    return {process for process in found if _runs(process)}
+def _signal(processes: set[psutil.Process], number: signal.Signals) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
 
 
 def _runs(process: psutil.Process) -> bool:

@@ -7,13 +7,14 @@ import logging
 import os
 import re
 import sys
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import networkx
 import psutil
 from dvc.exceptions import DvcException, NotDvcRepoError
 from dvc.repo import Repo
-from dvc.rwlock import RWLOCK_FILE, _edit_rwlock
+from dvc.rwlock import RWLOCK_FILE
 from dvc.scm import SCMError
 from dvc.stage.exceptions import StageCmdFailedError
 from dvc.utils.serialize import ParseError
@@ -21,10 +22,10 @@ from dvc.utils.strictyaml import YAMLValidationError
 from prefect import task
 from prefect.logging import get_run_logger
 
-from convrec.project.errors import EXIT_BAD_INPUT, InputError, Unavailable, exit_status, outside_cause
+from convrec.project.errors import InputError, NoSpace, Unavailable, exit_status, outside_cause
 from convrec.registry.tracking import PARENT_VARIABLE
 from convrec.training.launch import RETRAIN
-from tasks.command import RETRIES, BadInput, StageFailed, StageInterrupted, failure, follow
+from tasks.command import RETRIES, StageFailed, failure, follow
 from tasks.server import gpu_slot
 
 _STATUS = re.compile(r"exited with (-?\d+)$")  # DVC's own exit status only says that a stage failed
@@ -62,7 +63,7 @@ def stages() -> list[Stage]:
         ]
 
 
-def choose_stages(names: list[str] | None, force: list[str] | None) -> list[Stage]:
+def choose_stages(names: list[str] | None = None, force: list[str] | None = None) -> list[Stage]:
     """Return the stages with these names, or all if `names` is None; raises `InputError` for an unknown name."""
     found = stages()
     known = [stage.name for stage in found]
@@ -80,34 +81,22 @@ def needs_run(stage: str) -> bool:
 
 
 def _forget_dead_holders(repo: Repo) -> None:
-    """Remove killed processes from DVC's list of readers and writers (the rwlock file).
+    """Remove DVC's list of readers and writers if it is older than this machine or container, as all of them are gone.
 
-    DVC removes dead holders too, but mistakes any process that has reused their id for the holder, and reports that the
-    path "is busy". A process that started after the last change of the list cannot be a holder.
+    DVC takes any process that has the id of one of them for it, and reports that the path "is busy".
     """
-    path = os.path.join(str(repo.tmp_dir), RWLOCK_FILE)
-    if not os.path.exists(path):
-        return
-    with _edit_rwlock(repo.tmp_dir, repo.fs, repo.config["core"].get("hardlink_lock", False)) as holders:
-        changed = os.path.getmtime(path)
-
-        def holds(info: dict[str, Any]) -> bool:
-            try:
-                return psutil.Process(info["pid"]).create_time() <= changed
-            except psutil.NoSuchProcess:
-                return False
-
-        readers = {name: [info for info in infos if holds(info)] for name, infos in holders["read"].items()}
-        holders["read"] = {name: infos for name, infos in readers.items() if infos}
-        holders["write"] = {name: info for name, info in holders["write"].items() if holds(info)}
+    path = Path(str(repo.tmp_dir), RWLOCK_FILE)
+    if path.exists() and path.stat().st_mtime < psutil.Process(1).create_time():
+        path.unlink()
 
 
 def reproduce(stage: str, force: bool = False) -> int:
     """Do `dvc repro --single-item STAGE`; return the exit status of the stage's command, 128 + N for signal N.
 
-    It waits while another DVC process holds the folder's lock. Raises `BadInput` if a file that the stage reads is
-    missing, `StageInterrupted` if another DVC process uses the stage's files, and `StageFailed` if DVC itself fails.
+    It waits while another DVC process holds the folder's lock. Raises `InputError` if a file that the stage reads is
+    missing, `Unavailable` if another DVC process uses the stage's files, and `StageFailed` if DVC itself fails.
     """
+    logging.getLogger("dvc").setLevel(logging.CRITICAL)  # errors are reported here
     try:
         with Repo(".", _wait_for_lock=True) as repo:
             _forget_dead_holders(repo)
@@ -116,52 +105,33 @@ def reproduce(stage: str, force: bool = False) -> int:
     except DvcException as error:
         cause = error.__cause__
         if isinstance(cause, FileNotFoundError) and cause.filename:
-            raise BadInput(
+            raise InputError(
                 f"{stage}: {os.path.relpath(cause.filename)}: no such file or folder, but the stage reads it; run the "
-                "stage that makes it, copy it there, or correct its name in params.yaml",
-                EXIT_BAD_INPUT,
+                "stage that makes it, copy it there, or correct its name in params.yaml"
             ) from None
-        found = _STATUS.search(str(cause)) if isinstance(cause, StageCmdFailedError) else None
-        if found is not None:
+        if isinstance(cause, StageCmdFailedError) and (found := _STATUS.search(str(cause))):
             status = int(found.group(1))
             return status if status >= 0 else 128 - status
-        outside = outside_cause(error)
-        message = f"{stage}: dvc repro: {outside or error}{f': {cause}' if cause and not outside else ''}"
-        kind = StageInterrupted if isinstance(outside, Unavailable) else StageFailed
-        raise kind(message, (outside and exit_status(outside)) or 1) from None
+        if outside := outside_cause(error):
+            raise type(outside)(f"{stage}: dvc repro: {outside}") from None
+        raise StageFailed(f"{stage}: dvc repro: {error}{f': {cause}' if cause else ''}") from None
 
 
 @task(task_run_name="{stage.name}", **RETRIES)
-def run_stage(stage: Stage, force: bool, parent_run: str | None) -> None:
-    """Bring one stage up to date; GPU stages wait for the server's limit `gpu`.
-
-    Raises `StageFailed`; only `StageInterrupted` is retried.
-    """
-    variables = ({PARENT_VARIABLE: parent_run} if parent_run else {}) | ({RETRAIN: "1"} if force else {})
-    logging.getLogger("dvc").setLevel(logging.CRITICAL)  # errors are reported here
+def run_stage(stage: Stage, force: bool, parent_run: str) -> None:
+    """Bring one stage up to date; GPU stages wait for the server's limit `gpu`. Raises `StageFailed`."""
+    variables = {PARENT_VARIABLE: parent_run, **({RETRAIN: "1"} if force else {})}
     with gpu_slot(stage.gpu):
         get_run_logger().info("stage %s starts", stage.name)
-        try:
-            status = follow(stage.name, lambda: reproduce(stage.name, force), stage.timeout_hours, variables)
-        except TimeoutError:
-            raise StageFailed(
-                f"{stage.name} exceeded its timeout_hours = {stage.timeout_hours:g} in dvc.yaml; start again to resume "
-                "from its last checkpoint, or raise the timeout"
-            ) from None
+        status = follow(stage.name, lambda: reproduce(stage.name, force), stage.timeout_hours, variables)
     if status:
         raise failure(stage.name, status)
     get_run_logger().info("stage %s has ended", stage.name, extra={"ended": stage.name})
 
 
-def main() -> int:
-    """Run the stage of the command line; return its exit status."""
-    logging.getLogger("dvc").setLevel(logging.CRITICAL)
-    try:
-        return reproduce(sys.argv[1])
-    except StageFailed as error:
-        sys.stderr.write(f"{error}\n")
-        return error.status
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(reproduce(sys.argv[1]))
+    except (StageFailed, InputError, Unavailable, NoSpace) as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(error.status if isinstance(error, StageFailed) else exit_status(error))

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from contextlib import closing
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
@@ -9,94 +10,71 @@ from dvc.repo import Repo
 from prefect import task
 from prefect.logging import get_run_logger
 
+from convrec.data.revisions.diff import diff
 from convrec.project.config.params import load_params
 from convrec.project.config.period import Period
 from convrec.project.config.profiles import change_params
-from convrec.project.errors import EXIT_BAD_INPUT, EXIT_UNAVAILABLE, InputError, Unavailable, outside_cause
+from convrec.project.errors import InputError, Unavailable, outside_cause
+from convrec.registry.tracking import log_text
+from convrec.service.feedback import open_store
+from convrec.service.feedback.store import EXPORTED, export
 from tasks.artifacts import SHOWN
-from tasks.command import RETRIES, BadInput, StageFailed, StageInterrupted
+from tasks.command import RETRIES
 
 
 def _dvc(*arguments: str) -> None:
     """Run a DVC command.
 
-    Raises `StageInterrupted` with its last output if a remote is down or another DVC process uses the same files, and
-    `BadInput` for other errors.
+    Raises `Unavailable` if a remote is down or another DVC process uses the same files, and `InputError` for other
+    errors, with its last output.
     """
     command = [sys.executable, "-m", "dvc", "--wait-for-lock", *arguments]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
         message = f"dvc {' '.join(arguments)} failed: {' '.join((result.stderr or result.stdout).split())[-600:]}"
         is_away = isinstance(outside_cause(RuntimeError(message)), Unavailable)
-        raise StageInterrupted(message, EXIT_UNAVAILABLE) if is_away else BadInput(message, EXIT_BAD_INPUT)
+        raise (Unavailable if is_away else InputError)(message)
 
 
-def _tracked() -> tuple[list[str], list[str]]:
-    """Return the .dvc files of imports, and all others."""
+def _tracked() -> tuple[list[str], list[str], bool]:
+    """Return the .dvc files of imports, and all others, and whether there is a default remote."""
     with Repo(".") as repo:
         stages = [stage for stage in repo.index.stages if stage.is_data_source]
-        imports = [stage.relpath for stage in stages if stage.is_import]
-        others = [stage.relpath for stage in stages if not stage.is_import]
-    return sorted(imports), sorted(others)
-
-
-def _has_remote() -> bool:
-    with Repo(".") as repo:
-        return bool(repo.config["core"].get("remote"))
+        imports = sorted(stage.relpath for stage in stages if stage.is_import)
+        others = sorted(stage.relpath for stage in stages if not stage.is_import)
+        return imports, others, bool(repo.config["core"].get("remote"))
 
 
 @task(task_run_name="update imported data", **RETRIES)
 def update_imports() -> None:
-    """Update imported data (`dvc import`, `dvc import-url`) from their sources.
-
-    Raises `BadInput` if DVC cannot get them.
-    """
-    logger = get_run_logger()
-    imports, others = _tracked()
-    if not imports and not others:
-        logger.info("DVC tracks no raw data: the present files are used (run `dvc add FOLDER` to version them)")
-    for name in imports:
-        logger.info("updating %s", name)
-        _dvc("update", name)
+    """Update imported data (`dvc import`, `dvc import-url`) from their sources."""
+    if imports := _tracked()[0]:
+        _dvc("update", *imports)
 
 
 @task(task_run_name="export recorded feedback", **RETRIES)
 def export_feedback() -> None:
     """Write the recorded feedback to the file that the source `feedback` reads, if `data.source` names it.
 
-    Raises `StageInterrupted` if the database is away, and `BadInput` if it cannot be used or nothing was recorded.
+    Raises `Unavailable` if the database is away, and `InputError` if it cannot be used or nothing was recorded.
     """
     data = load_params().data
     if "feedback" not in data.sources:
         return
-    from convrec.service.feedback import open_store
-    from convrec.service.feedback.store import EXPORTED, export
-
     path = Path(data.feedback) / EXPORTED
-    try:
-        number = export(open_store(Path()), path)
-    except Unavailable as error:
-        raise StageInterrupted(str(error), EXIT_UNAVAILABLE) from None
-    except InputError as error:
-        raise BadInput(str(error), EXIT_BAD_INPUT) from None
+    with closing(open_store(Path())) as store:
+        number = export(store, path)
     get_run_logger().info("%s: %s shown items of recorded feedback", path, f"{number:,}", extra=SHOWN)
 
 
 @task(task_run_name="pull raw data", **RETRIES)
 def pull_raw_data() -> None:
-    """Bring the raw data of .dvc files to the workspace, from the cache or the default remote.
-
-    Raises `BadInput` if they are in neither.
-    """
-    logger = get_run_logger()
-    imports, others = _tracked()
+    """Bring the raw data of .dvc files to the workspace, from the cache or the default remote."""
+    imports, others, has_remote = _tracked()
     missing = [name for name in [*imports, *others] if not Path(name).with_suffix("").exists()]
-    wanted = sorted({*missing, *others})
-    if _has_remote() and wanted:
-        logger.info("pulling %s", ", ".join(wanted))
-        _dvc("pull", *wanted)
-    elif missing:
-        _dvc("checkout", *missing)
+    wanted = sorted({*missing, *others}) if has_remote else missing
+    if wanted:
+        _dvc("pull" if has_remote else "checkout", *wanted)
 
 
 @task(task_run_name="push data and models")
@@ -105,14 +83,13 @@ def push_outputs() -> None:
 
     If the remote is down, a warning is logged and the run does not fail; run `dvc push` later.
     """
-    logger = get_run_logger()
-    if not _has_remote():
-        logger.info("no default DVC remote: the outputs stay in this workspace's cache")
+    if not _tracked()[2]:
+        get_run_logger().info("no default DVC remote: the outputs stay in this workspace's cache")
         return
     try:
         _dvc("push")
-    except StageFailed as error:
-        logger.warning("%s; run `dvc push` later", error)
+    except (InputError, Unavailable) as error:
+        get_run_logger().warning("%s; run `dvc push` later", error)
 
 
 def periods(test_period: str, today: date | None = None) -> tuple[Period, Period]:
@@ -152,9 +129,6 @@ def record_changes(since: str, parent_run: str) -> None:
 
     If the revision has no data, as before the first run, this is logged and nothing is recorded.
     """
-    from convrec.data.revisions.diff import diff
-    from convrec.registry.tracking import log_text
-
     logger = get_run_logger()
     try:
         found = diff(since, "workspace")

@@ -1,12 +1,12 @@
 """The shared Prefect server of PREFECT_API_URL, and its limit of GPU work."""
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 
 import httpx
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
 from prefect.concurrency.sync import concurrency
-from prefect.exceptions import ObjectNotFound
+from prefect.exceptions import ObjectAlreadyExists
 from prefect.logging import get_run_logger
 from prefect.settings import PREFECT_API_URL
 
@@ -32,25 +32,18 @@ def check_server() -> None:
     try:
         with get_client(sync_client=True) as client:
             client.api_version()
-    except httpx.HTTPStatusError as error:
-        if error.response.status_code in (401, 403):
-            raise InputError(f"{address} rejects this user; set PREFECT_API_AUTH_STRING to USER:PASSWORD") from None
-        raise Unavailable(f"{address} failed (status {error.response.status_code}); see the server's log") from None
     except (ValueError, httpx.InvalidURL, httpx.UnsupportedProtocol):
         raise InputError(f"{address} is not a Prefect server; its address ends in /api") from None
-    except httpx.TransportError as error:
-        raise Unavailable(
-            f"{address} cannot be reached ({str(error)[:120]}); start it, or unset the variable"
-        ) from None
+    except httpx.HTTPError as error:
+        if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (401, 403):
+            raise InputError(f"{address} rejects this user; set PREFECT_API_AUTH_STRING to USER:PASSWORD") from None
+        raise Unavailable(f"{address} does not answer ({str(error)[:120]}); start it, or unset the variable") from None
 
 
 def ensure_gpu_limit() -> None:
     """Create the server's concurrency limit for GPU stages, with one slot, if it does not exist."""
-    with get_client(sync_client=True) as client:
-        try:
-            client.read_global_concurrency_limit_by_name(GPU_LIMIT)
-        except ObjectNotFound:
-            client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=GPU_LIMIT, limit=1))
+    with get_client(sync_client=True) as client, suppress(ObjectAlreadyExists):
+        client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=GPU_LIMIT, limit=1))
 
 
 def gpu_slot(needed: bool = True) -> AbstractContextManager[None]:

@@ -16,13 +16,12 @@ from playwright.sync_api import Browser, sync_playwright
 
 from convrec.cli import main
 from convrec.data.catalog import Catalog, Item
-from convrec.project.allocator import keep_freed_memory
-from convrec.project.threads import limit_threads
+from convrec.project.machine import keep_freed_memory, limit_threads
 from tests.servers import ROWS, Servers, running
 from tests.tools import require
 
 ROOT = Path(__file__).parent.parent
-NIGHTLY = {"browser", "compose", "gpu_python", "servers"}  # fixtures whose tests run at night, unless marked `slow`
+NIGHTLY = {"browser", "gpu_python", "servers"}  # fixtures whose tests run at night, unless marked `slow`
 
 limit_threads(int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))  # before any test imports torch
 keep_freed_memory()

@@ -1,12 +1,7 @@
-"""A stand-in for the Hugging Face Hub: serves repositories of the real layout to the real hub library.
-
-`python -m tests.local_hub FOLDER` writes the repositories of the published experiment, small, random and invented, and
-serves them until it is stopped; set HF_ENDPOINT to the address that it prints.
-"""
+"""A stand-in for the Hugging Face Hub: serves repositories of the real layout to the real hub library."""
 
 import hashlib
 import json
-import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -145,10 +140,3 @@ class _Handler(BaseHTTPRequestHandler):
         return self._answer(200, json.dumps(value).encode(), Content_Type="application/json")
 
     do_HEAD = do_GET
-
-
-if __name__ == "__main__":
-    hub = LocalHub(write_repositories(Path(sys.argv[1])))
-    sys.stdout.write(f"{hub.address}\n")
-    sys.stdout.flush()
-    hub.serve_forever()

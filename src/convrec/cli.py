@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, NoReturn
 
 from convrec import __version__
-from convrec.project.allocator import keep_freed_memory
 from convrec.project.errors import (
     EXIT_BAD_INPUT,
     EXIT_INTERRUPTED,
@@ -25,10 +24,10 @@ from convrec.project.errors import (
     leave,
     outside_cause,
 )
+from convrec.project.machine import keep_freed_memory, limit_threads
 from convrec.project.paths import Paths
 from convrec.project.stage_record import recorded
 from convrec.project.text import is_clean
-from convrec.project.threads import limit_threads
 from convrec.training.launch import LOG
 
 

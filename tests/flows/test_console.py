@@ -42,42 +42,27 @@ def test_a_stage_that_ended_is_one_line_with_its_last_figures(show, clock):
     show("data", "stage data has ended", ended="data")
     show("sft", "stage sft starts")
     clock[0] = 9.0
-    show("sft", "10:00:00 step 25/50", progress=Progress(25, 50, {"loss": 3.1}, 2.0))
-    show("sft", "10:00:02 step 50/50", progress=Progress(50, 50, {"loss": 1.55}, 0.0))
-    show("sft", "10:00:03 the model is written", progress=Progress(50, 50, {}, 0.0))
+    show("sft", "10:00:00 step 25/50", progress=Progress(25, 50, {"loss": 3.1}))
+    show("sft", "10:00:02 step 50/50", progress=Progress(50, 50, {"loss": 1.55}))
+    show("sft", "10:00:03 the model is written", progress=Progress(50, 50))
     output = show("sft", "stage sft has ended", ended="sft")
     assert output.splitlines() == ["[1/2]  data                    0s", "[2/2]  sft                     9s  loss 1.55"]
 
 
-def test_a_task_that_is_no_stage_and_went_well_is_not_shown(show):
+def test_of_other_lines_those_are_shown_that_are_to_be_and_errors(show):
     assert show("pull raw data", "no remote") == ""
-
-
-def test_a_line_that_is_to_be_shown_is_shown(show):
     assert show("changes since HEAD", "Catalog: 480 -> 481 items", **SHOWN) == "Catalog: 480 -> 481 items\n"
+    show("", "stage data is up to date", up_to_date="data")
+    show("sft", "10:00:00 reading")
+    output = show("sft", "Finished in state Failed('no file')", logging.ERROR)
+    assert output.splitlines()[1:] == ["[1/2]  data            up to date", "sft: Finished in state Failed('no file')"]
 
 
-def test_a_stage_that_failed_has_no_line_of_success_and_its_error_is_shown(show):
-    show("data", "10:00:00 reading")
-    output = show("data", "Finished in state Failed('no file')", logging.ERROR)
-    assert output == "data: Finished in state Failed('no file')\n"
-
-
-def test_a_stage_that_is_up_to_date_is_shown_as_such(show):
-    assert show("", "stage data is up to date", up_to_date="data") == "[1/2]  data            up to date\n"
-
-
-def test_a_long_stage_shows_its_progress_ever_more_rarely(show, clock):
-    for second in range(0, 500, 10):
+def test_a_long_stage_shows_a_line_each_minute(show, clock):
+    for second in range(0, 140, 10):
         clock[0] = second
-        output = show("sft", "a step", progress=Progress(second, 500, {"loss": 2.0}, 500.0 - second))
+        output = show("sft", f"10:00:00 step {second}/500  loss 2, 9 s left")
     assert output.splitlines() == [
-        "[2/2]  sft                 1m 00s  step 60/500  loss 2, 440 s left",
-        "[2/2]  sft                 3m 00s  step 180/500  loss 2, 320 s left",
-        "[2/2]  sft                 7m 00s  step 420/500  loss 2, 80 s left",
+        "[2/2]  sft                 1m 00s  step 60/500  loss 2, 9 s left",
+        "[2/2]  sft                 2m 00s  step 120/500  loss 2, 9 s left",
     ]
-    show("sft", "stage sft has ended", ended="sft")
-    clock[0] = 490
-    show("sft", "stage sft starts")
-    clock[0] = 560
-    assert "[2/2]  sft                 1m 10s" in show("sft", "a step", progress=Progress(1, 500, {}, 9.0))

@@ -96,12 +96,13 @@ class Deployed:
                 return "\n".join(lines)
 
     def stages(self) -> list[psutil.Process]:
-        """Return the processes that work in one of the workspaces."""
+        """Return the processes that work in one of the workspaces; the worker enters them in its pull steps."""
         return [
             process
             for process in psutil.process_iter(["cwd", "status"])
             if (process.info["cwd"] or "").startswith(f"{self.workspaces}{os.sep}")
             and process.info["status"] != psutil.STATUS_ZOMBIE
+            and process.pid != self.servers.pid("worker")
         ]
 
 

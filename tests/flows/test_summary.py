@@ -1,26 +1,28 @@
 """The summary of a pipeline run, and the run's report."""
 
-import json
 from contextlib import closing
 
 import pytest
 
 from convrec.demonstrations.calls import CallStore, ChatAnswer
+from convrec.evaluation.comparison import Gain
 from convrec.project.paths import Paths
-from convrec.registry.tracking import file_md5
+from convrec.registry.decisions import ALREADY, LATENCY, Comparison, Decision, Gate, Side
 from flows.summary import summarize, write_run_report
 from tests.evaluation.report_files import HOSTILE, build_report, report_params
 
-GAIN = {"mean": 0.0123, "low": 0.0023, "high": 0.0223, "n": 1741, "p": 0.001}
-DECISION = {
-    "version": "4",
-    "status": "promoted",
-    "reason": "better than version 3",
-    "champion": "3",
-    "gains": {"ndcg_at_20": GAIN},
-    "gates": [("ndcg gain, lower end", "0.0023", "above 0", "holds", HOSTILE)],
-    "latency": 0.25,
-}
+COMPARED = Comparison(
+    challenger=Side("4", "md5", {LATENCY: 0.25}),
+    champion=Side("3", "md5", {}),
+    gains={"ndcg": Gain(0.0123, 0.0023, 0.0223, 1741, 0.001)},
+    slices=[],
+    n_rows=1741,
+    n_prompts=900,
+    data={},
+    settings={"metrics": {"ndcg": "ndcg_at_20"}},
+)
+GATES = (Gate("ndcg gain, lower end", 0.0023, "above 0", True, HOSTILE),)
+DECISION = Decision("promoted", "better than version 3", "4", "3", GATES, COMPARED)
 
 
 @pytest.fixture
@@ -49,25 +51,10 @@ def test_the_summary_has_the_decision_and_the_time_of_each_stage(paths):
 
 
 def test_the_first_champion_and_a_version_that_is_champion_already(paths):
-    first = summarize({}, ["data"], {**DECISION, "champion": None, "gains": {}, "latency": None}, paths)
+    first = summarize({}, ["data"], Decision("promoted", "the first", "4", None, GATES), paths)
     assert [fact.value for fact in first.facts][:2] == ["promoted", "none"]
-    already = {**DECISION, "status": "champion already", "champion": "4", "gates": [], "gains": {}, "latency": None}
+    already = Decision(ALREADY, "", "4", "4")
     assert [fact.label for fact in summarize({}, ["data"], already, paths).facts][:2] == ["Version 4", "Finished"]
-
-
-def test_an_ablation_is_shown_only_beside_the_demonstrations_that_it_measured(paths):
-    paths.demonstrations.mkdir(parents=True)
-    paths.demonstration("train").write_bytes(b"lists")
-    value = {"mean": 0.5, "low": 0.4, "high": 0.6}
-    found = {"metric": "ndcg_at_20", "seeds": 3, "groups": {"validation": {"rows": 7}}}
-    found |= {"variants": {"raw": {"validation": {"lists": value, "sft": value}}}}
-    found |= {"demonstrations_md5": file_md5(paths.demonstration("train"))}
-    paths.ablation.parent.mkdir()
-    paths.ablation.write_text(json.dumps(found))
-    text = summarize({}, ["data"], None, paths).markdown()
-    assert "**NDCG@20 after each demonstration step, 3 seeds**" in text and "| raw | 0.500 | 0.500 ± 0.100 |" in text
-    paths.demonstration("train").write_bytes(b"other lists")
-    assert "demonstration step" not in summarize({}, ["data"], None, paths).markdown()
 
 
 def test_the_run_s_report_begins_with_the_summary(tmp_path):

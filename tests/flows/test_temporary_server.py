@@ -15,8 +15,6 @@ from flows.temporary_server import start_temporary_server
 from prefect.client.orchestration import get_client
 from prefect.server.api.server import SubprocessASGIServer
 
-print("ready", flush=True)
-sys.stdin.readline()
 start_temporary_server()
 with get_client(sync_client=True) as client:
     client.api_version()
@@ -26,44 +24,25 @@ sys.stdin.readline()
 
 
 def _start(home: Path) -> subprocess.Popen[str]:
-    """Start a process that has a server once it is told so."""
+    """Start a process that has a server, and prints its id."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     environment = {**kept, "PREFECT_HOME": str(home)}
-    process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT], env=environment, stdin=-1, stdout=-1, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None and process.stdout.readline() == "ready\n"
-    return process
-
-
-def _answer(process: subprocess.Popen[str]) -> None:
-    assert process.stdin is not None
-    process.stdin.write("\n")
-    process.stdin.flush()
-
-
-def _has_ended(process: psutil.Process) -> bool:
-    psutil.wait_procs([process], timeout=10)
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    return subprocess.Popen([sys.executable, "-c", SCRIPT], env=environment, stdin=-1, stdout=-1, stderr=-1, text=True)
 
 
 @pytest.mark.slow
 def test_servers_that_start_at_once_all_work_and_end_with_their_process(tmp_path):
     """The two find no database: each would make its tables."""
     processes = [_start(tmp_path), _start(tmp_path)]
-    for process in processes:
-        _answer(process)
-    servers = []
-    for process in processes:
-        assert process.stdout is not None and process.stderr is not None
+    for process, number in zip(processes, (signal.SIGKILL, signal.SIGTERM), strict=True):
         line = process.stdout.readline()
         assert line, process.stderr.read()
-        servers.append(psutil.Process(int(line)))
-    for process, server, number in zip(processes, servers, (signal.SIGKILL, signal.SIGTERM), strict=True):
+        server = psutil.Process(int(line))
         assert "uvicorn" in server.cmdline()
         process.send_signal(number)
         assert process.wait(10) == -number
-        assert _has_ended(server)
+        psutil.wait_procs([server], timeout=10)
+        assert not server.is_running() or server.status() == psutil.STATUS_ZOMBIE
         process.communicate()
 
 
@@ -74,17 +53,3 @@ def test_a_database_that_the_server_cannot_use_is_told(tmp_path):
     process = _start(tmp_path)
     assert "does not start with the database in" in process.communicate("\n", timeout=120)[1]
     assert process.returncode == 1
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_child_ends_with_its_process_whatever_ends_it(number):
-    script = (
-        "import subprocess, time; from convrec.training.launch import ends_with_this_process as ends\n"
-        "print(subprocess.Popen(['sleep', '600'], preexec_fn=ends(15)).pid, flush=True); time.sleep(600)"
-    )
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    child = psutil.Process(int(process.stdout.readline()))
-    process.send_signal(number)
-    process.communicate()
-    assert _has_ended(child)

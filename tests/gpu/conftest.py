@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from convrec.project.threads import limit_threads
+from convrec.project.machine import limit_threads
 
 limit_threads()  # before torch is imported
 

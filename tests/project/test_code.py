@@ -19,12 +19,11 @@ def one(x):
 
 @pytest.fixture
 def digest(tmp_path, monkeypatch):
-    """A package of two modules, one of which names a template; returns the digest of its code."""
+    """A package of two modules and one more; returns the digest of their code."""
     package = tmp_path / "convrec"
     package.mkdir()
     (package / "a.py").write_text(MODULE)
-    (package / "b.py").write_text('def two():\n    return "page.j2"\n')
-    (package / "page.j2").write_text("<p>")
+    (package / "b.py").write_text("def two():\n    return 2\n")
     (package / "c.py").write_text("unrelated = 1\n")
     monkeypatch.setattr(code, "PACKAGE", package)
     monkeypatch.setattr(code, "_ROOT", tmp_path)
@@ -34,11 +33,11 @@ def digest(tmp_path, monkeypatch):
             path = package / file
             assert old in path.read_text()
             path.write_text(path.read_text().replace(old, new))
-        code._reads.cache_clear()
+        code._imports.cache_clear()
         return code_digest(code_files(["convrec.a"]))
 
     yield of
-    code._reads.cache_clear()
+    code._imports.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -54,8 +53,6 @@ def test_comments_docstrings_formatting_and_other_modules_change_nothing(digest,
     assert digest() == digest(file, old, new)
 
 
-@pytest.mark.parametrize(
-    ("file", "old", "new"), [("a.py", "x +", "x -"), ("b.py", "page", "Page"), ("page.j2", "p", "b")]
-)
-def test_an_edit_of_a_module_or_of_what_it_reads_changes_the_digest(digest, file, old, new):
+@pytest.mark.parametrize(("file", "old", "new"), [("a.py", "x +", "x -"), ("b.py", "2", "3")])
+def test_an_edit_of_a_module_or_of_one_that_it_imports_changes_the_digest(digest, file, old, new):
     assert digest() != digest(file, old, new)

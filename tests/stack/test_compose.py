@@ -1,6 +1,5 @@
 """docker-compose.yml: valid, pinned, for this machine only, without a secret of its own."""
 
-import os
 import re
 import subprocess
 import sys
@@ -10,7 +9,6 @@ import pytest
 from ruamel.yaml import YAML
 
 from stack import provision
-from tests.tools import require
 
 ROOT = Path(__file__).parent.parent.parent
 FILE = ROOT / "docker-compose.yml"
@@ -27,26 +25,6 @@ def test_the_file_fits_the_specification():
     assert done.returncode == 0, done.stdout
 
 
-@pytest.fixture(scope="module")
-def compose() -> str:
-    """Docker Compose 2."""
-    return require("Docker Compose")
-
-
-@pytest.mark.parametrize("missing", [None, *VARIABLES])
-def test_compose_resolves_the_file_if_no_secret_is_empty(compose, tmp_path, missing):
-    lines = [f"{name}={'' if name == missing else f'secret-of-{name}'}\n" for name in VARIABLES]
-    (tmp_path / "env").write_text("".join(lines))
-    command = [compose, "--file", str(FILE), "--env-file", str(tmp_path / "env"), "--profile", "gpu", "config"]
-    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode == 0) == (missing is None), done.stderr
-    if missing is None:
-        assert set(YAML(typ="safe").load(done.stdout)["services"]) == set(SERVICES)
-    else:
-        assert missing in done.stderr
-
-
 @pytest.mark.parametrize("name", sorted(SERVICES))
 def test_every_service_is_confined_and_pinned(name):
     service = SERVICES[name]
@@ -57,13 +35,6 @@ def test_every_service_is_confined_and_pinned(name):
     assert ("healthcheck" in service) == (name not in ONCE)
     assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
     assert "build" in service or re.search(r":v?\d+\.\d+\S*@sha256:[0-9a-f]{64}$", service["image"])
-
-
-@pytest.mark.parametrize("name", sorted(SERVICES))
-def test_a_service_reaches_what_it_waits_for(name):
-    for other, how in SERVICES[name].get("depends_on", {}).items():
-        assert how["condition"] == f"service_{'completed_successfully' if other in ONCE else 'healthy'}"
-        assert other in ONCE or set(SERVICES[name]["networks"]) & set(SERVICES[other]["networks"])
 
 
 def test_workers_reach_neither_the_stores_nor_the_folder_with_the_secrets():

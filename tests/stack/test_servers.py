@@ -11,7 +11,6 @@ from typing import Any
 
 import boto3
 import psutil
-import psycopg2
 import pytest
 import requests
 from mlflow import MlflowClient
@@ -20,13 +19,6 @@ from convrec.service.feedback import FeedbackStore
 from tests.servers import HOST, Servers, query, wait_for
 from tests.small_project import ROOT
 
-FLOW = """
-from prefect import flow
-
-@flow
-def greet(name: str) -> str:
-    return f"hello {name}"
-"""
 WEIGHTS = bytes(9 * 2**20)  # sent in parts
 
 
@@ -74,23 +66,6 @@ def test_mlflow_and_prefect_refuse_strangers(servers, auth):
     assert _ask(servers, "flows/filter", flows={"name": {"any_": ["stranger"]}}).json() == []
 
 
-@pytest.mark.parametrize(
-    ("user", "password", "database"),
-    [("postgres", "wrong", "postgres"), ("postgres", "", "postgres"), ("mlflow", None, "prefect")],
-)
-def test_postgres_refuses_strangers(servers, user, password, database):
-    """With a wrong password, with none, and in another server's database."""
-    given = servers.database(database, user) | ({} if password is None else {"password": password})
-    with pytest.raises(psycopg2.OperationalError, match="password|permission denied"):
-        psycopg2.connect(**given, passfile="/dev/null")
-
-
-def test_mlflow_team_cannot_make_users(servers, team):
-    values = {"username": "friend", "password": "of twelve letters"}
-    url = f"{servers.address('mlflow')}/api/2.0/mlflow/users/create"
-    assert team.post(url, json=values, timeout=30).status_code == 403
-
-
 @pytest.fixture
 def outside(servers) -> Iterator[Path]:
     """A folder beside the server's, with a secret: what the server's user can read and write."""
@@ -111,14 +86,10 @@ def test_mlflow_neither_writes_nor_reads_files_of_its_machine(servers, team, out
     experiment = made.json()["experiment_id"]
     values = {"experiment_id": experiment, "start_time": 1}
     run = team.post(f"{url}/api/2.0/mlflow/runs/create", json=values, timeout=30).json()["run"]["info"]["run_id"]
-    values = {"experiment_id": experiment, "name": "m"}
-    logged = team.post(f"{url}/api/2.0/mlflow/logged-models", json=values, timeout=30)
-    model = logged.json()["model"]["info"]["model_id"]
     asked = [
         team.post(f"{url}/ajax-api/2.0/mlflow/upload-artifact?run_uuid={run}&path=x.txt", data=b"x", timeout=30),
         team.get(f"{url}/get-artifact?run_id={run}&path=secret.txt", timeout=30),
         team.get(f"{url}/api/2.0/mlflow/artifacts/list?run_id={run}", timeout=30),
-        team.get(f"{url}/ajax-api/2.0/mlflow/logged-models/{model}/artifacts/files?artifact_file_path=x", timeout=30),
     ]
     for answered in asked:
         assert (answered.status_code, answered.json()["error_code"]) == (400, "INVALID_PARAMETER_VALUE")
@@ -137,7 +108,7 @@ def test_the_bucket_is_the_only_store_of_the_server():
     assert done.stdout.split() == ["s3", "runs", "models", "mlflow-artifacts"]
 
 
-@pytest.mark.slow  # of these tests, CI runs two
+@pytest.mark.slow  # of these tests, CI runs this one
 def test_artifacts_arrive_in_the_bucket_from_clients_without_its_keys(servers, client, tmp_path):
     run = _record(client, "artifacts", tmp_path)
     keys = {"aws_access_key_id": servers.secrets["S3_ACCESS_KEY"], "aws_secret_access_key": "not checked by moto"}
@@ -157,31 +128,6 @@ def test_the_service_waits_for_a_champion_and_has_its_database(servers, monkeypa
     assert store.answers().height == 0
 
 
-@pytest.mark.slow
-def test_a_scheduled_run_is_made_and_done(servers, tmp_path):
-    """SQLAlchemy 2.1 stops Prefect's scheduler without a word: manual runs work, scheduled ones never appear."""
-    (tmp_path / "greeting.py").write_text(FLOW)
-    made = _ask(
-        servers,
-        "deployments/",
-        name="often",
-        flow_id=_ask(servers, "flows/", name="greet").json()["id"],
-        work_pool_name="cpu",
-        entrypoint="greeting.py:greet",
-        parameters={"name": "you"},
-        pull_steps=[{"prefect.deployments.steps.set_working_directory": {"directory": str(tmp_path)}}],
-        schedules=[{"schedule": {"interval": 10}, "active": True}],
-    )
-    assert made.ok, made.text
-    deployment = made.json()["id"]
-    wanted = {"deployment_id": {"any_": [deployment]}, "state": {"type": {"any_": ["COMPLETED", "FAILED"]}}}
-    (run, *_) = wait_for(lambda: _ask(servers, "flow_runs/filter", flow_runs=wanted).json(), 240, "a scheduled run")
-    auth = "team", servers.secrets["PREFECT_PASSWORD"]
-    url = f"{servers.address('prefect')}/api/deployments/{deployment}"
-    assert requests.patch(url, json={"paused": True}, auth=auth, timeout=30).ok
-    assert (run["auto_scheduled"], run["state_type"]) == (True, "COMPLETED")
-
-
 def test_secrets_are_in_no_log_and_no_process_list(servers):
     own = {pid for name in servers.ports if (pid := servers.pid(name))}
     shown = [servers.log(name) for name in servers.ports]
@@ -196,15 +142,10 @@ def test_secrets_are_in_no_log_and_no_process_list(servers):
     assert given == {"MLFLOW_TEAM_PASSWORD", "PREFECT_PASSWORD"}
 
 
-def test_a_restart_keeps_everything_and_provisioning_can_be_repeated(servers, client, tmp_path):
-    """Runs, accounts, pools, and who holds a limit."""
+def test_a_restart_keeps_everything_and_provisioning_can_be_repeated(servers, client):
+    """Runs, accounts and pools."""
     run = client.create_run(client.create_experiment("restart")).info.run_id
     client.log_metric(run, "loss", 0.5, step=3)
-    assert _ask(servers, "v2/concurrency_limits/", name="restart", limit=1).ok
-    limit = {"names": ["restart"], "slots": 1}
-    held = _ask(servers, "v2/concurrency_limits/increment-with-lease", **limit, lease_duration=300)
-    assert held.ok, held.text
-    lease = held.json()["lease_id"]
     for name in ("prefect", "mlflow", "postgres"):
         servers.stop(name)
     with pytest.raises(requests.ConnectionError):
@@ -213,8 +154,3 @@ def test_a_restart_keeps_everything_and_provisioning_can_be_repeated(servers, cl
     assert client.get_run(run).data.metrics == {"loss": 0.5}
     pools = _ask(servers, "work_pools/filter").json()
     assert sorted((pool["name"], pool["type"]) for pool in pools) == [("cpu", "process"), ("gpu", "process")]
-    taken = _ask(servers, "v2/concurrency_limits/increment-with-lease", **limit, lease_duration=60)
-    assert taken.status_code == 423
-    renewed = _ask(servers, f"v2/concurrency_limits/leases/{lease}/renew", lease_duration=60)
-    assert renewed.ok, renewed.text
-    assert _ask(servers, "v2/concurrency_limits/decrement-with-lease", lease_id=lease).ok

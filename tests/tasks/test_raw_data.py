@@ -12,7 +12,6 @@ from prefect.logging import disable_run_logger
 from convrec.project.config.params import load_params
 from convrec.project.errors import InputError
 from convrec.service.feedback import Answer, FeedbackStore, Shown
-from tasks.dvc_stage import BadInput, StageInterrupted
 from tasks.raw_data import export_feedback, periods, pull_raw_data, set_test_period, update_imports
 from tests.small_project import ROOT, run_in, set_params
 
@@ -44,29 +43,23 @@ def test_an_import_is_updated_from_its_source(project):
     assert (project / "data" / "dump.jsonl").read_text() == "one\ntwo\n"
 
 
-def test_an_import_that_a_clone_lacks_comes_from_the_remote_as_it_was(project):
-    source = project.parent / "dump.jsonl"
+@pytest.mark.parametrize("tracked", ["add", "import"])
+def test_what_is_missing_comes_from_the_default_remote_as_it_was(project, tracked):
+    source, data = project.parent / "dump.jsonl", project / "data" / "dump.jsonl"
     source.write_text("one\n")
-    run_in(project, "dvc", "import-url", str(source), "data/dump.jsonl")
+    if tracked == "import":
+        run_in(project, "dvc", "import-url", str(source), "data/dump.jsonl")
+    else:
+        shutil.copy(source, data)
+        run_in(project, "dvc", "add", "data/dump.jsonl")
     run_in(project, "dvc", "remote", "add", "--default", "storage", str(project.parent / "storage"))
     run_in(project, "dvc", "push")
     source.write_text("one\ntwo\n")
-    (project / "data" / "dump.jsonl").unlink()
+    data.unlink()
     shutil.rmtree(project / ".dvc" / "cache")
     with disable_run_logger():
         pull_raw_data.fn()
-    assert (project / "data" / "dump.jsonl").read_text() == "one\n"
-
-
-def test_what_is_missing_comes_from_the_default_remote(project):
-    (project / "data" / "dump.jsonl").write_text("one\n")
-    run_in(project, "dvc", "add", "data/dump.jsonl")
-    run_in(project, "dvc", "remote", "add", "--default", "storage", str(project.parent / "storage"))
-    run_in(project, "dvc", "push")
-    (project / "data" / "dump.jsonl").unlink()
-    shutil.rmtree(project / ".dvc" / "cache")
-    _fetch()
-    assert (project / "data" / "dump.jsonl").read_text() == "one\n"
+    assert data.read_text() == "one\n"
 
 
 def test_without_a_remote_the_cache_serves_and_what_is_nowhere_is_told(project):
@@ -78,7 +71,7 @@ def test_without_a_remote_the_cache_serves_and_what_is_nowhere_is_told(project):
     assert (project / "data" / "dump.jsonl").read_text() == "one\n"
     (project / "data" / "dump.jsonl").unlink()
     shutil.rmtree(project / ".dvc" / "cache")
-    with pytest.raises(BadInput, match="dvc checkout data/dump.jsonl.dvc failed"):
+    with pytest.raises(InputError, match="dvc checkout data/dump.jsonl.dvc failed"):
         _fetch()
 
 
@@ -117,12 +110,6 @@ def test_last_is_the_last_whole_month_or_the_last_seven_whole_days(word, today, 
     assert tuple(map(str, periods(word, date.fromisoformat(today)))) == (validation, test)
 
 
-def test_the_last_week_ends_yesterday_in_utc():
-    before = datetime.now(UTC).date()
-    end = periods("last-week")[1].end
-    assert before <= end <= datetime.now(UTC).date()
-
-
 @pytest.mark.parametrize("source", ["synthetic", ["synthetic", "feedback"]])
 def test_feedback_is_exported_if_the_data_name_it(project, monkeypatch, source):
     shutil.copy(ROOT / "params.yaml", project)
@@ -138,18 +125,3 @@ def test_feedback_is_exported_if_the_data_name_it(project, monkeypatch, source):
     assert path.exists() == (source != "synthetic")
     if path.exists():
         assert pl.read_parquet(path)["item_id"].to_list() == ["heat_1995"]
-
-
-def test_a_feedback_database_that_is_away_can_be_tried_again(project, monkeypatch):
-    shutil.copy(ROOT / "params.yaml", project)
-    set_params(project, {"data": {"source": ["synthetic", "feedback"]}})
-    with disable_run_logger():
-        monkeypatch.setenv("CONVREC_FEEDBACK_URL", "postgresql://127.0.0.1:9/x")
-        with pytest.raises(StageInterrupted, match="is unavailable"):
-            export_feedback.fn()
-        monkeypatch.setenv("CONVREC_FEEDBACK_URL", f"sqlite:///{project}/none.db")
-        with pytest.raises(BadInput, match="none.db: no feedback was recorded"):
-            export_feedback.fn()
-        monkeypatch.setenv("CONVREC_FEEDBACK_URL", "mysql://x/y")
-        with pytest.raises(BadInput, match="CONVREC_FEEDBACK_URL: feedback database 'mysql' is not supported"):
-            export_feedback.fn()

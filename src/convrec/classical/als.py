@@ -5,7 +5,7 @@ from implicit.cpu.als import AlternatingLeastSquares
 from scipy import sparse
 from threadpoolctl import threadpool_limits
 
-from convrec.project.threads import usable_cores
+from convrec.project.machine import usable_cores
 
 
 class Als:

@@ -18,10 +18,9 @@ from convrec.generation.model_folders import model_files, standalone
 from convrec.generation.pretrained import load_tokenizer
 from convrec.generation.prompts import PromptBuilder
 from convrec.generation.vllm_engine import VllmEngine, require_vllm
-from convrec.project.code import code_digest, code_files
+from convrec.project.code import code_digest, code_files, fingerprint
 from convrec.project.device import pick_device
 from convrec.project.errors import InputError
-from convrec.project.fingerprint import fingerprint
 from convrec.project.paths import CHECKPOINTS
 
 logger = logging.getLogger(__name__)

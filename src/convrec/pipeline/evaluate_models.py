@@ -17,10 +17,9 @@ from convrec.evaluation.headline import with_interval
 from convrec.evaluation.metrics import metric_label
 from convrec.generation.lists import ListSettings
 from convrec.generation.model_folders import check_model, find_model, has_weights, model_files
-from convrec.project.code import code_digest, code_files
+from convrec.project.code import code_digest, code_files, fingerprint
 from convrec.project.config.params import Params, parse_params
 from convrec.project.errors import InputError
-from convrec.project.fingerprint import fingerprint
 from convrec.project.paths import Paths
 from convrec.project.results import write_json, write_plot
 from convrec.project.table import TextTable

@@ -1,4 +1,4 @@
-"""Atomic writing of files; links, devices and FIFOs are written through."""
+"""Atomic writing of files; what is no regular file, as a device or a FIFO, is written through."""
 
 import os
 import stat
@@ -8,29 +8,15 @@ from pathlib import Path
 
 from convrec.project.errors import InputError
 
-_REFUSED = {stat.S_IFDIR: "a folder", stat.S_IFSOCK: "a socket", stat.S_IFBLK: "a block device"}
-
 
 def check_target(path: Path, option: str = "") -> None:
-    """Make the folder of a file that is to be written; raises `InputError` where no file can be written.
+    """Make the folder of a file that is to be written; raises `InputError` if the path itself is a folder.
 
-    That is a folder, a socket, a block device, or a place whose folder cannot be made. `option` is how the user gave
-    the path, for the message.
+    `option` is how the user gave the path, for the message.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except FileNotFoundError:  # below /proc, for instance
-        raise InputError(f"{option} {path}: its folder cannot be created; choose another path".lstrip()) from None
-    if (kind := _kind(path)) in _REFUSED:
-        raise InputError(f"{option} {path}: {_REFUSED[kind]}; name a file".lstrip())
-
-
-def _kind(path: Path) -> int | None:
-    """Return the kind of what the path, or the link there, names: the `S_IF...` bits; None for nothing."""
-    try:
-        return stat.S_IFMT(path.stat().st_mode)
-    except FileNotFoundError:
-        return None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():
+        raise InputError(f"{option} {path}: a folder; name a file".lstrip())
 
 
 @contextmanager
@@ -39,10 +25,10 @@ def replaced(path: Path) -> Iterator[Path]:
 
     A block that fails, by a full disk for instance, leaves `path` as it was and nothing beside it. A link stays, and
     what it names is replaced. A device or a FIFO (`/dev/stdout`) is yielded itself: it is written through. The folder
-    is created. Raises `InputError` for a folder, a socket or a block device.
+    is created. Raises `InputError` for a folder.
     """
     check_target(path)
-    if _kind(path) in (stat.S_IFCHR, stat.S_IFIFO):
+    if path.exists() and not path.is_file():
         yield path
         return
     target = path.resolve()

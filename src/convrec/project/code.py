@@ -1,15 +1,16 @@
-"""The code that decides what a stage writes: the modules that it imports, and the files that these read.
+"""Digests, by which finished trainings, comparisons and cached lists are found again: of parameters, inputs and code.
 
-Finished trainings, comparisons and cached lists are found again by a digest of it, which comments, docstrings and
-formatting do not change. dvc.yaml names the packages that hold it.
+The code that decides what a stage writes is the modules that it imports; comments, docstrings and formatting do not
+change its digest. dvc.yaml names the packages that hold it.
 """
 
 import ast
 import hashlib
-import re
+import json
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 PACKAGE = Path(__file__).parents[1]
 _ROOT = PACKAGE.parent
@@ -21,10 +22,20 @@ PLUMBING = (
     "convrec.service",  # imported by the registry
     "convrec.training.launch",  # starts processes
 )
-_QUOTED = re.compile(r'{% include "([^"]+)" %}')
-MEASURES = (
-    "convrec.evaluation"  # only measures in a training and chooses among checkpoints, so an edit retrains nothing
-)
+MEASURES = "convrec.evaluation"  # only measures in a training and chooses among checkpoints: an edit retrains nothing
+
+
+def fingerprint(parameters: dict[str, Any], inputs: Iterable[Path]) -> str:
+    """Return 16 hexadecimal digits of the parameters and of the inputs' names and bytes; a folder is all its files."""
+    digest = hashlib.sha256(json.dumps(parameters, sort_keys=True).encode())
+    for path in inputs:
+        files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+        for file in files:
+            digest.update(file.name.encode())
+            with file.open("rb") as stream:
+                while block := stream.read(1 << 20):
+                    digest.update(block)
+    return digest.hexdigest()[:16]
 
 
 def _file(module: str) -> Path | None:
@@ -34,28 +45,17 @@ def _file(module: str) -> Path | None:
     return next((file for file in candidates if file.is_file()), None)
 
 
-def _named_files(texts: Iterable[str], folder: Path) -> set[Path]:
-    """Return the files of a folder that some of the texts are the name of, with the files that these templates name."""
-    found = {folder / text for text in texts if text and len(text) < 100 and Path(text).name == text}
-    found = {path for path in found if path.is_file()}
-    for template in [path for path in found if path.suffix == ".j2"]:
-        found |= _named_files(_QUOTED.findall(template.read_text(encoding="utf-8")), folder)
-    return found
-
-
 @cache
-def _reads(file: Path) -> tuple[frozenset[str], frozenset[Path]]:
-    """Return the modules of this package that a file imports, anywhere in it, and the files beside it that it names."""
-    modules, texts = set(), set()
+def _imports(file: Path) -> frozenset[str]:
+    """Return the modules of this package that a file imports, anywhere in it."""
+    modules = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             names = {f"{node.module}.{alias.name}" for alias in node.names}
             modules |= {name if _file(name) else node.module for name in names}
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            texts.add(node.value)
-    return frozenset(name for name in modules if _file(name)), frozenset(_named_files(texts, file.parent))
+    return frozenset(name for name in modules if _file(name))
 
 
 def code_files(modules: Iterable[str], left_out: Iterable[str] = PLUMBING) -> list[Path]:
@@ -72,14 +72,13 @@ def code_files(modules: Iterable[str], left_out: Iterable[str] = PLUMBING) -> li
         is_ignored = any(module == name or module.startswith(f"{name}.") for name in ignored)
         if file is None or file in found or is_ignored or module == PACKAGE.name:
             continue
-        imports, resources = _reads(file)
-        found |= {file, *resources}
-        waiting += imports
+        found.add(file)
+        waiting += _imports(file)
     return sorted(found)
 
 
 def stage_code(stage: str) -> list[Path]:
-    """Return the files that decide what a stage of dvc.yaml writes."""
+    """Return the modules that decide what a stage of dvc.yaml writes."""
     measured = () if stage in ("evaluate", "report") else (MEASURES,)
     return code_files([f"{PACKAGE.name}.pipeline.stages.{stage}"], (*PLUMBING, *measured))
 
@@ -88,7 +87,7 @@ def code_digest(files: Iterable[Path]) -> str:
     """Return 16 hexadecimal digits of the files' names and of what they do: of a module, its syntax tree."""
     digest = hashlib.sha256()
     for file in files:
-        content = _syntax(file.read_text(encoding="utf-8")).encode() if file.suffix == ".py" else file.read_bytes()
+        content = _syntax(file.read_text(encoding="utf-8")).encode()
         digest.update(f"{file.relative_to(_ROOT).as_posix()} {len(content)} ".encode() + content)
     return digest.hexdigest()[:16]
 

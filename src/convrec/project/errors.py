@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import signal
 import sys
 from contextlib import suppress
@@ -15,53 +16,23 @@ EXIT_INTERRUPTED = 128 + signal.SIGINT  # the status that a shell reports for a 
 EXIT_PIPE = 128 + signal.SIGPIPE  # of a command whose output is no longer read
 EXIT_STOPPED = 128 + signal.SIGTERM
 
-# CUDA's messages for a device that is lost and may be back at the next start: not an error of the program.
-_LOST_GPU = (
-    "all CUDA-capable devices are busy or unavailable",
-    "CUDA driver initialization failed",
-    "CUDA unknown error",
-    "GPU has fallen off the bus",
-    "hardware error",
-    "no CUDA-capable device is detected",
-    "NCCL error: remote process exited",
-    "NCCL error: unhandled system error",
-    "uncorrectable ECC error",
-    "uncorrectable NVLink error",
+# What the messages of libraries say about the machine, its disk and servers; their case does not count.
+_DISK_FULL = "no space left on device|disk quota exceeded|database or disk is full"
+_LOST_GPU = (  # of CUDA and NCCL, for a device that may be back at the next start: not an error of the program
+    "all CUDA-capable devices are busy or unavailable|CUDA driver initialization failed|CUDA unknown error|"
+    "GPU has fallen off the bus|hardware error|no CUDA-capable device is detected|"
+    "NCCL error: (remote process exited|unhandled system error)|uncorrectable (ECC|NVLink) error"
 )
-# Messages of gloo and torch's store for another process of the training that has ended, or does not answer.
-_LOST_PROCESS = ("gloo/transport", "Connection was likely closed")
-# Messages of HTTP and storage clients for a server that does not answer or fails.
-_AWAY = (
-    "Connection aborted",
-    "Connection refused",
-    "Connection reset",
-    "Could not connect to the endpoint",
-    "Max retries exceeded with url",
-    "Name or service not known",
-    "Read timed out",
-    "Temporary failure in name resolution",
-    "failed with error code 500",
-    "failed with error code 502",
-    "failed with error code 503",
-    "failed with error code 504",
+_LOST_PROCESS = "gloo/transport|connection was likely closed"  # of gloo and torch's store
+_DAMAGED = (
+    "file is not a database|database disk image is malformed|malformed database schema|no such table"  # of SQLite
 )
-# Messages of CUDA, torch's CPU allocator and C++ for memory that does not suffice.
-_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "bad_alloc")
-# DVC's messages while another DVC process uses the same files.
-_DVC_BUSY = ("Unable to acquire lock", "is being blocked by")
-# SQLite's messages for a file that it cannot use.
-_DAMAGED = ("file is not a database", "database disk image is malformed", "malformed database schema", "no such table")
-_DISK_FULL = ("No space left on device", "Disk quota exceeded", "database or disk is full")
-_UNUSABLE_PATH = (
-    errno.EACCES,
-    errno.EEXIST,
-    errno.EISDIR,
-    errno.ELOOP,
-    errno.ENAMETOOLONG,
-    errno.ENOTDIR,
-    errno.EPERM,
-    errno.EROFS,
+_AWAY = (  # of HTTP and storage clients, for a server that does not answer or fails
+    "connection (aborted|refused|reset)|could not connect to the endpoint|max retries exceeded with url|"
+    "name or service not known|read timed out|temporary failure in name resolution|failed with error code 50[0234]"
 )
+_DVC_BUSY = "unable to acquire lock|is being blocked by"
+_OUT_OF_MEMORY = "out of memory|can(no|')t allocate memory|bad_alloc"  # of CUDA, torch and C++
 
 
 class InputError(Exception):
@@ -113,19 +84,33 @@ def causes(error: BaseException) -> list[BaseException]:
     return found
 
 
+def _says(text: str, words: str) -> bool:
+    return re.search(words, text, re.IGNORECASE) is not None
+
+
 def is_damaged(error: BaseException) -> bool:
     """Return whether an SQLite error says that the database is damaged, so a retry cannot help."""
-    return any(words in str(error) for words in _DAMAGED)
+    return _says(str(error), _DAMAGED)
 
 
 def says_out_of_memory(text: str) -> bool:
     """Return whether an error's message or a command's output says that memory did not suffice."""
-    return any(words in text.lower() for words in _OUT_OF_MEMORY)
+    return _says(text, _OUT_OF_MEMORY)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error or one of its causes says that memory did not suffice."""
     return any(isinstance(one, MemoryError) or says_out_of_memory(str(one)) for one in causes(error))
+
+
+_OUTSIDE: tuple[tuple[str, type[NoSpace | Unavailable | InputError], str], ...] = (
+    (_DISK_FULL, NoSpace, "the disk is full ({}); free some space and start again: finished work is kept"),
+    (_LOST_GPU, Unavailable, "the GPU is lost ({}); start again once it is back"),
+    (_LOST_PROCESS, Unavailable, "another process of this training has ended ({}); see its output, then start again"),
+    (_DAMAGED, InputError, "a database is damaged ({}); restore its file from a backup, or remove it"),
+    (_AWAY, Unavailable, "a server is away ({}); start again once it is back"),
+    (_DVC_BUSY, Unavailable, "another DVC process is using this folder ({}); wait until it ends"),
+)
 
 
 def outside_cause(error: BaseException) -> NoSpace | Unavailable | InputError | None:
@@ -135,29 +120,12 @@ def outside_cause(error: BaseException) -> NoSpace | Unavailable | InputError | 
     DVC process works there, or a file or folder cannot be used as it was to be.
     """
     for one in causes(error):
-        text = str(one)
-        full = isinstance(one, OSError) and one.errno in (errno.ENOSPC, errno.EDQUOT)
-        if full or any(words in text for words in _DISK_FULL):
-            return NoSpace(f"the disk is full ({text[:200]}); free some space and start again: finished work is kept")
-        if isinstance(one, RuntimeError) and any(words.lower() in text.lower() for words in _LOST_GPU):
-            return Unavailable(f"the GPU is lost ({text.splitlines()[0][:200]}); start again once it is back")
-        if isinstance(one, RuntimeError) and any(words in text for words in _LOST_PROCESS):
-            return Unavailable(
-                f"another process of this training has ended ({text.splitlines()[0][:200]}); see its output, then "
-                "start again to go on from the last checkpoint"
-            )
-        if is_damaged(one):
-            return InputError(
-                f"a database is damaged ({text.splitlines()[0][:200]}); restore its file from a backup, or remove it"
-            )
-        if any(words in text for words in _AWAY):
-            return Unavailable(f"a server is away ({text.splitlines()[0][:200]}); start again once it is back")
-        if any(words in text for words in _DVC_BUSY):
-            return Unavailable(
-                f"another DVC process is using this folder ({' '.join(text.split())}); wait until it ends"
-            )
-    if isinstance(error, OSError) and error.errno in _UNUSABLE_PATH and error.filename is not None:
-        return InputError(
-            f"{error.filename}: {error.strerror}; choose another path, or change that file or its permissions"
-        )
+        for words, meaning, message in _OUTSIDE:
+            if _says(str(one), words):
+                return meaning(message.format(" ".join(str(one).split())[:300]))
+    kinds = (PermissionError, FileExistsError, IsADirectoryError, NotADirectoryError)
+    numbers = (errno.ELOOP, errno.ENAMETOOLONG, errno.EROFS)
+    if isinstance(error, OSError) and error.filename and (isinstance(error, kinds) or error.errno in numbers):
+        text = f"{error.filename}: {error.strerror}"
+        return InputError(f"{text}; choose another path, or change that file or its permissions")
     return None

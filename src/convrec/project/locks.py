@@ -28,8 +28,8 @@ def lock_folder(root: Path = Path()) -> Iterator[None]:
         except BlockingIOError:
             file.seek(0)
             raise Unavailable(
-                f"another run is using this folder (process {file.read().strip() or 'unknown'}); wait for its end, or "
-                "use another folder: a second `git clone`, or `dvc exp run --temp` for an experiment"
+                f"another run is using this folder (process {file.read()}); wait for its end, or use another folder: "
+                "a second `git clone`, or `dvc exp run --temp` for an experiment"
             ) from None
         file.truncate(0)
         file.write(str(os.getpid()))

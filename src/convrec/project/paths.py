@@ -1,6 +1,5 @@
 """Paths of every stage's inputs and outputs, relative to the project folder; the same as in dvc.yaml."""
 
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from convrec.project.errors import InputError
@@ -24,88 +23,29 @@ def inside(folder: Path, name: str, what: str) -> Path:
     raise InputError(f"{what} = {name!r} is outside {folder.absolute()}; name a file below that folder")
 
 
-@dataclass(frozen=True)
 class Paths:
     """Files below `root`; nothing is created here."""
 
-    root: Path = Path()
-
-    @property
-    def processed(self) -> Path:
-        return self.root / "data" / "processed"
-
-    @property
-    def catalog(self) -> Path:
-        return self.processed / "catalog.parquet"
-
-    @property
-    def world(self) -> Path:
-        """The oracle's lists and the users' tastes; only the embedded world has them."""
-        return self.processed / "world.parquet"
-
-    @property
-    def exposures(self) -> Path:
-        """How often users were shown each item, and accepted it; only with the source `feedback`."""
-        return self.processed / "exposures.parquet"
-
-    @property
-    def quarantine(self) -> Path:
-        return self.processed / "quarantine.parquet"
-
-    @property
-    def demonstrations(self) -> Path:
-        return self.root / "data" / "demonstrations"
-
-    @property
-    def predictions(self) -> Path:
-        return self.root / "predictions"
-
-    @property
-    def report(self) -> Path:
-        return self.root / "reports" / "report.html"
-
-    @property
-    def monitoring_report(self) -> Path:
-        """The report of `convrec monitor`; outside `reports`, which is an output of the graph."""
-        return self.root / "runs" / "monitoring.html"
-
-    @property
-    def monitoring_figures(self) -> Path:
-        return self.root / "runs" / "monitoring.json"
-
-    @property
-    def run_report(self) -> Path:
-        """The report of the last pipeline run: `report` with the decision and the times; not part of the graph."""
-        return self.root / "runs" / "report.html"
-
-    def results(self, stage: str) -> Path:
-        """All that a stage measured; `metrics` has the few values to compare runs by."""
-        return self.root / "results" / f"{stage}.json"
-
-    @property
-    def calls(self) -> Path:
-        """All answered calls to a chat model. They cost money, so DVC and `make clean` do not remove them."""
-        return self.root / "cache" / "calls.sqlite"
-
-    @property
-    def vectors(self) -> Path:
-        """The items' vectors of sentence-transformers models."""
-        return self.root / "cache" / "vectors.sqlite"
-
-    @property
-    def comparison(self) -> Path:
-        """Output of `convrec compare`; not part of the graph."""
-        return self.root / "comparison"
-
-    @property
-    def ablation(self) -> Path:
-        """Output of `convrec ablate-demonstrations`; not part of the graph."""
-        return self.root / "comparison" / "ablation.json"
-
-    @property
-    def evaluations(self) -> Path:
-        """Output of `convrec evaluate --model` and `--checkpoints`; not part of the graph."""
-        return self.root / "evaluations"
+    def __init__(self, root: Path = Path()):
+        self.root = root
+        self.processed = root / "data" / "processed"
+        self.catalog = self.processed / "catalog.parquet"
+        self.world = self.processed / "world.parquet"  # the oracle's lists and the users' tastes of the embedded world
+        self.exposures = self.processed / "exposures.parquet"  # impressions and acceptances of items, from feedback
+        self.quarantine = self.processed / "quarantine.parquet"
+        self.demonstrations = root / "data" / "demonstrations"
+        self.predictions = root / "predictions"
+        self.report = root / "reports" / "report.html"
+        # No outputs of the graph:
+        self.run_report = root / "runs" / "report.html"  # `report` with the decision and times of the last flow
+        self.monitoring_report = root / "runs" / "monitoring.html"
+        self.monitoring_figures = root / "runs" / "monitoring.json"
+        self.comparison = root / "comparison"  # of `convrec compare`
+        self.ablation = self.comparison / "ablation.json"  # of `convrec ablate-demonstrations`
+        self.evaluations = root / "evaluations"  # of `convrec evaluate --model` and `--checkpoints`
+        # Answered calls to a chat model cost money, so neither DVC nor `make clean` removes them.
+        self.calls = root / "cache" / "calls.sqlite"
+        self.vectors = root / "cache" / "vectors.sqlite"  # of sentence-transformers models
 
     def split(self, name: str) -> Path:
         return self.processed / f"{name}.parquet"
@@ -121,6 +61,10 @@ class Paths:
 
     def model(self, name: str) -> Path:
         return self.root / "models" / name
+
+    def results(self, stage: str) -> Path:
+        """All that a stage measured; `metrics` has the few values to compare runs by."""
+        return self.root / "results" / f"{stage}.json"
 
     def metrics(self, stage: str) -> Path:
         return self.root / "metrics" / f"{stage}.json"

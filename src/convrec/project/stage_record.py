@@ -52,14 +52,13 @@ def recorded(stage: str, path: Path) -> Iterator["RecordWriter"]:
     log.addHandler(writer)
     try:
         yield writer
+        writer.update(state="finished")
     except BaseException as error:
         reported = error if exit_status(error) else outside_cause(error)
         message = str(reported) if reported else f"{type(error).__name__}: {error}"
         with suppress(OSError):  # the disk may be full
             writer.update(state="failed", message=message[:_MESSAGE])
         raise
-    else:
-        writer.update(state="finished")
     finally:
         log.removeHandler(writer)
 

@@ -32,7 +32,6 @@ from convrec.registry.moves import (
     promote_version,
     read_state,
     roll_back,
-    rollback_target,
     rolled_back,
     utc_now,
 )
@@ -131,13 +130,6 @@ def rollback(paths: Paths, to: str | None = None, *, by: str | None = None, reas
     client.set_model_version_tag(MODEL_NAME, str(move.from_version), STATUS_TAG, "rolled back")
     client.set_model_version_tag(MODEL_NAME, move.to_version, STATUS_TAG, PROMOTED)
     return move
-
-
-def check_rollback(paths: Paths, to: str | None = None) -> None:
-    """Raise `InputError` if there is no version that `rollback` could return to."""
-    connect(paths.root)
-    client = mlflow.MlflowClient()
-    rollback_target(client, read_state(client), to)
 
 
 def _summary(client: mlflow.MlflowClient, version: str) -> dict[str, Any]:

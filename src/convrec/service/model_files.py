@@ -9,7 +9,7 @@ from convrec.data.parquet import MAX_ITEMS, parquet_frame
 from convrec.generation.lists import ListSettings
 from convrec.generation.model_folders import model_files
 from convrec.generation.pretrained import load_tokenizer
-from convrec.project.fingerprint import fingerprint
+from convrec.project.code import fingerprint
 
 
 @dataclass(frozen=True)

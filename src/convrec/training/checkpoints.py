@@ -17,8 +17,8 @@ from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from convrec.project.atomic import write_text
+from convrec.project.code import fingerprint
 from convrec.project.errors import InputError
-from convrec.project.fingerprint import fingerprint
 from convrec.project.paths import CHECKPOINTS
 from convrec.training.launch import RETRAIN
 

@@ -1,16 +1,10 @@
-import os
 from pathlib import Path
 
 import pytest
 
-from convrec.data.conversations import transcript
-from convrec.data.quarantine import Quarantine
-from convrec.generation.constraint import catalog_trie
-from convrec.pipeline.stages.data import prepare
 from convrec.project.config import profiles
 from convrec.project.config.params import load_params
 from convrec.project.errors import InputError
-from convrec.training.embedded import catalog_cards, train_tokenizer
 
 
 @pytest.fixture
@@ -47,23 +41,3 @@ def test_bad_settings_change_nothing(project, setting):
     with pytest.raises(InputError):
         profiles.apply_profile("embedded", [setting])
     assert not (project / "params.yaml").exists()
-
-
-def test_a_setting_with_the_name_of_before_names_the_new_one(project):
-    with pytest.raises(InputError, match="--set data.test_month=2022-12: data: .*'test_month' is now 'test_period'"):
-        profiles.apply_profile("embedded", ["data.test_month=2022-12"])
-
-
-@pytest.mark.parametrize(("name", "files"), [("redial", "redial"), ("movielens-100k", "movielens_100k")])
-def test_lists_of_the_longest_titles_fit_where_rollouts_are_constrained(project, name, files):
-    folder = Path(os.environ.get("CONVREC_TEST_DATA", "no such folder")) / files
-    if not folder.is_dir():
-        pytest.skip(f"real data is needed: set CONVREC_TEST_DATA to the folder above `{files}`")
-    profiles.apply_profile(name, [f"data.path={folder}"])
-    params = load_params(project / "params.yaml")
-    source, splits, _ = prepare(params, Quarantine())
-    texts = [transcript(messages) for messages in splits["train"]["messages"]] + catalog_cards(source.catalog)
-    tokenizer = train_tokenizer(texts, source.catalog.items, params.base_model.embedded.vocab_size)
-    assert params.rank_grpo.constrained
-    longest = catalog_trie(source.catalog, tokenizer).longest(params.common.list_length)
-    assert longest <= min(params.rank_grpo.max_completion_length, params.evaluate.max_completion_length)

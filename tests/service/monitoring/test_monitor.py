@@ -72,7 +72,6 @@ def test_a_week_without_answers_is_not_judged(project, cli):
         ({"checks": {"acceptance": {"max": 1.5, "min_sample": 9}}}, "checks.acceptance.max = 1.5: "),
         ({"checks": {"acceptance": {"max": 0.5}}}, "checks.acceptance.min_sample: missing"),
         ({"checks": {"drift": {"max": 0.5, "min_sample": 9}}}, "checks.drift: unknown field"),
-        ({"alarm": {"webhook": 3, "refresh": False}}, "alarm.webhook = 3: "),
     ],
 )
 def test_mistakes_in_monitoring_yaml_are_told(project, cli, change, message):

@@ -23,15 +23,11 @@ Policy = Literal["keep", "drop"]
 class Checks(Section):
     """How rows with a problem are handled. All are counted; dropped ones go to the quarantine."""
 
-    outside_catalog: Policy = Field(description="ground truth outside the catalog, which no list can hit")
-    seen_truth: Policy = Field(description="ground truth that the conversation already names, which no list can hit")
-    duplicate_rows: Policy = Field(description="rows that equal an earlier one in every column")
-    leaks: Policy = Field(
-        description="training rows whose conversation, or nearly the same text, is in a held-out split"
-    )
-    similarity: Share = Field(
-        ge=0.5, description="Jaccard index of 5-grams from which two texts count as nearly the same"
-    )
+    outside_catalog: Policy
+    seen_truth: Policy
+    duplicate_rows: Policy
+    leaks: Policy
+    similarity: Share = Field(ge=0.5)
 
 
 class Columns(Section):
@@ -39,45 +35,33 @@ class Columns(Section):
 
     user: str | None
     item: str | None
-    value: str | None = Field(description="ratings or events; without such a column, every row is a liked item")
+    value: str | None
     time: str | None
 
 
 class Interactions(Section):
     """Source `interactions`: how a log is turned into conversations."""
 
-    log: FileBelow | None = Field(description="name of the log file in data.path; none if it has a known name")
+    log: FileBelow | None
     columns: Columns
-    liked: float | Annotated[list[str], Field(min_length=1)] = Field(
-        description="minimum rating of a liked item, or the events that mean a like"
-    )
-    disliked: float | list[str] | None = Field(
-        description="maximum rating of a disliked item, or the events that mean a dislike"
-    )
-    min_liked: int = Field(
-        ge=1, le=100, description="minimum number of liked items that a conversation names, the most recent ones"
-    )
+    liked: float | Annotated[list[str], Field(min_length=1)]
+    disliked: float | list[str] | None
+    min_liked: int = Field(ge=1, le=100)
     max_liked: int = Field(ge=1, le=100)
-    max_disliked: int = Field(
-        ge=0, le=100, description="maximum number of disliked items that it names, the most recent ones"
-    )
-    num_truths: int = Field(ge=1, le=1000, description="maximum number of ground-truth items: the next liked ones")
-    window_days: float | None = Field(
-        gt=0, description="maximum number of days between the first and the last ground-truth item; none for no limit"
-    )
-    prompts_per_user: Whole = Field(ge=1, description="maximum number of conversations of a user")
-    max_prompts: int = Field(ge=1, le=10_000_000, description="approximate maximum; users are sampled")
-    genres: str = Field(description="items column; a conversation may name its most frequent values")
-    templates: FileBelow | None = Field(description="template file in data.path; none for the included histories.txt")
+    max_disliked: int = Field(ge=0, le=100)
+    num_truths: int = Field(ge=1, le=1000)
+    window_days: float | None = Field(gt=0)
+    prompts_per_user: Whole = Field(ge=1)
+    max_prompts: int = Field(ge=1, le=10_000_000)
+    genres: str
+    templates: FileBelow | None
 
     @model_validator(mode="after")
     def _is_consistent(self) -> "Interactions":
         if self.min_liked > self.max_liked:
             raise ValueError(f"min_liked = {self.min_liked} is more than max_liked = {self.max_liked}; lower it")
         if self.disliked is not None and isinstance(self.liked, list) != isinstance(self.disliked, list):
-            raise ValueError(
-                f"liked = {self.liked}, disliked = {self.disliked}: both are ratings, or both lists of events"
-            )
+            raise ValueError("liked and disliked: both are ratings, or both lists of events")
         if isinstance(self.liked, float) and isinstance(self.disliked, float) and self.disliked >= self.liked:
             raise ValueError(f"disliked = {self.disliked} is not below liked = {self.liked}; lower it")
         return self
@@ -89,24 +73,16 @@ SourceName = Literal["synthetic", "redial", "reddit", "reddit_movie", "files", "
 class Data(Section):
     """Stage `data`: where conversations and catalog come from, and how they are split."""
 
-    source: SourceName | Annotated[list[SourceName], Field(min_length=1)] = Field(
-        description="one or several; the first gives the catalog"
-    )
-    path: str = Field(description="folder of the source's files; a dep of the stage; not used by synthetic")
-    feedback: str = Field(description="feedback: folder of feedback.parquet; a dep of the stage")
-    catalog: FileBelow | None = Field(
-        description="reddit, files, interactions: name of the catalog file in that folder"
-    )
-    line_column: str | None = Field(description="files, interactions: catalog column that is added to an item's line")
-    min_upvotes: Whole = Field(ge=-LARGEST, description="reddit_movie: answers with fewer upvotes are not ground truth")
-    max_quarantined: Share = Field(description="the stage fails if a larger share of any kind of row is unusable")
-    validation_period: PeriodText | None = Field(
-        description="dated sources: month or span of days of the validation split; training is before it"
-    )
-    test_period: PeriodText | None = Field(description="dated sources: month or span of days of the test split")
-    validation_share: Share = Field(
-        description="share of conversations (interactions: of users), used without periods or dates"
-    )
+    source: SourceName | Annotated[list[SourceName], Field(min_length=1)]
+    path: str
+    feedback: str
+    catalog: FileBelow | None
+    line_column: str | None
+    min_upvotes: Whole = Field(ge=-LARGEST)
+    max_quarantined: Share
+    validation_period: PeriodText | None
+    test_period: PeriodText | None
+    validation_share: Share
     test_share: Share
     checks: Checks
     synthetic: Synthetic
@@ -133,18 +109,12 @@ class Data(Section):
                 raise ValueError(f"catalog is empty; source {name!r} needs the name of its file in data.path")
         if "reddit" in self.sources and others:
             raise ValueError(f"source = {self.source!r}: reddit has splits of its own; use it alone")
-        if self.line_column is not None and (not {"files", "interactions"} & set(self.sources) or not self.line_column):
-            raise ValueError(
-                f"line_column = {self.line_column!r} names a column of the catalog of source 'files' or "
-                "'interactions'; give null"
-            )
         if (self.validation_period is None) != (self.test_period is None):
             raise ValueError("set both validation_period and test_period, or set both to null")
         if first in ("synthetic", "reddit_movie") and not (self.validation_period and self.test_period):
             raise ValueError(f"set validation_period and test_period for the dated source {first!r}")
         if self.validation_period and self.test_period and self.validation_period.end > self.test_period.first:
             raise ValueError(
-                f"validation_period = {self.validation_period} does not end before test_period = {self.test_period} "
-                f"begins; give a period before {self.test_period.first}"
+                f"validation_period = {self.validation_period} does not end before {self.test_period.first}"
             )
         return self

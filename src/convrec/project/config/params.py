@@ -1,22 +1,91 @@
-"""params.yaml, read once, as frozen models: one section, one model, one stage. Imports no torch."""
+"""params.yaml, read once, as frozen models: one section, one model, one stage. Imports no torch.
 
-import difflib
+profiles/embedded.yaml explains each parameter; the models have its type and bounds.
+"""
+
+import re
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, Literal
 
-from pydantic import ValidationError, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from convrec.project.config.base import LEAST_PROMPT, Section
-from convrec.project.config.common import Common
+from convrec.project.config.base import LEAST_PROMPT, Section, Whole, validated
 from convrec.project.config.data import Data
 from convrec.project.config.demonstrations import Demonstrations
-from convrec.project.config.evaluate import Evaluate, Report
 from convrec.project.config.rank_grpo import RankGRPO
 from convrec.project.config.training import SFT, BaseModelStage
-from convrec.project.errors import InputError
 from convrec.project.yaml import read_yaml
 
-RENAMED = {"validation_month": "validation_period", "test_month": "test_period"}
+
+def _instruction(text: str) -> str:
+    if re.search(r"[{}]", re.sub(r"\{(?:list_length|items?)\}", "", text)):
+        raise ValueError(f"{text!r} has braces beside {{list_length}}, {{item}} and {{items}}; remove them")
+    return text
+
+
+# Text inserted into prompts: one line, and no template.
+Words = Annotated[str, Field(min_length=1, pattern=r"^[^{}\r\n]+$")]
+
+
+class Domain(Section):
+    """The words for the recommended items in prompts, the app and the model card."""
+
+    item: Words
+    items: Words
+    release: Words
+    people: Words
+
+
+class Common(Section):
+    """Parameters that several stages share."""
+
+    profile: str
+    seed: int = Field(ge=0, lt=2**31)
+    list_length: int = Field(ge=1, le=100)
+    cutoffs: list[Annotated[int, Field(ge=1, le=100)]] = Field(min_length=1, max_length=100)
+    domain: Domain
+    instruction: Annotated[str, AfterValidator(_instruction)] | None
+    max_prompt_length: int = Field(ge=LEAST_PROMPT, le=1_000_000)
+    repetition_penalty: float = Field(ge=1, le=10)
+    recommend_seen: bool
+    device: Literal["auto", "cpu", "cuda"]
+
+    @property
+    def prompt_instruction(self) -> str | None:
+        """The instruction with the domain's words, for prompts and registered versions; `{list_length}` stays."""
+        text = self.instruction
+        return text and text.replace("{item}", self.domain.item).replace("{items}", self.domain.items)
+
+    def prompt_parameters(self) -> dict[str, Any]:
+        """Return the seed and the parameters of the prompts; trainings that differ in them share no checkpoints."""
+        shared = self.model_dump(include={"seed", "list_length", "max_prompt_length"})
+        return {**shared, "instruction": self.prompt_instruction}
+
+    @model_validator(mode="after")
+    def _cutoffs_within_list(self) -> "Common":
+        if max(self.cutoffs) > self.list_length:
+            raise ValueError(f"cutoffs reach {max(self.cutoffs)}, past list_length = {self.list_length}; lower them")
+        return self
+
+
+class Evaluate(Section):
+    """Stage `evaluate`: greedy lists on the test split."""
+
+    engine: Literal["transformers", "vllm"]
+    batch_size: Whole = Field(ge=1)
+    vllm_tensor_parallel_size: int = Field(ge=1, le=1024)
+    vllm_gpu_memory_utilization: float = Field(gt=0, lt=1)
+    max_completion_length: int = Field(ge=8, le=1_000_000)
+    bootstrap_samples: int = Field(ge=100, le=100_000)
+    constrained: bool
+    max_prompts: Whole | None = Field(ge=1)
+
+
+class Report(Section):
+    """Stage `report`."""
+
+    num_examples: int = Field(ge=0, le=100)
+    num_failures: int = Field(ge=0, le=100)
 
 
 class Params(Section):
@@ -42,37 +111,32 @@ class Params(Section):
 
     def source_options(self, name: str) -> dict[str, Any]:
         """Return the options of a source's reader; see `data.sources`."""
-        data, seed = self.data, self.common.seed
-        if name == "synthetic":
-            return {**data.synthetic.model_dump(), "seed": seed, "list_length": self.common.list_length}
-        if name == "reddit":
-            return {"catalog": data.catalog}
-        if name == "reddit_movie":
-            return {"min_upvotes": data.min_upvotes}
-        if name == "files":
-            return {"catalog": data.catalog, "line_column": data.line_column}
-        if name == "interactions":
-            return {
+        data, common = self.data, self.common
+        files = {"catalog": data.catalog, "line_column": data.line_column}
+        options: dict[str, dict[str, Any]] = {
+            "synthetic": {**data.synthetic.model_dump(), "seed": common.seed, "list_length": common.list_length},
+            "reddit": {"catalog": data.catalog},
+            "reddit_movie": {"min_upvotes": data.min_upvotes},
+            "files": files,
+            "interactions": {
                 **data.interactions.model_dump(),
-                "catalog": data.catalog,
-                "line_column": data.line_column,
+                **files,
                 "split_days": data.split_days(),
-                "domain": (self.common.domain.item, self.common.domain.items),
-                "seed": seed,
-                "repeats": self.common.recommend_seen,
-            }
-        return {}
+                "domain": (common.domain.item, common.domain.items),
+                "seed": common.seed,
+                "repeats": common.recommend_seen,
+            },
+        }
+        return options.get(name, {})
 
     def list_settings(self) -> dict[str, Any]:
         """Return the arguments of `generation.lists.ListSettings`."""
+        shared = {"list_length", "max_prompt_length", "repetition_penalty", "recommend_seen"}
         return {
+            **self.common.model_dump(include=shared),
             "instruction": self.common.prompt_instruction,
-            "list_length": self.common.list_length,
             "max_completion_length": self.evaluate.max_completion_length,
-            "repetition_penalty": self.common.repetition_penalty,
-            "max_prompt_length": self.common.max_prompt_length,
             "items": self.common.domain.items,
-            "recommend_seen": self.common.recommend_seen,
         }
 
     def engine_options(self) -> dict[str, Any]:
@@ -99,70 +163,31 @@ class Params(Section):
 
     def baseline_options(self) -> dict[str, Any]:
         """Return the arguments of `evaluation.baselines.Options.of`."""
-        common = self.common
-        embedder = self.demonstrations.embedder.model_dump()
         return {
-            "size": common.list_length,
-            "cutoffs": common.cutoffs,
-            "embedder": embedder,
-            "device": common.device,
-            "seed": common.seed,
+            "size": self.common.list_length,
+            "cutoffs": self.common.cutoffs,
+            "embedder": self.demonstrations.embedder.model_dump(),
+            "device": self.common.device,
+            "seed": self.common.seed,
         }
 
     @model_validator(mode="after")
     def _ground_truth_is_learned(self) -> "Params":
         if self.demonstrations.ground_truth_first and self.sft.lists != "adjust":
-            raise ValueError(
-                "demonstrations.ground_truth_first = true puts the ground truth into the lists of adjust, but "
-                f"sft.lists = {self.sft.lists}; set sft.lists to adjust"
-            )
+            raise ValueError(f"demonstrations.ground_truth_first, but sft.lists = {self.sft.lists}; set it to adjust")
         return self
 
     @model_validator(mode="after")
     def _sft_holds_a_prompt(self) -> "Params":
         needed = LEAST_PROMPT + 2 * self.common.list_length  # a line is two tokens or more
         if self.sft.max_length < needed:
-            raise ValueError(
-                f"sft.max_length = {self.sft.max_length} has no room for a prompt ({LEAST_PROMPT} tokens or more) and "
-                f"a list of common.list_length = {self.common.list_length} lines; set it to {needed} or more"
-            )
+            raise ValueError(f"sft.max_length = {self.sft.max_length} has no room for a list; give {needed} or more")
         return self
 
 
-def _known_fields(location: tuple[int | str, ...]) -> list[str]:
-    """Return the field names of the section that holds `location`."""
-    model: Any = Params
-    for part in location[:-1]:
-        annotation = model.model_fields[part].annotation  # a section, or one that may be null
-        model = next(kind for kind in (*get_args(annotation), annotation) if hasattr(kind, "model_fields"))
-    return list(model.model_fields)
-
-
-def _explain(error: dict[str, Any]) -> str:
-    location = ".".join(str(part) for part in error["loc"])
-    if error["type"] == "extra_forbidden" and error["loc"][-1] in RENAMED:
-        return f"{location}: this parameter is now {RENAMED[error['loc'][-1]]!r}; rename it"
-    if error["type"] == "extra_forbidden":
-        close = difflib.get_close_matches(str(error["loc"][-1]), _known_fields(error["loc"]), n=1, cutoff=0.75)
-        hint = f"did you mean {close[0]!r}?" if close else "remove it; CHANGELOG.md lists renamed parameters"
-        return f"{location}: unknown parameter; {hint}"
-    if error["type"] == "missing":
-        return f"{location}: missing; add it (profiles/embedded.yaml shows every parameter)"
-    if error["type"] == "value_error":  # one of several sections has no location, and names its fields itself
-        return f"{location}: {error['ctx']['error']}" if location else str(error["ctx"]["error"])
-    return f"{location} = {error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}"
-
-
 def parse_params(raw: dict[str, Any], source: str) -> Params:
-    """Return the validated parameters.
-
-    Raises `InputError` with one line for each mistake: field, value, and what is wanted.
-    """
-    try:
-        return Params.model_validate(raw)
-    except ValidationError as error:
-        lines = [_explain(dict(mistake)) for mistake in error.errors()]
-        raise InputError("\n".join(f"{source}: {line}" for line in lines)) from None
+    """Return the validated parameters; raises `InputError` with one line for each mistake (see `validated`)."""
+    return validated(Params, raw, source, "profiles/embedded.yaml")
 
 
 def load_params(path: Path = Path("params.yaml")) -> Params:

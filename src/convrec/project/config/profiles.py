@@ -1,14 +1,15 @@
 """Profiles: named sets of parameters. `profiles/embedded.yaml` is the base; the others list only their changes."""
 
+import io
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
 
-from convrec.project.atomic import replaced, write_bytes
-from convrec.project.config.params import RENAMED, parse_params
+from convrec.project.atomic import write_text
+from convrec.project.config.params import parse_params
 from convrec.project.errors import InputError
-from convrec.project.yaml import parse_yaml, read_commented_yaml, read_yaml
+from convrec.project.yaml import parse_yaml, read_yaml
 
 FOLDER, BASE, TARGET = Path("profiles"), "embedded", Path("params.yaml")
 PREVIOUS = Path("params.previous.yaml")
@@ -22,8 +23,6 @@ def profile_names(folder: Path = FOLDER) -> list[str]:
 def _merge(base: dict[str, Any], changes: dict[str, Any], where: str) -> None:
     """Overwrite values of `base` in place. Raises `InputError` for a key that `base` does not have."""
     for key, value in changes.items():
-        if key not in base and key in RENAMED:
-            raise InputError(f"{where}: the parameter {key!r} is now {RENAMED[key]!r}; rename it")
         if key not in base:
             raise InputError(f"{where}: unknown parameter {key!r}; profiles/{BASE}.yaml shows every parameter")
         if isinstance(base[key], dict) and isinstance(value, dict):
@@ -42,7 +41,7 @@ def compose(name: str, settings: list[str], folder: Path = FOLDER) -> Any:
         raise InputError(f"{folder}: no such folder, or it contains no profiles; run the command in the project folder")
     if name not in known:
         raise InputError(f"no profile {name!r}; there are {', '.join(known)}")
-    params = read_commented_yaml(folder / f"{BASE}.yaml")
+    params = read_yaml(folder / f"{BASE}.yaml", keep_comments=True)
     if name != BASE:
         _merge(params, read_yaml(folder / f"{name}.yaml"), f"profiles/{name}.yaml")
     params["common"]["profile"] = name
@@ -74,7 +73,7 @@ def change_params(settings: list[str]) -> str:
 
     Raises `InputError` on an unknown key and on a value that the parameters do not allow; the file then stays.
     """
-    params = read_commented_yaml(TARGET)
+    params = read_yaml(TARGET, keep_comments=True)
     _set(params, settings)
     if not _write(params, "params.yaml"):
         return f"params.yaml has {', '.join(settings)} already"
@@ -83,21 +82,18 @@ def change_params(settings: list[str]) -> str:
 
 def _write(params: Any, source: str) -> bool:
     """Write params.yaml if the parameters are allowed, keeping a different one beside it; tell whether it changed."""
-    with replaced(TARGET) as new:
-        with new.open("w", encoding="utf-8") as stream:
-            _yaml().dump(params, stream)
-        parse_params(read_yaml(new), source)
-        before = TARGET.read_bytes() if TARGET.exists() else None
-        has_changed = before != new.read_bytes()
-        if before is not None and has_changed:
-            write_bytes(PREVIOUS, before)
-    return has_changed
-
-
-def _yaml() -> YAML:
-    yaml = YAML()
+    yaml, stream = YAML(), io.StringIO()
     yaml.width = 110
     yaml.representer.add_representer(
         type(None), lambda dumper, _: dumper.represent_scalar("tag:yaml.org,2002:null", "null")
     )
-    return yaml
+    yaml.dump(params, stream)
+    text = stream.getvalue()
+    parse_params(parse_yaml(text, source), source)
+    before = TARGET.read_text(encoding="utf-8") if TARGET.exists() else None
+    if before == text:
+        return False
+    if before is not None:
+        write_text(PREVIOUS, before)
+    write_text(TARGET, text)
+    return True

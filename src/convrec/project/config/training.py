@@ -16,11 +16,9 @@ class EmbeddedModel(Section):
     num_hidden_layers: int = Field(ge=1, le=1000)
     num_attention_heads: int = Field(ge=1, le=1024)
     num_key_value_heads: int = Field(ge=1, le=1024)
-    conversations: Whole = Field(ge=1, description="maximum number of training conversations in its training texts")
-    catalog_pages: Whole | None = Field(
-        ge=0, description="catalog index pages in its training texts; null: 12 per item, up to 6000"
-    )
-    co_occurrence: bool = Field(description="initialize title embeddings from co-occurrence of likes, not at random")
+    conversations: Whole = Field(ge=1)
+    catalog_pages: Whole | None = Field(ge=0)
+    co_occurrence: bool
     num_train_epochs: Whole = Field(ge=0)
     learning_rate: Positive
     per_device_train_batch_size: Whole = Field(ge=1)
@@ -38,12 +36,9 @@ class EmbeddedModel(Section):
 class BaseModelStage(Section):
     """Stage `base_model`: the model before any training on lists."""
 
-    name: str = Field(description="'embedded', or a Hugging Face name or a path")
-    revision: str | None = Field(description="commit of the Hugging Face model; pin it")
-    trust_remote_code: bool = Field(
-        description="run the code in the repository of this model, or of any other model named in the parameters "
-        "(rank_grpo.start, rewards.model, evaluate --model); read it first"
-    )
+    name: str
+    revision: str | None
+    trust_remote_code: bool
     dtype: Literal["float32", "bfloat16"]
     embedded: EmbeddedModel
 
@@ -51,7 +46,7 @@ class BaseModelStage(Section):
 class Lora(Section):
     """Low-rank adapters on every linear layer; the stage merges them into the model that it writes."""
 
-    r: int = Field(ge=1, le=65_536, description="the rank")
+    r: int = Field(ge=1, le=65_536)
     lora_alpha: Whole = Field(ge=1)
     lora_dropout: float = Field(ge=0, lt=1)
 
@@ -61,7 +56,7 @@ class Optimization(Section):
 
     learning_rate: Positive
     lr_scheduler_type: Literal["constant", "cosine", "linear"]
-    warmup_steps: float = Field(ge=0, description="below 1: a share of all steps; otherwise a number of steps")
+    warmup_steps: float = Field(ge=0)
     adam_beta1: Share
     adam_beta2: Share
     weight_decay: float = Field(ge=0)
@@ -70,18 +65,16 @@ class Optimization(Section):
     gradient_accumulation_steps: Whole = Field(ge=1)
     logging_steps: Whole = Field(ge=1)
     save_steps: Whole = Field(ge=1)
-    save_total_limit: Whole = Field(ge=2, description="number of newest checkpoints to keep, besides the best one")
+    save_total_limit: Whole = Field(ge=2)
     gradient_checkpointing: bool
 
 
 class Training(Optimization):
     """Parameters of both stages that are not arguments of the trainers."""
 
-    lora: Lora | None = Field(description="null: all weights are trained")
-    launch: FileBelow | None = Field(
-        description="Accelerate launch file below configs/ for several processes; null for one process"
-    )
-    num_processes: int = Field(ge=1, le=1024, description="number of processes of the launch, usually one per GPU")
+    lora: Lora | None
+    launch: FileBelow | None
+    num_processes: int = Field(ge=1, le=1024)
 
     def of_the_updates(self) -> dict[str, Any]:
         """Return the parameters on which the updates depend: the size of the batch, but not how it is split."""
@@ -99,14 +92,8 @@ class Training(Optimization):
 class SFT(Training):
     """Stage `sft`: the negative log-likelihood of the demonstrations."""
 
-    lists: Literal["remap", "reflect", "collaborative", "adjust"] = Field(
-        description="the demonstration step whose lists are learned"
-    )
-    num_train_epochs: float = Field(gt=0, description="length of the schedule in epochs")
-    checkpoint_step: Whole | None = Field(ge=1, description="stop at this step of the schedule; null for its end")
-    max_length: int = Field(
-        ge=16, le=1_000_000, description="tokens of prompt and completion; longer prompts drop their oldest turns"
-    )
-    validation_prompts: Whole = Field(
-        ge=0, description="number of validation demonstrations whose loss is measured after each epoch; 0: none"
-    )
+    lists: Literal["remap", "reflect", "collaborative", "adjust"]
+    num_train_epochs: float = Field(gt=0)
+    checkpoint_step: Whole | None = Field(ge=1)
+    max_length: int = Field(ge=16, le=1_000_000)
+    validation_prompts: Whole = Field(ge=0)

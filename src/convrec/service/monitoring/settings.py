@@ -1,4 +1,4 @@
-"""monitoring.yaml as a frozen model: the window, the limits of the checks, and what an alarm does."""
+"""monitoring.yaml as a frozen model: the window, and the limits of the checks."""
 
 from pathlib import Path
 from typing import Annotated
@@ -42,13 +42,6 @@ class Checks(Section):
     empty_answers: ShareLimit | None = Field(None, title="Empty answers")
 
 
-class Alarm(Section):
-    """What Prefect does on an alarm, besides the event."""
-
-    webhook: str | None = Field(description="the name of a Prefect webhook block that is called")
-    refresh: bool = Field(description="whether the deployment refresh/monthly is run")
-
-
 class Monitoring(Section):
     """All fields of monitoring.yaml."""
 
@@ -57,7 +50,6 @@ class Monitoring(Section):
     training_months: int = Field(ge=1, le=1200, description="the training data to compare with: its last months")
     max_conversations: int = Field(ge=2, le=100_000, description="conversations drawn of each side to be compared")
     checks: Checks
-    alarm: Alarm
 
 
 def load_monitoring(root: Path = Path()) -> Monitoring:

@@ -7,11 +7,10 @@ import sys
 
 import pytest
 
-from convrec.project.threads import SPINS, limit_threads, usable_cores
+from convrec.project.machine import SPINS, limit_threads, usable_cores
 from tests.small_project import ROOT
 
 CORES = len(os.sched_getaffinity(0))
-LIMITED = "from convrec.project.threads import limit_threads; limit_threads({}); import torch"
 FLOW = "import flows, torch"
 COMMAND = """
 import contextlib
@@ -49,15 +48,9 @@ def test_a_process_spins_shortly_on_its_cores(code):
 
 
 @pytest.mark.slow
-def test_a_share_of_the_cores_is_what_openmp_takes():
-    assert _openmp(LIMITED.format(2))["OMP_NUM_THREADS"] == str(max(1, usable_cores() // 2))
-
-
-@pytest.mark.slow
 def test_what_the_user_has_set_stays():
     found = _openmp(FLOW, OMP_NUM_THREADS="3", OMP_WAIT_POLICY="ACTIVE", GOMP_SPINCOUNT="7")
     assert (found["OMP_NUM_THREADS"], found["OMP_WAIT_POLICY"], found["GOMP_SPINCOUNT"]) == ("3", "ACTIVE", "7")
-    assert _openmp(FLOW, OMP_WAIT_POLICY="PASSIVE")["GOMP_SPINCOUNT"] == "0"
 
 
 @pytest.mark.parametrize(
@@ -83,7 +76,7 @@ def test_usable_cores_are_those_of_the_affinity_within_the_quota(tmp_path, monke
 
 def test_a_launch_divides_the_quota_among_its_processes(alone, monkeypatch):
     """The stage's own process has the whole quota; its processes inherit that, and take a share each."""
-    monkeypatch.setattr("convrec.project.threads.usable_cores", lambda: 6)
+    monkeypatch.setattr("convrec.project.machine.usable_cores", lambda: 6)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(64)))
     limit_threads()
     assert os.environ["OMP_NUM_THREADS"] == "6"
@@ -96,6 +89,6 @@ def test_a_launch_divides_the_quota_among_its_processes(alone, monkeypatch):
 
 
 def test_without_a_quota_the_number_is_left_to_openmp_and_to_launchers(alone, monkeypatch):
-    monkeypatch.setattr("convrec.project.threads.usable_cores", lambda: CORES)
+    monkeypatch.setattr("convrec.project.machine.usable_cores", lambda: CORES)
     limit_threads()
     assert "OMP_NUM_THREADS" not in os.environ
