@@ -9,12 +9,12 @@ from tests.training.rl.launches import run_program
 pytestmark = pytest.mark.nightly
 
 
-def _train(python, model, output, device, dtype, **options):
+def _train(python, model, output, device, dtype, *flags, **options):
     """Return the log of four steps with updates that move the policy far."""
     own = {"use_vllm": True, "vllm_max_model_length": 64, "learning_rate": 0.01, "repetition_penalty": 1.2}
     own |= {"use_cpu": device == "cpu", "vllm_gpu_memory_utilization": 0.3}
     where = ["--model", str(model), "--output", str(output), "--steps", "4"]
-    command = [python, "-m", "tests.training.rl.tiny_vllm", *where, "--options", json.dumps(own | options)]
+    command = [python, "-m", "tests.training.rl.tiny_vllm", *where, "--options", json.dumps(own | options), *flags]
     run_program(command, on_cpu=device == "cpu", CONVREC_TEST_DTYPE=dtype)
     return [row for row in json.loads((output / "history.json").read_text())["log"] if "loss" in row]
 
@@ -30,6 +30,21 @@ def test_colocated_vllm_samples_from_the_weights_that_are_trained(python_with, t
     for row in log:
         assert row["sampling/sampling_logp_difference/mean"] < band
         assert row["sampler/weight_mean"] == pytest.approx(1, abs=10 * band)
+        assert row["sampler/truncated"] == 0
+
+
+def test_constrained_lists_of_colocated_vllm_have_the_log_probabilities_of_the_trainer(
+    python_with, tiny_model, device, tmp_path
+):
+    """Each prompt has its own seen titles. After large updates both engines still sample from the same lists."""
+    log = _train(python_with("vllm"), tiny_model, tmp_path, device, "float32", "--constrained")
+    band = 2e-6 if device == "cpu" else 1e-2
+    assert len(log) == 4 and log[-1]["kl"] > 0.01, "the policy has moved"
+    valid = {"in_catalog": 1, "items": 2, "duplicates": 0, "seen": 0, "early_stop": 0, "overflow": 0}
+    for row in log:
+        assert {name: row[f"lists/{name}"] for name in valid} == valid
+        assert row["sampling/sampling_logp_difference/mean"] < band
+        assert row["sampling/sampling_logp_difference/max"] < 10 * band
         assert row["sampler/truncated"] == 0
 
 

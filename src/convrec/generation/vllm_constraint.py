@@ -1,5 +1,6 @@
 """The catalog constraint for vLLM: a logits processor that the engine loads by name, in its own process."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,12 @@ _FORCING = ("min_tokens", "logit_bias", "allowed_token_ids", "bad_words", "struc
 
 
 def engine_options(trie: str | Path) -> dict[str, Any]:
-    """Return the engine's arguments with which it can constrain lists; `trie` is the file of a saved trie."""
+    """Return the engine's arguments with which it can constrain lists; `trie` is the file of a saved trie.
+
+    Also choose vLLM's V1 model runner for the engines of this process: the V2 runner, which is the default on a GPU,
+    takes logits processors of another interface only.
+    """
+    os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
     name = f"{VllmCatalogConstraint.__module__}:{VllmCatalogConstraint.__qualname__}"
     return {"logits_processors": [name], "additional_config": {_CONFIG: str(Path(trie).absolute())}}
 

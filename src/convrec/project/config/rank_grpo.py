@@ -119,8 +119,6 @@ class RankGRPO(Training):
                 f"lora.lora_dropout = {self.lora.lora_dropout}: sampling and scoring must use the same "
                 "distribution, so dropout is off; set it to 0.0"
             )
-        if self.constrained and self.rollouts.startswith("vllm"):
-            raise ValueError(f"constrained = true: not with rollouts {self.rollouts!r}; use transformers or beam")
         for name in ("save_steps", "validation_steps"):
             if getattr(self, name) % self.num_iterations:
                 raise ValueError(
