@@ -1,10 +1,15 @@
-"""Rollouts by vLLM, colocated with the trainer: on a GPU, or through its CPU build."""
+"""Rollouts by vLLM, colocated with the trainer or by a server: on a GPU, or through its CPU build."""
 
 import json
+import os
+import signal
+import subprocess
+from contextlib import contextmanager
 
 import pytest
 
-from tests.training.rl.launches import run_program
+from tests.small_project import ROOT
+from tests.training.rl.launches import free_port, run_program
 
 pytestmark = pytest.mark.nightly
 
@@ -33,11 +38,8 @@ def test_colocated_vllm_samples_from_the_weights_that_are_trained(python_with, t
         assert row["sampler/truncated"] == 0
 
 
-def test_constrained_lists_of_colocated_vllm_have_the_log_probabilities_of_the_trainer(
-    python_with, tiny_model, device, tmp_path
-):
-    """Each prompt has its own seen titles. After large updates both engines still sample from the same lists."""
-    log = _train(python_with("vllm"), tiny_model, tmp_path, device, "float32", "--constrained")
+def _check_constrained(log, device):
+    """Every list is valid, and both engines sample from the same lists, also after large updates."""
     band = 2e-6 if device == "cpu" else 1e-2
     assert len(log) == 4 and log[-1]["kl"] > 0.01, "the policy has moved"
     valid = {"in_catalog": 1, "items": 2, "duplicates": 0, "seen": 0, "early_stop": 0, "overflow": 0}
@@ -46,6 +48,39 @@ def test_constrained_lists_of_colocated_vllm_have_the_log_probabilities_of_the_t
         assert row["sampling/sampling_logp_difference/mean"] < band
         assert row["sampling/sampling_logp_difference/max"] < 10 * band
         assert row["sampler/truncated"] == 0
+
+
+def test_constrained_lists_of_colocated_vllm_have_the_trainer_s_log_probabilities(
+    python_with, tiny_model, device, tmp_path
+):
+    log = _train(python_with("vllm"), tiny_model, tmp_path, device, "float32", "--constrained")
+    _check_constrained(log, device)
+
+
+@contextmanager
+def _server(python, model, log):
+    """Start the server of a model, which ends with all its processes; yield its address."""
+    port = free_port()
+    command = [python, "-m", "tests.training.rl.tiny_vllm", "--serve", str(port), "--model", str(model)]
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, env=os.environ, start_new_session=True
+        )
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def test_constrained_lists_of_a_vllm_server_have_the_trainer_s_log_probabilities(
+    python_with, tiny_model, device, tmp_path
+):
+    python = python_with("vllm")
+    with _server(python, tiny_model, tmp_path / "server.log") as url:
+        options = {"vllm_mode": "server", "vllm_server_base_url": url, "vllm_server_timeout": 100}
+        log = _train(python, tiny_model, tmp_path, device, "float32", "--constrained", **options)
+    _check_constrained(log, device)
 
 
 @pytest.mark.gpu

@@ -77,6 +77,8 @@ def add(commands: Any) -> None:
     _add_number(server, "--gpus", whole_number(1, 64), 1, "GPUs that share the model")
     _add_number(server, "--gpu-share", share, 0.9, "share of each GPU's memory")
     _add_number(server, "--batch-size", whole_number(1, 4096), 64, _BATCH_SIZE)
+    text = "serve the rollouts of rank_grpo, and take its weights from everyone who reaches the address"
+    server.add_argument("--training", action="store_true", help=text)
 
 
 def _add_address(command: Any, port: int, host_help: str) -> None:
@@ -121,7 +123,8 @@ def _vllm_server(options: argparse.Namespace) -> None:
         port = listener.getsockname()[1]
     with tempfile.TemporaryDirectory(prefix="convrec-version-") as folder:
         files = find_model(options.model, Path(folder))
-        run_vllm_server(files, options.host, port, options.batch_size, options.gpus, options.gpu_share)
+        own = (options.batch_size, options.gpus, options.gpu_share, options.training)
+        run_vllm_server(files, options.host, port, *own)
 
 
 def _run(
