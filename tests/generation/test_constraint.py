@@ -7,7 +7,8 @@ from tokenizers import normalizers
 
 from convrec.data.catalog import Catalog
 from convrec.data.parsing import format_list, parse_list
-from convrec.generation.constraint import CatalogTrie, ConstraintState, ListRequest, allowed_tokens
+from convrec.generation.allowed_tokens import AllowedTokens, allowed_tokens
+from convrec.generation.constraint import CatalogTrie, ConstraintState, ListRequest
 from convrec.generation.line_tokens import generation_prompt, tokenize_lines
 from convrec.project.errors import InputError
 from tests.generation.vocabularies import FILMS, TOKENIZERS, embedded, greedy_list
@@ -168,10 +169,14 @@ def test_what_was_allowed_at_each_step_can_be_told_afterwards(kind, task):
     is_end = completions == tokenizer.eos_token_id
     mask = is_end.cumsum(1) - is_end.long() == 0
     mask[0, 3:] = False  # a list that was cut off
-    found = allowed_tokens(trie, requests, completions, mask, vocab_size)
+    found = allowed_tokens(trie, requests, completions.numpy(), mask.numpy())
+    parts = [found.rows(slice(i, i + 1)) for i in range(len(requests))]
+    assert torch.equal(AllowedTokens.stack(parts, completions.shape[1]).booleans(), found.booleans())
     state = ConstraintState(trie, requests, vocab_size)
     for t in range(completions.shape[1]):
-        assert torch.equal(found[:, t], state.allowed() | ~mask[:, t, None])
+        allowed = state.allowed()
+        assert torch.equal(found.booleans()[:, t], allowed[:, torch.from_numpy(trie.alphabet)] | ~mask[:, t, None])
+        assert int(allowed.sum()) == int(allowed[:, torch.from_numpy(trie.alphabet)].sum()), "others are not allowed"
         state.advance(completions[:, t])
 
 
@@ -180,7 +185,7 @@ def test_a_completion_of_another_request_is_refused():
     completions = _decode(trie, [ListRequest(3), ListRequest(3)], _sized(embedded()), 0)
     mask = torch.ones_like(completions, dtype=torch.bool)
     with pytest.raises(ValueError, match="completion 1"):
-        allowed_tokens(trie, [ListRequest(3), ListRequest(2)], completions, mask, _sized(embedded()))
+        allowed_tokens(trie, [ListRequest(3), ListRequest(2)], completions.numpy(), mask.numpy())
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from benchmarks.constraint import NUM_ITEMS, byte_level_bpe, invented_catalog, measure
-from convrec.generation.constraint import CatalogTrie, allowed_tokens
+from convrec.generation.allowed_tokens import allowed_tokens
+from convrec.generation.constraint import CatalogTrie
 from convrec.generation.engine import TransformersEngine, token_ids
 from convrec.generation.pretrained import load_config, load_tokenizer
 from convrec.training.embedded import make_model
@@ -39,14 +40,13 @@ def test_lists_are_valid_and_those_of_the_cpu(folder, device, penalty):
 def test_masks_on_the_gpu_are_those_of_the_cpu(folder):
     """Those of the allowed tokens in the loss, at each position of the lists."""
     tokenizer = load_tokenizer(folder)
-    trie, vocab = make_trie(tokenizer), len(tokenizer)
+    trie = make_trie(tokenizer)
     engine = TransformersEngine.load(str(folder), "cpu", len(REQUESTS), 64, 1.0, trie)
     ids = torch.tensor(engine.complete(token_ids(tokenizer, prompts_of(len(REQUESTS))), REQUESTS))
     ends = ids == tokenizer.eos_token_id
     mask = ends.cumsum(1) - ends.long() == 0
-    expected = allowed_tokens(trie, REQUESTS, ids, mask, vocab)
-    found = allowed_tokens(trie, REQUESTS, ids.cuda(), mask.cuda(), vocab)
-    assert torch.equal(found.cpu(), expected) and not expected.all()
+    found = allowed_tokens(trie, REQUESTS, ids.numpy(), mask.numpy())
+    assert torch.equal(found.booleans("cuda").cpu(), found.booleans()) and not found.booleans().all()
 
 
 def test_the_constraint_costs_little_of_the_generation_time(device, figure):

@@ -103,6 +103,26 @@ class CatalogTrie:
         return int((self.keys & _TOKEN).max()) + 1
 
     @cached_property
+    def alphabet(self) -> np.ndarray:
+        """The tokens of the trie, ascending. Shape: (A,)."""
+        return np.unique(self.keys & _TOKEN)
+
+    @cached_property
+    def columns(self) -> np.ndarray:
+        """The place of each edge's token in the alphabet. Shape: (E,)."""
+        return np.searchsorted(self.alphabet, self.keys & _TOKEN)
+
+    @cached_property
+    def last_edges(self) -> np.ndarray:
+        """The edge that leads to each leaf. Shape: (P,)."""
+        nodes = _NUM_ROOTS + np.arange(len(self.keys))
+        edges = np.flatnonzero(
+            (self.pointers[nodes] == self.pointers[nodes + 1]) & (self.spans[:, 0] < len(self.first_edges))
+        )
+        last: np.ndarray = edges[np.argsort(self.spans[edges, 0])]
+        return last
+
+    @cached_property
     def root_spans(self) -> np.ndarray:
         """The span of each root: of all its edges. Shape: (5, 2)."""
         starts, ends = self.pointers[:_NUM_ROOTS], self.pointers[1 : _NUM_ROOTS + 1]
@@ -137,6 +157,11 @@ class CatalogTrie:
                 f"catalog's {self.num_items} can be used; request at most that many, or allow more items"
             )
         return some, is_open
+
+    def closed(self, request: ListRequest) -> np.ndarray:
+        """Return the items that are closed to a request. Raises `InputError` as `check` does."""
+        items, is_open = self.listed(request)
+        return np.setdiff1d(np.arange(self.num_items), items) if is_open else items
 
     def _indices(self, items: Collection[int], name: str) -> np.ndarray:
         indices = np.unique(np.fromiter(items, dtype=np.int64, count=len(items)))
@@ -252,18 +277,10 @@ class ConstraintState:
 
     def allowed(self, rows: Rows | None = None) -> torch.Tensor:
         """Return the allowed next tokens as booleans (B, vocab_size); EOS and pad after a list's end."""
-        return self.as_booleans([self.allowance(rows)], "cpu")
-
-    def as_booleans(self, allowances: Sequence[_Allowance], device: str | torch.device) -> torch.Tensor:
-        """Return the allowed next tokens at several steps as booleans on this device. Shape: (all rows, vocab_size)."""
-        allowed = self._bias.to(device).isfinite()[torch.from_numpy(np.concatenate([own.layers for own in allowances]))]
-        starts = np.cumsum([0, *(len(own.layers) for own in allowances)])
-        for name, value in (("opened", True), ("closed", False)):
-            pairs = [getattr(own, name) for own in allowances]
-            at = np.concatenate([rows + start for (rows, _), start in zip(pairs, starts, strict=False)])
-            tokens = np.concatenate([tokens for _, tokens in pairs])
-            index = torch.from_numpy(np.stack([at, tokens])).to(device)
-            allowed[index[0], index[1]] = value
+        layers, opened, closed = self.allowance(rows)
+        allowed = self._bias.cpu().isfinite()[torch.from_numpy(layers)]
+        for (at, tokens), value in ((opened, True), (closed, False)):
+            allowed[torch.from_numpy(at), torch.from_numpy(tokens)] = value
         return allowed
 
     def mask_(self, scores: torch.Tensor, rows: Rows | None = None) -> torch.Tensor:
@@ -305,7 +322,7 @@ class ConstraintState:
     def _edges_from(self, nodes: np.ndarray, at_root: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return every edge that leads on from nodes below the roots: the index of the node, and the edge."""
         below = np.flatnonzero(~at_root)
-        which, edges = _ranges(self._trie.pointers[nodes[below]], self._trie.pointers[nodes[below] + 1])
+        which, edges = ranges(self._trie.pointers[nodes[below]], self._trie.pointers[nodes[below] + 1])
         return below[which], edges
 
     def _listed_below(self, rows: np.ndarray, nodes: np.ndarray, at_root: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -313,7 +330,7 @@ class ConstraintState:
         roots = np.flatnonzero(at_root)
         offsets = rows[roots] * self._num_leaves
         found = np.searchsorted(self._keys, self._trie.root_spans[nodes[roots]] + offsets[:, None])
-        which, places = _ranges(found[:, 0], found[:, 1])
+        which, places = ranges(found[:, 0], found[:, 1])
         return roots[which], self._trie.first_edges[self._keys[places] - offsets[which]]
 
     def _any_open(self, rows: np.ndarray, edges: np.ndarray) -> np.ndarray:
@@ -356,61 +373,40 @@ class ConstraintState:
         self._sums = np.concatenate([np.zeros(1, np.int64), self._signs.cumsum()])
 
 
-def _root_biases(trie: CatalogTrie, vocab_size: int) -> tuple[np.ndarray, torch.Tensor]:
-    """Return the layer of each root, and of other nodes behind them, and the layers: 0 for a first token, else -inf.
+def root_layers(trie: CatalogTrie) -> tuple[np.ndarray, np.ndarray]:
+    """Return the layer of each root, and of other nodes behind them, and the layers: which tokens are first tokens.
 
-    Roots of the same first tokens share a layer; the last one has no token. Shape: (6,) and (layers, vocab_size).
+    Roots of the same first tokens share a layer. The last two layers have no token, as DONE and the other nodes, and
+    all tokens. Shape: (6,) and (layers, A), booleans by the trie's alphabet.
     """
     layers = np.full(_NUM_ROOTS + 1, -1)
     distinct: list[np.ndarray] = []
     for root in range(DONE):
-        tokens = trie.keys[trie.pointers[root] : trie.pointers[root + 1]] & _TOKEN
-        if len(tokens):
+        tokens = np.zeros(len(trie.alphabet), bool)
+        tokens[trie.columns[trie.pointers[root] : trie.pointers[root + 1]]] = True
+        if tokens.any():
             equal = [layer for layer, other in enumerate(distinct) if np.array_equal(tokens, other)]
             layers[root] = equal[0] if equal else len(distinct)
             distinct += [] if equal else [tokens]
-    biases = torch.full((len(distinct) + 1, vocab_size), -torch.inf)
-    for bias, tokens in zip(biases, distinct, strict=False):
-        bias[torch.from_numpy(tokens)] = 0.0
-    return np.where(layers >= 0, layers, len(distinct)), biases
+    nothing = np.zeros(len(trie.alphabet), bool)
+    return np.where(layers >= 0, layers, len(distinct)), np.stack([*distinct, nothing, ~nothing])
 
 
-def _ranges(starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _root_biases(trie: CatalogTrie, vocab_size: int) -> tuple[np.ndarray, torch.Tensor]:
+    """Return `root_layers` without the last, as what is added to scores: 0 or -inf. Shape: (6,), (layers, vocab)."""
+    of_root, layers = root_layers(trie)
+    biases = torch.full((len(layers) - 1, vocab_size), -torch.inf)
+    for bias, tokens in zip(biases, layers, strict=False):
+        bias[torch.from_numpy(trie.alphabet[tokens])] = 0.0
+    return of_root, biases
+
+
+def ranges(starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the numbers of all ranges, one range after another, and before them which range each is of."""
     sizes = ends - starts
     which = np.repeat(np.arange(len(sizes)), sizes)
     nth = np.arange(len(which)) - (sizes.cumsum() - sizes)[which]
     return which, starts[which] + nth
-
-
-def allowed_tokens(
-    trie: CatalogTrie,
-    requests: Sequence[ListRequest],
-    completion_ids: torch.Tensor,
-    mask: torch.Tensor,
-    vocab_size: int,
-) -> torch.Tensor:
-    """Return what was allowed at each token of the completions (B, T) that these requests led to.
-
-    The mask (B, T) holds the tokens written, EOS included: from the left, without gaps. Where it is false all are
-    allowed. Raises `ValueError` naming the first row with a token that was not.
-
-    Shape: (B, T, vocab_size), booleans.
-    """
-    state = ConstraintState(trie, requests, vocab_size)
-    ids, written = completion_ids.cpu().numpy(), mask.cpu().numpy()
-    allowances = []
-    for tokens, is_token in zip(ids.T, written.T, strict=True):
-        rows = np.flatnonzero(is_token)
-        allowances.append(state.allowance(rows))
-        state.advance(tokens[rows], rows)
-    if state.lost.any():
-        row = int(np.flatnonzero(state.lost)[0])
-        raise ValueError(f"completion {row}: it holds a token that its request does not allow; give the same request")
-    allowed = torch.ones(*ids.shape, vocab_size, dtype=torch.bool, device=completion_ids.device)
-    steps, places = (torch.from_numpy(index).to(allowed.device) for index in written.T.nonzero())
-    allowed[places, steps] = state.as_booleans(allowances, allowed.device)
-    return allowed
 
 
 def catalog_trie(catalog: Catalog, tokenizer: Any) -> CatalogTrie:

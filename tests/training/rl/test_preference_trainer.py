@@ -12,16 +12,10 @@ from convrec.generation.pretrained import load_tokenizer
 from convrec.project.errors import InputError
 from convrec.training.checkpoints import CompletionCallback, last_checkpoint
 from convrec.training.rl.constrained import RolloutConstraint
+from convrec.training.rl.logprobs import add_log_prob_head
 from convrec.training.rl.preference_trainer import PreferenceTrainer
 from convrec.training.rl.trainer import _Scored
 from tests.training.rl.tiny import CATALOG, NUM_RANKS, same_rows, series, tiny_trainer, varied_rows, weights
-
-
-class Unconstrained(RolloutConstraint):
-    """Samples under the constraint, but scores every token: the log-probabilities are the model's own."""
-
-    def allowed(self, input_ids, attention_mask, width, vocab):
-        return torch.ones(len(input_ids), width, vocab, dtype=torch.bool)
 
 
 @pytest.fixture
@@ -29,10 +23,10 @@ def make(tiny_model, tmp_path):
     """Makes trainers of the tiny model, each in a folder of its own unless one is named."""
     folders = (tmp_path / f"out{number}" for number in count())
 
-    def made(steps=1, kind=RolloutConstraint, folder=None, **options):
+    def made(steps=1, folder=None, **options):
         trie = catalog_trie(CATALOG, load_tokenizer(tiny_model))
         shared = {"num_generations": 2, "per_device_train_batch_size": 8, **options}
-        constraint = kind(CATALOG, trie, NUM_RANKS)
+        constraint = RolloutConstraint(CATALOG, trie, NUM_RANKS)
         return tiny_trainer(
             tiny_model, folder or next(folders), steps, kind=PreferenceTrainer, constraint=constraint, **shared
         )
@@ -50,7 +44,9 @@ def _asked(trainer, rows) -> list[list[int]]:
 @pytest.mark.parametrize("options", [{}, {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 4}])
 def test_dpo_steps_as_trl_s_own_trainer_does(make, tiny_model, tmp_path, monkeypatch, options):
     sgd = {"optim": "sgd", "learning_rate": 0.1, "max_grad_norm": 1e9}
-    ours = make(2, Unconstrained, rows=varied_rows(), beta=0.5, **sgd, **options)
+    ours = make(2, rows=varied_rows(), beta=0.5, **sgd, **options)
+    for policy in (ours.model, ours.ref_model):  # sampled under the constraint, but every token is scored
+        add_log_prob_head(policy, 1.0, 1.0, None)
     pairs, groups = [], PreferenceTrainer._complete
 
     def recorded(trainer, prompt_ids, num_generations):

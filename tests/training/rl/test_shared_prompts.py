@@ -40,8 +40,9 @@ def _broken(*_):
 def test_a_layout_by_hand():
     ids = torch.tensor([[0, 5, 6, 7, 8], [3, 4, 9, 1, 2], [0, 5, 6, 1, 1]])
     mask = torch.tensor([[0, 1, 1, 1, 1], [1, 1, 1, 1, 0], [0, 1, 1, 1, 1]])
-    tokens, positions, layout = pack(ids, mask, 2)
-    assert prompt_index(ids, mask, 2) == layout.prompt_of.tolist() == [0, 1, 0]
+    numbers = prompt_index(ids, mask, 2)
+    tokens, positions, layout = pack(ids, mask, 2, numbers)
+    assert numbers == layout.prompt_of.tolist() == [0, 1, 0]
     assert tokens.tolist() == [[5, 0, 3, 4] + [6, 7] + [9, 1] + [6, 1]]
     assert positions.tolist() == [[0, 1, 0, 1] + [1, 2] + [2, 3] + [1, 2]]
     assert layout.allowed[:, 0].int().tolist() == [

@@ -61,12 +61,15 @@ def trim_padding(batch: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def padding_share(batch: dict[str, Any], *, shared: bool) -> float:
-    """Return the share of padding among the tokens of a forward pass, 0 to 1.
+def padding_share(batch: dict[str, Any], *, shared: bool) -> torch.Tensor:
+    """Return the share of padding among the tokens of a forward pass, 0 to 1, a scalar.
 
     If prompts are `shared`, each group's prompt is counted once.
     """
     prompts, completions = batch["prompt_mask"], batch["completion_mask"]
     if shared:
-        prompts = prompts[begins_group(batch["prompt_ids"], prompts)]
-    return 1 - float(prompts.sum() + completions.sum()) / (prompts.numel() + completions.numel())
+        read = begins_group(batch["prompt_ids"], prompts)
+        tokens = (prompts.sum(1) * read).sum(), read.sum() * prompts.shape[1]
+    else:
+        tokens = prompts.sum(), prompts.numel()
+    return 1 - (tokens[0] + completions.sum()) / (tokens[1] + completions.numel())

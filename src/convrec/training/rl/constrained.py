@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import torch
 
 from convrec.data.catalog import Catalog
-from convrec.generation.constraint import CatalogTrie, ListRequest, allowed_tokens
+from convrec.generation.allowed_tokens import AllowedTokens, allowed_tokens
+from convrec.generation.constraint import CatalogTrie, ListRequest
 from convrec.generation.processors import CatalogConstraint
 
 
@@ -19,34 +21,49 @@ class RolloutConstraint:
     def __init__(self, catalog: Catalog, trie: CatalogTrie, num_ranks: int):
         self.trie, self.num_ranks = trie, num_ranks
         self.catalog = catalog
-        self._requests: dict[tuple[int, ...], ListRequest] = {}
+        self._requests: dict[bytes, ListRequest] = {}  # by prompt
+        self._allowed: dict[tuple[bytes, bytes], AllowedTokens] = {}  # by prompt and completion
 
     def begin(self, prompts: Sequence[Sequence[int]], seen_titles: Iterable[Iterable[str]]) -> None:
         """Replace the prompts by these; equal prompts share the union of their seen titles.
 
         Raises `InputError` if too few items are left for a prompt.
         """
-        banned: dict[tuple[int, ...], set[int]] = {}
+        banned: dict[bytes, set[int]] = {}
         for prompt, titles in zip(prompts, seen_titles, strict=True):
-            banned.setdefault(tuple(prompt), set()).update(self.catalog.indices_of_titles(titles))
+            banned.setdefault(_key(prompt), set()).update(self.catalog.indices_of_titles(titles))
         self._requests = {prompt: ListRequest(self.num_ranks, items) for prompt, items in banned.items()}
+        self._allowed = {}
         self.trie.check(self._requests.values())
 
     def request(self, prompt: Sequence[int]) -> ListRequest:
         """Return the length and the banned items of a prompt's lists."""
-        return self._requests[tuple(prompt)]
+        return self._requests[_key(prompt)]
 
     def processor(self, prompts: Sequence[Sequence[int]]) -> CatalogConstraint:
         """Return the logits processor for one call of `generate` with these prompts."""
         return CatalogConstraint(self.trie, [self.request(prompt) for prompt in prompts])
 
-    def allowed(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, width: int, vocab: int) -> torch.Tensor:
-        """Return which tokens are allowed at each position of each completion, as booleans (B, width, vocab).
+    def allowed(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, width: int) -> AllowedTokens:
+        """Return which tokens are allowed at each position of each completion.
+
+        The log-probabilities of one completion are needed up to three times; what is allowed is found once.
 
         Shape: input_ids, attention_mask (B, L): prompts padded on the left, completions of `width` on the right.
         """
-        split, is_token = input_ids.shape[1] - width, attention_mask.bool()
-        rows = zip(input_ids[:, :split].tolist(), is_token[:, :split].tolist(), strict=True)
-        prompts = [tuple(token for token, is_own in zip(*row, strict=True) if is_own) for row in rows]
-        requests = [self._requests[prompt] for prompt in prompts]
-        return allowed_tokens(self.trie, requests, input_ids[:, split:], is_token[:, split:], vocab)
+        both = torch.stack([input_ids, attention_mask.to(input_ids.dtype)]).cpu().numpy()  # one transfer
+        (ids, mask), split = (both[0], both[1] == 1), both.shape[2] - width
+        keys = [
+            (_key(row[:split][is_own[:split]]), _key(row[split:][is_own[split:]]))
+            for row, is_own in zip(ids, mask, strict=True)
+        ]
+        new = [i for i, key in enumerate(keys) if key not in self._allowed]
+        if new:
+            requests = [self._requests[keys[i][0]] for i in new]
+            found = allowed_tokens(self.trie, requests, ids[new, split:], mask[new, split:])
+            self._allowed |= {keys[i]: found.rows(slice(place, place + 1)) for place, i in enumerate(new)}
+        return AllowedTokens.stack([self._allowed[key] for key in keys], width)
+
+
+def _key(tokens: Sequence[int] | np.ndarray) -> bytes:
+    return np.asarray(tokens, np.int64).tobytes()

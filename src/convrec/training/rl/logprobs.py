@@ -92,40 +92,65 @@ def log_prob_head(model: Any, penalty: float, temperature: float, constraint: Ro
     """Return the function from last hidden states, input_ids and attention_mask to log-probabilities and entropies.
 
     Logits are computed for as many rows at a time as `MAX_LOGITS` allows. If that is not all rows, they are computed
-    again in the backward pass. On padding, both results are 0.
+    again in the backward pass. Under a constraint, only the logits of the catalog's tokens are, if these are at most
+    half of the vocabulary. On padding, both results are 0.
 
     Shape: hidden states (B, K, hidden); input_ids, attention_mask (B, L); results (B, K).
     """
-    to_logits = _logits_of(model)
-
-    def score(states: torch.Tensor, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        logits = to_logits(states)
-        width, vocab = logits.shape[1:]
-        allowed = None if constraint is None else constraint.allowed(ids, mask, width, vocab)
-        return sampled_log_probs(logits, ids, penalty, temperature, allowed, mask)
+    alphabet = None if constraint is None else torch.from_numpy(constraint.trie.alphabet)
 
     def score_in_chunks(
         states: torch.Tensor, ids: torch.Tensor, mask: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        width = states.shape[1]
-        rows = max(1, MAX_LOGITS // (width * text_config(model).vocab_size))
-        chunks = list(zip(states.split(rows), ids.split(rows), mask.split(rows), strict=True))
-        if len(chunks) > 1 and torch.is_grad_enabled():
-            parts = [checkpoint(score, *chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks]
-        else:
-            parts = [score(*chunk) for chunk in chunks]
+        width, vocab = states.shape[1], text_config(model).vocab_size
         padding = mask[:, -width:] == 0
+        open_rows = None if constraint is None else constraint.allowed(ids, mask, width)
+        tokens = None if alphabet is None else alphabet.to(ids.device)
+        is_cut = tokens is not None and 2 * len(tokens) <= vocab and _has_rows(model)
+        to_logits = _logits_of(model, tokens if is_cut else None)
+        if tokens is not None and is_cut:  # the others have probability 0, and a penalty of theirs changes nothing
+            places = torch.arange(len(tokens), device=ids.device)
+            ids, vocab = torch.full((vocab,), -1, device=ids.device).index_copy(0, tokens, places)[ids], len(tokens)
+            mask = mask.masked_fill(ids < 0, 0)
+            ids = ids.clamp(min=0)
+
+        def score(
+            states: torch.Tensor, ids: torch.Tensor, mask: torch.Tensor, rows: slice
+        ) -> tuple[torch.Tensor, torch.Tensor]:
+            allowed = None if open_rows is None else open_rows.rows(rows).booleans(ids.device)
+            if allowed is not None and tokens is not None and not is_cut:
+                allowed = allowed.new_zeros(*allowed.shape[:2], vocab).index_copy(2, tokens, allowed)
+            return sampled_log_probs(to_logits(states), ids, penalty, temperature, allowed, mask)
+
+        size = max(1, MAX_LOGITS // (width * vocab))
+        rows = [slice(start, start + size) for start in range(0, len(ids), size)]
+        if len(rows) > 1 and torch.is_grad_enabled():
+            options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
+            parts = [checkpoint(score, states[own], ids[own], mask[own], own, **options) for own in rows]
+        else:
+            parts = [score(states[own], ids[own], mask[own], own) for own in rows]
         log_probs, entropy = (torch.cat(values).masked_fill(padding, 0) for values in zip(*parts, strict=True))
         return log_probs, entropy
 
     return score_in_chunks
 
 
-def _logits_of(model: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+def _has_rows(model: Any) -> bool:
+    """Return whether rows of the LM head can be taken: it is a plain matrix that this process holds as a whole."""
+    head = model.get_output_embeddings()
+    is_plain = type(head) is torch.nn.Linear and type(head.weight) is torch.nn.Parameter
+    return is_plain and not hasattr(head.weight, "ds_id")  # which ZeRO-3 has partitioned
+
+
+def _logits_of(model: Any, tokens: torch.Tensor | None) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return the function from a model's last hidden states to its logits, with the model's own scaling and capping.
 
-    Shape: hidden states (..., hidden); logits (..., vocab).
+    With `tokens` (A,), only the logits of these. Shape: hidden states (..., hidden); logits (..., vocab or A).
     """
+    head = model.get_output_embeddings()
+    if tokens is not None:
+        weight, bias = head.weight[tokens], None if head.bias is None else head.bias[tokens]
+        head = functools.partial(torch.nn.functional.linear, weight=weight, bias=bias)
     config = text_config(model)
     scale = 1.0
     for name in ("logit_scale", "output_multiplier", "lm_head_multiplier"):
@@ -135,7 +160,7 @@ def _logits_of(model: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     cap = getattr(config, "final_logit_softcapping", None)
 
     def to_logits(states: torch.Tensor) -> torch.Tensor:
-        logits = model.get_output_embeddings()(states)
+        logits = head(states)
         logits = logits * scale if scale != 1 else logits
         return torch.tanh(logits / cap) * cap if cap else logits
 

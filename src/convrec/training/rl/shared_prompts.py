@@ -16,6 +16,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from convrec.training.full_attention import SDPA, attention_hindrance, text_config
+from convrec.training.rl.batches import begins_group
+from convrec.training.rl.flash_prompts import FlashLayout, flash_pack, shared_prompt_attention
 
 _NAME = "sdpa_with_shared_prompts"
 
@@ -42,22 +44,24 @@ def prompt_index(input_ids: torch.Tensor, attention_mask: torch.Tensor, width: i
 
     Shape: input_ids, attention_mask (B, L): prompts padded on the left, completions of `width` on the right.
     """
-    prompts = input_ids[:, :-width].masked_fill(attention_mask[:, :-width] == 0, -1)
-    numbers: dict[tuple[int, ...], int] = {}
-    return [numbers.setdefault(tuple(row), len(numbers)) for row in prompts.tolist()]
+    ids, mask = input_ids[:, :-width], attention_mask[:, :-width]
+    begins = begins_group(ids, mask)
+    starts = ids.masked_fill(mask == 0, -1)[begins]  # of the runs of equal prompts
+    same = (starts[:, None] == starts).all(2).int().argmax(1)  # the first run with this prompt
+    numbers: dict[int, int] = {}
+    return [numbers.setdefault(run, len(numbers)) for run in same[begins.cumsum(0) - 1].tolist()]
 
 
 def pack(
-    input_ids: torch.Tensor, attention_mask: torch.Tensor, width: int
+    input_ids: torch.Tensor, attention_mask: torch.Tensor, width: int, numbers: list[int]
 ) -> tuple[torch.Tensor, torch.Tensor, Layout]:
     """Return token ids and position ids (1, tokens), and their layout.
 
     A prompt's last token predicts the first token of each completion, so it is read with each completion. The last
     token of a completion predicts nothing, so it is not read. Every prompt must have at least one token.
 
-    Shape: as in `prompt_index`.
+    Shape: as in `prompt_index`, which gives the `numbers`.
     """
-    numbers = prompt_index(input_ids, attention_mask, width)
     device, end = input_ids.device, input_ids.shape[1] - width
     firsts = [numbers.index(number) for number in range(max(numbers) + 1)]
     index = torch.tensor(numbers, device=device)
@@ -83,12 +87,16 @@ def _attend(
     key: torch.Tensor,
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
-    layout: Layout | None = None,
+    layout: Layout | FlashLayout | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Return SDPA attention, under a layout if one is given. Shape: (rows, tokens, heads, d)."""
+    """Return attention, under a layout if one is given. Shape: (rows, tokens, heads, d)."""
     if layout is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    if isinstance(layout, FlashLayout):
+        scale = options.get("scaling") or query.shape[-1] ** -0.5
+        query, key, value = (heads[0].transpose(0, 1).to(value.dtype) for heads in (query, key, value))
+        return shared_prompt_attention(query, key, value, *layout.bounds, scale)[0][None], None
     (query, own_query), (key, own_key), (value, own_value) = map(layout.split, (query, key, value))
     prompts, _ = sdpa_attention_forward(module, query, key, value, None, **options)  # padded on the right, so causal
     keys = torch.cat([key[layout.prompt_of], own_key], dim=2)
@@ -107,7 +115,11 @@ def completion_states(model: Any, input_ids: torch.Tensor, attention_mask: torch
     Prompts are shared if `share_prompts` has prepared the model. Shape of the inputs: as in `prompt_index`.
     """
     if _shares(model):
-        return packed_states(model, *pack(input_ids, attention_mask, width))
+        numbers = prompt_index(input_ids, attention_mask, width)
+        if takes_flash(model, input_ids.device):
+            ids, position_ids, flash = flash_pack(input_ids, attention_mask, width, numbers)
+            return flash.states(_last_states(model, ids, position_ids, flash))
+        return packed_states(model, *pack(input_ids, attention_mask, width, numbers))
     # cuDNN's attention, which PyTorch 2.11 prefers on an H100, gives NaN gradients where padding attends to nothing.
     torch.backends.cuda.enable_cudnn_sdp(False)
     options: dict[str, Any] = {}
@@ -119,6 +131,13 @@ def completion_states(model: Any, input_ids: torch.Tensor, attention_mask: torch
 
 def packed_states(model: Any, ids: torch.Tensor, position_ids: torch.Tensor, layout: Layout) -> torch.Tensor:
     """Return the last hidden states that predict the tokens of packed completions. Shape: (B, width, hidden)."""
+    size = len(layout.prompt_of)
+    states = _last_states(model, ids, position_ids, layout)
+    return states[0, -size * layout.width :].unflatten(0, (size, layout.width))
+
+
+def _last_states(model: Any, ids: torch.Tensor, position_ids: torch.Tensor, layout: Layout | FlashLayout) -> Any:
+    """Return the last hidden states of one row of tokens. Shape: (1, tokens, hidden)."""
     output = model.base_model(
         input_ids=ids,
         attention_mask=ids.new_ones(1, 1, 1, 1),  # four dimensions: transformers then creates no mask
@@ -126,8 +145,16 @@ def packed_states(model: Any, ids: torch.Tensor, position_ids: torch.Tensor, lay
         layout=layout,
         use_cache=False,
     )
-    size = len(layout.prompt_of)
-    return output.last_hidden_state[0, -size * layout.width :].unflatten(0, (size, layout.width))
+    return output.last_hidden_state
+
+
+def takes_flash(model: Any, device: torch.device) -> bool:
+    """Return whether the attention of a model can run as FlashAttention here: on a GPU, in half precision."""
+    is_mixed = torch.is_autocast_enabled(device.type)
+    dtype = torch.get_autocast_dtype(device.type) if is_mixed else model.dtype
+    config = text_config(model)
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return device.type == "cuda" and dtype.itemsize == 2 and size % 8 == 0 and size <= 256
 
 
 def share_prompts(model: Any) -> str | None:

@@ -22,6 +22,7 @@ from convrec.training.rl.batches import micro_batches, padding_share, trim_paddi
 from convrec.training.rl.checks import check_inputs
 from convrec.training.rl.constrained import RolloutConstraint
 from convrec.training.rl.dropout import disable_dropout
+from convrec.training.rl.half_weights import MasterAdamW, halve_weights, takes_half_weights
 from convrec.training.rl.logprobs import add_log_prob_head
 from convrec.training.rl.loop import EpochSampler, StepClock
 from convrec.training.rl.loss import LossOutput, Objective, Rollouts, rank_grpo_loss
@@ -108,6 +109,9 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
         if disabled:
             rates = ", ".join(f"{name} = {rate}" for name, rate in sorted(disabled.items()))
             logger.info("dropout is disabled in reinforcement learning: %s", rates)
+        self._masters = halve_weights(self.model) if takes_half_weights(args, self.accelerator) else {}
+        if self._masters and self.ref_model is not None:
+            self.ref_model.to(torch.bfloat16)
         counts = newline_counts(self._tokenizer)
         unnamed = self.model.config.get_text_config().vocab_size - len(counts)  # ids without a token can be sampled
         self._newline_counts = torch.nn.functional.pad(counts, (0, max(0, unnamed)))
@@ -150,13 +154,28 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
     def record_metrics(self, metrics: dict[str, Any]) -> None:
         """Add numbers to the next log, averaged over the calls until then."""
         for name, value in metrics.items():
-            self._metrics["train" if self.model.training else "eval"][name].append(float(value))
+            self._metrics["train" if self.model.training else "eval"][name].append(value)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log TRL's and the recorded metrics; those on a GPU are transferred together."""
+        for series in self._metrics.values():
+            tensors = [value for values in series.values() for value in values if isinstance(value, torch.Tensor)]
+            numbers = iter(torch.stack([tensor.float() for tensor in tensors]).tolist() if tensors else ())
+            for name, values in series.items():
+                series[name] = [next(numbers) if isinstance(value, torch.Tensor) else value for value in values]
+        super().log(logs, start_time)
 
     @contextmanager
     def _timed(self, part: str) -> Iterator[None]:
         start = time.perf_counter()
         yield
         self.seconds[part] += time.perf_counter() - start
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        optimizer: Any = super().create_optimizer(model)
+        if self._masters and not isinstance(optimizer, MasterAdamW):
+            optimizer = self.optimizer = MasterAdamW(optimizer, self._masters)
+        return optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
         """Return TRL's schedule, or with `decay_step` a constant rate that is lower from that step on."""
@@ -327,7 +346,7 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
             )
             num_items = inputs["num_items_in_batch"].clamp(min=1) * share / steps / self.accelerator.num_processes
             output = self._objective(logps, inputs, num_items)
-        self.tokens += int(attention_mask.sum())
+        self.tokens += attention_mask.sum()
         self.record_metrics({"padding_share": padding_share(inputs, shared=self._shared)})
         size = mask.sum().clamp(min=1)
         metrics = {**output.metrics, "entropy": ((entropies * mask).sum() / size).detach()}

@@ -1,0 +1,90 @@
+"""Weights in bfloat16 with float32 masters, against float32 weights."""
+
+import copy
+
+import pytest
+import torch
+
+from convrec.training.rl.half_weights import MasterAdamW, halve_weights
+from tests.training.rl.tiny import same_rows, series, tiny_trainer, varied_rows
+
+RATE = 1e-6
+
+
+def _pair(steps=0):
+    """Return a float32 layer with AdamW, a bfloat16 one with masters, and its optimizer; both have made some steps."""
+    torch.manual_seed(0)
+    plain = torch.nn.Linear(8, 4)
+    half = torch.nn.Linear(8, 4)
+    half.load_state_dict(plain.state_dict())
+    masters = halve_weights(half)
+    optimizers = [torch.optim.AdamW(own.parameters(), lr=RATE, fused=True) for own in (plain, half)]
+    optimizers[1] = MasterAdamW(optimizers[1], masters)
+    for step in range(steps):
+        _step(plain, half, optimizers, step)
+    return plain, half, optimizers
+
+
+def _step(plain, half, optimizers, seed):
+    """Give both the same gradient, which is summed in float32: it is that of one input and a much smaller one."""
+    inputs = torch.randn(1, 8, generator=torch.Generator().manual_seed(seed)).bfloat16()
+    for own, optimizer in zip((plain, half), optimizers, strict=True):
+        for scale in (1.0, 2.0**-10):
+            (own(inputs.to(own.weight.dtype)) * scale).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_updates_below_the_precision_of_a_weight_add_up():
+    plain, half, (_, optimizer) = _pair(steps=50)
+    first = _pair()[0]
+    masters = [master for group in optimizer.param_groups for master in group["params"]]
+    for own, master, weight, start in zip(
+        plain.parameters(), masters, half.parameters(), first.parameters(), strict=True
+    ):
+        moved = (master - start).abs()
+        assert moved.min() > 0 and moved.max() < 1.1 * 50 * RATE
+        torch.testing.assert_close(master, own, rtol=1e-7, atol=1e-9)
+        assert weight.dtype == torch.bfloat16 and torch.equal(weight, master.bfloat16())
+
+
+def test_a_gradient_is_summed_in_float32():
+    _, half, _ = _pair()
+    for scale in (1.0, 2.0**-10):
+        (half(torch.ones(1, 8, dtype=torch.bfloat16)) * scale).sum().backward()
+    assert half.weight.grad.dtype == torch.float32 and set(half.weight.grad.flatten().tolist()) == {1 + 2**-10}
+
+
+def test_a_resumed_optimizer_goes_on_exactly():
+    plain, half, optimizers = _pair(steps=3)
+    _, again, (_, resumed) = _pair()
+    resumed.load_state_dict(copy.deepcopy(optimizers[1].state_dict()))
+    again.load_state_dict(half.state_dict())
+    for step in (3, 4):
+        _step(plain, half, optimizers, step)
+        _step(plain, again, (optimizers[0], resumed), step)
+    for one, two in zip(optimizers[1].param_groups, resumed.param_groups, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one["params"], two["params"], strict=True))
+
+
+def test_training_in_bfloat16_is_near_that_in_float32(tiny_model, tmp_path):
+    found = []
+    for bf16 in (False, True):
+        trainer = tiny_trainer(tiny_model, tmp_path / str(bf16), 3, rows=varied_rows(), bf16=bf16, learning_rate=1e-3)
+        assert isinstance(trainer.create_optimizer(), MasterAdamW) == bf16
+        trainer.train()
+        found.append([*series(trainer, "grad_norm"), *series(trainer, "kl"), *series(trainer, "entropy")])
+        assert {weight.dtype for weight in trainer.model.parameters()} == {torch.bfloat16 if bf16 else torch.float32}
+    assert found[1] == pytest.approx(found[0], rel=0.05, abs=0.005)
+
+
+def test_an_interrupted_training_in_bfloat16_resumes_exactly(tiny_model, tmp_path):
+    options = {"rows": same_rows(), "bf16": True, "save_strategy": "steps", "save_steps": 2}
+    whole = tiny_trainer(tiny_model, tmp_path / "whole", 4, **options)
+    whole.train()
+    again = tiny_trainer(tiny_model, tmp_path / "again", 4, **options)
+    again.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
+    for one, two in zip(whole.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(one, two)
+    masters = [[m for g in t.optimizer.param_groups for m in g["params"]] for t in (whole, again)]
+    assert all(torch.equal(one, two) for one, two in zip(*masters, strict=True))
