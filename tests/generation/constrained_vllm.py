@@ -95,7 +95,10 @@ def main() -> None:
         skip_tokenizer_init=True,
         enforce_eager=True,
         dtype="float32",
-        max_model_len=256,
+        max_model_len=160,
+        block_size=32,
+        num_gpu_blocks_override=7,  # too few for three lists: some are interrupted
+        disable_log_stats=False,
         max_num_seqs=3,
         max_num_batched_tokens=24,  # less than a prompt: it is read in parts
         generation_config="vllm",
@@ -115,13 +118,16 @@ def main() -> None:
     ]
     prompts = [{"prompt_token_ids": prompt} for prompt in task["prompts"]]
     lists = [list(output.outputs[0].token_ids) for output in llm.generate(prompts, params, use_tqdm=False)]
+    (interrupted,) = (metric.value for metric in llm.get_metrics() if metric.name == "vllm:num_preemptions")
     forced = SamplingParams(min_tokens=3, extra_args=request_options(ListRequest(1)), detokenize=False)
     try:
         llm.generate(prompts[:1], forced, use_tqdm=False)
         refusal = ""
     except VLLMValidationError as error:
         refusal = str(error)
-    arguments.output.write_text(json.dumps({"lists": lists, "compared": compared, "refusal": refusal}))
+    arguments.output.write_text(
+        json.dumps({"lists": lists, "compared": compared, "refusal": refusal, "interrupted": interrupted})
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The catalog constraint for vLLM's V2 model runner, whose interface of logits processors exists from vLLM 0.31 on."""
+"""The catalog constraint for vLLM's V2 model runner: vLLM 0.31 has an interface for it, vLLM 0.26 has none."""
 
 from typing import Any
 

@@ -90,14 +90,12 @@ class _Client(_Wrapper):
 
 
 def _check_server(client: Any) -> None:
-    from convrec.generation.vllm_constraint import engine_options  # noqa: PLC0415  (imports vLLM)
-
     model = client.get_server_info()["model_config"]
-    (processor,) = engine_options("")["logits_processors"]
-    wanted = {"logits_processors": [processor], "logprobs_mode": "processed_logprobs"}
-    for name, value in wanted.items():
-        if model.get(name) != value:
-            raise ValueError(
-                f"vllm_server_base_url = {client.base_url!r}: this server has {name} = {model.get(name)!r}, not "
-                f"{value!r}, which constrained rollouts need; start it with `convrec vllm-server --training`"
-            )
+    processors, mode = model["logits_processors"] or [], model["logprobs_mode"]
+    is_constraint = [str(name).startswith("convrec.generation.vllm_constraint") for name in processors]
+    if is_constraint != [True] or mode != "processed_logprobs":
+        raise ValueError(
+            f"vllm_server_base_url = {client.base_url!r}: this server has logits_processors = {processors} and "
+            f"logprobs_mode = {mode!r}, not those that constrained rollouts need; start it with "
+            "`convrec vllm-server --training`"
+        )
