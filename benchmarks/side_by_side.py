@@ -1,14 +1,17 @@
-"""Shared parts of the step benchmarks, which run the same training steps with TRL's GRPOTrainer and RankGRPOTrainer."""
+"""Shared parts of the step benchmarks: the same training steps on given rollouts, with TRL's and the project's trainer."""
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from datasets import Dataset
+from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from benchmarks.timing import StepTimes
+from benchmarks.constraint import byte_level_bpe, invented_catalog
+from benchmarks.timing import clock
 from convrec.data.catalog import Catalog, build_catalog
 from convrec.data.quarantine import Quarantine
 from convrec.data.sources.synthetic import embedded_rows
@@ -18,42 +21,110 @@ from convrec.training.rl.arguments import RankGRPOConfig
 from convrec.training.rl.rewards import RankReward
 
 GENERATIONS, NUM_RANKS = 8, 20
-_WORDS = "User: a heist film from the 90s please, tense and dark. Assistant: which did you like? User: Heat. "
+_MEDIAN, _SPREAD = 500, 0.8  # of a log-normal distribution of the tokens of a conversation
 
 
-def film_catalog() -> Catalog:
-    """Return the embedded catalog, without metadata."""
-    return build_catalog(embedded_rows(), [], Quarantine())[0]
+class World(NamedTuple):
+    """A catalog and a tokenizer that writes its lines."""
+
+    catalog: Catalog
+    tokenizer: Any
+
+    @classmethod
+    def films(cls) -> "World":
+        """Return the embedded catalog, without metadata, and a tokenizer of 1,024 tokens."""
+        catalog = build_catalog(embedded_rows(), [], Quarantine())[0]
+        return cls(catalog, train_tokenizer([str(item) for item in catalog.items], catalog.items, 1024))
+
+    @classmethod
+    def invented(cls, items: int, vocab_size: int) -> "World":
+        """Return invented items and a byte-level BPE tokenizer."""
+        chosen, words = invented_catalog(items, vocab_size)
+        return cls(Catalog(chosen), byte_level_bpe(["\n".join(map(str, chosen)), *words], vocab_size))
 
 
-def film_tokenizer(catalog: Catalog) -> Any:
-    """Return a tokenizer that writes a catalog line in a few tokens."""
-    return train_tokenizer([str(item) for item in catalog.items], catalog.items, 1024)
+class Lengths(NamedTuple):
+    """Tokens of a prompt and of a completion; None: log-normal prompts, and lists of `NUM_RANKS` lines."""
+
+    prompt: int | None = None
+    completion: int | None = None
+    longest_prompt: int = 2048
 
 
-def given_rollouts(
-    catalog: Catalog, prompt_tokens: int | None, completion_tokens: int | None
-) -> Callable[..., dict[str, list]]:
-    """Return a rollout function whose lists depend only on the step, so that both trainers get the same.
+def draw_rollouts(world: World, lengths: Lengths, completions: int, seed: int) -> tuple[list, list]:
+    """Return the token ids of prompts, each `GENERATIONS` times in a row, and of their completions."""
+    draw = torch.Generator().manual_seed(seed)
+    prompts = []
+    for _ in range(completions // GENERATIONS):
+        random = float(torch.randn((), generator=draw) * _SPREAD)
+        length = lengths.prompt or max(16, min(lengths.longest_prompt, int(_MEDIAN * 2.718**random)))
+        prompts += [torch.randint(5, 1000, (length,), generator=draw).tolist()] * GENERATIONS
+    size = len(world.catalog) if lengths.completion else NUM_RANKS
+    lists = [torch.randperm(len(world.catalog), generator=draw)[:size].tolist() for _ in prompts]
+    ids = world.tokenizer(["\n".join(str(world.catalog.items[i]) for i in chosen) + END for chosen in lists]).input_ids
+    return prompts, [row[: lengths.completion - 1] + row[-1:] if lengths.completion else row for row in ids]
 
-    Without given numbers of tokens, lists have `NUM_RANKS` lines and prompts have one question.
+
+def with_rollouts(kind: type[GRPOTrainer], rollouts: Sequence[tuple[list, list]]) -> type[GRPOTrainer]:
+    """Return this trainer with given rollouts, those of step i at i; none of their making falls into a step."""
+
+    class Given(kind):  # type: ignore[valid-type, misc]
+        _constraint: Any = None
+
+        def _tokenize_prompts(self, prompts: list) -> Any:
+            return rollouts[self.state.global_step][0], None, {}
+
+        def _generate_single_turn(self, prompt_ids: list, *_: Any, **__: Any) -> Any:
+            if self._constraint is not None:
+                self._constraint.begin(prompt_ids, [[] for _ in prompt_ids])
+            return rollouts[self.state.global_step][1], None
+
+    return Given
+
+
+class Timers(TrainerCallback):
+    """The seconds of every step and of its parts, by timers that wait for the GPU.
+
+    `score`: decoding, rewards and the reference's log-probabilities; `rest`: what no part covers, metrics for instance.
     """
 
-    def rollouts(prompts: list, trainer: GRPOTrainer) -> dict[str, list]:
-        tokenizer: Any = trainer._tokenizer
-        draw = torch.Generator().manual_seed(trainer.state.global_step)
-        size = len(catalog) if completion_tokens else NUM_RANKS
-        lists = [torch.randperm(len(catalog), generator=draw)[:size].tolist() for _ in prompts]
-        ids = tokenizer(["\n".join(str(catalog.items[i]) for i in chosen) + END for chosen in lists]).input_ids
-        if completion_tokens:
-            ids = [row[: completion_tokens - 1] + row[-1:] for row in ids]
-        chats = [tokenizer.apply_chat_template(p, tokenize=False, add_generation_prompt=True) for p in prompts]
-        asked = tokenizer(chats).input_ids
-        if prompt_tokens:
-            asked = [(row * prompt_tokens)[-prompt_tokens:] for row in asked]
-        return {"prompt_ids": asked, "completion_ids": ids, "logprobs": None}
+    def __init__(self) -> None:
+        self.seconds: list[dict[str, float]] = []
+        self._parts: dict[str, float] = defaultdict(float)
+        self._start = self._optimizer_start = 0.0
 
-    return rollouts
+    def watch(self, trainer: Any) -> None:
+        """Time the parts of this trainer's steps."""
+        self._device = trainer.accelerator.device
+        for holder, name, part in (
+            (trainer, "_generate_and_score_completions", "score"),
+            (trainer, "_compute_loss", "forward"),
+            (trainer.accelerator, "backward", "backward"),
+        ):
+            setattr(holder, name, self._timed(getattr(holder, name), part))
+
+    def _timed(self, work: Callable[..., Any], part: str) -> Callable[..., Any]:
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            start = clock(self._device)
+            found = work(*args, **kwargs)
+            self._parts[part] += clock(self._device) - start
+            return found
+
+        return timed
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        self._start = clock(self._device)
+        self._parts.clear()
+
+    def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
+        self._optimizer_start = clock(self._device)
+
+    def on_optimizer_step(self, *_: Any, **__: Any) -> None:
+        self._parts["optimizer"] += clock(self._device) - self._optimizer_start
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        total = clock(self._device) - self._start
+        self.seconds.append({**self._parts, "rest": total - sum(self._parts.values()), "step": total})
 
 
 def trivial_reward(completions: list, **_: Any) -> list[float]:
@@ -62,18 +133,16 @@ def trivial_reward(completions: list, **_: Any) -> list[float]:
 
 
 def make_trainer(
-    kind: Callable[..., Any],
+    kind: type[GRPOTrainer],
     folder: Path,
-    catalog: Catalog,
-    prompt_tokens: int | None = None,
-    completion_tokens: int | None = None,
-    *,
-    given: bool = True,
+    world: World,
+    rollouts: Sequence[tuple[list, list]] | None,
+    constraint: Any = None,
     **options: Any,
-) -> tuple[GRPOTrainer, StepTimes]:
+) -> tuple[GRPOTrainer, Timers]:
     """Return a trainer for the model in `folder`, and the times of its steps.
 
-    TRL's trainer gets a trivial reward, the project's a catalog reward. Without `given` rollouts, the trainer samples.
+    TRL's trainer gets a trivial reward, the project's a catalog reward. Without given rollouts, the trainer samples.
     """
     ours = kind is not GRPOTrainer
     config: Any = RankGRPOConfig if ours else GRPOConfig
@@ -86,26 +155,28 @@ def make_trainer(
         report_to="none",
         save_strategy="no",
         disable_tqdm=True,
+        logging_steps=1,
         **options,
     )
-    repeats = max(1, (prompt_tokens or 0) // 60)  # without given rollouts, prompts are about this long
+    items = world.catalog.items
     rows = [
         {
-            "prompt": [{"role": "user", "content": f"{_WORDS} And {catalog.items[i]}. " * repeats}],
-            "groundtruth": [{"title": item.title, "year": item.year} for item in catalog.items[i : i + 6]],
-            "seen_titles": ["Heat"],
+            "prompt": [{"role": "user", "content": f"a film like {items[i]}, please"}],
+            "groundtruth": [{"title": item.title, "year": item.year} for item in items[i : i + 6]],
+            "seen_titles": [],
         }
         for i in range(64)
     ]
-    times = StepTimes()
-    rollouts = {"rollout_func": given_rollouts(catalog, prompt_tokens, completion_tokens)} if given else {}
-    trainer = kind(
+    timers = Timers()
+    trainer = (kind if rollouts is None else with_rollouts(kind, rollouts))(
         str(folder),
-        RankReward(catalog, NUM_RANKS) if ours else trivial_reward,
+        RankReward(world.catalog, NUM_RANKS) if ours else trivial_reward,
         arguments,
         train_dataset=Dataset.from_list(rows),
         processing_class=load_tokenizer(folder),
-        callbacks=[times],
-        **rollouts,
+        callbacks=[timers],
+        **({"constraint": constraint} if ours else {}),
     )
-    return trainer, times
+    trainer.remove_callback(PrinterCallback)
+    timers.watch(trainer)
+    return trainer, timers

@@ -1,18 +1,20 @@
-"""Time, tokens per second and peak memory of a training step with TRL's GRPOTrainer and with RankGRPOTrainer.
+"""Time, memory and utilization of a training step with TRL's GRPOTrainer and with RankGRPOTrainer, by its parts.
 
     python -m benchmarks.step demo                 # the embedded profile's shape, on a CPU
     python -m benchmarks.step 20M-512 20M-1024     # 20 million weights; prompts of 512 and 1,024 tokens
-    python -m benchmarks.step 0.5b 1b              # in bf16, 2,048 tokens of prompt; needs a GPU
+    python -m benchmarks.step 0.5b 0.5b-8          # in bf16, 48 and 8 lists of 400 tokens, prompts of 2,048; on a GPU
+    python -m benchmarks.step 0.5b-lists           # 48 lists of 20 items, prompts of log-normal lengths; on a GPU
 
-All trainers take the same steps on the same given rollouts with G = 8 completions per prompt. Rounds alternate, and
-medians are compared. `plain` is RankGRPOTrainer without shared prompts. With `--rollouts`, the trainers sample
+All trainers take the same steps on the same given rollouts with G = 8 completions per prompt, drawn before the first
+step. Rounds alternate, and medians are compared. `plain` is RankGRPOTrainer without shared prompts, `constrained` has
+the catalog constraint. The suffix `-recomputed` turns gradient checkpointing on, which is TRL's default. With `--rollouts`, the trainers sample
 themselves. On a CPU, memory is that of one forward and backward pass, counted by tensor.
 """
 
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -21,14 +23,28 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen2Config
 from trl import GRPOTrainer
 
+from benchmarks.constraint import NUM_ITEMS
 from benchmarks.peak import Meter
-from benchmarks.side_by_side import film_catalog, film_tokenizer, make_trainer
+from benchmarks.side_by_side import NUM_RANKS, Lengths, World, draw_rollouts, make_trainer
+from benchmarks.throughput import peak_flops
+from convrec.generation.constraint import catalog_trie
 from convrec.generation.pretrained import load_config
 from convrec.project.device import pick_device, release_memory
 from convrec.training.rl import trainer as trainer_module
+from convrec.training.rl.constrained import RolloutConstraint
 from convrec.training.rl.trainer import RankGRPOTrainer
 
-WARM_UP = 1
+WARM_UP = 2
+KINDS = (
+    "TRL-recomputed",
+    "TRL",
+    "plain",
+    "shared-recomputed",
+    "shared",
+    "shared-compiled",
+    "constrained",
+    "constrained-compiled",
+)
 
 
 class Shape(NamedTuple):
@@ -36,8 +52,8 @@ class Shape(NamedTuple):
 
     sizes: dict[str, int] | str
     completions: int
-    prompt_tokens: int | None = None  # None: a question of the embedded data, and a list of 20
-    completion_tokens: int | None = None
+    lengths: Lengths
+    items: int | None = None  # of an invented catalog; None: the embedded one
 
     @property
     def needs_gpu(self) -> bool:
@@ -49,6 +65,10 @@ class Shape(NamedTuple):
         if isinstance(self.sizes, str):
             return load_config(Path("configs", "shapes", self.sizes))
         return Qwen2Config(**self.sizes, tie_word_embeddings=True)
+
+    def world(self) -> World:
+        """Return the catalog and its tokenizer."""
+        return World.films() if self.items is None else World.invented(self.items, 32_000 if self.needs_gpu else 1_600)
 
 
 def _sizes(vocab: int, hidden: int, intermediate: int, layers: int, heads: int, key_value_heads: int) -> dict[str, int]:
@@ -63,13 +83,16 @@ def _sizes(vocab: int, hidden: int, intermediate: int, layers: int, heads: int, 
 
 
 _20M = _sizes(16_384, 384, 1024, 8, 6, 2)
+_QWEN, _LLAMA = "Qwen--Qwen2.5-0.5B-Instruct.json", "meta-llama--Llama-3.2-1B-Instruct.json"
 SHAPES = {
-    "tiny": Shape(_sizes(1678, 160, 448, 3, 5, 5), 16, 90, 45),  # heads of 32, which GPU kernels require
-    "demo": Shape(_sizes(1678, 160, 448, 3, 8, 8), 128, 90, 45),
-    "20M-512": Shape(_20M, 8, 512, 160),
-    "20M-1024": Shape(_20M, 8, 1024, 200),
-    "0.5b": Shape("Qwen--Qwen2.5-0.5B-Instruct.json", 8, 2048, 400),
-    "1b": Shape("meta-llama--Llama-3.2-1B-Instruct.json", 8, 2048, 400),
+    "tiny": Shape(_sizes(1678, 160, 448, 3, 5, 5), 16, Lengths(longest_prompt=90), 300),  # heads of 32, for kernels
+    "demo": Shape(_sizes(1678, 160, 448, 3, 8, 8), 128, Lengths(90, 45)),
+    "20M-512": Shape(_20M, 8, Lengths(512, 160)),
+    "20M-1024": Shape(_20M, 8, Lengths(1024, 200)),
+    "0.5b": Shape(_QWEN, 48, Lengths(2048, 400), NUM_ITEMS),
+    "0.5b-8": Shape(_QWEN, 8, Lengths(2048, 400), NUM_ITEMS),
+    "0.5b-lists": Shape(_QWEN, 48, Lengths(), NUM_ITEMS),
+    "1b": Shape(_LLAMA, 48, Lengths(2048, 400), NUM_ITEMS),
 }
 
 
@@ -96,94 +119,150 @@ def _cpu_peak(trainer: GRPOTrainer, completions: int) -> int:
     return meter.peak
 
 
-def _plain(*arguments: Any, **options: Any) -> Any:
-    """Return a RankGRPOTrainer without shared prompts."""
-    share, trainer_module.share_prompts = trainer_module.share_prompts, lambda model: "the benchmark's plain side"
-    try:
-        return RankGRPOTrainer(*arguments, **options)
-    finally:
-        trainer_module.share_prompts = share
+class _Plain(RankGRPOTrainer):
+    """A RankGRPOTrainer without shared prompts."""
+
+    def __init__(self, *arguments: Any, **options: Any):
+        share, trainer_module.share_prompts = trainer_module.share_prompts, lambda model: "the benchmark's plain side"
+        try:
+            super().__init__(*arguments, **options)
+        finally:
+            trainer_module.share_prompts = share
 
 
-TRAINERS: dict[str, Callable[..., Any]] = {"TRL": GRPOTrainer, "plain": _plain, "shared": RankGRPOTrainer}
+_TRAINERS: dict[str, Any] = {"TRL": GRPOTrainer, "plain": _Plain}
+
+
+def step_flops(config: Any, rollouts: tuple[list, list], head_rows: int) -> float:
+    """Return the FLOPs that a step needs: forward and backward of the policy, and forward of the reference.
+
+    A prompt counts once for its group. Two FLOPs for each weight of a matrix and token, plus the causal scores; the LM
+    head, of `head_rows` rows, for completions only. What is computed again does not count.
+    """
+    prompts, completions = rollouts
+    head = config.hidden_size // config.num_attention_heads
+    per_layer = config.hidden_size * head * 2 * (config.num_attention_heads + config.num_key_value_heads)
+    weights = config.num_hidden_layers * (per_layer + 3 * config.hidden_size * config.intermediate_size)
+    distinct = [len(prompts[i]) for i in range(len(prompts)) if not i or prompts[i] is not prompts[i - 1]]
+    written = sum(map(len, completions))
+    pairs = sum(length**2 / 2 for length in distinct)
+    pairs += sum(len(own) * (len(prompt) + len(own) / 2) for prompt, own in zip(prompts, completions, strict=True))
+    forward = 2.0 * weights * (sum(distinct) + written) + 2.0 * head_rows * config.hidden_size * written
+    forward += 4.0 * config.num_hidden_layers * config.num_attention_heads * head * pairs
+    return 4 * forward
 
 
 class Measured(NamedTuple):
-    """The median seconds of a trainer's steps, its tokens per second, and its peak in bytes (0: not measured)."""
+    """The median seconds of a step and its parts, its FLOPs, and the peak in bytes (0: unknown)."""
 
-    seconds: float
-    tokens_per_second: float
+    parts: dict[str, float]
+    flops: float
     peak: int
+
+    @property
+    def seconds(self) -> float:
+        """The seconds of a step, without what is spent on given rollouts."""
+        return self.parts["step"]
 
 
 def measure(
     folder: Path, shape: Shape, kinds: Sequence[str], steps: int, rounds: int, *, rollouts: bool
 ) -> dict[str, Measured]:
-    """Return what a step takes with each of `TRAINERS` in `kinds`, for the model of this shape in `folder`.
+    """Return what a step takes with each of `KINDS` in `kinds`, for the model of this shape in `folder`.
 
     On a GPU, the peak is that of the whole training.
     """
-    device = pick_device("auto")
-    on_gpu, catalog = device == "cuda", film_catalog()
-    film_tokenizer(catalog).save_pretrained(folder)
-    options = {"max_steps": WARM_UP + steps, "logging_steps": 1, "per_device_train_batch_size": shape.completions}
-    options |= {"use_cpu": not on_gpu, "bf16": on_gpu, "gradient_checkpointing": on_gpu}
-    options |= {"max_completion_length": shape.completion_tokens, "given": not rollouts}
-    lengths = shape.prompt_tokens, shape.completion_tokens
-    seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
+    device, world, config = pick_device("auto"), shape.world(), shape.config()
+    on_gpu = device == "cuda"
+    world.tokenizer.save_pretrained(folder)
+    given = [draw_rollouts(world, shape.lengths, shape.completions, i) for i in range(WARM_UP + steps)]
+    longest = max(len(row) for _, lists in given for row in lists)
+    options = {"max_steps": len(given), "per_device_train_batch_size": shape.completions, "use_cpu": not on_gpu}
+    options |= {"bf16": on_gpu, "max_completion_length": longest}
+    trie = (
+        catalog_trie(world.catalog, world.tokenizer) if any(kind.startswith("constrained") for kind in kinds) else None
+    )
+    seconds: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
     peaks: dict[str, int] = dict.fromkeys(kinds, 0)
-    tokens = 0.0
     for _ in range(rounds):
         for kind in kinds:
+            base, _, how = kind.partition("-")
+            own: dict[str, Any] = options | {"gradient_checkpointing": how == "recomputed"}
+            if how == "compiled":
+                own["compile_layers"] = True
+            if base == "constrained" and trie is not None:
+                own["constraint"] = RolloutConstraint(world.catalog, trie, NUM_RANKS)
+                own["max_completion_length"] = trie.longest(NUM_RANKS)
             before = torch.cuda.memory_allocated() if on_gpu else 0
-            trainer, times = make_trainer(TRAINERS[kind], folder, catalog, *lengths, **options)
+            trainer, timers = make_trainer(
+                _TRAINERS.get(base, RankGRPOTrainer), folder, world, None if rollouts else given, **own
+            )
             if on_gpu:
                 torch.cuda.reset_peak_memory_stats()
-            trainer.train()
-            seconds[kind] += times.seconds[WARM_UP:]
-            tokens = trainer.state.num_input_tokens_seen / (WARM_UP + steps)
+            try:
+                trainer.train()
+            except torch.OutOfMemoryError:
+                sys.stderr.write(f"{kind}: out of memory\n")
+                del trainer, timers
+                release_memory()
+                continue
+            seconds[kind] += timers.seconds[WARM_UP:]
             if on_gpu:
                 peaks[kind] = max(peaks[kind], torch.cuda.max_memory_allocated() - before)
             elif not peaks[kind] and not rollouts:
                 peaks[kind] = _cpu_peak(trainer, shape.completions)
-            del trainer, times
+            del trainer, timers
             release_memory()  # trainers have reference cycles
-    medians = {kind: median(seconds[kind]) for kind in kinds}
-    return {kind: Measured(medians[kind], tokens / medians[kind], peaks[kind]) for kind in kinds}
+    found = {}
+    for kind in filter(seconds.get, kinds):
+        head_rows = config.vocab_size if trie is None or not kind.startswith("constrained") else len(trie.alphabet)
+        flops = median(step_flops(config, own, head_rows) for own in given[WARM_UP:])
+        parts = {part: median(row.get(part, 0.0) for row in seconds[kind]) for part in seconds[kind][0]}
+        found[kind] = Measured(parts, flops, peaks[kind])
+    return found
 
 
-def _report(name: str, steps: int, rounds: int, *, rollouts: bool) -> None:
-    """Print one line for each trainer with this shape."""
-    shape = SHAPES[name]
-    if shape.needs_gpu and not torch.cuda.is_available():
-        raise SystemExit(f"the shape {name} needs a GPU")
-    with tempfile.TemporaryDirectory() as path:
-        weights = save_random_model(shape, Path(path))
-        found = measure(Path(path), shape, list(TRAINERS), steps, rounds, rollouts=rollouts)
-    with_or_without = "with" if rollouts else "without"
-    sys.stdout.write(
-        f"{name}: {weights / 1e6:.1f}M weights, {shape.completions} completions, {with_or_without} rollouts\n"
-    )
-    theirs = found["TRL"]
+def table(found: dict[str, Measured], peak: float | None) -> str:
+    """Return the parts of the steps as a Markdown table; ratios are to the first row. Units: ms, GiB, %."""
+    parts = list(next(iter(found.values())).parts)
+    lines = [f"| trainer | {' | '.join(parts)} | ratio | peak | ratio | MFU |", "|---" * (len(parts) + 5) + "|"]
+    first = next(iter(found.values()))
     for kind, own in found.items():
-        line = f"  {kind:6} {own.seconds:7.3f} s a step, {own.seconds / theirs.seconds:.2f} of TRL's, "
-        line += f"{own.tokens_per_second:9,.0f} tokens/s"
-        if own.peak:
-            line += f", {own.peak / 2**20:6,.0f} MiB, {own.peak / theirs.peak:.2f} of TRL's"
-        sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+        cells = [kind, *(f"{own.parts.get(part, 0.0) * 1000:.1f}" for part in parts)]
+        cells += [f"{own.seconds / first.seconds:.2f}", f"{own.peak / 2**30:.2f}"]
+        cells += [f"{own.peak / first.peak:.2f}" if first.peak else "", f"{mfu(own, peak):.1f}" if peak else ""]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def mfu(own: Measured, peak: float) -> float:
+    """Return the model FLOPs utilization of a step in percent; `peak` in FLOP/s."""
+    return 100 * own.flops / own.seconds / peak
 
 
 def main() -> None:
-    """Measure the given shapes."""
+    """Measure the given shapes, and print a table for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("shapes", nargs="+", choices=SHAPES)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=["TRL", "plain", "shared"])
     parser.add_argument("--rollouts", action="store_true", help="let the trainers sample")
     parser.add_argument("--steps", type=int, default=4, help="steps of each trainer per round (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
+    peak = peak_flops(pick_device("auto"), None)
     for name in options.shapes:
-        _report(name, options.steps, options.rounds, rollouts=options.rollouts)
+        shape = SHAPES[name]
+        if shape.needs_gpu and not torch.cuda.is_available():
+            raise SystemExit(f"the shape {name} needs a GPU")
+        with tempfile.TemporaryDirectory() as path:
+            weights = save_random_model(shape, Path(path))
+            found = measure(Path(path), shape, options.kinds, options.steps, options.rounds, rollouts=options.rollouts)
+        with_or_without = "with" if options.rollouts else "without"
+        sys.stdout.write(
+            f"{name}: {weights / 1e6:.1f}M weights, {shape.completions} lists, {with_or_without} rollouts\n"
+        )
+        sys.stdout.write(table(found, peak) + "\n\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -2,10 +2,8 @@
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import torch
-from transformers import TrainerCallback
 
 
 def clock(device: torch.device) -> float:
@@ -24,16 +22,3 @@ def least_seconds(work: Callable[[], object], repeats: int) -> float:
         work()
         times.append(time.perf_counter() - start)
     return min(times)
-
-
-class StepTimes(TrainerCallback):
-    """The seconds of every step."""
-
-    def __init__(self) -> None:
-        self.seconds: list[float] = []
-
-    def on_step_begin(self, *_: Any, **__: Any) -> None:
-        self._start = time.perf_counter()
-
-    def on_step_end(self, *_: Any, **__: Any) -> None:
-        self.seconds.append(time.perf_counter() - self._start)

@@ -20,6 +20,7 @@ from convrec.training.rl.advantages import rank_advantages
 from convrec.training.rl.arguments import RankGRPOConfig
 from convrec.training.rl.batches import micro_batches, padding_share, trim_padding
 from convrec.training.rl.checks import check_inputs
+from convrec.training.rl.compiled import compile_layers
 from convrec.training.rl.constrained import RolloutConstraint
 from convrec.training.rl.dropout import disable_dropout
 from convrec.training.rl.half_weights import MasterAdamW, halve_weights, takes_half_weights
@@ -124,6 +125,10 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
                 hindrances.add(share_prompts(base))
         self._loss_settings = self._make_objective()
         self._shared = hindrances == {None}
+        if args.compile_layers and self._shared:
+            for policy in (self.model, self.ref_model):
+                if policy is not None:
+                    compile_layers(policy)
         for hindrance in hindrances - {None}:
             logger.info("prompts are not shared between completions: %s", hindrance)
         self.add_callback(StepClock(self))
