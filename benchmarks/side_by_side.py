@@ -1,4 +1,4 @@
-"""Shared parts of the step benchmarks: the same training steps on given rollouts, with TRL's and the project's trainer."""
+"""Parts of the step benchmarks: the same training steps on given rollouts with TRL's and the project's trainer."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -40,6 +40,7 @@ class World(NamedTuple):
     def invented(cls, items: int, vocab_size: int) -> "World":
         """Return invented items and a byte-level BPE tokenizer."""
         chosen, words = invented_catalog(items, vocab_size)
+        chosen = list({item.id: item for item in chosen}.values())  # some differ in case alone
         return cls(Catalog(chosen), byte_level_bpe(["\n".join(map(str, chosen)), *words], vocab_size))
 
 
@@ -59,7 +60,7 @@ def draw_rollouts(world: World, lengths: Lengths, completions: int, seed: int) -
         random = float(torch.randn((), generator=draw) * _SPREAD)
         length = lengths.prompt or max(16, min(lengths.longest_prompt, int(_MEDIAN * 2.718**random)))
         prompts += [torch.randint(5, 1000, (length,), generator=draw).tolist()] * GENERATIONS
-    size = len(world.catalog) if lengths.completion else NUM_RANKS
+    size = lengths.completion or NUM_RANKS
     lists = [torch.randperm(len(world.catalog), generator=draw)[:size].tolist() for _ in prompts]
     ids = world.tokenizer(["\n".join(str(world.catalog.items[i]) for i in chosen) + END for chosen in lists]).input_ids
     return prompts, [row[: lengths.completion - 1] + row[-1:] if lengths.completion else row for row in ids]

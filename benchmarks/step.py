@@ -7,8 +7,9 @@
 
 All trainers take the same steps on the same given rollouts with G = 8 completions per prompt, drawn before the first
 step. Rounds alternate, and medians are compared. `plain` is RankGRPOTrainer without shared prompts, `constrained` has
-the catalog constraint. The suffix `-recomputed` turns gradient checkpointing on, which is TRL's default. With `--rollouts`, the trainers sample
-themselves. On a CPU, memory is that of one forward and backward pass, counted by tensor.
+the catalog constraint. The suffix `-recomputed` turns gradient checkpointing on, which is TRL's default, and
+`-compiled` the compiled layers. With `--rollouts`, the trainers sample themselves. On a CPU, memory is that of one
+forward and backward pass, counted by tensor.
 """
 
 import argparse
@@ -188,8 +189,8 @@ def measure(
         for kind in kinds:
             base, _, how = kind.partition("-")
             own: dict[str, Any] = options | {"gradient_checkpointing": how == "recomputed"}
-            if how == "compiled":
-                own["compile_layers"] = True
+            if base in ("shared", "constrained"):
+                own["compile_layers"] = how == "compiled"
             if base == "constrained" and trie is not None:
                 own["constraint"] = RolloutConstraint(world.catalog, trie, NUM_RANKS)
                 own["max_completion_length"] = trie.longest(NUM_RANKS)

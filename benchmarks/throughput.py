@@ -1,4 +1,4 @@
-"""Throughput of one model: tokens per second of rollouts, and the utilization of the GPU by forward and backward."""
+"""Tokens per second of rollouts, and the peak of a GPU."""
 
 import importlib.util
 from pathlib import Path
@@ -6,13 +6,12 @@ from typing import Any, NamedTuple
 
 import torch
 from transformers import GenerationConfig
-from trl.trainer.utils import adjusted_mfu, compute_flops_per_token, compute_mfu, get_peak_flops
+from trl.trainer.utils import get_peak_flops
 
 from benchmarks.side_by_side import GENERATIONS
 from benchmarks.timing import clock, least_seconds
 from convrec.generation.pretrained import load_model
 from convrec.project.device import release_memory
-from convrec.training.rl.logprobs import add_log_prob_head
 from convrec.training.rl.rollouts import generate_groups
 
 RTX_4090 = 165.2e12  # dense bfloat16; TRL's table of peaks lacks it
@@ -36,20 +35,9 @@ class Lengths(NamedTuple):
         return ids.repeat_interleave(GENERATIONS, 0).tolist()
 
 
-def _load(folder: Path, device: str) -> Any:
-    """Return the model as trainings hold it: in float32."""
-    return load_model(folder, dtype=torch.float32).to(device)
-
-
-def _mix_precision(model: Any, device: str) -> None:
-    """On a GPU, compute in bfloat16 as Accelerate does: it casts the weights anew in every forward pass."""
-    model.forward = torch.autocast(device, torch.bfloat16, enabled=device == "cuda")(model.forward)
-
-
 def rollout_speed(folder: Path, device: str, lengths: Lengths) -> float:
-    """Return the tokens per second that transformers samples, as in a training: bfloat16 autocast on a GPU."""
-    model = _load(folder, device).eval()
-    _mix_precision(model, device)
+    """Return the tokens per second that transformers samples, as in a training: in bfloat16 on a GPU."""
+    model = load_model(folder, dtype=torch.bfloat16 if device == "cuda" else torch.float32).to(device).eval()
     number, no_end = lengths.completion_tokens, model.config.vocab_size
     config = GenerationConfig(do_sample=True, top_k=0, max_new_tokens=number, pad_token_id=0, eos_token_id=[no_end])
     prompts = lengths.draw()
@@ -95,29 +83,3 @@ def peak_flops(device: str, given: float | None) -> float | None:
         return None
     name = torch.cuda.get_device_name()
     return RTX_4090 if "RTX 4090" in name else get_peak_flops(name, "bfloat16")
-
-
-def utilization(folder: Path, device: str, rows: int, length: int, peak: float | None) -> dict[str, float | None]:
-    """Return tokens per second, FLOPs per token and MFU in percent of forward and backward of rows without padding.
-
-    FLOPs of a token are 6 N for the N weights of the matrices (the head's included, the embedding's not), plus the
-    causal half of the attention scores, 6 x layers x heads x head size x length. What is computed again in the
-    backward pass does not count.
-    """
-    model = _load(folder, device).train()
-    add_log_prob_head(model, 1.0, 1.0, None)
-    _mix_precision(model, device)
-    ids = torch.randint(5, 1000, (rows, length), generator=torch.Generator().manual_seed(0)).to(device)
-    mask = torch.ones_like(ids)
-
-    def work() -> None:
-        output = model(input_ids=ids, attention_mask=mask, completion_width=length - 1)
-        output.log_probs.mean().backward()
-        model.zero_grad()
-        clock(model.device)
-
-    speed = rows * length / least_seconds(work, 3)
-    flops = compute_flops_per_token(model.config, length)
-    share = adjusted_mfu(1.0, model.config, length)
-    mfu = None if peak is None else share * compute_mfu(flops, speed, 1, peak)
-    return {"tokens_per_second": speed, "flops_per_token": share * flops, "mfu_percent": mfu}

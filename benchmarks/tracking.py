@@ -19,7 +19,7 @@ import mlflow
 import numpy as np
 
 from convrec.registry import tracking
-from convrec.registry.tracking.delivery import Delivery
+from convrec.registry.tracking.journal import Delivery
 from tests.registry.tracking.server import TrackingServer
 
 MATRIX = 256  # size of the matrices of a step's work

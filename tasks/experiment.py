@@ -21,8 +21,7 @@ def watch_experiment(feedback: str | None) -> str:
     """
     import mlflow
 
-    from convrec.registry.experiment import read_experiment
-    from convrec.registry.experiment_result import watch
+    from convrec.registry.experiment import read_experiment, watch
     from convrec.registry.tracking import connect
     from convrec.service.feedback import open_store
 

@@ -112,7 +112,7 @@ def empty_store(tmp_path_factory) -> Path:
     from convrec.registry.tracking.store import ready_database  # noqa: PLC0415  (seconds to import)
 
     database = tmp_path_factory.mktemp("store") / "mlflow.db"
-    ready_database(f"sqlite:///{database}")
+    ready_database(database)
     return database
 
 

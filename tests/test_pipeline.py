@@ -29,7 +29,7 @@ from convrec.pipeline.evaluate_models import evaluate_checkpoints, evaluate_mode
 from convrec.project.config.params import load_params
 from convrec.project.errors import EXIT_UNAVAILABLE
 from convrec.project.paths import Paths
-from convrec.registry.measure import Contestant, compare_versions
+from convrec.registry.measure import compare_versions
 from convrec.registry.policy import load_policy
 from convrec.registry.tracking import flatten
 from convrec.registry.versions import CHALLENGER, CHAMPION, MODEL_NAME, download_version
@@ -188,7 +188,7 @@ def test_promotion_measures_a_version_as_the_stage_does(project, client, monkeyp
     params, paths = load_params(), Paths()
     champion = client.get_model_version_by_alias(MODEL_NAME, CHAMPION)
     model = download_version(f"models:/{MODEL_NAME}/{champion.version}")
-    one = Contestant("1", champion.tags["checkpoint.md5"], model)
+    one = "1", model
     found = compare_versions(params, paths, load_policy(params.common.cutoffs), one, one)
     stage = json.loads(paths.results("evaluate").read_text())["rank_grpo_constrained"]
     for metric in ("ndcg_at_6", "in_catalog", "coverage"):

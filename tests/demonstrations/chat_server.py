@@ -46,7 +46,6 @@ class Reply:
     headers: dict[str, str] = field(default_factory=dict)
     content_type: str = "application/json"
     lacks: int = 0
-    chunked: bool = False
     hangs: bool = False
 
 
@@ -97,10 +96,6 @@ def truncated(asked: Asked) -> Reply:
     return Reply(answered(asked).body[:40], lacks=200)
 
 
-def truncated_stream(asked: Asked) -> Reply:
-    return Reply(answered(asked).body[:40], chunked=True, lacks=1)
-
-
 HANG = Reply(hangs=True)
 HTML = Reply(b"<html><body>Welcome to the proxy</body></html>", content_type="text/html")
 BROKEN_JSON = Reply(b'{"id": "x", "choices": [{"mess')
@@ -145,16 +140,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", reply.content_type)
         for name, value in reply.headers.items():
             self.send_header(name, value)
-        if reply.chunked:
-            self.send_header("Transfer-Encoding", "chunked")
-        else:
-            self.send_header("Content-Length", str(len(reply.body) + reply.lacks))
+        self.send_header("Content-Length", str(len(reply.body) + reply.lacks))
         self.end_headers()
-        if reply.chunked:
-            self.wfile.write(f"{len(reply.body):x}\r\n".encode() + reply.body + b"\r\n")
-            self.wfile.write(b"" if reply.lacks else b"0\r\n\r\n")
-        else:
-            self.wfile.write(reply.body)
+        self.wfile.write(reply.body)
         self.close_connection = self.close_connection or reply.lacks > 0
 
     def log_message(self, *_: object) -> None:

@@ -3,7 +3,6 @@
 import json
 import logging
 import os
-import threading
 import time
 import traceback
 from types import SimpleNamespace
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 
 from convrec.demonstrations import chat
 from convrec.demonstrations.calls import CallStore, Spent
-from convrec.demonstrations.chat import Budget, message_of, read_reply
+from convrec.demonstrations.chat import Budget, read_reply
 from convrec.project.errors import InputError
 from tests.demonstrations.chat_server import (
     ANSWERS,
@@ -39,7 +38,6 @@ from tests.demonstrations.chat_server import (
     reported,
     sent,
     truncated,
-    truncated_stream,
 )
 
 # An unclosed client, connection, database or event loop fails the test.
@@ -64,15 +62,6 @@ def test_what_is_sent(connect, monkeypatch):
     assert server.asked[1].body == message | {"messages": [{"role": "user", "content": "b?"}]}, "no half characters"
     assert server.asked[0].headers["authorization"] == f"Bearer {KEY}"
     assert server.asked[0].path == "/v1/chat/completions"
-
-
-def test_answers_are_in_the_order_of_the_prompts_and_each_is_asked_for_once(connect):
-    prompts = ASKED_FOR * 3 + ASKED_FOR[::-1]
-    with ChatServer() as server:
-        client = connect(server)
-        assert client.ask(prompts, "judge") == [answer_to(prompt) for prompt in prompts]
-        assert client.ask([], "judge") == []
-    assert sorted(server.prompts) == ASKED_FOR
 
 
 def test_so_many_calls_are_in_flight_and_never_more(connect):
@@ -159,10 +148,9 @@ def test_answers_that_end_at_the_limit_are_kept_counted_and_reported(connect, ca
 
 
 @given(body=st.text() | st.just("[" * 100_000) | JSON.map(json.dumps))
-def test_any_body_is_read_and_its_message_is_one_line(body):
-    text = read_reply(body).text
+def test_any_body_is_read(body):
+    text, _, _ = read_reply(body)
     assert text is None or text == chat.sendable(json.loads(body)["choices"][0]["message"]["content"])
-    assert len(message_of(body).splitlines()) <= 1
 
 
 # Budget
@@ -197,7 +185,7 @@ def test_a_budget_is_exceeded_by_the_calls_in_flight_at_most(connect):
 # Faults
 
 
-@pytest.mark.parametrize("fault", [error(429), error(408), error(500), HANG, truncated, truncated_stream])
+@pytest.mark.parametrize("fault", [error(429), error(408), error(500), HANG, truncated])
 def test_passing_faults_are_retried(connect, fault):
     with ChatServer([answered, fault]) as server:
         client = connect(server, timeout_seconds=0.5 if fault is HANG else 10.0, max_concurrency=1)
@@ -244,16 +232,13 @@ def test_an_unreachable_server_fails_the_prompts_and_is_named(connect):
         connect(SimpleNamespace(url=url), max_retries=0).ask(ASKED_FOR, "judge")
 
 
-@pytest.mark.parametrize(
-    ("status", "named"),
-    [(401, "OPENAI_API_KEY"), (403, "OPENAI_API_KEY"), (404, "demonstrations.teacher.model = 'some-model'")],
-)
-def test_a_refused_key_and_an_unknown_model_stop_at_once(connect, status, named):
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_refused_key_and_an_unknown_model_stop_at_once(connect, status):
     with ChatServer([answered, error(status)]) as server:
-        with pytest.raises(InputError, match=f"{status}: a scripted fault") as caught:
+        with pytest.raises(InputError, match=f"{status} - .*a scripted fault.*1 of 8 prompts are kept") as caught:
             connect(server, max_concurrency=1, max_failed=1.0).ask(ASKED_FOR, "judge")
-        assert named in str(caught.value) and "1 of 8 prompts are kept" in str(caught.value)
-        assert f"demonstrations.teacher.base_url = {server.url!r}" in str(caught.value)
+        for named in (f"base_url = {server.url!r}", "model = 'some-model'", "OPENAI_API_KEY"):
+            assert named in str(caught.value)
         assert len(server.asked) == 2
 
 
@@ -265,70 +250,21 @@ def test_too_many_failures_stop_and_keep_what_is_answered(connect):
         assert server.prompts == ASKED_FOR[:4], "two of eight may fail, not three"
     message = str(caught.value)
     assert "3 of 8 prompts failed" in message and "demonstrations.teacher.max_failed = 0.25" in message
-    assert "400: a scripted fault" in message and "1 of 8 prompts are kept" in message
+    assert "a scripted fault" in message and "1 of 8 prompts are kept" in message
     with ChatServer() as mended:
         assert connect(mended).ask(ASKED_FOR, "judge") == ANSWERS
         assert sorted(mended.prompts) == ASKED_FOR[1:], "a rerun asks only for the rest"
 
 
-def test_a_failed_prompt_counts_as_often_as_it_is_asked_for_and_one_of_a_few_may_fail(connect):
-    prompts = [ASKED_FOR[0]] * 3 + ASKED_FOR[1:]  # 3 of 10
-    script = lambda asked: error(400) if asked.prompt == ASKED_FOR[0] else answered(asked)  # noqa: E731
-    with ChatServer(script) as server:
-        assert connect(server, max_failed=0.3).ask(prompts, "judge") == [None] * 3 + ANSWERS[1:]
-        with pytest.raises(InputError, match="3 of 10 prompts failed"):
-            connect(server, max_failed=0.2).ask(prompts, "judge")
-        assert connect(server, max_failed=0.001).ask(ASKED_FOR, "judge") == [None, *ANSWERS[1:]]
-
-
-def test_calls_in_flight_are_recorded_when_it_stops(store, connect, monkeypatch):
-    stopped = threading.Event()
-    stop = chat._Ask.stop
-    monkeypatch.setattr(chat._Ask, "stop", lambda *arguments: (stop(*arguments), stopped.set()))
-
-    def script(asked):
-        if asked.prompt == ASKED_FOR[0]:
-            return error(400)
-        assert stopped.wait(PATIENCE)
-        return answered(asked)
-
-    with ChatServer(script, together=3) as server:
-        client = connect(server, max_concurrency=3)
-        with pytest.raises(InputError, match="1 of 8 prompts failed.*the answers to 2 of 8 prompts are kept"):
-            client.ask(ASKED_FOR, "judge")
-        assert sorted(server.prompts) == ASKED_FOR[:3]
-    assert store.spent().calls == 2
-
-
-def test_a_store_that_fails_while_asking_stops_cleanly(store, connect, monkeypatch):
-    def full(*_):
-        raise InputError("calls.sqlite: the disk is full")
-
-    monkeypatch.setattr(store, "put", full)
-    with ChatServer() as server:
-        with pytest.raises(InputError, match="the disk is full.*0 of 8 prompts are kept"):
-            connect(server, max_concurrency=1).ask(ASKED_FOR, "judge")
-        assert len(server.asked) == 1
-
-
-def test_progress_is_reported(connect, caplog, monkeypatch):
+def test_progress_is_reported(connect, caplog):
     caplog.set_level(logging.INFO, logger="convrec")
     prompts = [str(n) for n in range(300)]
     with ChatServer() as server:
         connect(server).ask(prompts[:100], "judge")
         connect(server).ask(prompts + prompts[:100], "judge")
     assert [record.getMessage() for record in caplog.records] == [
-        "judge: 100 of 100 answered (0 from the cache), 1,200 tokens, cost 0.17",
-        "judge: 400 of 400 answered (200 from the cache), 2,400 tokens, cost 0.34",
-    ]
-    caplog.clear()
-    monkeypatch.setattr(chat, "REPORT_EVERY", 0.0)
-    with ChatServer() as server:
-        connect(server, max_concurrency=1, model="another").ask(prompts[:2], "judge")
-    assert [record.getMessage()[:22] for record in caplog.records] == [
-        "judge: 1 of 2 answered",
-        "judge: 2 of 2 answered",
-        "judge: 2 of 2 answered",
+        "judge: 100 of 100 answered (0 from the cache), 1200 tokens, cost 0.17",
+        "judge: 400 of 400 answered (200 from the cache), 2400 tokens, cost 0.34",
     ]
 
 
@@ -340,33 +276,15 @@ def chain_text(error):
     return "\n".join([str(error), repr(error), *traceback.format_exception(error)])
 
 
-def test_the_key_is_redacted_wherever_the_endpoint_repeats_it(store, connect, caplog):
+def test_the_key_is_redacted_wherever_the_endpoint_repeats_it(connect, caplog):
     caplog.set_level(logging.DEBUG)
-    echo = [error(400, f"x{KEY}y"), Reply(KEY.encode(), content_type="text/html"), sent({KEY: KEY}), error(500, KEY)]
-    with ChatServer([*echo, refused_with_echo]) as server:
-        with pytest.raises(InputError, match=r"no such key: Bearer \[key\]") as caught:
-            connect(server, max_concurrency=1, max_failed=1.0).ask(ASKED_FOR, "judge")
-        assert len(server.asked) == 5
-    assert KEY not in chain_text(caught.value) and caught.value.__context__ is None
-    assert "[key]" in caplog.text and KEY not in caplog.text
-    reply = sent(completion(f"your key is {KEY}", reported()))
-    with ChatServer([reply]) as server:
-        assert connect(server).ask(ASKED_FOR[:1], "judge") == ["your key is [key]"]
-    files = [path.read_bytes() for path in store.path.parent.iterdir()]
-    assert any(b"[key]" in content for content in files) and not any(KEY.encode() in content for content in files)
-
-
-def test_half_a_key_is_not_shown(connect, caplog):
     padding = "x" * (chat.DETAIL_LENGTH - len(KEY) // 2)
-    with ChatServer([error(401, padding + KEY)]) as server, pytest.raises(InputError) as caught:
-        connect(server).ask(ASKED_FOR[:1], "judge")
-    assert KEY[:4] not in chain_text(caught.value) + caplog.text
-
-
-def test_a_word_as_key_is_left_in_answers(connect, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "answer")
-    with ChatServer() as server:
-        assert connect(server).ask(ASKED_FOR, "judge") == ANSWERS
+    echo = [error(400, f"x{KEY}y"), Reply(KEY.encode(), content_type="text/html"), error(400, padding + KEY)]
+    with ChatServer([*echo, refused_with_echo]) as server:
+        with pytest.raises(InputError, match=r"no such key: Bearer \*\*\*") as caught:
+            connect(server, max_concurrency=1, max_failed=1.0).ask(ASKED_FOR, "judge")
+        assert len(server.asked) == 4
+    assert KEY[:5] not in chain_text(caught.value) + caplog.text and caught.value.__context__ is None
 
 
 def test_a_missing_key_is_reported_before_any_work(connect, monkeypatch):

@@ -70,9 +70,9 @@ def test_a_prompt_of_the_workspace_may_hold_json(folder):
     ("change", "message"),
     [
         (lambda path: path.unlink(), "judge.txt: not readable .*the folder needs recommend.txt, judge.txt"),
-        (lambda path: path.write_text("{conversation}"), "judge.txt: {candidates} is missing; the prompt needs it"),
-        (lambda path: path.write_text("{conversation}{candidates}{titel}"), "{titel} is unknown; it can have {Item}"),
-        (lambda path: path.write_bytes(b"\xff"), "judge.txt: not UTF-8"),
+        (lambda path: path.write_text("{conversation}"), "judge.txt: {candidates} is missing or unknown"),
+        (lambda path: path.write_text("{conversation}{candidates}{titel}"), "{titel} is missing or unknown"),
+        (lambda path: path.write_bytes(b"\xff"), "judge.txt: not readable .* in UTF-8"),
     ],
 )
 def test_a_prompt_that_cannot_be_filled_is_named(folder, change, message):
@@ -87,16 +87,14 @@ def test_the_labelled_lines_of_a_description_become_one_text():
     assert metadata_text("UNKNOWN") == metadata_text("I do not know it.") == ""
 
 
-def test_passages_are_found_in_any_spelling_and_stand_around_the_title():
-    texts = ["before " * 100 + "I loved the matrix reloaded so much" + " after" * 100, "Heat was hot", "no film at all"]
-    texts += [f"matrix reloaded again {n}" for n in range(10)]
-    found = find_passages(["Matrix Reloaded", "Heat", "The Long Unseen"], texts)
-    assert set(found) == {"Matrix Reloaded"}, "short words mean other things, and the last stands nowhere"
-    assert len(found["Matrix Reloaded"]) == PASSAGES
-    spellings = ["Kill Bill: Vol. 1", "Kill Bill Volume 1"]
-    found_in = find_passages(spellings, ["before " * 200 + "kill bill volume 1 was fun" + " after" * 200])
-    assert all("kill bill volume 1" in found_in[title][0] for title in spellings)
-    assert "matrix reloaded" in found["Matrix Reloaded"][0] and len(found["Matrix Reloaded"][0]) <= PASSAGE_LENGTH
+def test_passages_stand_around_the_title():
+    texts = ["before " * 100 + "I loved The Matrix Reloaded so much" + " after" * 100, "such heat", "no film at all"]
+    texts += [f"the matrix reloaded again {n}" for n in range(10)]
+    found = find_passages(["The Matrix Reloaded", "Heat", "The Long Unseen"], texts)
+    assert set(found) == {"The Matrix Reloaded"}, "a word means something else, and the last stands nowhere"
+    assert len(found["The Matrix Reloaded"]) == PASSAGES
+    assert "loved The Matrix" in found["The Matrix Reloaded"][0]
+    assert len(found["The Matrix Reloaded"][0]) <= PASSAGE_LENGTH
 
 
 def test_passages_are_found_in_scripts_without_spaces():
@@ -114,7 +112,7 @@ def test_an_item_is_asked_for_once_and_an_unknown_one_with_what_people_wrote(con
         return sent(completion(text, reported()))
 
     names, titles = ["Heat (1995)", "Primer Movie (2004)"], ["Heat", "Primer Movie"]
-    written = ["User: that primer movie with the time box was confusing"]
+    written = ["User: that Primer Movie with the time box was confusing"]
     with ChatServer(reply) as server:
         teacher = LLMTeacher(connect(server), PROMPTS, catalog, 2, written)
         texts = teacher.describe(names, titles)

@@ -72,23 +72,14 @@ def test_seen_titles_in_any_form_stay_out(files, run, seen):
     assert [item["title"] for item in items][0] == "Up" and "Heat" not in [item["title"] for item in items]
 
 
-@pytest.mark.parametrize("command", ["parse", "remap"])
-def test_a_link_as_the_target_stays_a_link(files, run, command):
-    (files / "link").symlink_to("lists.jsonl")
-    for _ in range(2):
-        run(command, "--out", files / "link")
-        assert (files / "link").is_symlink() and (files / "lists.jsonl").read_text()
-        (files / "lists.jsonl").write_text("")
-
-
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("{}", "row 1: field 'response'"),
-        ('{"response": 3, "conversation": "a"}', "row 1: field 'response' must be a text, not 3"),
-        ('{"response": "a"}', "row 1: field 'conversation'"),
-        ('{"response": "a", "conversation": [{"role": "user"}]}', "row 1: field 'conversation'"),
-        ('{"response": "a", "conversation": "b", "seen": "Heat"}', "row 1: field 'seen'"),
+        ("{}", "row 1: give the fields `response`"),
+        ('{"response": 3, "conversation": "a"}', "row 1: give the fields"),
+        ('{"response": "a"}', "row 1: give the fields"),
+        ('{"response": "a", "conversation": [{"role": "user"}]}', "row 1: give the fields"),
+        ('{"response": "a", "conversation": "b", "seen": 3}', "row 1: give the fields"),
         ("{", "row 1: not JSON"),
         ("", "it holds no row"),
     ],

@@ -16,7 +16,7 @@ from convrec.pipeline.evaluate_models import evaluation_name
 from convrec.pipeline.stages import sft
 from convrec.project.config.params import load_params
 from convrec.project.paths import Paths
-from convrec.registry import versions as registry
+from convrec.service.model_files import ModelFiles
 from convrec.training.checkpoints import mark_finished
 from tests.generation.random_model import make_random_model, prompts_of
 from tests.rows import make_row
@@ -117,7 +117,7 @@ def test_several_models_of_few_prompts_stand_side_by_side(project, written, cli)
 def test_a_registered_version_answers_under_its_own_settings(project, written, monkeypatch, cli):
     settings = lists.ListSettings("Films, please.", 3, 8, 1.3)
     given = []
-    version = registry.RegisteredModel(Path("models/sft"), Paths().catalog, settings)
+    version = ModelFiles(Path("models/sft"), Paths().catalog, settings)
     monkeypatch.setattr("convrec.pipeline.evaluate_models.download_version", lambda uri: given.append(uri) or version)
     champion = "models:/convrec-recommender@champion"
     assert json.loads(cli("evaluate", "--model", champion, "--json").out)["n_rows"] == 6 and given == [champion]

@@ -12,13 +12,13 @@ from convrec.registry.experiment import (
     RESULT_TAG,
     end_experiment,
     read_experiment,
+    read_result,
     recorded_result,
     running_experiment,
     start_experiment,
 )
-from convrec.registry.experiment_result import read_result
-from convrec.registry.listing import prune
 from convrec.registry.moves import roll_back
+from convrec.registry.promote import prune
 from convrec.registry.versions import MODEL_NAME
 from convrec.service.feedback.store import FeedbackStore
 from tasks.experiment import watch_experiment
@@ -66,11 +66,6 @@ def test_what_cannot_start(champion, challenger, share, message):
     assert read_experiment(champion) is None
 
 
-def test_without_a_champion_nothing_starts(client):
-    with pytest.raises(InputError, match="there is no champion"):
-        start_experiment(client, "2", 0.5, "ops")
-
-
 def test_one_at_a_time(champion):
     first = start_experiment(champion, "2", 0.5, "ops")
     with pytest.raises(InputError, match=f"experiment {first.id} of version 2 is running"):
@@ -83,9 +78,7 @@ def test_one_at_a_time(champion):
 def test_a_tag_that_is_no_experiment_stops_nothing(champion, cli):
     champion.set_registered_model_tag(MODEL_NAME, EXPERIMENT_TAG, "{}")
     assert running_experiment(champion, "1") is None
-    status = cli("experiment", "status")
-    assert status.status == 2 and "`convrec experiment stop`" in status.err
-    assert "was removed" in cli("experiment", "stop").err
+    assert "No experiment was started" in cli("experiment", "status").out
     assert start_experiment(champion, "2", 0.5, "ops").is_running
 
 
@@ -93,9 +86,7 @@ def test_prune_keeps_the_challenger(champion):
     for _ in range(3):
         add_version(champion)
     start_experiment(champion, "2", 0.5, "ops")
-    fates = {fate.version: fate for fate in prune(1, "ops", remove=False)}
-    assert fates["2"].stays and fates["2"].why == "is in the running experiment"
-    assert not fates["3"].stays
+    assert "2" not in prune(1, "ops", remove=False)
 
 
 def test_the_result_of_an_ab_test(champion, store):
@@ -133,7 +124,6 @@ def test_a_worse_challenger_is_stopped(champion, store, cli, tmp_path):
     assert (tag["verdict"], tag["champion"], tag["answers"]) == ("worse", "1", 400)
     assert recorded_result(version, "1") == tag and recorded_result(version, "3") is None, "of another champion"
     assert recorded_result(champion.get_model_version(MODEL_NAME, "3"), "1") is None
-    assert f"experiment {experiment.id}, version 2 against champion 1: worse" in version.description
     again = cli("experiment", "status", "--stop-if-worse", "--feedback", url)
     assert again.status == 0 and "Ended at" in again.out
     assert "no experiment is running" in cli("experiment", "stop").err

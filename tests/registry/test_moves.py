@@ -9,7 +9,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
 
 from convrec.project.errors import InputError
-from convrec.registry.listing import prune
+from convrec.registry import moves as registry_moves
 from convrec.registry.moves import (
     CLAIM,
     ChampionChanged,
@@ -107,8 +107,8 @@ def _stop(client, monkeypatch, error: BaseException, number: int, is_dead: bool)
 def _move_on(client, kind: str) -> str:
     """Promote version 3 in place of 2, or roll back from 2; return the version that should be the champion."""
     if kind == "promote":
-        return promote_version(client, read_state(client), "3", "ops", "better", patience=0).to_version
-    return roll_back(client, "lead", "", patience=0).to_version
+        return promote_version(client, read_state(client), "3", "ops", "better").to_version
+    return roll_back(client, "lead", "").to_version
 
 
 class Killed(BaseException):
@@ -121,6 +121,7 @@ class Killed(BaseException):
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
 def test_a_failure_or_a_kill_at_any_write_leaves_one_champion_and_is_repaired(client, monkeypatch, kind, error, number):
     promote_in_turn(client, "4", "1", "2")
+    monkeypatch.setattr(registry_moves, "PATIENCE", 0)
     with monkeypatch.context() as patch:
         _stop(client, patch, error, number, is_dead=isinstance(error, Killed))
         try:
@@ -139,7 +140,7 @@ def test_a_failure_or_a_kill_at_any_write_leaves_one_champion_and_is_repaired(cl
     moves = read_state(client).moves
     assert all(one.to_version == other.from_version for one, other in pairwise(moves)), "the history has no gap"
     assert moves[-1].kind == kind and read_state(client).num_written == len(moves)
-    assert roll_back(client, "lead", "", patience=0).to_version == before
+    assert roll_back(client, "lead", "").to_version == before
     assert not _is_claimed(client)
 
 
@@ -191,9 +192,10 @@ def test_of_threads_at_once_one_promotes(client):
     assert read_aliases(client) == {"champion": won[0], "previous": "1"} and len(moves_of(client)) == 2
 
 
-def test_a_process_that_lost_its_claim_moves_nothing(client):
+def test_a_process_that_lost_its_claim_moves_nothing(client, monkeypatch):
     promote_in_turn(client, "1")
-    with claim(client, "suspended") as check, claim(client, "another", patience=0):
+    monkeypatch.setattr(registry_moves, "PATIENCE", 0)
+    with claim(client, "suspended") as check, claim(client, "another"):
         with pytest.raises(InputError, match="another process took over this change of the champion"):
             check()
         assert "Not a model" in client.get_registered_model(CLAIM).description
@@ -206,19 +208,11 @@ def test_what_an_account_may_not_delete_is_told(client, monkeypatch):
     def forbidden(*_, **__):
         raise MlflowException("API request failed with error code 403 != 200", PERMISSION_DENIED)
 
-    for name in ("delete_registered_model_alias", "delete_model_version"):
-        monkeypatch.setattr(client, name, forbidden)
+    monkeypatch.setattr(client, "delete_registered_model_alias", forbidden)
     promote_in_turn(client, "1", "2")
-    with pytest.raises(InputError, match="alias previous: this user may not remove it; .* or an administrator's"):
+    with pytest.raises(InputError, match="rejects this user"):
         roll_back(client, "lead", "")
     assert read_aliases(client) == {"champion": "2", "previous": "1"} and len(moves_of(client)) == 2
-    monkeypatch.setattr("mlflow.MlflowClient.delete_model_version", client.delete_model_version)
-    with pytest.raises(InputError, match="version 3: this user may not remove it"):
-        prune(1, "prune", remove=True)
-    with claim(client, "a killed process"):
-        monkeypatch.setattr(client, "delete_registered_model", forbidden)
-        with pytest.raises(InputError, match=f"{CLAIM}.*: this user may not remove it"):
-            roll_back(client, "lead", "", patience=0)
 
 
 def _move(kind: str, from_version: str | None, to_version: str) -> Move:
@@ -244,9 +238,3 @@ TWO = [("promote", None, "1"), ("promote", "1", "2")]
 )
 def test_rollbacks_follow_the_history(moves, expected):
     assert earlier_champions([_move(*move) for move in moves]) == list(expected)
-
-
-def test_a_version_is_rolled_back_until_it_is_promoted_again():
-    moves = [_move("promote", "1", "2"), _move("rollback", "2", "1")]
-    assert rolled_back(moves, "2") == moves[-1] and rolled_back(moves, "1") is None
-    assert rolled_back([*moves, _move("promote", "1", "2")], "2") is None

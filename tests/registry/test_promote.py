@@ -9,22 +9,20 @@ import mlflow
 import numpy as np
 import pandas as pd
 import pytest
-from mlflow.exceptions import MlflowException
 from ruamel.yaml import YAML
 
 from convrec.evaluation.comparison import paired_interval
 from convrec.evaluation.sequential import compare_arms
 from convrec.generation import lists
 from convrec.project.config.params import load_params
-from convrec.project.errors import InputError, Unavailable
+from convrec.project.errors import InputError
 from convrec.project.paths import Paths
 from convrec.registry import measure, tracking
 from convrec.registry.decisions import ALREADY, AWAITING, LATENCY, PROMOTED, REFUSED, Decision
-from convrec.registry.experiment import start_experiment
-from convrec.registry.experiment_result import Result, Side, finish
+from convrec.registry.experiment import Result, Side, finish, start_experiment
 from convrec.registry.model_card import checkpoint_digest
 from convrec.registry.promote import promote, reject, rollback
-from convrec.registry.versions import MODEL_NAME, download_version, read_aliases
+from convrec.registry.versions import MODEL_NAME, read_aliases
 from convrec.service.arms import arm_of
 from tests.registry.registered import NUM_PROMPTS, SIZE, make_workspace, moves_of, register_model
 from tests.service.recommending import TITLES
@@ -157,18 +155,16 @@ def test_a_baseline_that_the_data_cannot_have_is_named(client, ranks):
     assert list(_promote("1").comparison.baselines) == ["popularity", "neighbours"], "no prompt names an item either"
 
 
-def test_an_insignificant_gain_is_refused_and_not_written_twice(client, ranks):
+def test_an_insignificant_gain_is_refused_and_each_decision_has_its_number(client, ranks):
     ranks |= {"1": 2, "2": lambda index: _list(index, 1 if index < 5 else 3)}
     _promote("1")
     refused = _promote("2")
     assert refused.comparison.gains["ndcg"].mean > 0 and refused.status == REFUSED
-    assert _failed(refused)[0] == "ndcg gain, lower end"
+    assert _failed(refused)[0] == "ndcg gain, lower end" and refused.number == 1
     ranks["asked"].clear()
-    assert _promote("2") == refused and refused.number == 1 and ranks["asked"] == []
-    assert _promote("2", fresh=True).number == 2 and ranks["asked"] == [], "measured again; lists are kept"
     _set_policy(gains={"ndcg": {"min": -1.0, "max_p": 1.0}})
     looser = _promote("2")
-    assert looser.status == PROMOTED and looser.number == 3 and ranks["asked"] == []
+    assert looser.status == PROMOTED and looser.number == 2 and ranks["asked"] == [], "lists are kept"
 
 
 def test_a_version_that_users_preferred_is_promoted_despite_the_test_rows(client, ranks):
@@ -184,7 +180,7 @@ def test_a_version_that_users_preferred_is_promoted_despite_the_test_rows(client
     looks = compare_arms(users, [arm == "challenger" for _, arm in answers], values, 0.5, experiment.alpha)
     sides = Side("champion", "1", 100, 100, 150), Side("challenger", "2", 100, 100, 250)
     result = Result(experiment, sides, tuple(looks))
-    assert _promote("2") == refused, "while it is running"
+    assert _failed(_promote("2")) == ["online experiment"], "while it is running"
     assert finish(client, result, "better", "ops").verdict == "better"
     ranks["asked"].clear()
     promoted = _promote("2")
@@ -209,33 +205,7 @@ def test_a_broken_guard_rail_is_refused(client, ranks, how, failed):
     assert [name for name in _failed(decision) if "slice" not in name] == failed
 
 
-def test_a_decision_that_cannot_be_read_is_made_again(client, ranks, monkeypatch):
-    ranks |= {"1": 1, "2": 3}
-    _promote("1")
-    assert _promote("2").number == 1
-    with monkeypatch.context() as patch:
-        patch.setattr(mlflow.artifacts, "load_dict", lambda uri: {}[uri])
-        again = _promote("2")
-        assert again.number == 2 and again.status == REFUSED, "no number is given twice"
-
-        def away(uri: str) -> None:
-            raise MlflowException("API request to /api failed with error code 503 != 200")
-
-        patch.setattr(mlflow.artifacts, "load_dict", away)
-        with pytest.raises(Unavailable, match="a server is away"):
-            _promote("2")
-
-
-def test_slow_answers_are_refused(client, ranks):
-    ranks |= {"1": 3, "2": 1, "seconds": {"2": 0.21}}
-    _promote("1")
-    assert _failed(_promote("2")) == [f"{LATENCY}, ratio to the champion's"]
-    ranks["seconds"] = {"2": 0.19}
-    assert _promote("2").status == REFUSED, "the figures of the last decision are taken"
-    assert _promote("2", fresh=True).status == PROMOTED
-
-
-def test_the_decision_is_written_to_version_run_and_card(client, ranks):
+def test_the_decision_is_written_to_version_and_run(client, ranks):
     ranks |= {"1": 3, "2": 1}
     _promote("1")
     decision = _promote("2")
@@ -249,7 +219,6 @@ def test_the_decision_is_written_to_version_run_and_card(client, ranks):
     assert whole["policy"]["gains"]["ndcg"] == {"min": 0.0, "max_p": 0.05}
     text = mlflow.artifacts.load_text(f"runs:/{version.run_id}/promotion/decision-1.md")
     assert "| ndcg gain, lower end | 0.5000 | above 0 | holds |" in text
-    assert "version 2 was promoted: better than version 1" in version.description
     assert moves_of(client)[-1]["decision"] == "promotion/decision-1.json"
 
 
@@ -259,17 +228,18 @@ def test_approval_is_awaited_refused_and_given(client, ranks):
     _set_policy(approval="required")
     awaited = _promote("2")
     assert awaited.status == AWAITING and _champions(client) == ("1", None)
-    assert _status(client, "2") == "awaiting approval" and _promote("2") == awaited
+    assert _status(client, "2") == "awaiting approval"
     refused = reject(Paths(), "2", by="lead", reason="after the holidays")
     assert refused.status == REFUSED and "lead: after the holidays" in refused.gates[-1].detail
-    assert _promote("2") == refused == _promote("2", fresh=True), "a person's no stands"
+    ranks["asked"].clear()
+    again = _promote("2")
+    assert again.status == REFUSED and "lead: after the holidays" in again.reason, "a person's no stands"
     text = mlflow.artifacts.load_text(
         f"runs:/{client.get_model_version(MODEL_NAME, '2').run_id}/promotion/decision-2.md"
     )
     assert "refused by lead" in text and "approved by" not in text
     with pytest.raises(InputError, match="version 2 does not await approval"):
         reject(Paths(), "2", by="lead")
-    ranks["asked"].clear()
     rows = pd.read_parquet(Paths().split("test"))
     rows.assign(groundtruth=rows["groundtruth"].iloc[::-1].tolist()).to_parquet(Paths().split("test"))
     worse = _promote("2", approve=True, dry_run=True)
@@ -312,29 +282,13 @@ def test_a_rejection_during_the_comparison_holds(client, ranks, monkeypatch):
     _set_policy(approval="required")
     assert _promote("2").status == AWAITING
     _meanwhile(monkeypatch, lambda: reject(Paths(), "2", by="lead", reason="no"))
-    assert _promote("2", fresh=True).approval["refused"] == "no"
+    assert "no" in _promote("2").approval["refused"]
     run = client.get_model_version(MODEL_NAME, "2").run_id
     recorded = mlflow.artifacts.load_dict(f"runs:/{run}/promotion/decision-2.json")
     assert _status(client, "2") == recorded["status"] == "refused"
     _meanwhile(monkeypatch, lambda: _promote("2", approve=True) and rollback(Paths(), by="lead"))
-    overtaken = _promote("2", approve=True, fresh=True)
+    overtaken = _promote("2", approve=True)
     assert overtaken.status == REFUSED and overtaken.number == 4, "each decision has its number"
-
-
-def test_figures_are_of_what_the_policy_asks_for(client, ranks):
-    """Those of a decision before are taken for limits that changed, not for figures that it has not."""
-    ranks |= {"1": 3, "2": 4}
-    rails = YAML(typ="safe").load(Path("promotion.yaml"))["guard_rails"]
-    _set_policy(guard_rails={"in_catalog": rails["in_catalog"]})
-    _promote("1")
-    assert _promote("2").comparison.slices == []
-    for metric in ("ndcg", "mrr"):
-        _set_policy(guard_rails={"slices": {"metric": metric, "max_drop": 0.0, "min_rows": 1}})
-        (gate,) = [gate for gate in _promote("2").gates if "slice" in gate.name]
-        fall = {"ndcg": 1 / 2 - 1 / np.log2(5), "mrr": 1 / 3 - 1 / 4}[metric]
-        assert gate.name.startswith(metric) and gate.figure == pytest.approx(fall)
-    _set_policy(gains={name: {"min": 0.0, "max_p": 0.05} for name in ("ndcg", "mrr")})
-    assert set(_promote("2").comparison.gains) == {"ndcg", "mrr"}
 
 
 def test_rollback_and_the_word_again(client, ranks):
@@ -344,7 +298,6 @@ def test_rollback_and_the_word_again(client, ranks):
     move = rollback(Paths(), by="lead", reason="complaints")
     assert (move.from_version, move.to_version) == ("3", "2") and _champions(client) == ("2", "1")
     assert _status(client, "3") == "rolled back"
-    assert "rolled back to version 2 by lead: complaints" in client.get_model_version(MODEL_NAME, "3").description
     refused = _promote("3")
     assert _failed(refused) == ["rolled_back"] and "complaints" in refused.gates[-1].detail
     assert _promote("3", again=True).status == PROMOTED
@@ -415,15 +368,3 @@ def test_without_policy_or_data_nothing_is_compared(client, ranks, cli):
         refused = cli("promote")
         assert refused.status == 2 and message in refused.err
     assert ranks["asked"] == []
-
-
-def test_the_workspace_s_own_checkpoint_is_not_fetched(client, ranks, made, monkeypatch):
-    shutil.copytree(made / "version-0" / "artifacts" / "model", Paths().model("rank_grpo"))
-    fetched = []
-    monkeypatch.setattr(
-        "convrec.registry.promote.download_version", lambda uri: fetched.append(uri) or download_version(uri)
-    )
-    _promote("1")
-    assert fetched == []
-    _promote("2")
-    assert fetched == [f"models:/{MODEL_NAME}/2"]

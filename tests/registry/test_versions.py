@@ -7,6 +7,7 @@ import pytest
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
 
+from convrec.generation.lists import ListSettings
 from convrec.project.config.params import load_params
 from convrec.project.errors import InputError, Unavailable
 from convrec.project.paths import Paths
@@ -40,8 +41,6 @@ def test_a_version_tells_what_it_was_made_from(store, tmp_path, monkeypatch):
     paths = Paths()
     for seed, stage in enumerate(("sft", "rank_grpo")):
         save_model(paths.model(stage), seed)
-    paths.record("sft").parent.mkdir()
-    paths.record("sft").write_text(json.dumps({"run_id": "abc"}))
     metrics = {name: _system(ndcg) for name, ndcg in (("popularity", 0.2), ("sft", 0.4), ("rank_grpo", 0.5))}
     metrics |= {"rank_grpo_constrained": _system(0.6), "n_rows": 12, "n_prompts": 12}
     paths.results("evaluate").parent.mkdir()
@@ -57,10 +56,7 @@ def test_a_version_tells_what_it_was_made_from(store, tmp_path, monkeypatch):
     assert tags["test.ndcg_at_4"] == "0.6000 [0.5000, 0.7000]", "as it is served"
     assert tags["algorithm"] == "rank_grpo" and tags["checkpoint.md5"] == checkpoint_digest(paths.model("rank_grpo"))
     assert tags["parent"] == f"sft {checkpoint_digest(paths.model('sft'))[:8]}" and len(tags) == 8
-    record = mlflow.artifacts.load_dict(f"runs:/{version.run_id}/version.json")
-    assert record["parent"] == {"name": "sft", "md5": checkpoint_digest(paths.model("sft")), "run_id": "abc"}
-    assert record["test"]["rank_grpo"]["ndcg_at_4"] == 0.5 and set(record["test"]) == {"rank_grpo", record["served_as"]}
-    assert set(record["data"]) == {"train", "validation", "test", "catalog"} and record["versions_md5"]
+    assert mlflow.artifacts.load_dict(f"runs:/{version.run_id}/evaluate.json") == metrics
 
     folder = tmp_path / "fetched"
     mlflow.artifacts.download_artifacts(f"models:/{registry.MODEL_NAME}/{version.version}", dst_path=str(folder))
@@ -75,7 +71,7 @@ def test_a_version_tells_what_it_was_made_from(store, tmp_path, monkeypatch):
     assert "model_card.md" in {artifact.path for artifact in store.list_artifacts(version.run_id)}
     model = registry.download_version(f"models:/{registry.MODEL_NAME}/{version.version}")
     assert checkpoint_digest(model.checkpoint) == tags["checkpoint.md5"]
-    assert model.settings == registry.version_settings(f"models:/{registry.MODEL_NAME}/{version.version}")
+    assert model.settings == ListSettings(**load_params().list_settings())
 
     sft = registry.register(load_params(), paths, None, "sft")
     assert sft.tags["test.ndcg_at_4"].startswith("0.4000 ") and sft.tags["algorithm"] == "sft"
@@ -95,7 +91,6 @@ AWAY = MlflowException("API request to /api/2.0/mlflow failed with error code 50
         ("MlflowClient.get_model_version", lambda: registry.find_version(mlflow.MlflowClient(), "1")),
         ("MlflowClient.get_model_version_by_alias", lambda: registry.find_version(mlflow.MlflowClient())),
         ("artifacts.download_artifacts", lambda: registry.download_version("models:/convrec-recommender/1")),
-        ("models.get_model_info", lambda: registry.version_settings("models:/convrec-recommender/1")),
     ],
 )
 def test_a_registry_that_is_away_is_not_one_without_the_version(store, monkeypatch, call, read):

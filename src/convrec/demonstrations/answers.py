@@ -1,4 +1,4 @@
-"""Finds the list in a language model's free answer: in prose, headings, tables, JSON or a single line."""
+"""Finds the list in a language model's free answer: in prose, a table, JSON, or a line of titles with years."""
 
 import json
 import re
@@ -16,7 +16,6 @@ from convrec.data.parsing import (
     is_prose,
     lower_words,
     parse_line,
-    read_title,
     unmarked,
     with_credit,
 )
@@ -33,16 +32,8 @@ _DETAIL = re.compile(
     r"|rating|imdb|release(?:d| year| date)?)\s*:",
     re.IGNORECASE,
 )
-_SEPARATOR = re.compile(  # a full stop not after Mr., Vol., E.T., unless a sentence clearly begins
-    r"[,;]|(?<=[a-z]{4})[.?!]\s+|[.?!]\s+(?=(?:And|Also|Enjoy|For|Hope|I|If|Let|Or|Other|You)\b)"
-)
 _FILLER = re.compile(r"^(?:(?:and|or|also|then|maybe|perhaps|sure|how about|what about|try)\s+)+", re.IGNORECASE)
-_LAST = re.compile(r"^(?:and|or)\s", re.IGNORECASE)
 _INTRO = re.compile(r":\s+|\b(?:such as|like|about|try|recommend|suggest|includ(?:e|es|ing)|are|watch)\s+")
-_QUOTED = re.compile(r"[\"“]([^\"“”]{1,80})[\"”]|\*\*([^*]{1,80})\*\*")
-_BETWEEN_QUOTES = re.compile(r"[\s,;&]*(?:and|or)?\s*", re.IGNORECASE)
-_IN_BRACKETS = re.compile(r"^(.+?)\s*[(\[]([^()\[\]]+[,;][^()\[\]]+)[)\]]\W*$")
-_NEXT_NUMBER = re.compile(r"[\s,;]+\d{1,2}[.)]\s+")
 _TITLE_KEYS = ("title", "song", "track", "movie", "film", "book", "game", "show", "name", "album", "series", "item")
 _CREDIT_KEYS = ("artist", "author", "creator", "director", "singer", "band", "by")
 _YEAR_KEYS = ("year", "release_year", "releaseyear", "release_date", "published")
@@ -72,53 +63,21 @@ def _exact_or_numbered(line: str, catalog: Catalog) -> tuple[Entry | None, tuple
     return known, (line, "")
 
 
-def _known(text: str, catalog: Catalog) -> bool:
-    return bool(catalog.readings(text, None))
-
-
 def _names_item(entry: Entry, catalog: Catalog) -> bool:
     """Tell whether the catalog knows the title of an entry in any spelling, or a part of it."""
     return bool(catalog.readings(entry.part or entry.title, entry.year))
 
 
-def _without_intro(text: str, catalog: Catalog) -> tuple[str, bool]:
-    """Return a part of a sentence from where its title begins, and whether an introduction stood before it."""
+def _without_intro(text: str, catalog: Catalog) -> str:
+    """Return a part of a sentence from where its title begins."""
     text = bare(_FILLER.sub("", text))
-    if _known(text, catalog):
-        return text, False
+    if catalog.readings(text, None):
+        return text
     for intro in reversed(list(_INTRO.finditer(text))):
         before = text[: intro.start()] if intro.group().startswith(":") else text[: intro.end()]
         if lower_words(before)[0] or not before.strip():
-            return bare(_FILLER.sub("", text[intro.end() :])), True
-    return text, False
-
-
-def _fragments(text: str, catalog: Catalog) -> tuple[list[str], bool]:
-    """Return the parts of a text between its commas that could be titles, and whether an introduction stood before.
-
-    Parts that together are a known title stay together; what an introduction leaves behind is dropped, and what comes
-    after the part that begins with "and" or "or".
-    """
-    parts = [part.strip().rstrip(".!?") for part in _SEPARATOR.split(text) if part.strip(" .!?")]
-    found: list[str] = []
-    introduced, start = False, 0
-    while start < len(parts):
-        first, intro = _without_intro(parts[start], catalog)
-        for end in range(min(len(parts), start + 5), start, -1):
-            joined = ", ".join([first, *parts[start + 1 : end]])
-            if end == start + 1 or _known(joined, catalog):
-                break
-        if intro and not introduced:
-            found = []
-        introduced |= intro
-        pair = [bare(part) for part in re.split(r"\s+(?:and|or)\s+", joined)]
-        both = not _known(joined, catalog) and all(_known(part, catalog) for part in pair)
-        found += [part for part in (pair if both else [joined]) if part and not is_prose(part)]
-        last = bool(_LAST.match(parts[start]))
-        start = end
-        if last and not any(_INTRO.search(part) or _known(part, catalog) for part in parts[start:]):
-            break
-    return found, introduced
+            return bare(_FILLER.sub("", text[intro.end() :]))
+    return text
 
 
 def _by_years(line: str, catalog: Catalog) -> list[Entry]:
@@ -132,64 +91,13 @@ def _by_years(line: str, catalog: Catalog) -> list[Entry]:
     entries: list[Entry] = []
     for position, (start, match) in enumerate(zip(starts, years, strict=True)):
         piece = re.sub(r"^(?:[\s,;|/&+.\"'”*_\]]+|\[(?=[\"'])|\d{1,2}[.)]\s)+", "", line[start : match.end()])
-        piece = _without_intro(piece, catalog)[0] if position == 0 else _FILLER.sub("", piece)
+        piece = _without_intro(piece, catalog) if position == 0 else _FILLER.sub("", piece)
         entry = parse_line(piece, catalog, reading="lenient")
         if position and entry and entry.index is None and lower_words(entry.title)[0]:  # ", like Collateral (2004)"
             break
         if entry:
             entries.append(entry)
     return entries
-
-
-def _in_quotes(line: str, catalog: Catalog) -> list[Entry]:
-    """Return the entries of a line with two or more quoted titles, nothing but separators between them."""
-    quotes = list(_QUOTED.finditer(line))
-    gaps = [line[a.end() : b.start()] for a, b in zip(quotes, quotes[1:], strict=False)]
-    if not gaps or not all(map(_BETWEEN_QUOTES.fullmatch, gaps)):
-        return []
-    pieces = [quote.group(1) or quote.group(2) for quote in quotes]
-    entries = [entry for piece in pieces if (entry := parse_line(piece, catalog, reading="lenient"))]
-    return entries if any(_names_item(entry, catalog) for entry in entries) else []
-
-
-def _in_brackets(line: str, catalog: Catalog) -> list[Entry]:
-    """Return the entries of a list in brackets after the name of a series, if the catalog knows two of them."""
-    found = _IN_BRACKETS.match(line)
-    if found is None or _known(line, catalog):
-        return []
-    series = bare(found.group(1))
-    parts = [bare(_FILLER.sub("", part.strip())) for part in re.split("[,;]", found.group(2))]
-    titles = [part if _known(part, catalog) else f"{series}: {part}" for part in parts if part]
-    if sum(_known(title, catalog) for title in titles) < 2:
-        return []
-    return [entry for title in titles if (entry := read_title(title, catalog))]
-
-
-def _several(line: str, catalog: Catalog) -> list[Entry]:
-    """Return the entries of a line that clearly names several items, else none.
-
-    Clear are titles in quotes, with years, or with numbers, between separators, a list in brackets, and three or more
-    possible titles between commas if the catalog knows half of them, or one of them where an introduction ("Here are
-    some films: ") stands before.
-    """
-    if found := _in_quotes(line, catalog) or _in_brackets(line, catalog):
-        return found
-    numbered = _NEXT_NUMBER.split(line)
-    if len(numbered) > 1 and len(numbered) == 1 + sum(f"{n}." in line or f"{n})" in line for n in range(2, 30)):
-        return [entry for part in numbered if (entry := parse_line(part, catalog, reading="lenient"))]
-    if by_years := _by_years(line, catalog):
-        return by_years
-    parts, introduced = _fragments(line, catalog)
-    known = sum(_known(part, catalog) for part in parts)
-    if len(parts) >= 3 and known >= (1 if introduced else max(2, len(parts) / 2)):
-        return [entry for part in parts if (entry := read_title(part, catalog))]
-    return []
-
-
-def _quoted(line: str, catalog: Catalog) -> list[Entry]:
-    """Return the known titles that stand in quotes or bold within a sentence."""
-    found = [parse_line(quoted or bold, catalog, reading="lenient") for quoted, bold in _QUOTED.findall(line)]
-    return [entry for entry in found if entry and _names_item(entry, catalog)]
 
 
 def _text_of(value: dict[str, Any], keys: Sequence[str]) -> str | None:
@@ -301,18 +209,16 @@ def _reason_to_drop(entry: Entry, text: str, kind: str, wanted: str, catalog: Ca
 
 
 def _read_line(
-    line: str, entry: Entry | None, mark: tuple[str, str], wanted: str, catalog: Catalog
+    entry: Entry | None, mark: tuple[str, str], wanted: str, catalog: Catalog
 ) -> tuple[list[Entry], str | None]:
     """Return the entries of a line that is no catalog line, or why it has none; `mark` is as of `unmarked`."""
     rest, kind = mark
-    several = [] if rest.endswith(":") or kind != wanted else _several(rest, catalog)
+    several = [] if rest.endswith(":") or kind != wanted else _by_years(rest, catalog)
     if len(several) > 1:
         return several, None
     if entry is None:
         return [], "no words"
     reason = _reason_to_drop(entry, rest, kind, wanted, catalog)
-    if reason and not wanted and (quoted := _quoted(line, catalog)):
-        return quoted, None
     return ([], reason) if reason else ([entry], None)
 
 
@@ -343,7 +249,7 @@ def parse_answer(text: str, catalog: Catalog) -> ParsedAnswer:
             continue
         rest, kind = mark
         is_item = bool(known or _names_item(entry, catalog))
-        named = named or is_item or (kind != "" and rest[-1:] != "?") or len(_several(rest, catalog)) > 1
+        named = named or is_item or (kind != "" and rest[-1:] != "?") or len(_by_years(rest, catalog)) > 1
         if kind:
             counts[kind][0] += is_item
             counts[kind][1] += 1
@@ -356,7 +262,7 @@ def parse_answer(text: str, catalog: Catalog) -> ParsedAnswer:
             continue
         found = [known] if known else []
         if reason is None and known is None:
-            found, reason = _read_line(line, entry, mark, wanted, catalog)
+            found, reason = _read_line(entry, mark, wanted, catalog)
         if number >= end and reason is None:
             reason = "after the user's next turn"
         if reason:

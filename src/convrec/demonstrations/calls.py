@@ -9,17 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import tenacity
-
 from convrec.project.errors import InputError
 
-COLUMNS = (
-    "key", "request", "answer", "finish_reason", "prompt_tokens", "completion_tokens", "cost", "created",
-)  # fmt: skip
 BUSY_SECONDS = 60  # how long a process waits for another's commit, which takes milliseconds
 
 _CREATE = """
-CREATE TABLE calls (
+CREATE TABLE IF NOT EXISTS calls (
     key TEXT PRIMARY KEY,
     request TEXT NOT NULL,
     answer TEXT,
@@ -78,10 +73,6 @@ def request_key(request: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical(request).encode()).hexdigest()
 
 
-def _is_busy(error: BaseException) -> bool:
-    return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
-
-
 class CallStore:
     """Answers by request in one SQLite file, each committed on its own; several processes may share the file.
 
@@ -90,38 +81,15 @@ class CallStore:
 
     def __init__(self, path: Path):
         self.path = path
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"{path}: its folder cannot be created ({error.strerror}); choose another path") from None
+        path.parent.mkdir(parents=True, exist_ok=True)
         with self._explaining_errors():
             self._database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
         try:
             with self._explaining_errors():
-                self._create()
+                self._database.execute(_CREATE)
         except InputError:
             self._database.close()
             raise
-
-    # SQLite does not wait, whatever its timeout, where two processes turn a new file to WAL at once.
-    @tenacity.retry(
-        retry=tenacity.retry_if_exception(_is_busy),
-        wait=tenacity.wait_random(0, 0.1),
-        stop=tenacity.stop_after_delay(BUSY_SECONDS),
-        reraise=True,
-    )
-    def _create(self) -> None:
-        if self._database.in_transaction:
-            self._database.execute("ROLLBACK")
-        # The lock is taken before the look, so that of two processes one creates the table.
-        self._database.execute("BEGIN IMMEDIATE")
-        if not self._database.execute("SELECT 1 FROM sqlite_master WHERE type = 'table'").fetchall():
-            self._database.execute(_CREATE)
-        elif tuple(row[1] for row in self._database.execute("PRAGMA table_info(calls)")) != COLUMNS:
-            raise InputError(f"{self.path}: a database of something else, not of chat calls; move it away")
-        self._database.execute("COMMIT")
-        self._database.execute("PRAGMA journal_mode = WAL")  # kept in the file: readers and the writer do not wait
-        self._database.execute("PRAGMA synchronous = FULL")  # answers survive a crash of the machine
 
     @contextmanager
     def _explaining_errors(self) -> Iterator[None]:

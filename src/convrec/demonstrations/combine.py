@@ -163,13 +163,10 @@ def _most_likely(
 
 def _open(positives: sparse.csr_array, excluded: Sequence[Sequence[int]]) -> sparse.csr_array:
     """Return the positives that are not excluded."""
-    lengths = [len(items) for items in excluded]
-    places = (
-        np.repeat(np.arange(len(excluded)), lengths),
-        np.array([i for items in excluded for i in items], dtype=int),
-    )
-    seen = sparse.csr_array((np.ones(sum(lengths), dtype=bool), places), shape=positives.shape)
-    left = (positives - positives.multiply(seen)).tocsr()
+    left = positives.tocsr(copy=True)
+    for row, items in enumerate(excluded):
+        own = slice(left.indptr[row], left.indptr[row + 1])
+        left.data[own][np.isin(left.indices[own], items)] = 0
     left.eliminate_zeros()
     return left
 

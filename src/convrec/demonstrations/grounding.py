@@ -29,7 +29,6 @@ class Match(NamedTuple):
 
     kind: Kind
     indices: tuple[int, ...]
-    ratio: float  # how alike the titles are, 0 to 100
 
 
 class Grounder:
@@ -70,9 +69,9 @@ class Grounder:
         if not exact and entry.year is None:
             exact = tuple(self._catalog.indices_of_title(entry.title))
         if exact:
-            return Match("exact", exact, 100.0)
+            return Match("exact", exact)
         readings = tuple(self._catalog.readings(entry.title, entry.year))
-        return Match("normalised", readings, 100.0) if readings else None
+        return Match("normalised", readings) if readings else None
 
     def _by_ratio(self, title: str, year: int | None, ratios: np.ndarray) -> Match | None:
         """Return the match with the highest ratio; None if different titles have the same ratio."""
@@ -93,7 +92,7 @@ class Grounder:
             return None
         if year is not None:
             top = sorted(top, key=lambda i: (np.isnan(self._years[i]), abs(self._years[i] - year)))[:1]
-        return Match("fuzzy", tuple(top), float(best))
+        return Match("fuzzy", tuple(top))
 
     def _by_part(self, entry: Entry) -> Match | None:
         numbers_differ = _DIGITS.findall(normalise(entry.part)) != _DIGITS.findall(normalise(entry.title))
@@ -102,7 +101,7 @@ class Grounder:
         named = tuple(self._catalog.readings(entry.part, entry.year))
         if entry.title.startswith(entry.part) and _SUBTITLE.match(entry.title, len(entry.part)):
             named = tuple(i for i in named if self._catalog.items[i].year == entry.year)
-        return Match("truncated", named, 100.0) if named else None
+        return Match("truncated", named) if named else None
 
     def _is_series(self, title: str) -> bool:
         """Return whether catalog titles continue this one, as Toy Story 2 continues Toy Story."""

@@ -31,43 +31,27 @@ class Response(NamedTuple):
     row: dict[str, Any]  # as it was read
 
 
-def _conversation(value: object) -> str | None:
-    """Return a conversation given as text or as messages of role and content; None for anything else."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list) and all(
-        isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str) for m in value
-    ):
-        return transcript(value)
-    return None
-
-
 def read_responses(path: Path, with_conversation: bool) -> list[Response]:
     """Return the rows of a JSON-lines file: `response`, and `conversation` and `seen` (titles; optional) where needed.
 
-    Raises `InputError` naming the row and the field for rows of another form.
+    Raises `InputError` naming the row for rows of another form.
     """
     if not path.is_file():
         raise InputError(f"--responses {path}: no such file")
-    try:
-        rows = read_json_lines(path)
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: byte {error.start} is not UTF-8; convert the file to UTF-8") from None
-    if not rows:
-        raise InputError(f"{path}: it holds no row; give one JSON object with `response` a line")
     found = []
-    for number, row in enumerate(rows, start=1):
-        response, seen = row.get("response"), row.get("seen") or []
-        conversation = _conversation(row.get("conversation")) if with_conversation else ""
-        if not isinstance(response, str):
-            raise InputError(f"{path}: row {number}: field 'response' must be a text, not {response!r}")
-        if conversation is None:
+    for number, row in enumerate(read_json_lines(path), start=1):
+        try:
+            conversation, seen = row["conversation"] if with_conversation else "", row.get("seen") or []
+            text = conversation if isinstance(conversation, str) else transcript(conversation)
+            titles = [seen] if isinstance(seen, str) else seen
+            found.append(Response(sendable(text), sendable(row["response"]), [*map(sendable, titles)], row))
+        except (KeyError, TypeError, AttributeError):
             raise InputError(
-                f"{path}: row {number}: field 'conversation' must be a text or a list of {{role, content}}"
-            )
-        if not isinstance(seen, list) or not all(isinstance(title, str) for title in seen):
-            raise InputError(f"{path}: row {number}: field 'seen' must be a list of titles, not {seen!r}")
-        found.append(Response(sendable(conversation), sendable(response), [sendable(title) for title in seen], row))
+                f"{path}: row {number}: give the fields `response` (a text), `conversation` (for `remap`: a text, or a "
+                "list of {role, content}) and `seen` (if any: a list of titles)"
+            ) from None
+    if not found:
+        raise InputError(f"{path}: it holds no row; give one JSON object with `response` a line")
     return found
 
 
@@ -75,18 +59,6 @@ def _place(entry: Entry, match: Match | None, catalog: Catalog) -> dict[str, Any
     """Return an entry's title and year as written, the kind of its match, and the matched item."""
     items = [str(catalog.items[index]) for index in match.indices] if match else []
     return {"title": entry.title, "year": entry.year, "match": match.kind if match else None, "items": items}
-
-
-def parse_responses(
-    responses: Sequence[Response], catalog: Catalog, grounder: Grounder
-) -> Iterator[tuple[ParsedAnswer, list[dict[str, Any]]]]:
-    """Yield each parsed response with the matches of its entries."""
-    known: dict[Entry, Match | None] = {}
-    for response in responses:
-        answer = parse_answer(response.response, catalog)
-        new = [entry for entry in answer.entries if entry not in known]
-        known |= dict(zip(new, grounder.match(new), strict=True))
-        yield answer, [_place(entry, known[entry], catalog) for entry in answer.entries]
 
 
 def _lines(number: int, answer: ParsedAnswer, places: list[dict[str, Any]]) -> Iterator[str]:
@@ -115,7 +87,11 @@ def print_parsed(
     kinds: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
     written = []
-    for number, (answer, places) in enumerate(parse_responses(rows, catalog, Grounder(catalog, *grounding)), start=1):
+    answers = [parse_answer(row.response, catalog) for row in rows]
+    entries = list(dict.fromkeys(entry for answer in answers for entry in answer.entries))
+    matches = dict(zip(entries, Grounder(catalog, *grounding).match(entries), strict=True))
+    for number, answer in enumerate(answers, start=1):
+        places = [_place(entry, matches[entry], catalog) for entry in answer.entries]
         yield from _lines(number, answer, places)
         lengths[len(places)] += 1
         kinds.update(place["match"] or "none" for place in places)

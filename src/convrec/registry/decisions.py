@@ -1,16 +1,18 @@
 """What a promotion compared and decided: the figures, the gates, and their texts."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from pydantic import PlainSerializer, TypeAdapter
 
 from convrec.evaluation.comparison import Gain
+from convrec.project.table import TextTable
 
 PROMOTED, REFUSED, AWAITING = "promoted", "refused", "awaiting approval"
 ALREADY = "champion already"
 LATENCY = "latency_p95_seconds"
+GATE_COLUMNS = ("gate", "figure", "limit", "outcome", "detail")
 _VERBS = {PROMOTED: "was promoted", REFUSED: "was refused", AWAITING: "awaits approval"}
 _Gains = dict[str, Annotated[Gain, PlainSerializer(lambda gain: gain._asdict())]]
 
@@ -118,12 +120,6 @@ class Decision:
 _JSON = TypeAdapter(Decision)
 
 
-def refuse(decision: Decision, gate: Gate) -> Decision:
-    """Return the decision as a refusal because of `gate`, which becomes its reason."""
-    others = (other for other in decision.gates if other.name != gate.name)
-    return replace(decision, status=REFUSED, reason=str(gate), gates=(*others, gate))
-
-
 def gate_rows(decision: Decision) -> list[tuple[str, str, str, str, str]]:
     """Return name, figure, limit, outcome and detail of each gate as texts."""
     return [
@@ -149,9 +145,7 @@ def decision_markdown(decision: Decision) -> str:
     """Return the decision as Markdown: the result, a table of the gates, and what was compared."""
     lines = [f"## Promotion: {headline(decision)}", ""]
     if decision.gates:
-        lines += ["| gate | figure | limit | outcome | detail |", "|---|---:|---|---|---|"]
-        lines += [f"| {' | '.join(map(_cell, row))} |" for row in gate_rows(decision)]
-        lines.append("")
+        lines.append(TextTable(GATE_COLUMNS, gate_rows(decision), left=len(GATE_COLUMNS)).markdown())
     against = "no champion" if decision.champion is None else f"champion: version {decision.champion}"
     facts = [f"challenger: version {decision.challenger}", against]
     if decision.comparison is not None:
@@ -165,7 +159,3 @@ def decision_markdown(decision: Decision) -> str:
     facts += [f"decided by {decision.by} at {decision.at}"] if decision.by else []
     facts += [f"commit {decision.commit}"] if decision.commit else []
     return "\n".join([*lines, *(f"- {fact}" for fact in facts), ""])
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")

@@ -3,7 +3,6 @@
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,64 +19,34 @@ from convrec.project.config.params import Params
 from convrec.project.errors import InputError
 from convrec.project.paths import Paths
 from convrec.registry.decisions import LATENCY, Comparison, Side, SliceChange
-from convrec.registry.gates import Baselines
-from convrec.registry.policy import POLICY_FILE, Policy, resolve_metric
+from convrec.registry.model_card import checkpoint_digest
+from convrec.registry.policy import POLICY_FILE, Baselines, Policy, resolve_metric
 from convrec.registry.tracking import file_md5
-from convrec.registry.versions import RegisteredModel
+from convrec.service.model_files import ModelFiles
 from convrec.service.recommender import Recommender
 
 logger = logging.getLogger(__name__)
 
+Contestant = tuple[str, ModelFiles]  # a version's number and its files
+
 TIMED_PROMPTS = 30
 _PERCENTILE = 0.95
-
-
-@dataclass(frozen=True)
-class Contestant:
-    """A registered version and its files."""
-
-    version: str
-    checkpoint_md5: str
-    model: RegisteredModel
-
-
-def present_data(paths: Paths) -> dict[str, str]:
-    """Return the MD5 of each file that a comparison reads. Raises `InputError` if the data have not been made yet."""
-    splits = ("test", "train", "validation")
-    for split in splits:
-        paths.require_split(split)
-    return {**{split: file_md5(paths.split(split)) for split in splits}, "catalog": file_md5(paths.catalog)}
-
-
-def comparison_settings(params: Params, policy: Policy) -> dict[str, Any]:
-    """Return the settings that the figures of a comparison depend on, besides versions and data."""
-    common, config, rail = params.common, params.evaluate, policy.guard_rails.slices
-    rule = policy.baselines
-    return {
-        "lists": policy.lists,
-        "gains": sorted(policy.gains),
-        "baselines": sorted(rule.names),
-        "baseline_metric": resolve_metric(rule.metric, common.cutoffs, rule.metric) if rule.names else None,
-        "embedder": params.demonstrations.embedder.model_dump() if rule.names else None,
-        "slices": resolve_metric(rail.metric, common.cutoffs, rail.metric) if rail else None,
-        "metrics": {name: resolve_metric(name, common.cutoffs, name) for name in policy.metrics()},
-        "latency": policy.guard_rails.latency_p95_seconds is not None,
-        "list_length": common.list_length,
-        "max_prompts": config.max_prompts,
-        "bootstrap_samples": config.bootstrap_samples,
-        "seed": common.seed,
-        "engine": config.engine,
-    }
+_SPLITS = ("test", "train", "validation")
 
 
 def compare_versions(
     params: Params, paths: Paths, policy: Policy, challenger: Contestant, champion: Contestant | None
 ) -> Comparison:
-    """Return the comparison of both versions on the current test split and catalog, paired by row.
+    """Return the comparison of both versions, numbers with files, on the current test split and catalog, by row.
 
-    Cached lists are reused. The latency is that of single conversations (see `latencies`).
+    Cached lists are reused. The latency is that of single conversations (see `latencies`). Raises `InputError` if the
+    data have not been made yet.
     """
-    data, settings = present_data(paths), comparison_settings(params, policy)
+    for split in _SPLITS:
+        paths.require_split(split)
+    data = {**{split: file_md5(paths.split(split)) for split in _SPLITS}, "catalog": file_md5(paths.catalog)}
+    cutoffs = params.common.cutoffs
+    columns = {name: resolve_metric(name, cutoffs, name) for name in policy.metrics()}
     evaluation = Evaluation.of_split(paths, "test", **params.evaluation())
     rows, prompts, catalog = evaluation.rows, evaluation.prompts, evaluation.catalog
     train = read_rows(paths.split("train"))
@@ -85,26 +54,31 @@ def compare_versions(
     sides = [challenger] if champion is None else [challenger, champion]
     tables: list[pd.DataFrame] = []
     means: list[dict[str, float]] = []
-    for side in sides:
-        logger.info("version %s: generating lists for %d test prompts", side.version, len(prompts))
-        found = evaluation.of_model(side.model.checkpoint, policy.lists == "constrained", side.model.settings)
+    for version, model in sides:
+        logger.info("version %s: generating lists for %d test prompts", version, len(prompts))
+        found = evaluation.of_model(model.checkpoint, policy.lists == "constrained", model.settings)
         tables.append(found.scores)
         means.append({**mean_scores(found.scores), "coverage": evaluation.coverage(found.texts)})
-    if settings["latency"]:
-        for own, seconds in zip(means, latencies(params, paths, [side.model for side in sides], prompts), strict=True):
+    if policy.guard_rails.latency_p95_seconds is not None:
+        for own, seconds in zip(means, latencies(params, paths, [model for _, model in sides], prompts), strict=True):
             own[LATENCY] = seconds
-    columns, gains = settings["metrics"], {}
+    gains = {}
     if champion is not None:
         gains = {name: evaluation.gain(tables[0], tables[1], columns[name]) for name in policy.gains}
-    metric = settings["baseline_metric"]
+    metric = resolve_metric(policy.baselines.metric, cutoffs, policy.baselines.metric)
     over = {name: evaluation.gain(tables[0], other, metric) for name, other in baselines.items()}
     rail = policy.guard_rails.slices
     slices = []
     if rail is not None:
         kinds = slice_rows(rows, mentions(train, catalog), catalog)
         slices = slice_changes(kinds, [table[columns[rail.metric]] for table in tables])
-    both = [Side(side.version, side.checkpoint_md5, own) for side, own in zip(sides, means, strict=True)]
+    both = [
+        Side(version, checkpoint_digest(model.checkpoint), own)
+        for (version, model), own in zip(sides, means, strict=True)
+    ]
     other = both[1] if champion is not None else None
+    settings: dict[str, Any] = {"lists": policy.lists, "metrics": columns, "seed": params.common.seed}
+    settings |= {name: getattr(params.evaluate, name) for name in ("max_prompts", "bootstrap_samples", "engine")}
     return Comparison(both[0], other, gains, slices, len(rows), len(prompts), data, settings, over)
 
 
@@ -141,7 +115,7 @@ def slice_changes(slices: pd.DataFrame, scores: Sequence[pd.Series]) -> list[Sli
     return found
 
 
-def latencies(params: Params, paths: Paths, models: Sequence[RegisteredModel], prompts: list[Row]) -> list[float]:
+def latencies(params: Params, paths: Paths, models: Sequence[ModelFiles], prompts: list[Row]) -> list[float]:
     """Return the 95th percentile of each model's seconds for one conversation, over up to 30 test prompts.
 
     The models answer in turns in this process, so that other load on the machine affects all of them. One answer of

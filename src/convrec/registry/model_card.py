@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from convrec.evaluation.headline import spread
@@ -15,15 +14,12 @@ from convrec.project.config.params import Params
 from convrec.project.paths import Paths
 from convrec.project.results import read_json
 from convrec.registry.tracking import COMMIT_TAG, data_tags, file_md5, git_state
-from convrec.registry.tracking.data_versions import digest, read_versions
+from convrec.registry.tracking.describe import DIGEST_TAG, read_versions, table_facts, version_tags
 
 MAX_DESCRIPTION = 5000  # characters of a version's description in the registry
 CHECKPOINT_TAG = "checkpoint.md5"
-DECISIONS = "## Decisions"  # the first heading of a card, followed by one line for each decision, newest first
-SPLITS = ("train", "validation", "test")
 TEST_TAG = "test."  # followed by the metric; its value is that of the model as it is served
 _DIGITS = 8  # of a hash in a tag
-_SHOWN = ("in_catalog",)  # in addition to NDCG and recall at the largest cutoff
 
 
 @dataclass(frozen=True)
@@ -37,7 +33,7 @@ class Facts:
     data: dict[str, dict[str, Any]]  # md5, rows, dates of each split and of the catalog
     versions_md5: str
     data_versions: dict[str, str]  # tags of the data, as those of runs
-    parent: dict[str, str]
+    parent: str
     git: dict[str, str]
 
     @property
@@ -47,29 +43,16 @@ class Facts:
         return constrained if constrained in self.metrics else self.stage
 
     def tags(self) -> dict[str, str]:
-        """Return the tags of the version, to filter versions by; `record` has the rest."""
+        """Return the tags of the version, to filter versions by."""
         params, metric = self.params, f"ndcg_at_{max(self.params.common.cutoffs)}"
         return {
             CHECKPOINT_TAG: self.checkpoint_md5,
             "profile": params.common.profile,
             "algorithm": params.rank_grpo.algorithm if self.stage == "rank_grpo" else self.stage,
             "base_model": params.base_model.name,
-            "parent": f"{self.parent['name']} {self.parent.get('md5', '')[:_DIGITS]}".rstrip(),
+            "parent": self.parent,
             f"{TEST_TAG}{metric}": _with_interval(self.metrics[self.served], metric),
             **self.data_versions,
-        }
-
-    def record(self) -> dict[str, Any]:
-        """Return everything that the version was made from, and its scores, as JSON values."""
-        return {
-            **{name: getattr(self, name) for name in ("stage", "checkpoint_md5", "data", "versions_md5", "parent")},
-            "seed": self.params.common.seed,
-            "code": self.git,
-            "served_as": self.served,
-            "test": {
-                name: self.metrics[name] for name in (self.stage, self.stage + CONSTRAINED) if name in self.metrics
-            },
-            **{name: self.metrics[name] for name in ("n_rows", "n_prompts")},
         }
 
 
@@ -83,35 +66,24 @@ def checkpoint_digest(model: Path) -> str:
     return " ".join(file_md5(path) for path in sorted(model.glob("*.safetensors")))
 
 
-def _table_facts(path: Path) -> dict[str, Any]:
-    frame = pd.read_parquet(path)
-    dates = frame["date"].astype(str) if "date" in frame else pd.Series(dtype=str)
-    dates = dates[dates.str.len() > 0]
-    window = f"{dates.min()[:10]} to {dates.max()[:10]}" if len(dates) else ""
-    return {"md5": file_md5(path), "rows": len(frame), "dates": window}
-
-
-def _parent(params: Params, paths: Paths, stage: str) -> dict[str, str]:
-    """Return the training's starting point: the SFT model with its digest and run, or the configured name."""
+def _parent(params: Params, paths: Paths, stage: str) -> str:
+    """Return the training's starting point: the SFT model with its digest, or the configured name."""
     if stage == "sft":
-        return {"name": params.base_model.name}
-    if params.rank_grpo.start != "sft":
-        return {"name": params.rank_grpo.start}
-    parent = {"name": "sft", "md5": checkpoint_digest(paths.model("sft"))}
-    run = paths.record("sft")
-    return parent | ({"run_id": read_json(run)["run_id"]} if run.is_file() else {})
+        return params.base_model.name
+    start = params.rank_grpo.start
+    return f"sft {checkpoint_digest(paths.model('sft'))[:_DIGITS]}" if start == "sft" else start
 
 
 def version_facts(params: Params, paths: Paths, stage: str) -> Facts:
     """Return the facts of the checkpoint of a training stage in this workspace."""
-    splits = {name: paths.split(name) for name in SPLITS if paths.split(name).is_file()}
+    splits = {name: paths.split(name) for name in ("train", "validation", "test") if paths.split(name).is_file()}
     return Facts(
         stage,
         checkpoint_digest(paths.model(stage)),
         params,
         read_json(paths.results("evaluate")),
-        {name: _table_facts(path) for name, path in {**splits, "catalog": paths.catalog}.items()},
-        digest(read_versions(paths.root)),
+        {name: table_facts(path) for name, path in {**splits, "catalog": paths.catalog}.items()},
+        version_tags(read_versions(paths.root)).get(DIGEST_TAG, ""),
         data_tags(paths),
         _parent(params, paths, stage),
         git_state(),
@@ -123,12 +95,12 @@ def _cell(system: Mapping[str, Any], name: str) -> str:
 
 
 def render_card(facts: Facts) -> str:
-    """Return the model card as Markdown; its first section, the decisions, is empty."""
+    """Return the model card as Markdown."""
     environment = Environment(
         loader=PackageLoader("convrec", "registry"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     widest = max(facts.params.common.cutoffs)
-    shown = [name for name in (f"ndcg_at_{widest}", f"recall_at_{widest}", *_SHOWN)]
+    shown = [f"ndcg_at_{widest}", f"recall_at_{widest}", "in_catalog"]
     rows = [
         (label, name == facts.served, [_cell(facts.metrics[name], metric) for metric in shown])
         for name, label in system_names(facts.metrics).items()
@@ -140,17 +112,4 @@ def render_card(facts: Facts) -> str:
         rows=rows,
         commit=facts.git.get(COMMIT_TAG, "unknown"),
         dirty=facts.git.get("git_dirty") == "true",
-        decisions=DECISIONS,
     )
-
-
-def with_decision(card: str, line: str) -> str:
-    """Return the card with one more decision; the oldest decisions are dropped if the card gets too long."""
-    head, _, rest = card.partition(DECISIONS)
-    decisions, heading, others = rest.partition("\n## ")
-    lines = [f"- {line}", *(old for old in decisions.splitlines() if old.startswith("- "))]
-    while True:
-        text = "\n".join([f"{head}{DECISIONS}", "", *lines, heading + others])
-        if len(text) <= MAX_DESCRIPTION or len(lines) == 1:
-            return text[:MAX_DESCRIPTION]
-        del lines[-1]

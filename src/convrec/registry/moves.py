@@ -24,15 +24,14 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from functools import partial
 from typing import Literal
 
 import mlflow
-from mlflow.entities.model_registry import RegisteredModel
 from mlflow.exceptions import MlflowException
 
 from convrec.project.errors import InputError
-from convrec.registry.versions import CHAMPION, MODEL_NAME, PREVIOUS, all_versions, explain_forbidden
+from convrec.registry.tracking.store import store_error
+from convrec.registry.versions import CHAMPION, MODEL_NAME, PREVIOUS, all_versions, find_model
 
 logger = logging.getLogger(__name__)
 
@@ -72,68 +71,61 @@ class ChampionChanged(InputError):
 
 
 @contextmanager
-def claim(client: mlflow.MlflowClient, by: str, patience: float = PATIENCE) -> Iterator[Callable[[], None]]:
+def claim(client: mlflow.MlflowClient, by: str) -> Iterator[Callable[[], None]]:
     """Let only this process move the aliases during the block.
 
-    Waits for a process that moves them, and takes over from one that holds the same claim for `patience` seconds.
-    Yields a function to call before the first change: it raises `InputError` if another process took over.
+    Waits for a process that moves them, and takes over from one that holds the same claim for `PATIENCE` seconds.
+    Yields a function to call before the first change: it raises `InputError` if another process took over. Errors of
+    the registry are raised as those of `connect`.
     """
-    holder = f"{by} (process {os.getpid()} on {socket.gethostname()})"
-    own = {"holder": holder, "token": uuid.uuid4().hex}
-    rival: dict[str, str] | None = None
+    own = {"holder": f"{by} (process {os.getpid()} on {socket.gethostname()})", "token": uuid.uuid4().hex}
+    rival: dict[str, str] = {}
     deadline = 0.0
-    while (found := _create_claim(client, own)) != own:
-        if found is None:
-            time.sleep(_POLL)
-        elif found != rival:
-            rival, deadline = found, time.monotonic() + patience
-            logger.info("waiting up to %g s for %s to move the aliases", patience, found.get("holder"))
-        elif time.monotonic() < deadline:
-            time.sleep(_POLL)
-        else:
-            logger.warning("%s has held %s for %g s: taking over", found.get("holder"), CLAIM, patience)
-            _delete_claim(client, found.get("token"))
+
+    def check() -> None:
+        if _read_claim(client) != own:
+            raise InputError("another process took over this change of the champion; nothing was changed: try again")
+
     try:
-        yield partial(_check_claim, client, own["token"])
-    finally:
+        while (found := _create_claim(client, own)) != own:
+            if found != rival:
+                rival, deadline = found, time.monotonic() + PATIENCE
+                logger.info("waiting up to %g s for %s to move the aliases", PATIENCE, found.get("holder"))
+            if found and time.monotonic() >= deadline:
+                logger.warning("%s has held %s for %g s: taking over", found.get("holder"), CLAIM, PATIENCE)
+                _delete_claim(client, found)
+            else:
+                time.sleep(_POLL)
         try:
-            _delete_claim(client, own["token"])
-        except Exception as error:  # the move is done
-            logger.warning("%s could not be deleted (%s); it is ignored after %g s", CLAIM, str(error)[:120], PATIENCE)
-
-
-def _find_model(client: mlflow.MlflowClient, name: str) -> RegisteredModel | None:
-    try:
-        return client.get_registered_model(name)
+            yield check
+        finally:
+            try:
+                _delete_claim(client, own)
+            except Exception as error:  # the move is done
+                logger.warning("%s could not be deleted (%s); it is ignored after %g s", CLAIM, error, PATIENCE)
     except MlflowException as error:
-        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-            raise
-        return None
+        raise store_error(error) from None
 
 
-def _check_claim(client: mlflow.MlflowClient, token: str) -> None:
-    found = _find_model(client, CLAIM)
-    if found is None or found.tags.get("token") != token:
-        raise InputError("another process took over this change of the champion; nothing was changed: try again")
+def _read_claim(client: mlflow.MlflowClient) -> dict[str, str]:
+    model = find_model(client, CLAIM)
+    return {} if model is None else dict(model.tags)
 
 
-def _create_claim(client: mlflow.MlflowClient, tags: dict[str, str]) -> dict[str, str] | None:
-    """Return the tags of the claim: these, those of another process, or None if that has just ended."""
+def _create_claim(client: mlflow.MlflowClient, own: dict[str, str]) -> dict[str, str]:
+    """Return the tags of the claim: its own, those of another process, or none if that has just ended."""
     try:
-        client.create_registered_model(CLAIM, tags=tags, description=_DESCRIPTION)
-        return tags
+        client.create_registered_model(CLAIM, tags=own, description=_DESCRIPTION)
+        return own
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
-    found = _find_model(client, CLAIM)  # a retried call, whose first answer was lost, finds its own
-    return None if found is None else dict(found.tags)
+    return _read_claim(client)  # a retried call, whose first answer was lost, finds its own
 
 
-def _delete_claim(client: mlflow.MlflowClient, token: str | None) -> None:
-    found = _find_model(client, CLAIM)
-    if found is not None and found.tags.get("token") == token:
-        with explain_forbidden(f"the registered model {CLAIM}, which a killed process has left"):
-            client.delete_registered_model(CLAIM)
+def _delete_claim(client: mlflow.MlflowClient, tags: dict[str, str]) -> None:
+    if _read_claim(client) == tags:
+        client.delete_registered_model(CLAIM)
 
 
 def utc_now() -> str:
@@ -147,7 +139,7 @@ def read_state(client: mlflow.MlflowClient) -> State:
     If the champion is not that of the last move, its alias was set by hand, or a process was killed before it set the
     alias: `moves` then ends with an `unlogged` move.
     """
-    model = _find_model(client, MODEL_NAME)
+    model = find_model(client, MODEL_NAME)
     if model is None:
         return State(None, None, (), 0)
     names = sorted(name for name in model.tags if re.fullmatch(r"move\.\d{6}", name))
@@ -188,19 +180,13 @@ def rolled_back(moves: Sequence[Move], version: str) -> Move | None:
 
 
 def promote_version(
-    client: mlflow.MlflowClient,
-    expected: State,
-    version: str,
-    by: str,
-    reason: str,
-    decision: str | None = None,
-    patience: float = PATIENCE,
+    client: mlflow.MlflowClient, expected: State, version: str, by: str, reason: str, decision: str | None = None
 ) -> Move:
     """Make a version the champion, and the old champion `previous`.
 
     Raises `ChampionChanged`, and changes nothing, if the champion has changed since `expected` was read.
     """
-    with claim(client, by, patience) as check:
+    with claim(client, by) as check:
         state = read_state(client)
         if (state.champion, len(state.moves)) != (expected.champion, len(expected.moves)):
             change = f"from version {expected.champion or 'none'} to {state.champion or 'none'}"
@@ -212,15 +198,13 @@ def promote_version(
     return move
 
 
-def roll_back(
-    client: mlflow.MlflowClient, by: str, reason: str, to: str | None = None, patience: float = PATIENCE
-) -> Move:
+def roll_back(client: mlflow.MlflowClient, by: str, reason: str, to: str | None = None) -> Move:
     """Make the previous champion, or an earlier champion `to`, the champion again; return the move.
 
     `previous` is then the version before that, or unset. The version that was rolled back is not promoted again without
     `again`. Raises `InputError` if there is no version to return to, or this user lacks the permission.
     """
-    with claim(client, by, patience) as check:
+    with claim(client, by) as check:
         state = read_state(client)
         target = rollback_target(client, state, to)
         move = Move(utc_now(), "rollback", state.champion, target, by, reason[:_MAX_REASON])
@@ -260,8 +244,7 @@ def _carry_out(client: mlflow.MlflowClient, state: State, move: Move, check: Cal
     if earlier:
         client.set_registered_model_alias(MODEL_NAME, PREVIOUS, earlier[-1])
     elif state.previous is not None:
-        with explain_forbidden(f"{MODEL_NAME}: the alias {PREVIOUS}"):
-            client.delete_registered_model_alias(MODEL_NAME, PREVIOUS)
+        client.delete_registered_model_alias(MODEL_NAME, PREVIOUS)
     for number, entry in enumerate(moves[state.num_written :], start=state.num_written + 1):
         client.set_registered_model_tag(MODEL_NAME, _TAG.format(number), json.dumps(asdict(entry)))
     try:

@@ -1,36 +1,34 @@
-"""`convrec promote` and `convrec rollback`: compare, decide, move the aliases, and record the reasons."""
+"""Versions are compared and decided on, the aliases moved, and the reasons recorded; and versions listed and pruned."""
 
-import getpass
 import json
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import mlflow
 from mlflow.entities.model_registry import ModelVersion
 
 from convrec.project.config.params import Params
-from convrec.project.errors import InputError, outside_cause
-from convrec.project.paths import TRAINED, Paths
+from convrec.project.errors import InputError
+from convrec.project.paths import Paths
 from convrec.registry.decisions import (
     ALREADY,
     AWAITING,
     PROMOTED,
+    REFUSED,
     Comparison,
     Decision,
     Gate,
     decision_markdown,
-    headline,
-    refuse,
 )
-from convrec.registry.experiment import recorded_result
-from convrec.registry.model_card import CHECKPOINT_TAG, checkpoint_digest, with_decision
+from convrec.registry.experiment import recorded_result, running_experiment
+from convrec.registry.model_card import TEST_TAG
 from convrec.registry.moves import (
     ChampionChanged,
     Move,
     State,
+    claim,
     promote_version,
     read_state,
     roll_back,
@@ -39,14 +37,20 @@ from convrec.registry.moves import (
     utc_now,
 )
 from convrec.registry.policy import POLICY_FILE, Policy, decide, load_policy
-from convrec.registry.tracking import COMMIT_TAG, connect, git_state
-from convrec.registry.versions import MODEL_NAME, RegisteredModel, download_version, find_version, version_settings
+from convrec.registry.tracking import COMMIT_TAG, connect, git_state, user_name
+from convrec.registry.versions import (
+    CHAMPION,
+    MODEL_NAME,
+    all_versions,
+    download_version,
+    find_version,
+    read_aliases,
+)
 
-logger = logging.getLogger(__name__)
-
+COLUMNS = ("version", "aliases", "created", "ndcg", "data", "parent", "status")  # of `list_versions`
 STATUS_TAG, DECISION_TAG = "promotion.status", "promotion.decision"
-_FOLDER = "promotion"  # artifact folder of the decisions in the version's run
 _MAX_REASON = 500  # characters of a reason in a tag
+_LOGGED = "models:/m-"  # prefix of the source of a logged model, before its id
 
 
 def promote(
@@ -57,45 +61,33 @@ def promote(
     by: str | None = None,
     approve: bool = False,
     again: bool = False,
-    fresh: bool = False,
     dry_run: bool = False,
 ) -> Decision:
     """Decide on a version, by default the challenger, and make it the champion if every gate holds.
 
-    If versions, data and settings are those of the version's last decision, its figures are reused, unless `fresh`. A
-    person's rejection then also holds, even with `fresh`. `approve` is a person's approval. `again` permits a version
-    that was rolled back. The decision is recorded on the version, and in its run as `promotion/decision-N.json` and
-    `.md`. With `dry_run`, nothing is written or moved.
+    `approve` is a person's approval. A person's rejection holds until somebody approves, or the champion changes.
+    `again` permits a version that was rolled back. The decision is recorded on the version, and in its run as
+    `promotion/decision-N.json` and `.md`. With `dry_run`, nothing is written or moved.
 
     Raises `InputError` if policy, data or version is missing or invalid.
     """
     policy, client, challenger = _open(params, paths, version)
-    name, state = str(challenger.version), read_state(client)
+    name, state, who = str(challenger.version), read_state(client), by or user_name()
     if state.champion == name:
         return Decision(ALREADY, "", name, name)
-    who = by or user_name()
-    last = _standing(client, params, paths, policy, challenger, state)
-    if last is not None and last.rejected and not approve:
-        return last
-    kept = None if fresh else last
-    comparison = kept.comparison if kept is not None else None
-    if comparison is None:
-        comparison = _compare(client, params, paths, policy, challenger, state)
+    rejection = None if approve else _rejection(client, name, state)
+    if rejection is not None:
+        return rejection
+    comparison = _compare(params, paths, policy, challenger, state)
     if policy.experiment is not None and state.champion is not None:
         comparison = replace(comparison, experiment=recorded_result(challenger, state.champion))
-    number, challenger = _number(challenger), client.get_model_version(MODEL_NAME, name)
-    if _number(challenger) != number and not approve:  # decided on during the comparison
-        newest = last_decision(client, challenger)
-        if newest is not None and newest.rejected:
-            return newest
     lost, approval = rolled_back(state.moves, name), {"by": who, "at": utc_now()} if approve else None
     why = f"rolled back at {lost.at} by {lost.by}{': ' if lost.reason else ''}{lost.reason}" if lost else None
     decision = decide(policy, comparison, why, again, approval)
     if dry_run:
         return decision
-    if kept is not None and not decision.promoted and _has_same_gates(decision, kept):
-        return kept
-    return _carry_out(client, challenger, state, _signed(decision, challenger, who))
+    rejection = None if approve else _rejection(client, name, state)  # during the comparison
+    return rejection or _carry_out(client, state, decision, who)
 
 
 def check_promotion(params: Params, paths: Paths, version: str | None = None) -> None:
@@ -117,17 +109,14 @@ def reject(paths: Paths, version: str | None = None, *, by: str, reason: str = "
     """
     connect(paths.root)
     client = mlflow.MlflowClient()
-    challenger = find_version(client, version)
-    last = last_decision(client, challenger)
-    if last is None or last.status != AWAITING:
-        status = challenger.tags.get(STATUS_TAG, "no decision yet")
-        raise InputError(f"--reject: version {challenger.version} does not await approval ({status})")
-    said = {"by": by, "at": utc_now(), "refused": reason}
+    name = str(find_version(client, version).version)
+    last = _summary(client, name)
+    if last.get("status") != AWAITING:
+        status = last.get("status", "no decision yet")
+        raise InputError(f"--reject: version {name} does not await approval ({status})")
     message = f"refused by {by}{': ' if reason else ''}{reason}"
-    refused = replace(refuse(last, Gate("approval", None, "required", False, message)), approval=said)
-    decision = _signed(refused, challenger, by)
-    _record(client, challenger, decision)
-    return decision
+    said, gate = {"by": by, "at": utc_now(), "refused": reason}, Gate("approval", None, "required", False, message)
+    return _record(client, Decision(REFUSED, str(gate), name, last["champion"], (gate,), approval=said), by)
 
 
 def rollback(paths: Paths, to: str | None = None, *, by: str | None = None, reason: str = "") -> Move:
@@ -139,11 +128,8 @@ def rollback(paths: Paths, to: str | None = None, *, by: str | None = None, reas
     connect(paths.root)
     client = mlflow.MlflowClient()
     move = roll_back(client, by or user_name(), reason, to)
-    with _not_undone(f"the rollback is done, but could not be noted on version {move.from_version}"):
-        lost = find_version(client, move.from_version)
-        client.set_model_version_tag(MODEL_NAME, lost.version, STATUS_TAG, "rolled back")
-        client.set_model_version_tag(MODEL_NAME, move.to_version, STATUS_TAG, PROMOTED)
-        tell_card(client, lost, f"{move.at} rolled back to version {move.to_version} by {move.by}: {move.reason}")
+    client.set_model_version_tag(MODEL_NAME, str(move.from_version), STATUS_TAG, "rolled back")
+    client.set_model_version_tag(MODEL_NAME, move.to_version, STATUS_TAG, PROMOTED)
     return move
 
 
@@ -154,151 +140,121 @@ def check_rollback(paths: Paths, to: str | None = None) -> None:
     rollback_target(client, read_state(client), to)
 
 
-def last_decision(client: mlflow.MlflowClient, version: ModelVersion) -> Decision | None:
-    """Return the last recorded decision on a version; None if there is none or its artifact is not readable.
+def _summary(client: mlflow.MlflowClient, version: str) -> dict[str, Any]:
+    """Return the summary of the last decision on a version; empty without a decision."""
+    return json.loads(client.get_model_version(MODEL_NAME, version).tags.get(DECISION_TAG, "{}"))
 
-    Raises `Unavailable` if the artifact store is down, and `InputError` if this user may not read it, because the
-    decision may be a person's rejection.
-    """
-    summary = _short(version)
-    if not summary.get("artifact") or not version.run_id:
+
+def _rejection(client: mlflow.MlflowClient, version: str, state: State) -> Decision | None:
+    """Return a person's rejection, if it was the last decision, about the present champion."""
+    last = _summary(client, version)
+    if not last.get("rejected") or last["champion"] != state.champion:
         return None
-    try:
-        return Decision.from_json(mlflow.artifacts.load_dict(f"runs:/{version.run_id}/{summary['artifact']}"))
-    except Exception as error:  # object stores' libraries have their own exceptions
-        away = outside_cause(error)
-        if away is not None:
-            raise away from None
-        logger.warning(
-            "%s of version %s could not be read (%s)", summary["artifact"], version.version, str(error)[:120]
-        )
-        return None
+    said = {"by": last["by"], "at": last["at"], "refused": last["reason"]}
+    return Decision(REFUSED, last["reason"], version, state.champion, approval=said)
 
 
-def _short(version: ModelVersion) -> dict[str, Any]:
-    """Return the summary of the last decision from the version's tag, empty without a decision."""
-    return json.loads(version.tags.get(DECISION_TAG, "{}"))
+def _compare(params: Params, paths: Paths, policy: Policy, challenger: ModelVersion, state: State) -> Comparison:
+    from convrec.registry.measure import compare_versions  # noqa: PLC0415  (imports torch)
+
+    versions = [version for version in (str(challenger.version), state.champion) if version is not None]
+    own, *other = [(version, download_version(f"models:/{MODEL_NAME}/{version}")) for version in versions]
+    return compare_versions(params, paths, policy, own, other[0] if other else None)
 
 
-def _number(version: ModelVersion) -> int:
-    """Return the number of the version's last decision; 0 without a decision."""
-    return int(_short(version).get("number", 0))
-
-
-def user_name() -> str:
-    """Return the name of the user of this process, for records."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        return "unknown"
-
-
-def _has_same_gates(one: Decision, other: Decision) -> bool:
-    return (one.status, one.gates, one.policy) == (other.status, other.gates, other.policy)
-
-
-def _signed(decision: Decision, version: ModelVersion, by: str) -> Decision:
-    git = git_state()
-    commit = git.get(COMMIT_TAG, "") + (", with changes" if git.get("git_dirty") == "true" else "")
-    return replace(decision, number=_number(version) + 1, by=by, at=utc_now(), commit=commit)
-
-
-def _standing(
-    client: mlflow.MlflowClient, params: Params, paths: Paths, policy: Policy, version: ModelVersion, state: State
-) -> Decision | None:
-    """Return the last decision if it still applies: same versions, data and settings."""
-    from convrec.registry import measure  # noqa: PLC0415  (imports torch)
-
-    present = measure.present_data(paths), measure.comparison_settings(params, policy)
-    last = last_decision(client, version)
-    if last is None or last.comparison is None:
-        return None
-    found = last.comparison
-    versions = found.challenger.version, found.champion.version if found.champion else None
-    same = versions == (str(version.version), state.champion) and (found.data, found.settings) == present
-    return last if same else None
-
-
-def _compare(
-    client: mlflow.MlflowClient, params: Params, paths: Paths, policy: Policy, challenger: ModelVersion, state: State
-) -> Comparison:
-    from convrec.registry import measure  # noqa: PLC0415  (imports torch)
-
-    champion = None if state.champion is None else _contestant(find_version(client, state.champion), paths)
-    return measure.compare_versions(params, paths, policy, _contestant(challenger, paths), champion)
-
-
-def _contestant(version: ModelVersion, paths: Paths) -> Any:
-    from convrec.registry.measure import Contestant  # noqa: PLC0415  (imports torch)
-
-    uri, digest = f"models:/{MODEL_NAME}/{version.version}", version.tags.get(CHECKPOINT_TAG)
-    for stage in TRAINED[1:]:
-        if digest and paths.model(stage).is_dir() and checkpoint_digest(paths.model(stage)) == digest:
-            own = RegisteredModel(paths.model(stage), paths.catalog, version_settings(uri))
-            return Contestant(str(version.version), digest, own)
-    logger.info("downloading version %s from the registry", version.version)
-    model = download_version(uri)
-    return Contestant(str(version.version), checkpoint_digest(model.checkpoint), model)
-
-
-def _carry_out(client: mlflow.MlflowClient, challenger: ModelVersion, state: State, decision: Decision) -> Decision:
+def _carry_out(client: mlflow.MlflowClient, state: State, decision: Decision, by: str) -> Decision:
     """Move the champion if the decision is a promotion, and record the decision."""
-    if not decision.promoted:
-        _record(client, challenger, decision)
-        return decision
-    try:
-        promote_version(client, state, decision.challenger, decision.by, decision.reason, f"{_artifact(decision)}.json")
-    except ChampionChanged as error:
-        if read_state(client).champion == decision.challenger:  # promoted by another process, which records it
-            return Decision(ALREADY, "", decision.challenger, decision.challenger)
-        gate = Gate("champion", None, "unchanged since the comparison", False, str(error))
-        present = client.get_model_version(MODEL_NAME, decision.challenger)  # it may have new decisions
-        decision = _signed(replace(refuse(decision, gate), reason=str(error)), present, decision.by)
-        _record(client, present, decision)
-        return decision
-    with _not_undone(f"version {challenger.version} is the champion, but the decision could not be recorded"):
-        _record(client, challenger, decision)
-    return decision
+    name = decision.challenger
+    if decision.promoted:
+        try:
+            promote_version(client, state, name, by, decision.reason, f"{_artifact(_number(client, name))}.json")
+        except ChampionChanged as error:
+            if read_state(client).champion == name:  # promoted by another process, which records it
+                return Decision(ALREADY, "", name, name)
+            gate = Gate("champion", None, "unchanged since the comparison", False, str(error))
+            decision = replace(decision, status=REFUSED, reason=str(error), gates=(*decision.gates, gate))
+    return _record(client, decision, by)
 
 
-@contextmanager
-def _not_undone(message: str) -> Iterator[None]:
-    """Log any error: the champion has moved, and a missing record must not undo that."""
-    try:
-        yield
-    except Exception as error:
-        logger.error("%s (%s)", message, str(error)[:200])
+def _number(client: mlflow.MlflowClient, version: str) -> int:
+    """Return the number of a version's next decision, from 1."""
+    return int(_summary(client, version).get("number", 0)) + 1
 
 
-def _artifact(decision: Decision) -> str:
-    return f"{_FOLDER}/decision-{decision.number}"
+def _artifact(number: int) -> str:
+    return f"promotion/decision-{number}"
 
 
-def _record(client: mlflow.MlflowClient, version: ModelVersion, decision: Decision) -> None:
-    """Write the whole decision to the version's run, and a summary to the version's tags."""
-    artifact = ""
+def _record(client: mlflow.MlflowClient, decision: Decision, by: str) -> Decision:
+    """Write the whole decision to the version's run, and a summary to its tags; return it with number and signature."""
+    git, version = git_state(), client.get_model_version(MODEL_NAME, decision.challenger)
+    commit = git.get(COMMIT_TAG, "") + (", with changes" if git.get("git_dirty") == "true" else "")
+    number = _number(client, decision.challenger)
+    decision = replace(decision, number=number, by=by, at=utc_now(), commit=commit)
     if version.run_id:
-        artifact = f"{_artifact(decision)}.json"
-        client.log_text(version.run_id, decision_markdown(decision), f"{_artifact(decision)}.md")
-        client.log_dict(version.run_id, decision.to_json(), artifact)
+        client.log_text(version.run_id, decision_markdown(decision), f"{_artifact(number)}.md")
+        client.log_dict(version.run_id, decision.to_json(), f"{_artifact(number)}.json")
     short = {
-        "number": decision.number,
+        "number": number,
         "status": decision.status,
         "reason": decision.reason[:_MAX_REASON],
         "champion": decision.champion,
-        "by": decision.by,
+        "by": by,
         "at": decision.at,
-        "artifact": artifact,
+        "rejected": decision.rejected,
+        "artifact": f"{_artifact(number)}.json" if version.run_id else "",
     }
     client.set_model_version_tag(MODEL_NAME, version.version, DECISION_TAG, json.dumps(short))
     client.set_model_version_tag(MODEL_NAME, version.version, STATUS_TAG, decision.status)
-    tell_card(client, version, f"{decision.at} {headline(decision)[:_MAX_REASON]} (by {decision.by})")
+    return decision
 
 
-def tell_card(client: mlflow.MlflowClient, version: ModelVersion, line: str) -> None:
-    """Add a line to the decisions in a version's model card."""
-    present = client.get_model_version(MODEL_NAME, version.version)
-    card = with_decision(present.description or "", line)
-    client.update_model_version(MODEL_NAME, version.version, description=card)
-    if version.run_id:
-        client.log_text(version.run_id, card, "model_card.md")
+def list_versions() -> list[dict[str, str]]:
+    """Return one row for each version, newest first; its NDCG is that of the system as it is served."""
+    connect()
+    client = mlflow.MlflowClient()
+    aliases = read_aliases(client)
+    return [_row(version, aliases) for version in all_versions(client)]
+
+
+def _row(version: ModelVersion, aliases: Mapping[str, str]) -> dict[str, str]:
+    number, tags = str(version.version), version.tags
+    created = datetime.fromtimestamp(version.creation_timestamp / 1000, UTC)
+    prefix = f"{TEST_TAG}ndcg_at_"
+    ndcg = [f"{value} @{name.removeprefix(prefix)}" for name, value in tags.items() if name.startswith(prefix)]
+    return {
+        "version": number,
+        "aliases": ", ".join(sorted(alias for alias, holder in aliases.items() if holder == number)),
+        "created": f"{created:%Y-%m-%d %H:%M} UTC",
+        "ndcg": ndcg[0] if ndcg else "",
+        "data": tags.get("data_version", ""),
+        "parent": tags.get("parent", ""),
+        "status": tags.get(STATUS_TAG, "not decided"),
+    }
+
+
+def prune(keep: int, by: str, remove: bool) -> list[str]:
+    """Return the versions that are older than the newest `keep`; with `remove`, delete them and their logged models.
+
+    Versions with an alias, those that await approval, and the one in the running experiment are kept. Run `mlflow gc`
+    afterwards to delete the files. The champion cannot change meanwhile.
+    """
+    connect()
+    client = mlflow.MlflowClient()
+    with claim(client, by) as check:
+        versions, aliases = all_versions(client), read_aliases(client)
+        tried = running_experiment(client, aliases.get(CHAMPION))
+        used = {*aliases.values(), *([tried.challenger] if tried else [])}
+        old = [
+            version
+            for version in versions[keep:]
+            if str(version.version) not in used and version.tags.get(STATUS_TAG) != AWAITING
+        ]
+        sources = {version.source for version in versions if version not in old}
+        for version in old if remove else []:
+            check()
+            client.delete_model_version(MODEL_NAME, version.version)
+            source = version.source or ""
+            if source not in sources and source.startswith(_LOGGED):
+                client.delete_logged_model(source.removeprefix("models:/"))
+    return [str(version.version) for version in old]

@@ -47,7 +47,7 @@ def find_model(name: str, downloads: Path | None = None) -> ModelFiles:
     if name.startswith("models:/") or (folder / "MLmodel").is_file():
         version = download_version(name, downloads) if name.startswith("models:/") else read_version(folder, name)
         check_model(version.checkpoint, f"--model {name}")
-        return ModelFiles(version.checkpoint, version.catalog, version.settings)
+        return version
     if not (folder / "config.json").is_file():
         raise InputError(
             f"--model {name}: not a model's folder; give one with config.json, `champion`, or models:/NAME@ALIAS"

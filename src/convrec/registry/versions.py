@@ -4,15 +4,14 @@ import io
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
-from dataclasses import asdict, dataclass
-from http import HTTPStatus
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import mlflow
 from mlflow.entities import LoggedModelOutput
-from mlflow.entities.model_registry import ModelVersion
+from mlflow.entities.model_registry import ModelVersion, RegisteredModel
 from mlflow.exceptions import MlflowException
 from mlflow.models import Model, ModelSignature
 from mlflow.types.schema import ColSpec, DataType, ParamSchema, ParamSpec, Schema
@@ -21,28 +20,35 @@ from ruamel.yaml import YAML
 from convrec.project.config.params import Params
 from convrec.project.errors import InputError
 from convrec.project.paths import Paths, inside
-from convrec.registry.model_card import CHECKPOINT_TAG, MAX_DESCRIPTION, Facts, render_card, version_facts
-from convrec.registry.tracking import PARENT_TAG, connect, git_state, record_versions
+from convrec.registry.model_card import (
+    CHECKPOINT_TAG,
+    MAX_DESCRIPTION,
+    Facts,
+    render_card,
+    version_facts,
+)
+from convrec.registry.tracking import PARENT_TAG, connect, git_state
+from convrec.registry.tracking.describe import VERSIONS, read_versions, version_tags
 from convrec.registry.tracking.store import short_message, store_error
 
 if TYPE_CHECKING:
-    from convrec.generation.lists import ListSettings
+    from convrec.service.model_files import ModelFiles
 
 MODEL_NAME = "convrec-recommender"
 CHALLENGER, CHAMPION, PREVIOUS = "challenger", "champion", "previous"
 _PACKAGE = Path(__file__).parents[1]
 _REQUIRED = ("torch", "transformers", "pandas", "pydantic", "pyarrow", "ruamel.yaml")  # packages of the pyfunc
-_TRAIN = "`python -m flows.train` trains and registers a model"
 _ABSENT = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")  # the second: an alias without a version
 
 
-@dataclass(frozen=True)
-class RegisteredModel:
-    """The files of a registered version: a Hugging Face folder, the catalog as Parquet, and the list settings."""
-
-    checkpoint: Path
-    catalog: Path
-    settings: "ListSettings"
+def find_model(client: mlflow.MlflowClient, name: str = MODEL_NAME) -> RegisteredModel | None:
+    """Return a registered model, or None."""
+    try:
+        return client.get_registered_model(name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return None
 
 
 def alias_version(alias: str) -> ModelVersion | None:
@@ -58,7 +64,8 @@ def alias_version(alias: str) -> ModelVersion | None:
 
 def read_aliases(client: mlflow.MlflowClient) -> dict[str, str]:
     """Return the version number of each alias."""
-    return {alias: str(number) for alias, number in client.get_registered_model(MODEL_NAME).aliases.items()}
+    model = find_model(client)
+    return {} if model is None else {alias: str(number) for alias, number in model.aliases.items()}
 
 
 def aliases_of(number: str) -> list[str]:
@@ -78,29 +85,9 @@ def find_version(client: mlflow.MlflowClient, number: str | None = None) -> Mode
     Raises `InputError` if there is no such version or the registry rejects this user, and `Unavailable` if it is down.
     """
     if number is None:
-        challenger = alias_version(CHALLENGER)
-        if challenger is None:
-            raise _not_registered(
-                f"models:/{MODEL_NAME}@{CHALLENGER}",
-                "no version is the challenger",
-                f"{_TRAIN}; `convrec registry register` registers one that is trained",
-            )
-        return challenger
-    with _reading(f"models:/{MODEL_NAME}/{number}", "`convrec registry list` shows all versions"):
+        return _require(CHALLENGER)
+    with _reading(f"models:/{MODEL_NAME}/{number}"):
         return client.get_model_version(MODEL_NAME, number)
-
-
-@contextmanager
-def explain_forbidden(what: str) -> Iterator[None]:
-    """Raise `InputError` if the server forbids this user to remove what another user made; it says who may."""
-    try:
-        yield
-    except MlflowException as error:
-        if error.get_http_status_code() != HTTPStatus.FORBIDDEN:
-            raise
-        raise InputError(
-            f"{what}: this user may not remove it; use the account that made the model, or an administrator's"
-        ) from None
 
 
 def model_signature() -> ModelSignature:
@@ -125,8 +112,8 @@ def register(params: Params, paths: Paths, parent_run: str | None, stage: str = 
     """Register the checkpoint of a training stage as a version with the alias `challenger`, once for the same weights.
 
     The version contains everything that `mlflow.pyfunc` needs to answer conversations, the parameters and a model card.
-    Its run has `version.json`: the scores with intervals, the hashes of the data and the parent, and the commit. Raises
-    `InputError` if the checkpoint or its evaluation is missing.
+    Its run has the versions of the data and the results of the evaluation. Raises `InputError` if the checkpoint or its
+    evaluation is missing.
     """
     experiment = connect(paths.root)
     client = mlflow.MlflowClient()
@@ -149,13 +136,15 @@ def _log_version(
     """Log the model in a run of its own, and return the new version, still without description and alias."""
     from convrec.generation.lists import ListSettings  # noqa: PLC0415  (imports torch)
 
-    params, tags = facts.params, {PARENT_TAG: parent_run} if parent_run else {}
+    params, versions = facts.params, read_versions(paths.root)
+    tags = {**git_state(), **version_tags(versions), **({PARENT_TAG: parent_run} if parent_run else {})}
     with (
         redirect_stderr(io.StringIO()),  # hides MLflow's remarks on the logged model; errors are raised
-        mlflow.start_run(experiment_id=experiment, run_name="register", tags={**git_state(), **tags}) as run,
+        mlflow.start_run(experiment_id=experiment, run_name="register", tags=tags),
         tempfile.TemporaryDirectory() as folder,
     ):
-        record_versions(run.info.run_id, paths.root)
+        for name, content in versions.items():
+            mlflow.log_text(content.decode(errors="replace"), f"{VERSIONS}/{name}")
         card_file, params_file = Path(folder) / "model_card.md", Path(folder) / "params.yaml"
         card_file.write_text(render_card(facts), encoding="utf-8")
         YAML(typ="safe", pure=True).dump(params.model_dump(), params_file)
@@ -172,7 +161,7 @@ def _log_version(
             input_example=[f"Which {params.common.domain.items} would you recommend?"],
         )
         mlflow.log_artifact(str(card_file))
-        mlflow.log_dict(facts.record(), "version.json")
+        mlflow.log_artifact(str(paths.results("evaluate")))
         if parent_run:  # so that the pipeline's run shows the model, too
             client.log_outputs(parent_run, [LoggedModelOutput(info.model_id, step=0)])
         return mlflow.register_model(info.model_uri, MODEL_NAME, tags=facts.tags())  # the tags are set at creation
@@ -185,71 +174,54 @@ def _require_files(paths: Paths, stage: str) -> None:
             raise InputError(f"{path}: not made yet; run `dvc repro` first, then register")
 
 
-def _not_registered(uri: str, why: str, remedy: str = f"{_TRAIN}; or give a model's folder") -> InputError:
-    return InputError(f"{uri}: not in the registry ({why}); {remedy}")
+def _not_registered(uri: str, why: str) -> InputError:
+    return InputError(
+        f"{uri}: not in the registry ({why}); `convrec registry list` shows all versions; one that was not promoted "
+        f"answers with --model {CHALLENGER}; `python -m flows.train` trains and registers a model; or give a model's "
+        "folder"
+    )
 
 
-def _require_champion() -> ModelVersion:
-    """Return the champion. Raises `InputError` without one, which names the challenger, if there is one."""
-    champion = alias_version(CHAMPION)
-    if champion is not None:
-        return champion
-    challenger = alias_version(CHALLENGER)
-    remedy = f"{_TRAIN}; or give a model's folder (--model)"
-    if challenger is not None:
-        remedy = f"version {challenger.version} was not promoted (docs/promotion.md); ask it with --model {CHALLENGER}"
-    raise _not_registered(f"models:/{MODEL_NAME}@{CHAMPION}", "no version is the champion", remedy)
+def _require(alias: str) -> ModelVersion:
+    """Return the version with an alias; raises `InputError` without one."""
+    version = alias_version(alias)
+    if version is None:
+        raise _not_registered(f"models:/{MODEL_NAME}@{alias}", f"no version is the {alias}")
+    return version
 
 
 @contextmanager
-def _reading(uri: str, *remedy: str) -> Iterator[None]:
+def _reading(uri: str) -> Iterator[None]:
     """Raise the error for a version that cannot be read; it counts as missing only if the registry says so."""
     try:
         yield
     except MlflowException as error:
         is_absent = error.error_code in _ABSENT
-        raise (_not_registered(uri, short_message(error), *remedy) if is_absent else store_error(error)) from None
+        raise (_not_registered(uri, short_message(error)) if is_absent else store_error(error)) from None
 
 
-def read_version(folder: Path, uri: str) -> RegisteredModel:
+def read_version(folder: Path, uri: str) -> "ModelFiles":
     """Return the files in the folder of a version; raises `InputError` if the model is not from this project."""
+    from convrec.generation.lists import ListSettings  # noqa: PLC0415  (imports torch)
+    from convrec.service.model_files import ModelFiles  # noqa: PLC0415  (imports torch)
+
     try:
         flavor = Model.load(folder).flavors["python_function"]
         checkpoint, catalog = (
             inside(folder, flavor["artifacts"][name]["path"], f"{uri}: the path of its {name}")
             for name in ("model", "catalog")
         )
-        settings = _settings(flavor)
+        settings = ListSettings(**flavor["config"])
         if not (checkpoint.is_dir() and catalog.is_file()):
             raise FileNotFoundError(checkpoint)
     except (MlflowException, OSError, KeyError, TypeError):
-        raise _not_ours(uri) from None
-    return RegisteredModel(checkpoint, catalog, settings)
+        raise InputError(
+            f"{uri}: this version has no checkpoint and catalog; give one that this project registered"
+        ) from None
+    return ModelFiles(checkpoint, catalog, settings)
 
 
-def _settings(flavor: dict[str, Any]) -> "ListSettings":
-    from convrec.generation.lists import ListSettings  # noqa: PLC0415  (imports torch)
-
-    return ListSettings(**flavor["config"])
-
-
-def _not_ours(uri: str) -> InputError:
-    return InputError(f"{uri}: this version has no checkpoint and catalog; give one that this project registered")
-
-
-def version_settings(uri: str) -> "ListSettings":
-    """Return the list settings of a registered version without downloading its weights.
-
-    Raises as `download_version` does.
-    """
-    try:
-        with _reading(uri):
-            return _settings(mlflow.models.get_model_info(uri).flavors["python_function"])
-    except (KeyError, TypeError):
-        raise _not_ours(uri) from None
-
-
-def download_version(uri: str, folder: Path | None = None) -> RegisteredModel:
+def download_version(uri: str, folder: Path | None = None) -> "ModelFiles":
     """Return the files of a registered version: `models:/NAME/VERSION` or `models:/NAME@ALIAS`.
 
     They are copied below `folder`; without it, to a temporary folder that stays, or read where they are if the registry
@@ -258,7 +230,7 @@ def download_version(uri: str, folder: Path | None = None) -> RegisteredModel:
     """
     connect()
     if uri == f"models:/{MODEL_NAME}@{CHAMPION}":
-        _require_champion()
+        _require(CHAMPION)
     with _reading(uri):
         files = mlflow.artifacts.download_artifacts(uri, dst_path=None if folder is None else str(folder))
     return read_version(Path(files), uri)
@@ -276,7 +248,7 @@ def served_versions(with_challenger: bool) -> dict[str, str]:
     there is no champion, and `Unavailable` if the registry is down.
     """
     connect()
-    champion = _require_champion()
+    champion = _require(CHAMPION)
     served = {CHAMPION: str(champion.version)}
     if with_challenger:
         for other in (alias_version(CHALLENGER), all_versions(mlflow.MlflowClient())[0]):

@@ -50,8 +50,8 @@ class Experiment:
             return _SCHEMA.validate_json(text, strict=True)
         except ValidationError:
             raise InputError(
-                f"the registered model's tag `experiment` is not an experiment: {text!r:.80}; end it with `convrec "
-                "experiment stop`"
+                f"the registered model's tag `experiment` is not an experiment: {text!r:.80}; `convrec experiment "
+                "start` replaces it"
             ) from None
 
 

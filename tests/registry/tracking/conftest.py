@@ -6,7 +6,7 @@ import mlflow
 import pytest
 
 from convrec.registry import tracking
-from convrec.registry.tracking import delivery
+from convrec.registry.tracking import journal
 from tests.registry.tracking.server import TrackingServer
 
 ENVIRONMENT = ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", tracking.PARENT_VARIABLE)
@@ -29,8 +29,8 @@ def project(tmp_path, monkeypatch) -> Path:
     for variable in ENVIRONMENT:
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    for name, seconds in {"_LINGER": 0.05, "_LONGEST_PAUSE": 0.2, "_STALL": 3.0}.items():
-        monkeypatch.setattr(delivery, name, seconds)
+    for name, seconds in {"_LINGER": 0.05, "_LONGEST_PAUSE": 0.2, "_FLUSH": 10.0}.items():
+        monkeypatch.setattr(journal, name, seconds)
     return tmp_path
 
 

@@ -1,12 +1,26 @@
 import hashlib
 import json
+import shutil
 import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from dvc.repo import Repo
 
 from convrec.project.config.params import load_params
 from convrec.project.paths import Paths
 from convrec.registry import tracking
-from convrec.registry.tracking.describe import changed_by_runs, shortened
-from tests.small_project import ROOT, commit
+from convrec.registry.tracking.describe import DIGEST_TAG, VERSIONS, changed_by_runs, read_versions, version_tags
+from tests.small_project import ROOT, commit, run_in
+
+GRAPH = f"""stages:
+  data:
+    cmd: {sys.executable} -c 'import shutil; shutil.copytree("data/raw", "data/processed")'
+    deps: [data/raw]
+    outs: [data/processed]
+"""
+RAW = Path("data/raw/Amélie.txt")
 
 
 def test_parameters_become_comparable_text():
@@ -30,7 +44,6 @@ def test_a_long_value_is_cut_and_stays_distinct():
     texts = tracking.param_texts({"a": long, "b": other, "c": "x" * 6000})
     assert len(texts["a"]) == 6000 and texts["a"].endswith(f"... md5:{hashlib.md5(long.encode()).hexdigest()}")
     assert texts["a"] != texts["b"] and texts["c"] == "x" * 6000
-    assert shortened("short", 10) == "short"
 
 
 def test_what_runs_write_makes_no_work_tree_dirty(tmp_path, monkeypatch):
@@ -76,3 +89,61 @@ def test_params_of_every_profile_fit_mlflow():
     texts = tracking.param_texts(load_params(ROOT / "params.yaml").model_dump())
     assert all(len(name) <= 250 and len(text) <= 6000 for name, text in texts.items())
     assert json.loads(texts["common.cutoffs"]) and texts["common.profile"] == "embedded"
+
+
+@pytest.fixture
+def client(make_store, tmp_path, monkeypatch):
+    """The client of a store in a repository with raw data and a stage."""
+    monkeypatch.chdir(tmp_path)
+    run_in(tmp_path, "git", "init", "--quiet")
+    run_in(tmp_path, "git", "config", "user.name", "test")
+    run_in(tmp_path, "git", "config", "user.email", "test@localhost")
+    Repo.init(".").close()
+    Path(".gitignore").write_text("/mlruns/\n/runs/\n")
+    Path("dvc.yaml").write_text(GRAPH)
+    Path("params.yaml").write_text("seed: 1\n")
+    return make_store(tmp_path)
+
+
+def _month(text: str) -> str:
+    """Take in raw data, run the graph as a flow does, and commit; return the run's id."""
+    RAW.parent.mkdir(parents=True, exist_ok=True)
+    RAW.unlink(missing_ok=True)  # a link to the cache is not written through
+    RAW.write_text(text)
+    run = tracking.start_pipeline_run("train tiny", {})
+    with Repo() as repo:
+        repo.add(str(RAW.parent))
+        repo.reproduce()
+    tracking.end_pipeline_run(run, Paths(), "FINISHED", whole=False)
+    commit(Path(), text)
+    return run
+
+
+def test_a_run_records_its_versions_which_bring_its_data_back(client, tmp_path):
+    first, second = _month("first"), _month("second")
+    run = client.get_run(second)
+    assert run.data.tags["mlflow.source.git.commit"] == run_in(tmp_path, "git", "rev-parse", "HEAD~1").stdout.strip()
+    folder = Path(client.download_artifacts(second, VERSIONS, str(tmp_path.parent)))
+    recorded = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert recorded == {
+        name: Path(name).read_bytes() for name in ("params.yaml", "dvc.yaml", "dvc.lock", "data/raw.dvc")
+    }
+    tags = version_tags(recorded)
+    assert run.data.tags.items() >= tags.items()
+    assert client.get_run(first).data.tags[DIGEST_TAG] != tags[DIGEST_TAG]
+
+    run_in(tmp_path, "git", "checkout", "--quiet", "HEAD~1")
+    run_in(tmp_path, "dvc", "checkout", "--quiet")
+    assert Path("data/processed/Amélie.txt").read_text() == "first" == RAW.read_text()
+    assert "up to date" in run_in(tmp_path, "dvc", "status").stdout
+    shutil.copytree(folder, ".", dirs_exist_ok=True)  # the second run's, by its record
+    run_in(tmp_path, "dvc", "checkout", "--quiet")
+    assert Path("data/processed/Amélie.txt").read_text() == "second"
+
+
+def test_the_versions_are_what_there_is(tmp_path):
+    assert version_tags(read_versions(tmp_path)) == {}
+    for name in ("dvc.lock", "new folder/é.dvc", "a.dvc", ".dvc/tmp/b.dvc", "mlruns/c.dvc"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("<<<<<<< no YAML: [")
+    assert list(read_versions(tmp_path)) == ["dvc.lock", "a.dvc", "new folder/é.dvc"]

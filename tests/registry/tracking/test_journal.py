@@ -1,112 +1,204 @@
-import os
-import tempfile
+"""Journals that are cut short, refused, damaged, or left behind by a process that ended."""
+
+import socket
+import threading
 from pathlib import Path
 
-import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mlflow.exceptions import MlflowException
 
-from convrec.registry.tracking.journal import About, Journal, left_journals
+from convrec.registry import tracking
+from convrec.registry.tracking import journal
+from convrec.registry.tracking.journal import FOLDER, About, Delivery, Journal, upload_left
 
-ABOUT = About("r1", "sft", "http://127.0.0.1:5000", 7)
-
-
-def _records(journal: Journal, start: int = 0) -> list[dict]:
-    return [record for record, _ in journal.records(start)]
-
-
-def test_records_come_back_in_order_with_their_times(tmp_path):
-    journal = Journal.create(tmp_path, ABOUT)
-    journal.append("metrics", step=3, metrics={"loss": 0.5})
-    journal.append("tags", tags={"a": "b"})
-    first, second = _records(journal)
-    assert first == {"kind": "metrics", "at": first["at"], "step": 3, "metrics": {"loss": 0.5}}
-    assert second["tags"] == {"a": "b"} and second["at"] >= first["at"] > 1_700_000_000_000
-    assert [orjson.loads(line).get("kind") for line in journal.path.open("rb")] == [None, "metrics", "tags"]
+REFUSED = MlflowException("a bad name", error_code=1000)  # INVALID_PARAMETER_VALUE
 
 
-@pytest.mark.parametrize(("content", "left"), [(None, 1), (b"", 2), (b"\0\0", 2), (b"null", 2)])
-def test_sending_goes_on_where_it_was_and_without_a_position_at_the_start(tmp_path, content, left):
-    journal = Journal.create(tmp_path, ABOUT)
-    for name in ("a", "b"):
-        journal.append("tags", tags={name: "1"})
-    journal.refused = 1
-    journal.mark(next(end for _, end in journal.records(0)))
-    journal.release()
-    if content is not None:
-        journal.path.with_suffix(".sent").write_bytes(content)
-    again = Journal.adopt(journal.path)
-    assert again.about == ABOUT and again.refused == (content is None)
-    assert len(_records(again, again.sent)) == left
+class Client:
+    """MLflow's client as a delivery uses it: keeps what it is sent, and raises `faults` for what they name."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+        self.sizes: list[int] = []
+        self.faults: dict[str, Exception] = {}
+
+    def log_batch(self, run_id, metrics=(), params=(), tags=()):
+        self._take(*(f"{one.key} {one.step}" for one in metrics), *(one.key for one in (*params, *tags)))
+
+    def log_artifact(self, run_id, path, folder):
+        self._take(f"{Path(path).name}: {Path(path).read_text()}")
+
+    def set_terminated(self, run_id, status, at):
+        self._take(f"{status} {at}" if status == "KILLED" else status)
+
+    def _take(self, *entries: str) -> None:
+        self.sizes.append(len(entries))
+        for entry in entries:
+            if entry in self.faults:
+                raise self.faults[entry]
+        self.sent += entries
 
 
-@settings(max_examples=40)
-@given(st.lists(st.dictionaries(st.text(), st.text()), max_size=5), st.data())
-def test_a_journal_cut_anywhere_keeps_its_whole_records(tags, data):
-    with tempfile.TemporaryDirectory() as folder:
-        journal = Journal.create(Path(folder), ABOUT)
-        start = journal.path.stat().st_size
-        for each in tags:
-            journal.append("tags", tags=each)
-        content = journal.path.read_bytes()
-        cut = data.draw(st.integers(start, len(content)))
-        journal.path.write_bytes(content[:cut])
-        assert [record["tags"] for record in _records(journal)] == tags[: content[start:cut].count(b"\n")]
-        journal.release()
+@pytest.fixture
+def client(monkeypatch) -> Client:
+    made = Client()
+    monkeypatch.setattr(journal.mlflow, "MlflowClient", lambda uri: made)
+    return made
 
 
-def test_a_record_that_a_full_disk_cut_damages_no_other(tmp_path, monkeypatch, caplog):
-    journal, write = Journal.create(tmp_path, ABOUT), os.write
-    journal.append("tags", tags={"n": "1"})
-    monkeypatch.setattr(os, "write", lambda descriptor, line: write(descriptor, line[:20]))
-    journal.append("tags", tags={"n": "2"})
-    monkeypatch.setattr(os, "write", write)
-    journal.append("tags", tags={"n": "3"})
-    assert [(record["kind"], record.get("tags")) for record in _records(journal)] == [
-        ("tags", {"n": "1"}),
-        ("damaged", None),
-        ("tags", {"n": "3"}),
-    ]
-    assert "cannot be written" in caplog.text
+def _new(project: Path, run_id: str = "r1") -> Journal:
+    return Journal(project / FOLDER, About(run_id, "sft", tracking.shown_uri(), 1))
 
 
-def test_an_artifact_is_copied_and_one_that_cannot_be_stops_nothing(tmp_path, caplog):
-    journal, source = Journal.create(tmp_path, ABOUT), tmp_path / "table.csv"
+def _left(project: Path) -> list[str]:
+    return sorted(path.name for path in (project / FOLDER).iterdir())
+
+
+def test_calls_respect_the_limits_of_mlflow(project, client):
+    made = _new(project)
+    made.append("params", params={f"p{number}": "1" for number in range(250)})
+    for step in range(90):
+        made.append("metrics", step=step, metrics={f"m{number}": 1.0 for number in range(25)})
+    made.append("tags", tags={f"t{number}": "1" for number in range(101)})
+    Delivery(made.path, "x").send()
+    assert client.sizes == [100, 100, 50, 1000, 1000, 250, 100, 1]
+    assert len(set(client.sent)) == len(client.sent) == 250 + 90 * 25 + 101
+
+
+def test_a_refused_record_delays_no_other_and_is_kept(project, client, caplog):
+    client.faults = {"bad 1": REFUSED, "gone.txt: kept": REFUSED}
+    made = _new(project)
+    for step in range(3):
+        made.append("metrics", step=step, metrics={"bad" if step == 1 else "loss": 1.0})
+    made.append_file(b"kept", "gone.txt")
+    made.append_file(b"kept", "a.txt")
+    made.append("status", status="FINISHED")
+    made.close()
+    with made.path.open("ab") as stream:
+        stream.write(b'{"kind":"metrics","metrics":{"bad":1.0}}\n[]\n{"kind":"artifact","path":"..","file":"x"}\n')
+        stream.write(b'{"kind":"status","status":"FINISHED","at":2}\n{"kind":"metr')
+    ((text, is_waiting),) = upload_left(project)
+    assert client.sent == ["loss 0", "loss 2", "FINISHED", "FINISHED", "a.txt: kept"] and not is_waiting
+    assert "sent 2 metrics, 2 status, 1 artifact; 5 refused, kept in" in text
+    assert caplog.text.count("MLflow refuses records of run r1") == 1 and "a bad name" in caplog.text
+    assert _left(project) == ["r1.files", "r1.refused"]
+
+
+def test_artifacts_that_fail_delay_no_metrics(project, client):
+    """The store behind a server that answers is down: MLflow's client reports its 500 as the server's own."""
+    client.faults["a.txt: kept"] = MlflowException("API request failed with error code 500 != 200")
+    made = _new(project)
+    made.append_file(b"kept", "a.txt")
+    made.append_file(b"kept", "b.txt")
+    sending = Delivery(made.path, "x")
+    for step in range(2):
+        made.append("metrics", step=step, metrics={"loss": 1.0})
+        with pytest.raises(MlflowException, match="error code 500"):
+            sending.send()
+    client.faults.clear()
+    sending.send()
+    assert client.sent == ["loss 0", "loss 1", "a.txt: kept", "b.txt: kept"]
+
+
+def test_recording_does_not_wait_for_a_server_that_never_answers(project, monkeypatch, caplog):
+    monkeypatch.setattr(journal, "_FLUSH", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        run = tracking.Run(About("r1", "sft", tracking.shown_uri(), 1), project)
+        run.log_metrics({"loss": 1.0}, 0)
+        connection, _ = silent.accept()  # now the sender waits for an answer
+        for step in range(1, 200):
+            run.log_metrics({"loss": 1.0}, step)
+        run.log_text("kept", "a.txt")
+        run.close("FINISHED")
+        assert run._delivery.is_alive() and "buffered in" in caplog.text
+        assert len((project / FOLDER / "r1.jsonl").read_bytes().splitlines()) == 1 + 202
+        connection.close()
+    run._delivery.join(20)
+    assert _left(project) == ["r1.files", "r1.jsonl"]
+
+
+def test_a_damaged_journal_delays_no_other(project, client, caplog):
+    for run_id, content in (("r1", b""), ("r2", b'{"run_id": "r2"}\n'), ("r3", b"\0\0")):
+        _new(project, run_id).close()
+        (project / FOLDER / f"{run_id}.jsonl").write_bytes(content)
+    whole = _new(project, "r4")
+    whole.append("metrics", step=0, metrics={"loss": 1.0})
+    whole.close()
+    assert list(upload_left(project)) == [("sft (r4): sent 1 metrics, 1 status", False)]
+    assert client.sent[0] == "loss 0" and client.sent[1].startswith("KILLED 1")
+    assert caplog.text.count("does not name a run") == 3
+    assert _left(project) == ["r1.refused", "r2.refused", "r3.refused"]
+
+
+def test_a_journal_is_sent_by_one_process_that_may_send_it(project, client):
+    running, other = _new(project), Journal(project / FOLDER, About("r2", "", "http://other", 1))
+    other.close()
+    waits = "a run (r2): not sent: it belongs to MLFLOW_TRACKING_URI = 'http://other'; set that to send it"
+    assert list(upload_left(project)) == [(waits, True)]
+    running.close()
+    left = upload_left(project)
+    assert next(left)[0] == "sft (r1): sent 1 status"
+    (project / FOLDER / "r2.jsonl").unlink()  # another process sent it meanwhile
+    assert list(left) == []
+
+
+def test_an_artifact_is_copied_and_one_that_cannot_be_stops_nothing(project, client, caplog):
+    made, source = _new(project), project / "table.csv"
     source.write_text("first")
-    journal.append_file(source, "tables/table.csv")
+    made.append_file(source, "tables/table.csv")
     source.write_text("rewritten in place")
-    journal.append_file(tmp_path / "nowhere.csv", "nowhere.csv")
-    (record,) = _records(journal)
-    assert record["path"] == "tables/table.csv" and journal.copy_of(record["file"]).read_text() == "first"
-    assert "is not recorded" in caplog.text
-    journal.settle()
-    assert list(tmp_path.iterdir()) == [source]
+    made.append_file(project / "nowhere.csv", "nowhere.csv")
+    made.close()
+    list(upload_left(project))
+    assert client.sent[0] == "table.csv: first" and "is not recorded" in caplog.text and _left(project) == []
 
 
-def test_one_process_at_a_time_has_a_journal(tmp_path):
-    journal = Journal.create(tmp_path, ABOUT)
-    assert left_journals(tmp_path) == [journal.path] and Journal.adopt(journal.path) is None
-    journal.release()
-    adopted = Journal.adopt(journal.path)
-    assert Journal.adopt(journal.path) is None
-    adopted.refused = 1
-    adopted.settle()
-    assert left_journals(tmp_path) == [] and (tmp_path / "r1.refused").exists()
-    with pytest.raises(FileNotFoundError):
-        Journal.adopt(journal.path)
+def test_a_full_disk_stops_nothing_and_loses_no_record_once_it_has_space(project, client, monkeypatch, caplog):
+    made = _new(project)
+    flush = made._file.flush
+    full = threading.Event()
+
+    class File:
+        write, close = made._file.write, made._file.close
+
+        def flush(self):
+            if full.is_set():
+                raise OSError("No space left on device")
+            flush()
+
+    made._file = File()
+    for step, is_full in enumerate([False, True, True, False]):
+        full.set() if is_full else full.clear()
+        made.append("metrics", step=step, metrics={"loss": 1.0})
+    made.close()
+    list(upload_left(project))
+    assert client.sent[:4] == ["loss 0", "loss 1", "loss 2", "loss 3"]
+    assert caplog.text.count("No space left") == 1
 
 
-@pytest.mark.parametrize("is_kept", [False, True])
-def test_a_journal_that_another_process_sends_between_open_and_lock_is_gone(tmp_path, monkeypatch, is_kept):
-    journal, opened = Journal.create(tmp_path, ABOUT), os.open
-    journal.refused = int(is_kept)
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.dictionaries(st.text(), st.text()), max_size=5), st.data())
+def test_a_journal_cut_anywhere_keeps_its_whole_records(tmp_path_factory, tags, data):
+    made = _new(tmp_path_factory.mktemp("cut"))
+    start = made.path.stat().st_size
+    for each in tags:
+        made.append("tags", tags=each)
+    made.close()
+    content = made.path.read_bytes()
+    cut = data.draw(st.integers(start, len(content)))
+    made.path.write_bytes(content[:cut])
+    kept = [record["tags"] for record in Delivery(made.path, "http://x")._records()]
+    assert kept == tags[: content[start:cut].count(b"\n")]
 
-    def open_and_settle(path, *options):
-        descriptor = opened(path, *options)
-        journal.settle()
-        return descriptor
 
-    monkeypatch.setattr(os, "open", open_and_settle)
-    with pytest.raises(FileNotFoundError):
-        Journal.adopt(journal.path)
+def test_a_silent_run_records_nothing(project):
+    run = tracking.SilentRun()
+    run.log_metrics({"loss": 1.0}, step=3)
+    run.log_params({"a": 1})
+    run.log_artifact(project / "nowhere")
+    run.log_dataset(project / "nowhere", "train")
+    run.close("FINISHED")
+    assert list(project.iterdir()) == []

@@ -12,8 +12,7 @@ import pytest
 
 from convrec.project.paths import Paths
 from convrec.registry import tracking
-from convrec.registry.tracking.delivery import Delivery, upload_left
-from convrec.registry.tracking.journal import FOLDER, About, Journal, left_journals, now_ms
+from convrec.registry.tracking.journal import FOLDER, About, Delivery, Journal, now_ms, upload_left
 
 CHILD = """
 from pathlib import Path
@@ -38,12 +37,12 @@ def _points(client, run_id: str, name: str = "loss") -> list[tuple[int, float]]:
 
 
 def _left(project: Path) -> list[str]:
-    return [path.stem for path in left_journals(project / FOLDER)]
+    return [path.stem for path in (project / FOLDER).glob("*.jsonl")]
 
 
 def _journal(client, project: Path) -> Journal:
     run_id = client.create_run(tracking.connect()).info.run_id
-    return Journal.create(project / FOLDER, About(run_id, "sft", tracking.shown_uri(), now_ms()))
+    return Journal(project / FOLDER, About(run_id, "sft", tracking.shown_uri(), now_ms()))
 
 
 def test_everything_is_recorded_in_order_and_the_journal_goes(client, project):
@@ -74,9 +73,9 @@ def test_a_failed_stage_fails_its_run_and_an_interrupted_one_is_killed(client, p
 
 
 def test_sending_again_after_a_crash_changes_nothing(client, project):
-    """The process ended after it sent, before it stored how far."""
+    """The process ended after it sent everything."""
     journal = _journal(client, project)
-    run_id = journal.about.run_id
+    run_id = journal.path.stem
     for step in range(4):
         journal.append("metrics", step=step, metrics={"loss": step / 3, "gap": "nan"})
     journal.append("params", params={"lr": "1"})
@@ -85,9 +84,9 @@ def test_sending_again_after_a_crash_changes_nothing(client, project):
     journal.append("dataset", context="train", dataset=fields)
     journal.append_file(b"text", "a/b.txt")
     for _ in range(2):
-        Delivery(journal, tracking.tracking_uri()).send()
-        journal.sent = 0
-    journal.settle()
+        delivery = Delivery(journal.path, tracking.shown_uri())
+        delivery.send()
+    delivery.settle()
     assert _points(client, run_id) == [(step, step / 3) for step in range(4)]
     assert len(client.get_metric_history(run_id, "gap")) == 4
     run = client.get_run(run_id)
@@ -96,32 +95,17 @@ def test_sending_again_after_a_crash_changes_nothing(client, project):
     assert [artifact.path for artifact in client.list_artifacts(run_id, "a")] == ["a/b.txt"]
 
 
-def test_a_refused_record_is_kept_and_delays_nothing(client, project, caplog):
-    with tracking.stage_run("sft", {}, {}, project / "run.json") as run:
-        run.log_metrics({"loss": 1.0}, 0)
-        run.log_metrics({"no [such] name?": 2.0}, 1)
-        run.log_metrics({"loss": 0.5}, 2)
-        run.log_params({"lr": 1})
-        run.log_params({"lr": 2})
-    found = client.get_run(run.run_id)
-    assert _points(client, run.run_id) == [(0, 1.0), (2, 0.5)] and found.info.status == "FINISHED"
-    assert found.data.params == {"lr": "1"}
-    assert caplog.text.count(f"MLflow refuses a record of run {run.run_id}") == 2 and "such] name?" in caplog.text
-    assert [path.name for path in (project / FOLDER).iterdir()] == [f"{run.run_id}.refused"]
-
-
 def test_the_journal_of_a_run_that_the_server_has_not_is_kept(client, project, caplog):
-    """Both where records wait, and where all was sent before the run went."""
+    """Both where it was never there, and where it was deleted."""
     tracking.connect()
-    for run_id, is_empty in (("0" * 32, False), ("1" * 32, True)):
-        journal = Journal.create(project / FOLDER, About(run_id, "sft", tracking.shown_uri(), 1))
-        if not is_empty:
-            journal.append("metrics", step=1, metrics={"loss": 0.5})
-        journal.release()
-    assert [upload.text.partition(";")[0] for upload in upload_left(project)] == [
-        f"sft ({number * 32}): sent nothing" for number in "01"
-    ]
-    assert caplog.text.count("the server has no such run") == 2 and _left(project) == []
+    deleted = _journal(client, project)
+    unknown = Journal(project / FOLDER, About("0" * 32, "", tracking.shown_uri(), 1))
+    deleted.append("metrics", step=1, metrics={"loss": 0.5})
+    client.delete_run(deleted.path.stem)
+    for journal in (deleted, unknown):
+        journal.close()
+    assert all(": sent nothing; " in text and not is_waiting for text, is_waiting in upload_left(project))
+    assert caplog.text.count("MLflow refuses records of run") == 2 and _left(project) == []
     assert len(list((project / FOLDER).glob("*.refused"))) == 2
 
 
@@ -181,10 +165,8 @@ def test_a_killed_server_loses_nothing_of_any_run(server, client, project, cli):
         assert away.status == 75 and "convrec tracking: MLFLOW_TRACKING_URI" in away.err
         server.start()
         status, output, _ = cli("tracking", "sync")
-        assert status == 0
-        assert f"sft ({killed}): skipped, its process is still running" in output
-        assert f"rank_grpo ({lives.run_id}): skipped, its process is still running" in output
-        assert f"evaluate ({ended.run_id}): sent 1 metrics, 1 status; ended as FINISHED" in output
+        assert status == 0 and killed not in output and lives.run_id not in output
+        assert f"evaluate ({ended.run_id}): sent 1 metrics, 1 status" in output
         lives.log_metrics({"loss": 200.0}, 200)
     assert _points(client, lives.run_id) == [(step, float(step)) for step in range(201)]
     assert [client.get_run(run.run_id).info.status for run in (lives, ended)] == ["FINISHED", "FINISHED"]
@@ -194,7 +176,7 @@ def test_a_killed_server_loses_nothing_of_any_run(server, client, project, cli):
         stream.write(b'{"kind":"metrics","at":1,"metr')  # as a kill may cut it short
     command = [sys.executable, "-m", "convrec.cli", "tracking", "sync"]
     sync = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert sync.returncode == 0 and f"sft ({killed}): sent" in sync.stdout and "ended as KILLED" in sync.stdout
+    assert sync.returncode == 0 and f"sft ({killed}): sent" in sync.stdout
     assert _points(client, killed) == [(step, 1 / (step + 1)) for step in range(80)]
     info = client.get_run(killed).info
     assert info.status == "KILLED" and info.start_time < info.end_time
@@ -205,14 +187,11 @@ def test_a_killed_server_loses_nothing_of_any_run(server, client, project, cli):
 def test_a_new_run_sends_what_an_earlier_process_left(client, project):
     journal = _journal(client, project)
     journal.append("metrics", step=1, metrics={"loss": 0.5})
-    journal.release()
-    Journal.create(project / FOLDER, About("x", "sft", "http://other", 1)).release()
+    journal.close()
     with tracking.stage_run("sft", {}, {}, project / "run.json"):
         for thread in threading.enumerate():
             if thread.name == "convrec tracking upload":
                 thread.join(20)
-    run_id = journal.about.run_id
+    run_id = journal.path.stem
     assert _points(client, run_id) == [(1, 0.5)] and client.get_run(run_id).info.status == "KILLED"
-    (waiting,) = upload_left(project)
-    assert "it belongs to MLFLOW_TRACKING_URI = 'http://other'" in waiting.text and waiting.is_waiting
-    assert _left(project) == ["x"]
+    assert _left(project) == []

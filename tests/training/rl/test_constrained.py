@@ -10,6 +10,7 @@ from convrec.generation.constraint import catalog_trie
 from convrec.generation.pretrained import load_tokenizer
 from convrec.project.errors import InputError
 from convrec.training.embedded import END
+from convrec.training.rl import logprobs
 from convrec.training.rl import trainer as trainer_module
 from convrec.training.rl.constrained import RolloutConstraint
 from tests.training.rl.tiny import (
@@ -76,3 +77,23 @@ def test_a_constraint_that_cannot_be_kept_is_refused(make, tiny_model):
     trainer = make(rows=varied_rows(), constraint=RolloutConstraint(Catalog(short), trie, NUM_RANKS))
     with pytest.raises(InputError, match="list of 2 items is asked for, and 1 of the catalog's 2"):
         trainer.train()
+
+
+@pytest.mark.parametrize("penalty", [1.0, 1.5])
+def test_the_logits_of_the_catalog_s_tokens_are_enough(make, tiny_model, monkeypatch, penalty):
+    """Log-probabilities, entropies and gradients are those of the whole vocabulary."""
+    found = []
+    for has_rows in (logprobs._has_rows, lambda _: False):
+        monkeypatch.setattr(logprobs, "_has_rows", has_rows)
+        torch.manual_seed(0)
+        trainer = make(rows=varied_rows(), constraint=_constraint(tiny_model), repetition_penalty=penalty)
+        trainer.current_gradient_accumulation_steps = 1
+        chosen = [trainer.train_dataset[i] for i in (0, 4) for _ in range(8)]
+        batch = trainer._generate_and_score_completions(chosen)
+        ids, mask = (torch.cat([batch[f"prompt_{n}"], batch[f"completion_{n}"]], 1) for n in ("ids", "mask"))
+        scored = trainer.model(input_ids=ids, attention_mask=mask, completion_width=batch["completion_ids"].shape[1])
+        scored.log_probs.square().sum().backward()
+        assert 2 * len(trainer._constraint.trie.alphabet) <= trainer.model.config.vocab_size
+        found.append([scored.log_probs, scored.entropy, *(own.grad for own in trainer.model.parameters())])
+    for cut, whole in zip(*found, strict=True):
+        torch.testing.assert_close(cut, whole, rtol=1e-4, atol=1e-6)

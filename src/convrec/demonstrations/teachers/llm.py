@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from convrec.data.catalog import Catalog
+from convrec.data.catalog import Catalog, Item
 from convrec.data.conversations import transcript
-from convrec.data.titles import normalise
-from convrec.data.unspaced import UnspacedTitles, without_runs
+from convrec.data.mentions import Mentions
 from convrec.demonstrations.calls import CallStore
 from convrec.demonstrations.chat import Budget, ChatClient
 from convrec.demonstrations.reflect import parse_ratings
@@ -64,17 +63,14 @@ class Prompts:
         where = f"demonstrations.prompts: {path}"
         try:
             text = path.read_text(encoding="utf-8")
-        except OSError as error:
+        except (OSError, UnicodeDecodeError) as error:
             names = ", ".join(f"{name}.txt" for name in _NEEDED)
-            raise InputError(f"{where}: not readable ({error.strerror}); the folder needs {names}") from None
-        except UnicodeDecodeError:
-            raise InputError(f"{where}: not UTF-8; convert the file to UTF-8") from None
+            raise InputError(f"{where}: not readable ({error}); the folder needs {names} in UTF-8") from None
         found, known = set(_FIELD.findall(text)), needed | self._words.keys()
-        if needed - found:
-            raise InputError(f"{where}: {{{min(needed - found)}}} is missing; the prompt needs it")
-        if found - known:
-            fields = ", ".join(f"{{{name}}}" for name in sorted(known))
-            raise InputError(f"{where}: {{{min(found - known)}}} is unknown; it can have {fields}")
+        if wrong := (needed - found) | (found - known):
+            raise InputError(
+                f"{where}: {{{min(wrong)}}} is missing or unknown; needed are {sorted(needed)}, known {sorted(known)}"
+            )
         return text
 
 
@@ -86,50 +82,19 @@ def metadata_text(answer: str) -> str:
 
 
 def find_passages(titles: Iterable[str], texts: Iterable[str]) -> dict[str, list[str]]:
-    """Return for each title up to `PASSAGES` passages around a mention of it, in any spelling; one a text.
-
-    Titles of a single short word are not looked for: as words they mean something else.
-    """
-    wanted: dict[str, list[str]] = {}
-    by_first: dict[str, set[int]] = {}  # the first word of a title -> the lengths, in words, of such titles
-    titles = list(dict.fromkeys(titles))
-    for title in titles:
-        key = normalise(title)
-        if len(key) > 5 and without_runs(title) == title:
-            wanted.setdefault(key, []).append(title)
-            by_first.setdefault(key.split()[0], set()).add(len(key.split()))
-    unspaced = UnspacedTitles(titles)
+    """Return for each title up to `PASSAGES` passages around a mention of it (see `Mentions`); one a text."""
+    first, *others = dict.fromkeys(titles)
+    mentions = Mentions(Catalog([Item(first, None, aliases=tuple(others))]))
     found: dict[str, list[str]] = {}
     for text in texts:
-        places = (place for place in unspaced.places(text) if place.is_word)
-        for title, start in {place.title: place.start for place in places}.items():
-            _keep(found, title, _around(text, title, start / len(text)))
-        words = normalise.__wrapped__(text).split()  # not kept in its cache
-        named: dict[str, int] = {}
-        for at, word in enumerate(words):
-            for length in by_first.get(word, ()):
-                key = " ".join(words[at : at + length])
-                if key in wanted:
-                    named.setdefault(key, at)
-        for key, at in named.items():
-            for title in wanted[key]:
-                _keep(found, title, _around(text, title, at / len(words)))
+        text = " ".join(text.split())
+        for title in mentions.titles([text]):
+            passages = found.setdefault(title, [])
+            if len(passages) < PASSAGES:
+                middle = max(0, text.casefold().find(title.casefold())) + len(title) // 2
+                start = max(0, min(middle - PASSAGE_LENGTH // 2, len(text) - PASSAGE_LENGTH))
+                passages.append(text[start : start + PASSAGE_LENGTH].strip())
     return found
-
-
-def _keep(found: dict[str, list[str]], title: str, passage: str) -> None:
-    passages = found.setdefault(title, [])
-    if len(passages) < PASSAGES:
-        passages.append(passage)
-
-
-def _around(text: str, title: str, share: float) -> str:
-    """Return the part of a text around a title that is mentioned after about this share of it, in some spelling."""
-    text = " ".join(text.split())
-    at = text.casefold().find(title.casefold())
-    middle = int(share * len(text)) if at < 0 else at + len(title) // 2
-    start = max(0, min(middle - PASSAGE_LENGTH // 2, len(text) - PASSAGE_LENGTH))
-    return text[start : start + PASSAGE_LENGTH].strip()
 
 
 class LLMTeacher(Teacher):
@@ -191,4 +156,4 @@ class LLMTeacher(Teacher):
         return [f"{name}. {text}" if text else name for name, text in zip(names, texts, strict=True)]
 
     def usage(self) -> dict[str, dict[str, float]]:
-        return {**self._chat.usage(), "total": self._chat.spent()._asdict()}
+        return self._chat.usage()

@@ -11,7 +11,7 @@ from convrec.pipeline.commands.registry import check_number, print_table
 from convrec.project.errors import InputError, Unavailable
 
 if TYPE_CHECKING:
-    from convrec.registry.experiment_result import Result
+    from convrec.registry.experiment import Result
 
 _PAGE = "docs/online-experiments.md"
 _FEEDBACK = "URL of the feedback database; default: CONVREC_FEEDBACK_URL, or feedback/feedback.db"
@@ -50,8 +50,7 @@ def _start(options: argparse.Namespace) -> None:
     import mlflow
 
     from convrec.registry.experiment import start_experiment
-    from convrec.registry.promote import user_name
-    from convrec.registry.tracking import connect
+    from convrec.registry.tracking import connect, user_name
 
     connect()
     by = options.by or user_name()
@@ -66,10 +65,8 @@ def _start(options: argparse.Namespace) -> None:
 def _status(options: argparse.Namespace) -> None:
     import mlflow
 
-    from convrec.registry.experiment import read_experiment
-    from convrec.registry.experiment_result import watch
-    from convrec.registry.promote import user_name
-    from convrec.registry.tracking import connect
+    from convrec.registry.experiment import read_experiment, watch
+    from convrec.registry.tracking import connect, user_name
     from convrec.service.feedback import open_store
 
     connect()
@@ -87,22 +84,16 @@ def _status(options: argparse.Namespace) -> None:
 def _stop(options: argparse.Namespace) -> None:
     import mlflow
 
-    from convrec.registry.experiment import end_experiment, read_experiment
-    from convrec.registry.experiment_result import finish, read_result
-    from convrec.registry.promote import user_name
-    from convrec.registry.tracking import connect
+    from convrec.registry.experiment import end_experiment, finish, read_experiment, read_result
+    from convrec.registry.tracking import connect, user_name
     from convrec.service.feedback import open_store
 
     connect()
     client, by = mlflow.MlflowClient(), options.by or user_name()
     reason = options.reason or f"stopped by {by}"
-    try:
-        experiment = read_experiment(client)
-    except InputError:
-        experiment = None
+    experiment = read_experiment(client)
     if experiment is None or not experiment.is_running:
-        end_experiment(client, None, reason, by)  # removes an unreadable tag, and reports that nothing is running
-        return
+        raise InputError("no experiment is running; `convrec experiment start` starts one")
     try:
         result = read_result(open_store(Path(), options.feedback), experiment)
     except (InputError, Unavailable) as error:  # an experiment must end even if its result cannot be read

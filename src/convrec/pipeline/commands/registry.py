@@ -29,7 +29,6 @@ def add(commands: Any) -> None:
     verdict.add_argument("--reject", action="store_true", help="with --by: reject a version that awaits approval")
     promote.add_argument("--reason", default="", metavar="TEXT", help="reason for --reject")
     promote.add_argument("--again", action="store_true", help="also promote a version that was rolled back")
-    promote.add_argument("--fresh", action="store_true", help="repeat the measurements of the last decision")
     promote.add_argument(
         "--dry-run", action="store_true", help="decide without writing anything or moving the champion"
     )
@@ -60,7 +59,7 @@ def _promote(options: argparse.Namespace) -> int:
         raise InputError("--approve and --reject need the person's name: give --by NAME")
     if options.reason and not options.reject:
         raise InputError("--reason needs --reject")
-    for name in ("dry_run", "again", "fresh"):
+    for name in ("dry_run", "again"):
         if options.reject and getattr(options, name):
             raise InputError(f"--{name.replace('_', '-')}: not with --reject")
     from convrec.project.config.params import load_params
@@ -78,7 +77,6 @@ def _promote(options: argparse.Namespace) -> int:
             by=options.by,
             approve=options.approve,
             again=options.again,
-            fresh=options.fresh,
             dry_run=options.dry_run,
         )
     if options.json:
@@ -91,10 +89,10 @@ def _promote(options: argparse.Namespace) -> int:
 
 
 def _print_decision(decision: Any) -> None:
-    from convrec.registry.decisions import gate_rows, headline
+    from convrec.registry.decisions import GATE_COLUMNS, gate_rows, headline
 
     if decision.gates:
-        print_table(("gate", "figure", "limit", "outcome", "detail"), gate_rows(decision), right=(1,))
+        print_table(GATE_COLUMNS, gate_rows(decision), right=(1,))
     line = headline(decision)
     print(f"{line[0].upper()}{line[1:]}")
 
@@ -129,7 +127,7 @@ def _rollback(options: argparse.Namespace) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from convrec.registry.listing import COLUMNS, list_versions
+    from convrec.registry.promote import COLUMNS, list_versions
 
     rows = list_versions()
     if options.json:
@@ -154,21 +152,15 @@ def _register(options: argparse.Namespace) -> int:
 
 
 def _prune(options: argparse.Namespace) -> int:
-    from dataclasses import asdict
+    from convrec.registry.promote import prune
 
-    from convrec.registry.listing import prune
-
-    fates = prune(options.keep, "convrec registry prune", options.yes)
+    old = prune(options.keep, "convrec registry prune", options.yes)
     if options.json:
-        print(json.dumps([asdict(fate) for fate in fates]))
-        return 0
-    if not fates:
-        print("No version is registered: nothing to prune.")
-        return 0
-    gone = "removed" if options.yes else "would go"
-    print_table(("version", "", "why"), [(f.version, "stays" if f.stays else gone, f.why) for f in fates])
-    if not options.yes:
-        print("Dry run: nothing was removed; add --yes.")
+        print(json.dumps(old))
+    elif not old:
+        print("No version to remove.")
+    else:
+        print(f"{'Removed' if options.yes else 'Would be removed with --yes'}: {', '.join(old)}")
     return 0
 
 

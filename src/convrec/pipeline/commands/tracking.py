@@ -19,16 +19,14 @@ def add(commands: Any) -> None:
 
 def _sync(_options: argparse.Namespace) -> int:
     """Print a line a run, and return 0, or 75 where something still waits."""
-    from convrec.registry.tracking.delivery import upload_left
-    from convrec.registry.tracking.journal import FOLDER, left_journals
+    from convrec.registry.tracking.journal import upload_left
     from convrec.registry.tracking.store import connect
 
-    if not left_journals(FOLDER):
-        print("Nothing to upload.")
-        return 0
     connect()
-    is_waiting = False
-    for upload in upload_left(Path()):
-        print(upload.text, flush=True)
-        is_waiting |= upload.is_waiting
-    return EXIT_UNAVAILABLE if is_waiting else 0
+    waiting = []
+    for text, is_waiting in upload_left(Path()):
+        print(text, flush=True)
+        waiting.append(is_waiting)
+    if not waiting:
+        print("Nothing to upload.")
+    return EXIT_UNAVAILABLE if any(waiting) else 0

@@ -9,6 +9,7 @@ from convrec.registry.tracking.describe import (
     git_state,
     metric_values,
     param_texts,
+    user_name,
 )
 from convrec.registry.tracking.run import (
     PARENT_VARIABLE,
@@ -17,13 +18,12 @@ from convrec.registry.tracking.run import (
     end_pipeline_run,
     group_run,
     log_text,
-    record_versions,
     run_address,
     shown_address,
     stage_run,
     start_pipeline_run,
 )
-from convrec.registry.tracking.store import connect, shown_uri, tracking_uri
+from convrec.registry.tracking.store import connect, shown_uri
 
 __all__ = [
     "COMMIT_TAG",
@@ -37,15 +37,14 @@ __all__ = [
     "file_md5",
     "flatten",
     "git_state",
-    "metric_values",
     "group_run",
     "log_text",
+    "metric_values",
     "param_texts",
-    "record_versions",
     "run_address",
     "shown_address",
     "shown_uri",
     "stage_run",
     "start_pipeline_run",
-    "tracking_uri",
+    "user_name",
 ]

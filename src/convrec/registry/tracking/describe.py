@@ -1,52 +1,54 @@
-"""Describes runs: tags and parameters as text."""
+"""Describes runs: tags, parameters as text, and the files that hold the exact versions of data and parameters."""
 
 import getpass
 import hashlib
 import json
+import os
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from convrec.project.paths import Paths
 
 PARENT_TAG, COMMIT_TAG = "mlflow.parentRunId", "mlflow.source.git.commit"
 DESCRIPTION_TAG = "mlflow.note.content"  # Markdown; shown at the top of a run
-_MAX_PARAM, _MAX_TAG = 6000, 8000  # MLflow's limits, in characters
 DATA_TAGS = ("data_version", "catalog_version")
-_SPLITS = ("train", "validation", "test")
+VERSIONS = "versions"  # artifact folder of a run
+DIGEST_TAG = "versions.md5"
+_MAX_PARAM, _MAX_TAG = 6000, 8000  # MLflow's limits, in characters
 _SHORT = 12  # digits of a shortened hash
 _WRITTEN_BY_RUNS = ("dvc.lock", "metrics", "plots")  # files in git that only runs change
 
 
 def _git(*arguments: str) -> str:
-    return subprocess.run(["git", *arguments], capture_output=True, text=True, check=True).stdout.strip("\n")
+    """Return git's output; empty without git."""
+    try:
+        return subprocess.run(["git", *arguments], capture_output=True, text=True, check=True).stdout.strip("\n")
+    except (OSError, subprocess.CalledProcessError):
+        return ""
 
 
 def git_state() -> dict[str, str]:
     """Return the commit and whether tracked files differ from it, except those that runs write; empty without git."""
-    try:
-        excluded = [f":(exclude){path}" for path in _WRITTEN_BY_RUNS]
-        dirty = bool(_git("status", "--porcelain", "--untracked-files=no", "--", ".", *excluded))
-        return {COMMIT_TAG: _git("rev-parse", "HEAD"), "git_dirty": str(dirty).lower()}
-    except (OSError, subprocess.CalledProcessError):
-        return {}
+    commit, excluded = _git("rev-parse", "HEAD"), [f":(exclude){path}" for path in _WRITTEN_BY_RUNS]
+    dirty = bool(_git("status", "--porcelain", "--untracked-files=no", "--", ".", *excluded))
+    return {COMMIT_TAG: commit, "git_dirty": str(dirty).lower()} if commit else {}
 
 
 def changed_by_runs() -> list[str]:
     """Return the committed files that runs write and that differ from the commit; empty without git."""
-    try:
-        return _git("diff", "--name-only", "HEAD", "--", *_WRITTEN_BY_RUNS).splitlines()
-    except (OSError, subprocess.CalledProcessError):
-        return []
+    return _git("diff", "--name-only", "HEAD", "--", *_WRITTEN_BY_RUNS).splitlines()
 
 
-def user_tag() -> dict[str, str]:
-    """Return MLflow's tag with the user's name; empty if the system does not know it."""
+def user_name() -> str:
+    """Return the name of the user of this process, for records."""
     try:
-        return {"mlflow.user": getpass.getuser()}
-    except (OSError, KeyError):
-        return {}
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        return "unknown"
 
 
 def file_md5(path: Path) -> str:
@@ -55,16 +57,47 @@ def file_md5(path: Path) -> str:
         return hashlib.file_digest(stream, "md5").hexdigest()
 
 
+def table_facts(path: Path) -> dict[str, Any]:
+    """Return the MD5 of a Parquet file, the number of its rows, and their first and last date, if they have dates."""
+    frame = pd.read_parquet(path)
+    dates = frame["date"].astype(str) if "date" in frame else pd.Series(dtype=str)
+    dates = dates[dates.str.len() > 0]
+    window = f"{dates.min()[:10]} to {dates.max()[:10]}" if len(dates) else ""
+    return {"md5": file_md5(path), "rows": len(frame), "dates": window}
+
+
+def _text_md5(text: str) -> str:
+    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+
+
 def data_tags(paths: Paths) -> dict[str, str]:
     """Return short hashes: `data_version` of the three splits, and `catalog_version`; only for files that exist."""
     tags = {}
-    splits = [paths.split(name) for name in _SPLITS]
+    splits = [paths.split(name) for name in ("train", "validation", "test")]
     if all(path.is_file() for path in splits):
-        digests = " ".join(map(file_md5, splits))
-        tags[DATA_TAGS[0]] = hashlib.md5(digests.encode(), usedforsecurity=False).hexdigest()[:_SHORT]
+        tags[DATA_TAGS[0]] = _text_md5(" ".join(map(file_md5, splits)))[:_SHORT]
     if paths.catalog.is_file():
         tags[DATA_TAGS[1]] = file_md5(paths.catalog)[:_SHORT]
     return tags
+
+
+def read_versions(root: Path = Path()) -> dict[str, bytes]:
+    """Return the content of params.yaml, dvc.yaml, dvc.lock and every `*.dvc` file, if they exist.
+
+    `*.dvc` files in hidden folders and in `mlruns`, which has copies of such files, are left out.
+    """
+    names = [name for name in ("params.yaml", "dvc.yaml", "dvc.lock") if (root / name).is_file()]
+    found = []
+    for folder, subfolders, files in os.walk(root):
+        subfolders[:] = [name for name in subfolders if not name.startswith(".") and name != "mlruns"]
+        found += [Path(folder, name).relative_to(root).as_posix() for name in files if name.endswith(".dvc")]
+    return {name: (root / name).read_bytes() for name in [*names, *sorted(found)]}
+
+
+def version_tags(files: Mapping[str, bytes]) -> dict[str, str]:
+    """Return the tag with one MD5 of all names and contents; it is equal for runs of the same versions."""
+    lines = [f"{name}\0{hashlib.md5(files[name], usedforsecurity=False).hexdigest()}\n" for name in sorted(files)]
+    return {DIGEST_TAG: _text_md5("".join(lines))} if lines else {}
 
 
 def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -87,20 +120,17 @@ def param_texts(params: dict[str, Any]) -> dict[str, str]:
 
     A text over MLflow's limit is cut and ends with a hash of the whole text, so that different values stay different.
     """
-    return {name: shortened(_text(value), _MAX_PARAM) for name, value in flatten(params).items()}
+    return {name: _shortened(_text(value), _MAX_PARAM) for name, value in flatten(params).items()}
 
 
 def tag_texts(tags: dict[str, str]) -> dict[str, str]:
     """Return tags with values cut to MLflow's limit, as in `param_texts`."""
-    return {name: shortened(value, _MAX_TAG) for name, value in tags.items()}
+    return {name: _shortened(value, _MAX_TAG) for name, value in tags.items()}
 
 
-def shortened(text: str, limit: int) -> str:
-    """Return the text; if it is longer than the limit, cut it and append a hash of the whole text."""
-    if len(text) <= limit:
-        return text
-    mark = f"... md5:{hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()}"
-    return text[: limit - len(mark)] + mark
+def _shortened(text: str, limit: int) -> str:
+    mark = f"... md5:{_text_md5(text)}"
+    return text if len(text) <= limit else text[: limit - len(mark)] + mark
 
 
 def _text(value: Any) -> str:

@@ -1,31 +1,48 @@
 """The journal of a run: one JSON-lines file that buffers the run's records on disk until MLflow has them.
 
-The first line of `RUN_ID.jsonl` names the run, and each further line is one record with its time. Beside it,
-`RUN_ID.sent` holds how far it was sent, and `RUN_ID.files/` copies of artifacts. The run's process holds a lock on the
-file, so other processes send only the journals of processes that ended.
+The first line of `RUN_ID.jsonl` names the run, each further line is one record with its time, and `RUN_ID.files/` has
+copies of artifacts. The run's process holds a lock on the file and sends it in the background. The next process that
+starts sends the journals of processes that ended, from their beginning. Sending a record twice is safe: MLflow stores
+the same metric point once, and other records overwrite themselves.
 """
 
 import fcntl
 import logging
 import os
 import shutil
+import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count, groupby, islice
+from operator import itemgetter
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+import mlflow
 import orjson
+import requests
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
+from mlflow.exceptions import MlflowException
 
-from convrec.project.atomic import write_bytes
+from convrec.project.paths import is_below
 from convrec.project.redaction import redact_all, redactor
+from convrec.registry.tracking.store import client_uri, short_message, shown_uri
 
 logger = logging.getLogger(__name__)
 
+Record = dict[str, Any]
+
 FOLDER = Path("runs", "journal")  # below the project's folder
-REFUSED = ".refused"  # replaces `.jsonl` in the name of a journal with records that MLflow refuses
+_REFUSED = ".refused"  # replaces `.jsonl` in the name of a journal with records that MLflow refuses
+_REFUSALS = ("INVALID_PARAMETER_VALUE", "RESOURCE_ALREADY_EXISTS", "RESOURCE_DOES_NOT_EXIST")  # not of a proxy
+_LIMITS = {"metrics": 1000, "params": 100, "tags": 100}  # MLflow's, for one call
+_GROUP = 100  # records that are sent together
+_BUFFER = 2**20  # bytes that wait in memory while the disk is full
+_LINGER, _LONGEST_PAUSE = 2.0, 30.0  # seconds between sends: normally, and at most after failures
+_FLUSH = 30.0  # seconds that a run waits for the last send
 
 
 @dataclass(frozen=True)
@@ -43,129 +60,196 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def _copies(path: Path) -> Path:
+    return path.with_suffix(".files")
+
+
 class Journal:
-    """The journal of one run, opened by `create` or `adopt`, and locked until `release` or `settle`."""
+    """A new journal below the folder, locked until it is closed. It gets its name once it names its run."""
 
-    def __init__(self, path: Path, about: About, descriptor: int):
-        self.path, self.about = path, about
-        self.sent = self.refused = 0  # bytes that were sent, and records that MLflow refused
-        self._descriptor: int | None = descriptor
-        self._mutex = threading.Lock()
-        self._redact = redactor()
-        self._copies = 0
-        self._is_torn = self._is_full = False
-        with suppress(FileNotFoundError, TypeError, ValueError):  # sending everything again is safe
-            position = orjson.loads(path.with_suffix(".sent").read_bytes())
-            self.sent, self.refused = position["sent"], position["refused"]
-
-    @classmethod
-    def create(cls, folder: Path, about: About) -> "Journal":
-        """Return a new journal below the folder; it gets its name once it is locked and names its run."""
+    def __init__(self, folder: Path, about: About):
         folder.mkdir(parents=True, exist_ok=True)
-        hidden = folder / f".{about.run_id}.jsonl"
-        descriptor = os.open(hidden, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o600)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        os.write(descriptor, orjson.dumps(asdict(about)) + b"\n")
-        return cls(hidden.rename(folder / f"{about.run_id}.jsonl"), about, descriptor)
-
-    @classmethod
-    def adopt(cls, path: Path) -> "Journal | None":
-        """Return the journal that a process left; None if that process is alive, or another one sends the journal.
-
-        Raises `ValueError` if its first line is damaged, and `FileNotFoundError` if it was sent meanwhile.
-        """
-        descriptor = os.open(path, os.O_RDWR)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not os.path.samestat(os.fstat(descriptor), path.stat()):
-                raise FileNotFoundError(path)
-            journal = cls(path, read_about(path), descriptor)
-            if os.pread(descriptor, 1, path.stat().st_size - 1) != b"\n":
-                logger.warning("the last record of %s was cut short when its process ended; it is skipped", path)
-            return journal
-        except BaseException as error:
-            os.close(descriptor)
-            if isinstance(error, BlockingIOError):
-                return None
-            raise
+        self.path, hidden = folder / f"{about.run_id}.jsonl", folder / f".{about.run_id}.jsonl"
+        self._redact, self._numbers, self._is_full = redactor(), count(1), False
+        # What cannot be written to a full disk stays in the buffer.
+        self._file = os.fdopen(os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb", _BUFFER)
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        self._write(about)
+        hidden.rename(self.path)
 
     def append(self, kind: str, **fields: Any) -> None:
-        """Write one redacted record with a single system call; if the disk is full, log an error once and go on."""
-        line = orjson.dumps({"kind": kind, "at": now_ms(), **redact_all(fields, self._redact)}) + b"\n"
-        with self._mutex:
-            if self._descriptor is None:
-                return
-            line = b"\n" + line if self._is_torn else line  # ends a record that a full disk cut short
-            try:
-                self._is_torn = os.write(self._descriptor, line) < len(line)
-                if self._is_torn:
-                    raise OSError("the disk is full")
-                self._is_full = False
-            except OSError as error:
-                if not self._is_full:
-                    logger.error("records (%s) cannot be written to %s (%s)", kind, self.path, error)
-                self._is_full = True
+        """Write one redacted record; if the disk is full, log an error and go on."""
+        try:
+            self._write({"kind": kind, "at": now_ms(), **redact_all(fields, self._redact)})
+            self._is_full = False
+        except OSError as error:
+            if not self._is_full:
+                logger.error("records (%s) cannot be written to %s (%s)", kind, self.path, error)
+            self._is_full = True
+
+    def _write(self, value: Record | About) -> None:
+        self._file.write(orjson.dumps(value) + b"\n")
+        self._file.flush()
 
     def append_file(self, source: Path | bytes, path: str) -> None:
         """Copy a file as it is now, and record it as the artifact `path`."""
-        with self._mutex:
-            self._copies += 1
-            name = f"{self._copies:06d}"  # not the file's name, because DVC would read a copy of dvc.yaml
-        copy = self.copy_of(name)
+        name = f"{next(self._numbers):06d}"  # not the file's name, because DVC would read a copy of dvc.yaml
+        copy = _copies(self.path) / name
         try:
             copy.parent.mkdir(exist_ok=True)
-            if isinstance(source, bytes):
-                copy.write_bytes(source)
-            else:
-                shutil.copyfile(source, copy)
+            copy.write_bytes(source if isinstance(source, bytes) else source.read_bytes())
         except OSError as error:
             logger.error("%s could not be copied to %s (%s); it is not recorded", path, copy, error)
             return
         self.append("artifact", path=path, file=name)
 
-    def copy_of(self, name: str) -> Path:
-        """Return the path of an artifact's copy; `name` is the field `file` of its record."""
-        return self.path.with_suffix(".files") / Path(name).name
+    def close(self) -> None:
+        """Release the lock, so that another process can send the journal."""
+        try:
+            self._file.close()
+        except OSError as error:
+            logger.error("the last records cannot be written to %s (%s)", self.path, error)
 
-    def records(self, start: int) -> Iterator[tuple[dict[str, Any], int]]:
-        """Yield the records from a position, 0 for all, each with the position after it.
 
-        A last line that is not complete is skipped. A damaged line elsewhere has the kind `damaged`.
-        """
-        with self.path.open("rb") as stream:
-            position = start or len(stream.readline())
-            stream.seek(position)
-            for line in stream:
-                if not line.endswith(b"\n"):
-                    return
-                position += len(line)
-                yield _record(line), position
+class Delivery(threading.Thread):
+    """Sends one journal: its records in their order, then its artifacts.
 
-    def mark(self, sent: int) -> None:
-        """Store atomically how far the journal was sent, and how many records were refused."""
-        if sent > self.sent:
-            write_bytes(self.path.with_suffix(".sent"), orjson.dumps({"sent": sent, "refused": self.refused}))
-            self.sent = sent
+    A record that MLflow refuses is skipped with a warning, and its journal is kept. As a thread, it sends every two
+    seconds during the run, with growing pauses while the server is down. Raises `ValueError` if the first line does not
+    name a run, as after a power failure.
+    """
+
+    def __init__(self, path: Path, uri: str):
+        super().__init__(name=f"convrec tracking {path.stem}", daemon=True)
+        self.path, self._client = path, mlflow.MlflowClient(uri)
+        self._closing, self._is_lost = threading.Event(), False
+        self.sent: Counter[str] = Counter()  # records by kind
+        self.refused = 0
+        with path.open("rb") as stream:
+            try:
+                self.about = About(**orjson.loads(stream.readline()))
+            except (TypeError, ValueError):
+                raise ValueError(f"the first line of {path} does not name a run") from None
+            self._position = stream.tell()
+        self._last: Record = {}
+        self._artifacts: list[Record] = []  # still to be sent
+
+    def run(self) -> None:
+        """Send until the run is closed, then once more."""
+        pause = _LINGER
+        while not self._closing.wait(pause):
+            self._try()
+            pause = min(2 * pause, _LONGEST_PAUSE) if self._is_lost else _LINGER
+        self._try()
+
+    def _try(self) -> None:
+        was_lost, self._is_lost = self._is_lost, False
+        try:
+            self.send()
+            if was_lost:
+                logger.info("the tracking server is back: the buffered records were sent")
+        except Exception as error:  # object stores' libraries have their own exceptions
+            self._is_lost = True
+            if not was_lost:
+                reason = short_message(error)
+                logger.warning("records are buffered in %s: they could not be sent (%s)", self.path, reason)
+
+    def finish(self) -> bool:
+        """Send the rest, remove the journal, and return whether everything was sent; wait for a limited time."""
+        self._closing.set()
+        self.join(_FLUSH)
+        is_sent = not self.is_alive() and not self._is_lost
+        if is_sent:
+            self.settle()
+        return is_sent
+
+    def send(self) -> None:
+        """Send what was written since the last call; raise the error of the server that stops it."""
+        for kind, records in groupby(self._records(), key=itemgetter("kind")):
+            while group := list(islice(records, _GROUP if kind in _LIMITS else 1)):
+                if kind == "artifact":
+                    self._artifacts += group
+                else:
+                    self._offer(group)
+                self._last = group[-1]
+                self._position = self._last["end"]
+        while self._artifacts:  # last: their store may be down while the server answers
+            self._offer(self._artifacts[:1])
+            del self._artifacts[0]
+
+    def end(self) -> None:
+        """End a run as killed if its last record is not its status: its process has ended."""
+        if "status" not in self._last:
+            self._offer([{"kind": "status", "status": "KILLED", "at": self._last.get("at", self.about.started)}])
 
     def settle(self) -> None:
-        """Remove a journal that was sent; one with refused records is kept as `RUN_ID.refused`."""
+        """Remove the journal; one with refused records is kept as `RUN_ID.refused`."""
         if self.refused:
-            self.path.rename(self.path.with_suffix(REFUSED))
+            self.path.rename(self.path.with_suffix(_REFUSED))
         else:
-            shutil.rmtree(self.path.with_suffix(".files"), ignore_errors=True)
+            shutil.rmtree(_copies(self.path), ignore_errors=True)
             self.path.unlink()
-        self.path.with_suffix(".sent").unlink(missing_ok=True)
-        self.release()
 
-    def release(self) -> None:
-        """Release the lock, so that another process can send the journal."""
-        with self._mutex:
-            if self._descriptor is not None:
-                os.close(self._descriptor)
-            self._descriptor = None
+    def _records(self) -> Iterator[Record]:
+        """Yield the records that were not sent, each with the position after it; not a last line without its end."""
+        end = self._position
+        with self.path.open("rb") as stream:
+            stream.seek(end)
+            for line in stream:
+                end += len(line)
+                if line.endswith(b"\n"):
+                    yield _parse(line) | {"end": end}
+
+    def _offer(self, records: list[Record]) -> None:
+        """Send records of one kind; if MLflow refuses them, send them one by one, and skip those that it refuses."""
+        try:
+            self._put(records[0]["kind"], records)
+            self.sent[records[0]["kind"]] += len(records)
+        except Exception as error:
+            if not _is_refusal(error):
+                raise
+            if len(records) > 1:
+                for record in records:
+                    self._offer([record])
+                return
+            self.refused += 1
+            if self.refused == 1:
+                logger.warning(
+                    "MLflow refuses records of run %s, such as %.200s (%s); they are kept in %s",
+                    self.about.run_id,
+                    records[0],
+                    short_message(error),
+                    self.path.with_suffix(_REFUSED),
+                )
+
+    def _put(self, kind: str, records: Sequence[Record]) -> None:
+        run_id, record = self.about.run_id, records[0]
+        match kind:
+            case "metrics" | "params" | "tags":
+                items = [item for each in records for item in _entities(each)]
+                for start in range(0, len(items), _LIMITS[kind]):
+                    batch: dict[str, Any] = {kind: items[start : start + _LIMITS[kind]]}
+                    self._client.log_batch(run_id, **batch)
+            case "dataset":
+                context = InputTag("mlflow.data.context", record["context"])
+                self._client.log_inputs(run_id, [DatasetInput(Dataset(**record["dataset"]), [context])])
+            case "artifact":
+                self._upload(PurePosixPath(record["path"]), _copies(self.path) / Path(record["file"]).name)
+            case "status":
+                self._client.set_terminated(run_id, record["status"], record["at"])
+            case _:
+                raise ValueError(f"there is no kind of record {kind!r}")
+
+    def _upload(self, path: PurePosixPath, copy: Path) -> None:
+        if not is_below(str(path)) or not copy.is_file():
+            raise ValueError(f"{path} is not a file path, or its copy {copy} is missing")
+        with tempfile.TemporaryDirectory() as folder:
+            named = Path(folder, path.name)
+            named.symlink_to(copy.resolve())
+            self._client.log_artifact(self.about.run_id, str(named), None if len(path.parts) == 1 else str(path.parent))
 
 
-def _record(line: bytes) -> dict[str, Any]:
+def _parse(line: bytes) -> Record:
     try:
         record = orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -173,15 +257,49 @@ def _record(line: bytes) -> dict[str, Any]:
     return record if isinstance(record, dict) and isinstance(record.get("kind"), str) else {"kind": "damaged"}
 
 
-def read_about(path: Path) -> About:
-    """Return the run that a journal belongs to; raises `ValueError` if its first line is damaged."""
-    with path.open("rb") as stream:
+def _entities(record: Record) -> list[Any]:
+    """Return the points, parameters or tags of a record."""
+    if record["kind"] == "metrics":
+        return [Metric(name, float(value), record["at"], record["step"]) for name, value in record["metrics"].items()]
+    entity = Param if record["kind"] == "params" else RunTag
+    return [entity(name, value) for name, value in record[record["kind"]].items()]
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Return whether sending the same again is useless, because of the record or because the run was deleted."""
+    if isinstance(error, requests.RequestException):  # from the store of the artifacts
+        return getattr(error.response, "status_code", None) in (400, 413, 422)
+    if isinstance(error, MlflowException):
+        return error.error_code in _REFUSALS
+    return isinstance(error, TypeError | ValueError | KeyError | AttributeError)  # a damaged record
+
+
+def upload_left(root: Path) -> Iterator[tuple[str, bool]]:
+    """Send each journal whose process has ended, end its run; yield what became of it, and whether it still waits."""
+    for path in sorted((root / FOLDER).resolve().glob("[!.]*.jsonl")):
         try:
-            return About(**orjson.loads(stream.readline()))
-        except (TypeError, ValueError):
-            raise ValueError(f"the first line of {path} does not name a run") from None
+            with path.open("r+b") as stream:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                yield _upload(Delivery(path, client_uri(root)), shown_uri(root))
+        except (FileNotFoundError, BlockingIOError):  # another process has sent it, or it belongs to a running process
+            continue
+        except ValueError as error:
+            kept = path.rename(path.with_suffix(_REFUSED))
+            logger.warning("%s, so its records cannot be sent; they are kept in %s", error, kept)
 
 
-def left_journals(folder: Path) -> list[Path]:
-    """Return the journals below the folder, including those of running processes."""
-    return sorted(folder.glob("[!.]*.jsonl"))
+def _upload(delivery: Delivery, uri: str) -> tuple[str, bool]:
+    about = delivery.about
+    name = f"{about.name or 'a run'} ({about.run_id})"
+    if about.tracking_uri != uri:
+        remedy = f"it belongs to MLFLOW_TRACKING_URI = {about.tracking_uri!r}; set that to send it"
+        return f"{name}: not sent: {remedy}", True
+    try:
+        delivery.send()
+        delivery.end()
+    except Exception as error:  # object stores' libraries have their own exceptions
+        return f"{name}: not sent: {short_message(error)}", True
+    delivery.settle()
+    sent = ", ".join(f"{number} {kind}" for kind, number in delivery.sent.items()) or "nothing"
+    refused = f"; {delivery.refused} refused, kept in {delivery.path.with_suffix(_REFUSED)}" if delivery.refused else ""
+    return f"{name}: sent {sent}{refused}", False

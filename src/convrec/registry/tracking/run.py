@@ -1,46 +1,45 @@
 """Runs: records are written to a journal first, and sent to MLflow in the background."""
 
 import logging
+import math
 import os
 import threading
 import time
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import mlflow
 import orjson
-import pandas as pd
 from mlflow.exceptions import MlflowException
+from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
 from convrec.project.atomic import write_bytes
 from convrec.project.errors import Stopped
 from convrec.project.paths import Paths
 from convrec.project.redaction import redact, redact_all, redactor
-from convrec.registry.tracking import data_versions
-from convrec.registry.tracking.delivery import Sender, upload_left
 from convrec.registry.tracking.describe import (
     DATA_TAGS,
     DESCRIPTION_TAG,
     PARENT_TAG,
+    VERSIONS,
     data_tags,
-    file_md5,
     git_state,
     metric_values,
     param_texts,
+    read_versions,
+    table_facts,
     tag_texts,
-    user_tag,
+    user_name,
+    version_tags,
 )
-from convrec.registry.tracking.journal import FOLDER, About, Journal, now_ms
+from convrec.registry.tracking.journal import FOLDER, About, Delivery, Journal, now_ms, upload_left
 from convrec.registry.tracking.store import client_uri, connect, shown_uri, store_error
-from convrec.registry.tracking.system import system_metrics
 
 logger = logging.getLogger(__name__)
 
 PARENT_VARIABLE = "CONVREC_PARENT_RUN_ID"  # set by the flow for the stages that it starts
-_DATE_COLUMNS = ("prompt_id", "date", "title", "year")
 
 
 class Run:
@@ -48,13 +47,14 @@ class Run:
 
     def __init__(self, about: About, root: Path = Path()):
         self.run_id = about.run_id
-        self._journal = Journal.create((root / FOLDER).resolve(), about)
-        self._sender = Sender(self._journal, client_uri(root))
-        self._sender.start()
+        self._journal = Journal((root / FOLDER).resolve(), about)
+        self._delivery = Delivery(self._journal.path, client_uri(root))
+        self._delivery.start()
 
     def log_metrics(self, metrics: dict[str, float], step: int = 0) -> None:
         """Record metrics at a step; `@` in a name, which MLflow does not allow, becomes `_at_`."""
-        values = {name.replace("@", "_at_"): _number(value) for name, value in metrics.items()}
+        floats = {name.replace("@", "_at_"): float(value) for name, value in metrics.items()}
+        values = {name: value if math.isfinite(value) else str(value) for name, value in floats.items()}
         if values:
             self._journal.append("metrics", step=int(step), metrics=values)
 
@@ -78,35 +78,30 @@ class Run:
         self._journal.append_file(clean.encode(), path)
 
     def log_versions(self, files: dict[str, bytes]) -> None:
-        """Record the files of `data_versions.read_versions`."""
+        """Record the files of `read_versions`."""
         for name, content in files.items():
-            self._journal.append_file(content, f"{data_versions.FOLDER}/{name}")
+            self._journal.append_file(content, f"{VERSIONS}/{name}")
 
     def log_dataset(self, path: Path, name: str) -> None:
         """Record a Parquet file as a dataset, with its DVC hash; its profile has the number of rows and the dates."""
-        frame, digest = pd.read_parquet(path), file_md5(path)
-        scalars = frame[[column for column in frame.columns if column in _DATE_COLUMNS]]
-        with warnings.catch_warnings():  # about integer columns and the path's type: harmless here
-            warnings.simplefilter("ignore")
-            from_pandas = mlflow.data.pandas_dataset.from_pandas
-            dataset = from_pandas(scalars, source=str(path), name=name, digest=digest).to_dict()
-        profile = orjson.loads(dataset["profile"])
-        dates = frame["date"] if "date" in frame else pd.Series(dtype=str)
-        if dates.astype(bool).any():
-            profile["dates"] = f"{dates.min()} to {dates.max()}"
-        self._journal.append("dataset", context=name, dataset=dataset | {"profile": orjson.dumps(profile).decode()})
+        facts = table_facts(path)
+        dataset = {"name": name, "digest": facts["md5"], "source_type": "local"}
+        dataset["source"] = orjson.dumps({"uri": str(path)}).decode()
+        dataset["profile"] = orjson.dumps({"num_rows": facts["rows"], "dates": facts["dates"]}).decode()
+        self._journal.append("dataset", context=name, dataset=dataset)
 
     def close(self, status: str | None = None) -> None:
-        """End the run with a status, if one is given; wait until everything is sent or the server stops responding."""
+        """End the run with a status, if one is given; wait until everything is sent, for a limited time."""
         if status is not None:
             self._journal.append("status", status=status)
-        if not self._sender.finish():
+        if not self._delivery.finish():
             logger.warning(
                 "not all records of run %s could be sent: the rest is buffered in %s, and is sent when the next run "
                 "starts, or by `convrec tracking sync`",
                 self.run_id,
                 self._journal.path,
             )
+        self._journal.close()
 
 
 class SilentRun(Run):
@@ -123,50 +118,15 @@ class SilentRun(Run):
 _open: dict[str, Run] = {}  # pipeline runs that this process started, by id
 
 
-def _number(value: float) -> float | str:
-    """Return a metric's value for JSON: NaN and infinities as text."""
-    number = float(value)
-    return number if number - number == 0 else str(number)
-
-
-def _present_versions(root: Path = Path()) -> dict[str, bytes]:
-    try:
-        return data_versions.read_versions(root)
-    except OSError as error:
-        logger.warning("the versions of data and parameters are not recorded (%s)", error)
-        return {}
-
-
-def _upload_left_in_background(root: Path) -> None:
-    """Send the journals of processes that ended, in a background thread."""
-
-    def send() -> None:
-        try:
-            for upload in upload_left(root):
-                if not upload.is_running:
-                    logger.info("journal of an earlier process: %s", upload.text)
-        except Exception as error:  # this must not stop the work; the journals stay
-            logger.warning("journals of earlier processes could not be sent (%s)", redact(str(error)))
-
-    threading.Thread(target=send, name="convrec tracking upload", daemon=True).start()
-
-
-def _open_run(
-    name: str,
-    tags: dict[str, str],
-    params: dict[str, Any] | None,
-    parent: str | None = None,
-    files: dict[str, bytes] | None = None,
-) -> Run:
+def _open_run(name: str, tags: dict[str, str], params: dict[str, Any] | None, parent: str | None = None) -> Run:
     """Create a run on the server, the only call that waits for it, and record parameters and versions.
 
-    Raises as `connect` does.
+    The journals of processes that ended are sent in the background. Raises as `connect` does.
     """
-    experiment, root = connect(), Path().resolve()
-    _upload_left_in_background(root)
+    experiment, root, started, files = connect(), Path().resolve(), now_ms(), read_versions()
+    threading.Thread(target=_report_left, args=[root], name="convrec tracking upload", daemon=True).start()
     parent_tag = {PARENT_TAG: parent} if parent else {}
-    all_tags = tag_texts({**user_tag(), **git_state(), **data_versions.version_tags(files or {}), **tags, **parent_tag})
-    started = now_ms()
+    all_tags = tag_texts({"mlflow.user": user_name(), **git_state(), **version_tags(files), **tags, **parent_tag})
     try:
         client = mlflow.MlflowClient(client_uri())
         created = client.create_run(experiment, started, redact_all(all_tags, redactor()), redact(name))
@@ -177,8 +137,13 @@ def _open_run(
         logger.info("recorded in %s", address)
     if params:
         run.log_params(params)
-    run.log_versions(files or {})
+    run.log_versions(files)
     return run
+
+
+def _report_left(root: Path) -> None:
+    for text, _ in upload_left(root):
+        logger.info("journal of an earlier process: %s", text)
 
 
 @contextmanager
@@ -196,6 +161,37 @@ def _ended(run: Run) -> Iterator[Run]:
 
 
 @contextmanager
+def _system_metrics(log_metrics: Callable[[dict[str, float], int], None]) -> Iterator[None]:
+    """Log `system/...` metrics in a background thread during the block, with the sample's number as the step.
+
+    The names, units and interval are MLflow's. Its own loop would end with the first lost server. A failed measurement
+    ends the samples with a warning, never the block.
+    """
+    stopped = threading.Event()
+
+    def sample() -> None:
+        try:
+            logging.getLogger(SystemMetricsMonitor.__module__).setLevel(logging.WARNING)  # it tells of a missing GPU
+            step, monitor = 0, SystemMetricsMonitor(run_id="")
+            while not stopped.wait(monitor.sampling_interval):
+                monitor.collect_metrics()
+                log_metrics({f"system/{name}": value for name, value in monitor.aggregate_metrics().items()}, step)
+                for each in monitor.monitors:
+                    each.clear_metrics()
+                step += 1
+        except Exception as error:
+            logger.warning("system metrics are no longer recorded (%s)", error)
+
+    thread = threading.Thread(target=sample, name="convrec system metrics", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
+
+
+@contextmanager
 def stage_run(
     stage: str, params: dict[str, Any], tags: dict[str, str], run_file: Path | None = None, parent: str | None = None
 ) -> Iterator[Run]:
@@ -205,25 +201,24 @@ def stage_run(
     and system metrics until its end, and fails if the stage fails. Raises `Unavailable` or `InputError`, as `connect`
     does, before any work.
     """
-    if stage == data_versions.DATA_STAGE:  # it makes new data; the present version is that of the run before
+    makes_data = stage == "data"  # the present version is that of the run before
+    if makes_data:
         tags = {key: value for key, value in tags.items() if key not in DATA_TAGS}
     parent = parent or os.environ.get(PARENT_VARIABLE)
-    run = _open_run(stage, {"stage": stage, **tags}, params, parent, _present_versions())
+    run = _open_run(stage, {"stage": stage, **tags}, params, parent)
     if run_file is not None:
         write_bytes(run_file, orjson.dumps({"run_id": run.run_id, "tracking_uri": shown_uri()}))
-    with _ended(run), system_metrics(run.log_metrics):
+    with _ended(run), _system_metrics(run.log_metrics):
         yield run
-        if stage == data_versions.DATA_STAGE:
+        if makes_data:
             run.set_tags(data_tags(Paths()))
 
 
-@contextmanager
 def group_run(
     name: str, tags: dict[str, str], params: dict[str, Any] | None = None, parent: str | None = None
-) -> Iterator[Run]:
+) -> AbstractContextManager[Run]:
     """Open a parent run: for a comparison, or for one of its algorithms over seeds."""
-    with _ended(_open_run(name, tags, params, parent, _present_versions())) as run:
-        yield run
+    return _ended(_open_run(name, tags, params, parent))
 
 
 def start_pipeline_run(name: str, tags: dict[str, str], params: dict[str, Any] | None = None) -> str:
@@ -244,10 +239,10 @@ def end_pipeline_run(run_id: str, paths: Paths, status: str, whole: bool = True,
     """
     run = _open.pop(run_id)
     try:
-        files = _present_versions(paths.root)
+        files = read_versions(paths.root)
         run.log_versions(files)
         description = {DESCRIPTION_TAG: summary} if summary else {}
-        run.set_tags({**data_versions.version_tags(files), **data_tags(paths), **description})
+        run.set_tags({**version_tags(files), **data_tags(paths), **description})
         if status == "FINISHED" and whole:
             run.log_metrics(metric_values(orjson.loads(paths.metrics("evaluate").read_bytes()), "test/"))
             for name in ("catalog", "train", "validation", "test"):
@@ -273,15 +268,6 @@ def shown_address(page: str) -> str | None:
     """Return the web address of a page of the tracking server; None for a local store."""
     uri = shown_uri()
     return f"{uri.rstrip('/')}/#/{page}" if uri.startswith("http") else None
-
-
-def record_versions(run_id: str, root: Path = Path()) -> None:
-    """Send the current versions of data and parameters to MLflow, as files and tags of a run; waits for the server."""
-    client, files = mlflow.MlflowClient(client_uri(root)), _present_versions(root)
-    for name, content in files.items():
-        client.log_text(run_id, content.decode(errors="replace"), f"{data_versions.FOLDER}/{name}")
-    for name, value in data_versions.version_tags(files).items():
-        client.set_tag(run_id, name, value)
 
 
 def log_text(run_id: str, content: str | dict[str, Any], path: str) -> None:

@@ -1,16 +1,14 @@
 """The store of runs: a tracking server, or an SQLite database below the project."""
 
-import fcntl
 import os
-import sqlite3
-from contextlib import closing
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import mlflow
 import pandas as pd
 from mlflow.exceptions import MlflowException
-from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from convrec.project.errors import InputError, Unavailable, is_damaged
@@ -18,9 +16,6 @@ from convrec.project.redaction import redact
 
 LOCAL_FOLDER = Path("mlruns")
 EXPERIMENT = "convrec"
-# Tables that every version of MLflow has. If one is missing, MLflow creates it empty, without runs or versions.
-_TABLES = {"alembic_version", "experiments", "runs", "params", "tags", "metrics", "latest_metrics"}
-_TABLES |= {"registered_models", "model_versions", "registered_model_aliases"}
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
 USER_VARIABLE, PASSWORD_VARIABLE = "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"
 _DEFAULTS = {
@@ -30,10 +25,13 @@ _DEFAULTS = {
 }
 
 
+def _local_database(root: Path) -> Path:
+    return (root / LOCAL_FOLDER).resolve() / "mlflow.db"
+
+
 def tracking_uri(root: Path = Path()) -> str:
     """Return MLFLOW_TRACKING_URI, or the SQLite store below the project's folder."""
-    default = f"sqlite:///{(root / LOCAL_FOLDER).resolve()}/mlflow.db"
-    return os.environ.get(URI_VARIABLE) or default
+    return os.environ.get(URI_VARIABLE) or f"sqlite:///{_local_database(root)}"
 
 
 def client_uri(root: Path = Path()) -> str:
@@ -57,47 +55,36 @@ def connect(root: Path = Path()) -> str:
         os.environ.setdefault(variable, value)
     uri, credentials = _split_credentials(tracking_uri(root))
     os.environ.update(credentials)
-    local = uri.startswith("sqlite:")
-    if local:
-        (root / LOCAL_FOLDER).mkdir(exist_ok=True)
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
+    location = None
     try:
-        if local:
-            ready_database(uri)
+        if uri.startswith("sqlite:"):
+            (root / LOCAL_FOLDER).mkdir(exist_ok=True)
+            location = (root / LOCAL_FOLDER / "artifacts").resolve().as_uri()
+            if uri == f"sqlite:///{_local_database(root)}":
+                ready_database(_local_database(root))
         mlflow.set_tracking_uri(uri)
         experiment = mlflow.get_experiment_by_name(name)
         if experiment is not None:
             return experiment.experiment_id
-        location = (root / LOCAL_FOLDER / "artifacts").resolve().as_uri() if local else None
-        return _create_experiment(name, location)
-    except MlflowException as error:
+        try:
+            return mlflow.create_experiment(name, artifact_location=location)
+        except MlflowException:
+            made = mlflow.get_experiment_by_name(name)  # by another process
+            if made is None:
+                raise
+            return made.experiment_id
+    except (MlflowException, SQLAlchemyError) as error:
         raise store_error(error, root) from None
-    except SQLAlchemyError as error:
-        if is_damaged(error):
-            raise store_error(MlflowException(str(error)), root) from None
-        raise Unavailable(f"{URI_VARIABLE} = {shown_uri(root)!r} cannot be reached ({short_message(error)})") from None
     except ImportError as error:
         raise InputError(
             f"{URI_VARIABLE} = {shown_uri(root)!r} needs another package: {short_message(error)}; install it"
         ) from None
 
 
-def _create_experiment(name: str, location: str | None) -> str:
-    try:
-        return mlflow.create_experiment(name, artifact_location=location)
-    except MlflowException:
-        made = mlflow.get_experiment_by_name(name)  # created by another process
-        if made is None:
-            raise
-        return made.experiment_id
-
-
 def _split_credentials(uri: str) -> tuple[str, dict[str, str]]:
     """Return an http URI without user and password, and both as values of MLflow's environment variables."""
-    try:
-        parts = urlsplit(uri)
-    except ValueError as error:  # the URI is not shown, because it may contain a password
-        raise InputError(f"{URI_VARIABLE} is not a URI ({error}); give an http(s) server, or unset it") from None
+    parts = urlsplit(uri)
     if parts.scheme not in ("http", "https") or "@" not in parts.netloc:
         return uri, {}
     given, host = parts.netloc.rsplit("@", 1)
@@ -106,12 +93,12 @@ def _split_credentials(uri: str) -> tuple[str, dict[str, str]]:
     return urlunsplit(parts._replace(netloc=host)), credentials
 
 
-def store_error(error: MlflowException, root: Path = Path()) -> InputError | Unavailable:
+def store_error(error: Exception, root: Path = Path()) -> InputError | Unavailable:
     """Return the error for a store that failed, with the remedy."""
     field, reason = f"{URI_VARIABLE} = {shown_uri(root)!r}", short_message(error)
     if is_damaged(error):
         return InputError(f"{field} is damaged ({reason}); restore it from a backup, or remove it to start a new one")
-    status = error.get_http_status_code()
+    status = error.get_http_status_code() if isinstance(error, MlflowException) else 500
     if status in (401, 403):
         return InputError(f"{field} rejects this user ({reason}); set {USER_VARIABLE} and {PASSWORD_VARIABLE}")
     if 400 <= status < 500 and status != 429:
@@ -126,51 +113,15 @@ def short_message(error: BaseException) -> str:
     return redact((str(error).splitlines() or [type(error).__name__])[0])[:200]
 
 
-def ready_database(uri: str) -> None:
-    """Create the database of a SQLite URI if it does not exist; concurrent processes wait for each other.
-
-    Raises `InputError` if the file is not a database of MLflow, or its folder does not exist, and `Unavailable` if
-    another process has locked it.
-    """
-    name = make_url(uri).database
-    if name in (None, "", ":memory:"):
+def ready_database(path: Path) -> None:
+    """Create MLflow's database, if it does not exist: whole, and once if several processes do so at the same time."""
+    if path.exists():
         return
-    path = Path(str(name))
-    try:
-        folder = os.open(path.parent, os.O_RDONLY)
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}; give a database in an existing folder") from None
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
-        if path.exists():
-            _check(path)
-        else:
-            _make(path)
-    finally:
-        os.close(folder)
-
-
-def _make(path: Path) -> None:
-    """Create the tables in a temporary file first, so that an interrupted process leaves no partial database."""
-    new = path.with_name(f"{path.name}.new")
-    new.unlink(missing_ok=True)
-    mlflow.MlflowClient(f"sqlite:///{new.absolute()}").search_experiments(max_results=1)
-    new.rename(path)
-
-
-def _check(path: Path) -> None:
-    remedy = "restore it from a backup, or remove it to start a new one without its runs and versions"
-    try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as database:
-            tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
-            raise Unavailable(f"{path}: {error}; start again when the other process is done") from None
-        raise InputError(f"{path}: {error}; give another database, or change its permissions") from None
-    except sqlite3.DatabaseError as error:
-        raise InputError(f"{path} is damaged ({error}); {remedy}") from None
-    if missing := sorted(_TABLES - tables):
-        raise InputError(f"{path} lacks the tables {', '.join(missing)} of MLflow; {remedy}")
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=path.parent) as folder:
+        new = Path(folder, path.name)
+        mlflow.MlflowClient(f"sqlite:///{new}").search_experiments(max_results=1)
+        with suppress(FileExistsError):
+            path.hardlink_to(new)
 
 
 def history(run_id: str, root: Path = Path()) -> pd.DataFrame:
@@ -193,7 +144,6 @@ def history(run_id: str, root: Path = Path()) -> pd.DataFrame:
     curves = {}
     for name in names:
         points = sorted(client.get_metric_history(run_id, name), key=lambda point: (point.step, point.timestamp))
-        values = {point.step: point.value for point in points}
-        if len(values) > 1:
-            curves[name] = pd.Series(values, dtype=float)
+        curves[name] = pd.Series({point.step: point.value for point in points}, dtype=float)
+    curves = {name: curve for name, curve in curves.items() if len(curve) > 1}
     return pd.DataFrame(curves).sort_index().rename_axis("step")

@@ -91,7 +91,9 @@ class RankGRPOConfig(GRPOConfig):
         default=None, metadata={"help": "advantage of the EOS of a list with N ranks"}
     )
     beam_groups: bool = field(default=False, metadata={"help": "a group is the G best beams of a beam search"})
-    compile_layers: bool = field(default=False, metadata={"help": "compile the layers for packed rows on a GPU"})
+    compile_layers: bool | None = field(
+        default=None, metadata={"help": "compile layers and head for shared prompts; None: on one GPU in bfloat16"}
+    )
     decay_step: int | None = field(default=None, metadata={"help": "step at which the learning rate drops"})
     decayed_learning_rate: float | None = field(default=None, metadata={"help": "learning rate after decay_step"})
     epsilon: float | None = field(default=None, metadata={"help": "lower clip range"})  # type: ignore[assignment]

@@ -1,10 +1,11 @@
-"""Layers compiled for the passes over packed rows: norms, rotary embeddings and gates become few kernels.
+"""Layers and head compiled for the passes over packed rows: norms, rotary embeddings and softmax become few kernels.
 
-Rollouts use the same layers as they are: their shapes and caches change at every token.
+Rollouts use the layers as they are: their shapes and caches change at every token.
 """
 
 import functools
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,30 +16,38 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 logger = logging.getLogger(__name__)
 
 
-def compile_layers(model: torch.nn.Module) -> None:
-    """Compile a model's layers in place; one of them is compiled in the first pass, and the others share its code.
+def compiled_or_eager(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Return a function compiled for any shapes; if the compiler fails, the function itself runs, and the log says why.
 
-    If the compiler fails in the first pass, the layers run as they are, and the log gives the reason.
+    The compiler runs in the first call, and layers of one class share its code.
     """
-    state = {"works": True}
-    for layer in model.modules():
-        if isinstance(layer, GradientCheckpointingLayer):
-            layer.forward = _either(layer.forward, state)
+    compiled = torch.compile(function, dynamic=True)
+    works = True
 
-
-def _either(eager: Any, state: dict[str, bool]) -> Any:
-    compiled = torch.compile(eager, dynamic=True)
-
-    @functools.wraps(eager)
-    def forward(*args: Any, layout: Any = None, **kwargs: Any) -> Any:
-        if layout is None:
-            return eager(*args, **kwargs)
-        if state["works"]:
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        nonlocal works
+        if works:
             try:
-                return compiled(*args, layout=layout, **kwargs)
+                return compiled(*args, **kwargs)
             except (TorchDynamoException, InductorError) as error:
-                state["works"] = False
-                logger.warning("layers run without torch.compile, which fails: %s", str(error).split("\n", 1)[0])
-        return eager(*args, layout=layout, **kwargs)
+                works = False
+                logger.warning("%s runs without torch.compile, which fails: %s", name, str(error).split("\n", 1)[0])
+        return function(*args, **kwargs)
+
+    return run
+
+
+def compile_layers(model: torch.nn.Module) -> None:
+    """Compile a model's layers in place, for calls with a layout."""
+    for name, layer in model.named_modules():
+        if isinstance(layer, GradientCheckpointingLayer):
+            layer.forward = _with_layout(layer.forward, compiled_or_eager(layer.forward, name))
+
+
+def _with_layout(eager: Callable[..., Any], compiled: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(eager)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return (eager if kwargs.get("layout") is None else compiled)(*args, **kwargs)
 
     return forward

@@ -10,12 +10,14 @@ from torch.utils.checkpoint import checkpoint
 from trl.trainer.utils import FusedCausalLMOutput
 
 from convrec.training.full_attention import text_config
+from convrec.training.rl.compiled import compiled_or_eager
 from convrec.training.rl.constrained import RolloutConstraint
 from convrec.training.rl.shared_prompts import completion_states
 
 Head = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 MAX_LOGITS = 2**25  # logits in memory at a time: 128 MiB in float32
+MAX_LOGITS_ON_GPU = 2**27
 
 
 def sampled_log_probs(
@@ -68,14 +70,16 @@ def _penalized(
     return logits.scatter_add(2, index, change.masked_fill(~before, 0))
 
 
-def add_log_prob_head(model: Any, penalty: float, temperature: float, constraint: RolloutConstraint | None) -> None:
+def add_log_prob_head(
+    model: Any, penalty: float, temperature: float, constraint: RolloutConstraint | None, *, compiled: bool = False
+) -> None:
     """Make `model(input_ids=…, attention_mask=…, completion_width=K)` score the last K tokens of each row.
 
-    It then returns `log_probs` and `entropy` (B, K), as `log_prob_head` does.
+    It then returns `log_probs` and `entropy` (B, K), as `log_prob_head` does, from compiled code if it is `compiled`.
 
     Shape: input_ids, attention_mask (B, L): prompts padded on the left, completions of width K on the right.
     """
-    original, score = model.forward, log_prob_head(model, penalty, temperature, constraint)
+    original, score = model.forward, log_prob_head(model, penalty, temperature, constraint, compiled)
 
     @functools.wraps(type(model).forward)
     def forward(self: Any, *args: Any, completion_width: int | None = None, **kwargs: Any) -> Any:
@@ -88,7 +92,9 @@ def add_log_prob_head(model: Any, penalty: float, temperature: float, constraint
     model.forward = MethodType(forward, model)
 
 
-def log_prob_head(model: Any, penalty: float, temperature: float, constraint: RolloutConstraint | None) -> Head:
+def log_prob_head(
+    model: Any, penalty: float, temperature: float, constraint: RolloutConstraint | None, compiled: bool = False
+) -> Head:
     """Return the function from last hidden states, input_ids and attention_mask to log-probabilities and entropies.
 
     Logits are computed for as many rows at a time as `MAX_LOGITS` allows. If that is not all rows, they are computed
@@ -97,6 +103,7 @@ def log_prob_head(model: Any, penalty: float, temperature: float, constraint: Ro
 
     Shape: hidden states (B, K, hidden); input_ids, attention_mask (B, L); results (B, K).
     """
+    log_probs_of = compiled_or_eager(sampled_log_probs, "the LM head") if compiled else sampled_log_probs
     alphabet = None if constraint is None else torch.from_numpy(constraint.trie.alphabet)
 
     def score_in_chunks(
@@ -120,9 +127,12 @@ def log_prob_head(model: Any, penalty: float, temperature: float, constraint: Ro
             allowed = None if open_rows is None else open_rows.rows(rows).booleans(ids.device)
             if allowed is not None and tokens is not None and not is_cut:
                 allowed = allowed.new_zeros(*allowed.shape[:2], vocab).index_copy(2, tokens, allowed)
-            return sampled_log_probs(to_logits(states), ids, penalty, temperature, allowed, mask)
+            log_probs: tuple[torch.Tensor, torch.Tensor] = log_probs_of(
+                to_logits(states), ids, penalty, temperature, allowed, mask
+            )
+            return log_probs
 
-        size = max(1, MAX_LOGITS // (width * vocab))
+        size = max(1, (MAX_LOGITS_ON_GPU if ids.is_cuda else MAX_LOGITS) // (width * vocab))
         rows = [slice(start, start + size) for start in range(0, len(ids), size)]
         if len(rows) > 1 and torch.is_grad_enabled():
             options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}

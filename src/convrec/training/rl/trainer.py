@@ -92,7 +92,7 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
         self._rank_rewards = [i for i, reward in enumerate(rewards) if isinstance(reward, RankRewardFunction)]
         self._constraint = constraint
         self.seconds: dict[str, float] = defaultdict(float)
-        self.tokens = 0
+        self.tokens: int | torch.Tensor = 0
         self._scored = _Scored([])
         by_vllm = constraint if args.use_vllm else None
         with nullcontext() if by_vllm is None else constrained_engine(by_vllm):
@@ -110,27 +110,28 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
         if disabled:
             rates = ", ".join(f"{name} = {rate}" for name, rate in sorted(disabled.items()))
             logger.info("dropout is disabled in reinforcement learning: %s", rates)
-        self._masters = halve_weights(self.model) if takes_half_weights(args, self.accelerator) else {}
-        if self._masters and self.ref_model is not None:
-            self.ref_model.to(torch.bfloat16)
         counts = newline_counts(self._tokenizer)
         unnamed = self.model.config.get_text_config().vocab_size - len(counts)  # ids without a token can be sampled
         self._newline_counts = torch.nn.functional.pad(counts, (0, max(0, unnamed)))
+        is_half = takes_half_weights(args, self.accelerator)
+        compiled = is_half and args.device.type == "cuda" if args.compile_layers is None else args.compile_layers
         hindrances = set()
         for policy in (self.model, self.ref_model):
             if policy is not None:
                 unwrapped = self.accelerator.unwrap_model(policy)
                 base = unwrapped.get_base_model() if hasattr(unwrapped, "get_base_model") else unwrapped
-                add_log_prob_head(base, args.repetition_penalty, args.temperature, constraint)
+                add_log_prob_head(base, args.repetition_penalty, args.temperature, constraint, compiled=compiled)
                 hindrances.add(share_prompts(base))
         self._loss_settings = self._make_objective()
         self._shared = hindrances == {None}
-        if args.compile_layers and self._shared:
-            for policy in (self.model, self.ref_model):
-                if policy is not None:
-                    compile_layers(policy)
         for hindrance in hindrances - {None}:
             logger.info("prompts are not shared between completions: %s", hindrance)
+        self._masters = halve_weights(self.model) if is_half else {}
+        for policy in filter(None, (self.model, self.ref_model)):
+            if compiled and self._shared:
+                compile_layers(policy)
+            if is_half:
+                policy.to(torch.bfloat16)
         self.add_callback(StepClock(self))
 
     def _make_objective(self) -> Objective:

@@ -1,0 +1,65 @@
+"""Compiled layers against the same layers as they are."""
+
+import pytest
+import torch
+from torch._dynamo.exc import TorchDynamoException
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from convrec.training.rl import flash_prompts, shared_prompts
+from convrec.training.rl.compiled import compile_layers, compiled_or_eager
+from convrec.training.rl.logprobs import add_log_prob_head
+from convrec.training.rl.shared_prompts import share_prompts
+from tests.training.rl import plain_flash
+from tests.training.rl.ragged import ragged_groups
+
+WIDTH, VOCAB = 5, 50
+SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+SIZES |= {"vocab_size": VOCAB, "num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+
+
+def _pass(model, sizes, lengths):
+    model.zero_grad()
+    ids, mask = ragged_groups(sizes, lengths, WIDTH, VOCAB)
+    output = model(input_ids=ids, attention_mask=mask, completion_width=WIDTH)
+    weights = torch.randn(output.log_probs.shape, generator=torch.Generator().manual_seed(2))
+    (output.log_probs * weights).sum().backward()
+    return [output.log_probs.detach(), output.entropy, *(own.grad for own in model.parameters())]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "checkpointing"), [("qwen2", False), ("llama", True)])
+def test_log_probabilities_and_gradients_are_those_of_the_layers_as_they_are(monkeypatch, kind, checkpointing):
+    """For two layouts of tokens, of which the second is not compiled again."""
+    monkeypatch.setattr(flash_prompts, "_flash", plain_flash.flash)
+    monkeypatch.setattr(flash_prompts, "_flash_backward", plain_flash.flash_backward)
+    monkeypatch.setattr(shared_prompts, "takes_flash", lambda *_: True)
+    found = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **SIZES)).train()
+        add_log_prob_head(model, 1.2, 1.0, None, compiled=compiled)
+        assert share_prompts(model) is None
+        if compiled:
+            compile_layers(model)
+        if checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        first = _pass(model, (3, 1, 4), (7, 2, 4))
+        with torch._dynamo.config.patch(error_on_recompile=compiled):
+            found.append(first + _pass(model, (2, 2), (3, 9)))
+    for eager, own in zip(*found, strict=True):
+        torch.testing.assert_close(own, eager, rtol=1e-4, atol=1e-5)
+
+
+def test_what_cannot_be_compiled_runs_as_it_is(monkeypatch, caplog):
+    def compiled(function, dynamic):
+        def fails(*_):
+            raise TorchDynamoException("no compiler here\nand more")
+
+        return fails
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    run = compiled_or_eager(lambda x: x + 1, "the layer")
+    assert run(1) == 2 and run(2) == 3
+    assert [record.getMessage() for record in caplog.records] == [
+        "the layer runs without torch.compile, which fails: no compiler here"
+    ]
