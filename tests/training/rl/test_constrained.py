@@ -86,7 +86,7 @@ def test_the_logits_of_the_catalog_s_tokens_are_enough(make, tiny_model, monkeyp
     for has_rows in (logprobs._has_rows, lambda _: False):
         monkeypatch.setattr(logprobs, "_has_rows", has_rows)
         torch.manual_seed(0)
-        trainer = make(rows=varied_rows(), constraint=_constraint(tiny_model), repetition_penalty=penalty)
+        trainer = make(rows=varied_rows(), constraint=make_constraint(tiny_model), repetition_penalty=penalty)
         trainer.current_gradient_accumulation_steps = 1
         chosen = [trainer.train_dataset[i] for i in (0, 4) for _ in range(8)]
         batch = trainer._generate_and_score_completions(chosen)
