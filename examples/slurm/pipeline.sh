@@ -68,7 +68,7 @@ done
 on_all_nodes sft
 if [ -n "$VLLM_NODE" ]; then
     srun --nodes=1 --ntasks=1 --nodelist="$VLLM_NODE" \
-        trl vllm-serve --model models/sft --port 8000 &
+        convrec vllm-server --training --model models/sft --host 0.0.0.0 --port 8000 --batch-size 256 &
 fi
 on_all_nodes rank_grpo
 for stage in evaluate report; do

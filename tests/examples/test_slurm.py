@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from simple_slurm import Slurm
-from trl.scripts.vllm_serve import make_parser
 
+from convrec.cli import _parser
 from convrec.pipeline.commands.stage import STAGES
 
 pytestmark = pytest.mark.nightly
@@ -41,8 +41,7 @@ def test_the_job_runs_every_stage_in_order():
     assert tuple(" ".join(map("".join, found)).split()) == STAGES
 
 
-def test_trl_knows_the_server_s_options():
-    text = PIPELINE.read_text().replace("\\\n", " ")
-    (command,) = re.findall(r"trl vllm-serve (.*?) &$", text, re.MULTILINE)
-    given, rest = make_parser().parse_args_and_config(shlex.split(command), return_remaining_strings=True)
-    assert (given.model, given.port, rest) == ("models/sft", 8000, [])  # the rest would go to vLLM itself
+def test_the_server_s_options_are_known():
+    (command,) = re.findall(r"convrec (vllm-server .*?) &$", PIPELINE.read_text(), re.MULTILINE)
+    given = _parser().parse_args(shlex.split(command))
+    assert (given.model, given.port, given.training) == ("models/sft", 8000, True)

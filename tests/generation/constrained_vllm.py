@@ -1,16 +1,26 @@
 """`python -m tests.generation.constrained_vllm`: vLLM's lists for a JSON file of prompts and requests, on a CPU.
 
-Before it, the processor alone follows a random batch as vLLM's would change, against one state a list.
+Before it, the processor alone follows a random batch as vLLM's would change, against one state a list. With the V2
+model runner (`VLLM_USE_V2_MODEL_RUNNER=1`), whose kernels are Triton's, Triton's interpreter stands in for a GPU.
 """
 
 import argparse
 import json
 import os
 import random
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
 os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+IS_V2 = os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1"
+if IS_V2:  # before vLLM is imported, which uses Triton on a CPU only in a build of its own
+    os.environ["TRITON_INTERPRET"] = "1"
+    import triton.backends
+
+    version, backend = metadata.version, SimpleNamespace(driver=SimpleNamespace(is_active=lambda: False))
+    metadata.version = lambda name: "0+cpu" if name == "vllm" else version(name)
+    triton.backends.backends["cpu"] = backend
 
 import torch  # noqa: E402
 from vllm import LLM, SamplingParams  # noqa: E402
@@ -79,14 +89,18 @@ def main() -> None:
     arguments = parser.parse_args()
     task = json.loads(arguments.task.read_text())
     trie = CatalogTrie.load(arguments.trie)
-    compared = follow_a_changing_batch(arguments.trie, trie, task["vocab_size"])
+    compared = 0 if IS_V2 else follow_a_changing_batch(arguments.trie, trie, task["vocab_size"])
     llm = LLM(
         str(arguments.model),
         skip_tokenizer_init=True,
         enforce_eager=True,
         dtype="float32",
-        max_model_len=256,
+        max_model_len=160,
+        block_size=32,
+        num_gpu_blocks_override=7,  # too few for three lists: some are interrupted
+        disable_log_stats=False,
         max_num_seqs=3,
+        max_num_batched_tokens=24,  # less than a prompt: it is read in parts
         generation_config="vllm",
         **engine_options(arguments.trie),
     )
@@ -104,13 +118,16 @@ def main() -> None:
     ]
     prompts = [{"prompt_token_ids": prompt} for prompt in task["prompts"]]
     lists = [list(output.outputs[0].token_ids) for output in llm.generate(prompts, params, use_tqdm=False)]
+    (interrupted,) = (metric.value for metric in llm.get_metrics() if metric.name == "vllm:num_preemptions")
     forced = SamplingParams(min_tokens=3, extra_args=request_options(ListRequest(1)), detokenize=False)
     try:
         llm.generate(prompts[:1], forced, use_tqdm=False)
         refusal = ""
     except VLLMValidationError as error:
         refusal = str(error)
-    arguments.output.write_text(json.dumps({"lists": lists, "compared": compared, "refusal": refusal}))
+    arguments.output.write_text(
+        json.dumps({"lists": lists, "compared": compared, "refusal": refusal, "interrupted": interrupted})
+    )
 
 
 if __name__ == "__main__":

@@ -226,6 +226,12 @@ def test_the_command_rejects_what_it_cannot_use(cli, options, words):
     assert ended.status == 2 and words in ended.err
 
 
+def test_a_server_of_rollouts_rejects_a_key_which_trl_would_not_send(cli, monkeypatch):
+    monkeypatch.setenv("VLLM_API_KEY", "secret")
+    ended = cli("vllm-server", "--training")
+    assert ended.status == 2 and "sends no key; unset VLLM_API_KEY" in ended.err
+
+
 class VllmServer:
     """`convrec vllm-server` as a process with vLLM's CPU build, in a session of its own."""
 

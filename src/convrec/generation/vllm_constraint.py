@@ -1,5 +1,6 @@
 """The catalog constraint for vLLM: a logits processor that the engine loads by name, in its own process."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,30 +15,30 @@ from convrec.generation.vllm_requests import requested_list
 from convrec.project.errors import InputError
 
 _CONFIG = "catalog_trie"  # its name in the engine's additional_config
+_RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
+_PROCESSORS = {
+    "0": "convrec.generation.vllm_constraint:VllmCatalogConstraint",
+    "1": "convrec.generation.vllm_constraint_v2:VllmCatalogConstraintV2",
+}
 _FORCING = ("min_tokens", "logit_bias", "allowed_token_ids", "bad_words", "structured_outputs")
 
 
 def engine_options(trie: str | Path) -> dict[str, Any]:
-    """Return the engine's arguments with which it can constrain lists; `trie` is the file of a saved trie."""
-    name = f"{VllmCatalogConstraint.__module__}:{VllmCatalogConstraint.__qualname__}"
-    return {"logits_processors": [name], "additional_config": {_CONFIG: str(Path(trie).absolute())}}
+    """Return the engine's arguments with which it can constrain lists; `trie` is the file of a saved trie.
+
+    vLLM's two model runners have different interfaces of logits processors. This chooses the V1 runner for the engines
+    of this process, unless the environment chooses: vLLM's own default depends on its version and the machine.
+    """
+    runner = os.environ.setdefault(_RUNNER, "0")
+    if runner not in _PROCESSORS:
+        raise InputError(f"{_RUNNER} = {runner!r}: set it to 0 or 1, or unset it")
+    return {"logits_processors": [_PROCESSORS[runner]], "additional_config": {_CONFIG: str(Path(trie).absolute())}}
 
 
-@dataclass
-class _List:
-    """A constrained list: its row in the state, and how many of its tokens the state has read."""
+class CatalogRequests:
+    """What the processors of both model runners share.
 
-    request: ListRequest
-    tokens: list[int]  # vLLM's own list, which grows
-    row: int
-    read: int = 0
-
-
-class VllmCatalogConstraint(LogitsProcessor):
-    """Masks the logits of the constrained requests of vLLM's batch.
-
-    The state has a row for each of `max_num_seqs` requests from the start. A server sets `trie` in the process that
-    receives requests, which then rejects lists that cannot be met.
+    A server sets `trie` in the process that receives requests, which then rejects lists that cannot be met.
     """
 
     trie: ClassVar[CatalogTrie | None] = None
@@ -59,14 +60,36 @@ class VllmCatalogConstraint(LogitsProcessor):
                 f"{', '.join(wrong)}: a constrained list allows no other option that forces or forbids tokens; unset it"
             )
 
-    def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool):
+    @staticmethod
+    def make_state(vllm_config: Any, capacity: int) -> ConstraintState:
+        """Return the state of an engine's lists; none has begun."""
         path = (vllm_config.additional_config or {}).get(_CONFIG)
         if path is None:
             raise ValueError(f"additional_config: {_CONFIG!r} is missing; create the engine with `engine_options`")
-        size = vllm_config.scheduler_config.max_num_seqs
         trie = CatalogTrie.load(path)
+        return ConstraintState(trie, [], vllm_config.model_config.get_vocab_size(), capacity)
+
+
+@dataclass
+class _List:
+    """A constrained list: its row in the state, and how many of its tokens the state has read."""
+
+    request: ListRequest
+    tokens: list[int]  # vLLM's own list, which grows
+    row: int
+    read: int = 0
+
+
+class VllmCatalogConstraint(CatalogRequests, LogitsProcessor):
+    """Masks the logits of the constrained requests of the batch of vLLM's V1 model runner.
+
+    The state has a row for each of `max_num_seqs` requests from the start.
+    """
+
+    def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool):
+        size = vllm_config.scheduler_config.max_num_seqs
         self._device = device
-        self._state = ConstraintState(trie, [], vllm_config.model_config.get_vocab_size(), capacity=size)
+        self._state = self.make_state(vllm_config, size)
         self._lists: dict[int, _List] = {}  # by their place in vLLM's batch
         self._free = list(range(size))
 

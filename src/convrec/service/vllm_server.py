@@ -1,5 +1,6 @@
 """vLLM's own OpenAI-compatible server, with the catalog constraint of a model version."""
 
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,24 @@ from convrec.service.vllm_client import served_name
 
 
 def run_vllm_server(
-    files: ModelFiles, host: str, port: int, batch_size: int, tensor_parallel_size: int, gpu_memory_utilization: float
+    files: ModelFiles,
+    host: str,
+    port: int,
+    batch_size: int,
+    tensor_parallel_size: int,
+    gpu_memory_utilization: float,
+    training: bool = False,
 ) -> None:
     """Serve a model until SIGTERM or Ctrl-C, for `ServerDecoder`; it serves one version, under its `served_name`.
+
+    With `training`, serve rollouts for TRL's client, which sends new weights after each step.
 
     Raises `InputError` if prompt and list are longer than the model's context, and `Unavailable` if the engine stops.
     """
     import uvloop  # noqa: PLC0415  (of vLLM, which is not on every machine)
     from vllm.entrypoints.serve.utils.api_utils import cli_env_setup  # noqa: PLC0415
 
-    from convrec.generation.vllm_constraint import VllmCatalogConstraint  # noqa: PLC0415
+    from convrec.generation.vllm_constraint import CatalogRequests  # noqa: PLC0415
 
     cli_env_setup()
     trie = vllm_translator(files).trie
@@ -32,7 +41,7 @@ def run_vllm_server(
     with tempfile.TemporaryDirectory(prefix="convrec-vllm-") as made, whole as folder:
         trie_file = Path(made) / "trie.safetensors"
         trie.save(trie_file)
-        VllmCatalogConstraint.trie = trie
+        CatalogRequests.trie = trie
         arguments = engine_arguments(
             str(folder),
             pick_device(files.device),
@@ -46,7 +55,22 @@ def run_vllm_server(
         )
         arguments |= {"served_model_name": [served_name(files)], "host": host, "port": port}
         arguments["disable_uvicorn_access_log"] = True  # the service logs its requests
+        if training:
+            arguments |= _training_arguments()
         uvloop.run(_serve(_parsed(arguments)))
+
+
+def _training_arguments() -> dict[str, Any]:
+    """Return what TRL's client needs of the server, besides the endpoints of vLLM's development mode for weights."""
+    from vllm.config.weight_transfer import WeightTransferConfig  # noqa: PLC0415  (not on every machine)
+
+    os.environ["VLLM_SERVER_DEV_MODE"] = "1"
+    return {
+        "weight_transfer_config": WeightTransferConfig(backend="nccl"),
+        "logprobs_mode": "processed_logprobs",  # of the distribution that is sampled: masked, penalized, tempered
+        "skip_tokenizer_init": False,  # TRL does not name the EOS, which ends a list
+        "max_model_len": None,  # TRL's limit of new tokens may be higher than the longest list
+    }
 
 
 async def _serve(parsed: Any) -> None:

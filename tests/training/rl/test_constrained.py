@@ -17,6 +17,7 @@ from tests.training.rl.tiny import (
     CATALOG,
     LINES,
     NUM_RANKS,
+    make_constraint,
     score_again,
     series,
     varied_rows,
@@ -30,20 +31,16 @@ def test_a_constrained_step_is_that_of_a_trainer_whose_completions_read_their_pr
     found = []
     for share in (trainer_module.share_prompts, lambda model: "the test's plain side"):
         monkeypatch.setattr(trainer_module, "share_prompts", share)
-        trainer = make(rows=varied_rows(), constraint=_constraint(tiny_model), optim="sgd", learning_rate=0.1)
+        trainer = make(rows=varied_rows(), constraint=make_constraint(tiny_model), optim="sgd", learning_rate=0.1)
         trainer.train()
         found.append((trainer.state.log_history[0]["loss"], *weights(trainer).values()))
     for mine, other in zip(*found, strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6)
 
 
-def _constraint(model, num_ranks=NUM_RANKS) -> RolloutConstraint:
-    return RolloutConstraint(CATALOG, catalog_trie(CATALOG, load_tokenizer(model)), num_ranks)
-
-
 @pytest.mark.parametrize("options", [{}, {"beam_groups": True}, {"repetition_penalty": 1.5, "num_iterations": 2}])
 def test_constrained_rollouts_leave_the_catalog_never(make, tiny_model, options):
-    trainer = make(steps=2, rows=varied_rows(), constraint=_constraint(tiny_model), beta=0.1, **options)
+    trainer = make(steps=2, rows=varied_rows(), constraint=make_constraint(tiny_model), beta=0.1, **options)
     trainer.train()
     assert series(trainer, "ratio/mean")[0] == pytest.approx(1, abs=1e-4) and series(trainer, "kl")[0] < 1e-6
     for name, value in (("in_catalog", 1), ("items", NUM_RANKS), ("duplicates", 0), ("seen", 0), ("early_stop", 0)):
@@ -52,7 +49,7 @@ def test_constrained_rollouts_leave_the_catalog_never(make, tiny_model, options)
 
 
 def test_the_policy_of_constrained_rollouts_is_the_constrained_distribution(make, tiny_model):
-    trainer = make(rows=varied_rows(), constraint=_constraint(tiny_model), beta=0.0)
+    trainer = make(rows=varied_rows(), constraint=make_constraint(tiny_model), beta=0.0)
     chosen = [trainer.train_dataset[i] for i in (0, 4) for _ in range(4)]  # none seen, and Up seen
     batch = trainer._generate_and_score_completions(chosen)
     ids, scored, logits = score_again(trainer, batch)
@@ -70,11 +67,11 @@ def test_the_policy_of_constrained_rollouts_is_the_constrained_distribution(make
 
 def test_a_constraint_that_cannot_be_kept_is_refused(make, tiny_model):
     with pytest.raises(ValueError, match="the constraint has 3; set both to the same number"):
-        make(constraint=_constraint(tiny_model, 3))
+        make(constraint=make_constraint(tiny_model, 3))
     with pytest.raises(ValueError, match="max_completion_length = 3, but 2 items of the catalog can take"):
-        make(constraint=_constraint(tiny_model), max_completion_length=3)
-    with pytest.raises(ValueError, match="rollouts by transformers' generate"):
-        make(constraint=_constraint(tiny_model), trl={"rollout_func": lambda prompts, trainer: {}})
+        make(constraint=make_constraint(tiny_model), max_completion_length=3)
+    with pytest.raises(ValueError, match="rollouts by vLLM or by transformers' generate"):
+        make(constraint=make_constraint(tiny_model), trl={"rollout_func": lambda prompts, trainer: {}})
     short = CATALOG.items[:2]
     trie = catalog_trie(Catalog(short), load_tokenizer(tiny_model))
     trainer = make(rows=varied_rows(), constraint=RolloutConstraint(Catalog(short), trie, NUM_RANKS))
@@ -89,7 +86,7 @@ def test_the_logits_of_the_catalog_s_tokens_are_enough(make, tiny_model, monkeyp
     for has_rows in (logprobs._has_rows, lambda _: False):
         monkeypatch.setattr(logprobs, "_has_rows", has_rows)
         torch.manual_seed(0)
-        trainer = make(rows=varied_rows(), constraint=_constraint(tiny_model), repetition_penalty=penalty)
+        trainer = make(rows=varied_rows(), constraint=make_constraint(tiny_model), repetition_penalty=penalty)
         trainer.current_gradient_accumulation_steps = 1
         chosen = [trainer.train_dataset[i] for i in (0, 4) for _ in range(8)]
         batch = trainer._generate_and_score_completions(chosen)

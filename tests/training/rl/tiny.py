@@ -15,12 +15,14 @@ from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from convrec.data.catalog import Catalog, Item
+from convrec.generation.constraint import catalog_trie
 from convrec.generation.pretrained import load_tokenizer
 from convrec.training.arguments import unnumber_cpu
 from convrec.training.checkpoints import CompletionCallback, last_checkpoint
 from convrec.training.embedded import END, make_model, train_tokenizer
 from convrec.training.launch import end_processes, rank_process
 from convrec.training.rl.arguments import RankGRPOConfig
+from convrec.training.rl.constrained import RolloutConstraint
 from convrec.training.rl.preference_trainer import PreferenceConfig, PreferenceTrainer
 from convrec.training.rl.rewards import RankReward
 from convrec.training.rl.trainer import RankGRPOTrainer
@@ -117,6 +119,11 @@ def tiny_trainer(
     )
 
 
+def make_constraint(model: Path, num_ranks: int = NUM_RANKS) -> RolloutConstraint:
+    """Return the constraint of a model's rollouts to the catalog."""
+    return RolloutConstraint(CATALOG, catalog_trie(CATALOG, load_tokenizer(model)), num_ranks)
+
+
 def series(trainer: GRPOTrainer, name: str) -> list[float]:
     """Return what was logged under a name."""
     return [float(row[name]) for row in trainer.state.log_history if name in row]
@@ -191,11 +198,14 @@ def main() -> None:
     parser.add_argument("--options", type=json.loads, default={})
     parser.add_argument("--seconds-between-steps", type=float, default=0.0)
     parser.add_argument("--given-rollouts", action="store_true")
+    parser.add_argument("--constrained", action="store_true")
     args = parser.parse_args()
     skip_compiling()
     shard_on_cpu()
     trl = {"rollout_func": given_rollouts} if args.given_rollouts else {}
-    trainer = tiny_trainer(args.model, args.output, args.steps, rows=varied_rows(), trl=trl, **args.options)
+    constraint = make_constraint(args.model) if args.constrained else None
+    own = {"rows": varied_rows(), "constraint": constraint, "trl": trl}
+    trainer = tiny_trainer(args.model, args.output, args.steps, **own, **args.options)
     trainer.add_callback(CompletionCallback())
     trainer.add_callback(_Progress(args.seconds_between_steps))
     checkpoint = last_checkpoint(args.output)

@@ -1,11 +1,16 @@
-"""`python -m tests.training.rl.tiny_vllm`: the tiny trainer with vLLM colocated, on a CPU or a GPU.
+"""`python -m tests.training.rl.tiny_vllm`: the tiny trainer with vLLM, on a CPU or a GPU; with `--serve`, the server.
 
 vLLM's CPU backend packs linear weights and drops the originals, so that TRL cannot load new ones; here the weights stay
-as they are. `CONVREC_TEST_DTYPE` is the type of vLLM's weights: TRL leaves it to vLLM, which halves float32.
+as they are. `CONVREC_TEST_DTYPE` is the type of the colocated weights: TRL leaves it to vLLM, which halves float32. The
+server gets new weights as a file: TRL's way, NCCL, needs a GPU for each side.
 """
 
+import argparse
 import functools
 import os
+import sys
+import tempfile
+from pathlib import Path
 
 import torch
 
@@ -22,17 +27,50 @@ def _keep_weights(layer, *_, **__) -> None:
     layer.cpu_linear = torch.nn.functional.linear
 
 
-def main() -> None:
-    from trl.generation import vllm_generation  # noqa: PLC0415
-    from vllm.model_executor.layers import utils  # noqa: PLC0415
+if not HAS_GPU:  # here, because the server's engine runs in a process that imports this module
+    from vllm.model_executor.layers import utils
 
-    if not HAS_GPU:
-        utils.dispatch_cpu_unquantized_gemm = _keep_weights
+    utils.dispatch_cpu_unquantized_gemm = _keep_weights
+
+
+def _send_by_file(client, _, named_params) -> None:
+    from safetensors.torch import save_file  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory() as folder:
+        save_file({name: value.contiguous().cpu() for name, value in named_params}, f"{folder}/model.safetensors")
+        body = {"method": "reload_weights", "kwargs": {"weights_path": folder}}
+        client._post(f"{client.base_url}/collective_rpc", json=body)
+
+
+def train() -> None:
+    from trl.generation import vllm_generation  # noqa: PLC0415
+
     dtype = os.environ.get("CONVREC_TEST_DTYPE", "float32")
     vllm_generation.LLM = functools.partial(vllm_generation.LLM, enforce_eager=True, dtype=dtype)
+    vllm_generation.VLLMClient.init_communicator = lambda client, device: None
+    vllm_generation.VLLMClient.update_named_params = _send_by_file
     tiny.main()
 
 
+def serve() -> None:
+    from convrec.generation.lists import ListSettings  # noqa: PLC0415
+    from convrec.service.model_files import ModelFiles  # noqa: PLC0415
+    from convrec.service.vllm_server import run_vllm_server  # noqa: PLC0415
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--serve", type=int, metavar="PORT")
+    parser.add_argument("--model", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        catalog = Path(folder) / "catalog.parquet"
+        tiny.CATALOG.to_frame().to_parquet(catalog)
+        files = ModelFiles(options.model, catalog, ListSettings(None, tiny.NUM_RANKS, 32, max_prompt_length=64))
+        run_vllm_server(files, "127.0.0.1", options.serve, 32, 1, 0.3, training=True)
+
+
 if __name__ == "__main__":
-    with rank_process():
-        main()
+    if "--serve" in sys.argv:
+        serve()
+    else:
+        with rank_process():
+            train()

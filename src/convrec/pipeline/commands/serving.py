@@ -1,6 +1,7 @@
 """`convrec serve` and `convrec app`: answer many users over HTTP, and a web page for people; `convrec vllm-server`."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -77,6 +78,8 @@ def add(commands: Any) -> None:
     _add_number(server, "--gpus", whole_number(1, 64), 1, "GPUs that share the model")
     _add_number(server, "--gpu-share", share, 0.9, "share of each GPU's memory")
     _add_number(server, "--batch-size", whole_number(1, 4096), 64, _BATCH_SIZE)
+    text = "serve the rollouts of rank_grpo instead; everyone who reaches the address can replace the weights"
+    server.add_argument("--training", action="store_true", help=text)
 
 
 def _add_address(command: Any, port: int, host_help: str) -> None:
@@ -116,12 +119,18 @@ def _vllm_server(options: argparse.Namespace) -> None:
     from convrec.service.app.server import listening
     from convrec.service.vllm_server import run_vllm_server
 
+    if options.training and os.environ.get("VLLM_API_KEY"):
+        raise InputError(
+            "--training: TRL's client, which asks for the rollouts, sends no key; unset VLLM_API_KEY, and keep the "
+            "server in a private network"
+        )
     require_vllm(options.gpus, f"--model {options.model}", "--gpus")
     with listening(options.host, options.port) as listener:  # vLLM would share a port that is taken
         port = listener.getsockname()[1]
     with tempfile.TemporaryDirectory(prefix="convrec-version-") as folder:
         files = find_model(options.model, Path(folder))
-        run_vllm_server(files, options.host, port, options.batch_size, options.gpus, options.gpu_share)
+        own = (options.batch_size, options.gpus, options.gpu_share, options.training)
+        run_vllm_server(files, options.host, port, *own)
 
 
 def _run(

@@ -94,8 +94,6 @@ class RankGRPO(Training):
             raise ValueError(
                 f"lora.lora_dropout = {value}: sampling and scoring must use the same weights; set it to 0.0"
             )
-        if self.constrained and self.rollouts.startswith("vllm"):
-            raise ValueError(f"constrained = true: not with rollouts {self.rollouts!r}; use transformers or beam")
         for name in ("save_steps", "validation_steps"):
             if getattr(self, name) % self.num_iterations:
                 given = f"{name} = {getattr(self, name)}"

@@ -66,10 +66,10 @@ def _check_reference(args: RankGRPOConfig) -> None:
 
 def _check_constraint(constraint: RolloutConstraint, args: RankGRPOConfig, options: dict[str, Any]) -> None:
     """Raise `ValueError` if rollouts cannot be constrained, or are too short for a list."""
-    if args.use_vllm or args.use_transformers_continuous_batching or options.get("rollout_func") is not None:
+    if args.use_transformers_continuous_batching or options.get("rollout_func") is not None:
         raise ValueError(
-            "a constraint needs rollouts by transformers' generate; set use_vllm and "
-            "use_transformers_continuous_batching to False, and give no rollout_func"
+            "a constraint needs rollouts by vLLM or by transformers' generate; give no rollout_func, and set "
+            "use_transformers_continuous_batching to False"
         )
     if constraint.num_ranks != args.num_ranks:
         raise ValueError(

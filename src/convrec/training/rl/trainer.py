@@ -5,13 +5,13 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import gather
+from accelerate.utils import gather, gather_object
 from trl import GRPOTrainer
 from trl.models.utils import unwrap_model_for_generation
 
@@ -31,6 +31,7 @@ from convrec.training.rl.rewards import RankRewardFunction, rank_returns
 from convrec.training.rl.rollouts import beam_config, generate_groups
 from convrec.training.rl.segmentation import attach_eos, list_ends, newline_counts, segment_ranks
 from convrec.training.rl.shared_prompts import share_prompts
+from convrec.training.rl.vllm_rollouts import constrain_requests, constrained_engine
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +94,11 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
         self.seconds: dict[str, float] = defaultdict(float)
         self.tokens: int | torch.Tensor = 0
         self._scored = _Scored([])
-        super().__init__(model=model, reward_funcs=rewards, args=args, **kwargs)
+        by_vllm = constraint if args.use_vllm else None
+        with nullcontext() if by_vllm is None else constrained_engine(by_vllm):
+            super().__init__(model=model, reward_funcs=rewards, args=args, **kwargs)
+        if by_vllm is not None:
+            constrain_requests(self.vllm_generation, by_vllm)
         if self.aux_loss_enabled:
             raise ValueError(
                 f"router_aux_loss_coef = {self.router_aux_loss_coef} of the model is not supported; set it to 0 in the "
@@ -199,10 +204,13 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
         self, prompt_ids: Any, images: Any, multimodal_fields: Any, num_generations: int, has_tool_images: bool = False
     ) -> Any:
         with self._timed("rollout"):
+            if self._constraint is not None:
+                asked = prompt_ids, [row["seen_titles"] for row in self._scored.rows]
+                if self.use_vllm:  # a process may send the prompts of others
+                    asked = gather_object(asked[0]), gather_object(asked[1])
+                self._constraint.begin(*asked)
             if self.use_vllm or self.use_transformers_continuous_batching:
                 return super()._generate_single_turn(prompt_ids, images, multimodal_fields, num_generations)
-            if self._constraint is not None:
-                self._constraint.begin(prompt_ids, [row["seen_titles"] for row in self._scored.rows])
             return self._complete(prompt_ids, num_generations), None
 
     def _complete(self, prompt_ids: list[list[int]], num_generations: int) -> list[list[int]]:
