@@ -58,6 +58,6 @@ def test_metrics_are_those_of_a_plain_loop(lists):
             ideal = sum(1 / math.log2(rank + 1) for rank in range(1, min(len(truth), k) + 1))
             assert recall(relevance, sizes, k)[row] == pytest.approx(len(hits) / len(truth))
             assert ndcg(relevance, sizes, k)[row] == pytest.approx(sum(1 / math.log2(r + 1) for r in hits) / ideal)
-            assert hit_rate(relevance, k)[row] == bool(hits)
+            assert hit_rate(relevance, sizes, k)[row] == bool(hits)
         ranks = [rank for rank, item in enumerate(items, start=1) if item in truth]
-        assert reciprocal_rank(relevance)[row] == (1 / ranks[0] if ranks else 0)
+        assert reciprocal_rank(relevance, sizes, 8)[row] == (1 / ranks[0] if ranks else 0)

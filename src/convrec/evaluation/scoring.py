@@ -15,7 +15,7 @@ from convrec.data.openings import openings
 from convrec.data.parsing import parse_line
 from convrec.data.titles import fold
 from convrec.evaluation.comparison import KEYS
-from convrec.evaluation.metrics import hit_rate, ndcg, recall, reciprocal_rank
+from convrec.evaluation.metrics import rank_scores
 
 
 class Quality(NamedTuple):
@@ -95,16 +95,12 @@ def score_table(
 ) -> pd.DataFrame:
     """Return a table with one row for each score.
 
-    Columns: prompt_id and person; recall_at_K, ndcg_at_K and hit_rate_at_K for each cutoff K; mrr, the reciprocal rank
-    over all N ranks; the fields of `Quality`.
+    Columns: prompt_id and person; the metrics of ranks (see `rank_scores`); the fields of `Quality`.
     """
     hits = np.frombuffer(b"".join(score.hits for score in scores), dtype=np.uint8).reshape(len(scores), -1)
     num_truths = np.array([score.num_truths for score in scores])
     columns: dict[str, Any] = dict(zip(KEYS, (prompt_ids, persons), strict=True))
-    columns |= {f"recall_at_{k}": recall(hits, num_truths, k) for k in cutoffs}
-    columns |= {f"ndcg_at_{k}": ndcg(hits, num_truths, k) for k in cutoffs}
-    columns |= {f"hit_rate_at_{k}": hit_rate(hits, k) for k in cutoffs}
-    columns["mrr"] = reciprocal_rank(hits)
+    columns |= rank_scores(hits, num_truths, cutoffs)
     qualities = zip(*(score.quality for score in scores), strict=True)
     columns |= {name: np.array(values) for name, values in zip(Quality._fields, qualities, strict=True)}
     return pd.DataFrame(columns)

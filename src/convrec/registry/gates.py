@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from convrec.evaluation.comparison import Gain
-from convrec.evaluation.systems import Baseline
+from convrec.evaluation.systems import BASELINES
 from convrec.project.config.base import Positive, Section, Share
 from convrec.registry.decisions import Comparison, Gate
 from convrec.service.arms import BETTER
@@ -56,7 +56,7 @@ class GainRule(Rule):
 class Baselines(Rule):
     """Baselines: every version, including the first, must be no worse than the best of them on the same rows."""
 
-    names: list[Literal[Baseline, "all"]] = Field(
+    names: list[Literal["all", *BASELINES]] = Field(  # type: ignore[valid-type]
         default=["all"], description="all: every baseline that the data allow; empty: none"
     )
     metric: str = "ndcg"

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from convrec.evaluation.metrics import METRICS, RANKED
 from convrec.project.config.base import Section, validated
 from convrec.project.errors import InputError
 from convrec.project.yaml import read_yaml
@@ -24,7 +25,6 @@ from convrec.registry.gates import (
 )
 
 POLICY_FILE = Path("promotion.yaml")
-_RANKED = ("ndcg", "recall", "hit_rate")  # metrics that take a cutoff
 
 
 class GuardRails(Section):
@@ -118,17 +118,17 @@ def resolve_metric(name: str, cutoffs: Sequence[int], field: str) -> str:
 
     Raises `InputError` for a metric that does not exist with these cutoffs.
     """
-    if name in _RANKED:
+    if name in RANKED:
         return f"{name}_at_{max(cutoffs)}"
-    match = re.fullmatch(rf"({'|'.join(_RANKED)})_at_(\d{{1,9}})", name)
-    if name == "mrr" or (match and int(match[2]) in cutoffs):
+    match = re.fullmatch(rf"({'|'.join(RANKED)})_at_(\d{{1,9}})", name)
+    if (name in METRICS and METRICS[name].function) or (match and int(match[2]) in cutoffs):
         return name
     if match:
         raise InputError(
             f"{field} = {name!r}: common.cutoffs = {sorted(cutoffs)} has no {match[2]}; write "
             f"{match[1]}_at_{max(cutoffs)}, or {match[1]} for the largest"
         )
-    raise InputError(f"{field} = {name!r}: not a known metric; give {', '.join(_RANKED)} (or NAME_at_K), or mrr")
+    raise InputError(f"{field} = {name!r}: not a known metric; give {', '.join(RANKED)} (or NAME_at_K), or mrr")
 
 
 def parse_policy(raw: dict[str, Any], source: str, cutoffs: Sequence[int]) -> Policy:
