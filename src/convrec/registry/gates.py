@@ -1,7 +1,7 @@
 """The gates of a promotion. Imports neither mlflow nor torch.
 
 A gate is one class: its fields are the limits in promotion.yaml, its method `gates` checks them against a comparison.
-One line in `policy.Policy` or `policy.GuardRails` adds it. The name of that field is the name that `gates` gets.
+One line in `GuardRails` adds it. The name of that field is the name that `gates` gets.
 """
 
 import operator
@@ -139,6 +139,16 @@ class Slices(Rule):
         worst = max(large, key=lambda change: change.drop)
         where = f"{worst.kind} = {worst.name}, {worst.n_rows} rows: {worst.champion:.4f} to {worst.challenger:.4f}"
         return [_gate(title, worst.drop, "at most", self.max_drop, where)]
+
+
+class GuardRails(Section):
+    """Limits for other properties than the gains; those that are left out are not checked."""
+
+    in_catalog: Least | None = None
+    format: Least | None = None
+    coverage: Coverage | None = None
+    latency_p95_seconds: Latency | None = None
+    slices: Slices | None = None
 
 
 class ExperimentRule(Rule):

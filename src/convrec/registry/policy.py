@@ -14,27 +14,14 @@ from convrec.project.yaml import read_yaml
 from convrec.registry.decisions import AWAITING, PROMOTED, REFUSED, Comparison, Decision, Gate
 from convrec.registry.gates import (
     Baselines,
-    Coverage,
     ExperimentRule,
     GainRule,
-    Latency,
-    Least,
+    GuardRails,
     Rule,
-    Slices,
     describe_experiment,
 )
 
 POLICY_FILE = Path("promotion.yaml")
-
-
-class GuardRails(Section):
-    """Limits for other properties than the gains; those that are left out are not checked."""
-
-    in_catalog: Least | None = None
-    format: Least | None = None
-    coverage: Coverage | None = None
-    latency_p95_seconds: Latency | None = None
-    slices: Slices | None = None
 
 
 class Policy(Section):
