@@ -20,8 +20,8 @@ from convrec.data.conversations import (
 )
 from convrec.evaluation.beyond_accuracy import mentions
 from convrec.evaluation.comparison import hits_by_rank, rank_intervals
-from convrec.evaluation.data_figures import DATA_PLOTS
 from convrec.evaluation.examples import Example, faults, judge_lines, worst_rows
+from convrec.evaluation.figures import PLOTS
 from convrec.evaluation.metrics import ndcg
 from convrec.evaluation.report import COMPARED, DataFile, Failures, Findings, render_report
 from convrec.evaluation.table import read_evaluation
@@ -32,7 +32,6 @@ from convrec.project.results import read_json
 from convrec.registry.tracking import Run, file_md5, flatten, git_state
 
 DEMONSTRATION_EXAMPLES = 2  # validation prompts whose lists are shown after each step
-PLOTS = (*DATA_PLOTS, "popularity", "adjust", "sft", "reward", "reward_by_rank", "validation")
 
 
 def _read_plot(path: Path) -> pd.DataFrame:
@@ -136,19 +135,12 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     persons = [person_of(row) for row in rows]
     reasons = Counter(zip(quarantine["source"], quarantine["reason"], strict=True))
     found = Findings(
-        profile=params.common.profile,
-        seed=seed,
-        simulated=params.data.sources == ["synthetic"],
-        list_length=num_ranks,
-        cutoffs=params.common.cutoffs,
-        bootstrap_samples=samples,
-        catalog_size=data["catalog"],
+        parameters=flatten(params.model_dump()),
+        code=git_state(),
+        data=data,
+        exposure=_exposure(data, catalog),
         data_files=_data_files(paths),
         quarantined=[(*reason, number) for reason, number in reasons.most_common()],
-        quarantined_share=data["quarantined_share"],
-        problems=data["problems"],
-        statistics=data["statistics"],
-        exposure=_exposure(data, catalog),
         demonstrations=read_json(paths.results("demonstrations")),
         training={stage: read_json(paths.metrics(stage)) for stage in ("sft", "rank_grpo")},
         evaluation=evaluation,
@@ -158,8 +150,6 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         examples=_examples(rows, lists, params.report.num_examples, catalog, num_ranks),
         failures=_failures(rows, lists, hits, liked, params.report.num_failures, catalog),
         demonstration_examples=_demonstration_examples(paths, catalog, num_ranks),
-        parameters=flatten(params.model_dump()),
-        code=git_state(),
     )
     write_text(paths.report, render_report(found))
     record.log_artifact(paths.report)
