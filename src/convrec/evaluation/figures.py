@@ -38,7 +38,7 @@ DEMONSTRATION_STEPS = {
     "collaborative": "Collaborative",
     "adjust": "Adjust",
 }
-FROM_ZERO = {"rangemode": "tozero"}
+FROM_ZERO: dict[str, Any] = {"rangemode": "tozero"}
 _MARKS = dict(zip(SPLITS, BARS, strict=False))
 _FEW_MONTHS = 6  # below this, plotly would put ticks at weeks
 _RING = {"symbol": "circle-open", "size": 17, "color": INK, "line": {"width": 2.5}}
@@ -78,7 +78,7 @@ def data_figures(plots: Mapping[str, pd.DataFrame]) -> dict[str, Markup]:
     figures["groundtruth_sizes"] = figure(
         "groundtruth_sizes", bars, "ground-truth items", "share of rows", x_axis=category
     )
-    frame, percent = plots["catalog_popularity"], {"tickformat": ".0%"}
+    frame, percent = plots["catalog_popularity"], dict[str, Any](tickformat=".0%")
     figures["catalog_popularity"] = figure(
         "catalog_popularity",
         [
@@ -185,7 +185,7 @@ def _by_place(
     for place, (system, intervals) in enumerate(scores.items()):
         above = [row + 0.24 * (place - (len(scores) - 1) / 2) for row in range(len(labels))]
         traces.append(dots(pd.DataFrame(intervals), system, *LINES[place], above, labels))
-    places = {
+    places: dict[str, Any] = {
         "tickvals": list(range(len(labels))),
         "ticktext": list(labels),
         "range": [len(labels) - 0.5, -0.5],

@@ -82,7 +82,7 @@ def metric_label(metric: str, short: bool = False) -> str:
 
 def rank_scores(relevance: np.ndarray, num_truths: np.ndarray, cutoffs: Sequence[int]) -> dict[str, np.ndarray]:
     """Return the scores of each row by every metric of ranks: NAME_at_K for each cutoff, or NAME. Shape: (B,) each."""
-    found = {}
+    found: dict[str, np.ndarray] = {}
     for name, metric in METRICS.items():
         if metric.function and name in RANKED:
             found |= {f"{name}_at_{k}": metric.function(relevance, num_truths, k) for k in cutoffs}
