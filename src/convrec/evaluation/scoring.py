@@ -14,8 +14,10 @@ from convrec.data.matching import Protocol, Target, judge, make_target
 from convrec.data.openings import openings
 from convrec.data.parsing import parse_line
 from convrec.data.titles import fold
-from convrec.evaluation.comparison import KEYS
+from convrec.evaluation.comparison import KEYS, mean_interval
 from convrec.evaluation.metrics import rank_scores
+
+STEP_SAMPLES = 1000  # bootstrap samples of `step_scores`
 
 
 class Quality(NamedTuple):
@@ -129,3 +131,34 @@ def score_lists(
 def mean_scores(scores: pd.DataFrame) -> dict[str, float]:
     """Return the mean of every score over the rows."""
     return {name: float(value) for name, value in scores.drop(columns=KEYS).mean().items()}
+
+
+def step_scores(
+    chosen: np.ndarray,
+    prompts: Sequence[Row],
+    lists: Mapping[str, Sequence[str]],
+    alone: Mapping[str, Sequence[str]],
+    rows: Sequence[Row],
+    catalog: Catalog,
+    num_ranks: int,
+    cutoffs: Sequence[int],
+    seed: int,
+) -> dict[str, Any]:
+    """Return the scores of demonstrations, for the chosen prompts, after each step and of each evidence term alone.
+
+    They are means over the prompts' rows, with intervals at the largest cutoff.
+    """
+    wanted = [prompts[i]["prompt_id"] for i in chosen]
+    known = set(wanted)
+    rows = [row for row in rows if row["prompt_id"] in known]
+
+    def scores_of(texts: Sequence[str]) -> dict[str, Any]:
+        by_prompt = dict(zip(wanted, (texts[i] for i in chosen), strict=True))
+        scores, intervals = score_lists(by_prompt, rows, catalog, num_ranks, cutoffs), {}
+        for metric in (f"recall_at_{max(cutoffs)}", f"ndcg_at_{max(cutoffs)}"):
+            interval = mean_interval(scores, metric, STEP_SAMPLES, seed)
+            intervals[metric] = {"low": interval.low, "high": interval.high}
+        return {**mean_scores(scores), "intervals": intervals}
+
+    steps, single = ({name: scores_of(texts) for name, texts in of.items()} for of in (lists, alone))
+    return {"rows": len(rows), "prompts": len(wanted), **steps, "alone": single}

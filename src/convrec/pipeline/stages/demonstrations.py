@@ -26,7 +26,7 @@ from convrec.demonstrations.quality import (
 )
 from convrec.demonstrations.steps import Demonstrator, Grounded, combine, describe_items, evidence_lists, list_texts
 from convrec.demonstrations.teachers import Setting, make_teacher
-from convrec.evaluation.demonstration_scores import step_scores
+from convrec.evaluation.scoring import step_scores
 from convrec.pipeline.stages.results import write_results
 from convrec.project.config.params import Params
 from convrec.project.device import pick_device
