@@ -9,15 +9,12 @@ import pytest
 
 from convrec.data.matching import Truth
 from convrec.evaluation.comparison import hits_by_rank, rank_intervals
-from convrec.evaluation.data_figures import DATA_PLOTS, months_figure, words_figure
 from convrec.evaluation.examples import faults, judge_lines, worst_rows
+from convrec.evaluation.figures import PLOTS, data_figures, story_figures, training_figures
 from convrec.evaluation.headline import findings, headline_facts
 from convrec.evaluation.metrics import metric_label
 from convrec.evaluation.page import DARK_COLORS, LINES
-from convrec.evaluation.report import best_models
-from convrec.evaluation.story_figures import group_figure
 from convrec.evaluation.systems import system_names
-from convrec.evaluation.training_figures import validation_figures
 from convrec.registry.tracking import file_md5
 from tests.evaluation.report_files import HOSTILE, HOSTILE_LINE, SYSTEMS, build_report, report_params
 
@@ -63,15 +60,10 @@ def test_lines_are_judged_by_the_one_definition_of_a_hit(catalog):
     assert judge_lines("", answers, [], catalog, num_ranks=3) == []
 
 
-def test_metrics_are_named_and_the_best_model_is_found_among_the_models():
-    assert [metric_label(m) for m in ("recall_at_5", "ndcg_at_20", "in_catalog")] == [
-        "Recall@5",
-        "NDCG@20",
-        "In catalog",
-    ]
-    evaluation = {"popularity": {"m": 0.9}, "sft": {"m": 0.2}, "rank_grpo": {"m": 0.1}, "n_rows": 3}
-    assert best_models(evaluation, ["m"]) == {"m": 0.2}
-    assert best_models({**evaluation, "sft_constrained": {"m": 0.3}}, ["m"]) == {"m": 0.3}
+def test_metrics_are_named():
+    names = [metric_label(m) for m in ("recall_at_5", "ndcg_at_20", "in_catalog", "mrr", "some_new_one")]
+    assert names == ["Recall@5", "NDCG@20", "In catalog", "MRR", "Some new one"]
+    assert metric_label("recall_at_5", short=True) == "R@5"
 
 
 def test_texts_are_escaped(synthetic):
@@ -210,14 +202,20 @@ def test_unknown_systems_are_named_by_their_key():
     ]
 
 
+def _drawn(**plots):
+    """The curves that the stages leave, without points but for some."""
+    return {name: plots.get(name, pd.DataFrame()) for name in PLOTS}
+
+
 def test_the_chosen_checkpoint_is_ringed_and_the_start_is_a_level():
     scores = {"recall_at_5": 0.2, "ndcg_at_5": 0.1, "recall_at_2": 0.3, "ndcg_at_2": 0.4, "in_catalog": 1, "format": 1}
     frame = pd.DataFrame([{"step": step, **scores, "ndcg_at_5": 0.1 + step} for step in (0, 1, 2)])
-    traces = {trace["name"]: trace for trace in _traces(validation_figures(frame, [2, 5], 1, "SFT")["validation_ndcg"])}
+    figures = training_figures(_drawn(validation=frame), [2, 5], 1, "SFT")
+    traces = {trace["name"]: trace for trace in _traces(figures["validation_ndcg"])}
     assert list(traces) == ["NDCG@5", "NDCG@2", "SFT, NDCG@5", "chosen: step 1"]
     assert (traces["chosen: step 1"]["x"], traces["chosen: step 1"]["y"]) == ([1], [1.1])
     assert (traces["SFT, NDCG@5"]["x"], traces["SFT, NDCG@5"]["y"]) == ([0, 2], [0.1, 0.1])
-    late = _traces(validation_figures(frame[1:], [2, 5], 7, "SFT")["validation_ndcg"])
+    late = _traces(training_figures(_drawn(validation=frame[1:]), [2, 5], 7, "SFT")["validation_ndcg"])
     assert [trace["name"] for trace in late] == ["NDCG@5", "NDCG@2"]
 
 
@@ -262,8 +260,8 @@ def test_numbers_intervals_and_versions_are_shown(synthetic):
     assert "ground-truth items outside the catalog7keep" in text and "6.25 % of catalog" in text
     for path in (paths.catalog, *(paths.split(name) for name in ("train", "validation", "test"))):
         assert file_md5(path) in text
-    drawn = "demonstrations popularity adjust sft reward entropy validation_ndcg validation_lists ladder groups"
-    for name in (*DATA_PLOTS, *drawn.split(), "course", "kl", "hits"):
+    drawn = "demonstrations entropy validation_ndcg validation_lists ladder groups course kl hits"
+    for name in (*drawn.split(), *(name for name in PLOTS if name not in ("reward_by_rank", "validation"))):
         assert f'id="plot-{name}"' in html
 
 
@@ -278,13 +276,20 @@ def test_the_data_are_described(synthetic):
 
 def test_each_month_is_a_bar_of_its_split_and_each_bin_a_share_of_it():
     months = [("2021-12", "train", 7), ("2022-01", "train", 5), ("2022-02", "test", 3)]
-    bars = _traces(months_figure(pd.DataFrame(months, columns=["month", "split", "rows"])))
-    assert [(bar["name"], bar["x"], bar["y"]) for bar in bars] == [
+    counts = pd.DataFrame({"words": [7, 1000], "train": [1, 3], "validation": [0, 2], "test": [0, 0]})
+    figures = data_figures(
+        _drawn(
+            rows_by_month=pd.DataFrame(months, columns=["month", "split", "rows"]),
+            conversation_words=counts,
+            groundtruth_sizes=counts.rename(columns={"words": "size"}),
+            catalog_popularity=pd.DataFrame({"items": [0, 1], "mentions": [0, 1]}),
+        )
+    )
+    assert [(bar["name"], bar["x"], bar["y"]) for bar in _traces(figures["rows_by_month"])] == [
         ("train", ["2021-12", "2022-01"], [7, 5]),
         ("test", ["2022-02"], [3]),
     ]
-    counts = pd.DataFrame({"words": [7, 1000], "train": [1, 3], "validation": [0, 2], "test": [0, 0]})
-    assert [(line["x"], line["y"]) for line in _traces(words_figure(counts))] == [
+    assert [(line["x"], line["y"]) for line in _traces(figures["conversation_words"])] == [
         (["7", "1,000"], [0.25, 0.75]),
         (["7", "1,000"], [0, 1]),
         (["7", "1,000"], [0, 0]),
@@ -297,10 +302,13 @@ def test_the_same_inputs_give_the_same_file(tmp_path, synthetic):
 
 def test_rank_groups_are_means_of_their_ranks_smoothed_over_steps():
     frame = pd.DataFrame([{"step": s, "rank": r, "reward": float(r)} for s in range(1, 31) for r in range(1, 21)])
-    lines = {line["name"]: line["y"] for line in _traces(group_figure(frame))}
-    assert lines["ranks 1–5"] == [3.0] * 30 and lines["ranks 6–10"] == [8.0] * 30
-    assert lines["ranks 11–20"] == [15.5] * 30
-    assert len(_traces(group_figure(frame[frame["rank"] <= 5]))) == 1
+    few = frame[frame["rank"] <= 5]
+    found, first = (
+        _traces(story_figures(_drawn(reward_by_rank=f), {}, {}, "ndcg_at_20")["groups"]) for f in (frame, few)
+    )
+    lines = {line["name"]: line["y"] for line in found}
+    assert lines == {"ranks 1–5": [3.0] * 30, "ranks 6–10": [8.0] * 30, "ranks 11–20": [15.5] * 30}
+    assert len(first) == 1
 
 
 def _system(ndcg, **others):

@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 
 from convrec.evaluation import sequential
-from convrec.evaluation.sequential import (
-    compare_arms,
-    look_sizes,
-    mixture_scale,
-    normal_margin,
-    normal_p,
-)
+from convrec.evaluation.sequential import compare_arms, mixture_scale, normal_margin, normal_p
 
 ALPHA = 0.05
 
@@ -75,10 +69,11 @@ def test_few_users_or_equal_values_give_no_bounds():
 
 
 def test_looks_are_at_most_so_many_and_end_with_all_answers():
-    assert look_sizes(3) == [1, 2, 3]
-    sizes = look_sizes(1234)
-    assert len(sizes) == 200 and sizes[0] == 1 and sizes[-1] == 1234
-    assert look_sizes(0) == []
+    def sizes(number):
+        return [look.answers for look in compare_arms(["a"] * number, [True] * number, [1] * number, 0.5, ALPHA)]
+
+    assert sizes(3) == [1, 2, 3] and sizes(0) == []
+    assert len(sizes(1234)) == 200 and sizes(1234)[-1] == 1234
 
 
 def _arms(rng, num_users, num_answers, effect):

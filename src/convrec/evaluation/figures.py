@@ -177,6 +177,17 @@ def training_figures(
     return figures
 
 
+def _interval(scores: Mapping[str, Any], metric: str) -> dict[str, float]:
+    """Return mean, low and high of a metric, from the scores that the stage `evaluate` writes."""
+    return {"mean": scores[metric], **scores["intervals"][metric]}
+
+
+def _places(labels: Sequence[str]) -> dict[str, Any]:
+    """Return a vertical axis with labels at positions 0, 1, …, from top to bottom."""
+    ends = [len(labels) - 0.5, -0.5]
+    return {"tickvals": list(range(len(labels))), "ticktext": list(labels), "range": ends, "ticklabelstandoff": 8}
+
+
 def _by_place(
     name: str, labels: Sequence[str], scores: Mapping[str, Sequence[Mapping[str, float]]], metric: str, **more: Any
 ) -> Markup:
@@ -185,13 +196,7 @@ def _by_place(
     for place, (system, intervals) in enumerate(scores.items()):
         above = [row + 0.24 * (place - (len(scores) - 1) / 2) for row in range(len(labels))]
         traces.append(dots(pd.DataFrame(intervals), system, *LINES[place], above, labels))
-    places: dict[str, Any] = {
-        "tickvals": list(range(len(labels))),
-        "ticktext": list(labels),
-        "range": [len(labels) - 0.5, -0.5],
-        "ticklabelstandoff": 8,
-    }
-    return figure(name, traces, metric_label(metric), "", **more, **places)
+    return figure(name, traces, metric_label(metric), "", **more, **_places(labels))
 
 
 def _height(places: int) -> int:
@@ -211,9 +216,10 @@ def system_figures(
     """
     figures = {"hits": _hits_figure({systems[key]: frame for key, frame in ranks.items()})}
     if pairs:
-        intervals = {key: {"mean": evaluation[key][metric], **evaluation[key]["intervals"][metric]}
-                     for pair in pairs.items() for key in pair}  # fmt: skip
-        both = {"free": [intervals[key] for key in pairs], "constrained": [intervals[key] for key in pairs.values()]}
+        both = {
+            name: [_interval(evaluation[key], metric) for key in keys]
+            for name, keys in {"free": pairs.keys(), "constrained": pairs.values()}.items()
+        }
         labels = [systems[key] for key in pairs]
         figures["constrained"] = _by_place("constrained", labels, both, metric, height=_height(len(labels)))
     for kind, slices in evaluation.get("slices", {}).items():
@@ -242,17 +248,7 @@ def _hits_figure(ranks: Mapping[str, pd.DataFrame]) -> Markup:
             hoverinfo="skip",
             showlegend=False,
         )
-        line = go.Scatter(
-            x=places,
-            y=frame["mean"].tolist(),
-            name=name,
-            mode="lines+markers",
-            line={"color": color, "width": 2},
-            marker={"symbol": symbol, "size": 7},
-            customdata=frame[["low", "high"]].to_numpy().tolist(),
-            hovertemplate="rank %{x}: %{y:.4f} (%{customdata[0]:.4f} to %{customdata[1]:.4f})",
-        )
-        traces += [band, line]
+        traces += [band, curve(frame, "mean", name, color, symbol, x="rank")]
     axis = {"tickvals": [rank for rank in places if rank == 1 or rank % 5 == 0]}
     return figure("hits", traces, "rank", "share of rows with a hit", 340, axis, **FROM_ZERO)
 
@@ -281,53 +277,17 @@ def story_figures(
 
 
 def _ladder_figure(evaluation: Mapping[str, Any], systems: Mapping[str, str], metric: str) -> Markup:
-    """Return a plot of each system's mean and 95 % interval, highest first, with the oracle as a line."""
-    keys = sorted((key for key in systems if key != "oracle"), key=lambda key: -evaluation[key][metric])
+    """Return a plot of each system's mean and 95 % interval, highest first."""
+    keys = sorted(systems, key=lambda key: -evaluation[key][metric])
     colors = {"sft": BLUE, "rank_grpo": VERMILLION}  # as in the plots of the sections
     traces = []
     for place, key in enumerate(keys):
-        mean, bounds = evaluation[key][metric], evaluation[key]["intervals"][metric]
         color = colors.get(key.removesuffix(CONSTRAINED), GREY)
-        point = go.Scatter(
-            x=[mean],
-            y=[place],
-            mode="markers+text",
-            cliponaxis=False,
-            marker={"color": color, "size": 9, "symbol": "circle" if key.endswith(CONSTRAINED) else "circle-open"},
-            error_x={
-                "symmetric": False,
-                "array": [bounds["high"] - mean],
-                "arrayminus": [mean - bounds["low"]],
-                "color": color,
-                "width": 0,
-                "thickness": 2,
-            },
-            text=[f"{mean:.3f}"],
-            textposition="top center",
-            textfont={"size": 11, "color": color},
-            hovertemplate=f"{mean:.3f} ({bounds['low']:.3f} to {bounds['high']:.3f})<extra></extra>",
-            showlegend=False,
-        )
-        traces.append(point)
-    if "oracle" in systems:
-        best = evaluation["oracle"][metric]
-        line = go.Scatter(
-            x=[best, best],
-            y=[-0.6, len(keys) - 0.4],
-            mode="lines+text",
-            line={"color": GREY, "width": 1.5, "dash": "dot"},
-            text=["", f"oracle {best:.3f}"],
-            textposition="top left",
-            textfont={"size": 11, "color": GREY},
-            hoverinfo="skip",
-            showlegend=False,
-        )
-        traces.append(line)
-    axis: dict[str, Any] = {
-        "tickvals": list(range(len(keys))),
-        "ticktext": [systems[key] for key in keys],
-        "range": [len(keys) - 0.4, -0.8],
-        "showgrid": False,
-        "ticklabelstandoff": 8,
-    }
+        symbol = "circle" if key.endswith(CONSTRAINED) else "circle-open"
+        intervals = pd.DataFrame([_interval(evaluation[key], metric)])
+        point = dots(intervals, systems[key], color, symbol, [place], [systems[key]])
+        label = {"text": [f"{evaluation[key][metric]:.3f}"], "textposition": "top center"}
+        font = {"size": 11, "color": color}
+        traces.append(point.update(mode="markers+text", **label, textfont=font, showlegend=False))
+    axis = {**_places([systems[key] for key in keys]), "range": [len(keys) - 0.4, -0.8], "showgrid": False}
     return figure("ladder", traces, metric_label(metric), "", 430, FROM_ZERO, **axis)

@@ -111,21 +111,14 @@ def findings(evaluation: Mapping[str, Any], systems: Mapping[str, str], headline
         sentences.append(f"{len(ahead)} baselines score higher: {names}.")
     if (gain := gains.get(f"{ours}_over_rank_grpo")) and gain["low"] > 0:
         sentences.append(f"Without the constraint, its lists are worse: {metric} falls by {gain['mean']:.3f}.")
-    for key in dict.fromkeys(["rank_grpo", ours]):
-        before = "sft" + key.removeprefix("rank_grpo")
-        if not {before, key} <= evaluation.keys():
-            continue
-        old, new = evaluation[before], evaluation[key]
-        for name, label, sign in (
-            ("format", "Exact format", -1),
-            ("duplicates", "The share of repeated lines", 1),
-            ("coverage", "Coverage", -1),
+    for key, kind in {"rank_grpo": "free", "rank_grpo" + CONSTRAINED: "constrained"}.items():
+        old, new = evaluation.get(key.replace("rank_grpo", "sft"), {}), evaluation.get(key, {})
+        for name, label, verb, sign in (
+            ("format", "Exact format", "fell", -1),
+            ("duplicates", "The share of repeated lines", "rose", 1),
+            ("coverage", "Coverage", "fell", -1),
         ):
             if name in old and name in new and sign * (new[name] - old[name]) >= 0.01:
-                verb = "fell" if sign < 0 else "rose"
-                kind = "constrained" if key.endswith(CONSTRAINED) else "free"
-                sentences.append(
-                    f"{label} of the {kind} lists {verb} from {100 * old[name]:.1f} % after SFT"
-                    f" to {100 * new[name]:.1f} % after Rank-GRPO."
-                )
+                change = f"{verb} from {100 * old[name]:.1f} % after SFT to {100 * new[name]:.1f} % after Rank-GRPO"
+                sentences.append(f"{label} of the {kind} lists {change}.")
     return sentences

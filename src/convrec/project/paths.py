@@ -88,11 +88,6 @@ class Paths:
         return self.root / "cache" / "calls.sqlite"
 
     @property
-    def vectors(self) -> Path:
-        """The items' vectors of sentence-transformers models."""
-        return self.root / "cache" / "vectors.sqlite"
-
-    @property
     def comparison(self) -> Path:
         """Output of `convrec compare`; not part of the graph."""
         return self.root / "comparison"
