@@ -21,8 +21,8 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen2Config
 from trl import GRPOTrainer
 
-from benchmarks.peak import Meter
 from benchmarks.side_by_side import film_catalog, film_tokenizer, make_trainer
+from benchmarks.timing import Meter
 from convrec.generation.pretrained import load_config
 from convrec.project.device import pick_device, release_memory
 from convrec.training.rl import trainer as trainer_module
