@@ -184,43 +184,38 @@ def test_an_empty_file_and_one_that_is_not_utf_8_are_told(tmp_path, cli):
 SONGS = "id,title,year,artist\na,Hello,2015,Adele\nb,Hello,2015,Lionel Richie\nc,Hello,1984,Lionel Richie\n"
 
 
-def _hits(folder, row, *more):
-    """Return the hits of one list of songs, rank by rank."""
-    (folder / "songs.csv").write_text(SONGS)
-    path = folder / "rows.jsonl"
-    path.write_text(json.dumps(row) + "\n")
-    catalog, _ = open_catalog(folder / "songs.csv", *more)
-    scores = score_predictions(path, catalog, ScoringSettings((1, 2, 3), 3, "reward", 0, *more))
-    at = [round(scores.intervals[f"recall@{k}"].mean * len(row["groundtruth"])) for k in (1, 2, 3)]
-    return [now - before for before, now in zip([0, *at], at, strict=False)]
+BY_ID, COLUMN = (), ("artist",)
 
 
 @pytest.mark.parametrize(
-    ("items", "truth", "seen", "hits"),
+    ("column", "items", "truth", "seen", "hits"),
     [
-        ([{"id": "b"}, {"id": "a"}, {"id": "c"}], [{"id": "a"}], [], [0, 1, 0]),
-        ([{"id": "a"}, {"id": "b"}], [{"id": "a"}, {"id": "b"}], [{"id": "a"}], [0, 1, 0]),
-        ([{"id": "a"}, {"id": "b"}], [{"id": "a"}, {"id": "b"}], ["Hello"], [0, 0, 0]),
-        ([{"id": "x"}, {"id": "a"}], [{"id": "x"}, {"id": "a"}], [{"id": "x"}], [0, 1, 0]),
-        (["Hello (2015)", ["Hello", 2015]], [{"id": "a"}, {"id": "b"}], [], [0, 0, 0]),
+        (BY_ID, [{"id": "b"}, {"id": "a"}, {"id": "c"}], [{"id": "a"}], [], [0, 1, 0]),
+        (BY_ID, [{"id": "a"}, {"id": "b"}], [{"id": "a"}, {"id": "b"}], [{"id": "a"}], [0, 1, 0]),
+        (BY_ID, [{"id": "a"}, {"id": "b"}], [{"id": "a"}, {"id": "b"}], ["Hello"], [0, 0, 0]),
+        (BY_ID, [{"id": "x"}, {"id": "a"}], [{"id": "x"}, {"id": "a"}], [{"id": "x"}], [0, 1, 0]),
+        (BY_ID, ["Hello (2015)", ["Hello", 2015]], [{"id": "a"}, {"id": "b"}], [], [0, 0, 0]),
+        (
+            COLUMN,
+            ["Hello - Lionel Richie (2015)", "1. hello - adele (2015)"],
+            [["Hello - Adele", 2015]],
+            [],
+            [0, 1, 0],
+        ),
+        (COLUMN, [{"title": "Hello", "year": 2015, "artist": "Adele"}], [{"id": "a"}], [], [1, 0, 0]),
+        (COLUMN, [{"id": "a"}], [{"title": "Hello", "year": 2015, "artist": "Adele"}], [], [1, 0, 0]),
+        (COLUMN, [{"id": "a"}], [{"id": "a"}], [{"title": "Hello", "artist": "Adele"}], [0, 0, 0]),
+        (COLUMN, [{"id": "b"}], [{"id": "b"}], ["Hello - Adele (2015)"], [1, 0, 0]),
     ],
 )
-def test_items_of_one_title_are_told_apart_by_their_id(tmp_path, items, truth, seen, hits):
-    assert _hits(tmp_path, {"items": items, "groundtruth": truth, "seen_titles": seen}) == hits
-
-
-@pytest.mark.parametrize(
-    ("items", "truth", "seen", "hits"),
-    [
-        (["Hello - Lionel Richie (2015)", "1. hello - adele (2015)"], [["Hello - Adele", 2015]], [], [0, 1, 0]),
-        ([{"title": "Hello", "year": 2015, "artist": "Adele"}], [{"id": "a"}], [], [1, 0, 0]),
-        ([{"id": "a"}], [{"title": "Hello", "year": 2015, "artist": "Adele"}], [], [1, 0, 0]),
-        ([{"id": "a"}], [{"id": "a"}], [{"title": "Hello", "artist": "Adele"}], [0, 0, 0]),
-        ([{"id": "b"}], [{"id": "b"}], ["Hello - Adele (2015)"], [1, 0, 0]),
-    ],
-)
-def test_items_of_one_title_are_told_apart_by_a_column(tmp_path, items, truth, seen, hits):
-    assert _hits(tmp_path, {"items": items, "groundtruth": truth, "seen_titles": seen}, "artist") == hits
+def test_items_of_one_title_are_told_apart_by_id_or_column(tmp_path, column, items, truth, seen, hits):
+    (tmp_path / "songs.csv").write_text(SONGS)
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"items": items, "groundtruth": truth, "seen_titles": seen}) + "\n")
+    catalog, _ = open_catalog(tmp_path / "songs.csv", *column)
+    scores = score_predictions(path, catalog, ScoringSettings((1, 2, 3), 3, "reward", 0, *column))
+    at = [round(scores.intervals[f"recall@{k}"].mean * len(truth)) for k in (1, 2, 3)]
+    assert [now - before for before, now in zip([0, *at], at, strict=False)] == hits
 
 
 @pytest.mark.parametrize(

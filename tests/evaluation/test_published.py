@@ -22,12 +22,7 @@ def catalog():
 
 
 def _score(catalog, text, groundtruth, seen=(), cutoff=20):
-    row = {
-        "prompt_id": "p",
-        "conversation_id": "c",
-        "groundtruth": [{"title": t, "year": y} for t, y in groundtruth],
-        "seen_titles": list(seen),
-    }
+    row = make_row("p", groundtruth, seen_titles=list(seen))
     found = PublishedProtocol(catalog, [cutoff]).score_lists({"p": text}, [row])
     return found[f"recall_at_{cutoff}"].item(), found[f"ndcg_at_{cutoff}"].item()
 

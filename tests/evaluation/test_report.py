@@ -1,7 +1,5 @@
 import json
-import re
 from html.parser import HTMLParser
-from importlib.resources import files
 
 import numpy as np
 import pandas as pd
@@ -13,7 +11,6 @@ from convrec.evaluation.examples import faults, judge_lines, worst_rows
 from convrec.evaluation.figures import PLOTS, data_figures, story_figures, training_figures
 from convrec.evaluation.headline import findings, headline_facts
 from convrec.evaluation.metrics import metric_label
-from convrec.evaluation.page import DARK_COLORS, LINES
 from convrec.evaluation.systems import system_names
 from convrec.registry.tracking import file_md5
 from tests.evaluation.report_files import HOSTILE, HOSTILE_LINE, SYSTEMS, build_report, report_params
@@ -219,34 +216,6 @@ def test_the_chosen_checkpoint_is_ringed_and_the_start_is_a_level():
     assert [trace["name"] for trace in late] == ["NDCG@5", "NDCG@2"]
 
 
-def _contrast(one, other):
-    """The contrast ratio of two colours (WCAG 2.2)."""
-
-    def luminance(color):
-        parts = [int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]
-        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)
-
-
-def test_texts_and_lines_stand_out_in_both_modes():
-    css = (files("convrec.evaluation") / "style.css").read_text(encoding="utf-8")
-    full = re.sub(r"#(\w)(\w)(\w)\b", r"#\1\1\2\2\3\3", css)
-    colors = {name: pair for name, *pair in re.findall(r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\)", full)}
-    for mode in (0, 1):
-        for text, ground in [
-            *((text, "paper") for text in ("ink", "soft", "accent", "hit", "warn")),
-            *(("ink", ground) for ground in ("pale", "hit-pale", "warn-pale")),
-            ("hit", "hit-pale"),
-            ("soft", "pale"),
-        ]:
-            assert _contrast(colors[text][mode], colors[ground][mode]) >= 4.5, (text, ground, mode)
-        for color, _ in LINES:
-            assert _contrast((color, DARK_COLORS[color])[mode], colors["paper"][mode]) >= 3
-
-
 def test_numbers_intervals_and_versions_are_shown(synthetic):
     paths, html = synthetic
     text = " ".join(_Elements(html).text.split())
@@ -294,10 +263,6 @@ def test_each_month_is_a_bar_of_its_split_and_each_bin_a_share_of_it():
         (["7", "1,000"], [0, 1]),
         (["7", "1,000"], [0, 0]),
     ]
-
-
-def test_the_same_inputs_give_the_same_file(tmp_path, synthetic):
-    assert build_report(tmp_path, report_params())[1] == synthetic[1]
 
 
 def test_rank_groups_are_means_of_their_ranks_smoothed_over_steps():
