@@ -177,59 +177,28 @@ def training_figures(
     return figures
 
 
-def _interval(scores: Mapping[str, Any], metric: str) -> dict[str, float]:
-    """Return mean, low and high of a metric, from the scores that the stage `evaluate` writes."""
-    return {"mean": scores[metric], **scores["intervals"][metric]}
-
-
 def _places(labels: Sequence[str]) -> dict[str, Any]:
     """Return a vertical axis with labels at positions 0, 1, …, from top to bottom."""
     ends = [len(labels) - 0.5, -0.5]
     return {"tickvals": list(range(len(labels))), "ticktext": list(labels), "range": ends, "ticklabelstandoff": 8}
 
 
-def _by_place(
-    name: str, labels: Sequence[str], scores: Mapping[str, Sequence[Mapping[str, float]]], metric: str, **more: Any
-) -> Markup:
-    """Return a plot with a label in each row and the intervals of each system, a little apart, in it."""
-    traces = []
-    for place, (system, intervals) in enumerate(scores.items()):
-        above = [row + 0.24 * (place - (len(scores) - 1) / 2) for row in range(len(labels))]
-        traces.append(dots(pd.DataFrame(intervals), system, *LINES[place], above, labels))
-    return figure(name, traces, metric_label(metric), "", **more, **_places(labels))
-
-
-def _height(places: int) -> int:
-    return 110 + 34 * max(2, places)
-
-
 def system_figures(
-    evaluation: Mapping[str, Any],
-    ranks: Mapping[str, pd.DataFrame],
-    systems: Mapping[str, str],
-    pairs: Mapping[str, str],
-    metric: str,
+    evaluation: Mapping[str, Any], ranks: Mapping[str, pd.DataFrame], systems: Mapping[str, str], metric: str
 ) -> dict[str, Markup]:
-    """Return the plots of the test split: hits by rank, scores with and without constraint, and scores by slice.
-
-    `ranks` holds the result of `rank_intervals` by system, `pairs` the constrained system by the free one.
-    """
+    """Return the plots of the test split: hits by rank (`ranks`: see `rank_intervals`), and scores by slice."""
     figures = {"hits": _hits_figure({systems[key]: frame for key, frame in ranks.items()})}
-    if pairs:
-        both = {
-            name: [_interval(evaluation[key], metric) for key in keys]
-            for name, keys in {"free": pairs.keys(), "constrained": pairs.values()}.items()
-        }
-        labels = [systems[key] for key in pairs]
-        figures["constrained"] = _by_place("constrained", labels, both, metric, height=_height(len(labels)))
     for kind, slices in evaluation.get("slices", {}).items():
-        if len(slices) > 1:
-            labels = [f"{name.replace('_', ' ')}<br>n = {part['n_rows']:,}" for name, part in slices.items()]
-            scores = {systems[key]: [part[key][metric] for part in slices.values()] for key in ranks if key in systems}
-            height = _height(len(labels)) + 10 * len(labels)
-            figures[f"slice_{kind}"] = _by_place(
-                f"slice_{kind}", labels, scores, metric, height=height, x_axis=FROM_ZERO
-            )
+        if len(slices) == 1:
+            continue
+        labels = [f"{name.replace('_', ' ')}<br>n = {part['n_rows']:,}" for name, part in slices.items()]
+        traces = []
+        for place, key in enumerate(ranks):
+            scores = pd.DataFrame([part[key][metric] for part in slices.values()])
+            above = [row + 0.24 * (place - (len(ranks) - 1) / 2) for row in range(len(labels))]
+            traces.append(dots(scores, systems[key], *LINES[place], above, labels))
+        name, height = f"slice_{kind}", 110 + 34 * max(2, len(labels)) + 10 * len(labels)
+        figures[name] = figure(name, traces, metric_label(metric), "", height, FROM_ZERO, **_places(labels))
     return figures
 
 
@@ -284,9 +253,10 @@ def _ladder_figure(evaluation: Mapping[str, Any], systems: Mapping[str, str], me
     for place, key in enumerate(keys):
         color = colors.get(key.removesuffix(CONSTRAINED), GREY)
         symbol = "circle" if key.endswith(CONSTRAINED) else "circle-open"
-        intervals = pd.DataFrame([_interval(evaluation[key], metric)])
+        scores = evaluation[key]
+        intervals = pd.DataFrame([{"mean": scores[metric], **scores["intervals"][metric]}])
         point = dots(intervals, systems[key], color, symbol, [place], [systems[key]])
-        label = {"text": [f"{evaluation[key][metric]:.3f}"], "textposition": "top center"}
+        label = {"text": [f"{scores[metric]:.3f}"], "textposition": "top center"}
         font = {"size": 11, "color": color}
         traces.append(point.update(mode="markers+text", **label, textfont=font, showlegend=False))
     axis = {**_places([systems[key] for key in keys]), "range": [len(keys) - 0.4, -0.8], "showgrid": False}

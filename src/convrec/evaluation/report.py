@@ -45,14 +45,6 @@ class DataFile(NamedTuple):
     md5: str
 
 
-class Failures(NamedTuple):
-    """The worst rows of Rank-GRPO, the number of rows without a hit, and the number of all rows."""
-
-    examples: Sequence[Example]
-    without_hit: int
-    rows: int
-
-
 @dataclass(frozen=True)
 class Findings:
     """The contents of a report.
@@ -64,6 +56,7 @@ class Findings:
     - `plots`: the stages' curves by name (`figures.PLOTS`).
     - `ranks`: the share of rows with a hit at each rank, by system.
     - `validated`: the number of rows and of prompts that the checkpoints were validated on.
+    - `without_hit`: the number of rows without a hit by Rank-GRPO, and of all rows; `failures`: the worst of them.
     """
 
     parameters: Mapping[str, Any]
@@ -79,7 +72,8 @@ class Findings:
     ranks: Mapping[str, pd.DataFrame]
     validated: tuple[int, int]
     examples: Sequence[Example]
-    failures: Failures
+    failures: Sequence[Example]
+    without_hit: tuple[int, int]
     demonstration_examples: Sequence[Example]
 
 
@@ -135,7 +129,7 @@ def render_report(found: Findings) -> str:
             **data_figures(found.plots),
             **demonstration_figures(found.plots, found.demonstrations, headline),
             **training_figures(found.plots, cutoffs, found.training["rank_grpo"]["chosen_step"], start),
-            **system_figures(evaluation, found.ranks, systems, pairs, headline),
+            **system_figures(evaluation, found.ranks, systems, headline),
             **story_figures(found.plots, evaluation, systems, headline),
         },
     )

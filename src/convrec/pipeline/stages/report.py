@@ -23,7 +23,7 @@ from convrec.evaluation.comparison import hits_by_rank, rank_intervals
 from convrec.evaluation.examples import Example, faults, judge_lines, worst_rows
 from convrec.evaluation.figures import PLOTS
 from convrec.evaluation.metrics import ndcg
-from convrec.evaluation.report import COMPARED, DataFile, Failures, Findings, render_report
+from convrec.evaluation.report import COMPARED, DataFile, Findings, render_report
 from convrec.evaluation.table import read_evaluation
 from convrec.project.atomic import write_text
 from convrec.project.config.params import Params
@@ -84,8 +84,11 @@ def _failures(
     liked: set[int],
     number: int,
     catalog: Catalog,
-) -> Failures:
-    """Return the rows of Rank-GRPO with the lowest NDCG; those of one NDCG by what SFT's lists were better."""
+) -> tuple[list[Example], tuple[int, int]]:
+    """Return the rows of Rank-GRPO with the lowest NDCG, those of one NDCG by what SFT's lists were better.
+
+    Also returns the number of rows without a hit, and of all rows.
+    """
     num_ranks, num_truths = hits["rank_grpo"].shape[1], np.array([len(row["groundtruth"]) for row in rows])
     scores = {system: ndcg(hits[system], num_truths, num_ranks) for system in COMPARED}
     examples = []
@@ -98,7 +101,7 @@ def _failures(
         worth = {system: float(values[place]) for system, values in scores.items()}
         wrong = faults(judged["rank_grpo"], accepted, liked, catalog, num_ranks)
         examples.append(Example(row["prompt_id"], row["messages"], [accepted], judged, worth, wrong))
-    return Failures(examples, int((hits["rank_grpo"].sum(axis=1) == 0).sum()), len(rows))
+    return examples, (int((hits["rank_grpo"].sum(axis=1) == 0).sum()), len(rows))
 
 
 def _validated(paths: Paths, number: int) -> tuple[int, int]:
@@ -134,6 +137,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     hits = {system: hits_by_rank(texts, rows, catalog, num_ranks) for system, texts in lists.items()}
     persons = [person_of(row) for row in rows]
     reasons = Counter(zip(quarantine["source"], quarantine["reason"], strict=True))
+    failures, without_hit = _failures(rows, lists, hits, liked, params.report.num_failures, catalog)
     found = Findings(
         parameters=flatten(params.model_dump()),
         code=git_state(),
@@ -148,7 +152,8 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         ranks={system: rank_intervals(values, persons, samples, seed) for system, values in hits.items()},
         validated=_validated(paths, params.rank_grpo.validation_prompts),
         examples=_examples(rows, lists, params.report.num_examples, catalog, num_ranks),
-        failures=_failures(rows, lists, hits, liked, params.report.num_failures, catalog),
+        failures=failures,
+        without_hit=without_hit,
         demonstration_examples=_demonstration_examples(paths, catalog, num_ranks),
     )
     write_text(paths.report, render_report(found))
