@@ -74,13 +74,6 @@ def test_a_baseline_says_what_it_needs(catalog, name):
     assert needed.startswith("a training split with" if name == "last_month" else "prompts that name items")
 
 
-def test_the_nearest_conversations_vote(catalog, monkeypatch):
-    monkeypatch.setattr(baselines, "_NEIGHBOURS", (3,))
-    first, second = _lists("neighbours", catalog)
-    assert first == ["Alien (1979)", "Heat (1995)", "Up (2009)", "Dune (1984)"]  # no words shared: popularity
-    assert second[:2] == ["Up (2009)", "Alien (1979)"]
-
-
 @pytest.mark.parametrize("number", [1, 3, 100])
 def test_votes_are_those_of_a_plain_loop(catalog, monkeypatch, number):
     """Distinct texts of words drawn at random: the vote by hand, from the same vectors."""

@@ -1,5 +1,6 @@
 import json
 from html.parser import HTMLParser
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ from convrec.evaluation.figures import PLOTS, data_figures, story_figures, train
 from convrec.evaluation.headline import findings, headline_facts
 from convrec.evaluation.metrics import metric_label
 from convrec.evaluation.systems import system_names
+from convrec.project.paths import Paths
 from convrec.registry.tracking import file_md5
 from tests.evaluation.report_files import HOSTILE, HOSTILE_LINE, SYSTEMS, build_report, report_params
 
@@ -43,9 +45,24 @@ class _Elements(HTMLParser):
             self.text += data
 
 
+class _Report(NamedTuple):
+    """A report: its files, its HTML, its elements, and its text with single spaces."""
+
+    paths: Paths
+    html: str
+    page: _Elements
+    text: str
+
+
+def _build(*args, **settings):
+    paths, html = build_report(*args, **settings)
+    page = _Elements(html)
+    return _Report(paths, html, page, " ".join(page.text.split()))
+
+
 @pytest.fixture(scope="module")
 def synthetic(tmp_path_factory):
-    return build_report(tmp_path_factory.mktemp("report"), report_params())
+    return _build(tmp_path_factory.mktemp("report"), report_params())
 
 
 def test_lines_are_judged_by_the_one_definition_of_a_hit(catalog):
@@ -63,59 +80,42 @@ def test_metrics_are_named():
     assert metric_label("recall_at_5", short=True) == "R@5"
 
 
-def test_texts_are_escaped(synthetic):
-    _, html = synthetic
-    page = _Elements(html)
+def test_texts_are_escaped_and_nothing_is_loaded_from_elsewhere(synthetic):
+    html, page = synthetic.html, synthetic.page
     assert HOSTILE not in html and HOSTILE_LINE not in html
     assert page.text.count(HOSTILE) == 6  # as text, in two examples of lists, of demonstrations, and of failures
-    assert HOSTILE_LINE in page.text
-    assert "img" not in {tag for tag, _ in page.tags}
-    assert not [name for _, attributes in page.tags for name in attributes if name.startswith("on")]
-
-
-def test_nothing_is_loaded_from_elsewhere(synthetic):
-    _, html = synthetic
-    page = _Elements(html)
+    assert HOSTILE_LINE in page.text and "default-src 'none'" in html and html.count("plotly.js v") == 1
     loading = {"src", "srcset", "data", "action", "background", "poster"}
-    assert not [tag for tag, attributes in page.tags if loading & set(attributes) or tag in ("link", "base", "iframe")]
-    assert all(attributes["href"].startswith("#") for _, attributes in page.tags if "href" in attributes)
+    for tag, attributes in page.tags:
+        assert tag not in ("img", "link", "base", "iframe") and not loading & set(attributes)
+        assert attributes.get("href", "#").startswith("#") and not any(name.startswith("on") for name in attributes)
     assert "@import" not in html.split("<script>")[0] and "url(" not in html.split("<script>")[0]
-    assert "default-src 'none'" in html
-    assert html.count("plotly.js v") == 1
 
 
 def test_lists_stand_side_by_side_with_their_marks(synthetic):
-    _, html = synthetic
-    page = _Elements(html)
-    statuses = [attributes["class"] for tag, attributes in page.tags if tag == "li" and "class" in attributes]
-    marks = ["hit", "seen", "outside", "hit"]
-    # the five steps of both validation prompts, then SFT and Rank-GRPO; the test prompt p-2 has empty lists
-    examples = marks * 5 + ["miss"] * 5 + marks * 2
-    second = ["miss", "seen", "outside", "hit"]  # the worse of p-1's two rows
-    assert statuses == examples + second * 2
-    assert "SFT: 2 hits" in page.text and "Rank-GRPO: 2 hits" in page.text
-    assert page.text.count("An empty list.") == 4
+    tags, text = synthetic.page.tags, synthetic.page.text
+    marks, second = ["hit", "seen", "outside", "hit"], ["miss", "seen", "outside", "hit"]
+    # the five steps of both validation prompts, then SFT and Rank-GRPO (p-2 has empty lists), then p-1's worse row
+    statuses = [attributes["class"] for tag, attributes in tags if tag == "li" and "class" in attributes]
+    assert statuses == marks * 5 + ["miss"] * 5 + marks * 2 + second * 2
+    assert "SFT: 2 hits" in text and "Rank-GRPO: 2 hits" in text and text.count("An empty list.") == 4
 
 
 def test_recorded_feedback_is_shown_by_rank_and_item(tmp_path, synthetic):
-    rank = {"rank": 1, "shown": 1200, "accepted": 300, "rate": 0.25}
-    low = {"rank": 2, "shown": 1200, "accepted": 60, "rate": 0.05}
-    item = {"item_id": "up_2009", "shown": 900, "accepted": 90, "rate": 0.1}
-    gone = {**item, "item_id": "gone_1900"}
-    found = {"shown": 2400, "accepted": 360, "by_rank": [rank, low], "by_item": [item, gone]}
-    _, html = build_report(tmp_path, report_params(["synthetic", "feedback"]), exposure=found)
-    text = " ".join(_Elements(html).text.split())
-    assert "Recorded feedback: 2,400 shown items, 360 accepted." in text
-    assert ">2</th><td>1,200</td><td>60</td><td>5.0 %</td></tr>" in html
-    assert ">gone_1900</th><td>900</td><td>90</td><td>10.0 %</td></tr>" in html
-    assert "Up (2009)</th><td>900</td><td>90</td><td>10.0 %</td></tr>" in html
-    assert "The data are a simulation" not in text
-    assert "The data are a simulation." in synthetic[1] and "Recorded feedback" not in synthetic[1]
+    ranks = [{"rank": 2, "shown": 1200, "accepted": 60, "rate": 0.05}]
+    items = [{"item_id": item, "shown": 900, "accepted": 90, "rate": 0.1} for item in ("up_2009", "gone_1900")]
+    found = {"shown": 2400, "accepted": 360, "by_rank": ranks, "by_item": items}
+    report = _build(tmp_path, report_params(["synthetic", "feedback"]), exposure=found)
+    assert "Recorded feedback: 2,400 shown items, 360 accepted." in report.text
+    assert ">2</th><td>1,200</td><td>60</td><td>5.0 %</td></tr>" in report.html
+    for name in ("gone_1900", "Up (2009)"):
+        assert f">{name}</th><td>900</td><td>90</td><td>10.0 %</td></tr>" in report.html
+    assert "The data are a simulation" not in report.text
+    assert "The data are a simulation." in synthetic.text and "Recorded feedback" not in synthetic.text
 
 
 def test_failures_are_the_worst_rows_and_say_what_was_wrong(synthetic):
-    text = " ".join(_Elements(synthetic[1]).text.split())
-    failures = text[text.index("Worst failures") :]
+    failures = synthetic.text[synthetic.text.index("Worst failures") :]
     assert "33.3 % of the 3 test rows have no hit" in failures and "the 2 rows with the lowest NDCG@20" in failures
     assert failures.index("Failure 1 p-2") < failures.index("Failure 2 p-1")
     assert "Rank-GRPO: an empty list." in failures and "SFT: 0 hits, NDCG@20 0.000" in failures
@@ -162,24 +162,21 @@ def test_hits_by_rank_are_those_of_the_metrics_with_intervals(catalog):
 
 
 def test_constrained_systems_stand_beside_the_free_ones_and_slices_have_their_n(synthetic):
-    text = " ".join(_Elements(synthetic[1]).text.split())
+    text, html = synthetic.text, synthetic.html
     shown = text[text.index("Constrained against free") : text.index("Slices of the test split")]
-    names = ("SFT, free", "SFT, constrained", "Rank-GRPO, free", "Rank-GRPO, constrained")
-    assert [shown.index(name) for name in names] == sorted(shown.index(name) for name in names)
-    assert (
-        "Rank-GRPO, constrained, minus free, paired over the same 1,234 rows, in NDCG@20: +0.030 ± 0.010, p < 0.001"
-        in shown
-    )
-    assert "3 or more: 997 rows of 897 prompts." in text and 'id="plot-slice_new_items"' in synthetic[1]
-    assert 'id="plot-slice_month"' not in synthetic[1] and "Month2022-121,000900" in text, "one slice: no plot"
+    places = [shown.index(f"{name}, {kind}") for name in ("SFT", "Rank-GRPO") for kind in ("free", "constrained")]
+    assert places == sorted(places)
+    gain = "minus free, paired over the same 1,234 rows, in NDCG@20: +0.030 ± 0.010, p < 0.001"
+    assert f"Rank-GRPO, constrained, {gain}" in shown
+    assert "3 or more: 997 rows of 897 prompts." in text and 'id="plot-slice_new_items"' in html
+    assert 'id="plot-slice_month"' not in html and "Month2022-121,000900" in text, "one slice: no plot"
     assert "mentions3 or more" not in text and "3 or more9978970.170± 0.0250.270± 0.025" in text
 
 
 def test_what_is_not_there_is_left_out(tmp_path):
     """Real data without dates, constraint and slices, and trainings too short to log."""
     kept = {"dated": False, "systems": REAL, "without": ("slices",), "empty": ("sft", "adjust")}
-    _, html = build_report(tmp_path, report_params("redial"), **kept)
-    text = _Elements(html).text
+    _, html, _, text = _build(tmp_path, report_params("redial"), **kept)
     assert "The data are a simulation" not in text and "oracle" not in text
     assert text.count("undated") == 4  # the three splits, and in place of the plot of the months
     assert "Constrained against free" not in html and "Slices of the test split" not in html
@@ -217,8 +214,7 @@ def test_the_chosen_checkpoint_is_ringed_and_the_start_is_a_level():
 
 
 def test_numbers_intervals_and_versions_are_shown(synthetic):
-    paths, html = synthetic
-    text = " ".join(_Elements(html).text.split())
+    paths, html, _, text = synthetic
     assert "1,234 rows, 2 prompts" in text
     assert "0.320± 0.010" in text  # SFT, NDCG@20
     assert "<strong>0.720</strong>" in html and "<strong>0.520</strong>" not in html  # constrained, the oracle
@@ -235,7 +231,7 @@ def test_numbers_intervals_and_versions_are_shown(synthetic):
 
 
 def test_the_data_are_described(synthetic):
-    text = " ".join(_Elements(synthetic[1]).text.split())
+    text = synthetic.text
     assert "covers 60.0 % of the catalog's items" in text  # Heat, Alien, Up of five
     assert "The most liked 1 % of the catalog has 33.3 % of the mentions" in text and "Gini coefficient: 0.400" in text
     assert "turnstrain22.02.02.02" in text and "seen titlestrain11.01.01.01" in text

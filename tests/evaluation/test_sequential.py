@@ -46,13 +46,6 @@ def test_an_arm_s_look_by_hand(monkeypatch):
     assert look.low + look.high == pytest.approx(2 * look.mean)
 
 
-def test_one_answer_for_each_user_is_as_many_effective_answers_as_answers():
-    rng = np.random.default_rng(0)
-    arms = np.arange(4000) % 2 == 1
-    look = compare_arms([str(i) for i in range(4000)], arms, rng.random(4000), 0.5, ALPHA)[-1]
-    assert look.effective == pytest.approx(4000, rel=0.01)
-
-
 def test_answers_of_the_same_users_count_less():
     rng = np.random.default_rng(0)
     liked, users = rng.random(50) < 0.5, rng.integers(50, size=500)
