@@ -123,7 +123,7 @@ def test_a_file_is_scored_as_the_library_scores_lists(tmp_path_factory, lines):
         ({**ROWS[1], "items": [["Up", "soon"]]}, "field 'items': .*year is no number; give"),
         ({**ROWS[0], "groundtruth": []}, r"field 'groundtruth' is \[\]; give a list"),
         ({**ROWS[0], "groundtruth": [["Up", 20090]]}, "field 'groundtruth': .*year is not from 1000 to 2100"),
-        ({**ROWS[0], "seen_titles": "Up"}, "field 'seen_titles' is 'Up'; give a list of titles"),
+        ({**ROWS[0], "seen_titles": "Up"}, "field 'seen_titles' is 'Up'; give a list of"),
         ({**ROWS[0], "prompt_id": 1.5}, "field 'prompt_id' is 1.5; give"),
     ],
 )

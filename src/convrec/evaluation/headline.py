@@ -72,25 +72,19 @@ def headline_facts(evaluation: Mapping[str, Any], systems: Mapping[str, str], he
     ours, base = served(evaluation, "rank_grpo"), served(evaluation, "sft")
     gains, scores, facts = evaluation.get(f"paired_{headline}", {}), evaluation[ours], []
     if gain := gains.get(f"{ours}_over_{base}"):
+        label = f"{metric_label(headline)} gain over {_in_a_sentence(systems[base])}"
         note = f"{p_words(gain['p'])}; {scores[headline]:.3f} from {evaluation[base][headline]:.3f}"
-        facts.append(
-            Fact(
-                f"{metric_label(headline)} gain over {_in_a_sentence(systems[base])}",
-                f"{gain['mean']:+.3f} {spread(gain)}",
-                note,
-            )
-        )
+        facts.append(Fact(label, f"{gain['mean']:+.3f} {spread(gain)}", note))
     order = ranking(evaluation, headline)
-    others = [key for key in order if key != ours]
-    if others:
-        best = others[0]
+    if best := next((key for key in order if key != ours), None):
         note = f"strongest baseline: {systems[best]}, {evaluation[best][headline]:.3f}"
         facts.append(Fact("Place among the baselines", f"{order.index(ours) + 1} of {len(order)}", note))
-    facts.append(Fact("Exact format", f"{100 * scores['format']:.1f} %", "share of the lists"))
-    facts.append(Fact("In catalog", f"{100 * scores['in_catalog']:.1f} %", "share of the lines"))
-    if "coverage" in scores:
-        facts.append(Fact("Coverage", f"{100 * scores['coverage']:.1f} %", "share of the catalog that is listed"))
-    return facts
+    shares = {"format": "lists", "in_catalog": "lines", "coverage": "catalog that is listed"}
+    return facts + [
+        Fact(metric_label(name), f"{100 * scores[name]:.1f} %", f"share of the {what}")
+        for name, what in shares.items()
+        if name in scores
+    ]
 
 
 def findings(evaluation: Mapping[str, Any], systems: Mapping[str, str], headline: str) -> list[str]:

@@ -47,14 +47,14 @@ class PredictionScores(NamedTuple):
     def to_json(self) -> dict[str, Any]:
         """Return the mean of each metric, and `intervals`: low and high of each metric."""
         means = {name: interval.mean for name, interval in self.intervals.items()}
-        intervals = {name: [interval.low, interval.high] for name, interval in self.intervals.items()}
-        return {"n": self.n, "n_prompts": self.n_prompts, **means, "intervals": intervals}
+        bounds = {"intervals": {name: [one.low, one.high] for name, one in self.intervals.items()}}
+        return {"n": self.n, "n_prompts": self.n_prompts, **means, **bounds}
 
 
 def _each(row: dict[str, Any], field: str, read: Callable[[Any], Any], form: str) -> list[Any]:
     """Return what is read of each value of a list."""
     values, found = row.get(field), []
-    if not isinstance(values, list):
+    if not isinstance(values, list) or (field == "groundtruth" and not values):
         raise ValueError(f"field {field!r} is {values!r:.60}; give a list of {form}")
     for value in values:
         try:
@@ -77,16 +77,8 @@ class _Reader(NamedTuple):
             return UNKNOWN if index is None else index
         return Truth(**usable_item(value, self.settings.line_column))
 
-    def truths(self, row: dict[str, Any]) -> list[Truth | int]:
-        form = "[title, year], {title, year} or {id}"
-        if row.get("groundtruth") == []:
-            raise ValueError(f"field 'groundtruth' is []; give a list of {form}, at least one")
-        return _each(row, "groundtruth", self.item, form)
-
-    def seen(self, row: dict[str, Any]) -> list[Truth | int]:
-        if row.get("seen_titles") is None:
-            return []
-        return _each(row, "seen_titles", self.item, "titles as texts, {title, year} or {id}")
+    def items(self, row: dict[str, Any], field: str) -> list[Truth | int]:
+        return _each(row, field, self.item, "`Title (Year)`, [title, year], {title, year} or {id}")
 
     def entry(self, value: object) -> tuple[Entry | None, bool]:
         """Return an item of a list, and whether its line is one of the catalog; a text is parsed as a line."""
@@ -162,7 +154,8 @@ def _score_rows(path: Path, reader: _Reader) -> pd.DataFrame:
     scores: list[RowScore] = []
     for number, row in _rows(path):
         try:
-            truths, seen = reader.truths(row), reader.seen(row)
+            truths = reader.items(row, "groundtruth")
+            seen = [] if row.get("seen_titles") is None else reader.items(row, "seen_titles")
             titles = [item.title for item in seen if isinstance(item, Truth)]
             keys.append(reader.keys(row, number))
             if protocol == "published":
