@@ -78,10 +78,11 @@ class PublishedProtocol:
         """Return recall_at_K and ndcg_at_K of a list; the ideal DCG has min(|gt|, K, lines left) hits."""
         kept = [line for line in read_lines(text) if line[0] not in seen_titles and line in self._items]
         hits, discounts = np.zeros(len(kept)), 1 / np.log2(np.arange(2, len(kept) + 2))
-        for truth in (truth for truth in groundtruth if truth.year is not None):
-            near = (title == truth.title and abs(year - truth.year) <= _TOLERANCE for title, year in kept)
-            if (rank := next((rank for rank, is_near in enumerate(near) if is_near), None)) is not None:
-                hits[rank] = 1
+        for name, own_year in groundtruth:
+            for rank, (title, year) in enumerate(kept):
+                if title == name and own_year is not None and abs(year - own_year) <= _TOLERANCE:
+                    hits[rank] = 1
+                    break
         found: dict[str, float] = {}
         for k in self._cutoffs:
             ideal = discounts[: min(len(groundtruth), k)].sum()
