@@ -5,7 +5,7 @@
 The catalog is the embedded world's, with new titles added up to `--items`. For each mix it prints
 
 - the microseconds per list of the reward as called in training, including metrics, and of a plain reward that works
-  like the public code of Rank-GRPO (`benchmarks/plain_reward.py`): the minimum over `--calls` calls with 128 lists, 8
+  like the public code of Rank-GRPO (`plain_reward`): the minimum over `--calls` calls with 128 lists, 8
   per prompt. Each call has new lists, and the two rewards alternate;
 - the rows per second of `convrec score`, from reading the file to the intervals, without starting the interpreter and
   loading the catalog.
@@ -17,11 +17,13 @@ similarity, at least 0.9. All times are CPU times of all threads, which depend l
 import argparse
 import json
 import random
+import re
 import string
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,6 @@ import torch
 from rapidfuzz import process
 from rapidfuzz.distance import Levenshtein
 
-from benchmarks.plain_reward import plain_reward
 from convrec.data.catalog import Catalog, Item, build_catalog
 from convrec.data.quarantine import Quarantine
 from convrec.data.sources.synthetic import embedded_rows
@@ -43,6 +44,71 @@ LISTS, GENERATIONS = 128, 8  # in one call of the reward
 WORDS = ("night", "river", "house", "stranger", "winter", "garden", "letter", "empire", "shadow", "harbour")
 UNKNOWN = ("silent", "golden", "broken", "secret", "paper", "iron", "summer", "last", "distant", "velvet", "crooked")
 REMARK = ("slow", "tense", "story", "about", "two", "brothers", "who", "meet", "again", "with", "an", "ending", "that")
+_STEPS = (r"^[*_\-#]+", r"[*_\-#]+$", r"^(?:[*_\-#]+\s+|\d+\s*[.)、—–-]\s+)", r"^#+\s*")
+_PAIR = r"(.+?)\s+\((\d{4})\)"
+
+
+def _unquoted(text: str) -> str:
+    return text[1:-1] if any(text.startswith(sign) and text.endswith(sign) for sign in "\"'") else text
+
+
+def _clean(text: str) -> str:
+    """Return a line without list marks and emphasis; they are removed until nothing changes."""
+    left, text = None, re.sub(r"\s+", " ", text.strip()).strip()
+    while left != text:
+        left = text
+        for step in _STEPS:
+            text = re.sub(step, "", text).strip()
+    return _unquoted(text)
+
+
+def _read(text: str) -> list[tuple[str, int]]:
+    """Return the pairs of title and year that a list names; lines without a year are left out."""
+    pairs = []
+    for line in (line.strip() for line in re.sub(r"\n+", "\n", text).strip().split("\n")):
+        match = re.match(_PAIR, _clean(line))
+        if match:
+            title, before = match.group(1), None
+            while title != before:
+                before, title = title, _clean(re.sub(r"\([^()]*\)", "", title.strip()))
+            pairs.append((title, int(match.group(2))))
+    return pairs
+
+
+def _same(title: str) -> str:
+    return re.sub(r"\s+", " ", title.strip()).casefold()
+
+
+def plain_reward(
+    texts: Iterable[str],
+    groundtruth: Iterable[Sequence[tuple[str, int]]],
+    seen_titles: Iterable[Sequence[str]],
+    num_ranks: int,
+    catalog: set[tuple[str, int]],
+) -> list[list[float]]:
+    """Return the rank returns of each list, as the authors' public code does. Shape: (B, N).
+
+    It has the same rules (which characters are removed from a line, the pattern `Title (Year)`, the exact pair in the
+    catalog, ground truth by title and year within two years, the returns `log`), but is written independently.
+    """
+    discounts = 1 / np.log2(np.arange(num_ranks) + 2)
+    returns = []
+    for text, truths, titles in zip(texts, groundtruth, seen_titles, strict=True):
+        years: defaultdict[str, Counter[int]] = defaultdict(Counter)
+        for title, year in truths:
+            years[_same(title)][year] += 1
+        seen, hits = set(titles), np.zeros(num_ranks)
+        for rank, (title, year) in enumerate(_read(text)[:num_ranks]):
+            if title in seen or not ((title, year) in catalog or (title, str(year)) in catalog):
+                continue
+            left = years.get(_same(title), {})
+            near = next((year + gap for gap in (0, 1, -1, 2, -2) if left.get(year + gap, 0)), None)
+            if near is not None:
+                years[_same(title)][near] -= 1
+                hits[rank] = 1
+        gains = hits * discounts
+        returns.append((gains.sum() - np.concatenate(([0.0], gains.cumsum()[:-1]))).tolist())
+    return returns
 
 
 def make_catalog(num_items: int) -> Catalog:

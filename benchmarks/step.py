@@ -25,9 +25,9 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 from trl import GRPOTrainer
 
 from benchmarks.constraint import NUM_ITEMS
-from benchmarks.peak import Meter
 from benchmarks.side_by_side import NUM_RANKS, Lengths, World, draw_rollouts, make_trainer
 from benchmarks.throughput import peak_flops
+from benchmarks.timing import Meter
 from convrec.generation.constraint import catalog_trie
 from convrec.generation.pretrained import load_config
 from convrec.project.device import pick_device, release_memory

@@ -4,13 +4,13 @@ from scipy import sparse
 
 from convrec.classical import collaborative
 from convrec.classical.collaborative import Ease, ItemKnn, Likes, Named, best_items, named_items
+from tests.rows import make_row
 
 HEAT, DUNE_1984, DUNE, UP, ALIEN = range(5)
 
 
 def _row(conversation, *liked, seen=(), **more):
-    groundtruth = [{"title": title, "year": year} for title, year in liked]
-    return {"conversation_id": conversation, "groundtruth": groundtruth, "seen_titles": list(seen), **more}
+    return make_row(conversation, liked, seen_titles=list(seen), **more)
 
 
 def test_likes_are_of_persons(catalog):

@@ -1,5 +1,4 @@
 import math
-from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -23,16 +22,14 @@ def _rows():
     for number in range(40):
         truths = [FILMS[i] for i in rng.permutation(5)[: rng.integers(1, 4)]]
         rows.append(
-            {
-                "conversation_id": f"c{number}",
-                "prompt_id": f"p{number}",
-                "user_id": f"u{number % 5}" if number % 3 else "",
-                "date": f"2022-0{rng.integers(1, 4)}-10",
-                "messages": [{"role": "user", "content": " ".join(rng.choice(WORDS, 2))}],
-                "groundtruth": [{"title": title, "year": year} for title, year in truths],
-                "seen_titles": [FILMS[i][0] for i in rng.permutation(5)[: rng.integers(0, 3)]],
-                "disliked_titles": [],
-            }
+            make_row(
+                f"p{number}",
+                truths,
+                " ".join(rng.choice(WORDS, 2)),
+                user_id=f"u{number % 5}" if number % 3 else "",
+                date=f"2022-0{rng.integers(1, 4)}-10",
+                seen_titles=[FILMS[i][0] for i in rng.permutation(5)[: rng.integers(0, 3)]],
+            )
         )
     return rows
 
@@ -68,14 +65,12 @@ def test_what_is_left_out_counts_as_if_it_had_never_been(catalog, without_own, e
 
 
 def test_evidence_is_of_the_likes_of_others(catalog):
-    def row(person, words, liked, seen=()):
-        messages = [{"role": "user", "content": words}]
-        groundtruth = [{"title": title, "year": year} for title, year in liked]
-        return {"conversation_id": person, "messages": messages, "groundtruth": groundtruth, "seen_titles": list(seen)}
-
     heat, alien = FILMS[0], FILMS[4]
-    rows = [row("a", "a heist", [heat], ["Up"]), row("b", "space horror", [alien]), row("c", "space horror", [alien])]
-    asked = [row("new", "a heist", [], ["Up"])]
+    rows = [
+        make_row("a", [heat], "a heist", seen_titles=["Up"]),
+        *(make_row(person, [alien], "space horror") for person in "bc"),
+    ]
+    asked = [make_row("new", [], "a heist", seen_titles=["Up"])]
     terms = {n: _dense(t)[0] for n, t in _evidence(rows, catalog).terms(asked, without_own=True, earlier=False).items()}
     np.testing.assert_allclose(terms["popularity"], np.log1p([1, 0, 0, 1, 2]), rtol=1e-5)
     np.testing.assert_allclose(terms["item_knn"], [math.log(1001), 0, 0, 0, 0], rtol=1e-5)
@@ -89,16 +84,6 @@ def test_log_shares_of_the_best_are_above_that_of_the_next():
     kept = [max(0, score - full[4]) for score in full]
     np.testing.assert_allclose(log_shares(values, 2).toarray(), [kept, [0] * 5], rtol=1e-6)
     assert log_shares(values, 2).nnz == 2
-
-
-def test_fewer_kept_items_keep_their_order(catalog):
-    rows = _rows()
-    whole, part = (
-        _evidence(rows, catalog, kept).terms(rows, without_own=True, earlier=False)["item_knn"] for kept in (5, 2)
-    )
-    for every, few in zip(_dense(whole), _dense(part), strict=True):
-        best = np.argsort(-few, kind="stable")[: np.count_nonzero(few)]
-        assert len(best) <= 2 and all(every[i] >= every[j] for i, j in pairwise(best.tolist()))
 
 
 class _Asked:

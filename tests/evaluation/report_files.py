@@ -1,6 +1,7 @@
 """What the other stages leave behind for the stage `report`, in their shapes, and the page that it makes of that."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 
@@ -36,14 +37,6 @@ CATALOG = Catalog(
         for title, year in (("Heat", 1995), ("Dune", 1984), ("Dune", 2021), ("Up", 2009), ("Alien", 1979))
     ]
 )
-
-
-class FakeRun:
-    def __init__(self):
-        self.artifacts = []
-
-    def log_artifact(self, path, folder=None):
-        self.artifacts.append(path)
 
 
 def _row(prompt_id, date, accepted):
@@ -177,10 +170,10 @@ def build_report(root, params, *, dated=True, systems=SYSTEMS, empty=(), without
 
     Plots in `empty` have no row, `without` are keys of the evaluation, `exposure` is that of recorded feedback.
     """
-    paths, record = Paths(root), FakeRun()
+    paths, artifacts = Paths(root), []
     write_inputs(paths, params, dated, systems, without, exposure)
     for name in empty:
         write_plot(paths.plot(name), [])
-    report.run(params, paths, record)
-    assert record.artifacts == [paths.report]
+    report.run(params, paths, SimpleNamespace(log_artifact=artifacts.append))
+    assert artifacts == [paths.report]
     return paths, paths.report.read_text(encoding="utf-8")

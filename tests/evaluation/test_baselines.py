@@ -1,12 +1,10 @@
 import numpy as np
 import pytest
 
-from convrec.classical import neighbours
-from convrec.classical.als import Als
-from convrec.classical.collaborative import Likes, Named
+from convrec.classical.collaborative import Als, Likes, Named
 from convrec.classical.embedding import TfidfEmbedder
 from convrec.evaluation import baselines
-from convrec.evaluation.baselines import NEEDS, Options, baseline_lists
+from convrec.evaluation.baselines import Baselines, Options, Scorer, baseline_lists
 from convrec.evaluation.scoring import score_lists
 from convrec.evaluation.systems import BASELINES
 from tests.rows import make_row
@@ -69,20 +67,11 @@ def test_where_validation_begins_within_a_month_its_last_30_days_count(catalog):
     assert first("2022-02-01") == first("2022-03-01") == first("") == ["Up (2009)", "Dune (2021)"]
 
 
-@pytest.mark.parametrize("name", NEEDS)
-def test_a_baseline_without_what_it_needs_has_no_lists(catalog, name):
+@pytest.mark.parametrize("name", ["last_month", "item_knn", "ease", "als"])
+def test_a_baseline_says_what_it_needs(catalog, name):
     train = [{**row, "date": ""} for row in TRAIN]
-    assert _answers(name, catalog, [_row("nothing"), _row("bad", seen=["Up"], disliked=["Up"])], train) is None
-
-
-def test_the_nearest_conversations_vote(catalog, monkeypatch):
-    monkeypatch.setattr(baselines, "_NEIGHBOURS", (3,))
-    first, second = _lists("neighbours", catalog)
-    assert first == ["Alien (1979)", "Heat (1995)", "Up (2009)", "Dune (1984)"]  # no words shared: popularity
-    assert second[:2] == ["Up (2009)", "Alien (1979)"]
-    monkeypatch.setattr(neighbours, "_BLOCK", 1)
-    monkeypatch.setattr(baselines, "_BLOCK", 1)
-    assert _lists("neighbours", catalog) == [first, second]
+    needed = _answers(name, catalog, [_row("nothing"), _row("bad", seen=["Up"], disliked=["Up"])], train)
+    assert needed.startswith("a training split with" if name == "last_month" else "prompts that name items")
 
 
 @pytest.mark.parametrize("number", [1, 3, 100])
@@ -168,13 +157,11 @@ def test_hyper_parameters_are_the_best_on_validation(catalog, name, monkeypatch)
     train, validation, test = rows("t", 40), rows("v", 25), rows("x", 5)
     monkeypatch.setattr(baselines, "_NEIGHBOURS", (1, 2, 5, 20))
     found = _answers(name, catalog, test, train, validation, size=3)
-    training = baselines._Training(train, validation, catalog, Options(3, 3, TfidfEmbedder, 3), False)
-    scorer = baselines._MAKERS[name](training)
+    fitted = Baselines(train, validation, catalog, Options(3, 3, TfidfEmbedder, 3), Named.of(test, catalog))
+    scorer = getattr(fitted, name)()
     values = []
     for settings in scorer.grid:
-        monkeypatch.setitem(
-            baselines._MAKERS, name, lambda t, only=settings, of=scorer.of: baselines.Scorer([only], of)
-        )
+        monkeypatch.setattr(Baselines, name, lambda _, only=settings: Scorer([only], scorer.of))
         alone = _answers(name, catalog, validation, train, validation, size=3)
         texts = dict(zip((row["prompt_id"] for row in validation), alone.lists, strict=True))
         values.append(score_lists(texts, validation, catalog, 3, [3])["ndcg_at_3"].mean())

@@ -54,11 +54,8 @@ def test_json_holds_means_and_intervals(score):
     assert set(found["intervals"]) == set(found) - {"n", "n_prompts", "intervals"}
     assert all(low <= found[name] <= high for name, (low, high) in found["intervals"].items())
     assert found["intervals"]["recall@1"] == [0, 1]
-
-
-def test_the_protocol_reward_keeps_ranks(score):
-    found = json.loads(score(ROWS, "--json", "--protocol", "reward").out)
-    assert found["recall@1"] == 0 and found["recall@2"] == pytest.approx((1 / 2 + 0 + 1) / 3)
+    rewarded = json.loads(score(ROWS, "--json", "--protocol", "reward").out)  # every line keeps its rank
+    assert rewarded["recall@1"] == 0 and rewarded["recall@2"] == pytest.approx((1 / 2 + 0 + 1) / 3)
 
 
 def test_the_table_shows_n(score):
@@ -67,13 +64,6 @@ def test_the_table_shows_n(score):
     assert max(map(len, shown.splitlines())) <= 80
     (line,) = [line for line in shown.splitlines() if "recall@2" in line]
     assert line.split() == ["recall@2", "0.6667", "0.5000", "to", "1.0000", "3"]
-
-
-def test_the_year_tolerance_holds_for_list_and_truth(score):
-    rows = [{"response": "Heat (1996)", "groundtruth": [["Heat", 1995]]}]
-    for tolerance, hit in (("0", 0), ("1", 1)):
-        found = json.loads(score(rows, "--json", "--year-tolerance", tolerance).out)
-        assert found["recall@1"] == found["in_catalog"] == hit
 
 
 @pytest.mark.parametrize(
@@ -127,13 +117,13 @@ def test_a_file_is_scored_as_the_library_scores_lists(tmp_path_factory, lines):
         ("{", r"line 2: not JSON \(.*\); give one object per line"),
         ("[1]", "line 2: expected a JSON object, found list"),
         ('{"response": ' + "[" * 5000, "line 2: not "),
-        ({"groundtruth": [["Up", 2009]]}, "neither of the fields 'response' and 'items'"),
-        ({**ROWS[0], "items": []}, "both of the fields 'response' and 'items'"),
+        ({"groundtruth": [["Up", 2009]]}, "give exactly one of the fields 'response' and 'items'"),
+        ({**ROWS[0], "items": []}, "give exactly one of the fields 'response' and 'items'"),
         ({**ROWS[1], "items": "Up"}, "field 'items' is 'Up'; give a list"),
         ({**ROWS[1], "items": [["Up", "soon"]]}, "field 'items': .*year is no number; give"),
         ({**ROWS[0], "groundtruth": []}, r"field 'groundtruth' is \[\]; give a list"),
         ({**ROWS[0], "groundtruth": [["Up", 20090]]}, "field 'groundtruth': .*year is not from 1000 to 2100"),
-        ({**ROWS[0], "seen_titles": "Up"}, "field 'seen_titles' is 'Up'; give a list of titles"),
+        ({**ROWS[0], "seen_titles": "Up"}, "field 'seen_titles' is 'Up'; give a list of"),
         ({**ROWS[0], "prompt_id": 1.5}, "field 'prompt_id' is 1.5; give"),
     ],
 )
@@ -184,43 +174,38 @@ def test_an_empty_file_and_one_that_is_not_utf_8_are_told(tmp_path, cli):
 SONGS = "id,title,year,artist\na,Hello,2015,Adele\nb,Hello,2015,Lionel Richie\nc,Hello,1984,Lionel Richie\n"
 
 
-def _hits(folder, row, *more):
-    """Return the hits of one list of songs, rank by rank."""
-    (folder / "songs.csv").write_text(SONGS)
-    path = folder / "rows.jsonl"
-    path.write_text(json.dumps(row) + "\n")
-    catalog, _ = open_catalog(folder / "songs.csv", *more)
-    scores = score_predictions(path, catalog, ScoringSettings((1, 2, 3), 3, "reward", 0, *more))
-    at = [round(scores.intervals[f"recall@{k}"].mean * len(row["groundtruth"])) for k in (1, 2, 3)]
-    return [now - before for before, now in zip([0, *at], at, strict=False)]
+BY_ID, COLUMN = (), ("artist",)
 
 
 @pytest.mark.parametrize(
-    ("items", "truth", "seen", "hits"),
+    ("column", "items", "truth", "seen", "hits"),
     [
-        ([{"id": "b"}, {"id": "a"}, {"id": "c"}], [{"id": "a"}], [], [0, 1, 0]),
-        ([{"id": "a"}, {"id": "b"}], [{"id": "a"}, {"id": "b"}], [{"id": "a"}], [0, 1, 0]),
-        ([{"id": "a"}, {"id": "b"}], [{"id": "a"}, {"id": "b"}], ["Hello"], [0, 0, 0]),
-        ([{"id": "x"}, {"id": "a"}], [{"id": "x"}, {"id": "a"}], [{"id": "x"}], [0, 1, 0]),
-        (["Hello (2015)", ["Hello", 2015]], [{"id": "a"}, {"id": "b"}], [], [0, 0, 0]),
+        (BY_ID, [{"id": "b"}, {"id": "a"}, {"id": "c"}], [{"id": "a"}], [], [0, 1, 0]),
+        (BY_ID, [{"id": "a"}, {"id": "b"}], [{"id": "a"}, {"id": "b"}], [{"id": "a"}], [0, 1, 0]),
+        (BY_ID, [{"id": "a"}, {"id": "b"}], [{"id": "a"}, {"id": "b"}], ["Hello"], [0, 0, 0]),
+        (BY_ID, [{"id": "x"}, {"id": "a"}], [{"id": "x"}, {"id": "a"}], [{"id": "x"}], [0, 1, 0]),
+        (BY_ID, ["Hello (2015)", ["Hello", 2015]], [{"id": "a"}, {"id": "b"}], [], [0, 0, 0]),
+        (
+            COLUMN,
+            ["Hello - Lionel Richie (2015)", "1. hello - adele (2015)"],
+            [["Hello - Adele", 2015]],
+            [],
+            [0, 1, 0],
+        ),
+        (COLUMN, [{"title": "Hello", "year": 2015, "artist": "Adele"}], [{"id": "a"}], [], [1, 0, 0]),
+        (COLUMN, [{"id": "a"}], [{"title": "Hello", "year": 2015, "artist": "Adele"}], [], [1, 0, 0]),
+        (COLUMN, [{"id": "a"}], [{"id": "a"}], [{"title": "Hello", "artist": "Adele"}], [0, 0, 0]),
+        (COLUMN, [{"id": "b"}], [{"id": "b"}], ["Hello - Adele (2015)"], [1, 0, 0]),
     ],
 )
-def test_items_of_one_title_are_told_apart_by_their_id(tmp_path, items, truth, seen, hits):
-    assert _hits(tmp_path, {"items": items, "groundtruth": truth, "seen_titles": seen}) == hits
-
-
-@pytest.mark.parametrize(
-    ("items", "truth", "seen", "hits"),
-    [
-        (["Hello - Lionel Richie (2015)", "1. hello - adele (2015)"], [["Hello - Adele", 2015]], [], [0, 1, 0]),
-        ([{"title": "Hello", "year": 2015, "artist": "Adele"}], [{"id": "a"}], [], [1, 0, 0]),
-        ([{"id": "a"}], [{"title": "Hello", "year": 2015, "artist": "Adele"}], [], [1, 0, 0]),
-        ([{"id": "a"}], [{"id": "a"}], [{"title": "Hello", "artist": "Adele"}], [0, 0, 0]),
-        ([{"id": "b"}], [{"id": "b"}], ["Hello - Adele (2015)"], [1, 0, 0]),
-    ],
-)
-def test_items_of_one_title_are_told_apart_by_a_column(tmp_path, items, truth, seen, hits):
-    assert _hits(tmp_path, {"items": items, "groundtruth": truth, "seen_titles": seen}, "artist") == hits
+def test_items_of_one_title_are_told_apart_by_id_or_column(tmp_path, column, items, truth, seen, hits):
+    (tmp_path / "songs.csv").write_text(SONGS)
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"items": items, "groundtruth": truth, "seen_titles": seen}) + "\n")
+    catalog, _ = open_catalog(tmp_path / "songs.csv", *column)
+    scores = score_predictions(path, catalog, ScoringSettings((1, 2, 3), 3, "reward", 0, *column))
+    at = [round(scores.intervals[f"recall@{k}"].mean * len(truth)) for k in (1, 2, 3)]
+    assert [now - before for before, now in zip([0, *at], at, strict=False)] == hits
 
 
 @pytest.mark.parametrize(

@@ -22,12 +22,7 @@ def catalog():
 
 
 def _score(catalog, text, groundtruth, seen=(), cutoff=20):
-    row = {
-        "prompt_id": "p",
-        "conversation_id": "c",
-        "groundtruth": [{"title": t, "year": y} for t, y in groundtruth],
-        "seen_titles": list(seen),
-    }
+    row = make_row("p", groundtruth, seen_titles=list(seen))
     found = PublishedProtocol(catalog, [cutoff]).score_lists({"p": text}, [row])
     return found[f"recall_at_{cutoff}"].item(), found[f"ndcg_at_{cutoff}"].item()
 
@@ -79,7 +74,8 @@ def test_full_lists_of_exact_lines_score_as_ours(catalog):
 
 def test_the_command_scores_a_file(catalog, tmp_path):
     path = tmp_path / "lists.jsonl"
-    rows = [{"response": "Heat (1995)\nheat (1995)", "groundtruth": [["Heat", 1995], ["Big", 1988]]}, {"items": []}]
+    row = {"groundtruth": [["Heat", 1995], ["Big", 1988]]}
+    rows = [{**row, "response": "Heat (1995)\nheat (1995)"}, {**row, "items": []}]
     path.write_text(json.dumps(rows[0]) + "\n")
     settings = ScoringSettings(cutoffs=(20,), protocol="published")
     scores = score_predictions(path, catalog, settings)

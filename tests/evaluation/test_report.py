@@ -1,7 +1,6 @@
 import json
-import re
 from html.parser import HTMLParser
-from importlib.resources import files
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -9,15 +8,12 @@ import pytest
 
 from convrec.data.matching import Truth
 from convrec.evaluation.comparison import hits_by_rank, rank_intervals
-from convrec.evaluation.data_figures import DATA_PLOTS, months_figure, words_figure
 from convrec.evaluation.examples import faults, judge_lines, worst_rows
+from convrec.evaluation.figures import PLOTS, data_figures, story_figures, training_figures
 from convrec.evaluation.headline import findings, headline_facts
 from convrec.evaluation.metrics import metric_label
-from convrec.evaluation.page import DARK_COLORS, LINES
-from convrec.evaluation.report import best_models
-from convrec.evaluation.story_figures import group_figure
 from convrec.evaluation.systems import system_names
-from convrec.evaluation.training_figures import validation_figures
+from convrec.project.paths import Paths
 from convrec.registry.tracking import file_md5
 from tests.evaluation.report_files import HOSTILE, HOSTILE_LINE, SYSTEMS, build_report, report_params
 
@@ -49,9 +45,24 @@ class _Elements(HTMLParser):
             self.text += data
 
 
+class _Report(NamedTuple):
+    """A report: its files, its HTML, its elements, and its text with single spaces."""
+
+    paths: Paths
+    html: str
+    page: _Elements
+    text: str
+
+
+def _build(*args, **settings):
+    paths, html = build_report(*args, **settings)
+    page = _Elements(html)
+    return _Report(paths, html, page, " ".join(page.text.split()))
+
+
 @pytest.fixture(scope="module")
 def synthetic(tmp_path_factory):
-    return build_report(tmp_path_factory.mktemp("report"), report_params())
+    return _build(tmp_path_factory.mktemp("report"), report_params())
 
 
 def test_lines_are_judged_by_the_one_definition_of_a_hit(catalog):
@@ -63,70 +74,48 @@ def test_lines_are_judged_by_the_one_definition_of_a_hit(catalog):
     assert judge_lines("", answers, [], catalog, num_ranks=3) == []
 
 
-def test_metrics_are_named_and_the_best_model_is_found_among_the_models():
-    assert [metric_label(m) for m in ("recall_at_5", "ndcg_at_20", "in_catalog")] == [
-        "Recall@5",
-        "NDCG@20",
-        "In catalog",
-    ]
-    evaluation = {"popularity": {"m": 0.9}, "sft": {"m": 0.2}, "rank_grpo": {"m": 0.1}, "n_rows": 3}
-    assert best_models(evaluation, ["m"]) == {"m": 0.2}
-    assert best_models({**evaluation, "sft_constrained": {"m": 0.3}}, ["m"]) == {"m": 0.3}
+def test_metrics_are_named():
+    names = [metric_label(m) for m in ("recall_at_5", "ndcg_at_20", "in_catalog", "mrr", "some_new_one")]
+    assert names == ["Recall@5", "NDCG@20", "In catalog", "MRR", "Some new one"]
+    assert metric_label("recall_at_5", short=True) == "R@5"
 
 
-def test_texts_are_escaped(synthetic):
-    _, html = synthetic
-    page = _Elements(html)
+def test_texts_are_escaped_and_nothing_is_loaded_from_elsewhere(synthetic):
+    html, page = synthetic.html, synthetic.page
     assert HOSTILE not in html and HOSTILE_LINE not in html
     assert page.text.count(HOSTILE) == 6  # as text, in two examples of lists, of demonstrations, and of failures
-    assert HOSTILE_LINE in page.text
-    assert "img" not in {tag for tag, _ in page.tags}
-    assert not [name for _, attributes in page.tags for name in attributes if name.startswith("on")]
-
-
-def test_nothing_is_loaded_from_elsewhere(synthetic):
-    _, html = synthetic
-    page = _Elements(html)
+    assert HOSTILE_LINE in page.text and "default-src 'none'" in html and html.count("plotly.js v") == 1
     loading = {"src", "srcset", "data", "action", "background", "poster"}
-    assert not [tag for tag, attributes in page.tags if loading & set(attributes) or tag in ("link", "base", "iframe")]
-    assert all(attributes["href"].startswith("#") for _, attributes in page.tags if "href" in attributes)
+    for tag, attributes in page.tags:
+        assert tag not in ("img", "link", "base", "iframe") and not loading & set(attributes)
+        assert attributes.get("href", "#").startswith("#") and not any(name.startswith("on") for name in attributes)
     assert "@import" not in html.split("<script>")[0] and "url(" not in html.split("<script>")[0]
-    assert "default-src 'none'" in html
-    assert html.count("plotly.js v") == 1
 
 
 def test_lists_stand_side_by_side_with_their_marks(synthetic):
-    _, html = synthetic
-    page = _Elements(html)
-    statuses = [attributes["class"] for tag, attributes in page.tags if tag == "li" and "class" in attributes]
-    marks = ["hit", "seen", "outside", "hit"]
-    # the five steps of both validation prompts, then SFT and Rank-GRPO; the test prompt p-2 has empty lists
-    examples = marks * 5 + ["miss"] * 5 + marks * 2
-    second = ["miss", "seen", "outside", "hit"]  # the worse of p-1's two rows
-    assert statuses == examples + second * 2
-    assert "SFT: 2 hits" in page.text and "Rank-GRPO: 2 hits" in page.text
-    assert page.text.count("An empty list.") == 4
+    tags, text = synthetic.page.tags, synthetic.page.text
+    marks, second = ["hit", "seen", "outside", "hit"], ["miss", "seen", "outside", "hit"]
+    # the five steps of both validation prompts, then SFT and Rank-GRPO (p-2 has empty lists), then p-1's worse row
+    statuses = [attributes["class"] for tag, attributes in tags if tag == "li" and "class" in attributes]
+    assert statuses == marks * 5 + ["miss"] * 5 + marks * 2 + second * 2
+    assert "SFT: 2 hits" in text and "Rank-GRPO: 2 hits" in text and text.count("An empty list.") == 4
 
 
 def test_recorded_feedback_is_shown_by_rank_and_item(tmp_path, synthetic):
-    rank = {"rank": 1, "shown": 1200, "accepted": 300, "rate": 0.25}
-    low = {"rank": 2, "shown": 1200, "accepted": 60, "rate": 0.05}
-    item = {"item_id": "up_2009", "shown": 900, "accepted": 90, "rate": 0.1}
-    gone = {**item, "item_id": "gone_1900"}
-    found = {"shown": 2400, "accepted": 360, "by_rank": [rank, low], "by_item": [item, gone]}
-    _, html = build_report(tmp_path, report_params(["synthetic", "feedback"]), exposure=found)
-    text = " ".join(_Elements(html).text.split())
-    assert "Recorded feedback: 2,400 shown items, 360 accepted." in text
-    assert ">2</th><td>1,200</td><td>60</td><td>5.0 %</td></tr>" in html
-    assert ">gone_1900</th><td>900</td><td>90</td><td>10.0 %</td></tr>" in html
-    assert "Up (2009)</th><td>900</td><td>90</td><td>10.0 %</td></tr>" in html
-    assert "The data are a simulation" not in text
-    assert "The data are a simulation." in synthetic[1] and "Recorded feedback" not in synthetic[1]
+    ranks = [{"rank": 2, "shown": 1200, "accepted": 60, "rate": 0.05}]
+    items = [{"item_id": item, "shown": 900, "accepted": 90, "rate": 0.1} for item in ("up_2009", "gone_1900")]
+    found = {"shown": 2400, "accepted": 360, "by_rank": ranks, "by_item": items}
+    report = _build(tmp_path, report_params(["synthetic", "feedback"]), exposure=found)
+    assert "Recorded feedback: 2,400 shown items, 360 accepted." in report.text
+    assert ">2</th><td>1,200</td><td>60</td><td>5.0 %</td></tr>" in report.html
+    for name in ("gone_1900", "Up (2009)"):
+        assert f">{name}</th><td>900</td><td>90</td><td>10.0 %</td></tr>" in report.html
+    assert "The data are a simulation" not in report.text
+    assert "The data are a simulation." in synthetic.text and "Recorded feedback" not in synthetic.text
 
 
 def test_failures_are_the_worst_rows_and_say_what_was_wrong(synthetic):
-    text = " ".join(_Elements(synthetic[1]).text.split())
-    failures = text[text.index("Worst failures") :]
+    failures = synthetic.text[synthetic.text.index("Worst failures") :]
     assert "33.3 % of the 3 test rows have no hit" in failures and "the 2 rows with the lowest NDCG@20" in failures
     assert failures.index("Failure 1 p-2") < failures.index("Failure 2 p-1")
     assert "Rank-GRPO: an empty list." in failures and "SFT: 0 hits, NDCG@20 0.000" in failures
@@ -173,24 +162,21 @@ def test_hits_by_rank_are_those_of_the_metrics_with_intervals(catalog):
 
 
 def test_constrained_systems_stand_beside_the_free_ones_and_slices_have_their_n(synthetic):
-    text = " ".join(_Elements(synthetic[1]).text.split())
+    text, html = synthetic.text, synthetic.html
     shown = text[text.index("Constrained against free") : text.index("Slices of the test split")]
-    names = ("SFT, free", "SFT, constrained", "Rank-GRPO, free", "Rank-GRPO, constrained")
-    assert [shown.index(name) for name in names] == sorted(shown.index(name) for name in names)
-    assert (
-        "Rank-GRPO, constrained, minus free, paired over the same 1,234 rows, in NDCG@20: +0.030 ± 0.010, p < 0.001"
-        in shown
-    )
-    assert "3 or more: 997 rows of 897 prompts." in text and 'id="plot-slice_new_items"' in synthetic[1]
-    assert 'id="plot-slice_month"' not in synthetic[1] and "Month2022-121,000900" in text, "one slice: no plot"
+    places = [shown.index(f"{name}, {kind}") for name in ("SFT", "Rank-GRPO") for kind in ("free", "constrained")]
+    assert places == sorted(places)
+    gain = "minus free, paired over the same 1,234 rows, in NDCG@20: +0.030 ± 0.010, p < 0.001"
+    assert f"Rank-GRPO, constrained, {gain}" in shown
+    assert "3 or more: 997 rows of 897 prompts." in text and 'id="plot-slice_new_items"' in html
+    assert 'id="plot-slice_month"' not in html and "Month2022-121,000900" in text, "one slice: no plot"
     assert "mentions3 or more" not in text and "3 or more9978970.170± 0.0250.270± 0.025" in text
 
 
 def test_what_is_not_there_is_left_out(tmp_path):
     """Real data without dates, constraint and slices, and trainings too short to log."""
     kept = {"dated": False, "systems": REAL, "without": ("slices",), "empty": ("sft", "adjust")}
-    _, html = build_report(tmp_path, report_params("redial"), **kept)
-    text = _Elements(html).text
+    _, html, _, text = _build(tmp_path, report_params("redial"), **kept)
     assert "The data are a simulation" not in text and "oracle" not in text
     assert text.count("undated") == 4  # the three splits, and in place of the plot of the months
     assert "Constrained against free" not in html and "Slices of the test split" not in html
@@ -210,48 +196,25 @@ def test_unknown_systems_are_named_by_their_key():
     ]
 
 
+def _drawn(**plots):
+    """The curves that the stages leave, without points but for some."""
+    return {name: plots.get(name, pd.DataFrame()) for name in PLOTS}
+
+
 def test_the_chosen_checkpoint_is_ringed_and_the_start_is_a_level():
     scores = {"recall_at_5": 0.2, "ndcg_at_5": 0.1, "recall_at_2": 0.3, "ndcg_at_2": 0.4, "in_catalog": 1, "format": 1}
     frame = pd.DataFrame([{"step": step, **scores, "ndcg_at_5": 0.1 + step} for step in (0, 1, 2)])
-    traces = {trace["name"]: trace for trace in _traces(validation_figures(frame, [2, 5], 1, "SFT")["validation_ndcg"])}
+    figures = training_figures(_drawn(validation=frame), [2, 5], 1, "SFT")
+    traces = {trace["name"]: trace for trace in _traces(figures["validation_ndcg"])}
     assert list(traces) == ["NDCG@5", "NDCG@2", "SFT, NDCG@5", "chosen: step 1"]
     assert (traces["chosen: step 1"]["x"], traces["chosen: step 1"]["y"]) == ([1], [1.1])
     assert (traces["SFT, NDCG@5"]["x"], traces["SFT, NDCG@5"]["y"]) == ([0, 2], [0.1, 0.1])
-    late = _traces(validation_figures(frame[1:], [2, 5], 7, "SFT")["validation_ndcg"])
+    late = _traces(training_figures(_drawn(validation=frame[1:]), [2, 5], 7, "SFT")["validation_ndcg"])
     assert [trace["name"] for trace in late] == ["NDCG@5", "NDCG@2"]
 
 
-def _contrast(one, other):
-    """The contrast ratio of two colours (WCAG 2.2)."""
-
-    def luminance(color):
-        parts = [int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]
-        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)
-
-
-def test_texts_and_lines_stand_out_in_both_modes():
-    css = (files("convrec.evaluation") / "style.css").read_text(encoding="utf-8")
-    full = re.sub(r"#(\w)(\w)(\w)\b", r"#\1\1\2\2\3\3", css)
-    colors = {name: pair for name, *pair in re.findall(r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\)", full)}
-    for mode in (0, 1):
-        for text, ground in [
-            *((text, "paper") for text in ("ink", "soft", "accent", "hit", "warn")),
-            *(("ink", ground) for ground in ("pale", "hit-pale", "warn-pale")),
-            ("hit", "hit-pale"),
-            ("soft", "pale"),
-        ]:
-            assert _contrast(colors[text][mode], colors[ground][mode]) >= 4.5, (text, ground, mode)
-        for color, _ in LINES:
-            assert _contrast((color, DARK_COLORS[color])[mode], colors["paper"][mode]) >= 3
-
-
 def test_numbers_intervals_and_versions_are_shown(synthetic):
-    paths, html = synthetic
-    text = " ".join(_Elements(html).text.split())
+    paths, html, _, text = synthetic
     assert "1,234 rows, 2 prompts" in text
     assert "0.320± 0.010" in text  # SFT, NDCG@20
     assert "<strong>0.720</strong>" in html and "<strong>0.520</strong>" not in html  # constrained, the oracle
@@ -262,13 +225,13 @@ def test_numbers_intervals_and_versions_are_shown(synthetic):
     assert "ground-truth items outside the catalog7keep" in text and "6.25 % of catalog" in text
     for path in (paths.catalog, *(paths.split(name) for name in ("train", "validation", "test"))):
         assert file_md5(path) in text
-    drawn = "demonstrations popularity adjust sft reward entropy validation_ndcg validation_lists ladder groups"
-    for name in (*DATA_PLOTS, *drawn.split(), "course", "kl", "hits"):
+    drawn = "demonstrations entropy validation_ndcg validation_lists ladder groups course kl hits"
+    for name in (*drawn.split(), *(name for name in PLOTS if name not in ("reward_by_rank", "validation"))):
         assert f'id="plot-{name}"' in html
 
 
 def test_the_data_are_described(synthetic):
-    text = " ".join(_Elements(synthetic[1]).text.split())
+    text = synthetic.text
     assert "covers 60.0 % of the catalog's items" in text  # Heat, Alien, Up of five
     assert "The most liked 1 % of the catalog has 33.3 % of the mentions" in text and "Gini coefficient: 0.400" in text
     assert "turnstrain22.02.02.02" in text and "seen titlestrain11.01.01.01" in text
@@ -278,29 +241,35 @@ def test_the_data_are_described(synthetic):
 
 def test_each_month_is_a_bar_of_its_split_and_each_bin_a_share_of_it():
     months = [("2021-12", "train", 7), ("2022-01", "train", 5), ("2022-02", "test", 3)]
-    bars = _traces(months_figure(pd.DataFrame(months, columns=["month", "split", "rows"])))
-    assert [(bar["name"], bar["x"], bar["y"]) for bar in bars] == [
+    counts = pd.DataFrame({"words": [7, 1000], "train": [1, 3], "validation": [0, 2], "test": [0, 0]})
+    figures = data_figures(
+        _drawn(
+            rows_by_month=pd.DataFrame(months, columns=["month", "split", "rows"]),
+            conversation_words=counts,
+            groundtruth_sizes=counts.rename(columns={"words": "size"}),
+            catalog_popularity=pd.DataFrame({"items": [0, 1], "mentions": [0, 1]}),
+        )
+    )
+    assert [(bar["name"], bar["x"], bar["y"]) for bar in _traces(figures["rows_by_month"])] == [
         ("train", ["2021-12", "2022-01"], [7, 5]),
         ("test", ["2022-02"], [3]),
     ]
-    counts = pd.DataFrame({"words": [7, 1000], "train": [1, 3], "validation": [0, 2], "test": [0, 0]})
-    assert [(line["x"], line["y"]) for line in _traces(words_figure(counts))] == [
+    assert [(line["x"], line["y"]) for line in _traces(figures["conversation_words"])] == [
         (["7", "1,000"], [0.25, 0.75]),
         (["7", "1,000"], [0, 1]),
         (["7", "1,000"], [0, 0]),
     ]
 
 
-def test_the_same_inputs_give_the_same_file(tmp_path, synthetic):
-    assert build_report(tmp_path, report_params())[1] == synthetic[1]
-
-
 def test_rank_groups_are_means_of_their_ranks_smoothed_over_steps():
     frame = pd.DataFrame([{"step": s, "rank": r, "reward": float(r)} for s in range(1, 31) for r in range(1, 21)])
-    lines = {line["name"]: line["y"] for line in _traces(group_figure(frame))}
-    assert lines["ranks 1–5"] == [3.0] * 30 and lines["ranks 6–10"] == [8.0] * 30
-    assert lines["ranks 11–20"] == [15.5] * 30
-    assert len(_traces(group_figure(frame[frame["rank"] <= 5]))) == 1
+    few = frame[frame["rank"] <= 5]
+    found, first = (
+        _traces(story_figures(_drawn(reward_by_rank=f), {}, {}, "ndcg_at_20")["groups"]) for f in (frame, few)
+    )
+    lines = {line["name"]: line["y"] for line in found}
+    assert lines == {"ranks 1–5": [3.0] * 30, "ranks 6–10": [8.0] * 30, "ranks 11–20": [15.5] * 30}
+    assert len(first) == 1
 
 
 def _system(ndcg, **others):

@@ -37,21 +37,3 @@ def test_the_table_has_n_intervals_and_p_within_80_columns(tmp_path, capsys, mon
 def test_there_must_be_an_evaluation(tmp_path):
     with pytest.raises(InputError, match="no evaluation yet"):
         print_results(Paths(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("{", "not JSON"),
-        ("[" * 100_000, "not JSON"),
-        ("[1]", "expected a JSON object, found list"),
-        ('{"n_rows": 1, "n_prompts": 1, "sft": {"ndcg_at_5": "high", "intervals": []}}', "unexpected format"),
-    ],
-)
-def test_a_damaged_evaluation_is_told(tmp_path, text, words):
-    path = Paths(tmp_path).results("evaluate")
-    path.parent.mkdir()
-    path.write_text(text, encoding="utf-8", errors="surrogateescape")
-    with pytest.raises(InputError, match=f"results/evaluate.json: {words}") as error:
-        print_results(Paths(tmp_path))
-    assert "\n" not in str(error.value)

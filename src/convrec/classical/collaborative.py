@@ -8,10 +8,13 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from implicit.cpu.als import AlternatingLeastSquares
 from scipy import sparse
+from threadpoolctl import threadpool_limits
 
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, month_of, named_titles, person_of, truths
+from convrec.project.machine import usable_cores
 
 Cells = list[tuple[int, int]]
 _CELLS = 4_000_000  # maximum number of similarities in memory, 4 bytes each
@@ -194,6 +197,27 @@ class Ease:
             # w_j - (w P)_j / P_jj, which is w B, of the items in the model
             scores[start : start + size, self._items] = part.toarray() - part @ self._inverse / np.diag(self._inverse)
         return scores
+
+
+class Als:
+    """Alternating least squares for implicit feedback (Hu, Koren and Volinsky, ICDM 2008), from the library `implicit`.
+
+    A like has confidence `alpha`, every other item 1. A prompt is treated as a new user: its factors are solved from
+    the items that it names as liked.
+    """
+
+    def __init__(self, likes: sparse.csr_array, factors: int, regularization: float, alpha: float, seed: int):
+        with threadpool_limits(1, "blas"):  # as implicit recommends: its own threads call BLAS
+            self._model = AlternatingLeastSquares(
+                factors, regularization, alpha, random_state=seed, num_threads=usable_cores()
+            )
+            self._model.fit(sparse.csr_matrix(likes), show_progress=False)
+
+    def scores(self, liked: sparse.csr_array) -> np.ndarray:
+        """Return the dot products of the prompts' and the items' factors. Shape: liked and result (B, C), float32."""
+        with threadpool_limits(1, "blas"):
+            people = self._model.recalculate_user(np.arange(liked.shape[0]), sparse.csr_matrix(liked))
+            return people @ self._model.item_factors.T
 
 
 def best_items(scores: np.ndarray, popularity: np.ndarray, size: int) -> np.ndarray:

@@ -84,10 +84,6 @@ def worst_rows(scores: np.ndarray, baseline: np.ndarray, prompt_ids: Sequence[st
     return list(first.values())[:number]
 
 
-def _some(number: int, what: str, whole: int) -> list[str]:
-    return [f"{number} of {whole} {what}"] if number else []
-
-
 def faults(
     lines: Sequence[Line], groundtruth: Sequence[Truth], liked: Set[int], catalog: Catalog, num_ranks: int
 ) -> list[str]:
@@ -95,14 +91,18 @@ def faults(
     number, found = Counter(line.status for line in lines), []
     if len(lines) != num_ranks:
         found.append(f"{len(lines)} lines instead of {num_ranks}" if lines else "an empty list")
-    found += _some(number["outside"], "lines outside the catalog", len(lines))
-    found += _some(number["seen"], "lines that name a seen title", len(lines))
-    found += _some(number["repeated"], "lines that repeat an earlier one", len(lines))
-    found += _some(number["blank"], "lines that are blank", len(lines))
     items = [catalog.find(truth.title, truth.year) for truth in groundtruth]
     cold = sum(item is not None and item not in liked for item in items)
-    found += _some(items.count(None), "ground-truth items outside the catalog", len(items))
-    found += _some(cold, "ground-truth items never liked in training", len(items))
+    for count, whole, what in (
+        (number["outside"], lines, "lines outside the catalog"),
+        (number["seen"], lines, "lines that name a seen title"),
+        (number["repeated"], lines, "lines that repeat an earlier one"),
+        (number["blank"], lines, "lines that are blank"),
+        (items.count(None), items, "ground-truth items outside the catalog"),
+        (cold, items, "ground-truth items never liked in training"),
+    ):
+        if count:
+            found.append(f"{count} of {len(whole)} {what}")
     if not number["hit"] and number["miss"]:
         found.append(f"usable lines without a hit: {number['miss']}")
     return found

@@ -72,25 +72,19 @@ def headline_facts(evaluation: Mapping[str, Any], systems: Mapping[str, str], he
     ours, base = served(evaluation, "rank_grpo"), served(evaluation, "sft")
     gains, scores, facts = evaluation.get(f"paired_{headline}", {}), evaluation[ours], []
     if gain := gains.get(f"{ours}_over_{base}"):
+        label = f"{metric_label(headline)} gain over {_in_a_sentence(systems[base])}"
         note = f"{p_words(gain['p'])}; {scores[headline]:.3f} from {evaluation[base][headline]:.3f}"
-        facts.append(
-            Fact(
-                f"{metric_label(headline)} gain over {_in_a_sentence(systems[base])}",
-                f"{gain['mean']:+.3f} {spread(gain)}",
-                note,
-            )
-        )
+        facts.append(Fact(label, f"{gain['mean']:+.3f} {spread(gain)}", note))
     order = ranking(evaluation, headline)
-    others = [key for key in order if key != ours]
-    if others:
-        best = others[0]
+    if best := next((key for key in order if key != ours), None):
         note = f"strongest baseline: {systems[best]}, {evaluation[best][headline]:.3f}"
         facts.append(Fact("Place among the baselines", f"{order.index(ours) + 1} of {len(order)}", note))
-    facts.append(Fact("Exact format", f"{100 * scores['format']:.1f} %", "share of the lists"))
-    facts.append(Fact("In catalog", f"{100 * scores['in_catalog']:.1f} %", "share of the lines"))
-    if "coverage" in scores:
-        facts.append(Fact("Coverage", f"{100 * scores['coverage']:.1f} %", "share of the catalog that is listed"))
-    return facts
+    shares = {"format": "lists", "in_catalog": "lines", "coverage": "catalog that is listed"}
+    return facts + [
+        Fact(metric_label(name), f"{100 * scores[name]:.1f} %", f"share of the {what}")
+        for name, what in shares.items()
+        if name in scores
+    ]
 
 
 def findings(evaluation: Mapping[str, Any], systems: Mapping[str, str], headline: str) -> list[str]:
@@ -111,21 +105,14 @@ def findings(evaluation: Mapping[str, Any], systems: Mapping[str, str], headline
         sentences.append(f"{len(ahead)} baselines score higher: {names}.")
     if (gain := gains.get(f"{ours}_over_rank_grpo")) and gain["low"] > 0:
         sentences.append(f"Without the constraint, its lists are worse: {metric} falls by {gain['mean']:.3f}.")
-    for key in dict.fromkeys(["rank_grpo", ours]):
-        before = "sft" + key.removeprefix("rank_grpo")
-        if not {before, key} <= evaluation.keys():
-            continue
-        old, new = evaluation[before], evaluation[key]
-        for name, label, sign in (
-            ("format", "Exact format", -1),
-            ("duplicates", "The share of repeated lines", 1),
-            ("coverage", "Coverage", -1),
+    for key, kind in {"rank_grpo": "free", "rank_grpo" + CONSTRAINED: "constrained"}.items():
+        old, new = evaluation.get(key.replace("rank_grpo", "sft"), {}), evaluation.get(key, {})
+        for name, label, verb, sign in (
+            ("format", "Exact format", "fell", -1),
+            ("duplicates", "The share of repeated lines", "rose", 1),
+            ("coverage", "Coverage", "fell", -1),
         ):
             if name in old and name in new and sign * (new[name] - old[name]) >= 0.01:
-                verb = "fell" if sign < 0 else "rose"
-                kind = "constrained" if key.endswith(CONSTRAINED) else "free"
-                sentences.append(
-                    f"{label} of the {kind} lists {verb} from {100 * old[name]:.1f} % after SFT"
-                    f" to {100 * new[name]:.1f} % after Rank-GRPO."
-                )
+                change = f"{verb} from {100 * old[name]:.1f} % after SFT to {100 * new[name]:.1f} % after Rank-GRPO"
+                sentences.append(f"{label} of the {kind} lists {change}.")
     return sentences

@@ -5,44 +5,14 @@ same relevance, the metrics equal those of ranx (Bassani, ECIR 2022). The releva
 lists of ids in ranx: a repeated item takes up a rank but is credited once, seen items are never hits, and the protocol
 `evaluation` removes seen and out-of-catalog lines before it counts ranks.
 
-`METRICS` is the one list of the scores of an evaluation: a table or a report that shows one takes its name from there.
+`METRICS` is the one list of an evaluation's scores: score tables compute those with a function, and tables, reports and
+policies take their names from there.
 """
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-
-
-class Metric(NamedTuple):
-    """A score of an evaluation: its name, and the short one of a table's column."""
-
-    label: str
-    short: str
-
-
-METRICS = {
-    "recall": Metric("Recall@", "R@"),
-    "ndcg": Metric("NDCG@", "N@"),
-    "hit_rate": Metric("Hit rate@", "HR@"),
-    "mrr": Metric("MRR", "MRR"),
-    "in_catalog": Metric("In catalog", "in cat."),
-    "format": Metric("Exact format", "format"),
-    "duplicates": Metric("Repeated lines", "repeated"),
-    "seen": Metric("Seen", "seen"),
-    "length": Metric("Length", "length"),
-    "novelty": Metric("Novelty", "novelty"),
-    "diversity": Metric("Diversity", "diversity"),
-    "popularity": Metric("Popularity", "popularity"),
-    "popularity_lift": Metric("Popularity lift", "lift"),
-    "coverage": Metric("Coverage", "coverage"),
-}
-
-
-def metric_label(metric: str, short: bool = False) -> str:
-    """Return a metric's name as people read it: `NDCG@5` for `ndcg_at_5`, or the short one, `N@5`."""
-    name, _, cutoff = metric.partition("_at_")
-    known = METRICS.get(name) or Metric(name.replace("_", " ").capitalize(), name.replace("_", " "))
-    return f"{known.short if short else known.label}{cutoff}"
 
 
 def recall(relevance: np.ndarray, num_truths: np.ndarray, cutoff: int) -> np.ndarray:
@@ -61,11 +31,61 @@ def ndcg(relevance: np.ndarray, num_truths: np.ndarray, cutoff: int) -> np.ndarr
     return (relevance[:, :cutoff] @ discounts[:cutoff]) / best
 
 
-def hit_rate(relevance: np.ndarray, cutoff: int) -> np.ndarray:
+def hit_rate(relevance: np.ndarray, num_truths: np.ndarray, cutoff: int) -> np.ndarray:
     """Return HitRate@K of each row: 1 if any of the first K ranks is a hit, else 0. Shape: (B,)."""
     return relevance[:, :cutoff].any(axis=1).astype(float)
 
 
-def reciprocal_rank(relevance: np.ndarray) -> np.ndarray:
-    """Return 1/k of each row's first hit at rank k, 0 without a hit; the mean over rows is MRR. Shape: (B,)."""
-    return np.where(relevance.any(axis=1), 1 / (1 + relevance.argmax(axis=1)), 0.0)
+def reciprocal_rank(relevance: np.ndarray, num_truths: np.ndarray, cutoff: int) -> np.ndarray:
+    """Return 1/k of each row's first hit at rank k <= K, 0 without one; the mean over rows is MRR. Shape: (B,)."""
+    first = relevance[:, :cutoff]
+    return np.where(first.any(axis=1), 1 / (1 + first.argmax(axis=1)), 0.0)
+
+
+class Metric(NamedTuple):
+    """A score of an evaluation: its name, the short one of a table's column, and its function of the ranks.
+
+    The function is called with each cutoff if the name ends with `@`, else with the length of the lists. Scores without
+    a function are computed from the lists (`scoring.Quality`, `beyond_accuracy`).
+    """
+
+    label: str
+    short: str
+    function: Callable[[np.ndarray, np.ndarray, int], np.ndarray] | None = None
+
+
+METRICS = {
+    "recall": Metric("Recall@", "R@", recall),
+    "ndcg": Metric("NDCG@", "N@", ndcg),
+    "hit_rate": Metric("Hit rate@", "HR@", hit_rate),
+    "mrr": Metric("MRR", "MRR", reciprocal_rank),
+    "in_catalog": Metric("In catalog", "in cat."),
+    "format": Metric("Exact format", "format"),
+    "duplicates": Metric("Repeated lines", "repeated"),
+    "seen": Metric("Seen", "seen"),
+    "length": Metric("Length", "length"),
+    "novelty": Metric("Novelty", "novelty"),
+    "diversity": Metric("Diversity", "diversity"),
+    "popularity": Metric("Popularity", "popularity"),
+    "popularity_lift": Metric("Popularity lift", "lift"),
+    "coverage": Metric("Coverage", "coverage"),
+}
+RANKED = [name for name, metric in METRICS.items() if metric.label.endswith("@")]  # the metrics that take a cutoff
+
+
+def metric_label(metric: str, short: bool = False) -> str:
+    """Return a metric's name as people read it: `NDCG@5` for `ndcg_at_5`, or the short one, `N@5`."""
+    name, _, cutoff = metric.partition("_at_")
+    known = METRICS.get(name) or Metric(name.replace("_", " ").capitalize(), name.replace("_", " "))
+    return f"{known.short if short else known.label}{cutoff}"
+
+
+def rank_scores(relevance: np.ndarray, num_truths: np.ndarray, cutoffs: Sequence[int]) -> dict[str, np.ndarray]:
+    """Return the scores of each row by every metric of ranks: NAME_at_K for each cutoff, or NAME. Shape: (B,) each."""
+    found: dict[str, np.ndarray] = {}
+    for name, metric in METRICS.items():
+        if metric.function and name in RANKED:
+            found |= {f"{name}_at_{k}": metric.function(relevance, num_truths, k) for k in cutoffs}
+        elif metric.function:
+            found[name] = metric.function(relevance, num_truths, relevance.shape[1])
+    return found

@@ -125,6 +125,11 @@ def curve(
     )
 
 
+def lines(frame: pd.DataFrame, names: Mapping[str, str], x: str = "step") -> list[go.Scatter]:
+    """Return a line of each column in `names` over `x`, with the colours of `LINES` in turn."""
+    return [curve(frame, column, name, *LINES[i % len(LINES)], x=x) for i, (column, name) in enumerate(names.items())]
+
+
 def dots(
     frame: pd.DataFrame, name: str, color: str, symbol: str, places: Sequence[float], labels: Sequence[str]
 ) -> go.Scatter:

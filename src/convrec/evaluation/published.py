@@ -67,16 +67,6 @@ def read_lines(text: str) -> list[Line]:
     return [(title, year) for title, year in lines if title]
 
 
-def _hits(lines: Sequence[Line], groundtruth: Sequence[Truth]) -> np.ndarray:
-    hits = np.zeros(len(lines))
-    for truth in groundtruth:
-        for rank, (title, year) in enumerate(lines):
-            if title == truth.title and truth.year is not None and abs(year - truth.year) <= _TOLERANCE:
-                hits[rank] = 1
-                break
-    return hits
-
-
 class PublishedProtocol:
     """Scores lists as the authors' evaluation code does."""
 
@@ -87,8 +77,12 @@ class PublishedProtocol:
     def scores(self, text: str, groundtruth: Sequence[Truth], seen_titles: Collection[str]) -> dict[str, float]:
         """Return recall_at_K and ndcg_at_K of a list; the ideal DCG has min(|gt|, K, lines left) hits."""
         kept = [line for line in read_lines(text) if line[0] not in seen_titles and line in self._items]
-        hits = _hits(kept, groundtruth)
-        discounts = 1 / np.log2(np.arange(2, len(kept) + 2))
+        hits, discounts = np.zeros(len(kept)), 1 / np.log2(np.arange(2, len(kept) + 2))
+        for name, own_year in groundtruth:
+            for rank, (title, year) in enumerate(kept):
+                if title == name and own_year is not None and abs(year - own_year) <= _TOLERANCE:
+                    hits[rank] = 1
+                    break
         found: dict[str, float] = {}
         for k in self._cutoffs:
             ideal = discounts[: min(len(groundtruth), k)].sum()
@@ -98,10 +92,6 @@ class PublishedProtocol:
 
     def score_lists(self, texts: Mapping[str, str], rows: Sequence[Row]) -> pd.DataFrame:
         """Return the scores of each row with its prompt_id and person; `texts` holds one list for each prompt id."""
-        return pd.DataFrame(
-            {
-                **dict(zip(KEYS, (row["prompt_id"], person_of(row)), strict=True)),
-                **self.scores(texts[row["prompt_id"]], truths(row), set(row["seen_titles"])),
-            }
-            for row in rows
-        )
+        keys = [(row["prompt_id"], person_of(row)) for row in rows]
+        scores = [self.scores(texts[row["prompt_id"]], truths(row), set(row["seen_titles"])) for row in rows]
+        return pd.DataFrame(keys, columns=KEYS).join(pd.DataFrame(scores))

@@ -14,8 +14,10 @@ from convrec.data.matching import Protocol, Target, judge, make_target
 from convrec.data.openings import openings
 from convrec.data.parsing import parse_line
 from convrec.data.titles import fold
-from convrec.evaluation.comparison import KEYS
-from convrec.evaluation.metrics import hit_rate, ndcg, recall, reciprocal_rank
+from convrec.evaluation.comparison import KEYS, mean_interval
+from convrec.evaluation.metrics import rank_scores
+
+STEP_SAMPLES = 1000  # bootstrap samples of `step_scores`
 
 
 class Quality(NamedTuple):
@@ -95,16 +97,12 @@ def score_table(
 ) -> pd.DataFrame:
     """Return a table with one row for each score.
 
-    Columns: prompt_id and person; recall_at_K, ndcg_at_K and hit_rate_at_K for each cutoff K; mrr, the reciprocal rank
-    over all N ranks; the fields of `Quality`.
+    Columns: prompt_id and person; the metrics of ranks (see `rank_scores`); the fields of `Quality`.
     """
     hits = np.frombuffer(b"".join(score.hits for score in scores), dtype=np.uint8).reshape(len(scores), -1)
     num_truths = np.array([score.num_truths for score in scores])
     columns: dict[str, Any] = dict(zip(KEYS, (prompt_ids, persons), strict=True))
-    columns |= {f"recall_at_{k}": recall(hits, num_truths, k) for k in cutoffs}
-    columns |= {f"ndcg_at_{k}": ndcg(hits, num_truths, k) for k in cutoffs}
-    columns |= {f"hit_rate_at_{k}": hit_rate(hits, k) for k in cutoffs}
-    columns["mrr"] = reciprocal_rank(hits)
+    columns |= rank_scores(hits, num_truths, cutoffs)
     qualities = zip(*(score.quality for score in scores), strict=True)
     columns |= {name: np.array(values) for name, values in zip(Quality._fields, qualities, strict=True)}
     return pd.DataFrame(columns)
@@ -133,3 +131,34 @@ def score_lists(
 def mean_scores(scores: pd.DataFrame) -> dict[str, float]:
     """Return the mean of every score over the rows."""
     return {name: float(value) for name, value in scores.drop(columns=KEYS).mean().items()}
+
+
+def step_scores(
+    chosen: np.ndarray,
+    prompts: Sequence[Row],
+    lists: Mapping[str, Sequence[str]],
+    alone: Mapping[str, Sequence[str]],
+    rows: Sequence[Row],
+    catalog: Catalog,
+    num_ranks: int,
+    cutoffs: Sequence[int],
+    seed: int,
+) -> dict[str, Any]:
+    """Return the scores of demonstrations, for the chosen prompts, after each step and of each evidence term alone.
+
+    They are means over the prompts' rows, with intervals at the largest cutoff.
+    """
+    wanted = [prompts[i]["prompt_id"] for i in chosen]
+    known = set(wanted)
+    rows = [row for row in rows if row["prompt_id"] in known]
+
+    def scores_of(texts: Sequence[str]) -> dict[str, Any]:
+        by_prompt = dict(zip(wanted, (texts[i] for i in chosen), strict=True))
+        scores, intervals = score_lists(by_prompt, rows, catalog, num_ranks, cutoffs), {}
+        for metric in (f"recall_at_{max(cutoffs)}", f"ndcg_at_{max(cutoffs)}"):
+            interval = mean_interval(scores, metric, STEP_SAMPLES, seed)
+            intervals[metric] = {"low": interval.low, "high": interval.high}
+        return {**mean_scores(scores), "intervals": intervals}
+
+    steps, single = ({name: scores_of(texts) for name, texts in of.items()} for of in (lists, alone))
+    return {"rows": len(rows), "prompts": len(wanted), **steps, "alone": single}

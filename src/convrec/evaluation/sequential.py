@@ -38,11 +38,6 @@ class Look(NamedTuple):
     p: float
 
 
-def look_sizes(num_answers: int) -> list[int]:
-    """Return the numbers of answers to look at: each up to `num_answers`, or `MAX_LOOKS` evenly spaced ones."""
-    return np.unique(np.linspace(1, num_answers, min(num_answers, MAX_LOOKS)).round().astype(int)).tolist()
-
-
 def mixture_scale(alpha: float, planned: float) -> float:
     """Return rho squared, with which the sequence of `normal_margin` is tightest after `planned` answers.
 
@@ -73,25 +68,24 @@ def compare_arms(
 ) -> list[Look]:
     """Return the looks at an A/B test: the difference of the mean values per answer, challenger minus champion.
 
-    `users`, `in_challenger` and `values` have one entry for each answer, oldest first. `share` is the probability that
-    a user is in the challenger's arm. Before each arm has `MIN_USERS` users and both have different values, the bounds
-    are infinite and p is 1.
+    `users`, `in_challenger` and `values` have one entry for each answer, oldest first. There is a look after each
+    answer, or `MAX_LOOKS` evenly spaced ones. `share` is the probability that a user is in the challenger's arm. Before
+    each arm has `MIN_USERS` users and both have different values, the bounds are infinite and p is 1.
     """
-    codes, arms = _codes(users), np.asarray(in_challenger, dtype=bool)
-    outcomes = np.asarray(values, dtype=float)
+    codes = np.unique(np.asarray(users, dtype=object).astype(str), return_inverse=True)[1]
+    arms, outcomes = np.asarray(in_challenger, dtype=bool), np.asarray(values, dtype=float)
     looks: list[Look] = []
-    for size in look_sizes(len(codes)):
-        sides = [
-            _clustered(codes[:size][arms[:size] == side], outcomes[:size][arms[:size] == side])
-            for side in (False, True)
-        ]
-        num_users = sum(side.users for side in sides)
-        mean, before = sides[1].mean - sides[0].mean, looks[-1].p if looks else 1.0
-        if any(side.users < MIN_USERS or side.variance == 0 for side in sides):
+    for size in np.unique(np.linspace(1, len(codes), min(len(codes), MAX_LOOKS)).round().astype(int)).tolist():
+        one, other = (
+            _side(codes[:size][arms[:size] == side], outcomes[:size][arms[:size] == side]) for side in (False, True)
+        )
+        num_users, mean = one.users + other.users, other.mean - one.mean
+        before = looks[-1].p if looks else 1.0
+        if min(one.users, other.users) < MIN_USERS or not one.variance or not other.variance:
             looks.append(Look(size, num_users, 0.0, mean, -np.inf, np.inf, before))
             continue
-        variance = sides[0].variance + sides[1].variance
-        effective = (sides[0].spread / (1 - share) + sides[1].spread / share) / variance
+        variance = one.variance + other.variance
+        effective = (one.spread / (1 - share) + other.spread / share) / variance
         margin = normal_margin(effective, alpha) * np.sqrt(variance)
         p = normal_p(mean / np.sqrt(variance), effective, alpha)
         looks.append(Look(size, num_users, effective, mean, mean - margin, mean + margin, min(p, before)))
@@ -107,7 +101,7 @@ class _Side(NamedTuple):
     users: int
 
 
-def _clustered(codes: np.ndarray, values: np.ndarray) -> _Side:
+def _side(codes: np.ndarray, values: np.ndarray) -> _Side:
     """Return the mean of an arm with the variance of a ratio of the users' sums (Deng et al., 2018, arXiv 1803.06336).
 
     The users' residuals are r = sum of values - mean * number of answers; the variance is G / (G - 1) * sum(r²) / n²,
@@ -115,14 +109,8 @@ def _clustered(codes: np.ndarray, values: np.ndarray) -> _Side:
     """
     if not len(codes):
         return _Side(float("nan"), 0.0, 0.0, 0)
-    mean = float(values.mean())
+    mean, spread = float(values.mean()), float(values.var())
     num_users = int(np.count_nonzero(np.bincount(codes)))
     residuals = np.bincount(codes, weights=values - mean)
-    correction = num_users / max(1, num_users - 1)
-    variance = correction * float((residuals**2).sum()) / len(values) ** 2
-    spread = float(values.var())
+    variance = num_users / max(1, num_users - 1) * float((residuals**2).sum()) / len(values) ** 2
     return _Side(mean, max(variance, spread / len(values)), spread, num_users)
-
-
-def _codes(users: Sequence[str]) -> np.ndarray:
-    return np.unique(np.asarray(users, dtype=object).astype(str), return_inverse=True)[1]

@@ -1,17 +1,21 @@
-"""The systems of an evaluation: their keys in results/evaluate.json and their display names."""
+"""The systems of an evaluation: their keys in results/evaluate.json and their display names.
+
+Each name in `BASELINES` is a method of `baselines.Baselines`.
+"""
 
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any
 
-Baseline = Literal["popularity", "last_month", "neighbours", "item_knn", "ease", "als"]
-BASELINES: tuple[Baseline, ...] = get_args(Baseline)
-SYSTEMS = {
+BASELINES = {
     "popularity": "popularity",
     "last_month": "last month",
     "neighbours": "neighbours",
     "item_knn": "item-kNN",
     "ease": "EASE",
     "als": "ALS",
+}
+SYSTEMS = {
+    **BASELINES,
     "zero_shot": "zero-shot",
     "sft": "SFT",
     "rank_grpo": "Rank-GRPO",

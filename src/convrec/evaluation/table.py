@@ -16,121 +16,88 @@ MAX_CUTOFFS = 3  # only the largest cutoffs are shown, so that the table fits 80
 
 
 class _Results(NamedTuple):
-    """The contents of the results table."""
+    """The metrics of the stage `evaluate`, the systems' names by key, and the cutoffs."""
 
-    title: str
-    systems: dict[str, str]  # names by key
-    headings: dict[str, str]  # column headings by metric
-    widest: int  # the largest cutoff
     metrics: dict[str, Any]
-    notes: list[str]  # lines about baselines and paired differences, with headings
+    systems: dict[str, str]
+    cutoffs: list[int]
+
+    @classmethod
+    def read(cls, paths: Paths) -> "_Results":
+        metrics = read_evaluation(paths)
+        systems = system_names(metrics)
+        first = metrics[next(iter(systems))]
+        return cls(metrics, systems, sorted(int(name[8:]) for name in first if name.startswith("ndcg_at_")))
+
+    def title(self) -> str:
+        return f"Test split: {self.metrics['n_rows']} rows, {self.metrics['n_prompts']} prompts"
+
+    def table(self, title: str, before_interval: str, comma: str) -> TextTable:
+        """Return the table of Recall@K, NDCG@K and the in-catalog share; the largest K has 95 % intervals."""
+        names = [f"{metric}_at_{k}" for metric in ("recall", "ndcg") for k in self.cutoffs[-MAX_CUTOFFS:]]
+        rows = []
+        for system, label in self.systems.items():
+            scores, cells = self.metrics[system], []
+            for name in [*names, "in_catalog"]:
+                cells.append(f"{scores[name]:.4f}")
+                if name.endswith(f"_at_{self.cutoffs[-1]}"):
+                    low, high = (scores["intervals"][name][end] for end in ("low", "high"))
+                    cells[-1] += before_interval + f"{low:.3f}-{high:.3f}".replace("0.", ".")
+            rows.append([label.replace(", ", comma), *cells])
+        return TextTable(["system", *(metric_label(name, short=True) for name in [*names, "in_catalog"])], rows, title)
+
+    def notes(self) -> list[str]:
+        """Return lines about the baselines' hyper-parameters and the paired differences, with headings."""
+        headline, lines = f"ndcg_at_{self.cutoffs[-1]}", []
+        label = metric_label(headline)
+        if baselines := self.metrics.get("baselines"):
+            lines.append(f"Baselines, {label} on the validation split, which sets their parameters:")
+            for key, baseline in baselines.items():
+                words = settings_words(baseline["settings"])
+                best = ", the best on validation" if key == self.metrics["best_baseline"] else ""
+                score = baseline[f"validation_{headline}"]
+                lines.append(f"  {self.systems[key]}: {score:.4f}{best}{f' ({words})' if words else ''}")
+        lines.append(f"Paired differences in {label}, with 95 % intervals, over {self.metrics['n_rows']} rows:")
+        for name, gain in self.metrics[f"paired_{headline}"].items():
+            one, other = (self.systems[system] for system in system_pair(name))
+            interval = f"[{gain['low']:+.4f}, {gain['high']:+.4f}]"
+            lines.append(f"  {one} over {other}: {gain['mean']:+.4f} {interval} p = {gain['p']:.4f}")
+        return lines
 
 
 def read_evaluation(paths: Paths) -> dict[str, Any]:
-    """Return the metrics of the stage `evaluate`.
-
-    Raises `InputError` before the first evaluation, and if the file does not have the stage's format.
-    """
+    """Return the metrics of the stage `evaluate`. Raises `InputError` before the first evaluation."""
     path = paths.results("evaluate")
     if not path.is_file():
         raise InputError(f"{path}: no evaluation yet; run `dvc repro` first")
-    metrics = read_json(path)
-    try:
-        found = _of(metrics)
-        for scores in (metrics[system] for system in found.systems):
-            for name in found.headings:
-                float(scores[name]), _interval(scores, name, found.widest)
-    except (AttributeError, IndexError, KeyError, StopIteration, TypeError, ValueError) as error:
-        raise InputError(
-            f"{path}: unexpected format ({type(error).__name__}: {error}); run `dvc repro --force evaluate`"
-        ) from None
-    return metrics
-
-
-def _results(paths: Paths) -> _Results:
-    return _of(read_evaluation(paths))
-
-
-def _of(metrics: dict[str, Any]) -> _Results:
-    systems = system_names(metrics)
-    first = next(iter(systems))
-    cutoffs = sorted(int(name.rsplit("_", 1)[1]) for name in metrics[first] if name.startswith("ndcg_at_"))
-    shown = [f"{metric}_at_{k}" for metric in ("recall", "ndcg") for k in cutoffs[-MAX_CUTOFFS:]] + ["in_catalog"]
-    headings = {name: metric_label(name, short=True) for name in shown}
-    lines = _baseline_lines(metrics, systems, headings)
-    for key, gains in metrics.items():
-        if key.startswith("paired_"):
-            label = metric_label(key.removeprefix("paired_"))
-            lines.append(f"Paired differences in {label}, with 95 % intervals, over {metrics['n_rows']} rows:")
-            for name, gain in gains.items():
-                one, other = (systems[system] for system in system_pair(name))
-                spread = f"[{gain['low']:+.4f}, {gain['high']:+.4f}]"
-                lines.append(f"  {one} over {other}: {gain['mean']:+.4f} {spread} p = {gain['p']:.4f}")
-    title = f"Test split: {metrics['n_rows']} rows, {metrics['n_prompts']} prompts"
-    return _Results(title, systems, headings, cutoffs[-1], metrics, lines)
-
-
-def _baseline_lines(metrics: dict[str, Any], systems: dict[str, str], headings: dict[str, str]) -> list[str]:
-    """Return lines with the baselines' scores on the validation split and their chosen hyper-parameters."""
-    lines = []
-    for key, baseline in metrics.get("baselines", {}).items():
-        (score,) = (value for name, value in baseline.items() if name.startswith("validation_"))
-        words = settings_words(baseline["settings"])
-        best = ", the best on validation" if key == metrics["best_baseline"] else ""
-        lines.append(f"  {systems[key]}: {score:.4f}{best}{f' ({words})' if words else ''}")
-    metric = metric_label(list(headings)[-2])
-    return [f"Baselines, {metric} on the validation split, which sets their parameters:", *lines] if lines else []
-
-
-def _interval(scores: dict[str, Any], name: str, widest: int) -> str:
-    """Return the interval of a metric at the largest cutoff, or an empty text for other metrics."""
-    interval = scores["intervals"].get(name) if name.endswith(f"_at_{widest}") else None
-    return f"{interval['low']:.3f}-{interval['high']:.3f}".replace("0.", ".") if interval else ""
+    return read_json(path)
 
 
 def print_results(paths: Paths) -> None:
-    """Print one row for each system: Recall@K, NDCG@K and the in-catalog share on the test split.
-
-    Scores at the largest cutoff have 95 % intervals below them. Raises `InputError` before the first evaluation.
-    """
-    found = _results(paths)
-    _table(found, "\n", ",\n").print()
-    console = Console(highlight=False)
-    for line in found.notes:
-        console.print(line, soft_wrap=True, markup=False)
-
-
-def _table(found: _Results, before_interval: str, comma: str) -> TextTable:
-    rows = []
-    for system, label in found.systems.items():
-        scores = found.metrics[system]
-        cells = (
-            f"{scores[name]:.4f}{before_interval}{_interval(scores, name, found.widest)}".rstrip()
-            for name in found.headings
-        )
-        rows.append([label.replace(", ", comma), *cells])
-    return TextTable(["system", *found.headings.values()], rows, found.title)
+    """Print a row for each system, then the notes. Raises `InputError` before the first evaluation."""
+    found = _Results.read(paths)
+    found.table(found.title(), "\n", ",\n").print()
+    Console(highlight=False).print(*found.notes(), sep="\n", soft_wrap=True, markup=False)
 
 
 def print_summary(paths: Paths) -> None:
-    """Print the main findings in words, and one row for each system.
+    """Print the main findings in words, and the scores of each system at the largest cutoff.
 
-    A row has NDCG and recall at the largest cutoff, and the in-catalog share. Raises `InputError` before the first
-    evaluation.
+    Raises `InputError` before the first evaluation.
     """
-    found = _results(paths)
-    shown, rows = (f"ndcg_at_{found.widest}", f"recall_at_{found.widest}"), []
-    for system, label in found.systems.items():
-        scores = found.metrics[system]
+    metrics, systems, cutoffs = _Results.read(paths)
+    shown, rows = (f"ndcg_at_{cutoffs[-1]}", f"recall_at_{cutoffs[-1]}"), []
+    for system, label in systems.items():
+        scores = metrics[system]
         cells = [f"{scores[name]:.3f} {spread(scores['intervals'][name])}" for name in shown]
         rows.append([label, *cells, f"{scores['in_catalog']:.3f}"])
-    words = findings(found.metrics, found.systems, f"ndcg_at_{found.widest}")
+    words = findings(metrics, systems, shown[0])
     Console(highlight=False).print("", *words, sep="\n", markup=False, soft_wrap=True)
     TextTable(["system", *map(metric_label, shown), "in catalog"], rows).print()
 
 
 def results_markdown(paths: Paths) -> str:
     """Return the table of `print_results` as Markdown. Raises `InputError` before the first evaluation."""
-    found = _results(paths)
-    notes = "\n".join(f"- {line.strip()}" if line.startswith(" ") else f"\n{line}\n" for line in found.notes)
-    return f"{found.title}\n\n{_table(found._replace(title=''), ' ', ', ').markdown()}{notes}\n"
+    found = _Results.read(paths)
+    notes = "\n".join(f"- {line.strip()}" if line.startswith(" ") else f"\n{line}\n" for line in found.notes())
+    return f"{found.title()}\n\n{found.table('', ' ', ', ').markdown()}{notes}\n"

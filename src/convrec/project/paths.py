@@ -45,7 +45,6 @@ class Paths:
         self.evaluations = root / "evaluations"  # of `convrec evaluate --model` and `--checkpoints`
         # Answered calls to a chat model cost money, so neither DVC nor `make clean` removes them.
         self.calls = root / "cache" / "calls.sqlite"
-        self.vectors = root / "cache" / "vectors.sqlite"  # of sentence-transformers models
 
     def split(self, name: str) -> Path:
         return self.processed / f"{name}.parquet"

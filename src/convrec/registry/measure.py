@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from convrec.data.conversations import Row, read_rows
-from convrec.evaluation.baselines import NEEDS, Options, baseline_lists
+from convrec.evaluation.baselines import Options, baseline_lists
 from convrec.evaluation.beyond_accuracy import mentions
 from convrec.evaluation.evaluation import Evaluation
 from convrec.evaluation.scoring import mean_scores
@@ -89,19 +89,17 @@ def _baseline_scores(
 
     Baselines that the data do not allow are skipped with `all`; `InputError` is raised for one that the policy names.
     """
-    names = BASELINES if "all" in rule.names else [name for name in BASELINES if name in rule.names]
+    names = [name for name in BASELINES if {"all", name} & set(rule.names)]
     found: dict[str, pd.DataFrame] = {}
     options = Options.of(**params.baseline_options())
     made_lists = baseline_lists(names, train, validation, evaluation.prompts, evaluation.catalog, options)
     for name, made in made_lists.items():
-        if made is None:
-            if name not in rule.names:
-                continue
+        if not isinstance(made, str):
+            found[name] = evaluation.of_lists(made.lists).scores
+        elif name in rule.names:
             raise InputError(
-                f"{POLICY_FILE}: baselines.names: {name} needs {NEEDS[name]}, which these data lack; remove it from "
-                "the list"
+                f"{POLICY_FILE}: baselines.names: {name} needs {made}, which these data lack; remove it from the list"
             )
-        found[name] = evaluation.of_lists(made.lists).scores
     return found
 
 

@@ -12,7 +12,8 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from convrec.evaluation.comparison import Gain
-from convrec.evaluation.systems import Baseline
+from convrec.evaluation.metrics import METRICS, RANKED
+from convrec.evaluation.systems import BASELINES
 from convrec.project.config.base import Section, validated
 from convrec.project.errors import InputError
 from convrec.project.yaml import read_yaml
@@ -20,7 +21,6 @@ from convrec.registry.decisions import AWAITING, PROMOTED, REFUSED, Comparison, 
 from convrec.service.arms import BETTER
 
 POLICY_FILE = Path("promotion.yaml")
-_RANKED = ("ndcg", "recall", "hit_rate")  # metrics that take a cutoff
 NO_CHAMPION = "no champion"
 _HOLDS = {"above": operator.gt, "at least": operator.ge, "at most": operator.le}
 
@@ -62,7 +62,7 @@ class GainRule(Rule):
 class Baselines(Rule):
     """Baselines: every version, including the first, must be no worse than the best of them on the same rows."""
 
-    names: list[Literal[Baseline, "all"]] = Field(
+    names: list[Literal["all", *BASELINES]] = Field(  # type: ignore[valid-type]
         default=["all"], description="all: every baseline that the data allow; empty: none"
     )
     metric: str = "ndcg"
@@ -242,11 +242,13 @@ def resolve_metric(name: str, cutoffs: Sequence[int], field: str) -> str:
 
     Raises `InputError` for a metric that does not exist with these cutoffs.
     """
-    full = f"{name}_at_{max(cutoffs)}" if name in _RANKED else name
-    if full != "mrr" and full not in {f"{metric}_at_{cutoff}" for metric in _RANKED for cutoff in cutoffs}:
+    full = f"{name}_at_{max(cutoffs)}" if name in RANKED else name
+    ranked = {f"{metric}_at_{cutoff}" for metric in RANKED for cutoff in cutoffs}
+    if full not in ranked and not (full in METRICS and METRICS[full].function):
+        others = ", ".join(metric for metric, own in METRICS.items() if own.function and metric not in RANKED)
         raise InputError(
-            f"{field} = {name!r}: not a known metric; give {', '.join(_RANKED)} (at the widest cutoff), "
-            f"NAME_at_K with K from common.cutoffs = {sorted(cutoffs)}, or mrr"
+            f"{field} = {name!r}: not a known metric; give {', '.join(RANKED)} (at the widest cutoff), "
+            f"NAME_at_K with K from common.cutoffs = {sorted(cutoffs)}, or {others}"
         )
     return full
 

@@ -26,7 +26,7 @@ from convrec.demonstrations.quality import (
 )
 from convrec.demonstrations.steps import Demonstrator, Grounded, combine, describe_items, evidence_lists, list_texts
 from convrec.demonstrations.teachers import Setting, make_teacher
-from convrec.evaluation.demonstration_scores import step_scores
+from convrec.evaluation.scoring import step_scores
 from convrec.pipeline.stages.results import write_results
 from convrec.project.config.params import Params
 from convrec.project.device import pick_device
@@ -80,7 +80,7 @@ def _make_demonstrator(params: Params, paths: Paths, catalog: Catalog, conversat
     )
     teacher = make_teacher(config.teacher.kind, setting)
     texts = describe_items(catalog, teacher)
-    embedder = _embedder_of(params, paths)(texts)
+    embedder = _embedder_of(params)(texts)
     teacher.prepare(embedder)
     return Demonstrator(
         catalog,
@@ -96,10 +96,11 @@ def _make_demonstrator(params: Params, paths: Paths, catalog: Catalog, conversat
     )
 
 
-def _embedder_of(params: Params, paths: Paths) -> Callable[[Sequence[str]], Embedder]:
+def _embedder_of(params: Params) -> Callable[[Sequence[str]], Embedder]:
     """Return what makes the embedder of some texts."""
-    device = pick_device(params.common.device)
-    return partial(make_embedder, **params.demonstrations.embedder.model_dump(), device=device, store=paths.vectors)
+    return partial(
+        make_embedder, **params.demonstrations.embedder.model_dump(), device=pick_device(params.common.device)
+    )
 
 
 def _best(split: Grounded, combined: Blocks, fit: Fit, size: int) -> dict[str, np.ndarray]:
@@ -136,7 +137,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         evidence = Evidence(
             rows["train"],
             catalog,
-            _embedder_of(params, paths),
+            _embedder_of(params),
             neighbours=found.neighbours,
             kept=found.kept,
             device=demonstrator.device,

@@ -80,7 +80,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     headline = evaluation.headline
     metrics: dict[str, Any] = {"n_rows": len(rows), "n_prompts": len(prompts)}
     found = baseline_lists(BASELINES, train, validation, prompts, catalog, Options.of(**params.baseline_options()))
-    baselines: dict[str, Answers] = {name: answers for name, answers in found.items() if answers is not None}
+    baselines = {name: answers for name, answers in found.items() if isinstance(answers, Answers)}
     metrics["best_baseline"] = max(baselines, key=lambda name: baselines[name].validation)
     metrics["baselines"] = {
         name: {"settings": answers.settings, f"validation_{headline}": answers.validation}

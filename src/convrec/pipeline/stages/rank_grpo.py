@@ -41,7 +41,7 @@ from convrec.training.launch import is_main_process
 from convrec.training.rl.arguments import RankGRPOConfig
 from convrec.training.rl.constrained import RolloutConstraint
 from convrec.training.rl.preference_trainer import PreferenceConfig, PreferenceTrainer
-from convrec.training.rl.rewards import GroundedReward, RankReward
+from convrec.training.rl.rewards import REWARDS
 from convrec.training.rl.samples import SampleCallback
 from convrec.training.rl.trainer import RankGRPOTrainer
 from convrec.training.rl.validation import make_measure
@@ -76,9 +76,10 @@ def _dataset(params: Params, paths: Paths, prompts: PromptBuilder) -> Dataset:
 
 def _rewards(config: Rewards, catalog: Catalog, num_ranks: int) -> tuple[list[Any], list[float]]:
     """Return the reward functions and their weights; relevance is always there, for the record."""
-    functions: list[tuple[Any, float]] = [(RankReward(catalog, num_ranks), config.relevance)]
-    if config.grounded:
-        functions.append((GroundedReward(catalog, num_ranks), config.grounded))
+    weights = {name: getattr(config, name) for name in REWARDS}
+    functions: list[tuple[Any, float]] = [
+        (REWARDS[name](catalog, num_ranks), weight) for name, weight in weights.items() if weight or name == "relevance"
+    ]
     if config.model:
         functions.append((config.model, config.model_weight))
     return [function for function, _ in functions], [weight for _, weight in functions]

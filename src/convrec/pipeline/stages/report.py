@@ -20,10 +20,10 @@ from convrec.data.conversations import (
 )
 from convrec.evaluation.beyond_accuracy import mentions
 from convrec.evaluation.comparison import hits_by_rank, rank_intervals
-from convrec.evaluation.data_figures import DATA_PLOTS
 from convrec.evaluation.examples import Example, faults, judge_lines, worst_rows
+from convrec.evaluation.figures import PLOTS
 from convrec.evaluation.metrics import ndcg
-from convrec.evaluation.report import COMPARED, DataFile, Failures, Findings, render_report
+from convrec.evaluation.report import COMPARED, DataFile, Findings, render_report
 from convrec.evaluation.table import read_evaluation
 from convrec.project.atomic import write_text
 from convrec.project.config.params import Params
@@ -32,7 +32,6 @@ from convrec.project.results import read_json
 from convrec.registry.tracking import Run, file_md5, flatten, git_state
 
 DEMONSTRATION_EXAMPLES = 2  # validation prompts whose lists are shown after each step
-PLOTS = (*DATA_PLOTS, "popularity", "adjust", "sft", "reward", "reward_by_rank", "validation")
 
 
 def _read_plot(path: Path) -> pd.DataFrame:
@@ -85,8 +84,11 @@ def _failures(
     liked: set[int],
     number: int,
     catalog: Catalog,
-) -> Failures:
-    """Return the rows of Rank-GRPO with the lowest NDCG; those of one NDCG by what SFT's lists were better."""
+) -> tuple[list[Example], tuple[int, int]]:
+    """Return the rows of Rank-GRPO with the lowest NDCG, those of one NDCG by what SFT's lists were better.
+
+    Also returns the number of rows without a hit, and of all rows.
+    """
     num_ranks, num_truths = hits["rank_grpo"].shape[1], np.array([len(row["groundtruth"]) for row in rows])
     scores = {system: ndcg(hits[system], num_truths, num_ranks) for system in COMPARED}
     examples = []
@@ -99,7 +101,7 @@ def _failures(
         worth = {system: float(values[place]) for system, values in scores.items()}
         wrong = faults(judged["rank_grpo"], accepted, liked, catalog, num_ranks)
         examples.append(Example(row["prompt_id"], row["messages"], [accepted], judged, worth, wrong))
-    return Failures(examples, int((hits["rank_grpo"].sum(axis=1) == 0).sum()), len(rows))
+    return examples, (int((hits["rank_grpo"].sum(axis=1) == 0).sum()), len(rows))
 
 
 def _validated(paths: Paths, number: int) -> tuple[int, int]:
@@ -135,20 +137,14 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     hits = {system: hits_by_rank(texts, rows, catalog, num_ranks) for system, texts in lists.items()}
     persons = [person_of(row) for row in rows]
     reasons = Counter(zip(quarantine["source"], quarantine["reason"], strict=True))
+    failures, without_hit = _failures(rows, lists, hits, liked, params.report.num_failures, catalog)
     found = Findings(
-        profile=params.common.profile,
-        seed=seed,
-        simulated=params.data.sources == ["synthetic"],
-        list_length=num_ranks,
-        cutoffs=params.common.cutoffs,
-        bootstrap_samples=samples,
-        catalog_size=data["catalog"],
+        parameters=flatten(params.model_dump()),
+        code=git_state(),
+        data=data,
+        exposure=_exposure(data, catalog),
         data_files=_data_files(paths),
         quarantined=[(*reason, number) for reason, number in reasons.most_common()],
-        quarantined_share=data["quarantined_share"],
-        problems=data["problems"],
-        statistics=data["statistics"],
-        exposure=_exposure(data, catalog),
         demonstrations=read_json(paths.results("demonstrations")),
         training={stage: read_json(paths.metrics(stage)) for stage in ("sft", "rank_grpo")},
         evaluation=evaluation,
@@ -156,10 +152,9 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         ranks={system: rank_intervals(values, persons, samples, seed) for system, values in hits.items()},
         validated=_validated(paths, params.rank_grpo.validation_prompts),
         examples=_examples(rows, lists, params.report.num_examples, catalog, num_ranks),
-        failures=_failures(rows, lists, hits, liked, params.report.num_failures, catalog),
+        failures=failures,
+        without_hit=without_hit,
         demonstration_examples=_demonstration_examples(paths, catalog, num_ranks),
-        parameters=flatten(params.model_dump()),
-        code=git_state(),
     )
     write_text(paths.report, render_report(found))
     record.log_artifact(paths.report)

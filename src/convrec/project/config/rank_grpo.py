@@ -22,8 +22,8 @@ class Rewards(Section):
 
     @model_validator(mode="after")
     def _some_rank_reward(self) -> "Rewards":
-        if not self.relevance and not self.grounded:
-            raise ValueError("relevance and grounded are both 0; set a weight for at least one reward per rank")
+        if not any(weight for name, weight in self if not name.startswith("model")):
+            raise ValueError("the weights of all rewards per rank are 0; set at least one, for instance relevance")
         return self
 
 

@@ -145,6 +145,10 @@ class GroundedReward(RankReward):
         return rows, {"lists/grounded": float(rows.sum(dim=1).mean())}
 
 
+# The rewards of ranks, by the fields of `Rewards` in `project/config/rank_grpo.py` that hold their weights.
+REWARDS: dict[str, type[RankReward]] = {"relevance": RankReward, "grounded": GroundedReward}
+
+
 def required_columns(reward: Any) -> set[str]:
     """Return the dataset columns that a reward function requires; an empty set for a reward model."""
     if not callable(reward) or isinstance(reward, torch.nn.Module):
