@@ -228,7 +228,7 @@ def test_feedback_is_recorded_and_can_be_withdrawn(open_page, recorder, database
     item.get_by_role("button", name="Never ").click()
     expect(page.locator("#num-filters")).to_have_text("(1)")
     _wait_for_answer(page)
-    while recorder.status().backlog:
+    while recorder.backlog:
         time.sleep(0.05)
     rows = FeedbackStore(database).outcomes().sort("time").to_dicts()
     row = [row for row in rows if row["hidden"]][-1]

@@ -10,7 +10,6 @@ from convrec.registry import recommenders
 from convrec.registry.recommenders import RegistrySource
 from convrec.service.app.server import make_app
 from convrec.service.feedback import FeedbackRecorder, FeedbackStore
-from convrec.service.feedback.journal import FeedbackJournal
 from convrec.service.served import ServedModel
 from tests.service.app.serving import make_service
 from tests.service.recommending import CATALOG, make_recommender
@@ -158,7 +157,7 @@ def test_feedback_that_cannot_be_saved_costs_no_answer(recorder, monkeypatch):
     client = TestClient(make_app(service, has_page=True))
     question = {"conversation": "a film", "n": 1}
     answered = client.post("/api/recommend", json=question).json()
-    monkeypatch.setattr(FeedbackJournal, "append", lambda *_: False)  # as where the disk is full
+    monkeypatch.setattr("os.write", lambda *_: 0)  # as where the disk is full
     item_id = answered["models"][0]["recommendations"][0]["item_id"]
     event = {"answer_id": answered["answer_id"], "list": "champion", "item_id": item_id, "event": "rejected"}
     reply = client.post("/feedback", json=event)

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from convrec.service.feedback import JOURNAL, FeedbackStore, feedback_url
-from convrec.service.feedback.journal import FeedbackJournal
+from convrec.service.feedback.journal import Journal
 
 
 @pytest.fixture
@@ -17,18 +17,15 @@ def project(tmp_path, monkeypatch, answer, event):
     mine, other = answer("heat", "up", user_id="me"), answer("up", user_id="you", minutes=60 * 24)
     with closing(FeedbackStore(feedback_url())) as store:
         store.write([mine, other], [event(mine, "up", "accepted")])
-    journal = FeedbackJournal.create(JOURNAL)
+    journal = Journal.create(JOURNAL)
     journal.append(answer("dune", user_id="me", minutes=60 * 48))
-    journal.release()
+    journal.close()
     return tmp_path
 
 
 def test_status_counts_and_delivers_what_killed_services_left(project, cli, answer):
-    alive = FeedbackJournal.create(JOURNAL)
-    for _ in range(2):
-        alive.append(answer("up"))
-    (_, end), _ = alive.unsent()
-    alive.mark_sent(end)
+    alive = Journal.create(JOURNAL)
+    alive.append(answer("up"))
     status, out, err = cli("feedback", "status")
     assert (status, err) == (0, "") and out.splitlines() == [
         f"sqlite:///{project}/feedback/feedback.db: 3 answers (2026-05-04 12:00 to 2026-05-06 12:00 UTC)",

@@ -69,7 +69,7 @@ def _open(options: argparse.Namespace) -> "FeedbackStore":
     Raises `InputError` if nothing was recorded.
     """
     from convrec.service.feedback import JOURNAL, FeedbackStore, feedback_url, open_store
-    from convrec.service.feedback.delivery import deliver_left
+    from convrec.service.feedback.journal import deliver_left
 
     if not JOURNAL.is_dir():  # otherwise a service may have recorded while its database was away
         return open_store(Path(), options.feedback)

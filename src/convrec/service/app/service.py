@@ -83,7 +83,7 @@ class Service:
         metrics.watch("experiment_running", "1 while an experiment is running", lambda: self._experiment() is not None)
         metrics.watch("experiment_ready", "1 while both of its versions are loaded", self._is_experiment_ready)
         if recorder is not None:
-            metrics.watch("feedback_backlog", "Records not in the database yet", lambda: recorder.status().backlog)
+            metrics.watch("feedback_backlog", "Records not in the database yet", lambda: recorder.backlog)
 
     def _sum(self, name: str) -> int:
         return sum(getattr(model.decoder, name) for model in set(self.models.roles.values()))

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,19 +14,22 @@ from sqlalchemy import Column, Connection, Select, Table, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from convrec.project.atomic import replaced
-from convrec.project.errors import InputError
+from convrec.project.errors import InputError, Unavailable
 from convrec.service.feedback.database import (
+    KINDS,
     URL_VARIABLE,
+    answers,
     checked_url,
+    create_tables,
+    deletions,
+    events,
     feedback_url,
-    migrate,
     open_engine,
-    require_file,
+    shown,
     shown_url,
     transaction,
 )
 from convrec.service.feedback.records import STATES, Answer, Event
-from convrec.service.feedback.tables import KINDS, answers, deletions, events, shown
 
 _CHUNK = 500  # ids of one `IN (...)`; SQLite limits the parameters of a statement
 _SHOWN = (*shown.c, answers.c.time, answers.c.user_id, answers.c.experiment, answers.c.arm)
@@ -48,26 +52,29 @@ class Refused:
 
 
 class FeedbackStore:
-    """Writes and reads the feedback database; connects and migrates at the first use. Thread-safe.
+    """Writes and reads the feedback database; connects and creates its tables at the first use. Thread-safe.
 
-    All methods raise `Unavailable` if the database is away, and `InputError` if it is damaged or too new. `since` is
-    inclusive and `until` exclusive; both are times of answers, None for no limit.
+    All methods raise `Unavailable` if the database is away, and `InputError` if it is damaged or of another version.
+    `since` is inclusive and `until` exclusive; both are times of answers, None for no limit.
     """
 
     def __init__(self, url: str):
         """Check the URL (`sqlite:///FILE`, `postgresql://...`). Raises `InputError`."""
         self._engine = open_engine(checked_url(url))
-        self._is_migrated = False
+        self._has_tables = False
 
     def close(self) -> None:
         """Close the connections."""
         self._engine.dispose()
 
-    def _transaction(self, is_write: bool = False) -> Any:
-        if not self._is_migrated:
-            migrate(self._engine)
-            self._is_migrated = True
-        require_file(self._engine)
+    def _transaction(self, is_write: bool = False) -> AbstractContextManager[Connection]:
+        url = self._engine.url
+        if not self._has_tables:
+            create_tables(self._engine)
+            self._has_tables = True
+        elif url.get_backend_name() == "sqlite" and not Path(str(url.database)).exists():
+            remedy = "restore the file, or start the service again to create a new one"
+            raise Unavailable(f"feedback database {self.address} is gone; {remedy}")
         return transaction(self._engine, is_write)
 
     def write(self, new_answers: Sequence[Answer], new_events: Sequence[Event]) -> list[Refused]:
@@ -81,32 +88,23 @@ class FeedbackStore:
             self._insert(connection, answers, [_answer_row(answer) for answer in kept])
             rows = [{"answer_id": answer.answer_id, **vars(one)} for answer in kept for one in answer.shown]
             self._insert(connection, shown, rows)
-            return self._write_events(connection, new_events)
-
-    def _write_events(self, connection: Connection, new_events: Sequence[Event]) -> list[Refused]:
-        known, ranks = _ranks(connection, list({event.answer_id for event in new_events}))
-        rows, refused = [], []
-        for event in new_events:
-            rank = ranks.get((event.answer_id, event.list, event.item_id))
-            if event.answer_id not in known:
-                refused.append(Refused(event, f"answer_id {event.answer_id!r:.60} is unknown", False))
-            elif rank is None:
-                refused.append(Refused(event, not_shown(event.list, event.item_id), True))
-            else:
-                rows.append({**vars(event), "rank": rank})
-        self._insert(connection, events, rows)
-        return refused
+            known, ranks = _ranks(connection, list({event.answer_id for event in new_events}))
+            happened, refused = [], []
+            for event in new_events:
+                rank = ranks.get((event.answer_id, event.list, event.item_id))
+                if event.answer_id not in known:
+                    refused.append(Refused(event, f"answer_id {event.answer_id!r:.60} is unknown", False))
+                elif rank is None:
+                    refused.append(Refused(event, not_shown(event.list, event.item_id), True))
+                else:
+                    happened.append({**vars(event), "rank": rank})
+            self._insert(connection, events, happened)
+            return refused
 
     def _insert(self, connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> None:
         insert: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[self._engine.dialect.name]
         if rows:
             connection.execute(insert(table).on_conflict_do_nothing(), rows)
-
-    def items(self, answer_id: str) -> set[tuple[str, str]] | None:
-        """Return the lists and items that an answer showed; None if the answer is unknown."""
-        with self._transaction() as connection:
-            known, ranks = _ranks(connection, [answer_id])
-        return {(name, item) for _, name, item in ranks} if known else None
 
     def _read(self, query: Select[Any], since: datetime | None, until: datetime | None, *order: Any) -> pl.DataFrame:
         """Return the rows of a query whose answers are of this period."""
