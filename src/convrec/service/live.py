@@ -74,6 +74,11 @@ class LiveModels:
         return self._roles
 
     @property
+    def versions(self) -> dict[str, str]:
+        """The version of each role."""
+        return {role: model.version for role, model in self._roles.items()}
+
+    @property
     def is_ready(self) -> bool:
         """Whether a model is loaded, and the engines of all models work."""
         return bool(self._roles) and all(model.decoder.is_alive for model in self._roles.values())

@@ -11,10 +11,9 @@ from convrec.generation.engine import TransformersEngine
 from convrec.generation.lists import ListSettings
 from convrec.generation.pretrained import load_model
 from convrec.project.device import pick_device
-from convrec.service.model_files import ModelFiles
 from convrec.service.recommendation import Recommendation, RecommendedList
 from convrec.service.scores import ItemScorer
-from convrec.service.translation import LIST_LENGTH, Conversation, Prepared, Translator
+from convrec.service.translation import LIST_LENGTH, Conversation, ModelFiles, Prepared, Translator
 
 logger = logging.getLogger(__name__)
 

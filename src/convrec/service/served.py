@@ -1,23 +1,46 @@
 """A model that answers many requests at once."""
 
 import asyncio
-import logging
 from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from convrec.data.catalog import Item
-from convrec.service.batching import Decoder
+from convrec.generation.engine import TokenIds
+from convrec.service.batching import Batcher
 from convrec.service.reasons import Reasons
 from convrec.service.recommender import Recommender
 from convrec.service.scores import ItemScorer
-from convrec.service.transformers_batching import TransformersBatcher
-from convrec.service.translation import LIST_LENGTH, Conversation, Filters, Messages, Translator
-
-logger = logging.getLogger(__name__)
+from convrec.service.translation import LIST_LENGTH, Conversation, Filters, Messages, Prepared, Translator
 
 _WARM_SECONDS = 600  # for the first list, in which a GPU compiles
+
+
+class Decoder(Protocol):
+    """Decodes the lists of a version: in this process, or on a server."""
+
+    def submit(self, asked: Prepared) -> Future[TokenIds]:
+        """Return the future completion of a request, up to its end token or beyond.
+
+        A request whose future is cancelled, waiting or running, is not computed further. Raises `RuntimeError` after
+        `close`.
+        """
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether requests are answered."""
+
+    @property
+    def num_waiting(self) -> int:
+        """The number of requests that wait in this process."""
+
+    @property
+    def num_running(self) -> int:
+        """The number of lists that are being decoded."""
+
+    def close(self) -> None:
+        """Finish all requests, then free the memory; no request is accepted any more."""
 
 
 class Answered(NamedTuple):
@@ -46,7 +69,7 @@ class ServedModel:
         """Return the model of a recommender, with continuous batching by transformers."""
         translator = recommender.translator
         end, penalty = translator.tokenizer.eos_token_id, recommender.settings.repetition_penalty
-        batcher = TransformersBatcher(recommender.model, translator.trie, end, penalty, max_rows, on_step)
+        batcher = Batcher(recommender.model, translator.trie, end, penalty, max_rows, on_step)
         return cls(version, translator, batcher, recommender.scorer)
 
     @property

@@ -184,7 +184,7 @@ def test_feedback_that_cannot_be_saved_costs_no_answer(recorder, monkeypatch):
         (b"[" * 100_000, 400, "parsing the body"),
         (b'{"conversation": "x", "n": ' + b"9" * 5000 + b"}", 400, "parsing the body"),
         (b'{"conversation": "a \\ud800"}', 400, "conversation 1: contains a NUL, or text that is not UTF-8"),
-        (b'{"messages": [{"role": "\\udfff", "content": "x"}]}', 400, "role '\\udfff' is not known"),
+        (b'{"messages": [{"role": "\\udfff", "content": "x"}]}', 400, "'\\udfff', 'content': 'x'} is not a message"),
         (b'{"conversation": "x", "deny": ["\\ud800"]}', 400, "deny: '\\ud800' is not in the catalog"),
         (b'{"conversation": "x", "\\ud800": 1}', 422, "body: Input should be a valid string"),
         (b'{"messages": [{"\\ud800": 1}]}', 400, "{'\\ud800': 1} is not a message"),
@@ -211,7 +211,7 @@ def test_the_page_loads_nothing_from_elsewhere():
         reply = CLIENT.get(path)
         assert reply.headers["content-type"].startswith(kind) and "//" not in reply.text.replace("// ", "")
         assert "default-src 'self'" in reply.headers["content-security-policy"]
-    for method, path, status in (("GET", "/docs", 404), ("GET", "/api/recommend", 405)):
+    for method, path, status in (("GET", "/docs", 404), ("POST", "/api/models", 405)):
         reply = CLIENT.request(method, path)
         assert reply.status_code == status and list(reply.json()) == ["error"]
 

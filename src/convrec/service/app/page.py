@@ -1,13 +1,12 @@
 """The page of `convrec app`, and the routes that only the page needs: the lists of one or two models, with reasons."""
 
 import asyncio
-import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Request
 from rapidfuzz import process
 from rapidfuzz.distance import OSA
 
@@ -15,16 +14,12 @@ from convrec.data.catalog import Catalog
 from convrec.data.titles import fold, title_and_year, without_accents
 from convrec.project.errors import InputError
 from convrec.service.app.service import Question, Roles, Service
-from convrec.service.feedback import Answer, Shown, new_answer_id
+from convrec.service.feedback import new_answer_id
 from convrec.service.reasons import example_requests, genres_of
 from convrec.service.served import Answered, ServedModel
 from convrec.service.translation import Translator
 
-_FILES = {
-    "/": ("index.html", "text/html"),
-    "/style.css": ("style.css", "text/css"),
-    **{f"/{name}.js": (f"{name}.js", "text/javascript") for name in ("elements", "lists", "page", "titles")},
-}
+STATIC = Path(__file__).parent / "static"  # the page's files
 _LEAST_SIMILARITY = 0.6  # of a title that is suggested for a misspelt one
 _MAX_SIMILAR = 3
 
@@ -74,27 +69,17 @@ def make_page_router(service: Service) -> APIRouter:
                     raise problem
             return [(*pair, listed) for pair, listed in zip(roles.items(), lists, strict=True)]  # type: ignore[misc]
 
-        began, start = datetime.now(UTC), time.monotonic()
+        answer_id = new_answer_id(began := datetime.now(UTC))
         answers = await service.within_limits(question, request, ask)
-        shown = (
-            Shown(role, rank, item.id, model.version)
-            for role, model, listed in answers
-            for rank, item in enumerate(listed.items, start=1)
-        )
-        first, seconds = answers[0][2], time.monotonic() - start
-        answer_id = new_answer_id(began)
-        facts = (answer_id, began, question.user_id, None, None, seconds, first.messages, tuple(shown))
-        answer = Answer(*facts, *first.filters)
+        lists = [(role, model.version, listed) for role, model, listed in answers]
         return {
-            "answer_id": await service.record(answer),
+            "answer_id": await service.record(began, answer_id, question.user_id, lists),
             "models": [
                 {"list": role, "name": _name(role, model), "recommendations": _explained(model, listed)}
                 for role, model, listed in answers
             ],
         }
 
-    for path in _FILES:
-        router.get(path)(_file(path))
     return router
 
 
@@ -135,16 +120,6 @@ def _explained(model: ServedModel, listed: Answered) -> list[dict[str, Any]]:
         }
         for rank, (item, score, own) in enumerate(zip(listed.items, scores, reasons, strict=True), start=1)
     ]
-
-
-def _file(path: str) -> Callable[[], Coroutine[Any, Any, Response]]:
-    name, kind = _FILES[path]
-    content = files("convrec.service.app").joinpath(name).read_bytes()
-
-    async def answer() -> Response:
-        return Response(content, media_type=f"{kind}; charset=utf-8")
-
-    return answer
 
 
 class TitleSearch:
