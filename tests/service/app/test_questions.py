@@ -116,7 +116,7 @@ def test_beyond_the_limit_clients_are_told_when_to_come_back(served, gate):
         pass
     with served.ask(conversation="one too many", n=1) as connection:
         head = connection.recv(65536)
-    assert head.startswith(b"HTTP/1.1 429") and b"retry-after: 1\r\n" in head.lower()
+    assert head.startswith(b"HTTP/1.1 429") and b"retry-after: 2\r\n" in head.lower()
     gate.may_answer.set()
     for connection in asked:
         with connection:

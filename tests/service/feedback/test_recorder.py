@@ -140,8 +140,8 @@ def test_a_damaged_line_and_one_that_the_database_rejects_hold_up_no_other(folde
         recording.add_answer(good[1])
         (records,) = folder.glob("*.journal")
         with records.open("ab") as stream:
-            stream.write(b'{"answer": {"time": "now"}}\n[]\n{"answer": 3}\n{"event":\n{}\n')
-            stream.write(json.dumps({"answer": earlier}).encode() + b"\n")
+            stream.write(b'{"time": "now"}\n[]\n{"answer_id": 3}\n{"event":\n{}\n')
+            stream.write(json.dumps(earlier).encode() + b"\n")
         recording.add_answer(good[2])
     assert sorted(store.answers()["answer_id"]) == sorted(["a", *(one.answer_id for one in good)])
     assert len(refused(folder)) == 6 and any("the database rejects it" in reason for reason in refused(folder))

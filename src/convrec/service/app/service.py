@@ -2,9 +2,6 @@
 
 import asyncio
 import logging
-import math
-import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,9 +21,7 @@ from convrec.service.translation import LIST_LENGTH, Filters, NoList, NothingLef
 
 logger = logging.getLogger(__name__)
 
-_REMEMBERED = 200  # answers that the speed is measured on
-_RECENT = 60.0  # seconds; older ones say little about the speed now
-_LONGEST_WAIT = 60  # seconds that a client is told to wait
+_RETRY_SECONDS = "2"  # that a client is told to wait if too many requests are waiting
 _CLIENT_LEFT = 499  # nginx's status for it; nobody receives it, but logs and metrics have it
 
 Result = TypeVar("Result")
@@ -91,7 +86,6 @@ class Service:
         self.models, self.limits, self.metrics, self.recorder = models, limits, metrics, recorder
         self._experiment = experiment
         self._num_inside = 0  # requests between their arrival and their answer
-        self._ends: deque[float] = deque(maxlen=_REMEMBERED)
         metrics.watch("requests_inside", "Requests that wait or are decoded", lambda: self._num_inside)
         metrics.watch("waiting_lists", "Lists that wait for the batch", lambda: self._sum("num_waiting"))
         metrics.watch("running_lists", "Lists that are decoded", lambda: self._sum("num_running"))
@@ -137,20 +131,13 @@ class Service:
     @contextmanager
     def _admitted(self) -> Iterator[None]:
         """Count a request during the block, if there is room."""
-        now = time.monotonic()
         if self._num_inside >= self.limits.max_requests:
-            # The time until half of the requests inside are answered at the measured speed.
-            recent = [end for end in self._ends if end > now - _RECENT]
-            seconds = (now - recent[0]) / len(recent) * self._num_inside / 2 if recent else 1.0
-            wait = min(max(math.ceil(seconds), 1), _LONGEST_WAIT)
-            reason = f"too many requests are waiting; try again in {wait} s"
-            raise HTTPException(429, reason, {"Retry-After": str(wait)})
+            raise HTTPException(429, "too many requests are waiting; try again later", {"Retry-After": _RETRY_SECONDS})
         self._num_inside += 1
         try:
             yield
         finally:
             self._num_inside -= 1
-            self._ends.append(time.monotonic())
 
     async def list_of(self, model: ServedModel, question: Question, with_scores: bool) -> Answered:
         """Return a model's list. Raises `InputError` for input that `Recommender.recommend` rejects."""

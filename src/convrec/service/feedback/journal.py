@@ -9,10 +9,10 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
@@ -29,25 +29,7 @@ _BATCH = 500  # records of one transaction
 _BAD_RECORD = (SQLAlchemyError, ValueError, TypeError, OverflowError)  # errors of one record, such as a NUL in a text
 
 
-@dataclass(frozen=True)
-class DamagedLine:
-    """A line of a journal that is no answer and no event. `reason` does not quote it: it may be of a deleted user."""
-
-    reason: str
-
-
-Record = Answer | Event | DamagedLine
-
-
-@dataclass(frozen=True)
-class _Line:
-    """A line of a journal: an answer or an event. Fields of other releases are ignored."""
-
-    answer: Answer | None = None
-    event: Event | None = None
-
-
-_LINE = TypeAdapter(_Line)
+_RECORD: TypeAdapter[Answer | Event] = TypeAdapter(Answer | Event)  # ignores fields of other releases
 
 
 class Journal:
@@ -83,21 +65,20 @@ class Journal:
     def append(self, record: Answer | Event) -> None:
         """Write a record with a single system call. Raises `OSError` if the disk is full."""
         # The first newline ends a record that was cut short by a full disk, so that this one stays readable.
-        line = b"\n" + orjson.dumps({"answer" if isinstance(record, Answer) else "event": record}) + b"\n"
+        line = b"\n" + orjson.dumps(record) + b"\n"
         if os.write(self._descriptor, line) < len(line):
             raise OSError("the disk is full")
         self.num_added += 1
 
-    def records(self) -> Iterator[Record]:
-        """Yield the records."""
+    def records(self) -> Iterator[Answer | Event | str]:
+        """Yield the records; for a line that is none, the reason, which does not quote it: its user may be deleted."""
         for line in _lines(self.path):
             try:
-                found = _LINE.validate_json(line)
+                yield _RECORD.validate_json(line)
             except ValidationError:
-                found = _Line()
-            yield found.answer or found.event or DamagedLine(f"a line of {len(line)} bytes is damaged")
+                yield f"a line of {len(line)} bytes is damaged"
 
-    def refuse(self, record: Record, reason: str) -> None:
+    def refuse(self, record: Answer | Event | str, reason: str) -> None:
         """Set aside what the database cannot take, with the reason; of an answer only its id."""
         kept = record if isinstance(record, Event) else {"answer_id": getattr(record, "answer_id", None)}
         with suppress(OSError), self.path.with_name(REFUSED).open("ab", buffering=0) as stream:
@@ -160,11 +141,13 @@ def deliver(journal: Journal, store: FeedbackStore, waits_since: datetime) -> No
     journal.remove()
 
 
-def _write(journal: Journal, store: FeedbackStore, records: list[Record], waits_since: datetime) -> list[Event]:
+def _write(
+    journal: Journal, store: FeedbackStore, records: list[Answer | Event | str], waits_since: datetime
+) -> list[Event]:
     """Write records, one by one if the database rejects them together; return the events that wait."""
     answers = [record for record in records if isinstance(record, Answer)]
     events = [record for record in records if isinstance(record, Event)]
-    refused: list[tuple[Record, str]] = [(one, one.reason) for one in records if isinstance(one, DamagedLine)]
+    refused: list[tuple[Any, str]] = [(record, record) for record in records if isinstance(record, str)]
     waiting: list[Event] = []
     try:
         for one in store.write(answers, events):

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from sqlalchemy import Column, Connection, Select, Table, delete, func, select
+from sqlalchemy import Connection, Select, Table, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from convrec.project.atomic import replaced
@@ -31,7 +31,6 @@ from convrec.service.feedback.database import (
 )
 from convrec.service.feedback.records import STATES, Answer, Event
 
-_CHUNK = 500  # ids of one `IN (...)`; SQLite limits the parameters of a statement
 _SHOWN = (*shown.c, answers.c.time, answers.c.user_id, answers.c.experiment, answers.c.arm)
 _STATES, _FACTS = ("accepted", "rejected", "hidden"), ("clicked", "watched")  # columns of the outcomes
 EXPORTED = "feedback.parquet"  # what the source `feedback` reads
@@ -220,22 +219,17 @@ def _answer_row(answer: Answer) -> dict[str, Any]:
 def _not_deleted(connection: Connection, new_answers: Sequence[Answer]) -> list[Answer]:
     """Return the answers that are not of a user who was deleted after them."""
     users = {answer.user_id: _digest(answer.user_id) for answer in new_answers if answer.user_id is not None}
-    deleted = {user: time for user, time in _matching(connection, deletions.c.user, list(users.values()), deletions)}
+    known = connection.execute(select(deletions).where(deletions.c.user.in_(users.values())))
+    deleted = {user: time for user, time in known}
     times = {user: deleted[digest] for user, digest in users.items() if digest in deleted}
     return [answer for answer in new_answers if answer.user_id not in times or answer.time > times[answer.user_id]]
 
 
 def _ranks(connection: Connection, answer_ids: Sequence[str]) -> tuple[set[str], dict[tuple[str, str, str], int]]:
     """Return which of these answers are stored, and the rank of each item by answer, list and item."""
-    known = {answer_id for (answer_id,) in _matching(connection, answers.c.answer_id, answer_ids, answers.c.answer_id)}
-    found = _matching(connection, shown.c.answer_id, answer_ids, shown)
+    known = set(connection.scalars(select(answers.c.answer_id).where(answers.c.answer_id.in_(answer_ids))))
+    found = connection.execute(select(shown).where(shown.c.answer_id.in_(answer_ids)))
     return known, {(row.answer_id, row.list, row.item_id): row.rank for row in found}
-
-
-def _matching(connection: Connection, column: Column[str], values: Sequence[str], what: Any) -> Iterator[Any]:
-    """Yield what is in the rows whose column has one of these values."""
-    for start in range(0, len(values), _CHUNK):
-        yield from connection.execute(select(what).where(column.in_(values[start : start + _CHUNK])))
 
 
 def _delete_answers(connection: Connection, which: Any) -> int:
