@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from scipy import sparse
+from scipy.special import rel_entr
 from scipy.stats import rankdata
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedGroupKFold
@@ -57,9 +58,7 @@ def auc_span(ours: np.ndarray, theirs: np.ndarray, our_persons: np.ndarray, thei
 def divergence(ours: np.ndarray, theirs: np.ndarray) -> float:
     """Return the Jensen-Shannon divergence of two distributions, in bits: from 0 to 1 (Lin, 1991). Shape: (C,) each."""
     middle = (ours + theirs) / 2
-    parts = [np.where(p > 0, p * np.log2(np.where(p > 0, p, 1) / np.where(middle > 0, middle, 1)), 0).sum()
-             for p in (ours, theirs)]  # fmt: skip
-    return float(max(0.0, (parts[0] + parts[1]) / 2))
+    return max(0.0, float(rel_entr(ours, middle).sum() + rel_entr(theirs, middle).sum()) / 2 / np.log(2))
 
 
 def item_distance(items: np.ndarray, persons: Sequence[str] | np.ndarray, reference: np.ndarray, seed: int) -> Span:

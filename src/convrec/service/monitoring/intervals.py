@@ -42,12 +42,7 @@ def mean_span(values: np.ndarray, persons: Sequence[str] | np.ndarray) -> Span:
 
 
 def fall_span(now: Span, before: Span) -> Span:
-    """Return the relative fall 1 - now / before of two independent means, by the delta method; n is that of `now`.
-
-    Raises `ValueError` if the earlier mean is not above 0.
-    """
-    if before.figure <= 0:
-        raise ValueError("the earlier mean is not above 0")
+    """Return the relative fall 1 - now / before of two independent means, by the delta method; n is that of `now`."""
     ratio = now.figure / before.figure
     errors = [(span.high - span.low) / (2 * Z * before.figure) for span in (now, before)]
     half = Z * float(np.hypot(errors[0], ratio * errors[1]))
