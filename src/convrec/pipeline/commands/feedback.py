@@ -74,7 +74,7 @@ def _open(options: argparse.Namespace) -> "FeedbackStore":
     if not JOURNAL.is_dir():  # otherwise a service may have recorded while its database was away
         return open_store(Path(), options.feedback)
     store = FeedbackStore(feedback_url(options.feedback))
-    deliver_left(JOURNAL, store, datetime.min.replace(tzinfo=UTC))
+    deliver_left(JOURNAL, store)
     return store
 
 

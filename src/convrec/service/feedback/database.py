@@ -82,7 +82,6 @@ events = sa.Table(
     sa.Column("answer_id", sa.String, nullable=False, index=True),
     sa.Column("list", sa.String, nullable=False),
     sa.Column("item_id", sa.String, nullable=False),
-    sa.Column("rank", sa.Integer, nullable=False),
     sa.Column("event", sa.String, nullable=False),
     sa.Column("time", Utc, nullable=False),
 )

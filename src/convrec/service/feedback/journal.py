@@ -12,7 +12,6 @@ from contextlib import closing, suppress
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
@@ -78,8 +77,9 @@ class Journal:
             except ValidationError:
                 yield f"a line of {len(line)} bytes is damaged"
 
-    def refuse(self, record: Answer | Event | str, reason: str) -> None:
+    def refuse(self, record: Answer | Event | None, reason: str) -> None:
         """Set aside what the database cannot take, with the reason; of an answer only its id."""
+        logger.warning("a feedback record is set aside in %s: %s", self.path.parent, reason)
         kept = record if isinstance(record, Event) else {"answer_id": getattr(record, "answer_id", None)}
         with suppress(OSError), self.path.with_name(REFUSED).open("ab", buffering=0) as stream:
             if stream.tell() < _MAX_REFUSED:
@@ -116,51 +116,37 @@ def waiting(folder: Path) -> int:
     return number
 
 
-def deliver_left(folder: Path, store: FeedbackStore, waits_since: datetime) -> None:
+def deliver_left(folder: Path, store: FeedbackStore) -> None:
     """Deliver the journals of processes that ended. Raises what `deliver` raises."""
     for path in _journals(folder):
         if journal := Journal.open(path):
             with closing(journal):
-                deliver(journal, store, waits_since)
+                deliver(journal, store)
 
 
-def deliver(journal: Journal, store: FeedbackStore, waits_since: datetime) -> None:
+def deliver(journal: Journal, store: FeedbackStore) -> None:
     """Write the records of a journal to the database in batches, and remove it; set invalid records aside.
 
-    An event from after `waits_since` may wait for its answer: it goes to a new journal. Raises `Unavailable` and
-    `InputError` as the store does, and `OSError` if the disk is full. The journal then stays; a batch that is written
-    again changes nothing.
+    Raises `Unavailable` and `InputError` as the store does. The journal then stays; a batch that is written again
+    changes nothing.
     """
-    records, waiting = journal.records(), []
+    records = journal.records()
     while batch := list(islice(records, _BATCH)):
-        waiting += _write(journal, store, batch, waits_since)
-    if waiting:
-        with closing(Journal.create(journal.path.parent)) as later:
-            for event in waiting:
-                later.append(event)
+        _write(journal, store, batch)
     journal.remove()
 
 
-def _write(
-    journal: Journal, store: FeedbackStore, records: list[Answer | Event | str], waits_since: datetime
-) -> list[Event]:
-    """Write records, one by one if the database rejects them together; return the events that wait."""
+def _write(journal: Journal, store: FeedbackStore, records: list[Answer | Event | str]) -> None:
+    """Write records, one by one if the database rejects them together."""
     answers = [record for record in records if isinstance(record, Answer)]
     events = [record for record in records if isinstance(record, Event)]
-    refused: list[tuple[Any, str]] = [(record, record) for record in records if isinstance(record, str)]
-    waiting: list[Event] = []
+    for reason in (record for record in records if isinstance(record, str)):
+        journal.refuse(None, reason)
     try:
-        for one in store.write(answers, events):
-            if one.is_answer_known or one.event.time < waits_since:
-                refused.append((one.event, one.reason))
-            else:
-                waiting.append(one.event)
+        store.write(answers, events)
     except _BAD_RECORD as error:
         if len(records) > 1:
-            return [event for one in records for event in _write(journal, store, [one], waits_since)]
-        refused = [(records[0], f"the database rejects it ({type(getattr(error, 'orig', error)).__name__})")]
-    for record, reason in refused:
-        journal.refuse(record, reason)
-    if refused:
-        logger.warning("%d feedback records are set aside in %s: %s", len(refused), journal.path.parent, refused[0][1])
-    return waiting
+            for one in (*answers, *events):
+                _write(journal, store, [one])
+        else:
+            journal.refuse(records[0], f"the database rejects it ({type(getattr(error, 'orig', error)).__name__})")

@@ -13,12 +13,11 @@ from convrec.project.redaction import redact_all, redactor
 from convrec.project.text import is_clean
 from convrec.service.feedback.journal import Journal, deliver, deliver_left
 from convrec.service.feedback.records import EVENTS, Answer, Event, EventName, is_answer_id, new_answer_id
-from convrec.service.feedback.store import FeedbackStore, not_shown
+from convrec.service.feedback.store import FeedbackStore
 
 logger = logging.getLogger(__name__)
 
 _LINGER, _LONGEST_PAUSE = 1.0, 30.0  # seconds between deliveries: normally, and at most while the database is away
-_WAIT = timedelta(minutes=2)  # that an event waits for its answer, which may be in the journal of another service
 _CLOSE = 10.0  # seconds to deliver the rest
 _MAX_RECENT = 10_000  # answers kept in memory to check events against
 _MAX_ID = 200  # characters
@@ -45,7 +44,6 @@ class FeedbackRecorder:
         self._mutex = threading.Lock()
         self._recent: OrderedDict[str, set[tuple[str, str]]] = OrderedDict()
         self._last_time = datetime.min.replace(tzinfo=UTC)
-        self._reachable_since: datetime | None = None
         self._is_full = self._is_closed = False
         self.last_error: str | None = None  # None while the database takes the records
         self._closing = threading.Event()
@@ -75,9 +73,9 @@ class FeedbackRecorder:
     def add_event(self, answer_id: str, list: str, item_id: str, event: str, event_id: str | None = None) -> None:
         """Record what a user did with an item; an `event_id` that is recorded already changes nothing.
 
-        The recent answers of this process are checked at once. For any other, the event is checked at its delivery,
-        and set aside in `refused.jsonl` if it is wrong. Raises `InputError` for what cannot be an answer's id, or an
-        item that was not shown, and `NoSpace` if the disk is full.
+        The event is checked against the recent answers of this process; of any other answer, an item that was not
+        shown changes no outcome. Raises `InputError` for an item that was not shown, or what cannot be an answer's id,
+        and `NoSpace` if the disk is full.
         """
         if event not in EVENTS:
             raise InputError(f"event: {event!r:.60} is not known; give one of {', '.join(EVENTS)}")
@@ -92,7 +90,8 @@ class FeedbackRecorder:
             # A later call has a later time, so that the last event of an item is known.
             now = self._last_time = max(datetime.now(UTC), self._last_time + timedelta(microseconds=1))
         if items is not None and (list, item_id) not in items:
-            raise InputError(not_shown(list, item_id))
+            where = f" in list {list!r:.60}" if list else ""
+            raise InputError(f"item_id {item_id!r:.60} was not shown{where} by this answer; give one of its items")
         name = cast(EventName, event)
         if not self._append(Event(event_id or new_answer_id(now), answer_id, list, item_id, name, now)):
             raise NoSpace("the feedback was not recorded, because the disk is full; send it again later")
@@ -143,16 +142,15 @@ class FeedbackRecorder:
         """Deliver everything; return whether that worked."""
         try:
             self._deliver_own()
-            deliver_left(self._folder, self._store, self._waits_since())
+            deliver_left(self._folder, self._store)
         except Exception as error:  # whatever a driver raises, the records stay in the journal
             if self.last_error is None:
                 logger.warning("feedback is buffered in %s: %s", self._folder, error)
-            self.last_error, self._reachable_since = str(error), None
+            self.last_error = str(error)
             return False
         if self.last_error is not None:
             logger.info("the feedback database is back: the buffered records are delivered")
         self.last_error = None
-        self._reachable_since = self._reachable_since or datetime.now(UTC)
         return True
 
     def _deliver_own(self) -> None:
@@ -166,14 +164,9 @@ class FeedbackRecorder:
 
     def _deliver_replaced(self) -> None:
         if self._replaced is not None:
-            deliver(self._replaced, self._store, self._waits_since())
+            deliver(self._replaced, self._store)
             with self._mutex:
                 self._replaced = None
-
-    def _waits_since(self) -> datetime:
-        """Return the time after which answers may still be in a journal: since a database that was away is back."""
-        since, latest = self._reachable_since, datetime.now(UTC) - _WAIT
-        return latest if since is not None and since < latest else datetime.min.replace(tzinfo=UTC)
 
 
 def _clean(text: Any) -> str:

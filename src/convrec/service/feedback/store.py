@@ -4,7 +4,6 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -41,15 +40,6 @@ _WRITERS: dict[str, Callable[[pl.DataFrame, Path], None]] = {
 }
 
 
-@dataclass(frozen=True)
-class Refused:
-    """An event that the database cannot take, and why."""
-
-    event: Event
-    reason: str
-    is_answer_known: bool
-
-
 class FeedbackStore:
     """Writes and reads the feedback database; connects and creates its tables at the first use. Thread-safe.
 
@@ -76,29 +66,18 @@ class FeedbackStore:
             raise Unavailable(f"feedback database {self.address} is gone; {remedy}")
         return transaction(self._engine, is_write)
 
-    def write(self, new_answers: Sequence[Answer], new_events: Sequence[Event]) -> list[Refused]:
-        """Write all in one transaction, and return the events whose answer is unknown or did not show the item.
+    def write(self, new_answers: Sequence[Answer], new_events: Sequence[Event]) -> None:
+        """Write all in one transaction.
 
         An answer or event whose id is stored is left as it is, so writing twice is safe. Answers of a user from before
-        their deletion are dropped.
+        their deletion are dropped. Events of unknown answers and items change no outcome.
         """
         with self._transaction(is_write=True) as connection:
             kept = _not_deleted(connection, new_answers)
             self._insert(connection, answers, [_answer_row(answer) for answer in kept])
             rows = [{"answer_id": answer.answer_id, **vars(one)} for answer in kept for one in answer.shown]
             self._insert(connection, shown, rows)
-            known, ranks = _ranks(connection, list({event.answer_id for event in new_events}))
-            happened, refused = [], []
-            for event in new_events:
-                rank = ranks.get((event.answer_id, event.list, event.item_id))
-                if event.answer_id not in known:
-                    refused.append(Refused(event, f"answer_id {event.answer_id!r:.60} is unknown", False))
-                elif rank is None:
-                    refused.append(Refused(event, not_shown(event.list, event.item_id), True))
-                else:
-                    happened.append({**vars(event), "rank": rank})
-            self._insert(connection, events, happened)
-            return refused
+            self._insert(connection, events, [vars(event) for event in new_events])
 
     def _insert(self, connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> None:
         insert: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[self._engine.dialect.name]
@@ -166,7 +145,8 @@ class FeedbackStore:
     def prune(self, before: datetime) -> int:
         """Delete the answers from before this time with their items and events; return the number of answers."""
         with self._transaction(is_write=True) as connection:
-            connection.execute(delete(deletions).where(deletions.c.time < before))
+            for table in (deletions, events):
+                connection.execute(delete(table).where(table.c.time < before))
             return _delete_answers(connection, answers.c.time < before)
 
     @property
@@ -202,12 +182,6 @@ def open_store(root: Path, given: str | None = None) -> FeedbackStore:
     return FeedbackStore(url)
 
 
-def not_shown(name: str, item_id: str) -> str:
-    """Return the reason why an event's item cannot be: the answer's list does not have it."""
-    where = f" in list {name!r:.60}" if name else ""
-    return f"item_id {item_id!r:.60} was not shown{where} by this answer; give one of its items"
-
-
 def _answer_row(answer: Answer) -> dict[str, Any]:
     row = {**vars(answer), "num_items": len(answer.shown), "denied": answer.denied or None}
     del row["shown"]
@@ -223,13 +197,6 @@ def _not_deleted(connection: Connection, new_answers: Sequence[Answer]) -> list[
     deleted = {user: time for user, time in known}
     times = {user: deleted[digest] for user, digest in users.items() if digest in deleted}
     return [answer for answer in new_answers if answer.user_id not in times or answer.time > times[answer.user_id]]
-
-
-def _ranks(connection: Connection, answer_ids: Sequence[str]) -> tuple[set[str], dict[tuple[str, str, str], int]]:
-    """Return which of these answers are stored, and the rank of each item by answer, list and item."""
-    known = set(connection.scalars(select(answers.c.answer_id).where(answers.c.answer_id.in_(answer_ids))))
-    found = connection.execute(select(shown).where(shown.c.answer_id.in_(answer_ids)))
-    return known, {(row.answer_id, row.list, row.item_id): row.rank for row in found}
 
 
 def _delete_answers(connection: Connection, which: Any) -> int:
