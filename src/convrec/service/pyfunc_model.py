@@ -73,7 +73,7 @@ def _conversations(value: Any) -> list[Any]:
             f"inputs: {value!r:.60} is not a conversation; give a text, a list of messages, or a list of those"
         )
     is_one = isinstance(value, str) or (value and all(isinstance(message, dict) for message in value))
-    return [value] if is_one else value
+    return [value] if is_one else list(value)
 
 
 def _refusal(reason: str) -> MlflowException:

@@ -1,8 +1,7 @@
-"""The recommendations for one conversation: objects, a table in a terminal or notebook, JSON, or a data frame."""
+"""The recommendations for one conversation: objects, a table, JSON, or a data frame."""
 
 import json
 from dataclasses import asdict, dataclass
-from html import escape
 
 import pandas as pd
 
@@ -33,13 +32,6 @@ class RecommendedList(list[Recommendation]):
         return "\n".join([f"rank  {'item':<{width}}    score", *rows])
 
     __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{item.rank}</td><td>{escape(plain(str(item)))}</td><td>{item.score:.3f}</td></tr>"
-            for item in self
-        )
-        return f"<table><thead><tr><th>rank</th><th>item</th><th>score</th></tr></thead><tbody>{rows}</tbody></table>"
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row for each recommendation: rank, title, year (missing if unknown), score."""

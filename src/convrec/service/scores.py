@@ -62,7 +62,7 @@ class ItemScorer:
         ids = torch.tensor([[0] * (width - len(row)) + row for row in rows], device=device)
         mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=device)
         written = torch.tensor([[0] * (length - len(c)) + [1] * len(c) for c in completions], device=device)
-        log_probs = []
+        scores = []
         chunk = max(1, _MAX_LOGITS // (length * self._model.config.vocab_size))
         for first in range(0, len(rows), chunk):
             part = slice(first, first + chunk)
@@ -73,11 +73,8 @@ class ItemScorer:
                 logits_to_keep=length + 1,
                 use_cache=False,
             ).logits[:, :-1].float()  # fmt: skip
-            own = logits.gather(2, ids[part, -length:, None]).squeeze(2)
-            log_probs.append(own - logits.logsumexp(dim=2))
-        ranks = segment_ranks(ids[:, -length:], written, self._newlines)
-        sums = torch.zeros(len(rows), int(ranks.max()) + 1, device=device)
-        counts, places = sums.clone(), ranks.clamp(min=0)
-        sums.scatter_add_(1, places, torch.cat(log_probs).masked_fill(written == 0, 0.0))
-        counts.scatter_add_(1, places, written.float())
-        return [row[: int(last) + 1] for row, last in zip((sums / counts).tolist(), ranks.amax(1), strict=True)]
+            own = logits.gather(2, ids[part, -length:, None]).squeeze(2) - logits.logsumexp(dim=2)
+            ranks = segment_ranks(ids[part, -length:], written[part], self._newlines)
+            for values, places in zip(own.cpu(), ranks.cpu(), strict=True):
+                scores.append([float(values[places == rank].mean()) for rank in range(int(places.max()) + 1)])
+        return scores

@@ -40,7 +40,7 @@ class Session:
             self.is_over = True
             return "bye"
         if command == "/reset":
-            self._reset()
+            self._messages, self._denied, self._shown = [], [], []
             return "a new conversation"
         if command == "/n":
             if not re.fullmatch("[1-9][0-9]{0,8}", argument):
@@ -76,6 +76,3 @@ class Session:
         answer = self._recommender.recommend([self._messages], self._n, deny, self._allow)[0]
         self._shown = [*shown, *answer]
         return str(answer)
-
-    def _reset(self) -> None:
-        self._messages, self._denied, self._shown = [], [], []

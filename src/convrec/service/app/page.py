@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from convrec.service.translation import Translator
 
 STATIC = Path(__file__).parent / "static"  # the page's files
 _LEAST_SIMILARITY = 0.6  # of a title that is suggested for a misspelt one
-_MAX_SIMILAR = 3
+_MAX_SUGGESTIONS, _MAX_SIMILAR = 8, 3
 
 
 def make_page_router(service: Service) -> APIRouter:
@@ -32,7 +33,6 @@ def make_page_router(service: Service) -> APIRouter:
     `Question` with the lists of all models; `list` is a list's name for `POST /feedback`.
     """
     router = APIRouter()
-    searches: dict[tuple[str, ...], TitleSearch] = {}  # the last one, by its versions
 
     @router.get("/api/models")
     def names() -> dict[str, Any]:
@@ -51,12 +51,9 @@ def make_page_router(service: Service) -> APIRouter:
     def search(text: str) -> dict[str, Any]:
         with service.models.using() as roles:
             translators = [model.translator for model in roles.values()]
-            key = tuple(model.version for model in roles.values())
-            if key not in searches:
-                searches.clear()
-                searches[key] = TitleSearch(translator.catalog for translator in translators)
             known = any(translator.knows(text) for translator in translators)
-            return {"is_known": known, "suggestions": searches[key].suggestions(text)}
+            suggestions = _suggestions((translator.catalog for translator in translators), text)
+            return {"is_known": known, "suggestions": suggestions}
 
     @router.post("/api/recommend")
     async def recommend(question: Question, request: Request) -> dict[str, Any]:
@@ -122,27 +119,23 @@ def _explained(model: ServedModel, listed: Answered) -> list[dict[str, Any]]:
     ]
 
 
-class TitleSearch:
-    """The lines `Title (Year)` of one or more catalogs, in order."""
+@lru_cache(maxsize=2)
+def _plain_lines(catalog: Catalog) -> dict[str, tuple[str, str]]:
+    """Return each line `Title (Year)` and its title in small letters without accents."""
+    return {str(item): (_plain(str(item)), _plain(item.title)) for item in catalog.items}
 
-    def __init__(self, catalogs: Iterable[Catalog]):
-        items = {str(item): item.title for catalog in catalogs for item in catalog.items}
-        self._lines = {line: _plain(line) for line in items}
-        self._titles = {line: _plain(title) for line, title in items.items()}
 
-    def suggestions(self, text: str, limit: int = 8) -> list[str]:
-        """Return lines that begin with the text, then lines with a word that does, else lines with a similar title."""
-        sought = _plain(text)
-        if not sought:
-            return []
-        first = sorted((line for line, plain in self._lines.items() if plain.startswith(sought)), key=len)
-        later = [line for line, plain in self._lines.items() if f" {sought}" in plain and not plain.startswith(sought)]
-        if found := [*first, *later][:limit]:
-            return found
-        title = _plain(title_and_year(text)[0])
-        score = OSA.normalized_similarity
-        near = process.extract(title, self._titles, scorer=score, score_cutoff=_LEAST_SIMILARITY, limit=_MAX_SIMILAR)
-        return [line for _, _, line in near]
+def _suggestions(catalogs: Iterable[Catalog], text: str) -> list[str]:
+    """Return lines that begin with the text, then lines with a word that does, else lines with a similar title."""
+    known = {line: plain for catalog in catalogs for line, plain in _plain_lines(catalog).items()}
+    sought = _plain(text)
+    found = [line for line, (plain, _) in known.items() if sought and f" {sought}" in f" {plain}"]
+    if found:
+        return sorted(found, key=lambda line: (not known[line][0].startswith(sought), len(line)))[:_MAX_SUGGESTIONS]
+    titles = {line: title for line, (_, title) in known.items()}
+    score, title = OSA.normalized_similarity, _plain(title_and_year(text)[0])
+    near = process.extract(title, titles, scorer=score, score_cutoff=_LEAST_SIMILARITY, limit=_MAX_SIMILAR)
+    return [line for _, _, line in near]
 
 
 def _plain(text: str) -> str:

@@ -7,7 +7,7 @@ killed, another one delivers its journal.
 import fcntl
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 from itertools import islice
@@ -28,6 +28,7 @@ _BATCH = 500  # records of one transaction
 _BAD_RECORD = (SQLAlchemyError, ValueError, TypeError, OverflowError)  # errors of one record, such as a NUL in a text
 
 
+Record = Answer | Event | str  # a text is the reason why a line is none
 _RECORD: TypeAdapter[Answer | Event] = TypeAdapter(Answer | Event)  # ignores fields of other releases
 
 
@@ -69,15 +70,15 @@ class Journal:
             raise OSError("the disk is full")
         self.num_added += 1
 
-    def records(self) -> Iterator[Answer | Event | str]:
-        """Yield the records; for a line that is none, the reason, which does not quote it: its user may be deleted."""
+    def records(self) -> Iterator[Record]:
+        """Yield the records. The reason does not quote a damaged line: its user may be deleted."""
         for line in _lines(self.path):
             try:
                 yield _RECORD.validate_json(line)
             except ValidationError:
                 yield f"a line of {len(line)} bytes is damaged"
 
-    def refuse(self, record: Answer | Event | None, reason: str) -> None:
+    def refuse(self, record: Record, reason: str) -> None:
         """Set aside what the database cannot take, with the reason; of an answer only its id."""
         logger.warning("a feedback record is set aside in %s: %s", self.path.parent, reason)
         kept = record if isinstance(record, Event) else {"answer_id": getattr(record, "answer_id", None)}
@@ -136,17 +137,19 @@ def deliver(journal: Journal, store: FeedbackStore) -> None:
     journal.remove()
 
 
-def _write(journal: Journal, store: FeedbackStore, records: list[Answer | Event | str]) -> None:
+def _write(journal: Journal, store: FeedbackStore, records: Sequence[Record]) -> None:
     """Write records, one by one if the database rejects them together."""
     answers = [record for record in records if isinstance(record, Answer)]
     events = [record for record in records if isinstance(record, Event)]
-    for reason in (record for record in records if isinstance(record, str)):
-        journal.refuse(None, reason)
+    for record in records:
+        if isinstance(record, str):
+            journal.refuse(record, record)
     try:
         store.write(answers, events)
     except _BAD_RECORD as error:
         if len(records) > 1:
-            for one in (*answers, *events):
-                _write(journal, store, [one])
+            for one in records:
+                if not isinstance(one, str):
+                    _write(journal, store, [one])
         else:
             journal.refuse(records[0], f"the database rejects it ({type(getattr(error, 'orig', error)).__name__})")
