@@ -136,8 +136,12 @@ def _dead_items(found: Watched) -> _Judge:
     return len(items), "shown items", lambda: (Span(share, share, share, size), f"{dead:,} of {size:,} items")
 
 
+def acceptance(answers: pl.DataFrame) -> Span:
+    """Return the mean number of accepted items of an answer."""
+    return mean_span(answers["accepted"].to_numpy(), answers["person"].to_numpy())
+
+
 def _fall(found: Watched) -> tuple[Span, str]:
-    parts = found.window.answers, found.before.answers
-    now, before = (mean_span(part["accepted"].to_numpy(), part["person"].to_numpy()) for part in parts)
+    now, before = acceptance(found.window.answers), acceptance(found.before.answers)
     detail = f"{now.figure:.2f} per answer, {before.figure:.2f} in the {before.n:,} answers before"
     return fall_span(now, before), detail
