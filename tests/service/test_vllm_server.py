@@ -107,14 +107,11 @@ def test_a_server_that_fails_is_unavailable(stand_in, decoder, change, words):
     assert decoder.is_alive == ("is_cut" in change)
 
 
-def test_a_request_that_is_rejected_is_a_defect(stand_in, decoder):
+def test_a_rejected_request_is_a_defect_and_another_version_is_refused(stand_in, decoder):
     stand_in.status = 400
     with pytest.raises(RuntimeError, match="rejects the request: .*told to fail"):
         decoder.submit(_prepare()).result(30)
-
-
-def test_a_server_of_another_version_is_refused(stand_in):
-    stand_in.name = "convrec-other"
+    stand_in.name, stand_in.status = "convrec-other", 200
     with pytest.raises(Unavailable, match=f"{stand_in.url} does not serve {NAME} .it serves convrec-other"):
         _decoder(stand_in)
 

@@ -1,6 +1,5 @@
 """The page in headless Chromium, with two random models: what people do on it."""
 
-import json
 import re
 import time
 from collections.abc import Iterator
@@ -142,20 +141,11 @@ def test_an_example_gives_two_lists_with_reasons_and_differences(open_page):
 def test_a_mistyped_title_is_refused_at_the_field_and_asks_no_model(open_page):
     page = open_page()
     _send(page, "a film")
-    expect(page.locator(".item")).to_have_count(20)
     asked = len(page.questions)
-    for label in ("Never these", "Only these"):
-        page.get_by_role("combobox", name=label).fill("Haet")
-        page.keyboard.press("Enter")
-        alert = page.get_by_role("alert").filter(has_text="“Haet” is not in the catalog.")
-        expect(alert).to_be_visible()
-        expect(page.get_by_role("combobox", name=label)).to_have_attribute("aria-invalid", "true")
-        assert len(page.questions) == asked
-        expect(page.locator(".item")).to_have_count(20)
-        page.get_by_role("combobox", name=label).fill("")
-        expect(alert).to_have_count(0)
     page.get_by_role("combobox", name="Never these").fill("Haet")
     page.keyboard.press("Enter")
+    expect(page.get_by_role("alert").filter(has_text="“Haet” is not in the catalog.")).to_be_visible()
+    assert len(page.questions) == asked
     page.get_by_role("button", name="Use Heat (1975)").click()
     expect(page.get_by_role("button", name="Allow again: Heat (1975)")).to_be_visible()
     expect(page.locator(".item .title", has_text="Heat (1975)")).to_have_count(0)
@@ -199,20 +189,6 @@ def test_the_keyboard_alone_is_enough(open_page):
     expect(page.get_by_label("Your message")).to_be_focused()
 
 
-def test_on_a_phone_the_answer_is_visible_after_send(open_page):
-    page = open_page(390)
-    assert not page.locator("#filters").evaluate("(node) => node.open")
-    for text in ("I loved Heat", "something newer"):
-        _send(page, text)
-        expect(page.locator(".list:not(.other) .item").first).to_be_in_viewport(ratio=1)
-    expect(page.locator(".list:visible")).to_have_count(1)
-    page.get_by_role("button", name=CHALLENGER, exact=True).click()
-    expect(page.locator(".list:visible")).to_have_attribute("aria-labelledby", "model-1")
-    page.get_by_role("button", name="Reply").click()
-    expect(page.get_by_label("Your message")).to_be_in_viewport()
-    expect(page.get_by_label("Your message")).to_be_focused()
-
-
 def test_feedback_is_recorded_and_can_be_withdrawn(open_page, recorder, database):
     page = open_page()
     _send(page, "I loved Heat")
@@ -234,32 +210,6 @@ def test_feedback_is_recorded_and_can_be_withdrawn(open_page, recorder, database
     row = [row for row in rows if row["hidden"]][-1]
     assert (row["list"], row["rank"], row["accepted"], row["rejected"]) == (CHALLENGER, 3, False, False)
     expect(page.locator("#saved")).to_have_text(re.compile("Your messages are not saved"))
-
-
-def test_answers_stay_in_the_conversation(open_page):
-    page = open_page()
-    _send(page, "I loved Heat")
-    first = page.locator(".item .title").all_inner_texts()
-    page.locator("[data-event=accepted]").first.click()
-    expect(page.locator("[aria-pressed=true][data-event=accepted]")).to_have_count(1)
-    _send(page, "something newer")
-    expect(page.locator("#turns li")).to_have_count(4)
-    roles = [message["role"] for message in json.loads(page.questions[-1].post_data)["messages"]]
-    assert roles == ["user", "assistant", "user"]
-    expect(page.locator("#turns li.assistant").first).to_contain_text(", ".join(first[:3]) + " and 7 more")
-    page.get_by_role("button", name="Show the list for message 1").click()
-    assert page.locator(".item .title").all_inner_texts() == first
-    expect(page.locator("[aria-pressed=true][data-event=accepted]")).to_have_count(1)
-
-    page.get_by_role("button", name="Edit message 1").click()
-    page.get_by_label("Text of message 1").fill("I loved Up")
-    page.get_by_role("button", name="Save").click()
-    expect(page.locator("#turns li")).to_have_count(3)
-    _wait_for_answer(page)
-    expect(page.locator("#turns li p").first).to_have_text("I loved Up")
-    page.get_by_role("button", name="Remove message 2").click()
-    _wait_for_answer(page)
-    expect(page.locator("#turns li")).to_have_count(2)
 
 
 def test_a_server_that_fails_is_reported_and_can_be_asked_again(browser, address):

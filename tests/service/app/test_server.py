@@ -171,23 +171,16 @@ def test_feedback_that_cannot_be_saved_costs_no_answer(recorder, monkeypatch):
     ("body", "status", "words"),
     [
         (b"{}", 400, "conversation, messages: give exactly one of the two"),
-        (b'{"conversation": "x", "messages": []}', 400, "conversation, messages: give exactly one of the two"),
         (b'{"conversation": " "}', 400, "champion: conversation 1: it is empty"),
         (b'{"conversation": "x", "n": 16}', 400, "champion: n = 16: 15 of the catalog's 15 items are left"),
         (b'{"conversation": "x", "deny": ["Haet"]}', 400, "'Haet' is not in the catalog; did you mean 'Heat'?"),
-        (b'{"conversation": 7}', 422, "conversation: Input should be a valid string"),
         (b'{"conversation": "x", "n": "many"}', 422, "n: Input should be a valid integer"),
         (b'{"conversation": "x", "k": 3}', 422, "k: Extra inputs are not permitted"),
         (b"{", 422, "JSON"),
-        (b"", 422, "body: Field required"),
         (b'{"conversation": "\xff"}', 400, "parsing the body"),
         (b"[" * 100_000, 400, "parsing the body"),
-        (b'{"conversation": "x", "n": ' + b"9" * 5000 + b"}", 400, "parsing the body"),
         (b'{"conversation": "a \\ud800"}', 400, "conversation 1: contains a NUL, or text that is not UTF-8"),
         (b'{"messages": [{"role": "\\udfff", "content": "x"}]}', 400, "'\\udfff', 'content': 'x'} is not a message"),
-        (b'{"conversation": "x", "deny": ["\\ud800"]}', 400, "deny: '\\ud800' is not in the catalog"),
-        (b'{"conversation": "x", "\\ud800": 1}', 422, "body: Input should be a valid string"),
-        (b'{"messages": [{"\\ud800": 1}]}', 400, "{'\\ud800': 1} is not a message"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_answered_is_told_in_words(body, status, words):

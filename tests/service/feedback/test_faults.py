@@ -6,7 +6,6 @@ import sqlite3
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -36,24 +35,6 @@ def sqlite_store(sqlite_path):
 def sqlite_recording(folder, sqlite_path, sqlite_store):
     with closing(FeedbackRecorder(folder, f"sqlite:///{sqlite_path}")) as recording:
         yield recording
-
-
-def test_ten_thousand_events_at_once(recording, store, now_answer):
-    answers = [now_answer("heat", "up") for _ in range(100)]
-    for one in answers:
-        recording.add_answer(one)
-
-    def send(number: int) -> None:
-        for one in answers:
-            for repeat in [*range(12), 0]:  # the first is sent again
-                recording.add_event(one.answer_id, "", "up", "clicked", f"{one.answer_id}-{number}-{repeat}")
-
-    start = time.monotonic()
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(send, range(8)))
-    assert time.monotonic() - start < 20
-    until(lambda: recording.backlog == 0, 60)
-    assert store.counts() == {"answers": 100, "shown": 200, "events": 9600}
 
 
 def test_an_answer_never_waits_for_a_locked_database(sqlite_recording, sqlite_store, sqlite_path, now_answer):

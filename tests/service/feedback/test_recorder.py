@@ -36,13 +36,6 @@ def test_answers_and_events_reach_the_database(recording, store, now_answer, fol
     assert not recording.add_answer(now_answer("heat"))
 
 
-def test_what_is_left_at_the_end_is_delivered(folder, url, store, now_answer, monkeypatch):
-    monkeypatch.setattr(recorder, "_LINGER", 60)
-    with closing(FeedbackRecorder(folder, url)) as recording:
-        recording.add_answer(now_answer("heat"))
-    assert store.counts()["answers"] == 1 and list(folder.iterdir()) == []
-
-
 def test_conversations_are_left_out_or_stored_without_secrets(folder, url, store, now_answer, monkeypatch):
     monkeypatch.setenv("SERVICE_TOKEN", "abcdef123456")
     said = [{"role": "user", "content": "I am a@b.de, my key is abcdef123456\ud800; 2001?"}]

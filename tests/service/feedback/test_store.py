@@ -136,16 +136,9 @@ def test_a_database_of_another_version_is_refused(store, url):
         again.counts()
 
 
-@pytest.mark.parametrize(
-    ("url", "message"),
-    [
-        ("mysql://host/db", "is not supported"),
-        ("sqlite://", "is not supported"),
-        ("sqlite:///:memory:", "is not supported"),
-    ],
-)
-def test_urls_that_cannot_be_are_refused(url, message):
-    with pytest.raises(InputError, match=message):
+@pytest.mark.parametrize("url", ["mysql://host/db", "sqlite://", "sqlite:///:memory:"])
+def test_urls_that_cannot_be_are_refused(url):
+    with pytest.raises(InputError, match="is not supported"):
         FeedbackStore(url)
 
 

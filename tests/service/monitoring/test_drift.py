@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.spatial.distance import jensenshannon
 
 from convrec.classical.embedding import TfidfEmbedder
 from convrec.service.monitoring.drift import auc_span, classifier_test, divergence, item_distance
@@ -15,12 +14,6 @@ def test_divergence_by_hand():
     assert divergence(np.array([0.5, 0.5]), np.array([0.5, 0.5])) == 0
     expected = (np.log2(1 / 0.75) + 0.5 * np.log2(0.5 / 0.75) + 0.5 * np.log2(0.5 / 0.25)) / 2
     assert divergence(np.array([1.0, 0]), np.array([0.5, 0.5])) == pytest.approx(expected)
-
-
-@given(st.integers(0, 2**32 - 1))
-def test_divergence_is_scipy_s(seed):
-    ours, theirs = np.random.default_rng(seed).dirichlet(np.full(6, 0.3), size=2)
-    assert divergence(ours, theirs) ** 0.5 == pytest.approx(jensenshannon(ours, theirs, base=2), abs=1e-6)
 
 
 def test_samples_of_the_reference_have_no_distance_and_another_distribution_its_own():
@@ -36,18 +29,6 @@ def test_samples_of_the_reference_have_no_distance_and_another_distribution_its_
         held += span.low <= divergence(known, other) ** 0.5 <= span.high
     assert max(lows) < 0.08, "600 items of 100 differ by 0.2 by chance alone"
     assert held >= 42
-
-
-def test_a_small_reference_is_no_distance_either():
-    """Two samples of 400 items of 300: without the correction for chance, their distance is 0.4."""
-    rng = np.random.default_rng(4)
-    known = rng.dirichlet(np.ones(300))
-    spans = []
-    for number in range(30):
-        items, counts = rng.choice(300, size=400, p=known), rng.multinomial(400, known)
-        spans.append(item_distance(items, np.arange(400), counts, number))
-    assert np.mean([span.figure for span in spans]) < 0.12 and max(span.low for span in spans) < 0.1
-    assert divergence(np.bincount(items, minlength=300) / 400, counts / 400) ** 0.5 > 0.35
 
 
 def test_persons_who_accept_the_same_items_widen_the_interval():
