@@ -8,7 +8,7 @@ from convrec.demonstrations.answers import Dropped, ParsedAnswer
 from convrec.demonstrations.responses import _lines
 from convrec.project.errors import InputError
 from convrec.service.app.server import hosts_of, listening, make_app
-from convrec.service.recommendation import Recommendation, RecommendedList
+from convrec.service.recommender import Recommendation, RecommendedList
 from tests.service.app.serving import make_service, serve
 from tests.service.recommending import CATALOG, make_recommender
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from convrec.data.conversations import messages_of
 from convrec.project.errors import InputError
 from convrec.registry.recommenders import open_recommender
-from convrec.service.recommendation import Recommendation, RecommendedList
+from convrec.service.recommender import Recommendation, RecommendedList
 from tests.service.recommending import CATALOG, SETTINGS, make_recommender
 from tests.small_project import ROOT
 

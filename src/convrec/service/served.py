@@ -10,15 +10,17 @@ from convrec.data.catalog import Item
 from convrec.generation.engine import TokenIds
 from convrec.service.batching import Batcher
 from convrec.service.reasons import Reasons
-from convrec.service.recommender import Recommender
-from convrec.service.scores import ItemScorer
+from convrec.service.recommender import ItemScorer, Recommender
 from convrec.service.translation import LIST_LENGTH, Conversation, Filters, Messages, Prepared, Translator
 
 _WARM_SECONDS = 600  # for the first list, in which a GPU compiles
 
 
 class Decoder(Protocol):
-    """Decodes the lists of a version: in this process, or on a server."""
+    """Decodes the lists of a version: in this process, or on a server.
+
+    Its properties say whether requests are answered, how many wait in this process, and how many are decoded.
+    """
 
     def submit(self, asked: Prepared) -> Future[TokenIds]:
         """Return the future completion of a request, up to its end token or beyond.
@@ -28,16 +30,13 @@ class Decoder(Protocol):
         """
 
     @property
-    def is_alive(self) -> bool:
-        """Whether requests are answered."""
+    def is_alive(self) -> bool: ...
 
     @property
-    def num_waiting(self) -> int:
-        """The number of requests that wait in this process."""
+    def num_waiting(self) -> int: ...
 
     @property
-    def num_running(self) -> int:
-        """The number of lists that are being decoded."""
+    def num_running(self) -> int: ...
 
     def close(self) -> None:
         """Finish all requests, then free the memory; no request is accepted any more."""

@@ -4,8 +4,7 @@ import re
 from collections.abc import Sequence
 
 from convrec.project.errors import InputError
-from convrec.service.recommendation import Recommendation
-from convrec.service.recommender import Recommender
+from convrec.service.recommender import Recommendation, Recommender
 
 _HELP = """Say what {items} you would like; each line is your next turn.
 /more  further items    /deny TITLE  never this    /n N  items of a list    /reset  start again    /quit"""

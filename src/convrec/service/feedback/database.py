@@ -18,7 +18,6 @@ from convrec.project.errors import InputError, Unavailable, is_damaged
 
 URL_VARIABLE = "CONVREC_FEEDBACK_URL"
 DATABASE, JOURNAL = Path("feedback", "feedback.db"), Path("feedback", "journal")  # below the project's folder
-_GIVE = "give sqlite:///FILE or postgresql://..."
 _TIMEOUT = 5  # seconds to connect, and to wait for SQLite's lock
 _STATEMENT_MS = 60_000  # PostgreSQL ends a statement after it, so that a hung one does not hold the delivery for ever
 _CREATING = 7_262_337  # PostgreSQL's advisory lock: services that start at once create the tables one after the other
@@ -94,31 +93,22 @@ deletions = sa.Table(
 )
 
 
+def feedback_url(given: str | None = None, root: Path = Path()) -> str:
+    """Return the URL of the database: the given one, that of `CONVREC_FEEDBACK_URL`, or `feedback/feedback.db`."""
+    return given or os.environ.get(URL_VARIABLE) or f"sqlite:///{(root / DATABASE).absolute()}"
+
+
 def checked_url(url: str) -> sa.URL:
     """Return the parsed URL; raises `InputError` unless it names a SQLite file or a PostgreSQL database."""
+    remedy = f"give sqlite:///FILE or postgresql://... with --feedback or {URL_VARIABLE}"
     try:
         parsed = sa.make_url(url)
     except ArgumentError:
-        raise InputError(f"feedback database {url!r:.80} is not a URL; {_GIVE}") from None
+        raise InputError(f"feedback database {url!r:.80} is not a URL; {remedy}") from None
     kind = parsed.get_backend_name()
     if kind not in ("sqlite", "postgresql") or (kind == "sqlite" and parsed.database in (None, "", ":memory:")):
-        raise InputError(f"feedback database {shown_url(parsed)!r:.80} is not supported; {_GIVE}")
+        raise InputError(f"feedback database {shown_url(parsed)!r:.80} is not supported; {remedy}")
     return parsed
-
-
-def feedback_url(given: str | None = None, root: Path = Path()) -> str:
-    """Return the URL of the database: the given one, that of `CONVREC_FEEDBACK_URL`, or `feedback/feedback.db`.
-
-    Raises `InputError`, naming where the URL comes from, for one that cannot be used.
-    """
-    source, url = ("--feedback", given) if given else (URL_VARIABLE, os.environ.get(URL_VARIABLE))
-    if not url:
-        return f"sqlite:///{(root / DATABASE).absolute()}"
-    try:
-        checked_url(url)
-    except InputError as error:
-        raise InputError(f"{source}: {error}") from None
-    return url
 
 
 def open_engine(url: sa.URL) -> sa.Engine:

@@ -7,9 +7,16 @@ import numpy as np
 import polars as pl
 
 from convrec.classical.embedding import Embedder
-from convrec.service.monitoring.drift import classifier_test, item_distance
-from convrec.service.monitoring.intervals import Span, fall_span, mean_span, quantile_span, wilson
 from convrec.service.monitoring.settings import Checks
+from convrec.service.monitoring.statistics import (
+    Span,
+    classifier_test,
+    fall_span,
+    item_distance,
+    mean_span,
+    quantile_span,
+    wilson,
+)
 from convrec.service.monitoring.window import OUTSIDE, Feedback, Watched
 
 OK, ALARM, TOO_FEW = "ok", "alarm", "not enough data"

@@ -12,8 +12,8 @@ from markupsafe import Markup
 from convrec.evaluation.headline import Fact
 from convrec.evaluation.page import GREY, LINES, figure, render_page
 from convrec.service.monitoring.checks import ALARM, TOO_FEW, Check, acceptance
-from convrec.service.monitoring.intervals import Span, quantile_span, wilson
 from convrec.service.monitoring.settings import Checks
+from convrec.service.monitoring.statistics import Span, quantile_span, wilson
 from convrec.service.monitoring.window import OUTSIDE, Feedback, Watched
 
 _PERCENTILES = (0.5, 0.95, 0.99)
