@@ -1,5 +1,6 @@
 """The page in headless Chromium, with two random models: what people do on it."""
 
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -228,3 +229,43 @@ def test_a_server_that_fails_is_reported_and_can_be_asked_again(browser, address
     expect(page.locator("#toast")).to_have_text("The feedback was not saved: the server does not answer.")
     expect(page.locator("[aria-pressed=true][data-event]")).to_have_count(0)
     page.close()
+
+
+def test_on_a_phone_the_answer_is_visible_after_send(open_page):
+    page = open_page(390)
+    assert not page.locator("#filters").evaluate("(node) => node.open")
+    for text in ("I loved Heat", "something newer"):
+        _send(page, text)
+        expect(page.locator(".list:not(.other) .item").first).to_be_in_viewport(ratio=1)
+    expect(page.locator(".list:visible")).to_have_count(1)
+    page.get_by_role("button", name=CHALLENGER, exact=True).click()
+    expect(page.locator(".list:visible")).to_have_attribute("aria-labelledby", "model-1")
+    page.get_by_role("button", name="Reply").click()
+    expect(page.get_by_label("Your message")).to_be_in_viewport()
+    expect(page.get_by_label("Your message")).to_be_focused()
+
+
+def test_answers_stay_in_the_conversation(open_page):
+    page = open_page()
+    _send(page, "I loved Heat")
+    first = page.locator(".item .title").all_inner_texts()
+    page.locator("[data-event=accepted]").first.click()
+    expect(page.locator("[aria-pressed=true][data-event=accepted]")).to_have_count(1)
+    _send(page, "something newer")
+    expect(page.locator("#turns li")).to_have_count(4)
+    roles = [message["role"] for message in json.loads(page.questions[-1].post_data)["messages"]]
+    assert roles == ["user", "assistant", "user"]
+    expect(page.locator("#turns li.assistant").first).to_contain_text(", ".join(first[:3]) + " and 7 more")
+    page.get_by_role("button", name="Show the list for message 1").click()
+    assert page.locator(".item .title").all_inner_texts() == first
+    expect(page.locator("[aria-pressed=true][data-event=accepted]")).to_have_count(1)
+
+    page.get_by_role("button", name="Edit message 1").click()
+    page.get_by_label("Text of message 1").fill("I loved Up")
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator("#turns li")).to_have_count(3)
+    _wait_for_answer(page)
+    expect(page.locator("#turns li p").first).to_have_text("I loved Up")
+    page.get_by_role("button", name="Remove message 2").click()
+    _wait_for_answer(page)
+    expect(page.locator("#turns li")).to_have_count(2)
