@@ -1,17 +1,17 @@
 """A model that answers many requests at once."""
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from convrec.data.catalog import Item
 from convrec.generation.engine import TokenIds
 from convrec.service.batching import Batcher
 from convrec.service.reasons import Reasons
 from convrec.service.recommender import ItemScorer, Recommender
-from convrec.service.translation import LIST_LENGTH, Conversation, Filters, Messages, Prepared, Translator
+from convrec.service.translation import Conversation, Filters, Messages, Prepared, Translator
 
 _WARM_SECONDS = 600  # for the first list, in which a GPU compiles
 
@@ -81,21 +81,13 @@ class ServedModel:
         (asked,) = self.translator.prepare([f"Some {self.translator.noun}, please"], 1)
         self.translator.items(self.decoder.submit(asked).result(_WARM_SECONDS))
 
-    async def ask(
-        self,
-        conversation: Conversation,
-        n: int = LIST_LENGTH,
-        deny: Collection[str] = (),
-        allow: Collection[str] | None = None,
-        or_fewer: bool = False,
-        with_scores: bool = False,
-    ) -> Answered:
-        """Return the list of a conversation; `Recommender.recommend` describes the arguments and the errors.
+    async def ask(self, conversation: Conversation, with_scores: bool = False, **options: Any) -> Answered:
+        """Return the list of a conversation; `Recommender.recommend` describes the options and the errors.
 
         If the task is cancelled, the list is not decoded further.
         """
         loop = asyncio.get_running_loop()
-        prepare = partial(self.translator.prepare, [conversation], n, deny, allow, or_fewer)
+        prepare = partial(self.translator.prepare, [conversation], **options)
         (asked,) = await loop.run_in_executor(self._texts, prepare)
         tokens = await asyncio.wrap_future(self.decoder.submit(asked))
         items, scores = self.translator.items(tokens), None

@@ -133,10 +133,10 @@ def test_a_failing_challenger_costs_no_answer(http, client, url, monkeypatch):
     _wait_for_state(http, running=1, ready=1)
     ask = ServedModel.ask
 
-    async def fail(model, *arguments):
+    async def fail(model, *arguments, **options):
         if model.version == "2":
             raise RuntimeError("the engine has stopped")
-        return await ask(model, *arguments)
+        return await ask(model, *arguments, **options)
 
     failures = _metric(http, "experiment_failures_total")
     monkeypatch.setattr(ServedModel, "ask", fail)

@@ -73,7 +73,7 @@ def test_filters_hold_for_each_of_the_catalogs():
     ],
 )
 def test_titles_are_suggested_without_asking_a_model(text, is_known, suggestions, monkeypatch):
-    monkeypatch.setattr(ServedModel, "ask", lambda *_: 1 / 0)
+    monkeypatch.setattr(ServedModel, "ask", lambda *_, **__: 1 / 0)
     reply = CLIENT.get("/api/titles", params={"text": text})
     assert reply.json() == {"is_known": is_known, "suggestions": suggestions}
 
@@ -188,7 +188,7 @@ def test_what_cannot_be_answered_is_told_in_words(body, status, words):
 
 
 def test_a_defect_is_told_without_its_insides(monkeypatch):
-    monkeypatch.setattr(ServedModel, "ask", lambda *_: 1 / 0)
+    monkeypatch.setattr(ServedModel, "ask", lambda *_, **__: 1 / 0)
     reply = CLIENT.post("/api/recommend", json={"conversation": "x"}, headers={"X-Request-ID": "mine"})
     assert reply.status_code == 500 and reply.json() == {"error": "the server failed; see its log"}
     assert reply.headers["X-Request-ID"] == "mine"

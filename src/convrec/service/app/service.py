@@ -22,6 +22,7 @@ from convrec.service.translation import LIST_LENGTH, Filters, NoList, NothingLef
 logger = logging.getLogger(__name__)
 
 _RETRY_SECONDS = "2"  # that a client is told to wait if too many requests are waiting
+_OPTIONS = {"n", "deny", "allow", "or_fewer"}  # of a list
 _CLIENT_LEFT = 499  # nginx's status for it; nobody receives it, but logs and metrics have it
 
 Result = TypeVar("Result")
@@ -143,9 +144,8 @@ class Service:
         """Return a model's list. Raises `InputError` for input that `Recommender.recommend` rejects."""
         if with_scores and not model.has_scores:
             raise InputError("scores: this engine does not compute them; leave it out")
-        options = (question.n, question.deny, question.allow, question.or_fewer, with_scores)
         try:
-            answered = await model.ask(question.said, *options)
+            answered = await model.ask(question.said, with_scores, **question.model_dump(include=_OPTIONS))
         except NothingLeft:
             self.metrics.empty_answers.labels(model.version).inc()
             raise
