@@ -25,8 +25,15 @@ from convrec.pipeline.commands import whole_number
 from convrec.project.atomic import check_target
 from convrec.project.config.params import load_params
 from convrec.project.errors import InputError, Unavailable
-from convrec.service.feedback.database import checked_url, migrate, open_engine, shown_url, transaction
-from convrec.service.feedback.tables import answers, events
+from convrec.service.feedback.database import (
+    answers,
+    checked_url,
+    create_tables,
+    events,
+    open_engine,
+    shown_url,
+    transaction,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -155,7 +162,7 @@ def move_to(url: str, recorded: Mapping[str, Simulated], patience: float = _ARRI
     engine = open_engine(checked_url(url))
     deadline, ids = time.monotonic() + patience, list(recorded)
     try:
-        migrate(engine)
+        create_tables(engine)
         for chunk in (ids[first : first + _CHUNK] for first in range(0, len(ids), _CHUNK)):
             while missing := _move({one: recorded[one] for one in chunk}, engine):
                 if time.monotonic() >= deadline:

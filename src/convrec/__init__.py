@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from convrec.project.errors import InputError
     from convrec.registry.recommenders import open_recommender
     from convrec.registry.tracking.store import history
-    from convrec.service.recommendation import Recommendation, RecommendedList
-    from convrec.service.recommender import Recommender
+    from convrec.service.recommender import Recommendation, RecommendedList, Recommender
     from convrec.training.rl.arguments import RankGRPOConfig
     from convrec.training.rl.rewards import RankReward
     from convrec.training.rl.trainer import RankGRPOTrainer
@@ -40,8 +39,8 @@ _MODULES = {
     "RankGRPOConfig": "training.rl.arguments",
     "RankGRPOTrainer": "training.rl.trainer",
     "RankReward": "training.rl.rewards",
-    "Recommendation": "service.recommendation",
-    "RecommendedList": "service.recommendation",
+    "Recommendation": "service.recommender",
+    "RecommendedList": "service.recommender",
     "Recommender": "service.recommender",
     "history": "registry.tracking.store",
     "open_recommender": "registry.recommenders",

@@ -16,7 +16,7 @@ from convrec.pipeline.evaluate_models import evaluation_name
 from convrec.pipeline.stages import sft
 from convrec.project.config.params import load_params
 from convrec.project.paths import Paths
-from convrec.service.model_files import ModelFiles
+from convrec.service.translation import ModelFiles
 from convrec.training.checkpoints import mark_finished
 from tests.generation.random_model import make_random_model, prompts_of
 from tests.rows import make_row

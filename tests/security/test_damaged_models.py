@@ -53,11 +53,6 @@ def _weights(change):
     return damage
 
 
-def _replace_by_folder(folder: Path) -> None:
-    (folder / "config.json").unlink()
-    (folder / "config.json").mkdir()
-
-
 _INDEX = "model.safetensors.index.json"
 _NORM = "model.norm.weight"
 
@@ -67,31 +62,22 @@ _NORM = "model.norm.weight"
     [
         (lambda folder: [path.unlink() for path in folder.iterdir()], "lacks config.json"),
         (lambda folder: (folder / "config.json").unlink(), "lacks config.json"),
-        (_replace_by_folder, "lacks config.json"),
         (_write("config.json", b"{"), "config.json"),
         (_write("config.json", b"[1]"), "config.json: expected a JSON object, found list"),
-        (_write("config.json", b"\xff"), "config.json"),
         (_edit("config.json", lambda value: value.update(hidden_size="wide")), "hidden_size"),
         (_edit("config.json", lambda value: value.update(model_type="nosuch", architectures=["No"])), "nosuch"),
         (lambda folder: _first_shard(folder).write_bytes(_first_shard(folder).read_bytes()[:-8]), "00001-of"),
-        (lambda folder: _first_shard(folder).write_bytes(b"x" * 99), "00001-of"),
-        (lambda folder: _first_shard(folder).write_bytes(b""), "00001-of"),
         (lambda folder: _first_shard(folder).unlink(), f"{_INDEX}: names 'model-00001-of"),
-        (
-            _edit(_INDEX, lambda value: value["weight_map"].update({_NORM: "../x"})),
-            "names '../x'",
-        ),
+        (_edit(_INDEX, lambda value: value["weight_map"].update({_NORM: "../x"})), "names '../x'"),
         (_edit(_INDEX, lambda value: value.pop("weight_map")), _INDEX),
-        (_write(_INDEX, b"nothing"), _INDEX),
         (_weights(lambda tensors: tensors.pop(_NORM, None)), _NORM),
         (_weights(lambda tensors: _NORM in tensors and tensors.update({_NORM: torch.ones(7)})), _NORM),
         (lambda folder: (folder / "tokenizer.json").write_bytes(b"{}"), ""),
-        (_write("tokenizer.json", b"{"), "tokenizer.json"),
         (_write("tokenizer_config.json", b"[]"), "tokenizer_config.json: expected a JSON object"),
         (lambda folder: [path.unlink() for path in folder.glob("tokenizer*")], "lacks tokenizer_config.json"),
         (_edit("config.json", lambda value: value.update(vocab_size=100)), "tokens, its config.json 100"),
     ],
-    ids=range(22),
+    ids=range(16),
 )
 def test_a_damaged_folder_is_told(damage, words, model, tmp_path):
     folder = shutil.copytree(model, tmp_path / "model")

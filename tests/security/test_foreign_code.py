@@ -10,7 +10,6 @@ from transformers import dynamic_module_utils
 
 from convrec.classical.embedding import SentenceEmbedder
 from convrec.generation.engine import TransformersEngine
-from convrec.generation.lists import EngineOptions
 from convrec.generation.model_folders import find_model
 from convrec.generation.pretrained import load_config, load_model, load_tokenizer
 from convrec.pipeline.stages import base_model
@@ -64,12 +63,6 @@ def test_a_tokenizer_loads_without_the_code_that_lies_beside_it(tmp_path, marker
     assert marker.exists()
 
 
-def test_a_known_model_loads_without_the_code_that_lies_beside_it(tmp_path, marker):
-    folder = save_model_with_code(tmp_path / "model", marker, "qwen2")
-    assert type(load_model(folder)).__module__.startswith("transformers.")
-    assert not marker.exists()
-
-
 def test_the_stage_takes_a_model_of_foreign_code_where_the_parameter_says_so(tmp_path, marker, monkeypatch):
     folder = save_model_with_code(tmp_path / "model", marker, "foreign")
     monkeypatch.chdir(tmp_path)
@@ -86,15 +79,6 @@ def test_the_stage_takes_a_model_of_foreign_code_where_the_parameter_says_so(tmp
         load_model(Paths().model("base"))
     assert not marker.exists()
     assert type(load_model(Paths().model("base"), trust_remote_code=True)).__name__ == "Model"
-
-
-def test_the_parameter_reaches_the_engines():
-    params = load_params(Path("params.yaml"))
-    trusting = params.model_copy(
-        update={"base_model": params.base_model.model_copy(update={"trust_remote_code": True})}
-    )
-    options = [EngineOptions.on_this_machine(**some.engine_options()) for some in (params, trusting)]
-    assert [one.trust_remote_code for one in options] == [False, True]
 
 
 def test_an_embedder_of_foreign_code_is_refused(tmp_path, marker):

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from convrec.service.transformers_batching import TransformersBatcher
+from convrec.service.batching import Batcher
 from convrec.service.translation import Prepared
 from tests.service.recommending import CATALOG, SETTINGS, WORDS, make_recommender
 
@@ -22,7 +22,7 @@ def steps() -> list[int]:
 def batcher(steps):
     translator = RECOMMENDER.translator
     end = translator.tokenizer.eos_token_id
-    made = TransformersBatcher(RECOMMENDER.model, translator.trie, end, SETTINGS.repetition_penalty, 6, steps.append)
+    made = Batcher(RECOMMENDER.model, translator.trie, end, SETTINGS.repetition_penalty, 6, steps.append)
     yield made
     made.close()
 

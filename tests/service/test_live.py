@@ -58,7 +58,7 @@ def test_a_used_version_answers_until_its_last_request_and_is_then_closed(models
         registry.champion = "2"
         models.update()
         assert _version(models) == "2" and registry.loaded == ["1", "2"]
-        answered = asyncio.run(before["champion"].ask("a film", 3))
+        answered = asyncio.run(before["champion"].ask("a film", n=3))
         assert len(answered.items) == 3 and before["champion"].version == "1"
         closing = before["champion"].decoder
     closing._thread.join(30)

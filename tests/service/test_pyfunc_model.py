@@ -7,7 +7,6 @@ from pathlib import Path
 import mlflow
 import pytest
 from fastapi.testclient import TestClient
-from mlflow.exceptions import MlflowException
 from mlflow.pyfunc import scoring_server
 
 import convrec
@@ -51,8 +50,6 @@ def client(model) -> TestClient:
         (b'{"inputs": "a \\ud800"}', "contains a NUL, or text that is not UTF-8"),
         (b'{"inputs": "x", "params": {"n": null}}', "n = None: give a whole number from 1"),
         (b'{"inputs": "x", "params": {"n": "3"}}', "for 'n': long"),
-        (b'{"inputs": "x", "params": {"k": 3, "N": 1}}', "params: 'N', 'k' not known; the params are n, deny, allow"),
-        (b'{"messages": [{"role": "user", "content": "x"}], "k": 3}', "'k' not known; the params are n, deny, allow"),
     ],
 )  # fmt: skip
 def test_what_is_no_question_is_told_in_one_message(client, body, message):
@@ -68,13 +65,6 @@ def test_known_params_are_taken(client, params):
     assert client.post("/invocations", json={**ASK, "params": params}).json()["predictions"] == expected
     question = {"messages": [{"role": "user", "content": "a film"}], **params}
     assert client.post("/invocations", json=question).json() == expected
-
-
-def test_unknown_params_are_refused_in_python(model):
-    with pytest.raises(MlflowException, match="params: 'k' not known; the params are n, deny, allow"):
-        model.predict("a film", params={"k": 3})
-    other = mlflow.types.schema.ParamSchema([mlflow.types.schema.ParamSpec("n", "long", 1)])
-    assert mlflow.pyfunc._enforce_params_schema({"k": 3}, other) == {"n": 1}, "other models keep MLflow's ways"
 
 
 def test_a_defect_is_told_without_its_traceback(client, monkeypatch, caplog):

@@ -1,4 +1,4 @@
-"""Lists by vLLM servers: vLLM's own server on a CPU, and faults of servers by a stand-in."""
+"""Lists by a vLLM server: vLLM's own on a CPU, and faults of servers by a stand-in."""
 
 import os
 import re
@@ -18,7 +18,6 @@ import pytest
 
 from convrec.project.errors import InputError, Unavailable
 from convrec.registry.recommenders import open_recommender
-from convrec.service import vllm_client
 from convrec.service.app.service import Limits
 from convrec.service.served import ServedModel
 from convrec.service.vllm_client import ServerDecoder, check_url
@@ -40,32 +39,23 @@ QUESTIONS = [
 
 
 @pytest.fixture
-def stand_ins() -> Iterator[Callable[..., StandIn]]:
-    """Starts stand-ins, which are stopped after the test."""
-    made: list[StandIn] = []
-
-    def start(name: str = NAME, port: int = 0) -> StandIn:
-        made.append(StandIn(name, port))
-        return made[-1]
-
-    yield start
-    for one in made:
-        one.stop()
+def stand_in() -> Iterator[StandIn]:
+    made = StandIn(NAME)
+    yield made
+    made.stop()
 
 
 @pytest.fixture
-def decoders() -> Iterator[Callable[..., ServerDecoder]]:
-    """Makes decoders on servers, which are closed after the test."""
-    made: list[ServerDecoder] = []
+def decoder(stand_in, monkeypatch) -> Iterator[ServerDecoder]:
+    monkeypatch.setenv("VLLM_API_KEY", "secret")
+    made = _decoder(stand_in)
+    yield made
+    made.close()
 
-    def make(*servers: StandIn, name: str = NAME) -> ServerDecoder:
-        end, penalty = TRANSLATOR.tokenizer.eos_token_id, RECOMMENDER.settings.repetition_penalty
-        made.append(ServerDecoder([one.url for one in servers], name, TRANSLATOR.trie, end, penalty, 0.02))
-        return made[-1]
 
-    yield make
-    for one in made:
-        one.close()
+def _decoder(server: StandIn) -> ServerDecoder:
+    end, penalty = TRANSLATOR.tokenizer.eos_token_id, RECOMMENDER.settings.repetition_penalty
+    return ServerDecoder(server.url, NAME, TRANSLATOR.trie, end, penalty)
 
 
 def _prepare(conversation="a film", n=3, **options):
@@ -89,112 +79,73 @@ def _expected(question, recommender=RECOMMENDER) -> list[str]:
     return [str(row) for row in recommender.recommend(question["conversation"], **options)]
 
 
-def test_requests_are_spread_over_servers_and_give_the_lists_of_the_recommender(stand_ins, decoders, monkeypatch):
-    monkeypatch.setenv("VLLM_API_KEY", "secret")
-    servers = [stand_ins(), stand_ins(), stand_ins()]
-    decoder = decoders(*servers)
-    for server in servers:
-        server.may_answer.clear()
+def test_a_server_gives_the_lists_of_the_recommender(stand_in, decoder):
+    stand_in.may_answer.clear()
     futures = [decoder.submit(_prepare(**question)) for question in QUESTIONS]
-    _wait(lambda: [server.begun for server in servers] == [2, 2, 2])
-    assert decoder.num_running == 6 and decoder.num_waiting == 0
-    for server in servers:
-        server.may_answer.set()
+    _wait(lambda: stand_in.begun == len(QUESTIONS))
+    assert decoder.num_running == len(QUESTIONS) and decoder.num_waiting == 0
+    stand_in.may_answer.set()
     assert [_lines(future.result(30)) for future in futures] == [_expected(question) for question in QUESTIONS]
-    assert decoder.num_running == 0 and servers[0].headers["Authorization"] == "Bearer secret"
+    _wait(lambda: decoder.num_running == 0)
+    assert stand_in.headers["authorization"] == "Bearer secret"
 
 
-@pytest.mark.parametrize("fault", ["status", "cut", "stopped", "other version"])
-def test_a_request_that_a_server_fails_on_is_retried_on_another_one(stand_ins, decoders, caplog, fault):
-    first, second = stand_ins(), stand_ins()
-    decoder = decoders(first, second)
-    if fault == "status":
-        first.status = 500
-    elif fault == "cut":
-        first.is_cut = True
-    elif fault == "stopped":
-        first.stop()
-    else:
-        first.name = "convrec-other"
-    for _ in range(4):
-        assert len(_lines(decoder.submit(_prepare()).result(30))) == 3
-    assert second.begun >= 1 and decoder.is_alive
-    _wait(lambda: f"{first.url} is left out: " in caplog.text)
-
-
-def test_without_a_server_requests_fail_until_one_is_back(stand_ins, decoders):
-    server = stand_ins()
-    decoder = decoders(server)
-    server.stop()
-    _wait(lambda: not decoder.is_alive)
-    with pytest.raises(Unavailable, match=rf"no vLLM server serves {NAME} \({server.url}: .*\); start `convrec vllm"):
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"status": 500}, "told to fail"),
+        ({"status": 401}, "told to fail.*; VLLM_API_KEY must be that of the server"),
+        ({"is_cut": True}, "it has stopped in the middle of a list"),
+        ({"name": "convrec-other"}, "no such model"),
+    ],
+)
+def test_a_server_that_fails_is_unavailable(stand_in, decoder, change, words):
+    for name, value in change.items():
+        setattr(stand_in, name, value)
+    with pytest.raises(Unavailable, match=f"{stand_in.url} does not serve {NAME} .*{words}.*; start `convrec vllm-"):
         decoder.submit(_prepare()).result(30)
-    stand_ins(port=server.port)
-    _wait(lambda: decoder.is_alive)
-    assert len(_lines(decoder.submit(_prepare()).result(30))) == 3
+    assert decoder.is_alive == ("is_cut" in change)
 
 
-def test_requests_of_a_server_that_is_lost_go_to_another_one(stand_ins, decoders, monkeypatch):
-    """It keeps its connections and answers nothing, as a machine without power."""
-    first, second = stand_ins(), stand_ins()
-    decoder = decoders(first, second)
-    first.may_answer.clear()
-    second.may_answer.clear()
-    futures = [decoder.submit(_prepare()) for _ in range(2)]
-    _wait(lambda: (first.begun, second.begun) == (1, 1))
-    monkeypatch.setattr(vllm_client, "_ANSWER_SECONDS", 1.5)
-    first.may_check.clear()
-    second.may_answer.set()
-    assert [len(_lines(future.result(30))) for future in futures] == [3, 3]
-    assert second.begun == 2
+def test_a_rejected_request_is_a_defect_and_another_version_is_refused(stand_in, decoder):
+    stand_in.status = 400
+    with pytest.raises(RuntimeError, match="rejects the request: .*told to fail"):
+        decoder.submit(_prepare()).result(30)
+    stand_in.name, stand_in.status = "convrec-other", 200
+    with pytest.raises(Unavailable, match=f"{stand_in.url} does not serve {NAME} .it serves convrec-other"):
+        _decoder(stand_in)
 
 
-def test_a_cancelled_request_leaves_its_server_and_others_are_finished(stand_ins, decoders):
-    server = stand_ins()
-    decoder = decoders(server)
-    server.may_answer.clear()
+def test_a_cancelled_request_leaves_its_server_and_others_are_finished(stand_in, decoder):
+    stand_in.may_answer.clear()
     future = decoder.submit(_prepare())
-    _wait(lambda: server.begun == 1)
+    _wait(lambda: stand_in.begun == 1)
     assert future.cancel()
-    _wait(lambda: server.left == 1)
+    _wait(lambda: stand_in.left == 1)
     assert decoder.num_running == 0 and decoder.is_alive
     future = decoder.submit(_prepare())
-    _wait(lambda: server.begun == 2)
+    _wait(lambda: stand_in.begun == 2)
     closing = threading.Thread(target=decoder.close)
     closing.start()
-    server.may_answer.set()
+    stand_in.may_answer.set()
     closing.join(30)
     assert len(_lines(future.result(0))) == 3, "closing finishes what was asked"
     with pytest.raises(RuntimeError, match="the engine is closed"):
         decoder.submit(_prepare())
 
 
-def test_only_servers_of_the_version_are_asked(stand_ins, decoders):
-    other, own = stand_ins("convrec-other"), stand_ins()
-    with pytest.raises(Unavailable, match=f"{other.url}: it serves convrec-other, not {NAME}"):
-        decoders(other)
-    decoder = decoders(other, own)
-    for _ in range(3):
-        decoder.submit(_prepare()).result(30)
-    assert (other.begun, own.begun) == (0, 3)
-    own.may_check.clear()
-    own.status = 400
-    with pytest.raises(RuntimeError, match="rejects the request: status 400, .*told to fail"):
-        decoder.submit(_prepare()).result(30)
-    assert own.begun == 4
-
-
-def test_the_service_is_not_ready_and_answers_503_without_a_server(stand_ins, decoders):
-    server = stand_ins()
-    decoder = decoders(server)
+def test_the_service_is_not_ready_and_answers_503_until_the_server_is_back(stand_in, decoder):
     service = make_service({"champion": ServedModel("1", TRANSLATOR, decoder, None)}, limits=Limits())
     with serve(service) as running:
         assert running.get("/ready")[0] == 200
-        server.stop()
+        stand_in.stop()
         with running.ask(conversation="a film", n=2) as connection:
             status, body = answer(connection)
-        assert status == 503 and "no vLLM server serves" in body["error"]
-        _wait(lambda: running.get("/ready")[0] == 503)
+        assert status == 503 and "does not serve" in body["error"]
+        assert running.get("/ready")[0] == 503
+        again = StandIn(NAME, stand_in.port)
+        assert running.get("/ready")[0] == 200
+        again.stop()
 
 
 def test_the_address_of_a_server_may_end_as_openai_s():
@@ -202,28 +153,15 @@ def test_the_address_of_a_server_may_end_as_openai_s():
     assert [check_url(url) for url in given] == ["https://gpu1", "http://[::1]:8001", "http://gateway/gpu1"]
 
 
-@pytest.mark.parametrize(
-    "given",
-    ["gpu1:8001", "ftp://gpu1", "http://", "http://gpu1:99999", "http://gpu1:x", "http://a b", "http://a?b=1"],
-)
-def test_what_is_no_address_is_rejected(given):
-    with pytest.raises(InputError, match="--vllm-server .*: not the address of a server; give one such as http://"):
-        check_url(given)
+def test_what_is_no_address_is_rejected(cli):
+    for given in ("gpu1:8001", "ftp://gpu1", "http://", "http://gpu1:99999", "http://a b"):
+        with pytest.raises(InputError, match="--vllm-server .*: not the address of a server; give one such as http://"):
+            check_url(given)
     with pytest.raises(InputError, match="--vllm-server: the address of gpu1 holds a password") as rejected:
         check_url("http://me:secret@gpu1:8001")
     assert "secret" not in str(rejected.value)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--vllm-server", "http://gpu1:8001"), "--vllm-server http://gpu1:8001: give --engine vllm, too"),
-        (("--engine", "vllm", "--vllm-server", "gpu1"), "--vllm-server 'gpu1': not the address of a server"),
-    ],
-)
-def test_the_command_rejects_what_it_cannot_use(cli, options, words):
-    ended = cli("serve", "--port", "0", "--feedback", "none", *options)
-    assert ended.status == 2 and words in ended.err
+    ended = cli("serve", "--port", "0", "--feedback", "none", "--vllm-server", "gpu1")
+    assert ended.status == 2 and "--vllm-server 'gpu1': not the address of a server" in ended.err
 
 
 def test_a_server_of_rollouts_rejects_a_key_which_trl_would_not_send(cli, monkeypatch):
@@ -296,7 +234,7 @@ def test_lists_of_vllm_s_server_are_those_of_the_recommender(gpu_python, project
     monkeypatch.chdir(project)
     recommender, port = open_recommender("model"), _free_port()
     expected = [_expected(question, recommender) for question in QUESTIONS]
-    options = ("--model", "model", "--engine", "vllm", "--vllm-server", f"http://127.0.0.1:{port}")
+    options = ("--model", "model", "--vllm-server", f"http://127.0.0.1:{port}")
     with (
         _vllm_server(gpu_python, project, port) as server,
         running_service(project, "--feedback", "none", *options) as service,
@@ -306,7 +244,7 @@ def test_lists_of_vllm_s_server_are_those_of_the_recommender(gpu_python, project
         server.signal(signal.SIGKILL)
         server.process.wait()
         reply = service.ask()
-        assert reply.status_code == 503 and "no vLLM server serves convrec-" in reply.json()["error"]
+        assert reply.status_code == 503 and "does not serve convrec-" in reply.json()["error"]
         _wait(lambda: service.client.get("/ready").status_code == 503)
         with _vllm_server(gpu_python, project, port) as again:
             _wait(lambda: service.client.get("/ready").status_code == 200)

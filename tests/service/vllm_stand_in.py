@@ -21,9 +21,8 @@ class StandIn:
         self.name, self.status, self.is_cut = name, 200, False
         self.headers: dict[str, str] = {}  # of the last request
         self.begun, self.left = 0, 0  # lists that were asked for; clients that left before their list
-        self.may_answer, self.may_check = threading.Event(), threading.Event()
+        self.may_answer = threading.Event()
         self.may_answer.set()
-        self.may_check.set()
         self._server = ThreadingHTTPServer(("127.0.0.1", port), type("Handler", (_Handler,), {"stand_in": self}))
         self._server.daemon_threads = True
         self.port = self._server.server_port
@@ -34,7 +33,6 @@ class StandIn:
     def stop(self) -> None:
         self.status = 503  # also for connections that are still open
         self.may_answer.set()
-        self.may_check.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -44,14 +42,12 @@ class _Handler(BaseHTTPRequestHandler):
     stand_in: StandIn
 
     def do_GET(self) -> None:
-        self.stand_in.headers = dict(self.headers)
-        self.stand_in.may_check.wait()
         self._send(self.stand_in.status, {"data": [{"id": self.stand_in.name}]})
 
     def do_POST(self) -> None:
         stand_in = self.stand_in
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        stand_in.headers = dict(self.headers)
+        stand_in.headers = {name.lower(): value for name, value in self.headers.items()}
         stand_in.begun += 1
         while not stand_in.may_answer.wait(0.01):
             readable, _, _ = select.select([self.connection], [], [], 0)
@@ -59,9 +55,9 @@ class _Handler(BaseHTTPRequestHandler):
                 stand_in.left += 1
                 return
         if body["model"] != stand_in.name:
-            self._send(404, {"error": "no such model"})
+            self._send(404, {"error": {"message": "no such model"}})
         elif stand_in.status != 200:
-            self._send(stand_in.status, {"error": "told to fail"})
+            self._send(stand_in.status, {"error": {"message": "told to fail"}})
         else:
             self._send(200, {"choices": [{"text": "", "token_ids": self._tokens(body)}]})
 

@@ -21,9 +21,9 @@ from convrec.registry.versions import (
     served_versions,
 )
 from convrec.service.arms import Experiment
-from convrec.service.model_files import ModelFiles
 from convrec.service.recommender import Recommender
 from convrec.service.served import ServedModel
+from convrec.service.translation import ModelFiles
 
 
 def open_recommender(name: str) -> Recommender:

@@ -32,7 +32,7 @@ from convrec.registry.tracking.describe import VERSIONS, read_versions, version_
 from convrec.registry.tracking.store import short_message, store_error
 
 if TYPE_CHECKING:
-    from convrec.service.model_files import ModelFiles
+    from convrec.service.translation import ModelFiles
 
 MODEL_NAME = "convrec-recommender"
 CHALLENGER, CHAMPION, PREVIOUS = "challenger", "champion", "previous"
@@ -203,7 +203,7 @@ def _reading(uri: str) -> Iterator[None]:
 def read_version(folder: Path, uri: str) -> "ModelFiles":
     """Return the files in the folder of a version; raises `InputError` if the model is not from this project."""
     from convrec.generation.lists import ListSettings  # noqa: PLC0415  (imports torch)
-    from convrec.service.model_files import ModelFiles  # noqa: PLC0415  (imports torch)
+    from convrec.service.translation import ModelFiles  # noqa: PLC0415  (imports torch)
 
     try:
         flavor = Model.load(folder).flavors["python_function"]

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
 
@@ -38,6 +39,10 @@ class Experiment:
     @property
     def is_running(self) -> bool:
         return not self.ended
+
+    def is_served(self, versions: Mapping[str, str]) -> bool:
+        """Return whether both versions of the experiment are loaded; `versions` are those of the roles."""
+        return (versions.get(CHAMPION), versions.get(CHALLENGER)) == (self.champion, self.challenger)
 
     def to_json(self) -> str:
         """Return the experiment as JSON."""

@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -44,11 +45,10 @@ class LiveModels:
         on_failure: Callable[[str], None] = lambda version: None,
     ):
         self._source, self._poll_seconds, self._on_failure = source, poll_seconds, on_failure
-        self._roles: dict[str, ServedModel] = {}
-        self._users: dict[ServedModel, int] = {}
+        self.roles: dict[str, ServedModel] = {}  # the one that answers by default first; empty before it is loaded
+        self._users: Counter[ServedModel] = Counter()
         self._retry_at: dict[str, float] = {}
         self._error: Exception | None = None  # of the first version that failed to load
-        self._problem = ""  # of the source, as last logged
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="models", daemon=True)
@@ -57,7 +57,7 @@ class LiveModels:
         """Begin to follow the source; if a model is required, load it first, and raise why it cannot be loaded."""
         if is_required:
             self.update()
-            if self._error is not None and not self._roles:
+            if self._error is not None and not self.roles:
                 raise self._error
         self._thread.start()
 
@@ -69,79 +69,74 @@ class LiveModels:
         self._assign({})
 
     @property
-    def roles(self) -> dict[str, ServedModel]:
-        """The models by role, the one that answers by default first; empty before the first is loaded."""
-        return self._roles
+    def versions(self) -> dict[str, str]:
+        """The version of each role."""
+        return {role: model.version for role, model in self.roles.items()}
 
     @property
     def is_ready(self) -> bool:
         """Whether a model is loaded, and the engines of all models work."""
-        return bool(self._roles) and all(model.decoder.is_alive for model in self._roles.values())
+        return bool(self.roles) and all(model.decoder.is_alive for model in self.roles.values())
 
     @contextmanager
     def using(self) -> Iterator[dict[str, ServedModel]]:
         """Hold the current models during the block, whatever the source wants meanwhile. Raises `Unavailable`."""
         with self._lock:
-            roles = self._roles
+            roles = self.roles
             if not roles:
                 raise Unavailable("no model is loaded yet; try again later")
-            for model in roles.values():
-                self._users[model] += 1
+            self._users.update(roles.values())
         try:
             yield roles
         finally:
             with self._lock:
-                for model in roles.values():
-                    self._users[model] -= 1
+                self._users.subtract(roles.values())
             self._free()
 
     def update(self) -> None:
         """Load and assign what the source wants now. Raises `InputError` or `Unavailable` if that is not known."""
         wanted = self._source.wanted()
-        held = {model.version: model for model in self._roles.values()}
+        held = {model.version: model for model in self.roles.values()}
         for version in dict.fromkeys(wanted.values()):
             if version not in held and time.monotonic() >= self._retry_at.get(version, 0):
-                self._load(version, held)
-        roles = {role: held.get(version) or self._roles.get(role) for role, version in wanted.items()}
+                try:
+                    held[version] = self._source.load(version)
+                except Exception as error:
+                    self._on_failure(version)
+                    self._error, self._retry_at[version] = self._error or error, time.monotonic() + RETRY_SECONDS
+                    text = "version %s cannot be served (%s); the models so far stay, next try in %d s"
+                    _log(error, text, version, error, RETRY_SECONDS)
+        roles = {role: held.get(version) or self.roles.get(role) for role, version in wanted.items()}
         self._assign({role: model for role, model in roles.items() if model is not None})
-
-    def _load(self, version: str, held: dict[str, ServedModel]) -> None:
-        try:
-            held[version] = self._source.load(version)
-        except Exception as error:
-            self._on_failure(version)
-            self._error, self._retry_at[version] = self._error or error, time.monotonic() + RETRY_SECONDS
-            text = "version %s cannot be served (%s); the models so far stay, next try in %d s"
-            _log(error, text, version, error, RETRY_SECONDS)
 
     def _assign(self, roles: dict[str, ServedModel]) -> None:
         with self._lock:
-            changes = {role: model for role, model in roles.items() if self._roles.get(role) is not model}
-            self._roles = roles
-            for model in roles.values():
-                self._users.setdefault(model, 0)
-        for role, model in changes.items():
-            logger.info("%s is version %s", role, model.version)
+            for role, model in roles.items():
+                if self.roles.get(role) is not model:
+                    logger.info("%s is version %s", role, model.version)
+                self._users[model] += 0  # known from now on
+            self.roles = roles
         self._free()
 
     def _free(self) -> None:
         """Close the models without a role that nobody uses any more."""
         with self._lock:
-            unused = [model for model, num in self._users.items() if not num and model not in self._roles.values()]
+            unused = [model for model, num in self._users.items() if not num and model not in self.roles.values()]
             for model in unused:
                 del self._users[model]
         for model in unused:  # in a thread: an event loop must not wait for it
             threading.Thread(target=model.close, name="closing").start()
 
     def _follow(self) -> None:
+        problem = ""  # as last logged
         while not self._stopped.is_set():
             try:
                 self.update()
-                self._problem = ""
+                problem = ""
             except Exception as error:
-                if str(error) != self._problem:
+                if str(error) != problem:
                     _log(error, "the models stay as they are: %s", error)
-                self._problem = str(error)
+                problem = str(error)
             self._stopped.wait(self._poll_seconds)
 
 

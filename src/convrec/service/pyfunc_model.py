@@ -1,9 +1,6 @@
 """The registered model for `mlflow.pyfunc`: conversations in, ranked lists out. MLflow runs this file on its own."""
 
-import functools
-import importlib
 import logging
-from collections.abc import Iterable
 from typing import Any
 
 import mlflow
@@ -15,7 +12,6 @@ from mlflow.pyfunc.model import PythonModel, PythonModelContext
 
 logger = logging.getLogger(__name__)
 
-PARAMS = ("n", "deny", "allow")  # the params in the signature
 _INPUTS = ("messages", "conversation")
 COLUMNS = ["query", "rank", "title", "year", "score"]
 
@@ -25,7 +21,6 @@ class ListModel(PythonModel):
 
     def load_context(self, context: PythonModelContext) -> None:
         """Load checkpoint and catalog."""
-        _refuse_unknown_params()
         from convrec.generation.lists import ListSettings  # noqa: PLC0415  (the package travels with the model)
         from convrec.service.recommender import Recommender  # noqa: PLC0415
 
@@ -67,13 +62,10 @@ class ListModel(PythonModel):
 
 def _conversations(value: Any) -> list[Any]:
     """Return the conversations of an input; raises `MlflowException` for an input of unknown form."""
-    if isinstance(value, pd.DataFrame):
-        value = {name: value[name].tolist() for name in _INPUTS if name in value}
-    if isinstance(value, dict):
+    if isinstance(value, (pd.DataFrame, dict)):
         columns = [name for name in _INPUTS if name in value]
         if len(columns) != 1:
             raise _refusal("inputs: give exactly one of the columns `conversation` and `messages`")
-        _check_known(name for name in value if name not in columns)
         value = value[columns[0]]
     value = _plain(value)
     if not isinstance(value, str | list):
@@ -86,32 +78,6 @@ def _conversations(value: Any) -> list[Any]:
 
 def _refusal(reason: str) -> MlflowException:
     return MlflowException(reason, INVALID_PARAMETER_VALUE)
-
-
-def _check_known(unknown: Iterable[Any]) -> None:
-    names = ", ".join(sorted(repr(name) for name in unknown))
-    if names:
-        raise _refusal(f"params: {names} not known; the params are {', '.join(PARAMS)}")
-
-
-def _refuse_unknown_params() -> None:
-    """Make MLflow reject unknown params; by default it drops them with a warning before the model sees them.
-
-    Models with other params in this process are not affected.
-    """
-    pyfunc: Any = importlib.import_module("mlflow.pyfunc")
-    enforce = pyfunc._enforce_params_schema
-    if hasattr(enforce, "__wrapped__"):  # a version was loaded before
-        return
-
-    @functools.wraps(enforce)
-    def strict(params: Any, schema: Any) -> Any:
-        names = [param.name for param in schema.params] if schema else []
-        if isinstance(params, dict) and sorted(names) == sorted(PARAMS):
-            _check_known(name for name in params if name not in PARAMS)
-        return enforce(params, schema)
-
-    pyfunc._enforce_params_schema = strict
 
 
 def _plain(value: Any) -> Any:

@@ -1,24 +1,131 @@
-"""The recommender: conversations in, ranked lists of catalog items out."""
+"""The recommender: conversations in, ranked lists of catalog items out, with the scores of the items."""
 
+import json
 import logging
 import threading
 from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, overload
 
-from convrec.data.catalog import Catalog
-from convrec.generation.engine import TransformersEngine
+import pandas as pd
+import torch
+
+from convrec.data.catalog import Catalog, Item
+from convrec.data.titles import line
+from convrec.generation.engine import TokenIds, TransformersEngine
+from convrec.generation.line_tokens import generation_prompt, tokenize_lines
 from convrec.generation.lists import ListSettings
 from convrec.generation.pretrained import load_model
 from convrec.project.device import pick_device
-from convrec.service.model_files import ModelFiles
-from convrec.service.recommendation import Recommendation, RecommendedList
-from convrec.service.scores import ItemScorer
-from convrec.service.translation import LIST_LENGTH, Conversation, Prepared, Translator
+from convrec.project.text import plain
+from convrec.service.translation import LIST_LENGTH, Conversation, ModelFiles, Prepared, Translator
+from convrec.training.rl.segmentation import newline_counts, segment_ranks
 
 logger = logging.getLogger(__name__)
 
 _BATCH = 64  # conversations per batch
+_MAX_LOGITS = 2**26  # logits in memory at a time
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """One item of a list; `score` is the mean log-probability of its tokens without the constraint, in nats."""
+
+    rank: int
+    title: str
+    year: int | None
+    score: float
+
+    def __str__(self) -> str:
+        return line(self.title, self.year)
+
+
+class RecommendedList(list[Recommendation]):
+    """The recommendations of one conversation, best first; it prints as a table."""
+
+    def __str__(self) -> str:
+        lines = [plain(str(item)) for item in self]
+        width = max([len("item"), *map(len, lines)])
+        rows = [f"{item.rank:>4}  {text:<{width}}  {item.score:>7.3f}" for item, text in zip(self, lines, strict=True)]
+        return "\n".join([f"rank  {'item':<{width}}    score", *rows])
+
+    __repr__ = __str__
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row for each recommendation: rank, title, year (missing if unknown), score."""
+        frame = pd.DataFrame([asdict(item) for item in self], columns=["rank", "title", "year", "score"])
+        return frame.astype({"year": "Int64"})
+
+    def to_json(self) -> str:
+        """Return a JSON array of objects."""
+        return json.dumps([asdict(item) for item in self], ensure_ascii=False, indent=1)
+
+
+class ItemScorer:
+    """Scores the items of lists that a model has written."""
+
+    def __init__(self, model: Any, translator: Translator):
+        self._model, self._translator = model, translator
+        self._newlines = newline_counts(translator.tokenizer)
+
+    @torch.inference_mode()
+    def scores(
+        self, prompts: Sequence[TokenIds], completions: Sequence[TokenIds], items: Sequence[Sequence[Item]]
+    ) -> list[list[float]]:
+        """Return the scores of each list's items; the last item gets the higher of two scores.
+
+        One score is with the end of the list after the item, the other with a newline. The two can differ because a
+        token of the item itself may contain the newline (`)\\n`), and the list ends here only because `n` is reached.
+        """
+        end = self._translator.tokenizer.eos_token_id
+        written = [completion[: completion.index(end)] for completion in completions]
+        ended = self._item_scores(prompts, written)
+        continued = self._item_scores(prompts, self._with_newline(written, items))
+        return [[*one[:-1], max(one[-1], other[-1])] for one, other in zip(ended, continued, strict=True)]
+
+    def _with_newline(self, completions: Sequence[TokenIds], items: Sequence[Sequence[Item]]) -> list[TokenIds]:
+        """Return the completions with a newline after the last item, as the tokenizer writes it there."""
+        lines = sorted({str(own[-1]) for own in items})
+        tokenizer = self._translator.tokenizer
+        with self._translator.lock:
+            tokens = dict(zip(lines, tokenize_lines(lines, tokenizer, generation_prompt(tokenizer)), strict=True))
+        longer = []
+        for completion, own in zip(completions, items, strict=True):
+            last = tokens[str(own[-1])]
+            if len(own) == 1:
+                longer.append(list(last.first_before_newline))
+            else:
+                longer.append([*completion[: -len(last.later_at_end)], *last.later_before_newline])
+        return longer
+
+    def _item_scores(self, prompts: Sequence[TokenIds], completions: Sequence[TokenIds]) -> list[list[float]]:
+        """Return the mean log-probability, in nats, of the tokens of each line, including its newline.
+
+        The probabilities are the model's own, without constraint and repetition penalty.
+        """
+        length, device = max(map(len, completions)), self._model.device
+        rows = [[*prompt, *completion] for prompt, completion in zip(prompts, completions, strict=True)]
+        width = max(map(len, rows))
+        ids = torch.tensor([[0] * (width - len(row)) + row for row in rows], device=device)
+        mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=device)
+        written = torch.tensor([[0] * (length - len(c)) + [1] * len(c) for c in completions], device=device)
+        scores = []
+        chunk = max(1, _MAX_LOGITS // (length * self._model.config.vocab_size))
+        for first in range(0, len(rows), chunk):
+            part = slice(first, first + chunk)
+            logits = self._model(
+                input_ids=ids[part],
+                attention_mask=mask[part],
+                position_ids=(mask[part].cumsum(1) - 1).clamp(min=0),
+                logits_to_keep=length + 1,
+                use_cache=False,
+            ).logits[:, :-1].float()  # fmt: skip
+            own = logits.gather(2, ids[part, -length:, None]).squeeze(2) - logits.logsumexp(dim=2)
+            ranks = segment_ranks(ids[part, -length:], written[part], self._newlines)
+            for values, places in zip(own.cpu(), ranks.cpu(), strict=True):
+                scores.append([float(values[places == rank].mean()) for rank in range(int(places.max()) + 1)])
+        return scores
 
 
 class Recommender:

@@ -1,23 +1,45 @@
 """A model that answers many requests at once."""
 
 import asyncio
-import logging
-from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from convrec.data.catalog import Item
-from convrec.service.batching import Decoder
+from convrec.generation.engine import TokenIds
+from convrec.service.batching import Batcher
 from convrec.service.reasons import Reasons
-from convrec.service.recommender import Recommender
-from convrec.service.scores import ItemScorer
-from convrec.service.transformers_batching import TransformersBatcher
-from convrec.service.translation import LIST_LENGTH, Conversation, Filters, Messages, Translator
-
-logger = logging.getLogger(__name__)
+from convrec.service.recommender import ItemScorer, Recommender
+from convrec.service.translation import Conversation, Filters, Messages, Prepared, Translator
 
 _WARM_SECONDS = 600  # for the first list, in which a GPU compiles
+
+
+class Decoder(Protocol):
+    """Decodes the lists of a version: in this process, or on a server.
+
+    Its properties say whether requests are answered, how many wait in this process, and how many are decoded.
+    """
+
+    def submit(self, asked: Prepared) -> Future[TokenIds]:
+        """Return the future completion of a request, up to its end token or beyond.
+
+        A request whose future is cancelled, waiting or running, is not computed further. Raises `RuntimeError` after
+        `close`.
+        """
+
+    @property
+    def is_alive(self) -> bool: ...
+
+    @property
+    def num_waiting(self) -> int: ...
+
+    @property
+    def num_running(self) -> int: ...
+
+    def close(self) -> None:
+        """Finish all requests, then free the memory; no request is accepted any more."""
 
 
 class Answered(NamedTuple):
@@ -46,7 +68,7 @@ class ServedModel:
         """Return the model of a recommender, with continuous batching by transformers."""
         translator = recommender.translator
         end, penalty = translator.tokenizer.eos_token_id, recommender.settings.repetition_penalty
-        batcher = TransformersBatcher(recommender.model, translator.trie, end, penalty, max_rows, on_step)
+        batcher = Batcher(recommender.model, translator.trie, end, penalty, max_rows, on_step)
         return cls(version, translator, batcher, recommender.scorer)
 
     @property
@@ -59,21 +81,13 @@ class ServedModel:
         (asked,) = self.translator.prepare([f"Some {self.translator.noun}, please"], 1)
         self.translator.items(self.decoder.submit(asked).result(_WARM_SECONDS))
 
-    async def ask(
-        self,
-        conversation: Conversation,
-        n: int = LIST_LENGTH,
-        deny: Collection[str] = (),
-        allow: Collection[str] | None = None,
-        or_fewer: bool = False,
-        with_scores: bool = False,
-    ) -> Answered:
-        """Return the list of a conversation; `Recommender.recommend` describes the arguments and the errors.
+    async def ask(self, conversation: Conversation, with_scores: bool = False, **options: Any) -> Answered:
+        """Return the list of a conversation; `Recommender.recommend` describes the options and the errors.
 
         If the task is cancelled, the list is not decoded further.
         """
         loop = asyncio.get_running_loop()
-        prepare = partial(self.translator.prepare, [conversation], n, deny, allow, or_fewer)
+        prepare = partial(self.translator.prepare, [conversation], **options)
         (asked,) = await loop.run_in_executor(self._texts, prepare)
         tokens = await asyncio.wrap_future(self.decoder.submit(asked))
         items, scores = self.translator.items(tokens), None

@@ -4,8 +4,7 @@ import re
 from collections.abc import Sequence
 
 from convrec.project.errors import InputError
-from convrec.service.recommendation import Recommendation
-from convrec.service.recommender import Recommender
+from convrec.service.recommender import Recommendation, Recommender
 
 _HELP = """Say what {items} you would like; each line is your next turn.
 /more  further items    /deny TITLE  never this    /n N  items of a list    /reset  start again    /quit"""
@@ -40,7 +39,7 @@ class Session:
             self.is_over = True
             return "bye"
         if command == "/reset":
-            self._reset()
+            self._messages, self._denied, self._shown = [], [], []
             return "a new conversation"
         if command == "/n":
             if not re.fullmatch("[1-9][0-9]{0,8}", argument):
@@ -76,6 +75,3 @@ class Session:
         answer = self._recommender.recommend([self._messages], self._n, deny, self._allow)[0]
         self._shown = [*shown, *answer]
         return str(answer)
-
-    def _reset(self) -> None:
-        self._messages, self._denied, self._shown = [], [], []

@@ -1,19 +1,21 @@
 """Between people and a model: what is checked and built before a list is decoded, and what is read from it."""
 
-import copy
 import difflib
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from convrec.data.catalog import Catalog, Item
 from convrec.data.conversations import ROLES, messages_of, usable_role
 from convrec.data.mentions import Mentions
+from convrec.data.parquet import MAX_ITEMS, parquet_frame
 from convrec.data.titles import title_and_year
 from convrec.generation.constraint import ListRequest, catalog_trie
 from convrec.generation.engine import TokenIds, token_ids
 from convrec.generation.lists import ListSettings
+from convrec.generation.pretrained import load_tokenizer
 from convrec.project.errors import InputError
 from convrec.project.text import is_clean
 
@@ -29,6 +31,22 @@ class NothingLeft(InputError):
 
 class NoList(RuntimeError):
     """A completion is not a list of items, which the constraint makes impossible."""
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """A Hugging Face folder, the catalog as Parquet, and how lists are decoded."""
+
+    checkpoint: Path
+    catalog: Path
+    settings: ListSettings
+    device: str = "auto"
+    trust_remote_code: bool = False
+
+    def load_texts(self) -> tuple[Catalog, Any]:
+        """Return the catalog and the tokenizer."""
+        catalog = Catalog.from_frame(parquet_frame(self.catalog, max_rows=MAX_ITEMS))
+        return catalog, load_tokenizer(self.checkpoint, trust_remote_code=self.trust_remote_code)
 
 
 class Filters(NamedTuple):
@@ -63,8 +81,6 @@ class Translator:
         self.tokenizer, self.positions = tokenizer, positions
         self._prompts = settings.prompts(tokenizer)
         self.lock = threading.Lock()  # around the tokenizer, which cannot be used by two threads at once
-        # Another one for the completions, so that finished lists do not wait while many conversations are read.
-        self._reader, self._reading = copy.deepcopy(tokenizer), threading.Lock()
 
     def prepare(
         self,
@@ -86,7 +102,10 @@ class Translator:
         with self.lock:
             chats = [self._prompts(own, self._room(asked.length)) for own, asked in zip(turns, requests, strict=True)]
             prompts = token_ids(self.tokenizer, chats)
-        filters = Filters(self._ids(denied), None if allowed is None else self._ids(allowed))
+        ids = [
+            None if own is None else tuple(self.catalog.items[i].id for i in sorted(own)) for own in (denied, allowed)
+        ]
+        filters = Filters(ids[0] or (), ids[1])
         return [Prepared(*parts, filters) for parts in zip(turns, prompts, requests, strict=True)]
 
     def _ids(self, indices: set[int]) -> tuple[str, ...]:
@@ -99,8 +118,8 @@ class Translator:
         """
         end = self.tokenizer.eos_token_id
         written = completion[: completion.index(end)] if end in completion else completion
-        with self._reading:
-            lines = self._reader.decode(written).split("\n")
+        with self.lock:
+            lines = self.tokenizer.decode(written).split("\n")
         indices = [self.catalog.index_of_line(line) for line in lines]
         if None in indices:
             raise NoList(f"{completion} was generated under the constraint, but not all its lines are items")
@@ -188,11 +207,11 @@ def messages_from(value: Any, place: int = 1) -> Messages:
 
 
 def _message(message: Any, where: str) -> dict[str, str]:
-    if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
-        raise InputError(f"{where}: {message!r:.60} is not a message; give {{'role': 'user', 'content': 'words'}}")
-    role, content = usable_role(message["role"]), message["content"]
-    if role is None:
-        raise InputError(f"{where}: role {message['role']!r:.60} is not known; give one of {', '.join(ROLES)}")
-    if not isinstance(content, str):
-        raise InputError(f"{where}: content {content!r:.60} is not a text; give the words of the turn")
-    return {"role": role, "content": content}
+    role, content = (message.get(key) if isinstance(message, Mapping) else None for key in ("role", "content"))
+    known = usable_role(role)
+    if known is None or not isinstance(content, str):
+        raise InputError(
+            f"{where}: {message!r:.60} is not a message; give {{'role': ROLE, 'content': 'words'}} with a role of "
+            f"{', '.join(ROLES)}"
+        )
+    return {"role": known, "content": content}

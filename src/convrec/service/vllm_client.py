@@ -1,111 +1,114 @@
-"""Decoding on vLLM servers, which `convrec vllm-server` starts; this process needs neither vLLM nor a GPU."""
+"""Decoding on a vLLM server, which `convrec vllm-server` starts; this process needs neither vLLM nor a GPU."""
 
 import asyncio
-import logging
 import os
 import threading
-from collections.abc import Coroutine, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from concurrent.futures import Future, wait
+from dataclasses import asdict
 
-import httpx
+from openai import AsyncOpenAI, AuthenticationError, BadRequestError, OpenAIError, Timeout
+from pydantic import HttpUrl, TypeAdapter, ValidationError
 
 from convrec.generation.constraint import CatalogTrie
 from convrec.generation.engine import TokenIds
+from convrec.generation.lists import ListSettings
+from convrec.generation.model_folders import model_files
 from convrec.generation.vllm_requests import decoding_options, request_options
 from convrec.project.errors import InputError, Unavailable
-from convrec.service.batching import Completion, Decoder
-from convrec.service.model_files import ModelFiles
+from convrec.project.code import fingerprint
 from convrec.service.served import ServedModel
-from convrec.service.translation import Prepared
-from convrec.service.vllm_batching import vllm_translator
-
-logger = logging.getLogger(__name__)
-
-Result = TypeVar("Result")
+from convrec.service.translation import LIST_LENGTH, ModelFiles, Prepared, Translator
 
 KEY = "VLLM_API_KEY"  # the environment variable that vLLM's server reads, too
-CHECK_SECONDS = 2.0  # between two looks at a server
 _ANSWER_SECONDS = 10.0  # within which a server tells its model
 _CONNECT_SECONDS = 5.0
-_IDLE_SECONDS = 2.0  # of a connection; the server closes it after 5 s
+_PROMPT_LENGTH = 1024  # tokens of a prompt, where the model's settings have no limit
 
 
 def check_url(url: str) -> str:
     """Return the address of a server without a final slash or `/v1`; raise `InputError` if it is no such address."""
     try:
-        parts = urlsplit(url)
-        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_address = False
-    if not is_address or parts.query or parts.fragment or not url.isprintable() or " " in url:
-        raise InputError(f"--vllm-server {url!r:.200}: not the address of a server; give one such as http://gpu1:8001")
-    if parts.username is not None or parts.password is not None:
-        raise InputError(f"--vllm-server: the address of {parts.hostname} holds a password; put the key in {KEY}")
+        parsed = TypeAdapter(HttpUrl).validate_python(url)
+    except ValidationError:
+        raise InputError(
+            f"--vllm-server {url!r:.200}: not the address of a server; give one such as http://gpu1:8001"
+        ) from None
+    if parsed.username or parsed.password:
+        raise InputError(f"--vllm-server: the address of {parsed.host} holds a password; put the key in {KEY}")
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
 def served_name(files: ModelFiles) -> str:
-    """Return the name by which a vLLM server serves these files: another version has another one."""
-    return f"convrec-{files.fingerprint()}"
+    """Return the name by which a vLLM server serves these files, with a digest of all that the lists depend on.
+
+    It reads the weights. Copies of a version on several machines have the same name.
+    """
+    digest = fingerprint(asdict(files.settings), [*model_files(files.checkpoint), files.catalog])
+    return f"convrec-{digest}"
 
 
-@dataclass
-class _Server:
-    """A server, why it is left out ("" if it is not), and the requests that it answers now."""
+def vllm_lengths(settings: ListSettings, trie: CatalogTrie) -> tuple[int, int]:
+    """Return the longest prompt and list in tokens, whose sum is the context that vLLM is started with.
 
-    url: str
-    problem: str = ""
-    posts: set[asyncio.Task[Any]] = field(default_factory=set)
-
-
-class _ServerError(Exception):
-    """A server did not answer a request that another server may answer."""
+    Lists of up to 20 items, or the trained length, surely fit beside a prompt.
+    """
+    return settings.max_prompt_length or _PROMPT_LENGTH, trie.longest(max(settings.list_length, LIST_LENGTH))
 
 
-class ServerDecoder(Decoder):
-    """Decodes on the servers that serve the model `name`, each request on the one with the fewest running requests.
+def vllm_translator(files: ModelFiles) -> Translator:
+    """Return the translator of a model whose lists vLLM decodes, within the context of `vllm_lengths`."""
+    catalog, tokenizer = files.load_texts()
+    translator = Translator(catalog, tokenizer, files.settings, None)
+    translator.positions = sum(vllm_lengths(files.settings, translator.trie))  # vLLM rejects longer ones
+    return translator
 
-    Each server is asked every two seconds which model it serves. A server that does not answer, fails, or serves
-    another model is left out until it serves the model, and its requests go to another one. If no server is left,
-    requests fail with `Unavailable`. Cancelling a request closes its connection, at which vLLM drops the list. All
-    requests are made in an event loop of its own, in a thread.
+
+class ServerDecoder:
+    """Decodes on the server that serves the model `name`.
+
+    Cancelling a request closes its connection, at which vLLM drops the list. All requests are made in an event loop of
+    its own, in a thread.
     """
 
-    def __init__(
-        self,
-        urls: Sequence[str],
-        name: str,
-        trie: CatalogTrie,
-        end_token: int,
-        repetition_penalty: float,
-        check_seconds: float = CHECK_SECONDS,
-    ):
-        """Raise `Unavailable` if no server serves the model."""
-        self._name, self._trie, self._end, self._penalty = name, trie, end_token, repetition_penalty
-        self._servers = [_Server(url) for url in dict.fromkeys(urls)]
-        self._check_seconds = check_seconds
-        self._tasks: set[asyncio.Task[Any]] = set()  # the requests
+    def __init__(self, url: str, name: str, trie: CatalogTrie, end_token: int, repetition_penalty: float):
+        """Raise `Unavailable` if the server does not serve the model."""
+        self._url, self._name, self._trie, self._end, self._penalty = url, name, trie, end_token, repetition_penalty
+        self._requests: set[Future[TokenIds]] = set()
         self._lock, self._is_closing = threading.Lock(), False
+        self._client = AsyncOpenAI(
+            base_url=f"{url}/v1",
+            api_key=os.environ.get(KEY) or "none",
+            max_retries=1,  # also of a connection that the server closes just then
+            timeout=Timeout(None, connect=_CONNECT_SECONDS),  # the service limits the time of a request
+        )
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="vllm-client", daemon=True)
         self._thread.start()
-        self._following = self._call(self._start()).result()
-        if not self.is_alive:
+        try:
+            asyncio.run_coroutine_threadsafe(self._check(), self._loop).result()
+        except Unavailable:
             self.close()
-            raise Unavailable(self._problems())
+            raise
 
-    def submit(self, asked: Prepared) -> Completion:
+    def submit(self, asked: Prepared) -> Future[TokenIds]:
         with self._lock:
             if self._is_closing:
                 raise RuntimeError("the engine is closed")
-            return self._call(self._decode(asked))
+            request = asyncio.run_coroutine_threadsafe(self._complete(asked), self._loop)
+            self._requests.add(request)
+        request.add_done_callback(self._requests.discard)
+        return request
 
     @property
     def is_alive(self) -> bool:
-        return self._thread.is_alive() and any(not server.problem for server in self._servers)
+        """Whether the server serves the model; asks it."""
+        if self._is_closing:
+            return False
+        try:
+            asyncio.run_coroutine_threadsafe(self._check(), self._loop).result()
+        except Unavailable:
+            return False
+        return True
 
     @property
     def num_waiting(self) -> int:
@@ -113,142 +116,58 @@ class ServerDecoder(Decoder):
 
     @property
     def num_running(self) -> int:
-        return sum(len(server.posts) for server in self._servers)
+        return len(self._requests)
 
     def close(self) -> None:
         with self._lock:
             if self._is_closing:
                 return
             self._is_closing = True
-        self._call(self._stop()).result()
+        wait(self._requests.copy())
+        asyncio.run_coroutine_threadsafe(self._client.close(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
-    def _call(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    async def _start(self) -> list[asyncio.Task[None]]:
-        """Look at all servers, and begin to follow them."""
-        key = os.environ.get(KEY)
-        self._client = httpx.AsyncClient(
-            headers={"Authorization": f"Bearer {key}"} if key else {},
-            timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS),  # the service limits the time of a request
-            limits=httpx.Limits(max_connections=None, keepalive_expiry=_IDLE_SECONDS),
-        )
-        await asyncio.gather(*map(self._check, self._servers))
-        return [asyncio.create_task(self._follow(server)) for server in self._servers]
-
-    async def _stop(self) -> None:
-        """Wait for the requests."""
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        for task in self._following:
-            task.cancel()
-        await asyncio.gather(*self._following, return_exceptions=True)
-        await self._client.aclose()
-
-    async def _follow(self, server: _Server) -> None:
-        """Look at a server again and again; its requests go to another one if it cannot be used."""
-        while True:
-            await asyncio.sleep(self._check_seconds)
-            await self._check(server)
-            if server.problem:
-                for post in server.posts:  # a server that is lost does not even close its connections
-                    post.cancel()
-
-    async def _check(self, server: _Server) -> None:
-        """Ask a server which model it serves."""
+    async def _check(self) -> None:
+        """Raise `Unavailable` if the server does not serve the model."""
         try:
-            async with asyncio.timeout(_ANSWER_SECONDS):
-                answer = await self._send("GET", f"{server.url}/v1/models")
-            names = [str(model["id"]) for model in answer["data"]]
-            problem = "" if self._name in names else f"it serves {', '.join(names) or 'no model'}, not {self._name}"
-        except TimeoutError:
-            problem = f"it does not answer within {_ANSWER_SECONDS:g} s"
-        except (LookupError, TypeError):
-            problem = "it is not a vLLM server: /v1/models lists no models"
-        except (_ServerError, RuntimeError) as error:
-            problem = str(error)
-        if server.problem and not problem:
-            logger.info("%s serves %s", server.url, self._name)
-        self._note(server, problem)
+            names = [model.id async for model in self._client.models.list(timeout=_ANSWER_SECONDS)]
+        except (OpenAIError, AttributeError) as error:  # also of a server that lists no models
+            raise self._unavailable(error) from None
+        if self._name not in names:
+            raise self._unavailable(f"it serves {', '.join(names) or 'no model'}")
 
-    async def _decode(self, asked: Prepared) -> TokenIds:
-        """Return the completion by the first server that answers."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        body = {
-            "model": self._name,
-            "prompt": asked.prompt,
+    async def _complete(self, asked: Prepared) -> TokenIds:
+        """Return the completion of a request, with its end token."""
+        options = {
             "return_token_ids": True,
             "vllm_xargs": request_options(asked.request),
             **decoding_options(self._trie.longest(asked.request.length), self._penalty, self._end),
         }
-        asked_before: set[str] = set()
-        while others := [one for one in self._servers if not one.problem and one.url not in asked_before]:
-            server = min(others, key=lambda one: len(one.posts))
-            asked_before.add(server.url)
-            try:
-                return await self._complete(server, body)
-            except _ServerError as error:
-                self._note(server, str(error))
-        raise Unavailable(self._problems())
-
-    async def _complete(self, server: _Server, body: dict[str, Any]) -> TokenIds:
-        """Return a server's completion."""
-        post = asyncio.create_task(self._send("POST", f"{server.url}/v1/completions", json=body))
-        server.posts.add(post)
         try:
-            await asyncio.wait({post})
-            if post.cancelled():
-                raise _ServerError(server.problem)
-            tokens = [int(token) for token in post.result()["choices"][0]["token_ids"]]
-        except (LookupError, TypeError, ValueError):
-            raise _ServerError("its answer has no token ids; it needs a vLLM with return_token_ids") from None
-        finally:
-            server.posts.discard(post)
-            post.cancel()
+            answer = await self._client.completions.create(model=self._name, prompt=asked.prompt, extra_body=options)
+            tokens = (answer.choices[0].model_extra or {})["token_ids"]
+        except BadRequestError as error:
+            raise RuntimeError(f"{self._url} rejects the request: {error}") from None
+        except (OpenAIError, LookupError, TypeError) as error:
+            raise self._unavailable(error) from None
         if not tokens or tokens[-1] != self._end:
-            raise _ServerError("it has stopped in the middle of a list")
+            raise self._unavailable("it has stopped in the middle of a list")
         return tokens
 
-    async def _send(self, method: str, url: str, **options: Any) -> Any:
-        """Return the JSON of an answer. Raises `_ServerError` if another server may answer the request."""
-        try:
-            response = await self._client.request(method, url, **options)
-        except httpx.HTTPError as error:
-            raise _ServerError(str(error) or type(error).__name__) from None
-        status = f"status {response.status_code}, {response.text[:200]!r}"
-        if response.status_code in (400, 422):  # every server would say so
-            raise RuntimeError(f"{url} rejects the request: {status}")
-        if not response.is_success:
-            hint = f"; {KEY} must be that of the server" if response.status_code == 401 else ""
-            raise _ServerError(status + hint)
-        try:
-            return response.json()
-        except ValueError:
-            raise _ServerError(f"its answer is not JSON: {response.text[:200]!r}") from None
-
-    def _note(self, server: _Server, problem: str) -> None:
-        if problem and not server.problem:
-            logger.warning("%s is left out: %s", server.url, problem)
-        server.problem = problem
-
-    def _problems(self) -> str:
-        problems = [f"{server.url}: {server.problem or 'it failed on this request'}" for server in self._servers]
-        return (
-            f"no vLLM server serves {self._name} ({'; '.join(problems)}); start `convrec vllm-server` with this version"
+    def _unavailable(self, reason: Exception | str) -> Unavailable:
+        hint = f"; {KEY} must be that of the server" if isinstance(reason, AuthenticationError) else ""
+        return Unavailable(
+            f"{self._url} does not serve {self._name} ({reason}{hint}); start `convrec vllm-server` with this version"
         )
 
 
-def serve_on_servers(version: str, files: ModelFiles, urls: Sequence[str]) -> ServedModel:
-    """Return a model whose lists are decoded by the servers at these addresses (`check_url`).
+def serve_on_server(version: str, files: ModelFiles, url: str) -> ServedModel:
+    """Return a model whose lists are decoded by the server at this address (`check_url`).
 
-    Raises `Unavailable` if none of them serves these files.
+    Raises `Unavailable` if it does not serve these files.
     """
-    translator = vllm_translator(files)
+    translator, name = vllm_translator(files), served_name(files)
     end, penalty = translator.tokenizer.eos_token_id, files.settings.repetition_penalty
-    decoder = ServerDecoder(urls, served_name(files), translator.trie, end, penalty)
-    return ServedModel(version, translator, decoder, None)
+    return ServedModel(version, translator, ServerDecoder(url, name, translator.trie, end, penalty), None)

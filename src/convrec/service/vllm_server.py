@@ -9,9 +9,8 @@ from convrec.generation.model_folders import standalone
 from convrec.generation.vllm_engine import engine_arguments
 from convrec.project.device import pick_device
 from convrec.project.errors import Unavailable
-from convrec.service.model_files import ModelFiles
-from convrec.service.vllm_batching import vllm_lengths, vllm_translator
-from convrec.service.vllm_client import served_name
+from convrec.service.translation import ModelFiles
+from convrec.service.vllm_client import served_name, vllm_lengths, vllm_translator
 
 
 def run_vllm_server(

@@ -164,7 +164,7 @@ def test_recorded_feedback_beside_the_embedded_world(tmp_path, make):
         answers.append(answer)
         events.append(Event(f"e{number}", answer.answer_id, "", shown[1].item_id, "accepted", time))
     with closing(FeedbackStore(f"sqlite:///{tmp_path}/feedback.db")) as store:
-        assert store.write(answers, events) == []
+        store.write(answers, events)
         export(store, project / "data/raw/feedback/feedback.parquet")
     set_params(project, {"data": {"source": ["synthetic", "feedback"]}, "demonstrations": {"adjust": {"epochs": 1}}})
     _run(project, "data", "demonstrations")

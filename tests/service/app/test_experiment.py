@@ -17,9 +17,9 @@ from convrec.service.arms import arm_of
 from convrec.service.feedback import FeedbackRecorder
 from convrec.service.feedback.store import FeedbackStore
 from convrec.service.live import LiveModels
-from convrec.service.model_files import ModelFiles
 from convrec.service.recommender import Recommender
 from convrec.service.served import ServedModel
+from convrec.service.translation import ModelFiles
 from tests.registry.registered import add_version, make_workspace, promote_in_turn, register_model
 from tests.service.app.serving import serve
 
@@ -125,6 +125,30 @@ def test_an_ab_test_from_start_to_end(http, client, url):
     end_experiment(client, experiment.id, "enough", "ops")
     _wait_for_state(http, running=0, ready=0)
     assert "arm" not in _ask(http, USERS[0])
+
+
+def test_a_failing_challenger_costs_no_answer(http, client, url, monkeypatch):
+    """What the champion answers is not counted; what it does not answer either is its error."""
+    experiment = start_experiment(client, "2", 0.5, "ops")
+    _wait_for_state(http, running=1, ready=1)
+    ask = ServedModel.ask
+
+    async def fail(model, *arguments, **options):
+        if model.version == "2":
+            raise RuntimeError("the engine has stopped")
+        return await ask(model, *arguments, **options)
+
+    failures = _metric(http, "experiment_failures_total")
+    monkeypatch.setattr(ServedModel, "ask", fail)
+    answers = {user: _ask(http, user) for user in USERS}
+    lost = [user for user, answer in answers.items() if "arm" not in answer]
+    assert lost == [user for user in USERS if arm_of(experiment, user, "") == "challenger"]
+    assert {answer["version"] for answer in answers.values()} == {"1"}
+    for user in USERS:
+        assert http.post("/recommend", json={"conversation": "a film", "n": 99, "user_id": user}).status_code == 400
+    assert _metric(http, "experiment_failures_total") == failures + len(lost)
+    end_experiment(client, experiment.id, "enough", "ops")
+    _wait_for_state(http, running=0, ready=0)
 
 
 def test_a_challenger_that_cannot_be_loaded_costs_no_answer(http, client, url):

@@ -142,20 +142,11 @@ def test_an_example_gives_two_lists_with_reasons_and_differences(open_page):
 def test_a_mistyped_title_is_refused_at_the_field_and_asks_no_model(open_page):
     page = open_page()
     _send(page, "a film")
-    expect(page.locator(".item")).to_have_count(20)
     asked = len(page.questions)
-    for label in ("Never these", "Only these"):
-        page.get_by_role("combobox", name=label).fill("Haet")
-        page.keyboard.press("Enter")
-        alert = page.get_by_role("alert").filter(has_text="“Haet” is not in the catalog.")
-        expect(alert).to_be_visible()
-        expect(page.get_by_role("combobox", name=label)).to_have_attribute("aria-invalid", "true")
-        assert len(page.questions) == asked
-        expect(page.locator(".item")).to_have_count(20)
-        page.get_by_role("combobox", name=label).fill("")
-        expect(alert).to_have_count(0)
     page.get_by_role("combobox", name="Never these").fill("Haet")
     page.keyboard.press("Enter")
+    expect(page.get_by_role("alert").filter(has_text="“Haet” is not in the catalog.")).to_be_visible()
+    assert len(page.questions) == asked
     page.get_by_role("button", name="Use Heat (1975)").click()
     expect(page.get_by_role("button", name="Allow again: Heat (1975)")).to_be_visible()
     expect(page.locator(".item .title", has_text="Heat (1975)")).to_have_count(0)
@@ -199,20 +190,6 @@ def test_the_keyboard_alone_is_enough(open_page):
     expect(page.get_by_label("Your message")).to_be_focused()
 
 
-def test_on_a_phone_the_answer_is_visible_after_send(open_page):
-    page = open_page(390)
-    assert not page.locator("#filters").evaluate("(node) => node.open")
-    for text in ("I loved Heat", "something newer"):
-        _send(page, text)
-        expect(page.locator(".list:not(.other) .item").first).to_be_in_viewport(ratio=1)
-    expect(page.locator(".list:visible")).to_have_count(1)
-    page.get_by_role("button", name=CHALLENGER, exact=True).click()
-    expect(page.locator(".list:visible")).to_have_attribute("aria-labelledby", "model-1")
-    page.get_by_role("button", name="Reply").click()
-    expect(page.get_by_label("Your message")).to_be_in_viewport()
-    expect(page.get_by_label("Your message")).to_be_focused()
-
-
 def test_feedback_is_recorded_and_can_be_withdrawn(open_page, recorder, database):
     page = open_page()
     _send(page, "I loved Heat")
@@ -228,12 +205,44 @@ def test_feedback_is_recorded_and_can_be_withdrawn(open_page, recorder, database
     item.get_by_role("button", name="Never ").click()
     expect(page.locator("#num-filters")).to_have_text("(1)")
     _wait_for_answer(page)
-    while recorder.status().backlog:
+    while recorder.backlog:
         time.sleep(0.05)
     rows = FeedbackStore(database).outcomes().sort("time").to_dicts()
     row = [row for row in rows if row["hidden"]][-1]
     assert (row["list"], row["rank"], row["accepted"], row["rejected"]) == (CHALLENGER, 3, False, False)
     expect(page.locator("#saved")).to_have_text(re.compile("Your messages are not saved"))
+
+
+def test_a_server_that_fails_is_reported_and_can_be_asked_again(browser, address):
+    page = browser.new_page()
+    page.goto(address)
+    page.route("**/api/recommend", lambda route: route.abort())
+    page.get_by_label("Your message").fill("I loved Heat")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("alert").filter(has_text="The server does not answer.")).to_be_visible()
+    page.unroute("**/api/recommend")
+    page.get_by_role("button", name="Try again").click()
+    _wait_for_answer(page)
+    expect(page.locator("#error")).to_be_empty()
+    page.route("**/feedback", lambda route: route.abort())
+    page.get_by_role("button", name="I like ").first.click()
+    expect(page.locator("#toast")).to_have_text("The feedback was not saved: the server does not answer.")
+    expect(page.locator("[aria-pressed=true][data-event]")).to_have_count(0)
+    page.close()
+
+
+def test_on_a_phone_the_answer_is_visible_after_send(open_page):
+    page = open_page(390)
+    assert not page.locator("#filters").evaluate("(node) => node.open")
+    for text in ("I loved Heat", "something newer"):
+        _send(page, text)
+        expect(page.locator(".list:not(.other) .item").first).to_be_in_viewport(ratio=1)
+    expect(page.locator(".list:visible")).to_have_count(1)
+    page.get_by_role("button", name=CHALLENGER, exact=True).click()
+    expect(page.locator(".list:visible")).to_have_attribute("aria-labelledby", "model-1")
+    page.get_by_role("button", name="Reply").click()
+    expect(page.get_by_label("Your message")).to_be_in_viewport()
+    expect(page.get_by_label("Your message")).to_be_focused()
 
 
 def test_answers_stay_in_the_conversation(open_page):
@@ -260,21 +269,3 @@ def test_answers_stay_in_the_conversation(open_page):
     page.get_by_role("button", name="Remove message 2").click()
     _wait_for_answer(page)
     expect(page.locator("#turns li")).to_have_count(2)
-
-
-def test_a_server_that_fails_is_reported_and_can_be_asked_again(browser, address):
-    page = browser.new_page()
-    page.goto(address)
-    page.route("**/api/recommend", lambda route: route.abort())
-    page.get_by_label("Your message").fill("I loved Heat")
-    page.keyboard.press("Enter")
-    expect(page.get_by_role("alert").filter(has_text="The server does not answer.")).to_be_visible()
-    page.unroute("**/api/recommend")
-    page.get_by_role("button", name="Try again").click()
-    _wait_for_answer(page)
-    expect(page.locator("#error")).to_be_empty()
-    page.route("**/feedback", lambda route: route.abort())
-    page.get_by_role("button", name="I like ").first.click()
-    expect(page.locator("#toast")).to_have_text("The feedback was not saved: the server does not answer.")
-    expect(page.locator("[aria-pressed=true][data-event]")).to_have_count(0)
-    page.close()

@@ -2,12 +2,13 @@
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
 from convrec.service.app.service import Limits
-from convrec.service.batching import Batcher, finish
 from convrec.service.served import ServedModel
+from convrec.service.translation import Prepared
 from tests.service.app.serving import Served, answer, make_service, serve
 from tests.service.recommending import make_recommender
 
@@ -15,45 +16,39 @@ NUM_QUESTIONS = 150
 RECOMMENDER = make_recommender()
 
 
-class Gated(Batcher):
+class Gated:
     """Gives every request the same list, one request at a time, when it is let."""
+
+    is_alive, num_waiting, num_running = True, 0, 0
 
     def __init__(self) -> None:
         (asked,) = RECOMMENDER.translator.prepare(["a film"], 1)
         (self.tokens,) = RECOMMENDER._engine.complete([asked.prompt], [asked.request])
         self.begun: list[str] = []
         self.dropped: list[str] = []
-        self.current = None
         self.asked, self.may_answer, self.has_dropped = threading.Semaphore(0), threading.Event(), threading.Event()
-        super().__init__(max_rows=1)
+        self._thread = ThreadPoolExecutor(1)
 
-    def _running(self) -> list:
-        return [] if self.current is None else [self.current[1]]
+    def submit(self, asked: Prepared) -> Future:
+        completion: Future = Future()
+        self._thread.submit(self._decode, asked.messages[0]["content"], completion)
+        return completion
 
-    def _join(self, asked) -> None:
-        for one in asked:
-            self.current = one
-            self.begun.append(one[0].messages[0]["content"])
-            self.asked.release()
-
-    def _step(self) -> int:
-        if self.current is None:
-            return 0
-        asked, completion = self.current
+    def _decode(self, words: str, completion: Future) -> None:
         if completion.cancelled():
-            self.dropped.append(asked.messages[0]["content"])
-            self.has_dropped.set()
-            self.current = None
-        elif self.may_answer.wait(0.005):
-            finish(completion, self.tokens)
-            self.current = None
-        return 1
+            return
+        self.begun.append(words)
+        self.asked.release()
+        while not self.may_answer.wait(0.005):
+            if completion.cancelled():
+                self.dropped.append(words)
+                self.has_dropped.set()
+                return
+        if completion.set_running_or_notify_cancel():
+            completion.set_result(self.tokens)
 
-    def _clear(self) -> None:
-        self.current = None
-
-    def _free(self) -> None:
-        pass
+    def close(self) -> None:
+        self._thread.shutdown()
 
 
 @pytest.fixture
@@ -121,7 +116,7 @@ def test_beyond_the_limit_clients_are_told_when_to_come_back(served, gate):
         pass
     with served.ask(conversation="one too many", n=1) as connection:
         head = connection.recv(65536)
-    assert head.startswith(b"HTTP/1.1 429") and b"retry-after: 1\r\n" in head.lower()
+    assert head.startswith(b"HTTP/1.1 429") and b"retry-after: 2\r\n" in head.lower()
     gate.may_answer.set()
     for connection in asked:
         with connection:

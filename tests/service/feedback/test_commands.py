@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from convrec.service.feedback import JOURNAL, FeedbackStore, feedback_url
-from convrec.service.feedback.journal import FeedbackJournal
+from convrec.service.feedback.journal import Journal
 
 
 @pytest.fixture
@@ -17,18 +17,15 @@ def project(tmp_path, monkeypatch, answer, event):
     mine, other = answer("heat", "up", user_id="me"), answer("up", user_id="you", minutes=60 * 24)
     with closing(FeedbackStore(feedback_url())) as store:
         store.write([mine, other], [event(mine, "up", "accepted")])
-    journal = FeedbackJournal.create(JOURNAL)
+    journal = Journal.create(JOURNAL)
     journal.append(answer("dune", user_id="me", minutes=60 * 48))
-    journal.release()
+    journal.close()
     return tmp_path
 
 
 def test_status_counts_and_delivers_what_killed_services_left(project, cli, answer):
-    alive = FeedbackJournal.create(JOURNAL)
-    for _ in range(2):
-        alive.append(answer("up"))
-    (_, end), _ = alive.unsent()
-    alive.mark_sent(end)
+    alive = Journal.create(JOURNAL)
+    alive.append(answer("up"))
     status, out, err = cli("feedback", "status")
     assert (status, err) == (0, "") and out.splitlines() == [
         f"sqlite:///{project}/feedback/feedback.db: 3 answers (2026-05-04 12:00 to 2026-05-06 12:00 UTC)",
@@ -79,7 +76,7 @@ def test_without_records_nothing_is_created(tmp_path, monkeypatch, cli):
         (["prune"], 2, "--older-than"),
         (["export", "x.csv", "--since", "May"], 2, "May: give a day as YYYY-MM-DD"),
         (["export", "x.txt"], 2, "x.txt: the ending '.txt' is unknown; give one of .parquet, .csv, .jsonl"),
-        (["status", "--feedback", "feedback.jsonl"], 2, "--feedback: feedback database 'feedback.jsonl' is not a URL"),
+        (["status", "--feedback", "feedback.jsonl"], 2, "feedback database 'feedback.jsonl' is not a URL"),
         (["status", "--feedback", "postgresql://127.0.0.1:9/x"], 75, "is unavailable"),
     ],
 )

@@ -68,7 +68,6 @@ def test_a_week_without_answers_is_not_judged(project, cli):
     ("change", "message"),
     [
         ({"window": 7}, "window: unknown field"),
-        ({"window_days": 0}, "window_days = 0: "),
         ({"checks": {"acceptance": {"max": 1.5, "min_sample": 9}}}, "checks.acceptance.max = 1.5: "),
         ({"checks": {"acceptance": {"max": 0.5}}}, "checks.acceptance.min_sample: missing"),
         ({"checks": {"drift": {"max": 0.5, "min_sample": 9}}}, "checks.drift: unknown field"),

@@ -54,7 +54,7 @@ def train() -> None:
 
 def serve() -> None:
     from convrec.generation.lists import ListSettings  # noqa: PLC0415
-    from convrec.service.model_files import ModelFiles  # noqa: PLC0415
+    from convrec.service.translation import ModelFiles  # noqa: PLC0415
     from convrec.service.vllm_server import run_vllm_server  # noqa: PLC0415
 
     parser = argparse.ArgumentParser()

@@ -69,12 +69,12 @@ def _open(options: argparse.Namespace) -> "FeedbackStore":
     Raises `InputError` if nothing was recorded.
     """
     from convrec.service.feedback import JOURNAL, FeedbackStore, feedback_url, open_store
-    from convrec.service.feedback.delivery import deliver_left
+    from convrec.service.feedback.journal import deliver_left
 
     if not JOURNAL.is_dir():  # otherwise a service may have recorded while its database was away
         return open_store(Path(), options.feedback)
     store = FeedbackStore(feedback_url(options.feedback))
-    deliver_left(JOURNAL, store, datetime.min.replace(tzinfo=UTC))
+    deliver_left(JOURNAL, store)
     return store
 
 

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,8 @@ _BATCH_SIZE = "lists that are decoded together"
 if TYPE_CHECKING:
     from convrec.service.app.keys import Keys
     from convrec.service.app.metrics import Metrics
-    from convrec.service.model_files import ModelFiles
     from convrec.service.served import ServedModel
+    from convrec.service.translation import ModelFiles
 
 
 def add(commands: Any) -> None:
@@ -34,17 +35,8 @@ def add(commands: Any) -> None:
     for command, port in ((serve, 8000), (app, 7860)):
         command.add_argument("--model", metavar="NAME", help=f"{_MODEL}; default: follow the champion")
         _add_address(command, port, "address to listen on; default: %(default)s")
-        text = "what decodes the lists; vllm computes no scores; default: %(default)s"
-        command.add_argument("--engine", choices=("transformers", "vllm"), default="transformers", help=text)
-        command.add_argument(
-            "--vllm-server",
-            metavar="URL",
-            action="append",
-            help="with vllm, the address of a `convrec vllm-server` that decodes in place of this process; several "
-            "share the requests",
-        )
-        text = "share of the GPU's memory for a version with vllm; two are loaded during a promotion"
-        _add_number(command, "--gpu-share", share, 0.4, text)
+        text = "address of a `convrec vllm-server` that decodes in place of this process, without scores"
+        command.add_argument("--vllm-server", metavar="URL", help=text)
         _add_number(command, "--batch-size", whole_number(1, 4096), 64, _BATCH_SIZE)
         text = "requests waiting or being decoded; more get status 429"
         _add_number(command, "--max-requests", whole_number(1, 2000), 192, text)
@@ -168,27 +160,15 @@ def _run(
 
 
 def _engine(options: argparse.Namespace, metrics: "Metrics") -> Callable[[str, "ModelFiles"], "ServedModel"]:
-    """Return how the files of a version become a served model. Raises `InputError` if the engine is not installed."""
-    from convrec.generation.vllm_engine import require_vllm
+    """Return how the files of a version become a served model."""
+    if options.vllm_server is not None:
+        from convrec.service.vllm_client import check_url, serve_on_server
+
+        return partial(serve_on_server, url=check_url(options.vllm_server))
     from convrec.service.recommender import Recommender
     from convrec.service.served import ServedModel
-    from convrec.service.vllm_client import check_url
-
-    servers = [check_url(url) for url in options.vllm_server or []]
-    if servers and options.engine != "vllm":
-        raise InputError(f"--vllm-server {servers[0]}: give --engine vllm, too")
-    if options.engine == "vllm" and not servers:
-        require_vllm(1, "--engine vllm")
 
     def make_served(version: str, files: "ModelFiles") -> ServedModel:
-        if servers:
-            from convrec.service.vllm_client import serve_on_servers
-
-            return serve_on_servers(version, files, servers)
-        if options.engine == "vllm":
-            from convrec.service.vllm_batching import serve_with_vllm
-
-            return serve_with_vllm(version, files, options.batch_size, options.gpu_share, metrics.batch.observe)
         recommender = Recommender.of_files(files)
         return ServedModel.of_recommender(version, recommender, options.batch_size, metrics.batch.observe)
 

@@ -1,6 +1,5 @@
 """The routes of the service for programs: recommendations, feedback, health and metrics."""
 
-import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,12 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from convrec.service.app.edge import facts_of
 from convrec.service.app.keys import Keys
-from convrec.service.app.service import Question, Roles, Service
-from convrec.service.feedback import Answer, Shown, new_answer_id
+from convrec.service.app.service import Question, Service
+from convrec.service.feedback import new_answer_id
 from convrec.service.feedback.records import EventName
-from convrec.service.routing import Routed
-from convrec.service.served import Answered, ServedModel
-from convrec.service.translation import Filters, NothingLeft, messages_from
 
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -44,54 +40,29 @@ def make_router(service: Service, keys: Keys | None) -> APIRouter:
         return {"status": "ok"}
 
     @router.get("/ready")
-    async def ready() -> dict[str, Any]:
+    def ready() -> dict[str, Any]:
         if not service.models.is_ready:
             raise HTTPException(503, "no model is loaded, or its engine has stopped")
-        return {"versions": {role: model.version for role, model in service.models.roles.items()}}
+        return {"versions": service.models.versions}
 
     @router.get("/metrics")
     async def metrics() -> Response:
-        versions = {role: model.version for role, model in service.models.roles.items()}
-        return Response(service.metrics.page(versions), headers={"Content-Type": _TEXT})
+        return Response(service.metrics.page(service.models.versions), headers={"Content-Type": _TEXT})
 
     @router.post("/recommend", dependencies=guards)
     async def recommend(question: Question, request: Request) -> dict[str, Any]:
-        async def list_of(model: ServedModel) -> Answered:
-            try:
-                return await service.list_of(model, question, question.scores)
-            except NothingLeft:
-                if not question.or_fewer:
-                    raise
-                return Answered(messages_from(question.said), [], None, 0, Filters())
-
-        async def ask(roles: Roles) -> Routed:
-            return await service.route(roles, question.user_id, answer_id, list_of)
-
-        began, start = datetime.now(UTC), time.monotonic()
-        answer_id = new_answer_id(began)
-        routed = await service.within_limits(question, request, ask)
-        answered = routed.answered
-        shown = tuple(Shown("", rank, item.id, routed.version) for rank, item in enumerate(answered.items, start=1))
-        answer = Answer(
-            answer_id=answer_id,
-            time=began,
-            user_id=question.user_id,
-            experiment=routed.experiment,
-            arm=routed.arm,
-            latency_seconds=time.monotonic() - start,
-            messages=answered.messages,
-            shown=shown,
-            **answered.filters._asdict(),
-        )
-        recorded_id = await service.record(answer)
-        facts_of(request).update(version=routed.version, answer_id=recorded_id, items=len(shown))
+        answer_id = new_answer_id(began := datetime.now(UTC))
+        routed = await service.within_limits(question, request, lambda roles: service.route(roles, question, answer_id))
+        items, scores = routed.answered.items, routed.answered.scores
+        lists = [("", routed.version, routed.answered)]
+        recorded_id = await service.record(began, answer_id, question.user_id, lists, routed.experiment, routed.arm)
+        facts_of(request).update(version=routed.version, answer_id=recorded_id, items=len(items))
         rows: list[dict[str, Any]] = [
             {"rank": rank, "item_id": item.id, "title": item.title, "year": item.year}
-            for rank, item in enumerate(answered.items, start=1)
+            for rank, item in enumerate(items, start=1)
         ]
-        if answered.scores is not None:
-            for row, score in zip(rows, answered.scores, strict=True):
-                row["score"] = score
+        for row, score in zip(rows, scores or (), strict=False):
+            row["score"] = score
         return {
             "answer_id": recorded_id,
             "version": routed.version,

@@ -14,15 +14,12 @@ from fastapi import HTTPException, Request
 from fastapi.responses import JSONResponse
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from convrec.service.app.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
 MAX_BODY = 1_000_000  # bytes
-BODY_SECONDS = 20  # for the whole body of a request
-HEAD_SECONDS = 10  # for the request line and the headers
 REQUEST_ID = "X-Request-ID"
 _ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 _QUIET = ("/health", "/ready", "/metrics")  # asked every few seconds by machines
@@ -38,7 +35,7 @@ class Edge:
     """ASGI middleware around the application.
 
     A request has the id of its `X-Request-ID`, else a new one; the response has it, too, beside security headers. A
-    body over the limit gets 413, a slow one 408. If the application fails, the answer is 500 without details; if it is
+    body over the limit gets 413. If the application fails, the answer is 500 without details; if it is
     cancelled, because the server stops, 503. `is_logged` writes a log line for each request.
     """
 
@@ -88,47 +85,19 @@ class Edge:
 
 
 def _limited(headers: Headers, receive: Receive) -> Receive:
-    """Return a `receive` that ends a large or slow body. It counts the received bytes, whatever the headers say."""
-    deadline = asyncio.get_running_loop().time() + BODY_SECONDS
-    size, told, is_whole = 0, int(headers.get("Content-Length", 0)), False
-    closing = {"Connection": "close"}  # the rest of the body is not read
+    """Return a `receive` that ends a large body. It counts the received bytes, whatever the headers say."""
+    size, told = 0, int(headers.get("Content-Length", 0))
 
     async def limited() -> Message:
-        nonlocal size, is_whole
-        if is_whole:  # the application waits for the client to leave
-            return await receive()
-        try:
-            async with asyncio.timeout_at(deadline):
-                message = await receive() if told <= MAX_BODY else {}
-        except TimeoutError:
-            reason = f"the request did not arrive within {BODY_SECONDS:g} s; send it again"
-            raise HTTPException(408, reason, closing) from None
+        nonlocal size
+        message = await receive() if told <= MAX_BODY else {}
         size += len(message.get("body", b""))
-        is_whole = not message.get("more_body", False)
         if max(size, told) > MAX_BODY:
-            raise HTTPException(413, f"a request is limited to {MAX_BODY:,} bytes; shorten it", closing)
+            reason = f"a request is limited to {MAX_BODY:,} bytes; shorten it"
+            raise HTTPException(413, reason, {"Connection": "close"})  # the rest of the body is not read
         return message
 
     return limited
-
-
-class TimedHead(H11Protocol):
-    """uvicorn's connection with a timeout for the request line and headers, which uvicorn does not limit."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._expect_request()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self._expect_request()
-
-    def _expect_request(self) -> None:
-        self.loop.call_later(HEAD_SECONDS, self._close_without_request, self.cycle)
-
-    def _close_without_request(self, last: Any) -> None:
-        if self.cycle is last and (last is None or last.response_complete):
-            self.timeout_keep_alive_handler()
 
 
 def facts_of(request: Request) -> dict[str, Any]:

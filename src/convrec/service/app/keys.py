@@ -1,7 +1,6 @@
 """API keys: a file of names and SHA-256 hashes, and a limit of requests for each key."""
 
 import hashlib
-import hmac
 import re
 import secrets
 import time
@@ -17,31 +16,25 @@ from limits.strategies import SlidingWindowCounterRateLimiter
 from convrec.project.errors import InputError
 from convrec.service.app.edge import facts_of
 
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_LINE = re.compile(rf"({_NAME.pattern}) ([0-9a-f]{{64}})")
+_NAME = r"[A-Za-z0-9._-]{1,64}"
 _Given = Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))]
 
 
 class Keys:
     """The keys of a file with a line `NAME SHA256` for each. The file is read at each request, so keys can be revoked.
 
-    With `per_minute`, a key has at most so many requests a minute in this process.
+    A key has at most `per_minute` requests a minute in this process.
     """
 
-    def __init__(self, path: Path, per_minute: int | None = None):
+    def __init__(self, path: Path, per_minute: int = 600):
         """Raise `InputError` if the file cannot be read, or a line is no key."""
-        self._path = path
-        self._limit = None if per_minute is None else RateLimitItemPerMinute(per_minute)
+        self._path, self._limit = path, RateLimitItemPerMinute(per_minute)
         self._limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
         _read(path)
 
     def name_of(self, key: str) -> str | None:
-        """Return the name of a key, else None. Takes the same time for every key."""
-        given, found = _hash(key), None
-        for name, known in _read(self._path).items():
-            if hmac.compare_digest(given, known):
-                found = name
-        return found
+        """Return the name of a key, else None."""
+        return _read(self._path).get(_hash(key))
 
     def check(self, request: Request, given: _Given) -> None:
         """Answer 401 to a request without a key, and 429 if the key has sent too many; a dependency of routes."""
@@ -50,7 +43,7 @@ class Keys:
             reason = "the API key is missing or wrong; send `Authorization: Bearer KEY`"
             raise HTTPException(401, reason, {"WWW-Authenticate": "Bearer"})
         facts_of(request)["key"] = name
-        if self._limit is not None and not self._limiter.hit(self._limit, name):
+        if not self._limiter.hit(self._limit, name):
             wait = max(1, round(self._limiter.get_window_stats(self._limit, name).reset_time - time.time()))
             reason = f"the key {name} has sent too many requests; try again in {wait} s"
             raise HTTPException(429, reason, {"Retry-After": str(wait)})
@@ -61,9 +54,9 @@ def new_key(path: Path, name: str) -> str:
 
     Raises `InputError` if the name is not usable or already has a key.
     """
-    if not _NAME.fullmatch(name):
+    if not re.fullmatch(_NAME, name):
         raise InputError(f"--new-key {name!r:.80}: give 1 to 64 letters, digits, `.`, `_` or `-`")
-    if path.exists() and name in _read(path):
+    if path.exists() and name in _read(path).values():
         raise InputError(f"--new-key {name}: {path} has a key of this name; give another, or remove its line first")
     key = secrets.token_urlsafe(32)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,15 +71,12 @@ def _hash(key: str) -> str:
 
 
 def _read(path: Path) -> dict[str, str]:
+    """Return the names of the keys by their hash."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"--keys {path}: cannot be read ({error}); add a key with --new-key NAME") from None
-    found: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
-        if line.strip():
-            match = _LINE.fullmatch(line.strip())
-            if match is None:
-                raise InputError(f"--keys {path}, line {number}: is not `NAME SHA256`; write it with --new-key")
-            found[match[1]] = match[2]
-    return found
+        if line.strip() and not re.fullmatch(rf"{_NAME} [0-9a-f]{{64}}", line.strip()):
+            raise InputError(f"--keys {path}, line {number}: is not `NAME SHA256`; write it with --new-key")
+    return {line.split()[1]: line.split()[0] for line in lines if line.strip()}

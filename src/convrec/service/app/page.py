@@ -1,13 +1,13 @@
 """The page of `convrec app`, and the routes that only the page needs: the lists of one or two models, with reasons."""
 
 import asyncio
-import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from importlib.resources import files
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Request
 from rapidfuzz import process
 from rapidfuzz.distance import OSA
 
@@ -15,18 +15,14 @@ from convrec.data.catalog import Catalog
 from convrec.data.titles import fold, title_and_year, without_accents
 from convrec.project.errors import InputError
 from convrec.service.app.service import Question, Roles, Service
-from convrec.service.feedback import Answer, Shown, new_answer_id
+from convrec.service.feedback import new_answer_id
 from convrec.service.reasons import example_requests, genres_of
 from convrec.service.served import Answered, ServedModel
 from convrec.service.translation import Translator
 
-_FILES = {
-    "/": ("index.html", "text/html"),
-    "/style.css": ("style.css", "text/css"),
-    **{f"/{name}.js": (f"{name}.js", "text/javascript") for name in ("elements", "lists", "page", "titles")},
-}
+STATIC = Path(__file__).parent / "static"  # the page's files
 _LEAST_SIMILARITY = 0.6  # of a title that is suggested for a misspelt one
-_MAX_SIMILAR = 3
+_MAX_SUGGESTIONS, _MAX_SIMILAR = 8, 3
 
 
 def make_page_router(service: Service) -> APIRouter:
@@ -37,7 +33,6 @@ def make_page_router(service: Service) -> APIRouter:
     `Question` with the lists of all models; `list` is a list's name for `POST /feedback`.
     """
     router = APIRouter()
-    searches: dict[tuple[str, ...], TitleSearch] = {}  # the last one, by its versions
 
     @router.get("/api/models")
     def names() -> dict[str, Any]:
@@ -56,12 +51,9 @@ def make_page_router(service: Service) -> APIRouter:
     def search(text: str) -> dict[str, Any]:
         with service.models.using() as roles:
             translators = [model.translator for model in roles.values()]
-            key = tuple(model.version for model in roles.values())
-            if key not in searches:
-                searches.clear()
-                searches[key] = TitleSearch(translator.catalog for translator in translators)
             known = any(translator.knows(text) for translator in translators)
-            return {"is_known": known, "suggestions": searches[key].suggestions(text)}
+            suggestions = _suggestions((translator.catalog for translator in translators), text)
+            return {"is_known": known, "suggestions": suggestions}
 
     @router.post("/api/recommend")
     async def recommend(question: Question, request: Request) -> dict[str, Any]:
@@ -74,27 +66,17 @@ def make_page_router(service: Service) -> APIRouter:
                     raise problem
             return [(*pair, listed) for pair, listed in zip(roles.items(), lists, strict=True)]  # type: ignore[misc]
 
-        began, start = datetime.now(UTC), time.monotonic()
+        answer_id = new_answer_id(began := datetime.now(UTC))
         answers = await service.within_limits(question, request, ask)
-        shown = (
-            Shown(role, rank, item.id, model.version)
-            for role, model, listed in answers
-            for rank, item in enumerate(listed.items, start=1)
-        )
-        first, seconds = answers[0][2], time.monotonic() - start
-        answer_id = new_answer_id(began)
-        facts = (answer_id, began, question.user_id, None, None, seconds, first.messages, tuple(shown))
-        answer = Answer(*facts, *first.filters)
+        lists = [(role, model.version, listed) for role, model, listed in answers]
         return {
-            "answer_id": await service.record(answer),
+            "answer_id": await service.record(began, answer_id, question.user_id, lists),
             "models": [
                 {"list": role, "name": _name(role, model), "recommendations": _explained(model, listed)}
                 for role, model, listed in answers
             ],
         }
 
-    for path in _FILES:
-        router.get(path)(_file(path))
     return router
 
 
@@ -137,37 +119,23 @@ def _explained(model: ServedModel, listed: Answered) -> list[dict[str, Any]]:
     ]
 
 
-def _file(path: str) -> Callable[[], Coroutine[Any, Any, Response]]:
-    name, kind = _FILES[path]
-    content = files("convrec.service.app").joinpath(name).read_bytes()
-
-    async def answer() -> Response:
-        return Response(content, media_type=f"{kind}; charset=utf-8")
-
-    return answer
+@lru_cache(maxsize=2)
+def _plain_lines(catalog: Catalog) -> dict[str, tuple[str, str]]:
+    """Return each line `Title (Year)` and its title in small letters without accents."""
+    return {str(item): (_plain(str(item)), _plain(item.title)) for item in catalog.items}
 
 
-class TitleSearch:
-    """The lines `Title (Year)` of one or more catalogs, in order."""
-
-    def __init__(self, catalogs: Iterable[Catalog]):
-        items = {str(item): item.title for catalog in catalogs for item in catalog.items}
-        self._lines = {line: _plain(line) for line in items}
-        self._titles = {line: _plain(title) for line, title in items.items()}
-
-    def suggestions(self, text: str, limit: int = 8) -> list[str]:
-        """Return lines that begin with the text, then lines with a word that does, else lines with a similar title."""
-        sought = _plain(text)
-        if not sought:
-            return []
-        first = sorted((line for line, plain in self._lines.items() if plain.startswith(sought)), key=len)
-        later = [line for line, plain in self._lines.items() if f" {sought}" in plain and not plain.startswith(sought)]
-        if found := [*first, *later][:limit]:
-            return found
-        title = _plain(title_and_year(text)[0])
-        score = OSA.normalized_similarity
-        near = process.extract(title, self._titles, scorer=score, score_cutoff=_LEAST_SIMILARITY, limit=_MAX_SIMILAR)
-        return [line for _, _, line in near]
+def _suggestions(catalogs: Iterable[Catalog], text: str) -> list[str]:
+    """Return lines that begin with the text, then lines with a word that does, else lines with a similar title."""
+    known = {line: plain for catalog in catalogs for line, plain in _plain_lines(catalog).items()}
+    sought = _plain(text)
+    found = [line for line, (plain, _) in known.items() if sought and f" {sought}" in f" {plain}"]
+    if found:
+        return sorted(found, key=lambda line: (not known[line][0].startswith(sought), len(line)))[:_MAX_SUGGESTIONS]
+    titles = {line: title for line, (_, title) in known.items()}
+    score, title = OSA.normalized_similarity, _plain(title_and_year(text)[0])
+    near = process.extract(title, titles, scorer=score, score_cutoff=_LEAST_SIMILARITY, limit=_MAX_SIMILAR)
+    return [line for _, _, line in near]
 
 
 def _plain(text: str) -> str:

@@ -3,52 +3,48 @@
 import logging
 import signal
 import socket
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from ipaddress import ip_address
 from typing import Any
 
 import uvicorn
-from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.staticfiles import StaticFiles
 
 from convrec.project.errors import InputError, NoSpace, Unavailable
 from convrec.service.app.api import make_router
-from convrec.service.app.edge import HEAD_SECONDS, Edge, TimedHead
+from convrec.service.app.edge import Edge
 from convrec.service.app.keys import Keys
-from convrec.service.app.page import make_page_router
+from convrec.service.app.page import STATIC, make_page_router
 from convrec.service.app.service import Service
 
 logger = logging.getLogger(__name__)
 
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _MAX_CONNECTIONS = 2048
+_IDLE_SECONDS = 10  # until an idle connection is closed
 _STATUSES = {InputError: 400, Unavailable: 503, NoSpace: 503}
 
 
-def make_app(
-    service: Service, *, has_page: bool, hosts: Collection[str] | None = None, keys: Keys | None = None
-) -> FastAPI:
+def make_app(service: Service, *, has_page: bool, hosts: Sequence[str] = ("*",), keys: Keys | None = None) -> FastAPI:
     """Return the application of a service. docs/serving.md describes its routes, docs/recommender.md those of the page.
 
-    Errors are returned as `{"error": …}`. With `hosts`, requests for any other host get 421. Without the page, each
+    Errors are returned as `{"error": …}`. Requests for another host than `hosts` get status 400. Without the page, each
     request has a log line.
     """
-
-    async def check_host(request: Request) -> None:
-        host = request.headers.get("host", "").lower()
-        host = host if host.endswith("]") else host.rpartition(":")[0] or host
-        if hosts is not None and host not in hosts:
-            raise HTTPException(421, f"Host {host!r} is not served; use {', '.join(hosts)}", {"Connection": "close"})
-
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(check_host)])
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
     app.add_middleware(Edge, metrics=service.metrics, is_logged=not has_page)
     app.include_router(make_router(service, keys))
     if has_page:
         app.include_router(make_page_router(service))
+        app.mount("/", StaticFiles(directory=STATIC, html=True))
     app.add_exception_handler(StarletteHTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _bad_form)
     for kind, status in _STATUSES.items():
@@ -70,18 +66,18 @@ async def _known_error(status: int, _: Request, error: Exception) -> JSONRespons
 
 
 def make_server(app: FastAPI, stop_seconds: int = 5) -> uvicorn.Server:
-    """Return the server of an application. It closes slow connections.
+    """Return the server of an application.
 
     When it is stopped, it accepts no connection any more, and requests in progress have `stop_seconds` to end.
     """
     config = uvicorn.Config(
         app,
-        http=TimedHead,
+        http="h11",
         ws="none",
         log_config=None,
         log_level="warning",
         limit_concurrency=_MAX_CONNECTIONS,
-        timeout_keep_alive=HEAD_SECONDS,  # longer than clients keep idle connections: httpx 5 s
+        timeout_keep_alive=_IDLE_SECONDS,  # longer than clients keep idle connections: httpx 5 s
         timeout_graceful_shutdown=stop_seconds,
     )
     return uvicorn.Server(config)
@@ -100,10 +96,10 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
         yield listener
 
 
-def hosts_of(listener: socket.socket, host: str) -> tuple[str, ...] | None:
-    """Return the host names that requests may be for; None, for any, unless the address is of this machine only."""
+def hosts_of(listener: socket.socket, host: str) -> tuple[str, ...]:
+    """Return the host names that requests may be for: any (`*`), unless the address is of this machine only."""
     is_loopback = ip_address(listener.getsockname()[0]).is_loopback
-    return (*_LOOPBACK, _in_url(listener, host).lower()) if is_loopback else None
+    return (*_LOOPBACK, _in_url(listener, host).lower()) if is_loopback else ("*",)
 
 
 def run(app: FastAPI, listener: socket.socket, host: str, stop_seconds: int) -> None:

@@ -1,29 +1,28 @@
 """What all routes of the service share: limits, models, metrics, and the record of answers."""
 
 import asyncio
-import math
-import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, TypeVar
 
 from fastapi import HTTPException, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from convrec.project.errors import InputError
 from convrec.service.app.metrics import Metrics
-from convrec.service.arms import Experiment
-from convrec.service.feedback import Answer, FeedbackRecorder
+from convrec.service.arms import CHAMPION, Experiment, arm_of
+from convrec.service.feedback import Answer, FeedbackRecorder, Shown
 from convrec.service.live import LiveModels
-from convrec.service.routing import Ask, Routed, is_ready, route
 from convrec.service.served import Answered, ServedModel
-from convrec.service.translation import LIST_LENGTH, NoList, NothingLeft
+from convrec.service.translation import LIST_LENGTH, Filters, NoList, NothingLeft, messages_from
 
-_REMEMBERED = 200  # answers that the speed is measured on
-_RECENT = 60.0  # seconds; older ones say little about the speed now
-_LONGEST_WAIT = 60  # seconds that a client is told to wait
+logger = logging.getLogger(__name__)
+
+_RETRY_SECONDS = "2"  # that a client is told to wait if too many requests are waiting
+_OPTIONS = {"n", "deny", "allow", "or_fewer"}  # of a list
 _CLIENT_LEFT = 499  # nginx's status for it; nobody receives it, but logs and metrics have it
 
 Result = TypeVar("Result")
@@ -53,6 +52,18 @@ class Question(BaseModel):
         return self.messages if self.conversation is None else self.conversation
 
 
+class Routed(NamedTuple):
+    """A list, and the version that wrote it.
+
+    `experiment`, its id, and `arm` are None if the answer does not count for an experiment.
+    """
+
+    answered: Answered
+    version: str
+    experiment: str | None = None
+    arm: str | None = None
+
+
 @dataclass(frozen=True)
 class Limits:
     """How much a service takes on."""
@@ -76,21 +87,22 @@ class Service:
         self.models, self.limits, self.metrics, self.recorder = models, limits, metrics, recorder
         self._experiment = experiment
         self._num_inside = 0  # requests between their arrival and their answer
-        self._ends: deque[float] = deque(maxlen=_REMEMBERED)
         metrics.watch("requests_inside", "Requests that wait or are decoded", lambda: self._num_inside)
         metrics.watch("waiting_lists", "Lists that wait for the batch", lambda: self._sum("num_waiting"))
         metrics.watch("running_lists", "Lists that are decoded", lambda: self._sum("num_running"))
-        metrics.watch("experiment_running", "1 while an experiment is running", lambda: self._experiment() is not None)
-        metrics.watch("experiment_ready", "1 while both of its versions are loaded", self._is_experiment_ready)
+        metrics.watch("experiment_running", "1 while an experiment is running", lambda: experiment() is not None)
+        text = "1 while both of its versions are loaded"
+        metrics.watch("experiment_ready", text, lambda: self._ready_experiment(models.versions) is not None)
         if recorder is not None:
-            metrics.watch("feedback_backlog", "Records not in the database yet", lambda: recorder.status().backlog)
+            metrics.watch("feedback_backlog", "Records not in the database yet", lambda: recorder.backlog)
 
     def _sum(self, name: str) -> int:
         return sum(getattr(model.decoder, name) for model in set(self.models.roles.values()))
 
-    def _is_experiment_ready(self) -> bool:
+    def _ready_experiment(self, versions: Mapping[str, str]) -> Experiment | None:
+        """Return the running experiment if its versions are loaded."""
         experiment = self._experiment()
-        return experiment is not None and is_ready(experiment, self.models.roles)
+        return experiment if experiment is not None and experiment.is_served(versions) else None
 
     async def within_limits(
         self, question: Question, request: Request, ask: Callable[[Roles], Awaitable[Result]]
@@ -120,28 +132,20 @@ class Service:
     @contextmanager
     def _admitted(self) -> Iterator[None]:
         """Count a request during the block, if there is room."""
-        now = time.monotonic()
         if self._num_inside >= self.limits.max_requests:
-            # The time until half of the requests inside are answered at the measured speed.
-            recent = [end for end in self._ends if end > now - _RECENT]
-            seconds = (now - recent[0]) / len(recent) * self._num_inside / 2 if recent else 1.0
-            wait = min(max(math.ceil(seconds), 1), _LONGEST_WAIT)
-            reason = f"too many requests are waiting; try again in {wait} s"
-            raise HTTPException(429, reason, {"Retry-After": str(wait)})
+            raise HTTPException(429, "too many requests are waiting; try again later", {"Retry-After": _RETRY_SECONDS})
         self._num_inside += 1
         try:
             yield
         finally:
             self._num_inside -= 1
-            self._ends.append(time.monotonic())
 
     async def list_of(self, model: ServedModel, question: Question, with_scores: bool) -> Answered:
         """Return a model's list. Raises `InputError` for input that `Recommender.recommend` rejects."""
         if with_scores and not model.has_scores:
             raise InputError("scores: this engine does not compute them; leave it out")
-        options = (question.n, question.deny, question.allow, question.or_fewer, with_scores)
         try:
-            answered = await model.ask(question.said, *options)
+            answered = await model.ask(question.said, with_scores, **question.model_dump(include=_OPTIONS))
         except NothingLeft:
             self.metrics.empty_answers.labels(model.version).inc()
             raise
@@ -152,20 +156,71 @@ class Service:
         self.metrics.tokens.inc(answered.num_tokens)
         return answered
 
-    async def route(self, roles: Roles, user_id: str | None, answer_id: str, ask: Ask) -> Routed:
-        """Return the list of the user's arm in the running experiment, else that of the first model (see `route`)."""
-        failures = self.metrics.experiment_failures
-        routed = await route(self._experiment(), roles, user_id, answer_id, ask, on_failure=failures.inc)
-        if routed.arm is not None:
-            self.metrics.experiment_answers.labels(routed.arm).inc()
-        return routed
+    async def route(self, roles: Roles, question: Question, answer_id: str) -> Routed:
+        """Return the list of the user's arm in the running experiment, else that of the first model.
 
-    async def record(self, answer: Answer) -> str | None:
-        """Record an answer, and return its id; None if it was not recorded. Does not wait for the database."""
+        While a version of the experiment is not loaded, the answer does not count for it. The same holds for a question
+        that the challenger fails on but the champion does not.
+        """
+
+        async def ask(model: ServedModel) -> Answered:
+            try:
+                return await self.list_of(model, question, question.scores)
+            except NothingLeft:
+                if not question.or_fewer:
+                    raise
+                return Answered(messages_from(question.said), [], None, 0, Filters())
+
+        champion = next(iter(roles.values()))
+        experiment = self._ready_experiment({role: model.version for role, model in roles.items()})
+        if experiment is None:
+            return Routed(await ask(champion), champion.version)
+        arm = arm_of(experiment, question.user_id, answer_id)
+        model = roles[arm]
+        try:
+            answered = await ask(model)
+        except Exception as error:
+            if arm == CHAMPION:
+                raise
+            answered = await ask(champion)
+            logger.error("version %s failed on a question that the champion answers: %s", model.version, error)
+            self.metrics.experiment_failures.inc()
+            return Routed(answered, champion.version)
+        self.metrics.experiment_answers.labels(arm).inc()
+        return Routed(answered, model.version, experiment.id, arm)
+
+    async def record(
+        self,
+        began: datetime,
+        answer_id: str,
+        user_id: str | None,
+        lists: Sequence[tuple[str, str, Answered]],
+        experiment: str | None = None,
+        arm: str | None = None,
+    ) -> str | None:
+        """Record an answer, and return its id; None if it was not recorded. Does not wait for the database.
+
+        `lists` has the name of each list within the answer, and the version that wrote it.
+        """
         if self.recorder is None:
             return None
-        is_recorded = await asyncio.to_thread(self.recorder.add_answer, answer)
-        return answer.answer_id if is_recorded else None
+        first = lists[0][2]
+        answer = Answer(
+            answer_id=answer_id,
+            time=began,
+            user_id=user_id,
+            experiment=experiment,
+            arm=arm,
+            latency_seconds=(datetime.now(UTC) - began).total_seconds(),
+            messages=first.messages,
+            shown=tuple(
+                Shown(name, rank, item.id, version)
+                for name, version, listed in lists
+                for rank, item in enumerate(listed.items, start=1)
+            ),
+            **first.filters._asdict(),
+        )
+        return answer_id if await asyncio.to_thread(self.recorder.add_answer, answer) else None
 
 
 async def _departure(request: Request) -> None:

@@ -1,7 +1,7 @@
 """What users do with the service's answers: recorded in a database, exported, deleted."""
 
 from convrec.service.feedback.database import JOURNAL, URL_VARIABLE, feedback_url
-from convrec.service.feedback.recorder import FeedbackRecorder, Status
+from convrec.service.feedback.recorder import FeedbackRecorder
 from convrec.service.feedback.records import EVENTS, Answer, Event, Shown, new_answer_id
 from convrec.service.feedback.store import FeedbackStore, open_store
 
@@ -14,7 +14,6 @@ __all__ = [
     "FeedbackRecorder",
     "FeedbackStore",
     "Shown",
-    "Status",
     "feedback_url",
     "new_answer_id",
     "open_store",

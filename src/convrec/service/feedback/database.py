@@ -1,80 +1,131 @@
-"""Connections to the feedback database, SQLite or PostgreSQL, and its migration."""
+"""The feedback database: its tables, and connections to SQLite or PostgreSQL."""
 
-import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from alembic import command
-from alembic.config import Config
-from alembic.util import CommandError
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+import polars as pl
+import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import NullPool
+from sqlalchemy.types import TypeDecorator
 
 from convrec.project.errors import InputError, Unavailable, is_damaged
 
 URL_VARIABLE = "CONVREC_FEEDBACK_URL"
 DATABASE, JOURNAL = Path("feedback", "feedback.db"), Path("feedback", "journal")  # below the project's folder
 _TIMEOUT = 5  # seconds to connect, and to wait for SQLite's lock
-_STATEMENT_MS = (
-    60_000  # after which PostgreSQL ends a statement, so that a hung one does not hold the delivery for ever
+_STATEMENT_MS = 60_000  # PostgreSQL ends a statement after it, so that a hung one does not hold the delivery for ever
+_CREATING = 7_262_337  # PostgreSQL's advisory lock: services that start at once create the tables one after the other
+
+
+class Utc(TypeDecorator[datetime]):
+    """An aware time. SQLite stores it in UTC without a zone, PostgreSQL as `timestamptz`."""
+
+    impl = sa.DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
+        """Return the time in UTC, without its zone for SQLite."""
+        if value is None:
+            return None
+        value = value.astimezone(UTC)
+        return value.replace(tzinfo=None) if dialect.name == "sqlite" else value
+
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> datetime | None:
+        """Return the time in UTC."""
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+KINDS: dict[type, Any] = {  # of columns in polars
+    sa.String: pl.String,
+    sa.Text: pl.String,
+    sa.Integer: pl.Int64,
+    sa.Float: pl.Float64,
+    Utc: pl.Datetime("us", "UTC"),
+}
+metadata = sa.MetaData()
+answers = sa.Table(
+    "answers",
+    metadata,
+    sa.Column("answer_id", sa.String, primary_key=True),
+    sa.Column("time", Utc, nullable=False, index=True),
+    sa.Column("user_id", sa.String, index=True),
+    sa.Column("experiment", sa.String),
+    sa.Column("arm", sa.String),
+    sa.Column("latency_seconds", sa.Float, nullable=False),
+    sa.Column("messages", sa.Text),  # JSON
+    sa.Column("num_items", sa.Integer, nullable=False),
+    sa.Column("denied", sa.Text),  # JSON: item ids; null: none
+    sa.Column("allowed", sa.Text),  # JSON: item ids; null: all
 )
-_MIGRATING = 7_262_337  # PostgreSQL's advisory lock: two services that start at once migrate one after the other
-
-
-def checked_url(url: str) -> URL:
-    """Return the parsed URL; raises `InputError` unless it names a SQLite file or a PostgreSQL database."""
-    try:
-        parsed = make_url(url)
-    except ArgumentError:
-        raise InputError(
-            f"feedback database {url!r:.80} is not a URL; give sqlite:///FILE or postgresql://..."
-        ) from None
-    kind = parsed.get_backend_name()
-    if kind not in ("sqlite", "postgresql"):
-        raise InputError(f"feedback database {kind!r:.80} is not supported; give sqlite:///FILE or postgresql://...")
-    if kind == "sqlite" and parsed.database in (None, "", ":memory:"):
-        raise InputError(f"feedback database {url!r:.80} names no file; give sqlite:///FILE")
-    return parsed
+shown = sa.Table(
+    "shown",
+    metadata,
+    sa.Column("answer_id", sa.String, primary_key=True),
+    sa.Column("list", sa.String, primary_key=True),
+    sa.Column("rank", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("item_id", sa.String, nullable=False),
+    sa.Column("version", sa.String, nullable=False),
+)
+events = sa.Table(
+    "events",
+    metadata,
+    sa.Column("event_id", sa.String, primary_key=True),
+    sa.Column("answer_id", sa.String, nullable=False, index=True),
+    sa.Column("list", sa.String, nullable=False),
+    sa.Column("item_id", sa.String, nullable=False),
+    sa.Column("event", sa.String, nullable=False),
+    sa.Column("time", Utc, nullable=False),
+)
+# Users that were deleted: an answer from before the deletion that a journal delivers later is dropped.
+deletions = sa.Table(
+    "deletions",
+    metadata,
+    sa.Column("user", sa.String, primary_key=True),  # SHA-256 of the user's id
+    sa.Column("time", Utc, nullable=False),
+)
 
 
 def feedback_url(given: str | None = None, root: Path = Path()) -> str:
-    """Return the URL of the database: the given one, that of `CONVREC_FEEDBACK_URL`, or `feedback/feedback.db`.
+    """Return the URL of the database: the given one, that of `CONVREC_FEEDBACK_URL`, or `feedback/feedback.db`."""
+    return given or os.environ.get(URL_VARIABLE) or f"sqlite:///{(root / DATABASE).absolute()}"
 
-    Raises `InputError`, naming where the URL comes from, for one that cannot be used.
-    """
-    source, url = ("--feedback", given) if given else (URL_VARIABLE, os.environ.get(URL_VARIABLE))
-    if not url:
-        return f"sqlite:///{(root / DATABASE).absolute()}"
+
+def checked_url(url: str) -> sa.URL:
+    """Return the parsed URL; raises `InputError` unless it names a SQLite file or a PostgreSQL database."""
+    remedy = f"give sqlite:///FILE or postgresql://... with --feedback or {URL_VARIABLE}"
     try:
-        checked_url(url)
-    except InputError as error:
-        raise InputError(f"{source}: {error}") from None
-    return url
+        parsed = sa.make_url(url)
+    except ArgumentError:
+        raise InputError(f"feedback database {url!r:.80} is not a URL; {remedy}") from None
+    kind = parsed.get_backend_name()
+    if kind not in ("sqlite", "postgresql") or (kind == "sqlite" and parsed.database in (None, "", ":memory:")):
+        raise InputError(f"feedback database {shown_url(parsed)!r:.80} is not supported; {remedy}")
+    return parsed
 
 
-def open_engine(url: URL) -> Engine:
+def open_engine(url: sa.URL) -> sa.Engine:
     """Return an engine for the URL without connecting. Raises `InputError` if its driver is not installed."""
-    is_sqlite = url.get_backend_name() == "sqlite"
-    options: dict[str, Any] = {"timeout": _TIMEOUT}
-    if not is_sqlite:
-        options = {"connect_timeout": _TIMEOUT, "options": f"-c statement_timeout={_STATEMENT_MS}"}
-        options |= {"keepalives_idle": _TIMEOUT, "tcp_user_timeout": 1000 * 2 * _TIMEOUT}  # of a machine that is gone
-    # Each transaction opens SQLite's file again, so that nothing is written to one that was moved or removed.
-    pool: dict[str, Any] = {"poolclass": NullPool} if is_sqlite else {"pool_pre_ping": True, "pool_timeout": _TIMEOUT}
+    if url.get_backend_name() == "sqlite":
+        # Each transaction opens the file again, so that nothing is written to one that was moved or removed.
+        engine = sa.create_engine(url, connect_args={"timeout": _TIMEOUT}, poolclass=NullPool)
+        sa.event.listen(engine, "connect", _prepare_sqlite)
+        sa.event.listen(engine, "begin", _begin_sqlite)
+        return engine
+    options = {"connect_timeout": _TIMEOUT, "options": f"-c statement_timeout={_STATEMENT_MS}"}
+    options |= {"keepalives_idle": _TIMEOUT, "tcp_user_timeout": 1000 * 2 * _TIMEOUT}  # of a machine that is gone
     try:
-        engine = create_engine(url, connect_args=options, **pool)
+        return sa.create_engine(url, connect_args=options, pool_pre_ping=True, pool_timeout=_TIMEOUT)
     except ModuleNotFoundError as error:
         remedy = "pip install 'convrec[server]'"
         raise InputError(f"feedback database {shown_url(url)}: its driver {error.name} is missing; {remedy}") from None
-    if is_sqlite:
-        event.listen(engine, "connect", _prepare_sqlite)
-        event.listen(engine, "begin", _begin_sqlite)
-    return engine
 
 
 def _prepare_sqlite(connection: Any, _: Any) -> None:
@@ -84,63 +135,50 @@ def _prepare_sqlite(connection: Any, _: Any) -> None:
     connection.execute("PRAGMA secure_delete = ON")  # what a user deleted is overwritten in the file
 
 
-def _begin_sqlite(connection: Connection) -> None:
+def _begin_sqlite(connection: sa.Connection) -> None:
     # A transaction that reads first and then writes would fail at once if another process writes in between.
     is_write = connection.get_execution_options().get("is_write")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if is_write else "BEGIN")
 
 
 @contextmanager
-def transaction(engine: Engine, is_write: bool) -> Iterator[Connection]:
+def transaction(engine: sa.Engine, is_write: bool) -> Iterator[sa.Connection]:
     """Yield a connection in a transaction. Raises `Unavailable` if the database is away, `InputError` if damaged."""
+    database = f"feedback database {shown_url(engine.url)}"
     try:
         with engine.connect().execution_options(is_write=is_write) as connection, connection.begin():
             yield connection
     except DBAPIError as error:
         reason = " ".join(str(error.orig).split())[:200]
         if is_damaged(error):
-            raise InputError(
-                f"feedback database {shown_url(engine.url)} is damaged ({reason}); restore a backup"
-            ) from error
+            raise InputError(f"{database} is damaged ({reason}); restore a backup") from error
         if isinstance(error, DataError | IntegrityError):  # of a record; any other keeps the records for later
             raise
-        raise Unavailable(
-            f"feedback database {shown_url(engine.url)} is unavailable ({reason}); retry later"
-        ) from error
+        raise Unavailable(f"{database} is unavailable ({reason}); retry later") from error
     except PoolTimeout as error:  # all connections wait for a server that hangs
-        raise Unavailable(f"feedback database {shown_url(engine.url)} does not answer; retry later") from error
+        raise Unavailable(f"{database} does not answer; retry later") from error
 
 
-def require_file(engine: Engine) -> None:
-    """Raise `Unavailable` if SQLite's file has gone since it was migrated; opening it would create an empty one."""
-    if engine.url.get_backend_name() == "sqlite" and not Path(str(engine.url.database)).exists():
-        remedy = "restore the file, or start the service again to create a new one"
-        raise Unavailable(f"feedback database {shown_url(engine.url)} is gone; {remedy}")
+def create_tables(engine: sa.Engine) -> None:
+    """Create the tables if they are not there.
 
-
-def migrate(engine: Engine) -> None:
-    """Create the tables or bring them up to date.
-
-    Raises `Unavailable` if the database is away, and `InputError` if a later version of convrec has migrated it.
+    Raises `Unavailable` if the database is away, and `InputError` if its tables are those of another version.
     """
-    if engine.url.get_backend_name() == "sqlite":
+    if engine.dialect.name == "sqlite":
         Path(str(engine.url.database)).parent.mkdir(parents=True, exist_ok=True)
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
-    logging.getLogger("alembic.runtime.migration").setLevel(logging.WARNING)  # it names itself at each start
     with transaction(engine, is_write=True) as connection:
         if engine.dialect.name == "postgresql":
-            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATING})
-        config.attributes["connection"] = connection
-        try:
-            command.upgrade(config, "head")
-        except CommandError as error:
-            raise InputError(
-                f"feedback database {shown_url(engine.url)} belongs to a later version of convrec ({error}); update "
-                "convrec"
-            ) from None
+            connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _CREATING})
+        metadata.create_all(connection)
+        known = sa.inspect(connection)
+        for table in metadata.sorted_tables:
+            if {column["name"] for column in known.get_columns(table.name)} != set(table.c.keys()):
+                raise InputError(
+                    f"feedback database {shown_url(engine.url)}: the table {table.name} is that of another version of "
+                    "convrec; use that version, or give another database"
+                )
 
 
-def shown_url(url: URL) -> str:
+def shown_url(url: sa.URL) -> str:
     """Return the URL without its password."""
     return url.render_as_string(hide_password=True)

@@ -1,214 +1,155 @@
-"""Answers and events in a folder on disk, which buffers them until the database has them.
+"""Answers and events in files on disk, which buffer them until they are delivered to the database.
 
-A lock is held while the writing process lives. `records.jsonl` has one line for each record, in order. `position.json`
-holds the position up to which they were delivered. If a process is killed, another one can deliver its journal.
+A journal has a line for each record, in order, and is locked while the writing process lives. If that process is
+killed, another one delivers its journal.
 """
 
 import fcntl
 import logging
 import os
-import shutil
-import tempfile
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
+from sqlalchemy.exc import SQLAlchemyError
 
-from convrec.project.atomic import write_bytes
 from convrec.service.feedback.records import Answer, Event, new_answer_id
+from convrec.service.feedback.store import FeedbackStore
 
 logger = logging.getLogger(__name__)
 
 REFUSED = "refused.jsonl"
 _MAX_REFUSED = 16 * 1024**2  # bytes; a client that sends nonsense must not fill the disk
-_RECORDS, _POSITION, _LOCK = "records.jsonl", "position.json", "lock"
-_HALF_MADE = 60  # seconds after which an unfinished journal counts as abandoned
+_BATCH = 500  # records of one transaction
+_BAD_RECORD = (SQLAlchemyError, ValueError, TypeError, OverflowError)  # errors of one record, such as a NUL in a text
 
 
-@dataclass(frozen=True)
-class DamagedLine:
-    """A line of a journal that is no answer and no event. `reason` does not quote it: it may be of a deleted user."""
-
-    reason: str
+Record = Answer | Event | str  # a text is the reason why a line is none
+_RECORD: TypeAdapter[Answer | Event] = TypeAdapter(Answer | Event)  # ignores fields of other releases
 
 
-Record = Answer | Event | DamagedLine
+class Journal:
+    """A file of answers and events; this process has it locked until `close` or `remove`."""
 
-
-@dataclass(frozen=True)
-class _Line:
-    """A line of a journal: an answer or an event. Fields of other releases are ignored."""
-
-    answer: Answer | None = None
-    event: Event | None = None
-
-
-_LINE = TypeAdapter(_Line)
-
-
-class FeedbackJournal:
-    """The answers and events of one process, in order; this process has it locked until `release` or `remove`."""
-
-    def __init__(self, path: Path, lock: int):
-        self.path = path
-        self._lock: int | None = lock
-        self._mutex = threading.Lock()
-        self._stream: int | None = None
-        self._torn = self._is_full = False
-        self._position = 0
-        with suppress(TypeError, ValueError):  # delivering everything again is safe
-            self._position = _position_of(path)
+    def __init__(self, path: Path, descriptor: int):
+        self.path, self.num_added = path, 0
+        self._descriptor = descriptor
 
     @classmethod
-    def create(cls, folder: Path) -> "FeedbackJournal":
-        """Return a new journal below the folder, named once it is complete; the names of journals sort by time."""
+    def create(cls, folder: Path) -> "Journal":
+        """Return a new journal in the folder; the names of journals sort by time."""
         folder.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=folder))
-        (fresh / _LOCK).touch()
-        lock = _lock(fresh)
-        assert lock is not None  # no other process knows it yet
-        (fresh / _RECORDS).touch()
-        return cls(fresh.rename(folder / new_answer_id(datetime.now(UTC))), lock)
+        while True:  # another process may lock the file before this one, and then removes it
+            path = folder / f"{new_answer_id(datetime.now(UTC))}.journal"
+            if journal := cls.open(path, os.O_CREAT | os.O_EXCL):
+                return journal
 
     @classmethod
-    def adopt(cls, path: Path) -> "FeedbackJournal | None":
+    def open(cls, path: Path, flags: int = 0) -> "Journal | None":
         """Return the journal that a process left; None if that process is alive, or another one delivers it."""
-        lock = _lock(path)
-        return None if lock is None else cls(path, lock)
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | flags, 0o600)
+        except FileNotFoundError:
+            return None
+        with suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(descriptor).st_nlink:  # not removed since it was opened
+                return cls(path, descriptor)
+        os.close(descriptor)
+        return None
 
-    def append(self, record: Answer | Event) -> bool:
-        """Write a record with a single system call; return False, and log it once, if the disk is full."""
-        what = "answer" if isinstance(record, Answer) else "event"
-        line = orjson.dumps({what: record}) + b"\n"
-        with self._mutex:
+    def append(self, record: Answer | Event) -> None:
+        """Write a record with a single system call. Raises `OSError` if the disk is full."""
+        # The first newline ends a record that was cut short by a full disk, so that this one stays readable.
+        line = b"\n" + orjson.dumps(record) + b"\n"
+        if os.write(self._descriptor, line) < len(line):
+            raise OSError("the disk is full")
+        self.num_added += 1
+
+    def records(self) -> Iterator[Record]:
+        """Yield the records. The reason does not quote a damaged line: its user may be deleted."""
+        for line in _lines(self.path):
             try:
-                if self._stream is None:
-                    self._stream = os.open(self.path / _RECORDS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-                # A newline ends a record that was cut short by a full disk, so that the next one stays readable.
-                line = b"\n" + line if self._torn else line
-                self._torn = os.write(self._stream, line) < len(line)
-                if self._torn:
-                    raise OSError("the disk is full")
-                self._is_full = False
-            except OSError as error:
-                if not self._is_full:
-                    logger.error("records (%s) cannot be written to %s (%s)", what, self.path, error)
-                self._is_full = True
-            return not self._is_full
-
-    def unsent(self) -> Iterator[tuple[Record, int]]:
-        """Yield the undelivered records that are there now, each with the position after it."""
-        end = self.size()
-        for line, position in _lines(self.path, self._position):
-            if position > end:  # written meanwhile, perhaps an event that waits
-                return
-            yield _record(line), position
-
-    def size(self) -> int:
-        """Return the number of bytes of its records, delivered ones included."""
-        return (self.path / _RECORDS).stat().st_size
-
-    def mark_sent(self, position: int) -> None:
-        """Store atomically that the records up to this position were delivered."""
-        self._position = position
-        write_bytes(self.path / _POSITION, orjson.dumps({"records": position}))
+                yield _RECORD.validate_json(line)
+            except ValidationError:
+                yield f"a line of {len(line)} bytes is damaged"
 
     def refuse(self, record: Record, reason: str) -> None:
         """Set aside what the database cannot take, with the reason; of an answer only its id."""
+        logger.warning("a feedback record is set aside in %s: %s", self.path.parent, reason)
         kept = record if isinstance(record, Event) else {"answer_id": getattr(record, "answer_id", None)}
-        path = self.path.parent / REFUSED
-        with path.open("ab", buffering=0) as stream:
+        with suppress(OSError), self.path.with_name(REFUSED).open("ab", buffering=0) as stream:
             if stream.tell() < _MAX_REFUSED:
                 stream.write(orjson.dumps({"reason": reason, "record": kept}) + b"\n")
 
-    def release(self) -> None:
-        """Release the lock, so that another process can deliver the journal."""
-        with self._mutex:
-            for descriptor in (self._stream, self._lock):
-                if descriptor is not None:
-                    os.close(descriptor)
-            self._stream = self._lock = None
-
     def remove(self) -> None:
-        """Remove a journal that was delivered; the rename makes this atomic for other processes."""
-        gone = self.path.rename(self.path.with_name(f".sent-{self.path.name}"))
-        shutil.rmtree(gone, ignore_errors=True)
-        self.release()
+        """Remove a journal that was delivered."""
+        self.path.unlink(missing_ok=True)
+        self.close()
+
+    def close(self) -> None:
+        """Release the lock, so that another process can deliver the journal."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = -1
 
 
-def journals(folder: Path) -> list[Path]:
-    """Return the journals below a folder, oldest first; delete what a killed process was creating or removing."""
-    for path in folder.glob(".*-*"):
-        with suppress(FileNotFoundError, NotADirectoryError):  # renamed or removed by another process, or not a folder
-            _delete_remains(path)
-    return sorted(path for path in folder.glob("[!.]*") if (path / _RECORDS).exists())
+def _lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a journal; a last line that was cut is skipped."""
+    with path.open("rb") as stream:
+        yield from (line for line in stream if line.endswith(b"\n") and line != b"\n")
+
+
+def _journals(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.journal"))
 
 
 def waiting(folder: Path) -> int:
-    """Return the number of undelivered records in all journals below a folder, those of running services included."""
+    """Return the number of records in all journals of a folder, those of running services included."""
     number = 0
-    for path in journals(folder):
-        with suppress(FileNotFoundError, TypeError, ValueError):  # delivered and removed meanwhile, or damaged
-            number += sum(1 for _ in _lines(path, _position_of(path)))
+    for path in _journals(folder):
+        with suppress(FileNotFoundError):  # delivered and removed meanwhile
+            number += sum(1 for _ in _lines(path))
     return number
 
 
-def _record(line: bytes) -> Record:
-    try:
-        found = _LINE.validate_json(line)
-    except ValidationError:
-        found = _Line()
-    return found.answer or found.event or DamagedLine(f"a line of {len(line)} bytes is damaged")
+def deliver_left(folder: Path, store: FeedbackStore) -> None:
+    """Deliver the journals of processes that ended. Raises what `deliver` raises."""
+    for path in _journals(folder):
+        if journal := Journal.open(path):
+            with closing(journal):
+                deliver(journal, store)
 
 
-def _lines(path: Path, position: int) -> Iterator[tuple[bytes, int]]:
-    """Yield the lines from a position, each with the position after it; a last line that was cut is skipped."""
-    with (path / _RECORDS).open("rb") as stream:
-        stream.seek(position)
-        for line in stream:
-            position += len(line)
-            if line.endswith(b"\n") and line != b"\n":
-                yield line, position
+def deliver(journal: Journal, store: FeedbackStore) -> None:
+    """Write the records of a journal to the database in batches, and remove it; set invalid records aside.
 
-
-def _position_of(path: Path) -> int:
-    """Return the position that `mark_sent` stored; 0 without one.
-
-    Raises `TypeError` or `ValueError` if the file is damaged: a power failure may have emptied it.
+    Raises `Unavailable` and `InputError` as the store does. The journal then stays; a batch that is written again
+    changes nothing.
     """
+    records = journal.records()
+    while batch := list(islice(records, _BATCH)):
+        _write(journal, store, batch)
+    journal.remove()
+
+
+def _write(journal: Journal, store: FeedbackStore, records: Sequence[Record]) -> None:
+    """Write records, one by one if the database rejects them together."""
+    answers = [record for record in records if isinstance(record, Answer)]
+    events = [record for record in records if isinstance(record, Event)]
+    for record in records:
+        if isinstance(record, str):
+            journal.refuse(record, record)
     try:
-        return int(dict(orjson.loads((path / _POSITION).read_bytes())).get("records", 0))
-    except FileNotFoundError:
-        return 0
-
-
-def _lock(path: Path) -> int | None:
-    """Lock a journal and return the lock's descriptor; None if another process holds it or it does not exist."""
-    try:
-        descriptor = os.open(path / _LOCK, os.O_RDWR)
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(descriptor).st_nlink:  # not removed since it was opened
-            return descriptor
-    except BlockingIOError:
-        pass
-    os.close(descriptor)
-    return None
-
-
-def _delete_remains(path: Path) -> None:
-    if path.name.startswith(".new-") and time.time() - path.stat().st_mtime < _HALF_MADE:
-        return
-    lock = _lock(path)
-    if lock is not None or (path.name.startswith(".sent-") and not (path / _LOCK).exists()):
-        shutil.rmtree(path, ignore_errors=True)
-    if lock is not None:
-        os.close(lock)
+        store.write(answers, events)
+    except _BAD_RECORD as error:
+        if len(records) > 1:
+            for one in records:
+                if not isinstance(one, str):
+                    _write(journal, store, [one])
+        else:
+            journal.refuse(records[0], f"the database rejects it ({type(getattr(error, 'orig', error)).__name__})")

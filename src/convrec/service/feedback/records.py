@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, get_args
+from uuid import UUID
 
 EventName = Literal["accepted", "rejected", "clicked", "watched", "hidden", "withdrawn"]
 EVENTS: tuple[EventName, ...] = get_args(EventName)
@@ -67,15 +68,9 @@ def new_answer_id(now: datetime) -> str:
     return f"{value:032x}"
 
 
-def time_of(answer_id: str) -> datetime | None:
-    """Return the time in an id of `new_answer_id`; None for any other text."""
+def is_answer_id(text: str) -> bool:
+    """Return whether a text has the form of `new_answer_id`."""
     try:
-        value = int(answer_id, 16)
+        return UUID(text).version == 7
     except ValueError:
-        return None
-    if len(answer_id) != 32 or value >> 76 & 0xF != 0x7 or value >> 62 & 0b11 != 0b10:
-        return None
-    try:
-        return _EPOCH + timedelta(milliseconds=value >> 80)
-    except OverflowError:
-        return None
+        return False

@@ -2,32 +2,34 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-from sqlalchemy import Column, Connection, Select, Table, delete, func, select
+from sqlalchemy import Connection, Select, Table, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from convrec.project.atomic import replaced
-from convrec.project.errors import InputError
+from convrec.project.errors import InputError, Unavailable
 from convrec.service.feedback.database import (
+    KINDS,
     URL_VARIABLE,
+    answers,
     checked_url,
+    create_tables,
+    deletions,
+    events,
     feedback_url,
-    migrate,
     open_engine,
-    require_file,
+    shown,
     shown_url,
     transaction,
 )
 from convrec.service.feedback.records import STATES, Answer, Event
-from convrec.service.feedback.tables import KINDS, answers, deletions, events, shown
 
-_CHUNK = 500  # ids of one `IN (...)`; SQLite limits the parameters of a statement
 _SHOWN = (*shown.c, answers.c.time, answers.c.user_id, answers.c.experiment, answers.c.arm)
 _STATES, _FACTS = ("accepted", "rejected", "hidden"), ("clicked", "watched")  # columns of the outcomes
 EXPORTED = "feedback.parquet"  # what the source `feedback` reads
@@ -38,75 +40,49 @@ _WRITERS: dict[str, Callable[[pl.DataFrame, Path], None]] = {
 }
 
 
-@dataclass(frozen=True)
-class Refused:
-    """An event that the database cannot take, and why."""
-
-    event: Event
-    reason: str
-    is_answer_known: bool
-
-
 class FeedbackStore:
-    """Writes and reads the feedback database; connects and migrates at the first use. Thread-safe.
+    """Writes and reads the feedback database; connects and creates its tables at the first use. Thread-safe.
 
-    All methods raise `Unavailable` if the database is away, and `InputError` if it is damaged or too new. `since` is
-    inclusive and `until` exclusive; both are times of answers, None for no limit.
+    All methods raise `Unavailable` if the database is away, and `InputError` if it is damaged or of another version.
+    `since` is inclusive and `until` exclusive; both are times of answers, None for no limit.
     """
 
     def __init__(self, url: str):
         """Check the URL (`sqlite:///FILE`, `postgresql://...`). Raises `InputError`."""
         self._engine = open_engine(checked_url(url))
-        self._is_migrated = False
+        self._has_tables = False
 
     def close(self) -> None:
         """Close the connections."""
         self._engine.dispose()
 
-    def _transaction(self, is_write: bool = False) -> Any:
-        if not self._is_migrated:
-            migrate(self._engine)
-            self._is_migrated = True
-        require_file(self._engine)
+    def _transaction(self, is_write: bool = False) -> AbstractContextManager[Connection]:
+        url = self._engine.url
+        if not self._has_tables:
+            create_tables(self._engine)
+            self._has_tables = True
+        elif url.get_backend_name() == "sqlite" and not Path(str(url.database)).exists():
+            remedy = "restore the file, or start the service again to create a new one"
+            raise Unavailable(f"feedback database {self.address} is gone; {remedy}")
         return transaction(self._engine, is_write)
 
-    def write(self, new_answers: Sequence[Answer], new_events: Sequence[Event]) -> list[Refused]:
-        """Write all in one transaction, and return the events whose answer is unknown or did not show the item.
+    def write(self, new_answers: Sequence[Answer], new_events: Sequence[Event]) -> None:
+        """Write all in one transaction.
 
         An answer or event whose id is stored is left as it is, so writing twice is safe. Answers of a user from before
-        their deletion are dropped.
+        their deletion are dropped. Events of unknown answers and items change no outcome.
         """
         with self._transaction(is_write=True) as connection:
             kept = _not_deleted(connection, new_answers)
             self._insert(connection, answers, [_answer_row(answer) for answer in kept])
             rows = [{"answer_id": answer.answer_id, **vars(one)} for answer in kept for one in answer.shown]
             self._insert(connection, shown, rows)
-            return self._write_events(connection, new_events)
-
-    def _write_events(self, connection: Connection, new_events: Sequence[Event]) -> list[Refused]:
-        known, ranks = _ranks(connection, list({event.answer_id for event in new_events}))
-        rows, refused = [], []
-        for event in new_events:
-            rank = ranks.get((event.answer_id, event.list, event.item_id))
-            if event.answer_id not in known:
-                refused.append(Refused(event, f"answer_id {event.answer_id!r:.60} is unknown", False))
-            elif rank is None:
-                refused.append(Refused(event, not_shown(event.list, event.item_id), True))
-            else:
-                rows.append({**vars(event), "rank": rank})
-        self._insert(connection, events, rows)
-        return refused
+            self._insert(connection, events, [vars(event) for event in new_events])
 
     def _insert(self, connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> None:
         insert: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[self._engine.dialect.name]
         if rows:
             connection.execute(insert(table).on_conflict_do_nothing(), rows)
-
-    def items(self, answer_id: str) -> set[tuple[str, str]] | None:
-        """Return the lists and items that an answer showed; None if the answer is unknown."""
-        with self._transaction() as connection:
-            known, ranks = _ranks(connection, [answer_id])
-        return {(name, item) for _, name, item in ranks} if known else None
 
     def _read(self, query: Select[Any], since: datetime | None, until: datetime | None, *order: Any) -> pl.DataFrame:
         """Return the rows of a query whose answers are of this period."""
@@ -169,7 +145,8 @@ class FeedbackStore:
     def prune(self, before: datetime) -> int:
         """Delete the answers from before this time with their items and events; return the number of answers."""
         with self._transaction(is_write=True) as connection:
-            connection.execute(delete(deletions).where(deletions.c.time < before))
+            for table in (deletions, events):
+                connection.execute(delete(table).where(table.c.time < before))
             return _delete_answers(connection, answers.c.time < before)
 
     @property
@@ -205,12 +182,6 @@ def open_store(root: Path, given: str | None = None) -> FeedbackStore:
     return FeedbackStore(url)
 
 
-def not_shown(name: str, item_id: str) -> str:
-    """Return the reason why an event's item cannot be: the answer's list does not have it."""
-    where = f" in list {name!r:.60}" if name else ""
-    return f"item_id {item_id!r:.60} was not shown{where} by this answer; give one of its items"
-
-
 def _answer_row(answer: Answer) -> dict[str, Any]:
     row = {**vars(answer), "num_items": len(answer.shown), "denied": answer.denied or None}
     del row["shown"]
@@ -222,22 +193,10 @@ def _answer_row(answer: Answer) -> dict[str, Any]:
 def _not_deleted(connection: Connection, new_answers: Sequence[Answer]) -> list[Answer]:
     """Return the answers that are not of a user who was deleted after them."""
     users = {answer.user_id: _digest(answer.user_id) for answer in new_answers if answer.user_id is not None}
-    deleted = {user: time for user, time in _matching(connection, deletions.c.user, list(users.values()), deletions)}
+    known = connection.execute(select(deletions).where(deletions.c.user.in_(users.values())))
+    deleted = {user: time for user, time in known}
     times = {user: deleted[digest] for user, digest in users.items() if digest in deleted}
     return [answer for answer in new_answers if answer.user_id not in times or answer.time > times[answer.user_id]]
-
-
-def _ranks(connection: Connection, answer_ids: Sequence[str]) -> tuple[set[str], dict[tuple[str, str, str], int]]:
-    """Return which of these answers are stored, and the rank of each item by answer, list and item."""
-    known = {answer_id for (answer_id,) in _matching(connection, answers.c.answer_id, answer_ids, answers.c.answer_id)}
-    found = _matching(connection, shown.c.answer_id, answer_ids, shown)
-    return known, {(row.answer_id, row.list, row.item_id): row.rank for row in found}
-
-
-def _matching(connection: Connection, column: Column[str], values: Sequence[str], what: Any) -> Iterator[Any]:
-    """Yield what is in the rows whose column has one of these values."""
-    for start in range(0, len(values), _CHUNK):
-        yield from connection.execute(select(what).where(column.in_(values[start : start + _CHUNK])))
 
 
 def _delete_answers(connection: Connection, which: Any) -> int:

@@ -7,9 +7,16 @@ import numpy as np
 import polars as pl
 
 from convrec.classical.embedding import Embedder
-from convrec.service.monitoring.drift import classifier_test, item_distance
-from convrec.service.monitoring.intervals import Span, fall_span, mean_span, quantile_span, wilson
 from convrec.service.monitoring.settings import Checks
+from convrec.service.monitoring.statistics import (
+    Span,
+    classifier_test,
+    fall_span,
+    item_distance,
+    mean_span,
+    quantile_span,
+    wilson,
+)
 from convrec.service.monitoring.window import OUTSIDE, Feedback, Watched
 
 OK, ALARM, TOO_FEW = "ok", "alarm", "not enough data"
@@ -48,45 +55,50 @@ _Judge = tuple[int, str, Callable[[], tuple[Span, str]]]  # the sample's size an
 
 def run_checks(checks: Checks, found: Watched, embedder: Callable[[list[str]], Embedder], seed: int) -> list[Check]:
     """Return the checks of the settings, in their order. `embedder` makes an embedder fitted on texts."""
-    liked = found.training.liked
-    named = np.bincount(found.training.conversations.items()[0], minlength=len(liked))
-    judges: dict[str, Callable[[], _Judge]] = {
-        "conversations": lambda: _conversations(found, embedder, seed),
-        "named_items": lambda: _distance(*found.conversations.items(), named, "titles", seed),
-        "accepted_items": lambda: _distance(*_items(found.window, True), liked, "accepted items", seed),
-        "accepted_before": lambda: _accepted_before(found, seed),
-        "shown_items": lambda: _distance(*_items(found.window, False), liked, "shown items", seed),
-        "new_items": lambda: _new_items(found),
-        "dead_items": lambda: _dead_items(found),
-        "acceptance": lambda: _acceptance(found),
-        "latency_p95_seconds": lambda: _latency(found.window),
-        "not_in_catalog": lambda: _not_in_catalog(found.window),
-        "empty_answers": lambda: _empty(found.window),
-    }
-    made = []
-    for name in Checks.model_fields:
-        limit = getattr(checks, name)
-        if limit is None:
-            continue
-        n, unit, measure = judges[name]()
-        if n < limit.min_sample:
-            made.append(Check(name, TOO_FEW, None, None, None, limit.max, n, limit.min_sample, unit))
-            continue
-        span, detail = measure()
-        status = ALARM if span.low > limit.max else OK
-        made.append(Check(name, status, *span[:3], limit.max, n, limit.min_sample, unit, detail))
-    return made
+    ours, theirs, liked = found.conversations, found.training.conversations, found.training.liked
+    now, before = found.window.answers, found.before.answers
+    accepted, shown = (_items(found.window, accepted) for accepted in (True, False))
+    accepted_before = np.bincount(_items(found.before, True)[0], minlength=len(liked))
+    named = np.bincount(theirs.items()[0], minlength=len(liked))
+    seconds = now["latency_seconds"].drop_nulls().to_numpy()
 
-
-def _conversations(found: Watched, embedder: Callable[[list[str]], Embedder], seed: int) -> _Judge:
-    ours, theirs = found.conversations, found.training.conversations
-
-    def measure() -> tuple[Span, str]:
+    def conversations() -> tuple[Span, str]:
         texts, persons = [ours.texts, theirs.texts], [ours.persons, theirs.persons]
         span = classifier_test(embedder([*ours.texts, *theirs.texts]), texts, persons, seed)
         return span, f"against {len(theirs.texts):,} of training"
 
-    return len(ours.texts), "conversations", measure
+    def distance(sample: tuple[np.ndarray, np.ndarray], reference: np.ndarray, unit: str, size: int = 0) -> _Judge:
+        # Without a reference, for instance of conversations that name no title, there is nothing to compare with.
+        n = min(len(sample[0]), size or len(sample[0])) if reference.sum() else 0
+        return n, unit, lambda: (item_distance(*sample, reference, seed), "")
+
+    judges: dict[str, _Judge] = {
+        "conversations": (len(ours.texts), "conversations", conversations),
+        "named_items": distance(ours.items(), named, "titles"),
+        "accepted_items": distance(accepted, liked, "accepted items"),
+        # What the model prefers to show cancels out.
+        "accepted_before": distance(accepted, accepted_before, "accepted items", int(accepted_before.sum())),
+        "shown_items": distance(shown, liked, "shown items"),
+        "new_items": _new_items(found),
+        "dead_items": _dead_items(found),
+        # Without earlier acceptances, nothing could have fallen.
+        "acceptance": (min(len(now), len(before)) if before["accepted"].sum() else 0, "answers", lambda: _fall(found)),
+        "latency_p95_seconds": (len(seconds), "answers", lambda: (quantile_span(seconds, 0.95), "")),
+        "not_in_catalog": _share(_with_wrong_items(found.window.shown), "answers with items"),
+        "empty_answers": _share(~now["answer_id"].is_in(found.window.shown["answer_id"].implode()), "answers"),
+    }
+    made = []
+    for name, limit in checks:
+        if limit is None:
+            continue
+        n, unit, measure = judges[name]
+        rule = {"limit": limit.max, "n": n, "min_sample": limit.min_sample, "unit": unit}
+        if n < limit.min_sample:
+            made.append(Check(name, TOO_FEW, None, None, None, **rule))
+        else:
+            span, detail = measure()
+            made.append(Check(name, ALARM if span.low > limit.max else OK, *span[:3], **rule, detail=detail))
+    return made
 
 
 def _items(feedback: Feedback, accepted: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -96,17 +108,15 @@ def _items(feedback: Feedback, accepted: bool) -> tuple[np.ndarray, np.ndarray]:
     return rows["item"].to_numpy(), rows["person"].to_numpy()
 
 
-def _distance(items: np.ndarray, persons: np.ndarray, reference: np.ndarray, unit: str, seed: int) -> _Judge:
-    # Without a reference, for instance of conversations that name no title, there is nothing to compare with.
-    return len(items) if reference.sum() else 0, unit, lambda: (item_distance(items, persons, reference, seed), "")
+def _share(flags: pl.Series, unit: str) -> _Judge:
+    count, n = int(flags.sum()), len(flags)
+    return n, unit, lambda: (wilson(count, n), f"{count:,} answers")
 
 
-def _accepted_before(found: Watched, seed: int) -> _Judge:
-    """Return the distance to the accepted items before the window: what the model prefers to show cancels out."""
-    before, _ = _items(found.before, True)
-    n, unit, measure = _distance(*_items(found.window, True), np.bincount(before, minlength=len(found.titles)),
-                                 "accepted items", seed)  # fmt: skip
-    return min(n, len(before)), unit, measure
+def _with_wrong_items(shown: pl.DataFrame) -> pl.Series:
+    """Return for each answer with items whether one of them is unknown, or twice in a list."""
+    wrong = (pl.col("item") == OUTSIDE).any() | (pl.col("item_id").n_unique() < pl.len())
+    return shown.group_by("answer_id", "list").agg(wrong).group_by("answer_id").agg(pl.col("item").any())["item"]
 
 
 def _new_items(found: Watched) -> _Judge:
@@ -127,46 +137,18 @@ def _new_items(found: Watched) -> _Judge:
 
 
 def _dead_items(found: Watched) -> _Judge:
-    items = found.window.shown["item"].to_numpy()
-    size = len(found.titles)
-
-    def measure() -> tuple[Span, str]:
-        dead = size - len(np.unique(items[items != OUTSIDE]))
-        share = dead / size  # of the whole catalog: it has no sampling error
-        return Span(share, share, share, size), f"{dead:,} of {size:,} items"
-
-    return len(items), "shown items", measure
+    items, size = found.window.shown["item"].to_numpy(), len(found.titles)
+    dead = size - len(np.unique(items[items != OUTSIDE]))
+    share = dead / size  # of the whole catalog: it has no sampling error
+    return len(items), "shown items", lambda: (Span(share, share, share, size), f"{dead:,} of {size:,} items")
 
 
-def _acceptance(found: Watched) -> _Judge:
-    now, before = (part.answers for part in (found.window, found.before))
-    if not len(now) or not before["accepted"].sum():  # nothing that could have fallen
-        return 0, "answers", lambda: (Span(0.0, 0.0, 0.0, 0), "")
-
-    def measure() -> tuple[Span, str]:
-        means = [mean_span(part["accepted"].to_numpy(), part["person"].to_numpy()) for part in (now, before)]
-        detail = f"{means[0].figure:.2f} per answer, {means[1].figure:.2f} in the {len(before):,} answers before"
-        return fall_span(*means), detail
-
-    return min(len(now), len(before)), "answers", measure
+def acceptance(answers: pl.DataFrame) -> Span:
+    """Return the mean number of accepted items of an answer."""
+    return mean_span(answers["accepted"].to_numpy(), answers["person"].to_numpy())
 
 
-def _latency(window: Feedback) -> _Judge:
-    seconds = window.answers["latency_seconds"].drop_nulls().to_numpy()
-    return len(seconds), "answers", lambda: (quantile_span(seconds, 0.95), "")
-
-
-def _not_in_catalog(window: Feedback) -> _Judge:
-    lists = ["answer_id", "list"]
-    wrong = window.shown.group_by(lists).agg(
-        ((pl.col("item") == OUTSIDE).any() | (pl.col("item_id").n_unique() < pl.len())).alias("wrong")
-    )
-    answers = wrong.group_by("answer_id").agg(pl.col("wrong").any())
-    count = int(answers["wrong"].sum())
-    return len(answers), "answers with items", lambda: (wilson(count, len(answers)), f"{count:,} answers")
-
-
-def _empty(window: Feedback) -> _Judge:
-    ids = window.answers["answer_id"]
-    count = len(ids) - int(ids.is_in(window.shown["answer_id"].unique().to_list()).sum())
-    return len(ids), "answers", lambda: (wilson(count, len(ids)), f"{count:,} answers")
+def _fall(found: Watched) -> tuple[Span, str]:
+    now, before = acceptance(found.window.answers), acceptance(found.before.answers)
+    detail = f"{now.figure:.2f} per answer, {before.figure:.2f} in the {before.n:,} answers before"
+    return fall_span(now, before), detail

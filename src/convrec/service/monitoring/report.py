@@ -11,9 +11,9 @@ from markupsafe import Markup
 
 from convrec.evaluation.headline import Fact
 from convrec.evaluation.page import GREY, LINES, figure, render_page
-from convrec.service.monitoring.checks import ALARM, TOO_FEW, Check
-from convrec.service.monitoring.intervals import Span, mean_span, quantile_span, wilson
+from convrec.service.monitoring.checks import ALARM, TOO_FEW, Check, acceptance
 from convrec.service.monitoring.settings import Checks
+from convrec.service.monitoring.statistics import Span, quantile_span, wilson
 from convrec.service.monitoring.window import OUTSIDE, Feedback, Watched
 
 _PERCENTILES = (0.5, 0.95, 0.99)
@@ -48,7 +48,7 @@ def _facts(watched: Watched, checks: Sequence[Check], tested: str) -> list[Fact]
         Fact("Answers", f"{len(answers):,}", f"{answers['person'].n_unique():,} users"),
     ]
     if len(answers):
-        span = mean_span(answers["accepted"].to_numpy(), answers["person"].to_numpy())
+        span = acceptance(answers)
         interval = f"95 % interval {span.low:.2f} to {span.high:.2f}"
         facts.append(Fact("Accepted per answer", f"{span.figure:.2f}", interval))
         stored = 1 - answers["messages"].null_count() / len(answers)
@@ -85,9 +85,7 @@ def weeks(watched: Watched) -> dict[datetime, Span]:
     back = ((watched.until - pl.col("time")).dt.total_seconds() / timedelta(days=7).total_seconds()).ceil()
     parts = answers.with_columns(back.clip(1).cast(pl.Int64).alias("back")).partition_by("back", as_dict=True)
     return {
-        watched.until - int(number) * timedelta(days=7): mean_span(
-            part["accepted"].to_numpy(), part["person"].to_numpy()
-        )
+        watched.until - int(number) * timedelta(days=7): acceptance(part)
         for (number,), part in sorted(parts.items(), reverse=True)
     }
 

@@ -1,7 +1,7 @@
 """What the service did in a time, and what the model was trained on, in the form that the checks compare."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -58,69 +58,20 @@ class Conversations(NamedTuple):
 
     def items(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the index and the person of each named item, once a conversation. Shape: (n,) each."""
-        pairs = [(item, one) for items, one in zip(self.named, self.persons, strict=True) for item in items]
-        return np.array([item for item, _ in pairs], dtype=np.int64), np.array([one for _, one in pairs], dtype=str)
-
-
-def _words(messages: Iterable[dict[str, str]]) -> str:
-    return "\n".join(message["content"] for message in messages if message["role"] == "user")
-
-
-def _read(texts: list[str], persons: list[str], catalog: Catalog, finder: Mentions) -> Conversations:
-    named = [sorted(catalog.indices_of_titles(finder.titles([text]))) for text in texts]
-    return Conversations(texts, persons, named)
-
-
-def _drawn(number: int, limit: int, seed: int) -> list[int]:
-    """Return the places of at most `limit` of `number` things, in order."""
-    return sorted(np.random.default_rng(seed).permutation(number)[:limit].tolist())
+        counts = [len(items) for items in self.named]
+        return np.concatenate([[], *self.named]).astype(np.int64), np.repeat(np.array(self.persons, dtype=str), counts)
 
 
 class Training(NamedTuple):
-    """What the model was trained on.
+    """What the model was trained on: at most so many `conversations` of the last months, and counts of items.
 
-    `conversations` are drawn; `liked` counts each item in the ground truth, `known` says whether training has the item
-    there or among the titles that its conversations name. Shape: (C,).
+    `liked` counts each item in the ground truth of these months, `known` says whether training has the item there or
+    among the titles that its conversations name. Shape: (C,).
     """
 
     conversations: Conversations
     liked: np.ndarray
     known: np.ndarray
-
-
-def _recent(rows: Sequence[dict[str, Any]], months: int) -> list[dict[str, Any]]:
-    """Return the rows of the last `months` months that have rows; all rows if none has a date."""
-    last = sorted({month_of(row) for row in rows} - {""})[-months:]
-    return [row for row in rows if not last or month_of(row) in last]
-
-
-def read_training(
-    rows: Sequence[dict[str, Any]], catalog: Catalog, finder: Mentions, months: int, limit: int, seed: int
-) -> Training:
-    """Return the reference of the training rows of the last `months`, with at most `limit` conversations.
-
-    `known` is of all rows.
-    """
-    known = mentions(rows, catalog) > 0
-    for row in distinct_prompts(rows):
-        known[list(catalog.indices_of_titles(row["seen_titles"]))] = True
-    recent = _recent(rows, months)
-    prompts, liked = distinct_prompts(recent), mentions(recent, catalog)
-    prompts = [prompts[place] for place in _drawn(len(prompts), limit, seed)]
-    texts = [_words(row["messages"]) for row in prompts]
-    return Training(_read(texts, [person_of(row) for row in prompts], catalog, finder), liked, known)
-
-
-def read_conversations(feedback: Feedback, catalog: Catalog, finder: Mentions, limit: int, seed: int) -> Conversations:
-    """Return at most `limit` of the distinct stored conversations; none where the service does not store them.
-
-    Those of training are distinct, too: a classifier would otherwise recognise what it has seen in another fold.
-    """
-    stored = feedback.answers.filter(pl.col("messages").is_not_null())
-    stored = stored.unique("messages", keep="first", maintain_order=True)
-    stored = stored[_drawn(len(stored), limit, seed)]
-    texts = [_words(json.loads(messages)) for messages in stored["messages"]]
-    return _read(texts, stored["person"].to_list(), catalog, finder)
 
 
 class Watched(NamedTuple):
@@ -146,17 +97,33 @@ def read_watched(
     """Return what is compared of the window that ends at `until`.
 
     `rows` are the canonical rows of training. `seed` draws the conversations, if there are more than
-    `max_conversations`.
+    `max_conversations`. The reference of training are the rows of its last months with rows; all if none has a date.
     """
-    since = until - timedelta(days=settings.window_days)
-    finder, limit = Mentions(catalog), settings.max_conversations
+    since, finder = until - timedelta(days=settings.window_days), Mentions(catalog)
+
+    def draw(conversations: Sequence[tuple[list[dict[str, str]], str]]) -> Conversations:
+        places = np.random.default_rng(seed).permutation(len(conversations))[: settings.max_conversations]
+        drawn = [conversations[place] for place in sorted(places)]
+        said = ([message["content"] for message in messages if message["role"] == "user"] for messages, _ in drawn)
+        texts = ["\n".join(words) for words in said]
+        named = [sorted(catalog.indices_of_titles(finder.titles([text]))) for text in texts]
+        return Conversations(texts, [person for _, person in drawn], named)
+
     window = read_feedback(store, catalog, since, until)
+    # Those of training are distinct, too: a classifier would otherwise recognise what it has seen in another fold.
+    stored = window.answers.drop_nulls("messages").unique("messages", keep="first", maintain_order=True)
+    last = sorted({month_of(row) for row in rows} - {""})[-settings.training_months :]
+    recent = [row for row in rows if not last or month_of(row) in last]
+    known = mentions(rows, catalog) > 0
+    for row in distinct_prompts(rows):
+        known[list(catalog.indices_of_titles(row["seen_titles"]))] = True
+    trained = [(row["messages"], person_of(row)) for row in distinct_prompts(recent)]
     return Watched(
         since,
         until,
         window,
         read_feedback(store, catalog, since - timedelta(days=settings.before_days), since),
-        read_conversations(window, catalog, finder, limit, seed),
-        read_training(rows, catalog, finder, settings.training_months, limit, seed),
+        draw([(json.loads(messages), person) for messages, person in stored.select("messages", "person").rows()]),
+        Training(draw(trained), mentions(recent, catalog), known),
         [str(item) for item in catalog.items],
     )

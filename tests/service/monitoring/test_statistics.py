@@ -1,13 +1,22 @@
-"""Distances: by hand, against scipy and plain loops, and on samples of one distribution."""
+"""Intervals and distances: by hand, against plain loops, and on samples of one distribution."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.spatial.distance import jensenshannon
 
 from convrec.classical.embedding import TfidfEmbedder
-from convrec.service.monitoring.drift import auc_span, classifier_test, divergence, item_distance
+from convrec.service.monitoring.statistics import (
+    auc_span,
+    classifier_test,
+    clustered_error,
+    divergence,
+    fall_span,
+    item_distance,
+    mean_span,
+    quantile_span,
+    wilson,
+)
 
 
 def test_divergence_by_hand():
@@ -15,12 +24,6 @@ def test_divergence_by_hand():
     assert divergence(np.array([0.5, 0.5]), np.array([0.5, 0.5])) == 0
     expected = (np.log2(1 / 0.75) + 0.5 * np.log2(0.5 / 0.75) + 0.5 * np.log2(0.5 / 0.25)) / 2
     assert divergence(np.array([1.0, 0]), np.array([0.5, 0.5])) == pytest.approx(expected)
-
-
-@given(st.integers(0, 2**32 - 1))
-def test_divergence_is_scipy_s(seed):
-    ours, theirs = np.random.default_rng(seed).dirichlet(np.full(6, 0.3), size=2)
-    assert divergence(ours, theirs) ** 0.5 == pytest.approx(jensenshannon(ours, theirs, base=2), abs=1e-6)
 
 
 def test_samples_of_the_reference_have_no_distance_and_another_distribution_its_own():
@@ -36,18 +39,6 @@ def test_samples_of_the_reference_have_no_distance_and_another_distribution_its_
         held += span.low <= divergence(known, other) ** 0.5 <= span.high
     assert max(lows) < 0.08, "600 items of 100 differ by 0.2 by chance alone"
     assert held >= 42
-
-
-def test_a_small_reference_is_no_distance_either():
-    """Two samples of 400 items of 300: without the correction for chance, their distance is 0.4."""
-    rng = np.random.default_rng(4)
-    known = rng.dirichlet(np.ones(300))
-    spans = []
-    for number in range(30):
-        items, counts = rng.choice(300, size=400, p=known), rng.multinomial(400, known)
-        spans.append(item_distance(items, np.arange(400), counts, number))
-    assert np.mean([span.figure for span in spans]) < 0.12 and max(span.low for span in spans) < 0.1
-    assert divergence(np.bincount(items, minlength=300) / 400, counts / 400) ** 0.5 > 0.35
 
 
 def test_persons_who_accept_the_same_items_widen_the_interval():
@@ -85,3 +76,31 @@ def test_the_classifier_tells_other_words_but_not_equal_ones():
     assert span.low < 0.5 < span.high and span.n == 300
     moved = [texts(other), texts(alike)]
     assert classifier_test(TfidfEmbedder(sum(moved, [])), moved, persons, 0).low > 0.6
+
+
+def test_wilson_by_hand():
+    """Newcombe (Statistics in Medicine, 1998), table I: 81 of 263, and none of 20."""
+    assert wilson(81, 263)[:3] == pytest.approx((81 / 263, 0.2553, 0.3662), abs=5e-5)
+    assert wilson(0, 20)[:3] == pytest.approx((0, 0, 0.1611), abs=5e-5)
+    assert wilson(20, 20).high == 1
+
+
+def test_answers_of_a_person_are_not_independent():
+    values = np.array([1.0, -1.0, 1.0, -1.0])
+    assert clustered_error(values, ["a", "b", "c", "d"]) == pytest.approx(2 / 4)
+    assert clustered_error(values, ["a", "a", "b", "b"]) == 0
+    assert clustered_error(values, ["a", "b", "a", "b"]) == pytest.approx(8**0.5 / 4)
+
+
+def test_a_mean_and_its_fall_by_hand():
+    now, before = mean_span(np.array([1.0, 3.0]), ["a", "b"]), mean_span(np.array([3.0, 5.0]), ["a", "b"])
+    error = 2**0.5 / 2
+    assert now[:3] == pytest.approx((2, 2 - 1.959964 * error, 2 + 1.959964 * error))
+    fall = fall_span(now, before)
+    half = 1.959964 * error / 4 * (1 + 0.25) ** 0.5
+    assert fall[:3] == pytest.approx((0.5, 0.5 - half, 0.5 + half))
+
+
+def test_a_quantile_lies_between_its_order_statistics():
+    span = quantile_span(np.arange(100.0), 0.95)
+    assert span.figure == pytest.approx(94.05) and (span.low, span.high) == (90, 99)

@@ -1,1 +1,0 @@
-"""The migrations of the feedback database, run by `FeedbackStore`."""
