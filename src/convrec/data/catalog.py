@@ -9,7 +9,6 @@ from typing import Any
 
 import pandas as pd
 
-from convrec.data.openings import Opened, opened
 from convrec.data.quarantine import Quarantine, as_text
 from convrec.data.titles import LONGEST_TITLE, fold, item_id, line, loose, spellings, usable_id, usable_title
 from convrec.project.errors import InputError
@@ -65,8 +64,7 @@ class Catalog:
     """An ordered set of items, with look-up by id, and by written title and year.
 
     A look-up by title and year takes the item whose year is nearest, within a tolerance; else one without a year. A
-    title that fits several items equally well names none of them. `folded_titles` are the items' own titles, folded;
-    a line whose opening is not one of `openings` names no item (see `openings.opened`).
+    title that fits several items equally well names none of them. `folded_titles` are the items' own titles, folded.
     Raises `InputError` on an empty catalog or on two items of one id.
     """
 
@@ -98,7 +96,6 @@ class Catalog:
         self._same_line = [indices for indices in same_line.values() if len(indices) > 1]
         self._entries = tuple(Entry(item.title, item.year, index) for index, item in enumerate(self.items))
         self._lines = {str(self.items[index]): index for index in self._dated.values()}
-        self.openings: dict[bytes, Opened | None] = opened(self._titles, self._lines)
 
     def __len__(self) -> int:
         return len(self.items)

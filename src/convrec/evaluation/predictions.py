@@ -14,9 +14,8 @@ from rich.console import Console
 
 from convrec.data.catalog import Catalog, Entry
 from convrec.data.json_objects import json_object
-from convrec.data.lists import WrittenList, read_list
 from convrec.data.matching import UNKNOWN, Protocol, Truth, make_target
-from convrec.data.parsing import make_entry, parse_line
+from convrec.data.parsing import WrittenList, make_entry, parse_line, read_list
 from convrec.data.rows import usable_item
 from convrec.data.titles import line, usable_id
 from convrec.evaluation.comparison import KEYS, Interval, mean_intervals
@@ -154,7 +153,7 @@ def _list_of_items(values: object, catalog: Catalog, tolerance: int, line_column
         is_exact &= catalog.entry_of_line(line(title, year)) is not None
     items = [None if entry is None else entry.index for entry in entries]
     years = {rank: entry.year for rank, entry in enumerate(entries) if entry}
-    return WrittenList(items, years, [entry for entry in entries if entry and entry.index is None], [], [], is_exact)
+    return WrittenList(items, years, [entry for entry in entries if entry and entry.index is None], is_exact)
 
 
 def _written(row: dict[str, Any], catalog: Catalog, tolerance: int, line_column: str | None) -> WrittenList:
