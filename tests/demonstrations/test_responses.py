@@ -84,12 +84,12 @@ def test_a_link_as_the_target_stays_a_link(files, run, command):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("{}", "row 1: field 'response'"),
-        ('{"response": 3, "conversation": "a"}', "row 1: field 'response' must be a text, not 3"),
-        ('{"response": "a"}', "row 1: field 'conversation'"),
-        ('{"response": "a", "conversation": [{"role": "user"}]}', "row 1: field 'conversation'"),
-        ('{"response": "a", "conversation": "b", "seen": "Heat"}', "row 1: field 'seen'"),
-        ("{", "row 1: not JSON"),
+        ("{}", "line 1: field 'response'"),
+        ('{"response": 3, "conversation": "a"}', "line 1: field 'response' must be a text, not 3"),
+        ('{"response": "a"}', "line 1: field 'conversation'"),
+        ('{"response": "a", "conversation": [{"role": "user"}]}', "line 1: field 'conversation'"),
+        ('{"response": "a", "conversation": "b", "seen": "Heat"}', "line 1: field 'seen'"),
+        ("{", "line 1: not JSON"),
         ("", "it holds no row"),
     ],
 )

@@ -14,6 +14,7 @@ from convrec.data.titles import LONGEST_TITLE, fold, item_id, line, loose, spell
 from convrec.project.errors import InputError
 
 DUPLICATE = "duplicate item"  # reason of a quarantined row whose item an earlier row already defines
+CATALOG_COLUMNS = ("item_id", "title", "year", "aliases", "metadata")
 YEAR_TOLERANCE = 2  # maximum difference of years that still refer to the same film (method, "Relevance")
 
 
@@ -200,7 +201,7 @@ class Catalog:
         return list(islice((self.items[index] for index in order if index not in seen), size))
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the canonical table (docs/data.md): item_id, title, year, aliases, metadata (a JSON object)."""
+        """Return the canonical table (docs/data.md): `CATALOG_COLUMNS`; metadata are a JSON object."""
         return pd.DataFrame(
             {
                 "item_id": [item.id for item in self.items],
@@ -219,9 +220,9 @@ class Catalog:
     @classmethod
     def from_frame(cls, frame: pd.DataFrame) -> "Catalog":
         """Return the catalog of a canonical table (see `to_frame`)."""
-        columns = (frame[name] for name in ("item_id", "title", "year", "metadata", "aliases"))
         items = []
-        for own_id, title, year, metadata, aliases in zip(*columns, strict=True):
+        columns = (frame[name] for name in CATALOG_COLUMNS)
+        for own_id, title, year, aliases, metadata in zip(*columns, strict=True):
             number = None if pd.isna(year) else int(year)
             items.append(Item(title, number, json.loads(metadata), tuple(aliases), _own_id(own_id, title, number)))
         return cls(items)

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 from convrec.classical.embedding import SentenceEmbedder, TfidfEmbedder
 from convrec.classical.scores import top_items
 from convrec.data.catalog import Catalog
-from convrec.data.catalog_files import open_catalog, read_json_lines
+from convrec.data.catalog_files import open_catalog
 from convrec.data.conversations import transcript
+from convrec.data.json_lines import json_lines
 from convrec.data.parsing import Entry, parse_line
 from convrec.data.titles import line
 from convrec.demonstrations.answers import ParsedAnswer, parse_answer
@@ -49,25 +50,21 @@ def read_responses(path: Path, with_conversation: bool) -> list[Response]:
     """
     if not path.is_file():
         raise InputError(f"--responses {path}: no such file")
-    try:
-        rows = read_json_lines(path)
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: byte {error.start} is not UTF-8; convert the file to UTF-8") from None
-    if not rows:
-        raise InputError(f"{path}: it holds no row; give one JSON object with `response` a line")
     found = []
-    for number, row in enumerate(rows, start=1):
+    for number, row in json_lines(path):
         response, seen = row.get("response"), row.get("seen") or []
         conversation = _conversation(row.get("conversation")) if with_conversation else ""
         if not isinstance(response, str):
-            raise InputError(f"{path}: row {number}: field 'response' must be a text, not {response!r}")
+            raise InputError(f"{path}: line {number}: field 'response' must be a text, not {response!r}")
         if conversation is None:
             raise InputError(
-                f"{path}: row {number}: field 'conversation' must be a text or a list of {{role, content}}"
+                f"{path}: line {number}: field 'conversation' must be a text or a list of {{role, content}}"
             )
         if not isinstance(seen, list) or not all(isinstance(title, str) for title in seen):
-            raise InputError(f"{path}: row {number}: field 'seen' must be a list of titles, not {seen!r}")
+            raise InputError(f"{path}: line {number}: field 'seen' must be a list of titles, not {seen!r}")
         found.append(Response(sendable(conversation), sendable(response), [sendable(title) for title in seen], row))
+    if not found:
+        raise InputError(f"{path}: it holds no row; give one JSON object with `response` a line")
     return found
 
 

@@ -8,12 +8,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import orjson
 import pandas as pd
 from rich.console import Console
 
 from convrec.data.catalog import Catalog, Entry
-from convrec.data.json_objects import json_object
+from convrec.data.json_lines import json_lines
 from convrec.data.matching import UNKNOWN, Protocol, Truth, make_target
 from convrec.data.parsing import WrittenList, make_entry, parse_line, read_list
 from convrec.data.rows import usable_item
@@ -187,19 +186,6 @@ def _keys(row: dict[str, Any], number: int) -> tuple[str | int, str | int]:
     return prompt, user or conversation or prompt
 
 
-def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield line number and object of each line of a file that is not blank."""
-    try:
-        with path.open("rb") as lines:
-            for number, text in enumerate(lines, start=1):
-                if number == 1:
-                    text = text.removeprefix(b"\xef\xbb\xbf")
-                if not text.isspace():
-                    yield number, json_object(text, f"{path}: line {number}", orjson.loads)
-    except OSError as error:
-        raise InputError(f"--predictions {path}: not readable ({error.strerror}); give a JSON-lines file") from None
-
-
 def score_predictions(path: Path, catalog: Catalog, settings: ScoringSettings) -> PredictionScores:
     """Return the scores of a JSON-lines file of predictions (docs/evaluation.md).
 
@@ -231,7 +217,7 @@ def _score_rows(path: Path, catalog: Catalog, settings: ScoringSettings) -> pd.D
     keys: list[tuple[str | int, str | int]] = []
     scores: list[RowScore] = []
     num_unclear = 0
-    for number, row in _rows(path):
+    for number, row in json_lines(path):
         try:
             written = _written(row, catalog, tolerance, line_column)
             truths = _truths(row.get("groundtruth"), catalog, line_column)
@@ -258,7 +244,7 @@ def _score_published(path: Path, catalog: Catalog, settings: ScoringSettings) ->
     """Return recall and NDCG of each row by the authors' protocol, which reads texts and titles as they are written."""
     protocol = PublishedProtocol(catalog, settings.cutoffs)
     table = []
-    for number, row in _rows(path):
+    for number, row in json_lines(path):
         try:
             if not isinstance(row.get("response"), str):
                 raise ValueError("protocol 'published' needs the field 'response', a text with one item per line")
