@@ -36,7 +36,7 @@ def refresh(test_period: str | None = None, since: str = HEAD) -> Outcome:
 
 
 def _check(test_period: str | None, since: str) -> None:
-    from convrec.data.revisions.load import find_commit
+    from convrec.data.revisions.diff import find_commit
 
     if test_period is not None:
         periods(test_period)

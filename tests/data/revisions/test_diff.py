@@ -2,14 +2,15 @@ import json
 
 import pytest
 
+from convrec.data.catalog import Catalog
 from convrec.data.revisions.diff import diff
 from convrec.project.errors import InputError
-from tests.data.revisions.tables import catalog_of, film, table, talk
+from tests.data.revisions.tables import film, table, talk
 
 
 def _write(folder, items, rows):
     folder.mkdir()
-    catalog_of(*items).to_parquet(folder / "catalog.parquet")
+    Catalog(items).to_frame().to_parquet(folder / "catalog.parquet")
     table(*rows).to_parquet(folder / "train.parquet")
 
 
@@ -48,7 +49,6 @@ def test_two_folders_are_compared_as_a_whole(tmp_path, monkeypatch):
             "new": 1,
             "gone": 0,
             "moved": [],
-            "mentions_of_added": 1,
             "splits": {
                 "train": {
                     "rows": {"before": 1, "after": 2},
@@ -63,16 +63,15 @@ def test_two_folders_are_compared_as_a_whole(tmp_path, monkeypatch):
     }
     text = found.to_text().split("\n")
     assert "Catalog: 3 -> 3 items: 1 added, 1 removed, 1 renamed, 1 changed, 0 unchanged" in text
-    assert "  the ground truth of new rows names added items 1 time" in text
     same = diff("old", "old")
     assert same.is_empty and same.to_text() == "old -> old: no change"
 
 
 def test_a_part_that_only_one_version_has_is_named(tmp_path):
     _write(tmp_path / "both", [film("Heat", 1995)], [talk("a")])
-    catalog_of(film("Heat", 1995)).to_parquet(tmp_path / "other.parquet")
+    Catalog([film("Heat", 1995)]).to_frame().to_parquet(tmp_path / "other.parquet")
     found = diff(str(tmp_path / "both"), str(tmp_path / "other.parquet"))
     assert found.not_compared == ["conversations"] and found.conversations is None and found.is_empty
     assert "only one version has it: conversations" in found.to_text()
-    with pytest.raises(InputError, match="train.parquet has only conversations.*nothing to compare"):
+    with pytest.raises(InputError, match="one has only a catalog, the other only conv"):
         diff(str(tmp_path / "both" / "train.parquet"), str(tmp_path / "other.parquet"))

@@ -1,16 +1,12 @@
 """The difference between two versions of a catalog: items added, removed, renamed, or with changed metadata."""
 
-import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
-import pandas as pd
-
-from convrec.data.catalog import YEAR_TOLERANCE
+from convrec.data.catalog import YEAR_TOLERANCE, Catalog, Item
 from convrec.data.titles import line, normalise
-from convrec.project.errors import InputError
 from convrec.project.text import cut, listing, plain
 
 Reason = Literal["spelling", "year", "alias", "merged"]
@@ -37,7 +33,7 @@ class Renamed:
     - `spelling`: title and year are the same except for the spelling.
     - `year`: the title is the same, and the year is close or was unknown.
     - `alias`: one title is an alias of the other item.
-    - `merged`: the title is an alias of an item in both versions, so two items of the old version became one.
+    - `merged`: as one of these, with an item of both versions, so two items of the old version became one.
     """
 
     old: ItemName
@@ -103,131 +99,82 @@ class CatalogDiff:
         return "\n".join(lines)
 
 
-class _Item(NamedTuple):
-    name: ItemName
-    aliases: frozenset[str]
-    metadata: str  # a JSON object, parsed only if the two texts differ
-
-
-def diff_catalogs(old: pd.DataFrame, new: pd.DataFrame) -> CatalogDiff:
-    """Return the difference between two canonical catalogs.
-
-    Raises `InputError` for a repeated `item_id`, and for metadata that is not a JSON object.
-    """
-    before, after = _items(old, "old"), _items(new, "new")
+def diff_catalogs(old: Catalog, new: Catalog) -> CatalogDiff:
+    """Return the difference between two catalogs."""
+    before, after = ({item.id: item for item in catalog.items} for catalog in (old, new))
     kept = [(before[item_id], after[item_id]) for item_id in before if item_id in after]
     removed = {item_id: item for item_id, item in before.items() if item_id not in after}
     added = {item_id: item for item_id, item in after.items() if item_id not in before}
-    renamed = [
-        Renamed(a.name, b.name, "spelling" if a.name.title != b.name.title else "year")
-        for a, b in kept
-        if a.name != b.name
-    ]
-    by_alias = [*_sharing(_titles, removed, _aliases, added), *_sharing(_aliases, removed, _titles, added)]
-    for gap, is_alias, gone, come in _closest(_sharing(_titles, removed, _titles, added), by_alias):
+    in_both = [item for _, item in kept]
+    for gone, come in _same(list(removed.values()), list(added.values())):
         kept.append((gone, come))
-        if (gone.name.title, gone.name.year) != (come.name.title, come.name.year):  # otherwise only the id changed
-            renamed.append(Renamed(gone.name, come.name, "alias" if is_alias else "year" if gap else "spelling"))
-        del removed[gone.name.item_id], added[come.name.item_id]
+        del removed[gone.id], added[come.id]
+    renamed = [Renamed(_name(a), _name(b), _reason(a, b)) for a, b in kept if (a.title, a.year) != (b.title, b.year)]
     changed = [change for pair in kept if (change := _change(*pair)) is not None]
     touched = {pair.new.item_id for pair in renamed} | {change.item.item_id for change in changed}
-    in_both = {item_id: item for item_id, item in after.items() if item_id in before}
-    for _, _, gone, into in _closest([], _sharing(_titles, removed, _aliases, in_both)):
-        renamed.append(Renamed(gone.name, into.name, "merged"))
-        del removed[gone.name.item_id]
+    for gone, into in _same(list(removed.values()), in_both):
+        renamed.append(Renamed(_name(gone), _name(into), "merged"))
+        del removed[gone.id]
     return CatalogDiff(
         before=len(before),
         after=len(after),
-        unchanged=sum(item.name.item_id not in touched for _, item in kept),
-        added=[added[item_id].name for item_id in sorted(added)],
-        removed=[removed[item_id].name for item_id in sorted(removed)],
+        unchanged=sum(item.id not in touched for _, item in kept),
+        added=[_name(added[item_id]) for item_id in sorted(added)],
+        removed=[_name(removed[item_id]) for item_id in sorted(removed)],
         renamed=sorted(renamed, key=lambda pair: (pair.new.item_id, pair.old.item_id)),
         changed=sorted(changed, key=lambda change: change.item.item_id),
     )
 
 
-def _items(frame: pd.DataFrame, version: str) -> dict[str, _Item]:
-    """Return the items by id, in the order of the frame."""
-    items: dict[str, _Item] = {}
-    columns = (frame[name].tolist() for name in ("item_id", "title", "year", "aliases", "metadata"))
-    for item_id, title, year, aliases, metadata in zip(*columns, strict=True):
-        if item_id in items:
-            raise InputError(f"{version} catalog: item_id {item_id!r} occurs twice; remove one of the two rows")
-        name = ItemName(item_id, title, None if pd.isna(year) else int(year))
-        text = metadata if isinstance(metadata, str) and metadata else "{}"
-        items[item_id] = _Item(name, frozenset(aliases if hasattr(aliases, "__iter__") else ()), text)
-    return items
+def _name(item: Item) -> ItemName:
+    return ItemName(item.id, item.title, item.year)
 
 
-def tolerated_year_gap(year: int | None, other: int | None) -> int | None:
-    """Return the difference of two years of one item; None if it is too large for the same item."""
-    if year == other:
-        return 0
-    if year is None or other is None:
-        return YEAR_TOLERANCE + 1  # sorts after all known years
-    return gap if (gap := abs(year - other)) <= YEAR_TOLERANCE else None
+def _reason(old: Item, new: Item) -> Reason:
+    if normalise(old.title) != normalise(new.title) and old.id != new.id:
+        return "alias"
+    return "year" if old.year != new.year else "spelling"
 
 
-def _titles(item: _Item) -> set[str]:
-    return {normalise(item.name.title)}
+def _same(old: list[Item], new: list[Item]) -> list[tuple[Item, Item]]:
+    """Return the pairs that are the same item: each item once, closest years first, own titles before aliases.
 
-
-def _aliases(item: _Item) -> set[str]:
-    return {normalise(alias) for alias in item.aliases}
-
-
-_Names = Callable[[_Item], set[str]]
-_Pair = tuple[_Item, _Item]
-
-
-def _sharing(old_names: _Names, old: dict[str, _Item], new_names: _Names, new: dict[str, _Item]) -> list[_Pair]:
-    """Return the pairs of an old and a new item that have a name in common."""
-    by_name = defaultdict(list)
-    for item in new.values():
-        for name in new_names(item):
-            by_name[name].append(item)
-    return [(item, other) for item in old.values() for name in old_names(item) for other in by_name.get(name, ())]
-
-
-def _closest(by_title: Iterable[_Pair], by_alias: Iterable[_Pair]) -> list[tuple[int, bool, _Item, _Item]]:
-    """Return the pairs that are the same item, with the gap of their years: each item once, closest years first."""
+    The title of one is a title of the other, and the years are close, or one is unknown.
+    """
+    by_title = defaultdict(list)
+    for item in new:
+        for title in _titles(item):
+            by_title[title].append(item)
     candidates = []
-    for is_alias, pairs in ((False, by_title), (True, by_alias)):
-        for old, new in pairs:
-            if (gap := tolerated_year_gap(old.name.year, new.name.year)) is not None:
-                # The ids are sorted, so that the pairs do not depend on which version is the old one.
-                ids = sorted((old.name.item_id, new.name.item_id))
-                candidates.append(((gap, is_alias, ids), old, new))
-    used_old, used_new, closest = set(), set(), []
-    for (gap, is_alias, _), old, new in sorted(candidates, key=lambda candidate: candidate[0]):
-        if old.name.item_id not in used_old and new.name.item_id not in used_new:
-            used_old.add(old.name.item_id)
-            used_new.add(new.name.item_id)
-            closest.append((gap, is_alias, old, new))
-    return closest
+    for item in old:
+        for title in _titles(item):
+            for other in by_title.get(title, ()):
+                own = {normalise(item.title), normalise(other.title)}
+                unknown = (item.year is None) != (other.year is None)  # sorts after all known years
+                gap = YEAR_TOLERANCE + 1 if unknown else abs((item.year or 0) - (other.year or 0))
+                if title in own and (unknown or gap <= YEAR_TOLERANCE):
+                    candidates.append(((gap, len(own), item.id, other.id), item, other))
+    used_old, used_new, pairs = set(), set(), []
+    for _, item, other in sorted(candidates, key=lambda candidate: candidate[0]):
+        if item.id not in used_old and other.id not in used_new:
+            used_old.add(item.id)
+            used_new.add(other.id)
+            pairs.append((item, other))
+    return pairs
 
 
-def _change(old: _Item, new: _Item) -> Changed | None:
+def _titles(item: Item) -> set[str]:
+    return {normalise(title) for title in (item.title, *item.aliases)}
+
+
+def _change(old: Item, new: Item) -> Changed | None:
     """Return the changes of an item's metadata and aliases, or None."""
-    fields: dict[str, dict[str, str | None]] = {}
-    if old.metadata != new.metadata:
-        before, after = _metadata(old, "old"), _metadata(new, "new")
-        for name in sorted(before.keys() | after.keys()):
-            if before.get(name) != after.get(name):
-                fields[name] = {"old": before.get(name), "new": after.get(name)}
-    if not fields and old.aliases == new.aliases:
+    fields: dict[str, dict[str, str | None]] = {
+        name: {"old": old.metadata.get(name) or None, "new": new.metadata.get(name) or None}
+        for name in sorted(old.metadata.keys() | new.metadata.keys())
+        if (old.metadata.get(name) or None) != (new.metadata.get(name) or None)
+    }
+    added, removed = sorted({*new.aliases} - {*old.aliases}), sorted({*old.aliases} - {*new.aliases})
+    if not (fields or added or removed):
         return None
-    added, removed = sorted(new.aliases - old.aliases), sorted(old.aliases - new.aliases)
-    return Changed(new.name, fields, {"added": added, "removed": removed})
-
-
-def _metadata(item: _Item, version: str) -> dict[str, str]:
-    """Return the metadata fields of an item that are not empty."""
-    try:
-        fields = json.loads(item.metadata)
-        return {name: str(text) for name, text in fields.items() if text}
-    except (ValueError, AttributeError, RecursionError):
-        raise InputError(
-            f"{version} catalog: item {item.name.item_id!r}: metadata = {cut(plain(item.metadata), 60)!r} is not a "
-            "JSON object; write text by field, or {} for an item without metadata"
-        ) from None
+    return Changed(_name(new), fields, {"added": added, "removed": removed})
