@@ -107,7 +107,7 @@ def test_line_ends_and_a_byte_order_mark_do_not_matter(tmp_path, end, mark):
         ('{"messages": ' + "[" * 100_000, "not JSON"),
         ('{"date": ' + "9" * 5000 + "}", "not JSON"),
         ("[]", "no JSON object"),
-        ("{}", "field 'messages' is missing (found )"),
+        ("{}", "messages are no list of {role, content}"),
         (json.dumps(GOOD).replace("Go.", "\\ud800"), "NUL or half a character"),
         (_lines(GOOD | {"date": float("nan"), "groundtruth": [float("nan")]}), "no ground truth"),
         (_lines(GOOD | {"date": float("inf")}), "date is no day from 1990 to 2099, such as 2022-12-31"),
