@@ -258,7 +258,7 @@ def build_catalog(
             item = Item(title, year, _metadata(row, metadata_fields), (), _own_id(row.get("id"), title, year))
             titles = [title, *_titles(row, line_column)]
         except ValueError as problem:
-            quarantine.add(source, number, str(problem), _shown(row))
+            quarantine.add(source, number, str(problem), row)
             ids.append(None)
             continue
         ids.append(item.id)
@@ -324,8 +324,3 @@ def _other_titles(title: str, titles: Iterable[str]) -> tuple[str, ...]:
         others.setdefault(fold(other), other)
     others.pop(fold(title), None)
     return tuple(others.values())
-
-
-def _shown(row: dict) -> str:
-    title, year = as_text(row.get("title")), row.get("year")
-    return f"{title} ({as_text(year)})" if year else title

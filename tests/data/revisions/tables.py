@@ -24,7 +24,3 @@ def talk(text, truths=(("Heat", 1995),), seen=(), date="2024-01-05", prompt_id=N
 
 def table(*rows):
     return pd.DataFrame(rows, columns=list(talk("")))
-
-
-def ids(names):
-    return [name.item_id for name in names]

@@ -28,22 +28,11 @@ def test_two_folders_are_compared_as_a_whole(tmp_path, monkeypatch):
             "before": 3,
             "after": 3,
             "unchanged": 0,
-            "added": [{"item_id": "up", "title": "Up", "year": None}],
-            "removed": [{"item_id": "zodiac_2007", "title": "Zodiac", "year": 2007}],
-            "renamed": [
-                {
-                    "old": {"item_id": "se7en_1995", "title": "Se7en", "year": 1995},
-                    "new": {"item_id": "se7en_1996", "title": "Se7en", "year": 1996},
-                    "reason": "year",
-                }
-            ],
-            "changed": [
-                {
-                    "item": {"item_id": "heat_1995", "title": "Heat", "year": 1995},
-                    "fields": {"plot": {"old": "x", "new": "y"}},
-                    "aliases": {"added": ["Hitze"], "removed": []},
-                }
-            ],
+            "added": ["Up"],
+            "removed": ["Zodiac (2007)"],
+            "renamed": ["Se7en (1995) -> Se7en (1996)"],
+            "merged": [],
+            "changed": ['Heat (1995): plot "x" -> "y"; alias "Hitze" added'],
         },
         "conversations": {
             "new": 1,
@@ -62,7 +51,7 @@ def test_two_folders_are_compared_as_a_whole(tmp_path, monkeypatch):
         "not_compared": [],
     }
     text = found.to_text().split("\n")
-    assert "Catalog: 3 -> 3 items: 1 added, 1 removed, 1 renamed, 1 changed, 0 unchanged" in text
+    assert "Catalog: 3 -> 3 items: 1 added, 1 removed, 1 renamed, 0 merged, 1 changed, 0 unchanged" in text
     same = diff("old", "old")
     assert same.is_empty and same.to_text() == "old -> old: no change"
 

@@ -60,14 +60,10 @@ def project(original, tmp_path, monkeypatch):
     return tmp_path / "project"
 
 
-def _titles(names):
-    return [name.title for name in names]
-
-
 @pytest.mark.slow
 def test_tags_branches_and_commits_name_the_data_of_that_time(project):
     found = diff("v1", "v2")
-    assert _titles(found.catalog.added) == ["Up"] and found.conversations.is_empty
+    assert found.catalog.added == ["Up"] and found.conversations.is_empty
     assert diff("HEAD~1", "HEAD").catalog == found.catalog
     commit = run_in(project, "git", "rev-parse", "--short", "v1").stdout.strip()
     assert diff("v1", commit).is_empty
@@ -82,7 +78,7 @@ def test_tags_branches_and_commits_name_the_data_of_that_time(project):
     shutil.rmtree("data/processed")
     _write(project / "data" / "processed", [UP], [ROW, ROW])
     found = diff("v2", "workspace")
-    assert _titles(found.catalog.removed) == ["Heat"] and found.conversations.new == 1
+    assert found.catalog.removed == ["Heat (1995)"] and found.conversations.new == 1
     assert diff("data/processed", "workspace").is_empty
 
 

@@ -1,101 +1,44 @@
 """The difference between two versions of a catalog: items added, removed, renamed, or with changed metadata."""
 
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import defaultdict
 from dataclasses import dataclass
-from typing import Literal
 
 from convrec.data.catalog import YEAR_TOLERANCE, Catalog, Item
-from convrec.data.titles import line, normalise
-from convrec.project.text import cut, listing, plain
-
-Reason = Literal["spelling", "year", "alias", "merged"]
-_NAME_WIDTH = 41  # columns of each name in a line with two names
-_VALUE_WIDTH = 24  # columns of a metadata value in a line of text
-
-
-@dataclass(frozen=True)
-class ItemName:
-    """The id, title and year of an item in a catalog."""
-
-    item_id: str
-    title: str
-    year: int | None
-
-    def __str__(self) -> str:
-        return line(self.title, self.year)
-
-
-@dataclass(frozen=True)
-class Renamed:
-    """One item with two names, and the reason why they count as one item.
-
-    - `spelling`: title and year are the same except for the spelling.
-    - `year`: the title is the same, and the year is close or was unknown.
-    - `alias`: one title is an alias of the other item.
-    - `merged`: as one of these, with an item of both versions, so two items of the old version became one.
-    """
-
-    old: ItemName
-    new: ItemName
-    reason: Reason
-
-    def __str__(self) -> str:
-        old, new = (cut(plain(str(name)), _NAME_WIDTH) for name in (self.old, self.new))
-        return f"{old} -> {new}{' (merged)' if self.reason == 'merged' else ''}"
-
-
-@dataclass(frozen=True)
-class Changed:
-    """Changed metadata of an item: `old` and `new` text by field, None if missing; aliases `added` and `removed`."""
-
-    item: ItemName
-    fields: dict[str, dict[str, str | None]]
-    aliases: dict[str, list[str]]
-
-    def __str__(self) -> str:
-        parts = []
-        for name, texts in self.fields.items():
-            old, new = ("none" if text is None else f'"{cut(plain(text), _VALUE_WIDTH)}"' for text in texts.values())
-            parts.append(f"{name} {old} -> {new}")
-        parts += [f'alias "{alias}" {change}' for change, aliases in self.aliases.items() for alias in aliases]
-        return f"{self.item}: {'; '.join(parts)}"
+from convrec.data.titles import normalise
+from convrec.project.text import listing
 
 
 @dataclass(frozen=True)
 class CatalogDiff:
-    """The difference between two catalogs; lists are sorted by `item_id`, by the new one if there are two.
+    """The difference between two catalogs; lists have one text for each item, sorted by id, by the new one if of two.
 
-    Every item is in one category, except that a renamed item can also be changed. The new catalog's items are those
-    unchanged, added, renamed (without `merged`, because the item they merged into is counted itself), and changed
-    without a new name.
+    Every item is in one category, except that a renamed item can also be changed. `renamed` are items with another
+    title or year that count as one item: the title of one is, in any spelling, a title or an alias of the other, and
+    the years are close, or one is unknown. `merged` are such items of the old version that became one with another.
     """
 
     before: int
     after: int
     unchanged: int
-    added: list[ItemName]
-    removed: list[ItemName]
-    renamed: list[Renamed]
-    changed: list[Changed]
+    added: list[str]
+    removed: list[str]
+    renamed: list[str]
+    merged: list[str]
+    changed: list[str]
 
     @property
     def is_empty(self) -> bool:
-        return not (self.added or self.removed or self.renamed or self.changed)
+        return not (self.added or self.removed or self.renamed or self.merged or self.changed)
 
     def to_text(self, limit: int = 20) -> str:
         """Return a summary line, then up to `limit` items of each category."""
         if self.is_empty:
             return f"Catalog: {self.after:,} items, no change"
-        fields = Counter(name for item in self.changed for name in item.fields)
-        fields["aliases"] += sum(any(item.aliases.values()) for item in self.changed)
-        counts = ", ".join(f"{plain(name)} {number:,}" for name, number in fields.most_common() if number)
-        parts: dict[str, Sequence[object]]
-        parts = {"added": self.added, "removed": self.removed, "renamed": self.renamed, "changed": self.changed}
-        numbers = ", ".join(f"{len(items):,} {name}" for name, items in parts.items())
+        names = ("added", "removed", "renamed", "merged", "changed")
+        numbers = ", ".join(f"{len(getattr(self, name)):,} {name}" for name in names)
         lines = [f"Catalog: {self.before:,} -> {self.after:,} items: {numbers}, {self.unchanged:,} unchanged"]
-        for name, items in parts.items():
-            lines += listing(f"changed ({counts})" if name == "changed" else name, [str(item) for item in items], limit)
+        for name in names:
+            lines += listing(name, getattr(self, name), limit)
         return "\n".join(lines)
 
 
@@ -109,31 +52,24 @@ def diff_catalogs(old: Catalog, new: Catalog) -> CatalogDiff:
     for gone, come in _same(list(removed.values()), list(added.values())):
         kept.append((gone, come))
         del removed[gone.id], added[come.id]
-    renamed = [Renamed(_name(a), _name(b), _reason(a, b)) for a, b in kept if (a.title, a.year) != (b.title, b.year)]
-    changed = [change for pair in kept if (change := _change(*pair)) is not None]
-    touched = {pair.new.item_id for pair in renamed} | {change.item.item_id for change in changed}
-    for gone, into in _same(list(removed.values()), in_both):
-        renamed.append(Renamed(_name(gone), _name(into), "merged"))
+    merged = _same(list(removed.values()), in_both)
+    for gone, _ in merged:
         del removed[gone.id]
+    kept.sort(key=lambda pair: pair[1].id)
+    merged.sort(key=lambda pair: pair[1].id)
+    renamed = [f"{one} -> {other}" for one, other in kept if str(one) != str(other)]
+    changes = {other: parts for one, other in kept if (parts := _changes(one, other))}
+    touched = {other for one, other in kept if str(one) != str(other) or other in changes}
     return CatalogDiff(
         before=len(before),
         after=len(after),
-        unchanged=sum(item.id not in touched for _, item in kept),
-        added=[_name(added[item_id]) for item_id in sorted(added)],
-        removed=[_name(removed[item_id]) for item_id in sorted(removed)],
-        renamed=sorted(renamed, key=lambda pair: (pair.new.item_id, pair.old.item_id)),
-        changed=sorted(changed, key=lambda change: change.item.item_id),
+        unchanged=len(kept) - len(touched),
+        added=[str(added[item_id]) for item_id in sorted(added)],
+        removed=[str(removed[item_id]) for item_id in sorted(removed)],
+        renamed=renamed,
+        merged=[f"{one} -> {other}" for one, other in merged],
+        changed=[f"{item}: {'; '.join(parts)}" for item, parts in changes.items()],
     )
-
-
-def _name(item: Item) -> ItemName:
-    return ItemName(item.id, item.title, item.year)
-
-
-def _reason(old: Item, new: Item) -> Reason:
-    if normalise(old.title) != normalise(new.title) and old.id != new.id:
-        return "alias"
-    return "year" if old.year != new.year else "spelling"
 
 
 def _same(old: list[Item], new: list[Item]) -> list[tuple[Item, Item]]:
@@ -167,14 +103,12 @@ def _titles(item: Item) -> set[str]:
     return {normalise(title) for title in (item.title, *item.aliases)}
 
 
-def _change(old: Item, new: Item) -> Changed | None:
-    """Return the changes of an item's metadata and aliases, or None."""
-    fields: dict[str, dict[str, str | None]] = {
-        name: {"old": old.metadata.get(name) or None, "new": new.metadata.get(name) or None}
-        for name in sorted(old.metadata.keys() | new.metadata.keys())
-        if (old.metadata.get(name) or None) != (new.metadata.get(name) or None)
-    }
-    added, removed = sorted({*new.aliases} - {*old.aliases}), sorted({*old.aliases} - {*new.aliases})
-    if not (fields or added or removed):
-        return None
-    return Changed(_name(new), fields, {"added": added, "removed": removed})
+def _changes(old: Item, new: Item) -> list[str]:
+    """Return what changed of an item's metadata and aliases: `field "old" -> "new"`, `alias "text" added`."""
+    parts = []
+    for name in sorted(old.metadata.keys() | new.metadata.keys()):
+        one, other = (f'"{text}"' if (text := item.metadata.get(name)) else "none" for item in (old, new))
+        if one != other:
+            parts.append(f"{name} {one} -> {other}")
+    parts += [f'alias "{alias}" added' for alias in sorted({*new.aliases} - {*old.aliases})]
+    return parts + [f'alias "{alias}" removed' for alias in sorted({*old.aliases} - {*new.aliases})]
