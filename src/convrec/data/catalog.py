@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from convrec.data.parquet import parquet_frame
 from convrec.data.quarantine import Quarantine, as_text
 from convrec.data.titles import LONGEST_TITLE, fold, item_id, line, loose, spellings, usable_id, usable_title
 from convrec.project.errors import InputError
@@ -215,7 +216,7 @@ class Catalog:
     @classmethod
     def read(cls, path: Path) -> "Catalog":
         """Return the catalog of a canonical Parquet file."""
-        return cls.from_frame(pd.read_parquet(path))
+        return cls.from_frame(parquet_frame(path, CATALOG_COLUMNS))
 
     @classmethod
     def from_frame(cls, frame: pd.DataFrame) -> "Catalog":

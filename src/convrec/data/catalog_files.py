@@ -7,7 +7,7 @@ from pathlib import Path
 
 from convrec.data.catalog import CATALOG_COLUMNS, Catalog, build_catalog
 from convrec.data.json_lines import json_lines
-from convrec.data.parquet import parquet_columns, parquet_frame, parquet_rows
+from convrec.data.parquet import parquet_columns, parquet_rows
 from convrec.data.quarantine import Quarantine
 from convrec.data.titles import title_and_year
 from convrec.project.errors import InputError
@@ -101,7 +101,7 @@ def load_catalog(
     of these, which becomes part of the title (see `catalog.title_of`).
     """
     if path.suffix == ".parquet" and path.is_file() and {*CATALOG_COLUMNS} <= {*parquet_columns(path)}:
-        catalog = Catalog.from_frame(parquet_frame(path, CATALOG_COLUMNS))
+        catalog = Catalog.read(path)
         quarantine.count(source, len(catalog))
         return catalog
     rows = read_raw_rows(path)

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from convrec.data.catalog import Catalog
-from convrec.data.parquet import parquet_frame
 from convrec.generation.lists import ListSettings
 from convrec.generation.model_folders import model_files
 from convrec.generation.pretrained import load_tokenizer
@@ -24,7 +23,7 @@ class ModelFiles:
 
     def load_texts(self) -> tuple[Catalog, Any]:
         """Return the catalog and the tokenizer."""
-        catalog = Catalog.from_frame(parquet_frame(self.catalog))
+        catalog = Catalog.read(self.catalog)
         return catalog, load_tokenizer(self.checkpoint, trust_remote_code=self.trust_remote_code)
 
     def fingerprint(self) -> str:
