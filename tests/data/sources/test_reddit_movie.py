@@ -84,6 +84,14 @@ def test_the_user_is_the_seeker_who_speaks_first_and_a_dump_may_lack_the_column(
     assert read_reddit_movie(tmp_path, Quarantine(), min_upvotes=1).rows["user_id"].tolist() == [""] * 2
 
 
+def test_two_ids_of_one_item_are_the_first_of_them(tmp_path):
+    thread = small_thread()[:1]
+    text = f"{ALIEN_AGAIN}, {UP} and {ALIEN}"
+    thread.append(turn("c", "t1_b", NOVEMBER, text, thread[:1], NAMES, is_seeker=False, upvotes=1))
+    (row,) = _read(tmp_path, thread)[1]
+    assert [truth["title"] for truth in row["groundtruth"]] == ["Alien", "Up"]
+
+
 def test_answers_to_one_turn_share_the_prompt(tmp_path):
     _, rows, _ = _read(tmp_path, small_thread(), min_upvotes=0)
     assert [row["groundtruth"][0]["title"] for row in rows] == ["Up", "Alien", "Alien"]

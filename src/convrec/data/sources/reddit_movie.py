@@ -227,6 +227,26 @@ def _context(path: tuple[str, ...], turns: dict[str, _Turn], films: dict[str, _F
     )
 
 
+def _truths(
+    turn_id: str, mentioned: list[str], context: _Context, films: dict[str, _Film], quarantine: Quarantine
+) -> list[dict[str, Any]]:
+    """Return the films of a turn that its context does not name, each item once."""
+    fresh: dict[int | str, str] = {}
+    for movie in mentioned:
+        if (key := _key(movie, films)) not in context.films:
+            fresh.setdefault(key, movie)
+    quarantine.count("groundtruth", len(fresh))
+    truths = []
+    for movie in fresh.values():
+        film = films.get(movie)
+        if film is not None and film.is_known:
+            truths.append({"title": film.title, "year": film.year})
+        else:
+            reason = f"no name in {NAMES}" if film is None else "not in the catalog"
+            quarantine.add("groundtruth", turn_id, reason, movie if film is None else f"{movie} {film.title}")
+    return truths
+
+
 def read_reddit_movie(folder: Path, quarantine: Quarantine, *, min_upvotes: int) -> Source:
     """Return the catalog and the canonical rows in the order of time.
 
@@ -252,16 +272,7 @@ def read_reddit_movie(folder: Path, quarantine: Quarantine, *, min_upvotes: int)
         except ValueError as problem:
             quarantine.add("conversations", turn_id, str(problem), turn.path)
             continue
-        fresh = {key: movie for movie in mentioned[::-1] if (key := _key(movie, films)) not in context.films}
-        truths = []
-        for movie in reversed(fresh.values()):
-            film = films.get(movie)
-            if film is None or not film.is_known:
-                reason = f"no name in {NAMES}" if film is None else "not in the catalog"
-                quarantine.add("groundtruth", turn_id, reason, movie if film is None else f"{movie} {film.title}")
-            else:
-                truths.append({"title": film.title, "year": film.year})
-        quarantine.count("groundtruth", len(fresh))
+        truths = _truths(turn_id, mentioned, context, films, quarantine)
         if truths:
             used.update(turn.path)
             rows.append(
