@@ -133,8 +133,3 @@ def test_a_template_that_cannot_be_used_is_named(tmp_path, text):
 def test_the_most_common_genres():
     assert most_common_genres([["a", "b"], ["c", "b"], ["c"], []]) == ["b", "c"]
     assert most_common_genres([[], []]) == []
-
-
-def test_a_user_has_a_generator_of_their_own():
-    draws = [user_rng(seed, user).random() for seed, user in ((1, "a"), (1, "b"), (2, "a"), (1, "a"))]
-    assert len(set(draws)) == 3 and draws[0] == draws[3]

@@ -5,7 +5,7 @@ import tempfile
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -25,8 +25,7 @@ _CATALOG = Paths().catalog.name
 _FILES = {_CATALOG: "", **{Paths().split(split).name: split for split in SPLITS}}  # compared files, and their splits
 
 
-@dataclass(frozen=True)
-class Version:
+class Version(NamedTuple):
     """A catalog, or None, and the existing splits."""
 
     catalog: Catalog | None
@@ -79,11 +78,9 @@ def diff(old: str, new: str) -> DataDiff:
         raise InputError(
             f"{old}, {new}: one has only a catalog, the other only conversations; give two of the same kind"
         )
-    alone = {
-        "catalog": (before.catalog is None) != (after.catalog is None),
-        "conversations": bool(before.splits) != bool(after.splits),
-    }
-    return DataDiff(old, new, catalogs, conversations, [part for part, one in alone.items() if one])
+    parts = {"catalog": (before.catalog, after.catalog), "conversations": (before.splits, after.splits)}
+    alone = [part for part, (one, other) in parts.items() if bool(one) != bool(other)]
+    return DataDiff(old, new, catalogs, conversations, alone)
 
 
 def load_version(name: str) -> Version:
