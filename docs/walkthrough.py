@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from convrec.data.catalog import YEAR_TOLERANCE, Catalog, Item
-from convrec.data.lists import read_list
+from convrec.data.parsing import read_list
 from convrec.training.rl.advantages import rank_advantages
 from convrec.training.rl.loss import Objective, Rollouts, rank_grpo_loss
 from convrec.training.rl.rewards import RankReward, rank_returns

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from convrec.data.catalog import Catalog
-from convrec.data.lists import read_list
 from convrec.data.matching import make_target
+from convrec.data.parsing import read_list
 from convrec.evaluation.scoring import quality
 
 

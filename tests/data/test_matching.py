@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from convrec.data.catalog import Catalog, Item
 from convrec.data.matching import UNKNOWN, Truth, relevance
-from convrec.data.parsing import parse_line, parse_list
+from convrec.data.parsing import parse_line, parse_list, read_list
 from convrec.data.titles import fold
 
 
@@ -145,6 +145,11 @@ def test_a_list_is_read_as_its_lines_are(lines):
     text = "\n".join(lines)
     each = [parse_line(line, GAMES) for line in text.split("\n")]
     assert parse_list(text, GAMES) in (each, each[:-1])
+    found = read_list(text, GAMES)
+    assert found.items == [entry and entry.index for entry in each]
+    assert found.others == [entry for entry in each if entry and entry.index is None]
+    assert all(found.years.get(rank, entry.year) == entry.year for rank, entry in enumerate(each) if entry)
+    assert found.exact == all(line in CLEAN for line in text.split("\n"))
 
 
 def _plain_relevance(text, groundtruth, seen_titles, ranks, protocol):

@@ -1,27 +1,14 @@
 """The strict reading, of lists that are rewarded or scored: only a whole title names an item."""
 
-import re
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from convrec.data.catalog import Catalog, Item
 from convrec.data.matching import Truth, relevance
-from convrec.data.parsing import (
-    _BULLET,
-    _EMPHASIS,
-    _PAIRS,
-    _TAG,
-    NUMBER,
-    Entry,
-    _is_blank,
-    bare,
-    parse_line,
-    parse_list,
-)
+from convrec.data.parsing import Entry, parse_line, parse_list
 from convrec.data.sources.synthetic import embedded_rows
-from convrec.data.titles import YEARS, fold
+from convrec.data.titles import fold
 from tests.rows import list_quality
 
 FILMS = [Item("Heat", 1995), Item("The Hunger Games", 2012), Item("2001: A Space Odyssey", 1968), Item("3 Women", 1977)]
@@ -102,61 +89,3 @@ def test_letters_within_a_title_make_it_another_title(item, edits):
     for form in ("{} ({})", "7. **{}** ({}) - a classic"):
         entry = parse_line(form.format(title, item.year), EMBEDDED)
         assert entry is not None and (entry.index is None or entry.index in same)
-
-
-_CLOSING = re.compile(r"\s*[(\[]\s*(\d{4})(?:\s?[-–—/]\s?\d{0,4})?(?:[\s,;][^()\[\]]{0,60})?[)\]]")
-
-
-def _plain_forms(line):
-    """The forms of a line, each mark taken off in turn, whether there is one or not."""
-    text = " ".join(line.split())
-    for form in (text, _EMPHASIS.sub(r"\2", " ".join(_TAG.sub(" ", text).split()))):
-        yield form
-        form = form.rstrip(",; ")
-        for mark in (_BULLET, NUMBER):
-            match = mark.match(form)
-            form = bare(form[match.end() :] if match else form)
-            yield form
-
-
-def _plain_years(text):
-    begin, end, before = 0, -1, None
-    for match in _CLOSING.finditer(text):
-        year = int(match.group(1))
-        if match.start() != end or year != before:
-            begin = match.start()
-        end, before = match.end(), year
-        title, rest = text[:begin], text[end:]
-        if year not in YEARS or _CLOSING.match(rest):
-            continue
-        while title and rest and _PAIRS.get(title[0]) == rest[0]:
-            title, rest = title[1:], rest[1:]
-        if bare(title):
-            yield bare(title), year
-
-
-def _plain_entry(line, catalog):
-    """The strict reading without short cuts: every form, with every closing year."""
-    for form in _plain_forms(line):
-        closed = list(_plain_years(form))
-        for title, year in [(form, None), *closed]:
-            if (index := catalog.find(title, year)) is not None:
-                return Entry(title, year, index)
-        written = closed[0] if closed else (form, None)
-    return None if _is_blank(written[0]) else Entry(*written, None)
-
-
-MARKED_TITLES = st.builds(
-    lambda form, item, end: form.format(item, n=7) + end,
-    st.sampled_from(MARKED),
-    st.sampled_from(FILMS),
-    st.sampled_from(
-        ["", " (1995)", "(1995)", " [1995] - a classic", ", tense", "** (1995) x", ' (1995)" (2001)', "*;", " <i>x"]
-    ),
-)
-
-
-@given(st.one_of(MARKED_TITLES, st.text(alphabet="Heat 9(1)[]*_`<b>“”'.,;-", max_size=30)))
-def test_a_line_is_read_as_without_short_cuts(line):
-    expected = CATALOG.entry_of_line(line.strip()) or _plain_entry(line, CATALOG)
-    assert parse_line(line, CATALOG) == expected

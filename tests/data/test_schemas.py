@@ -9,12 +9,10 @@ import pytest
 
 from convrec.data.catalog import Catalog, Item
 from convrec.data.schemas import (
-    CATALOG,
     CATALOG_TYPES,
     CONVERSATION_TYPES,
     OPTIONAL,
     conform,
-    validate,
     write_catalog,
     write_conversations,
 )
@@ -93,35 +91,6 @@ def test_rows_without_an_optional_column_get_its_default():
 def test_a_missing_column_is_named(column):
     with pytest.raises(InputError, match=column):
         conform(pd.DataFrame([ROW]).drop(columns=column))
-
-
-ITEM = {"item_id": "heat_1995", "title": "Heat", "year": 1995, "aliases": ["Hitze"], "metadata": "{}"}
-
-
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [
-        ("item_id", ""),
-        ("item_id", "up_2009"),
-        ("title", ""),
-        ("title", " Heat"),
-        ("title", "He\nat"),
-        ("year", 999),
-        ("aliases", None),
-        ("metadata", "crime"),
-    ],
-)
-def test_a_rule_of_the_catalog_that_is_broken_names_the_column(column, value):
-    other = ITEM | {"item_id": "up_2009", "title": "Up"}
-    with pytest.raises(InputError, match=f"catalog: .*'{column}'"):
-        validate(pa.Table.from_pylist([other, ITEM | {column: value}], CATALOG_TYPES), CATALOG, "catalog")
-
-
-def test_columns_of_another_order_or_beside_the_schema_are_told():
-    table = pa.Table.from_pylist([ITEM], CATALOG_TYPES)
-    for wrong in (table.select(CATALOG_TYPES.names[::-1]), table.append_column("more", pa.array([1]))):
-        with pytest.raises(InputError, match="catalog: column"):
-            validate(wrong, CATALOG, "catalog")
 
 
 def test_the_same_rows_give_the_same_bytes(tmp_path):

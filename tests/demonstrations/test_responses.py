@@ -75,12 +75,12 @@ def test_seen_titles_in_any_form_stay_out(files, run, seen):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("{}", "row 1: give the fields `response`"),
-        ('{"response": 3, "conversation": "a"}', "row 1: give the fields"),
-        ('{"response": "a"}', "row 1: give the fields"),
-        ('{"response": "a", "conversation": [{"role": "user"}]}', "row 1: give the fields"),
-        ('{"response": "a", "conversation": "b", "seen": 3}', "row 1: give the fields"),
-        ("{", "row 1: not JSON"),
+        ("{}", "line 1: give the fields `response`"),
+        ('{"response": 3, "conversation": "a"}', "line 1: give the fields"),
+        ('{"response": "a"}', "line 1: give the fields"),
+        ('{"response": "a", "conversation": [{"role": "user"}]}', "line 1: give the fields"),
+        ('{"response": "a", "conversation": "b", "seen": 3}', "line 1: give the fields"),
+        ("{", "line 1: not JSON"),
         ("", "it holds no row"),
     ],
 )

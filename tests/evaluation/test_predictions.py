@@ -113,9 +113,8 @@ def test_a_file_is_scored_as_the_library_scores_lists(tmp_path_factory, lines):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ('{"items": [], "items": ["Heat (1995)"]}', "line 2: field 'items' stands twice; remove one"),
-        ("{", r"line 2: not JSON \(.*\); give one object per line"),
-        ("[1]", "line 2: expected a JSON object, found list"),
+        ("{", "line 2: not JSON; give one JSON object per line"),
+        ("[1]", "line 2: no JSON object"),
         ('{"response": ' + "[" * 5000, "line 2: not "),
         ({"groundtruth": [["Up", 2009]]}, "give exactly one of the fields 'response' and 'items'"),
         ({**ROWS[0], "items": []}, "give exactly one of the fields 'response' and 'items'"),

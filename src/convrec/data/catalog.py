@@ -9,12 +9,13 @@ from typing import Any
 
 import pandas as pd
 
-from convrec.data.openings import Opened, opened
+from convrec.data.parquet import parquet_frame
 from convrec.data.quarantine import Quarantine, as_text
 from convrec.data.titles import LONGEST_TITLE, fold, item_id, line, loose, spellings, usable_id, usable_title
 from convrec.project.errors import InputError
 
 DUPLICATE = "duplicate item"  # reason of a quarantined row whose item an earlier row already defines
+CATALOG_COLUMNS = ("item_id", "title", "year", "aliases", "metadata")
 YEAR_TOLERANCE = 2  # maximum difference of years that still refer to the same film (method, "Relevance")
 
 
@@ -65,8 +66,7 @@ class Catalog:
     """An ordered set of items, with look-up by id, and by written title and year.
 
     A look-up by title and year takes the item whose year is nearest, within a tolerance; else one without a year. A
-    title that fits several items equally well names none of them. `folded_titles` are the items' own titles, folded;
-    a line whose opening is not one of `openings` names no item (see `openings.opened`).
+    title that fits several items equally well names none of them. `folded_titles` are the items' own titles, folded.
     Raises `InputError` on an empty catalog or on two items of one id.
     """
 
@@ -98,7 +98,6 @@ class Catalog:
         self._same_line = [indices for indices in same_line.values() if len(indices) > 1]
         self._entries = tuple(Entry(item.title, item.year, index) for index, item in enumerate(self.items))
         self._lines = {str(self.items[index]): index for index in self._dated.values()}
-        self.openings: dict[bytes, Opened | None] = opened(self._titles, self._lines)
 
     def __len__(self) -> int:
         return len(self.items)
@@ -203,7 +202,7 @@ class Catalog:
         return list(islice((self.items[index] for index in order if index not in seen), size))
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the canonical table (docs/data.md): item_id, title, year, aliases, metadata (a JSON object)."""
+        """Return the canonical table (docs/data.md): `CATALOG_COLUMNS`; metadata are a JSON object."""
         return pd.DataFrame(
             {
                 "item_id": [item.id for item in self.items],
@@ -217,14 +216,14 @@ class Catalog:
     @classmethod
     def read(cls, path: Path) -> "Catalog":
         """Return the catalog of a canonical Parquet file."""
-        return cls.from_frame(pd.read_parquet(path))
+        return cls.from_frame(parquet_frame(path, CATALOG_COLUMNS))
 
     @classmethod
     def from_frame(cls, frame: pd.DataFrame) -> "Catalog":
         """Return the catalog of a canonical table (see `to_frame`)."""
-        columns = (frame[name] for name in ("item_id", "title", "year", "metadata", "aliases"))
         items = []
-        for own_id, title, year, metadata, aliases in zip(*columns, strict=True):
+        columns = (frame[name] for name in CATALOG_COLUMNS)
+        for own_id, title, year, aliases, metadata in zip(*columns, strict=True):
             number = None if pd.isna(year) else int(year)
             items.append(Item(title, number, json.loads(metadata), tuple(aliases), _own_id(own_id, title, number)))
         return cls(items)
@@ -260,7 +259,7 @@ def build_catalog(
             item = Item(title, year, _metadata(row, metadata_fields), (), _own_id(row.get("id"), title, year))
             titles = [title, *_titles(row, line_column)]
         except ValueError as problem:
-            quarantine.add(source, number, str(problem), _shown(row))
+            quarantine.add(source, number, str(problem), row)
             ids.append(None)
             continue
         ids.append(item.id)
@@ -326,8 +325,3 @@ def _other_titles(title: str, titles: Iterable[str]) -> tuple[str, ...]:
         others.setdefault(fold(other), other)
     others.pop(fold(title), None)
     return tuple(others.values())
-
-
-def _shown(row: dict) -> str:
-    title, year = as_text(row.get("title")), row.get("year")
-    return f"{title} ({as_text(year)})" if year else title

@@ -2,13 +2,12 @@
 
 import csv
 import io
-import json
 import pickle
 from pathlib import Path
 
-from convrec.data.catalog import Catalog, build_catalog
-from convrec.data.json_objects import json_object, repeated_key
-from convrec.data.parquet import MAX_ITEMS, parquet_rows
+from convrec.data.catalog import CATALOG_COLUMNS, Catalog, build_catalog
+from convrec.data.json_lines import json_lines
+from convrec.data.parquet import parquet_columns, parquet_rows
 from convrec.data.quarantine import Quarantine
 from convrec.data.titles import title_and_year
 from convrec.project.errors import InputError
@@ -34,66 +33,29 @@ def _read_pickle(path: Path) -> list[dict[str, object]]:
         raise InputError(f"{path}: not a readable pickle ({error}); save the catalog again") from None
     if not isinstance(value, list) or not all(isinstance(v, (tuple, list)) and len(v) == 2 for v in value):
         raise InputError(f"{path}: the pickle holds no plain list of (title, year); save the catalog again")
-    for number, pair in enumerate(value, start=1):
-        if not all(part is None or isinstance(part, (str, int, float)) for part in pair):
-            raise InputError(f"{path}: row {number}: a title is text and a year a number; save the catalog again")
     return [{"title": title, "year": year} for title, year in value]
 
 
 def _read_csv(path: Path) -> list[dict[str, object]]:
-    text = path.read_bytes().decode("utf-8").removeprefix("\ufeff")
-    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)  # an open quote is an error
-    names = reader.fieldnames or []
-    if not {"name", "title"} & set(names):
-        raise InputError(
-            f"{path}: row 1: column 'title' is missing (found {str(reader.fieldnames)[:300]}); the header must "
-            "name it, and year where items have one"
-        )
-    if len(set(names)) < len(names):
-        raise InputError(f"{path}: row 1: a column stands twice in the header; remove one of the two")
-    rows: list[dict[str, object]] = []
-    for number, row in enumerate(reader, start=2):
+    with path.open(encoding="utf-8-sig", newline="") as stream:
+        reader = csv.DictReader(stream, strict=True)  # an open quote is an error
+        rows: list[dict[str, object]] = list(reader)
+    if not {"name", "title"} & set(reader.fieldnames or []):
+        raise InputError(f"{path}: column 'title' is missing (found {str(reader.fieldnames)[:300]}); name it in row 1")
+    for number, row in enumerate(rows, start=2):
         if None in row or None in row.values():
             raise InputError(
-                f"{path}: row {number}: {'more' if None in row else 'fewer'} fields than the header names; "
-                "quote fields that hold commas"
+                f"{path}: row {number}: more or fewer fields than the header names; quote fields that hold commas"
             )
-        rows.append(dict(row))
     return rows
+
+
+def _read_json_lines(path: Path) -> list[dict[str, object]]:
+    return [row for _, row in json_lines(path)]
 
 
 def _read_parquet(path: Path) -> list[dict[str, object]]:
-    return [_with_metadata(path, number, row) for number, row in enumerate(parquet_rows(path, MAX_ITEMS), start=1)]
-
-
-def _with_metadata(path: Path, number: int, row: dict[str, object]) -> dict[str, object]:
-    """Return a row with its `metadata` as fields: the canonical table holds them as one JSON object, and its id."""
-    if "metadata" in row and "item_id" in row:
-        row["id"] = row.pop("item_id")
-    text = row.pop("metadata", None) or "{}"
-    try:
-        metadata = json.loads(text) if isinstance(text, str) else None
-        repeated = repeated_key(str(text).encode(), metadata)
-    except (ValueError, RecursionError):
-        metadata = repeated = None
-    if repeated is not None:
-        raise InputError(f"{path}: row {number}: metadata's field {repeated!r:.60} stands twice; remove one of the two")
-    if not isinstance(metadata, dict):
-        raise InputError(f"{path}: row {number}: field 'metadata' is not a JSON object; mend it, or leave it out")
-    return {**metadata, **row}
-
-
-def read_json_lines(path: Path) -> list[dict]:
-    """Return the objects of a JSON-lines file.
-
-    Raises `InputError` naming the row for text that is no JSON object.
-    """
-    rows = []
-    lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").splitlines()  # at \n, \r\n and \r, as a text file's
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            rows.append(json_object(line, f"{path}: row {number}"))
-    return rows
+    return list(parquet_rows(path))
 
 
 def read_raw_rows(path: Path) -> list[dict]:
@@ -102,7 +64,8 @@ def read_raw_rows(path: Path) -> list[dict]:
     A row without `title` that has a `name`, "Title" or "Title (Year)", gets title and year from it.
     """
     if not path.is_file():
-        raise InputError(f"{path}: no such catalog file; {_elsewhere(path)}")
+        found = ", ".join(sorted(other.name for other in path.parent.glob("*.*")))[:200]
+        raise InputError(f"{path}: no such catalog file (found {found}); set data.catalog to its name")
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         raise InputError(f"{path}: catalogs are read from {', '.join(_READERS)}, not {path.suffix or 'this'}")
@@ -110,8 +73,6 @@ def read_raw_rows(path: Path) -> list[dict]:
         rows = reader(path)
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: byte {error.start} is not UTF-8; convert the file to UTF-8") from None
-    except OSError as error:
-        raise InputError(f"{path}: not readable ({error.strerror}); check the file") from None
     except csv.Error as error:
         raise InputError(f"{path}: not readable as CSV ({error}); quote fields, and close every quote") from None
     for row in rows:
@@ -125,18 +86,7 @@ def read_raw_rows(path: Path) -> list[dict]:
     return rows
 
 
-_READERS = {".csv": _read_csv, ".jsonl": read_json_lines, ".pkl": _read_pickle, ".parquet": _read_parquet}
-
-
-def _elsewhere(path: Path) -> str:
-    """Return the remedy for a missing catalog file: its folder may contain one with another suffix."""
-    others = sorted(other for other in path.parent.glob("*") if other.stem == path.stem and other.is_file())
-    readable = [other.name for other in others if other.suffix.lower() in _READERS]
-    if readable:
-        return f"its folder has {', '.join(readable)}: set data.catalog to that name, or save it as {path.name}"
-    if others:
-        return f"its folder has {others[0].name}, which is not read: save it as {path.name}"
-    return "set data.path to where it is"
+_READERS = {".csv": _read_csv, ".jsonl": _read_json_lines, ".pkl": _read_pickle, ".parquet": _read_parquet}
 
 
 RESERVED = ("title", "year", "name", "aliases", "id")  # columns that are not metadata, besides those that end in _id
@@ -145,11 +95,15 @@ RESERVED = ("title", "year", "name", "aliases", "id")  # columns that are not me
 def load_catalog(
     path: Path, quarantine: Quarantine, source: str = "catalog", line_column: str | None = None
 ) -> Catalog:
-    """Return the catalog of a file in any of the forms of `read_raw_rows`.
+    """Return the catalog of a file in any of the forms of `read_raw_rows`, or of the canonical table (docs/data.md).
 
     Columns beside title, year, name, aliases, `id` and other identifiers (`..._id`) are metadata. `line_column` is one
     of these, which becomes part of the title (see `catalog.title_of`).
     """
+    if path.suffix == ".parquet" and path.is_file() and {*CATALOG_COLUMNS} <= {*parquet_columns(path)}:
+        catalog = Catalog.read(path)
+        quarantine.count(source, len(catalog))
+        return catalog
     rows = read_raw_rows(path)
     return build_catalog(rows, metadata_columns(path, rows, line_column), quarantine, source, line_column)[0]
 

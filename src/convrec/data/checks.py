@@ -33,23 +33,22 @@ def check_rows(
     found = Counter(outside_catalog=0, seen_truth=0, duplicate_rows=0)
     policies = {"outside_catalog": outside_catalog, "seen_truth": seen_truth}
     reasons = {"outside_catalog": "not in the catalog", "seen_truth": "seen in the conversation"}
-    problems, known = _Problems(catalog), set[tuple]()
-    kept: list[bool] = []
-    truths: list[list[Item]] = []
+    known, kept, truths = set[tuple](), list[bool](), list[list[Item]]()
     quarantine.count("rows", len(rows))
     columns = ("conversation_id", "prompt_id", "date", "groundtruth", "seen_titles", "user_id", "disliked_titles")
     values = (rows[name].to_list() for name in columns)
     for conversation, prompt, date, items, seen, user, disliked in zip(*values, strict=True):
         left = []
-        for item, problem in zip(items, problems.of(items, seen), strict=True):
+        for item in items:
+            problem = _problem(item, seen, catalog)
             if problem is not None:
                 found[problem] += 1
             if problem is not None and policies[problem] == "drop":
                 quarantine.add("groundtruth", prompt, reasons[problem], line(item["title"], item["year"]))
             else:
                 left.append(item)
-        titles = tuple((i["title"], i["year"]) for i in items)
-        key = (conversation, prompt, user, date, titles, tuple(seen), tuple(disliked))
+        lines = [line(item["title"], item["year"]) for item in items]
+        key = (conversation, prompt, user, date, *(tuple(texts) for texts in (lines, seen, disliked)))
         repeated = key in known
         known.add(key)
         found["duplicate_rows"] += repeated
@@ -61,40 +60,19 @@ def check_rows(
         elif repeated and duplicate_rows == "drop":
             reason = "equal to an earlier row"
         if reason is not None:
-            quarantine.add("rows", prompt, reason, "; ".join(line(i["title"], i["year"]) for i in items))
+            quarantine.add("rows", prompt, reason, "; ".join(lines))
         kept.append(reason is None)
         truths.append(left)
     checked = rows.assign(groundtruth=pd.Series(truths, index=rows.index, dtype=rows["groundtruth"].dtype))
     return checked[kept], dict(found)
 
 
-class _Problems:
-    """Finds out why no list can hit an item; look-ups are cached because the same items and titles recur."""
-
-    def __init__(self, catalog: Catalog):
-        self._catalog = catalog
-        self._items: dict[tuple[str, int | None], tuple[str, set[int]]] = {}
-        self._titles: dict[str, tuple[str, list[int]]] = {}
-
-    def of(self, items: list[Item], seen_titles: list[str]) -> list[str | None]:
-        """Return the problem of each item of a ground truth, None where a list can hit it."""
-        seen: set[str | int] = set()
-        for title in seen_titles:
-            if title not in self._titles:
-                self._titles[title] = fold(title), self._catalog.indices_of_title(title)
-            folded, indices = self._titles[title]
-            seen.update(indices, [folded])
-        problems: list[str | None] = []
-        for item in items:
-            key = item["title"], item["year"]
-            if key not in self._items:
-                self._items[key] = fold(item["title"]), _named(item, self._catalog)
-            folded, named = self._items[key]
-            if folded in seen or (named and named <= seen):
-                problems.append("seen_truth")
-            else:
-                problems.append(None if named else "outside_catalog")
-        return problems
+def _problem(item: Item, seen_titles: list[str], catalog: Catalog) -> str | None:
+    """Return why no list can hit an item of a ground truth, None where one can."""
+    named = _named(item, catalog)
+    if fold(item["title"]) in map(fold, seen_titles) or (named and named <= catalog.indices_of_titles(seen_titles)):
+        return "seen_truth"
+    return None if named else "outside_catalog"
 
 
 def _named(item: Item, catalog: Catalog) -> set[int]:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import polars as pl
+from scipy import sparse
 
 from convrec.data.conversations import transcript
 from convrec.data.titles import fold
@@ -14,37 +15,26 @@ SHINGLE_WORDS = 5
 
 _WORD = r"\w+"
 _SLICE = 20_000  # texts whose words are in memory at a time
+_BLOCK = 64  # held-out texts that are compared with all training texts at a time
 # Odd multipliers, so that the same words in another order have another hash; products wrap around.
 _FACTORS = np.random.default_rng(0).integers(1, 2**62, SHINGLE_WORDS) * 2 + 1
 
 
-class _ShingleSets(NamedTuple):
-    """The shingles of each prompt as one array: `values` belong to prompt `owners`, `sizes` are their numbers.
+class _Shingles(NamedTuple):
+    """The shingles of some texts, each once, as `value`s of their `owner`, and the number of the texts."""
 
-    They are in the order of the values: what is looked up in that order is found many times as fast.
-    """
-
-    values: np.ndarray
-    owners: np.ndarray
-    sizes: np.ndarray
-
-    def take(self, keep: np.ndarray) -> "_ShingleSets":
-        """Return the same prompts with the shingles that a mask keeps."""
-        owners = self.owners[keep]
-        return _ShingleSets(self.values[keep], owners, np.bincount(owners, minlength=len(self.sizes)))
+    table: pl.DataFrame
+    num_texts: int
 
 
-def _shingle_sets(texts: Sequence[str]) -> _ShingleSets:
+def _shingles(texts: Sequence[str]) -> _Shingles:
     """Return the shingles of folded texts: the hashes (64 bits) of their sequences of `SHINGLE_WORDS` words.
 
     A shorter text is one shingle, all its words, so that it is like texts of the very same words only; a text without
     any word has none, and is like no other.
     """
     parts = [_shingles_of(texts[first : first + _SLICE], first) for first in range(0, len(texts), _SLICE)]
-    schema = {"owner": pl.Int32, "value": pl.Int64}
-    found = pl.concat([pl.DataFrame(schema=schema), *parts], rechunk=True).sort("value")
-    owners, values = found["owner"].to_numpy(), found["value"].to_numpy()
-    return _ShingleSets(values, owners, np.bincount(owners, minlength=len(texts)))
+    return _Shingles(pl.concat([pl.DataFrame(schema={"owner": pl.Int32, "value": pl.Int64}), *parts]), len(texts))
 
 
 def _shingles_of(texts: Sequence[str], first: int) -> pl.DataFrame:
@@ -65,91 +55,33 @@ def _shingles_of(texts: Sequence[str], first: int) -> pl.DataFrame:
     return pl.DataFrame({"owner": owners[:size][whole], "value": grams[whole]}).unique()
 
 
-def _without_templates(train: _ShingleSets, held_out: _ShingleSets, share: float) -> tuple[_ShingleSets, _ShingleSets]:
-    """Return both sides without the shingles that more than this share of the training prompts hold."""
-    if share >= 1:
-        return train, held_out
-    values, counts = np.unique(train.values, return_counts=True)
-    templates = values[counts > share * len(train.sizes)]
-    return (
-        train.take(np.isin(train.values, templates, invert=True)),
-        held_out.take(np.isin(held_out.values, templates, invert=True)),
-    )
+def _near(train: _Shingles, held_out: _Shingles, similarity: float, template_share: float) -> np.ndarray:
+    """Return which training texts are at least so similar to any held-out one. Shape: (training texts,), bool.
 
-
-class _Ranked(NamedTuple):
-    """The shingles of each prompt that a held-out one has too, as ranks (0 is the rarest), ascending in each prompt.
-
-    Those of prompt i are `ranks[starts[i] : starts[i + 1]]`, and its prefix the first `prefixes[i]` of them.
+    The product of the two sparse matrices of texts by shared shingles has the number of shingles of each pair.
     """
-
-    ranks: np.ndarray
-    starts: np.ndarray
-    prefixes: np.ndarray
-
-
-def _places(sets: _ShingleSets, known: np.ndarray) -> tuple[_ShingleSets, np.ndarray]:
-    """Return the sets without the shingles that are not `known` (sorted), and the place there of each of the others."""
-    places = np.minimum(np.searchsorted(known, sets.values), len(known) - 1)
-    found = known[places] == sets.values
-    return sets.take(found), places[found]
-
-
-def _ranked(sets: _ShingleSets, shared: _ShingleSets, ranks: np.ndarray, similarity: float) -> _Ranked:
-    """Return one side's shared shingles, given with their ranks.
-
-    Two prompts of that similarity share at least `similarity` of the shingles of each. In an order that both sides
-    keep, here the shingles that no held-out prompt has first and then the rarest, they therefore have one in common
-    among those that come before the last so many: the prefix.
-    """
-    least = np.ceil(sets.sizes * similarity - 1e-9).astype(np.int64)
-    prefixes = np.where(sets.sizes > 0, sets.sizes - least + 1, 0) - (sets.sizes - shared.sizes)
-    starts = np.concatenate([[0], np.cumsum(shared.sizes)])
-    return _Ranked(ranks[np.lexsort((ranks, shared.owners))], starts, np.clip(prefixes, 0, shared.sizes))
-
-
-def _near(train: _ShingleSets, held_out: _ShingleSets, similarity: float) -> np.ndarray:
-    """Return which training prompts are at least so similar to any held-out one. Shape: (training prompts,), bool.
-
-    Only prompts whose prefixes meet can be (Bayardo et al. 2007, "Scaling up all pairs similarity search"); of those
-    the shared shingles are counted.
-    """
-    near = np.zeros(len(train.sizes), dtype=bool)
-    known = held_out.values[np.diff(held_out.values, prepend=~held_out.values[:1]) != 0]
-    if not len(known):
-        return near
-    (shared, places), (_, own_places) = _places(train, known), _places(held_out, known)
-    counts = np.bincount(places, minlength=len(known)) + np.bincount(own_places)
-    rank_of = np.empty(len(known), dtype=np.int64)
-    rank_of[np.argsort(counts, kind="stable")] = np.arange(len(known))
-    mine = _ranked(train, shared, rank_of[places], similarity)
-    theirs = _ranked(held_out, held_out, rank_of[own_places], similarity)
-    owners = np.repeat(np.arange(len(near)), mine.prefixes)
-    prefix = mine.ranks[_ranges(mine.starts[:-1], mine.prefixes)]
-    by_rank = np.argsort(prefix, kind="stable")
-    owners, first = owners[by_rank], np.searchsorted(prefix[by_rank], np.arange(len(known) + 1))
-    holds = np.zeros(len(known), dtype=bool)
-    for place in np.flatnonzero(theirs.prefixes):
-        start, end = theirs.starts[place : place + 2]
-        own, size = theirs.ranks[start:end], held_out.sizes[place]
-        found = [owners[first[rank] : first[rank + 1]] for rank in own[: theirs.prefixes[place]]]
-        candidates = np.unique(np.concatenate(found))
-        candidates = candidates[~near[candidates]]
-        if len(candidates):
-            holds[own] = True
-            lengths = mine.starts[candidates + 1] - mine.starts[candidates]
-            held = holds[mine.ranks[_ranges(mine.starts[candidates], lengths)]]
-            both = np.add.reduceat(held, np.cumsum(lengths) - lengths, dtype=np.int64)
-            holds[own] = False
-            # the quotient, unlike a product, rounds as `similarity` is written
-            near[candidates[both / (train.sizes[candidates] + size - both) >= similarity]] = True
+    counts = train.table.group_by("value").len()
+    templates = counts.filter(pl.col("len") > template_share * train.num_texts)
+    mine, theirs = (side.table.join(templates, on="value", how="anti") for side in (train, held_out))
+    known = mine.join(theirs, on="value", how="semi").select(pl.col("value").unique()).with_row_index("place")
+    near = np.zeros(train.num_texts, dtype=bool)
+    texts, sizes, matrices = [], [], []
+    for table, number in ((mine, train.num_texts), (theirs, held_out.num_texts)):
+        size, shared = np.bincount(table["owner"], minlength=number), table.join(known, on="value")
+        ones = np.ones(len(shared), dtype=np.int32)
+        matrix = sparse.csr_array((ones, (shared["owner"], shared["place"])), shape=(number, len(known)))
+        # a text of which fewer shingles are shared with any other is near none; the quotient, unlike a product, rounds
+        # as `similarity` is written
+        able = np.flatnonzero(matrix.sum(axis=1) / np.maximum(size, 1) >= similarity)
+        texts.append(able)
+        sizes.append(size[able])
+        matrices.append(matrix[able])
+    for start in range(0, len(texts[1]), _BLOCK):
+        both = (matrices[1][start : start + _BLOCK] @ matrices[0].T).tocoo()
+        other, own = both.coords
+        union = sizes[1][start + other] + sizes[0][own] - both.data
+        near[texts[0][own[both.data / union >= similarity]]] = True
     return near
-
-
-def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return the places start, start + 1, ... of each range, one range after the other."""
-    offsets = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
-    return offsets + np.arange(len(offsets))
 
 
 def _prompt_texts(rows: pd.DataFrame) -> dict[str, str]:
@@ -167,10 +99,10 @@ def _text_reasons(
     for name, others in held_out.items():
         for text in known.intersection(others):
             same.setdefault(text, f"same prompt as a row of the {name} split")
-    sets = _shingle_sets(texts)
+    shingles = _shingles(texts)
     reasons: dict[str, str] = {}
     for name, others in held_out.items():
-        near = _near(*_without_templates(sets, _shingle_sets(others), template_share), similarity)
+        near = _near(shingles, _shingles(others), similarity, template_share)
         for place in np.flatnonzero(near).tolist():
             reasons.setdefault(texts[place], f"nearly the same prompt as a row of the {name} split")
     return {**reasons, **same}

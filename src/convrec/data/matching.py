@@ -5,7 +5,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any, Literal, NamedTuple
 
 from convrec.data.catalog import YEAR_TOLERANCE, Catalog
-from convrec.data.lists import WrittenList, read_list
+from convrec.data.parsing import WrittenList, read_list
 from convrec.data.titles import fold, line, year_gap
 
 Protocol = Literal["reward", "evaluation"]
@@ -34,8 +34,7 @@ class Target(NamedTuple):
     """What the lists of one row are judged against, as the catalog has it.
 
     `truths`: position and year of the truths, by the folded title that the catalog has for them; one that is given by
-    its catalog index stands under that. `wanted`: the items that can be one of them. `seen`: indices of seen items;
-    `foreign`: folded seen titles that the catalog lacks.
+    its catalog index stands under that. `wanted`: the items that can be one of them. `seen`: indices of seen items.
     """
 
     num_truths: int
@@ -43,7 +42,6 @@ class Target(NamedTuple):
     wanted: set[int]
     seen: set[int]
     seen_titles: Sequence[str]
-    foreign: set[str]
 
 
 def make_target(
@@ -66,13 +64,8 @@ def make_target(
         own_title = fold(title) if index is None else catalog.folded_titles[index]
         truths.setdefault(own_title, []).append((position, year))
         wanted.update(catalog.indices_of_folded(own_title))
-    seen, foreign = set(seen_items), set()
-    for title in seen_titles:
-        indices = catalog.indices_of_title(title)
-        seen.update(indices)
-        if not indices:
-            foreign.add(fold(title))
-    return Target(len(groundtruth), truths, wanted, seen, seen_titles, foreign)
+    seen = catalog.indices_of_titles(seen_titles).union(seen_items)
+    return Target(len(groundtruth), truths, wanted, seen, seen_titles)
 
 
 def _nearest(year: int | None, truths: list[tuple[int, int | None]], tolerance: int) -> tuple[int, int | None] | None:

@@ -9,7 +9,7 @@ leniently by `convrec.demonstrations.answers`.
 
 import re
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from convrec.data.catalog import YEAR_TOLERANCE, Catalog, Entry
 from convrec.data.titles import WRITTEN_YEARS, YEARS, normalise
@@ -30,7 +30,6 @@ _BULLET = re.compile(r"^(?:[-*+•‣●○▪·–—→>]\s+|[•‣●○▪�
 _EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3}|__|`)(?=\S)([^*`]+?)(?<=\S)\1(?![\w*])")
 _LINK = re.compile(r"\[([^\[\]]+)\]\([^()]*\)")  # markdown: [text](address)
 _TAG = re.compile(r"<\s*/?\s*(?:b|i|em|strong|u|mark|code|span|p|li|ol|ul|br|td|tr|h[1-6])\s*/?\s*>", re.IGNORECASE)
-EMPHASIS_OR_TAG = re.compile(r"[*_`<]")  # one of these is in every match of the two
 YEAR = re.compile(r"\s*[(\[](?:[^()\[\]\d]{0,30}[\s,])?(\d{4})(?:\s?[-–—/]\s?\d{0,4})?(?:[\s,;][^()\[\]]{0,60})?[)\]]")
 _CLOSING_YEAR = re.compile(r"[(\[]\s*(\d{4})(?:\s?[-–—/]\s?\d{0,4})?(?:[\s,;][^()\[\]]{0,60})?[)\]]")
 _BARE_YEAR = re.compile(r"(?:\s*,\s*|\s+[-–—]\s+|\s*—\s*|:\s+)(\d{4})[.\s]*$")
@@ -226,10 +225,7 @@ def _without_marks(line: str) -> Iterator[str]:
     """Yield a line as it is, then with more and more of its list marks taken off; the same form twice is one."""
     text = last = " ".join(line.split())
     yield text
-    forms = [text]
-    if EMPHASIS_OR_TAG.search(text):
-        forms.append(_EMPHASIS.sub(r"\2", " ".join(_TAG.sub(" ", text).split())))
-    for form in dict.fromkeys(forms):
+    for form in dict.fromkeys((text, _EMPHASIS.sub(r"\2", " ".join(_TAG.sub(" ", text).split())))):
         stripped = form.rstrip(",; ")
         bullet = _BULLET.match(stripped)
         plain = bare(stripped[bullet.end() :] if bullet else stripped)
@@ -314,6 +310,35 @@ def parse_list(
     if not lines[-1].strip():
         lines.pop()
     return [parse_line(line, catalog, tolerance, reading) for line in lines]
+
+
+class WrittenList(NamedTuple):
+    """A list as it was read strictly; `exact` tells whether each line is a catalog line to the letter.
+
+    `items`: the catalog index of each line's item, None where it names none; `years`: by rank, the written years of
+    items whose lines are not to the letter; `others`: what the other lines name, blank ones aside.
+    """
+
+    items: list[int | None]
+    years: dict[int, int | None]
+    others: list[Entry]
+    exact: bool
+
+
+def read_list(text: str, catalog: Catalog, tolerance: int = YEAR_TOLERANCE) -> WrittenList:
+    """Return what the lines of a text name, read strictly, for rewards and scores."""
+    lines = text.split("\n")
+    items = catalog.indices_of_lines(lines)
+    years: dict[int, int | None] = {}
+    others: list[Entry] = []
+    exact = None not in items
+    for rank, line in enumerate(lines):
+        if items[rank] is None and (entry := parse_line(line, catalog, tolerance)):
+            if entry.index is None:
+                others.append(entry)
+            else:
+                items[rank], years[rank] = entry.index, entry.year
+    return WrittenList(items, years, others, exact)
 
 
 def format_list(lines: list[str]) -> str:

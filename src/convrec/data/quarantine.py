@@ -67,17 +67,12 @@ class Quarantine:
         """Raise `InputError` if a larger share of the rows of any source, but for leaks, is in the quarantine."""
         for source, share in self.shares().items():
             if share > max_share and source != LEAKS:
-                reasons = Counter({r: n for (s, r), n in self.reasons().items() if s == source})
-                most_common = "; ".join(
-                    f"{reason}: {n}, such as {self._example(source, reason)}" for reason, n in reasons.most_common(5)
-                )
+                rows = [row for row in self.rows if row["source"] == source]
+                reasons = Counter(row["reason"] for row in rows)
+                first = {row["reason"]: f"row {row['row']}: {row['value'][:_SHOWN]!r}" for row in reversed(rows)}
+                shown = "; ".join(f"{reason}: {n}, such as {first[reason]}" for reason, n in reasons.most_common(5))
                 raise InputError(
-                    f"{source}: {reasons.total()} of {self.num_read[source]} rows cannot be used, a share of "
-                    f"{share:.3f}, above data.max_quarantined = {max_share} ({most_common}); look at {path}, then mend "
-                    "the files or raise the limit"
+                    f"{source}: {len(rows)} of {self.num_read[source]} rows cannot be used, a share of {share:.3f}, "
+                    f"above data.max_quarantined = {max_share} ({shown}); look at {path}, then mend the files or raise "
+                    "the limit"
                 )
-
-    def _example(self, source: str, reason: str) -> str:
-        """Return the place and the shortened value of the first row with this reason."""
-        row = next(row for row in self.rows if (row["source"], row["reason"]) == (source, reason))
-        return f"row {row['row']}: {row['value'][:_SHOWN]!r}"

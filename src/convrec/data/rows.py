@@ -5,19 +5,18 @@ The functions `usable_...` return the canonical form of a cell, and raise `Value
 
 import datetime
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from convrec.data.catalog import Catalog, Item, title_of
+from convrec.data.catalog import Catalog, title_of
 from convrec.data.conversations import ROLES, prompt_key, usable_role
-from convrec.data.quarantine import Quarantine, as_text, printable
-from convrec.data.titles import line, usable_id, usable_title
+from convrec.data.quarantine import Quarantine, as_text
+from convrec.data.titles import usable_id, usable_title
 from convrec.project.text import is_clean
 
 FIRST_YEAR, LAST_YEAR = 1990, 2099
 _BAD_DATE = f"date is no day from {FIRST_YEAR} to {LAST_YEAR}, such as 2022-12-31"
 _SHOWN = 20  # characters of a wrong role
-_LONGEST_FIELDS = 200  # characters of the names of a row's fields
 LONGEST_CONVERSATION = 1_000_000  # characters of its messages together
 MOST_MESSAGES = 10_000
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
@@ -50,17 +49,6 @@ def usable_messages(value: Any) -> list[dict[str, str]]:
     if not any(message["role"] == "user" for message in messages):
         raise ValueError("no words of the user")
     return messages
-
-
-def item_by_id(value: Any, catalog: Catalog) -> Item | None:
-    """Return the item that a value {id} names; None where it has no id."""
-    own_id = usable_id(value.get("id"), "id") if isinstance(value, Mapping) else ""
-    if not own_id:
-        return None
-    index = catalog.index_of_id(own_id)
-    if index is None:
-        raise ValueError("the catalog has no item of this id")
-    return catalog.items[index]
 
 
 def usable_item(value: Any, line_column: str | None = None) -> dict[str, Any]:
@@ -122,21 +110,20 @@ def usable_rows(
     for where, raw in raw_rows:
         quarantine.count("conversations")
         try:
-            _require_fields(raw)
             messages, date = usable_messages(raw.get("messages")), usable_date(raw.get("date"))
             conversation = usable_id(raw.get("conversation_id"), "conversation_id")
             user = usable_id(raw.get("user_id"), "user_id")
-            truths = list(_usable_items("groundtruth", raw, where, catalog, quarantine, line_column))
+            truths, seen_items, disliked_items = (
+                _usable_items(field, raw, where, catalog, quarantine, line_column)
+                for field in ("groundtruth", "seen_titles", "disliked_titles")
+            )
             if not truths:
                 raise ValueError("no ground truth")
-            seen, disliked = (
-                [_title(*item) for item in _usable_items(field, raw, where, catalog, quarantine, line_column)]
-                for field in ("seen_titles", "disliked_titles")
-            )
         except ValueError as problem:
             quarantine.add("conversations", where, str(problem), raw)
             continue
         key = prompt_key(messages)
+        seen, disliked = ([title for _, title in items] for items in (seen_items, disliked_items))
         rows.append(
             {
                 "conversation_id": conversation or key,
@@ -152,18 +139,6 @@ def usable_rows(
     return rows
 
 
-def _require_fields(raw: Mapping[str, Any]) -> None:
-    for field in ("messages", "groundtruth"):
-        if field not in raw:
-            found = printable(", ".join(sorted(map(str, raw)))[:_LONGEST_FIELDS])
-            raise ValueError(f"field {field!r} is missing (found {found})")
-
-
-def _title(item: Mapping[str, Any], is_by_id: bool) -> str:
-    """Return how a seen item is written: a title counts whatever its year, the line of an id is that item alone."""
-    return line(**item) if is_by_id else item["title"]
-
-
 def _usable_items(
     field: str,
     raw: Mapping[str, Any],
@@ -171,19 +146,29 @@ def _usable_items(
     catalog: Catalog,
     quarantine: Quarantine,
     line_column: str | None,
-) -> Iterator[tuple[dict[str, Any], bool]]:
-    """Yield the usable items of a field, and whether it was given by its id; the others go to the quarantine."""
+) -> list[tuple[dict[str, Any], str]]:
+    """Return the usable items of a field, and how each is written as a seen one; the others go to the quarantine.
+
+    A seen title counts whatever its year, the line of an item that is given by its id is that item alone.
+    """
     values = raw.get(field)
     if values is None:
-        return
+        return []
     if not isinstance(values, list):
         raise ValueError(f"{field} is no list")
     quarantine.count(field, len(values))
+    found = []
     for value in values:
         try:
-            item = item_by_id(value, catalog)
-            named = usable_item(value, line_column) if item is None else {"title": item.title, "year": item.year}
+            if own_id := usable_id(value.get("id"), "id") if isinstance(value, Mapping) else "":
+                index = catalog.index_of_id(own_id)
+                if index is None:
+                    raise ValueError("the catalog has no item of this id")
+                item = catalog.items[index]
+                found.append(({"title": item.title, "year": item.year}, str(item)))
+            else:
+                named = usable_item(value, line_column)
+                found.append((named, named["title"]))
         except ValueError as problem:
             quarantine.add(field, where, str(problem), value)
-        else:
-            yield named, item is not None
+    return found

@@ -39,24 +39,10 @@ def fold(title: str) -> str:
 _ARTICLE_LAST = re.compile(r"^(.*), (the|an?)$")
 _ARTICLE_FIRST = re.compile(r"^(?:the|an?) (?=\S)")
 _ROMAN = {"ii": "2", "iii": "3", "iv": "4", "vi": "6", "vii": "7", "viii": "8", "ix": "9"}  # not those that are words
-_NUMBERS = [
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-    "thirteen",
-]
+_UNITS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen"]
 _ALIKE = {
     **_ROMAN,
-    **{word: str(number) for number, word in enumerate(_NUMBERS, start=1)},
+    **{word: str(number) for number, word in enumerate(_UNITS, start=1)},
     **{"vol": "volume", "pt": "part", "vs": "versus", "v": "versus"},
 }
 _SUPERSCRIPT = re.compile(r"(?=[¹²³⁴-⁹])")

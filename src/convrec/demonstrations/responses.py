@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 from convrec.classical.embedding import SentenceEmbedder, TfidfEmbedder
 from convrec.classical.scores import top_items
 from convrec.data.catalog import Catalog
-from convrec.data.catalog_files import open_catalog, read_json_lines
+from convrec.data.catalog_files import open_catalog
 from convrec.data.conversations import transcript
+from convrec.data.json_lines import json_lines
 from convrec.data.parsing import Entry, parse_line
 from convrec.data.titles import line
 from convrec.demonstrations.answers import ParsedAnswer, parse_answer
@@ -39,7 +40,7 @@ def read_responses(path: Path, with_conversation: bool) -> list[Response]:
     if not path.is_file():
         raise InputError(f"--responses {path}: no such file")
     found = []
-    for number, row in enumerate(read_json_lines(path), start=1):
+    for number, row in json_lines(path):
         try:
             conversation, seen = row["conversation"] if with_conversation else "", row.get("seen") or []
             text = conversation if isinstance(conversation, str) else transcript(conversation)
@@ -47,8 +48,8 @@ def read_responses(path: Path, with_conversation: bool) -> list[Response]:
             found.append(Response(sendable(text), sendable(row["response"]), [*map(sendable, titles)], row))
         except (KeyError, TypeError, AttributeError):
             raise InputError(
-                f"{path}: row {number}: give the fields `response` (a text), `conversation` (for `remap`: a text, or a "
-                "list of {role, content}) and `seen` (if any: a list of titles)"
+                f"{path}: line {number}: give the fields `response` (a text), `conversation` (for `remap`: a text, or "
+                "a list of {role, content}) and `seen` (if any: a list of titles)"
             ) from None
     if not found:
         raise InputError(f"{path}: it holds no row; give one JSON object with `response` a line")

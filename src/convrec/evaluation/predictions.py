@@ -1,19 +1,17 @@
 """`convrec score`: scores a file with the lists of any system, outside the graph (docs/evaluation.md)."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import orjson
 import pandas as pd
 from rich.console import Console
 
 from convrec.data.catalog import Catalog, Entry
-from convrec.data.json_objects import json_object
-from convrec.data.lists import WrittenList, read_list
+from convrec.data.json_lines import json_lines
 from convrec.data.matching import UNKNOWN, Protocol, Truth, make_target
-from convrec.data.parsing import make_entry, parse_line
+from convrec.data.parsing import WrittenList, make_entry, parse_line, read_list
 from convrec.data.rows import usable_item
 from convrec.data.titles import usable_id
 from convrec.evaluation.comparison import KEYS, Interval, mean_intervals
@@ -101,7 +99,7 @@ class _Reader(NamedTuple):
         items = [None if entry is None else entry.index for entry, _ in entries]
         years = {rank: entry.year for rank, (entry, _) in enumerate(entries) if entry}
         others = [entry for entry, _ in entries if entry and entry.index is None]
-        return WrittenList(items, years, others, [], [], all(is_exact for _, is_exact in entries))
+        return WrittenList(items, years, others, all(is_exact for _, is_exact in entries))
 
     def response(self, row: dict[str, Any]) -> str:
         if not isinstance(row.get("response"), str):
@@ -123,19 +121,6 @@ class _Reader(NamedTuple):
         return prompt, user or conversation or prompt
 
 
-def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield line number and object of each line of a file that is not blank."""
-    try:
-        with path.open("rb") as lines:
-            for number, text in enumerate(lines, start=1):
-                if number == 1:
-                    text = text.removeprefix(b"\xef\xbb\xbf")
-                if not text.isspace():
-                    yield number, json_object(text, f"{path}: line {number}", orjson.loads)
-    except OSError as error:
-        raise InputError(f"--predictions {path}: not readable ({error.strerror}); give a JSON-lines file") from None
-
-
 def score_predictions(path: Path, catalog: Catalog, settings: ScoringSettings) -> PredictionScores:
     """Return the scores of a JSON-lines file of predictions (docs/evaluation.md).
 
@@ -152,7 +137,7 @@ def _score_rows(path: Path, reader: _Reader) -> pd.DataFrame:
     published, keys, num_unclear = PublishedProtocol(catalog, cutoffs), [], 0
     by_authors: list[dict[str, float]] = []
     scores: list[RowScore] = []
-    for number, row in _rows(path):
+    for number, row in json_lines(path):
         try:
             truths = reader.items(row, "groundtruth")
             seen = [] if row.get("seen_titles") is None else reader.items(row, "seen_titles")

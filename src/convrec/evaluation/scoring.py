@@ -1,7 +1,6 @@
 """Scores written lists: a table with one row for each test row."""
 
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,10 +8,8 @@ import pandas as pd
 
 from convrec.data.catalog import YEAR_TOLERANCE, Catalog
 from convrec.data.conversations import Row, person_of, truths
-from convrec.data.lists import WrittenList, read_list
 from convrec.data.matching import Protocol, Target, judge, make_target
-from convrec.data.openings import openings
-from convrec.data.parsing import parse_line
+from convrec.data.parsing import WrittenList, read_list
 from convrec.data.titles import fold
 from convrec.evaluation.comparison import KEYS, mean_interval
 from convrec.evaluation.metrics import rank_scores
@@ -48,34 +45,23 @@ class RowScore(NamedTuple):
 
 def quality(written: WrittenList, target: Target, catalog: Catalog, num_ranks: int) -> Quality:
     """Return the `Quality` of one list."""
-    items, _, others, unparsed, _, exact = written
+    items, _, others, exact = written
     num_blank = items.count(None)
     num_items = len(items) - num_blank
-    size = num_items + len(others) + len(unparsed)
-    num_distinct = len(set(items)) - (num_blank > 0) + len(unparsed)
+    size = num_items + len(others)
+    num_distinct = len(set(items)) - (num_blank > 0)
     num_seen = 0 if target.seen.isdisjoint(items) else sum(map(target.seen.__contains__, items))
     if others:
         named = [(fold(entry.title), entry.year) for entry in others]
         seen_titles = {fold(title) for title in target.seen_titles}
         num_distinct += len(set(named))
         num_seen += sum(title in seen_titles for title, _ in named)
-    if unparsed and target.foreign:
-        num_seen += _num_seen_unparsed(written, target.foreign, catalog)
     return Quality(
         num_items / max(1, size),
         float(exact and size == num_ranks),
         (size - num_distinct) / max(1, size),
         num_seen / max(1, size),
         float(size),
-    )
-
-
-def _num_seen_unparsed(written: WrittenList, titles: AbstractSet[str], catalog: Catalog) -> int:
-    """Return how many unparsed lines name one of these folded titles; only lines with the same opening are parsed."""
-    names = set(openings(list(titles)))
-    lines = [line for line, name in zip(written.unparsed, written.openings, strict=True) if name in names]
-    return sum(
-        entry is not None and fold(entry.title) in titles for entry in (parse_line(line, catalog) for line in lines)
     )
 
 

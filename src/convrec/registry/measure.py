@@ -22,8 +22,8 @@ from convrec.registry.decisions import LATENCY, Comparison, Side, SliceChange
 from convrec.registry.model_card import checkpoint_digest
 from convrec.registry.policy import POLICY_FILE, Baselines, Policy, resolve_metric
 from convrec.registry.tracking import file_md5
-from convrec.service.translation import ModelFiles
 from convrec.service.recommender import Recommender
+from convrec.service.translation import ModelFiles
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from convrec.data.catalog import Catalog, Item
 from convrec.data.conversations import ROLES, messages_of, usable_role
 from convrec.data.mentions import Mentions
-from convrec.data.parquet import MAX_ITEMS, parquet_frame
 from convrec.data.titles import title_and_year
 from convrec.generation.constraint import ListRequest, catalog_trie
 from convrec.generation.engine import TokenIds, token_ids
@@ -45,7 +44,7 @@ class ModelFiles:
 
     def load_texts(self) -> tuple[Catalog, Any]:
         """Return the catalog and the tokenizer."""
-        catalog = Catalog.from_frame(parquet_frame(self.catalog, max_rows=MAX_ITEMS))
+        catalog = Catalog.read(self.catalog)
         return catalog, load_tokenizer(self.checkpoint, trust_remote_code=self.trust_remote_code)
 
 

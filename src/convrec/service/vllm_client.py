@@ -14,8 +14,8 @@ from convrec.generation.engine import TokenIds
 from convrec.generation.lists import ListSettings
 from convrec.generation.model_folders import model_files
 from convrec.generation.vllm_requests import decoding_options, request_options
-from convrec.project.errors import InputError, Unavailable
 from convrec.project.code import fingerprint
+from convrec.project.errors import InputError, Unavailable
 from convrec.service.served import ServedModel
 from convrec.service.translation import LIST_LENGTH, ModelFiles, Prepared, Translator
 

@@ -1,11 +1,10 @@
-import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convrec.data.revisions.conversation_diff import diff_conversations
 from convrec.project.errors import InputError
-from tests.data.revisions.tables import catalog_of, film, table, talk
+from tests.data.revisions.tables import table, talk
 
 SPLITS = ("train", "validation", "test")
 
@@ -35,15 +34,6 @@ def test_rows_of_another_kind_are_named():
     odd["messages"] = "a"
     with pytest.raises(InputError, match="old test: not canonical conversations"):
         diff_conversations({"test": odd}, {})
-
-
-def test_mentions_of_added_items_are_counted_in_new_rows_only():
-    added = catalog_of(film("Heat", 1995, ["Hitze"]), film("Up"))
-    truths = [("HEAT", 1996), ("Hitze", None), ("Up", 2009), ("Heat", 1980), ("Alien", 1979)]
-    old = {"train": table(talk("a", truths))}
-    new = {"train": table(talk("a", truths), talk("a", truths), talk("b", truths=[("Alien", 1979)]))}
-    found = diff_conversations(old, new, added)
-    assert (found.new, found.mentions_of_added) == (2, 3)
 
 
 _contents = st.builds(
@@ -89,18 +79,6 @@ def test_the_rows_that_differ_are_those_of_a_plain_loop(old, new):
     assert (back.gone, back.new) == (found.new, found.gone)
     turned = [{"from": moved["to"], "to": moved["from"], "rows": moved["rows"]} for moved in found.moved]
     assert sorted(turned, key=str) == sorted(back.moved, key=str)
-
-
-def test_frames_of_arrow_types_and_of_objects_agree(tmp_path):
-    rows = table(talk("a", truths=[("Heat", None)]), talk("b", truths=()), talk("c", seen=["Up"]))
-    rows.to_parquet(tmp_path / "rows.parquet")
-    read = {"train": pd.read_parquet(tmp_path / "rows.parquet", dtype_backend="pyarrow")}
-    objects = {"train": pd.read_parquet(tmp_path / "rows.parquet")}
-    other_order = rows.assign(groundtruth=[[dict(reversed(t.items())) for t in row] for row in rows["groundtruth"]])
-    other_order.to_parquet(tmp_path / "other.parquet")
-    other = {"train": pd.read_parquet(tmp_path / "other.parquet", dtype_backend="pyarrow")}
-    for version in (read, objects, other):
-        assert diff_conversations({"train": rows}, version).is_empty
 
 
 def test_a_month_that_rolled_over_as_text():

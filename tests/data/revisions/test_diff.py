@@ -2,14 +2,15 @@ import json
 
 import pytest
 
+from convrec.data.catalog import Catalog
 from convrec.data.revisions.diff import diff
 from convrec.project.errors import InputError
-from tests.data.revisions.tables import catalog_of, film, table, talk
+from tests.data.revisions.tables import film, table, talk
 
 
 def _write(folder, items, rows):
     folder.mkdir()
-    catalog_of(*items).to_parquet(folder / "catalog.parquet")
+    Catalog(items).to_frame().to_parquet(folder / "catalog.parquet")
     table(*rows).to_parquet(folder / "train.parquet")
 
 
@@ -27,28 +28,16 @@ def test_two_folders_are_compared_as_a_whole(tmp_path, monkeypatch):
             "before": 3,
             "after": 3,
             "unchanged": 0,
-            "added": [{"item_id": "up", "title": "Up", "year": None}],
-            "removed": [{"item_id": "zodiac_2007", "title": "Zodiac", "year": 2007}],
-            "renamed": [
-                {
-                    "old": {"item_id": "se7en_1995", "title": "Se7en", "year": 1995},
-                    "new": {"item_id": "se7en_1996", "title": "Se7en", "year": 1996},
-                    "reason": "year",
-                }
-            ],
-            "changed": [
-                {
-                    "item": {"item_id": "heat_1995", "title": "Heat", "year": 1995},
-                    "fields": {"plot": {"old": "x", "new": "y"}},
-                    "aliases": {"added": ["Hitze"], "removed": []},
-                }
-            ],
+            "added": ["Up"],
+            "removed": ["Zodiac (2007)"],
+            "renamed": ["Se7en (1995) -> Se7en (1996)"],
+            "merged": [],
+            "changed": ['Heat (1995): plot "x" -> "y"; alias "Hitze" added'],
         },
         "conversations": {
             "new": 1,
             "gone": 0,
             "moved": [],
-            "mentions_of_added": 1,
             "splits": {
                 "train": {
                     "rows": {"before": 1, "after": 2},
@@ -62,17 +51,16 @@ def test_two_folders_are_compared_as_a_whole(tmp_path, monkeypatch):
         "not_compared": [],
     }
     text = found.to_text().split("\n")
-    assert "Catalog: 3 -> 3 items: 1 added, 1 removed, 1 renamed, 1 changed, 0 unchanged" in text
-    assert "  the ground truth of new rows names added items 1 time" in text
+    assert "Catalog: 3 -> 3 items: 1 added, 1 removed, 1 renamed, 0 merged, 1 changed, 0 unchanged" in text
     same = diff("old", "old")
     assert same.is_empty and same.to_text() == "old -> old: no change"
 
 
 def test_a_part_that_only_one_version_has_is_named(tmp_path):
     _write(tmp_path / "both", [film("Heat", 1995)], [talk("a")])
-    catalog_of(film("Heat", 1995)).to_parquet(tmp_path / "other.parquet")
+    Catalog([film("Heat", 1995)]).to_frame().to_parquet(tmp_path / "other.parquet")
     found = diff(str(tmp_path / "both"), str(tmp_path / "other.parquet"))
     assert found.not_compared == ["conversations"] and found.conversations is None and found.is_empty
     assert "only one version has it: conversations" in found.to_text()
-    with pytest.raises(InputError, match="train.parquet has only conversations.*nothing to compare"):
+    with pytest.raises(InputError, match="one has only a catalog, the other only conv"):
         diff(str(tmp_path / "both" / "train.parquet"), str(tmp_path / "other.parquet"))

@@ -3,7 +3,7 @@
 import datetime
 import json
 import random
-import tracemalloc
+import shutil
 
 import pandas as pd
 import pyarrow as pa
@@ -91,21 +91,6 @@ def test_dates_of_parquet_are_days_in_utc(tmp_path, type_, value, day):
     assert _read(folder)["date"].tolist() == [day]
 
 
-@pytest.mark.parametrize(
-    ("type_", "value"),
-    [
-        (pa.timestamp("us"), 40 * 365 * 10**6 * 86_400 * 100),
-        (pa.timestamp("us", "Mars/Phobos"), 10**15),
-    ],
-)
-def test_dates_of_parquet_beyond_those_of_python_are_told(tmp_path, type_, value):
-    folder = _folder(tmp_path)
-    table = pa.Table.from_pylist([GOOD]).append_column("date", pa.array([value], pa.int64()).view(type_))
-    pq.write_table(table, folder / "conversations.parquet")
-    with pytest.raises(InputError, match=r"conversations.parquet: not a readable Parquet file|date is no day"):
-        _read(folder)
-
-
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
 def test_line_ends_and_a_byte_order_mark_do_not_matter(tmp_path, end, mark):
@@ -114,20 +99,15 @@ def test_line_ends_and_a_byte_order_mark_do_not_matter(tmp_path, end, mark):
     assert len(_read(folder, quarantine)) == 2 and not quarantine.rows
 
 
-DEEP = '{"messages": ' + "[" * 100_000
-
-
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
         (_lines(GOOD).encode("latin-1"), "not UTF-8"),
         (b"\0" * 50, "not JSON"),
-        (_lines(GOOD, end="")[:-20], "not JSON"),
-        (DEEP, "not JSON"),
-        (_lines(GOOD, end="").replace("}", ', "date": "", "date": "2022-01-01"}', 1), "a field stands twice"),
+        ('{"messages": ' + "[" * 100_000, "not JSON"),
         ('{"date": ' + "9" * 5000 + "}", "not JSON"),
         ("[]", "no JSON object"),
-        ("{}", "field 'messages' is missing (found )"),
+        ("{}", "messages are no list of {role, content}"),
         (json.dumps(GOOD).replace("Go.", "\\ud800"), "NUL or half a character"),
         (_lines(GOOD | {"date": float("nan"), "groundtruth": [float("nan")]}), "no ground truth"),
         (_lines(GOOD | {"date": float("inf")}), "date is no day from 1990 to 2099, such as 2022-12-31"),
@@ -144,41 +124,21 @@ def test_a_damaged_line_is_kept_aside_and_the_next_is_read(tmp_path, line, reaso
     assert len(pd.read_parquet(tmp_path / "quarantine.parquet")) == len(quarantine.rows)
 
 
-@pytest.mark.parametrize("filling", ["zeros", "spaces"])
-def test_a_line_of_100_mb_is_kept_aside_without_filling_the_memory(tmp_path, filling):
-    folder = _folder(tmp_path, conversations__jsonl=_lines(GOOD))
-    with (folder / "conversations.jsonl").open("r+b") as stream:
-        stream.seek(0, 2)
-        if filling == "zeros":
-            stream.truncate(stream.tell() + 100_000_000)  # a hole: no bytes on the disk
-            stream.seek(0, 2)
-        else:
-            stream.write(b" " * 100_000_000)
-        stream.write(b"\n" + _lines(GOOD).encode())
-    quarantine = Quarantine()
-    tracemalloc.start()
-    assert len(_read(folder, quarantine)) == 2
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 50_000_000, "some pieces of 10 MB, not the whole line"
-    assert _reasons(quarantine) == [("conversations.jsonl:2", "a line of more than 10 MB")]
-    assert quarantine.num_read["conversations"] == 3
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda f: (f / "conversations.jsonl").unlink(), r"no conversations\*.jsonl or .parquet there"),
         (lambda f: (f / "conversations.jsonl").write_text("\n \r\n"), r"none of its rows can be used \(there is none"),
-        (lambda f: (f / "conversations-2.jsonl").mkdir(), "conversations-2.jsonl: no file"),
-        (lambda f: (f / "conversations-2.parquet").mkdir(), "conversations-2.parquet: not a readable Parquet file"),
+        (lambda f: (f / "conversations-2.jsonl").mkdir(), "conversations-2.jsonl: not readable"),
         (
             lambda f: (f / "conversations-2.parquet").write_bytes(b"PAR1" * 9),
             "conversations-2.parquet: not a readable Parquet",
         ),
-        (lambda f: (f / "catalog.csv").unlink(), "catalog.csv: no such catalog file; set data.path to where it is"),
-        (lambda f: (f / "catalog.csv").rename(f / "catalog.jsonl"), "has catalog.jsonl: set data.catalog to that name"),
-        (lambda f: (f / "catalog.csv").rename(f / "catalog.tsv"), "has catalog.tsv, which is not read: save it as cat"),
+        (
+            lambda f: (f / "catalog.csv").rename(f / "c.jsonl"),
+            r"csv: no such catalog file \(found c.jsonl, conv.*set data.c",
+        ),
+        (shutil.rmtree, r"no conversations\*.jsonl or .parquet there"),
     ],
 )
 def test_files_that_cannot_be_read_are_named(tmp_path, change, message):
@@ -186,13 +146,6 @@ def test_files_that_cannot_be_read_are_named(tmp_path, change, message):
     change(folder)
     with pytest.raises(InputError, match=message):
         _read(folder)
-
-
-def test_a_folder_that_is_none_is_named(tmp_path):
-    (tmp_path / "file").write_text("x")
-    for name in ("nothing", "file"):
-        with pytest.raises(InputError, match=f"{name}'?: no such folder; name the folder"):
-            _read(tmp_path / name)
 
 
 @pytest.mark.parametrize(
@@ -214,36 +167,6 @@ def test_parquet_columns_of_wrong_types_are_told(tmp_path, column, values, messa
     with pytest.raises(InputError) as caught:
         _read(folder)
     assert message in str(caught.value)
-
-
-@pytest.mark.parametrize("column", ["messages", "groundtruth"])
-def test_a_missing_parquet_column_is_named(tmp_path, column):
-    folder = _folder(tmp_path)
-    pq.write_table(pa.Table.from_pylist([GOOD]).drop_columns(column), folder / "conversations.parquet")
-    with pytest.raises(InputError, match=f"column '{column}' is missing .*docs/data.md"):
-        _read(folder)
-
-
-def test_a_parquet_file_that_was_cut_is_told(tmp_path):
-    folder = _folder(tmp_path)
-    pq.write_table(pa.Table.from_pylist([GOOD] * 50), folder / "conversations.parquet")
-    whole = (folder / "conversations.parquet").read_bytes()
-    for share in (0.1, 0.5, 0.99):
-        (folder / "conversations.parquet").write_bytes(whole[: int(len(whole) * share)])
-        with pytest.raises(InputError, match=r"conversations.parquet: not a readable Parquet file .*write it again"):
-            _read(folder)
-
-
-def test_parquet_strings_that_are_no_utf_8_are_told(tmp_path):
-    folder = _folder(tmp_path)
-    item = pa.StructArray.from_arrays(
-        [pa.array([b"H\xfcve"]).view(pa.string()), pa.array([2000])], names=["title", "year"]
-    )
-    truth = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), item)
-    table = pa.Table.from_pylist([GOOD]).drop_columns("groundtruth").append_column("groundtruth", truth)
-    pq.write_table(table, folder / "conversations.parquet")
-    with pytest.raises(InputError, match=r"conversations.parquet: not a readable Parquet file .*utf-8"):
-        _read(folder)
 
 
 def _day(seconds: int) -> str:
@@ -315,25 +238,3 @@ def test_every_row_of_a_file_is_used_or_kept_aside(tmp_path_factory, seed, end, 
     aside = [row["row"] for row in quarantine.rows if row["source"] == "conversations"]
     assert aside == [f"conversations.jsonl:{number}" for number, (_, row) in enumerate(lines, start=1) if row is None]
     assert quarantine.num_read["conversations"] == len(lines)
-
-
-@settings(max_examples=50)
-@given(seed=st.integers(0, 2**32))
-def test_any_bytes_of_parquet_give_an_error_or_rows(tmp_path_factory, seed):
-    folder, draw = _folder(tmp_path_factory.mktemp("parquet")), random.Random(seed)
-    path = folder / "conversations.parquet"
-    pq.write_table(pa.Table.from_pylist([GOOD | {"date": "2024-03-05"}] * 5), path, compression="none")
-    content = bytearray(path.read_bytes())
-    for _ in range(draw.randrange(1, 4)):
-        start = draw.randrange(len(content))
-        content[start : start + draw.choice([0, 1, 1, 1, 9])] = draw.choice([b"", b"\0", b"\xff", b"a", b"\x7f\x7f"])
-    path.write_bytes(bytes(content))
-    quarantine = Quarantine()
-    try:
-        rows = _read(folder, quarantine)
-    except InputError as error:
-        assert str(folder) in str(error)
-    else:
-        conform(rows)
-        aside = [row for row in quarantine.rows if row["source"] == "conversations"]
-        assert len(rows) + len(aside) == quarantine.num_read["conversations"]

@@ -1,4 +1,6 @@
 import pickle
+import shutil
+import struct
 
 import pytest
 from datasets import Dataset, DatasetDict
@@ -37,13 +39,45 @@ def test_rows_that_share_a_prompt_stay_separate_and_share_its_id(tmp_path):
     assert build_prompt(train["messages"][0], None, 20) == [{"role": "user", "content": "What like Alien?"}]
 
 
-def test_a_missing_split_or_column_or_folder_is_named(tmp_path):
-    with pytest.raises(InputError, match="split 'test' is missing"):
-        read_reddit(_save(tmp_path / "a", test=None), Quarantine(), catalog="catalog.pkl")
-    bare = Dataset.from_list([{"prompt": [{"role": "user", "content": "x"}]}])
-    with pytest.raises(InputError, match="column 'groundtruth_with_release_year' is missing"):
-        read_reddit(_save(tmp_path / "b", test=bare), Quarantine(), catalog="catalog.pkl")
-    (tmp_path / "c").mkdir()
-    (tmp_path / "c" / "catalog.pkl").write_bytes(pickle.dumps([("Heat", 1995)]))
-    with pytest.raises(InputError, match="no readable saved DatasetDict"):
-        read_reddit(tmp_path / "c", Quarantine(), catalog="catalog.pkl")
+def test_null_cells_are_kept_aside(tmp_path):
+    rows = [_row("What like Alien?", [["Heat", "1995"]]) for _ in range(4)]
+    rows[0]["prompt"] = rows[1]["groundtruth_with_release_year"] = None
+    rows[2]["groundtruth_with_release_year"] = [None]
+    quarantine = Quarantine()
+    source = read_reddit(_save(tmp_path, train=Dataset.from_list(rows)), quarantine, catalog="catalog.pkl")
+    assert source.splits.value_counts(sort=False).tolist() == [1, 2, 2]
+    aside = [(row["row"], row["reason"]) for row in quarantine.rows if row["source"] == "conversations"]
+    assert aside == [
+        ("train:1", "messages are no list of {role, content}"),
+        ("train:2", "no ground truth"),
+        ("train:3", "no ground truth"),
+    ]
+
+
+def _drop_offsets(folder):
+    path = folder / ARROW
+    offsets = [struct.pack("<3i", *ends) for ends in ((0, 5, 10), (0, 5, 2**30))]  # of the seen titles
+    assert path.read_bytes().count(offsets[0]) == 1
+    path.write_bytes(path.read_bytes().replace(*offsets))
+
+
+ARROW = "train/data-00000-of-00001.arrow"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda folder: shutil.rmtree(folder / "validation"),
+        lambda folder: (folder / "dataset_dict.json").write_text('{"splits": []}'),
+        lambda folder: (folder / "dataset_dict.json").unlink(),
+        lambda folder: (folder / ARROW).write_bytes((folder / ARROW).read_bytes()[:100]),
+        lambda folder: Dataset.from_list([{"prompt": "x"}]).save_to_disk(str(folder / "train")),
+        _drop_offsets,
+    ],
+)
+def test_a_damaged_dataset_is_told(tmp_path, change):
+    change(_save(tmp_path))
+    with pytest.raises(
+        InputError, match=f"{tmp_path}.*no readable DatasetDict of train, validation, test with the col"
+    ):
+        read_reddit(tmp_path, Quarantine(), catalog="catalog.pkl")

@@ -57,8 +57,7 @@ def test_each_recommender_turn_with_a_liked_suggestion_is_a_row(tmp_path):
     [
         ({}, ["Dune"]),
         ({"12": {**FORM, "liked": 2}, "10": {**FORM, "liked": 0}}, ["Heat"]),
-        ({"11": {"liked": 0}, "98": {"liked": 0}}, ["Up", "Dune"]),
-        ("damaged", ["Dune"]),
+        ({"11": {**FORM, "liked": 0}, "98": {**FORM, "liked": 0}}, ["Up", "Dune"]),
     ],
 )
 def test_what_the_seeker_disliked_is_in_their_own_form_or_else_in_the_other(tmp_path, own, disliked):
@@ -76,8 +75,8 @@ def test_empty_forms_are_lists_in_the_official_files(tmp_path):
     ("change", "message"),
     [
         (lambda f: (f / "valid_data.jsonl").unlink(), r"no \*_data.jsonl"),
-        (lambda f: (f / "valid_data.jsonl").write_text("{}\n"), "row 1: field 'conversationId' is missing"),
-        (lambda f: (f / "valid_data.jsonl").write_text('{"a": 1}\n{"b'), "row 2: not JSON"),
+        (lambda f: (f / "valid_data.jsonl").write_text('{"a": 1}\n{"b'), "line 2: not JSON"),
+        (lambda f: (f / "valid_data.jsonl").write_text("{}\n"), "no dialogue holds a suggestion"),
         (lambda f: (f / "catalog.jsonl").write_text('{"name": "Up (2009)"}\n'), "row 1: field 'movie_id' is missing"),
     ],
 )
@@ -86,6 +85,26 @@ def test_malformed_files(tmp_path, change, message):
     change(folder)
     with pytest.raises(InputError, match=message):
         read_redial(folder, Quarantine())
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"messages": [{"senderWorkerId": SEEKER, "text": 5}]}, "messages: Input should be a valid string"),
+        ({"movieMentions": ["Heat"]}, "movieMentions: Input should be a valid dictionary"),
+        ({"respondentQuestions": {"11": {**FORM, "liked": "1"}}}, "respondentQuestions: Input should be 0, 1 or 2"),
+        ({"conversationId": ""}, "no conversationId, or a text with a NUL"),
+        ({"messages": [{"senderWorkerId": SEEKER, "text": "a\0"}]}, "no conversationId, or a text with a NUL"),
+    ],
+)
+def test_a_dialogue_of_another_form_is_kept_aside_with_its_reason(tmp_path, change, reason):
+    quarantine = Quarantine()
+    dialogue = _dialogue()
+    dialogue["messages"][1:1] = [{"senderWorkerId": 2, "text": " \n"}, {"senderWorkerId": SEEKER, "text": ""}]
+    rows = read_redial(_folder(tmp_path, [_dialogue(**change), dialogue]), quarantine).rows
+    assert rows["messages"][0] == [{"role": "user", "content": "i loved Heat (1995)"}], "blank messages are left out"
+    assert [(row["row"], row["reason"]) for row in quarantine.rows] == [("valid_data.jsonl:1", reason)]
+    quarantine.write(tmp_path / "quarantine.parquet")
 
 
 def test_a_long_dialogue_is_read_and_a_longer_one_is_kept_aside(tmp_path):

@@ -1,7 +1,6 @@
 """The difference between two versions of the conversations: rows that are new, gone, or moved between splits."""
 
-import hashlib
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,22 +10,13 @@ import polars as pl
 import pyarrow as pa
 
 from convrec.data.conversations import SPLITS
-from convrec.data.revisions.catalog_diff import tolerated_year_gap
-from convrec.data.titles import fold
+from convrec.data.schemas import CONVERSATION_TYPES
 from convrec.project.errors import InputError
 from convrec.project.text import listing
 
 UNDATED = "undated"
-_BATCH = 20_000  # rows whose text is in memory at a time
 # The content that identifies a row; ids are left out, because they can change without the content.
-_CONTENT = pa.schema(
-    {
-        "messages": pa.list_(pa.struct({"role": pa.string(), "content": pa.string()})),
-        "groundtruth": pa.list_(pa.struct({"title": pa.string(), "year": pa.int64()})),
-        "seen_titles": pa.list_(pa.string()),
-        "date": pa.string(),
-    }
-)
+_CONTENT = pa.schema([CONVERSATION_TYPES.field(name) for name in ("messages", "groundtruth", "seen_titles", "date")])
 COMPARED = ("prompt_id", *_CONTENT.names)  # the columns that a comparison reads
 
 
@@ -60,14 +50,12 @@ class ConversationsDiff:
     """The difference between two versions of the conversations; repeated rows are counted each time.
 
     `new` and `gone` count over all splits. A row that is in another split than before counts only in `moved`, which has
-    the number of `rows` of each pair of splits, `from` and `to`. `mentions_of_added` counts ground-truth entries of new
-    rows that name an added item.
+    the number of `rows` of each pair of splits, `from` and `to`.
     """
 
     new: int
     gone: int
     moved: list[dict[str, Any]]
-    mentions_of_added: int | None
     splits: dict[str, SplitDiff]
 
     @property
@@ -85,9 +73,6 @@ class ConversationsDiff:
             f"Conversations: {Counts(before, after)} rows: {self.new:,} new, {self.gone:,} gone, "
             f"{sum(moved['rows'] for moved in self.moved):,} moved to another split"
         ]
-        if self.mentions_of_added is not None:
-            times = "time" if self.mentions_of_added == 1 else "times"
-            lines.append(f"  the ground truth of new rows names added items {self.mentions_of_added:,} {times}")
         lines += listing(
             "moved", [f"{moved['from']} -> {moved['to']}: {moved['rows']:,}" for moved in self.moved], limit
         )
@@ -101,25 +86,23 @@ class ConversationsDiff:
         return "\n".join([*lines, *listing("months with more or fewer rows", texts, limit)])
 
 
-def diff_conversations(
-    old: Mapping[str, pd.DataFrame], new: Mapping[str, pd.DataFrame], added: pd.DataFrame | None = None
-) -> ConversationsDiff:
+def diff_conversations(old: Mapping[str, pd.DataFrame], new: Mapping[str, pd.DataFrame]) -> ConversationsDiff:
     """Return the difference between two versions of the splits; a missing split counts as empty.
 
-    A row is identified by messages, ground truth, seen titles and date. If `added`, the new rows of the catalog, is
-    given, mentions of these items are counted. Raises `InputError` for rows that are not canonical.
+    A row is identified by messages, ground truth, seen titles and date. Raises `InputError` for rows that are not
+    canonical.
     """
     names = [name for name in SPLITS if name in old or name in new]
     names += sorted((old.keys() | new.keys()) - set(SPLITS))
     empty = pd.DataFrame(columns=list(COMPARED), dtype=object)
     pairs = {name: (old.get(name, empty), new.get(name, empty)) for name in names}
-    before = {name: _identities(rows, f"old {name}") for name, (rows, _) in pairs.items()}
-    after = {name: _identities(rows, f"new {name}") for name, (_, rows) in pairs.items()}
-    left = {name: Counter(before[name]) - Counter(after[name]) for name in names}
-    come = {name: Counter(after[name]) - Counter(before[name]) for name in names}
+    before = {name: _digests(rows, f"old {name}") for name, (rows, _) in pairs.items()}
+    after = {name: _digests(rows, f"new {name}") for name, (_, rows) in pairs.items()}
+    left = {name: before[name] - after[name] for name in names}
+    come = {name: after[name] - before[name] for name in names}
     splits = {
         name: SplitDiff(
-            rows=Counts(len(before[name]), len(after[name])),
+            rows=Counts(*map(len, pairs[name])),
             prompts=Counts(*(int(rows["prompt_id"].nunique()) for rows in pairs[name])),
             added=come[name].total(),
             removed=left[name].total(),
@@ -127,30 +110,6 @@ def diff_conversations(
         )
         for name in names
     }
-    moved = _take_moved(left, come)
-    fresh = sum(come.values(), Counter())
-    mentions = None if added is None else _mentions(new, after, fresh, added)
-    return ConversationsDiff(fresh.total(), sum(rows.total() for rows in left.values()), moved, mentions, splits)
-
-
-def _identities(rows: pd.DataFrame, source: str) -> list[bytes]:
-    """Return a digest of each row's content."""
-    digests: list[bytes] = []
-    for start in range(0, len(rows), _BATCH):
-        batch = rows.iloc[start : start + _BATCH]
-        try:
-            table = pa.Table.from_pandas(batch[_CONTENT.names], schema=_CONTENT, preserve_index=False)
-        except (pa.ArrowException, TypeError) as error:
-            raise InputError(
-                f"{source}: not canonical conversations ({error}); make them with `dvc repro data`"
-            ) from None
-        texts = pl.DataFrame(table).select(pl.struct(pl.all()).struct.json_encode()).to_series()
-        digests += [hashlib.blake2b(text.encode(), digest_size=16).digest() for text in texts]
-    return digests
-
-
-def _take_moved(left: dict[str, Counter[bytes]], come: dict[str, Counter[bytes]]) -> list[dict[str, Any]]:
-    """Return how many rows moved from one split to another, and remove them from both counts."""
     moved = []
     for source, leaving in left.items():
         for target, coming in come.items():
@@ -158,30 +117,21 @@ def _take_moved(left: dict[str, Counter[bytes]], come: dict[str, Counter[bytes]]
                 moved.append({"from": source, "to": target, "rows": both.total()})
                 leaving -= both
                 coming -= both
-    return moved
+    new_rows, gone = (sum(rows.total() for rows in side.values()) for side in (come, left))
+    return ConversationsDiff(new_rows, gone, moved, splits)
+
+
+def _digests(rows: pd.DataFrame, source: str) -> Counter[int]:
+    """Return how often each content stands in the rows, by a hash of 64 bits."""
+    try:
+        table = pa.Table.from_pandas(rows[_CONTENT.names], schema=_CONTENT, preserve_index=False)
+    except (pa.ArrowException, TypeError) as error:
+        raise InputError(f"{source}: not canonical conversations ({error}); make them with `dvc repro data`") from None
+    texts = pl.DataFrame(table).select(pl.struct(pl.all()).struct.json_encode()).to_series()
+    return Counter(texts.hash().to_list())
 
 
 def _months(old: pd.DataFrame, new: pd.DataFrame) -> dict[str, Counts]:
     """Return the number of rows of each month before and after; undated rows come last."""
     before, after = (Counter((date or "")[:7] or UNDATED for date in rows["date"].fillna("")) for rows in (old, new))
     return {month: Counts(before[month], after[month]) for month in sorted(before.keys() | after.keys())}
-
-
-def _mentions(
-    new: Mapping[str, pd.DataFrame], identities: Mapping[str, list[bytes]], fresh: Counter[bytes], added: pd.DataFrame
-) -> int:
-    """Return the number of ground-truth entries of new rows that name an added item by title or alias."""
-    years = defaultdict(list)
-    for title, year, aliases in zip(*(added[name].tolist() for name in ("title", "year", "aliases")), strict=True):
-        for name in {fold(text) for text in (title, *aliases)}:
-            years[name].append(None if pd.isna(year) else int(year))
-    count, left = 0, dict(fresh)
-    for split, rows in new.items():
-        positions = {identity: place for place, identity in enumerate(identities[split]) if identity in left}
-        for identity, truths in zip(positions, rows["groundtruth"].iloc[list(positions.values())], strict=True):
-            named = [
-                any(tolerated_year_gap(year, truth["year"]) is not None for year in years.get(fold(truth["title"]), ()))
-                for truth in truths
-            ]
-            count += left.pop(identity) * sum(named)
-    return count

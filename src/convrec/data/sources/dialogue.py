@@ -4,18 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-GREETINGS = (
-    "",
-    "",
-    "",
-    "hi!",
-    "hey all,",
-    "hello",
-    "ok so",
-    "help me out:",
-    "movie night tonight.",
-    "quick one:",
-)
+GREETINGS = ("", "", "", "hi!", "hey all,", "hello", "ok so", "help me out:", "movie night tonight.", "quick one:")
 REQUESTS = (
     "i'm looking for {taste}",
     "any recommendations for {taste}?",
@@ -49,12 +38,7 @@ LIKES = (
     "{films} is the kind of thing i enjoy",
     "big fan of {films}",
 )
-DISLIKES = (
-    "but no {genre} please",
-    "i can't stand {genre}",
-    "nothing from the {genre} shelf",
-    "just not {genre}",
-)
+DISLIKES = ("but no {genre} please", "i can't stand {genre}", "nothing from the {genre} shelf", "just not {genre}")
 DISLIKED_FILMS = ("did not like {films}", "{films} was not for me", "please nothing like {films}")
 DECADES = ("from the {decade}", "ideally {decade}", "preferably made in the {decade}", "{decade} vibes")
 FAMOUS = ("something everybody talks about", "a crowd pleaser", "one of the big ones", "a real classic is fine")

@@ -9,7 +9,7 @@ import pandas as pd
 import polars as pl
 
 from convrec.data.catalog import Catalog
-from convrec.data.parquet import UNREADABLE_PARQUET, open_parquet, unreadable
+from convrec.data.parquet import open_parquet, parquet_columns
 from convrec.data.quarantine import Quarantine
 from convrec.data.rows import usable_rows
 from convrec.data.sources.source import Source
@@ -17,16 +17,8 @@ from convrec.project.errors import InputError
 
 FILE = "feedback.parquet"
 _COLUMNS = (
-    "answer_id",
-    "time",
-    "user_id",
-    "messages",
-    "item_id",
-    "rank",
-    "accepted",
-    "rejected",
-    "hidden",
-    "watched",
+    *("answer_id", "time", "user_id", "messages"),
+    *("item_id", "rank", "accepted", "rejected", "hidden", "watched"),
 )
 
 
@@ -39,14 +31,10 @@ def read_feedback(folder: Path, quarantine: Quarantine, *, catalog: Catalog) -> 
     path = folder / FILE
     if not path.is_file():
         raise InputError(f"data.feedback = {str(folder)!r}: no {FILE} there; write it with `convrec feedback export`")
-    names = open_parquet(path).schema_arrow.names
-    missing = [name for name in _COLUMNS if name not in names]
-    if missing:
+    if missing := [name for name in _COLUMNS if name not in parquet_columns(path)]:
         raise InputError(f"{path}: column {missing[0]!r} is missing; write it with `convrec feedback export`")
-    try:
-        shown = pl.read_parquet(path, columns=list(_COLUMNS))
-    except UNREADABLE_PARQUET as error:
-        raise unreadable(path, error) from None
+    with open_parquet(path) as file:
+        shown = pl.DataFrame(pl.from_arrow(file.read(list(_COLUMNS))))
     shown = shown.with_columns(accepted=pl.col("accepted") | pl.col("watched"))
     rows = usable_rows(_raw_rows(shown), catalog, quarantine)
     return Source(catalog, pd.DataFrame(rows), exposure=shown)

@@ -18,7 +18,7 @@ from convrec.project.errors import InputError
 
 SHIPPED = Path(__file__).with_name("histories.txt")
 _OPTION = re.compile(r"\[([^\[\]]*)\]")
-_OPTIONAL, _WORDS = ("disliked", "genres"), ("item", "items")
+_FORM = re.compile(r"(?:(?:User|Assistant): [^\[\]\n]*\w[^\[\]\n]*\n)*User: [^\[\]\n]*\w[^\[\]\n]*")  # without options
 _STATED_GENRES = 0.5  # share of the conversations that name genres, if the items have any
 _NUM_GENRES = 2  # at most
 
@@ -104,7 +104,7 @@ def user_rng(seed: int, user: str) -> np.random.Generator:
 class Templates:
     """The conversations that a file of templates holds; `item` and `items` are the words of the domain.
 
-    Raises `InputError` naming file and line for a template that cannot be used.
+    Raises `InputError` naming the file and the template that cannot be used.
     """
 
     def __init__(self, path: Path, item: str, items: str):
@@ -115,19 +115,12 @@ class Templates:
             raise InputError(
                 f"{path}: no readable file of templates ({error}); see data.interactions.templates"
             ) from None
-        self._templates: list[str] = []
-        start, block = 1, list[str]()
-        for number, line in enumerate([*lines, ""], start=1):
-            if line.startswith("#"):
-                continue
-            if line.strip():
-                start = start if block else number
-                block.append(line.rstrip())
-            elif block:
-                self._templates.append(_usable("\n".join(block), f"{path}:{start}"))
-                block = []
+        text = "\n".join(line.rstrip() for line in lines if not line.startswith("#"))
+        self._templates = [template.strip() for template in text.split("\n\n") if template.strip()]
         if not self._templates:
             raise InputError(f"{path}: it holds no template; {SHIPPED.name} of the package shows what one is")
+        for template in self._templates:
+            _check(template, path)
 
     def write(
         self, liked: Sequence[str], disliked: Sequence[str], genres: Sequence[str], rng: np.random.Generator
@@ -154,28 +147,20 @@ def _names(template: str) -> set[str]:
     return {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
 
 
-def _usable(template: str, where: str) -> str:
-    """Return the template. Raises `InputError` saying why it cannot be used."""
+def _check(template: str, path: Path) -> None:
+    """Raise `InputError` for a template that cannot be used."""
     bare = _OPTION.sub("", template)
     try:
-        known = {*_OPTIONAL, *_WORDS, "liked"}
-        unknown = sorted(_names(template) - known)
-        problem = unknown and f"{{{unknown[0]}}} is none of {', '.join(sorted(known))}"
-        problem = problem or ("{liked} is missing" if "liked" not in _names(bare) else "")
-    except ValueError as error:
-        problem = str(error)
-    if not problem and (optional := sorted(_names(bare) & set(_OPTIONAL))):
-        problem = f"{{{optional[0]}}} stands outside of [brackets], and is not always known"
-    roles = [line.partition(": ")[0] for line in template.splitlines()]
-    if not problem and ("[" in bare or "]" in bare):
-        problem = "a bracket is not closed, or stands in another"
-    if not problem and any(not re.fullmatch(r"\w+: .*\w.*", line) for line in bare.splitlines()):
-        problem = "each line needs words outside of [brackets]"
-    if not problem and (set(roles) - {"User", "Assistant"} or roles[-1] != "User"):
-        problem = "each line begins with 'User: ' or 'Assistant: ', the last one with 'User: '"
-    if problem:
-        raise InputError(f"{where}: a template of a conversation: {problem}")
-    return template
+        is_usable = bool(_FORM.fullmatch(bare)) and "liked" in _names(bare) <= {"liked", "item", "items"}
+        is_usable &= _names(template) <= {"liked", "item", "items", "disliked", "genres"}
+    except ValueError:  # a brace that is not closed
+        is_usable = False
+    if not is_usable:
+        raise InputError(
+            f"{path}: template {template[:60]!r}: each line begins with 'User: ' or 'Assistant: ', the last one with "
+            "'User: ', and has words outside of [brackets]; {liked}, {item} and {items} may stand anywhere, {disliked} "
+            "and {genres} within [brackets], {liked} must stand outside of them"
+        )
 
 
 def _joined(parts: Sequence[str]) -> str:

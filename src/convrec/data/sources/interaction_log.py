@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from convrec.data.parquet import open_parquet
+from convrec.data.parquet import parquet_columns
 from convrec.data.quarantine import Quarantine
 from convrec.project.errors import InputError
 
@@ -25,7 +25,6 @@ KNOWN_COLUMNS = {  # the names of MovieLens, of the Amazon reviews of 2023 and 2
 _WITHOUT_HEADER = {"u.data": "\t", "ratings.dat": ":"}  # `::` divides the fields of the latter
 _FIELDS = ("user", "item", "value", "time")  # of those
 _MORE = "beyond the header"  # takes the field that a row has beyond those of the header
-MAX_LOG_ROWS = 1_000_000_000
 MAX_UNUSABLE = 100_000  # rows of a log that are kept aside one by one
 _FIRST_TIME, _END_TIME = 631_152_000, 4_102_444_800  # 1990 to 2099, in seconds since 1970
 
@@ -42,12 +41,9 @@ class Feedback:
 
     def sign(self, value: pl.Expr) -> pl.Expr:
         """Return whether a value, as text, is of a liked item (true), of a disliked one (false), or neither (null)."""
-        number = _number(value)
+        number, low = _number(value), self.disliked
         likes = number >= self.liked if isinstance(self.liked, float) else value.is_in(self.liked)
-        dislikes = pl.lit(False)
-        if self.disliked is not None:
-            low = self.disliked
-            dislikes = number <= low if isinstance(low, float) else value.is_in(low)
+        dislikes = number <= low if isinstance(low, float) else value.is_in(low or [])
         return pl.when(likes).then(True).when(dislikes).then(False)
 
 
@@ -66,7 +62,7 @@ def _scan(path: Path, columns: Mapping[str, str | None]) -> tuple[pl.LazyFrame, 
             raise InputError(f"{path}: {len(names)} fields, not {', '.join(_FIELDS)}; take MovieLens' own file")
         return rows.rename(dict(zip(names, _FIELDS, strict=True))), dict(zip(_FIELDS, _FIELDS, strict=True))
     if suffix == ".parquet":
-        open_parquet(path, MAX_LOG_ROWS).close()
+        parquet_columns(path)
         rows = pl.scan_parquet(path, glob=False)
     elif suffix == ".jsonl":
         names = list(pl.scan_ndjson(path, infer_schema_length=100).collect_schema())
@@ -126,12 +122,11 @@ def _usable(path: Path, columns: Mapping[str, str | None], feedback: Feedback) -
     """Return the rows as row (counted from 1), user, item, liked (null: neither), time, and problem (null: usable)."""
     rows, names = _scan(path, columns)
     kinds = rows.collect_schema()
+    sign, is_number = pl.lit(True), pl.lit(True)
     if "value" in names:
         value = _text(names["value"], pl.String()) if kinds[names["value"]] == pl.String else pl.col(names["value"])
         sign = feedback.sign(value.cast(pl.String))
-        is_number = _number(value).is_not_null() if isinstance(feedback.liked, float) else pl.lit(True)
-    else:
-        sign, is_number = pl.lit(True), pl.lit(True)
+        is_number = _number(value).is_not_null() if isinstance(feedback.liked, float) else is_number
     more = (pl.col(_MORE) != "") if _MORE in kinds else pl.lit(False)
     user, item = (_text(names[field], kinds[names[field]]) for field in ("user", "item"))
     seconds = _seconds(names["time"], kinds[names["time"]])
@@ -147,24 +142,19 @@ def _usable(path: Path, columns: Mapping[str, str | None], feedback: Feedback) -
         .when(~seconds.is_between(_FIRST_TIME, _END_TIME, closed="left").fill_null(False))
         .then(pl.lit("the time is none from 1990 to 2099"))
     )
-    cells = (
-        user.alias("user"),
-        item.alias("item"),
-        sign.alias("liked"),
-        seconds.alias("time"),
-        problem.alias("problem"),
-    )
-    return rows.select(cells).with_row_index("row", offset=1)
+    cells = rows.select(user=user, item=item, liked=sign, time=seconds, problem=problem)
+    return cells.with_row_index("row", offset=1)
 
 
 def _keep_aside(log: pl.LazyFrame, path: Path, quarantine: Quarantine) -> None:
     """Keep the rows aside that cannot be used. Raises `InputError` where these are too many."""
-    unusable = log.filter(pl.col("problem").is_not_null())
-    counts = unusable.group_by("problem").len().collect(engine="streaming").sort("len", "problem", descending=True)
-    if counts["len"].sum() > MAX_UNUSABLE:
-        reasons = "; ".join(f"{problem}: {number:,}" for problem, number in counts.iter_rows())
-        raise InputError(f"{path}: more than {MAX_UNUSABLE:,} rows cannot be used ({reasons}); mend the file")
-    rows = unusable.select("row", "problem", "user", "item").collect(engine="streaming").sort("row")
+    unusable = log.filter(pl.col("problem").is_not_null()).select("row", "problem", "user", "item")
+    rows = unusable.head(MAX_UNUSABLE + 1).collect(engine="streaming").sort("row")
+    if len(rows) > MAX_UNUSABLE:
+        row, problem, *_ = rows.row(0)
+        raise InputError(
+            f"{path}: more than {MAX_UNUSABLE:,} rows cannot be used (row {row}: {problem}); mend the file"
+        )
     for row, problem, user, item in rows.iter_rows():
         quarantine.add("interactions", f"{path.name}:{row}", problem, f"user {user}, item {item}")
 

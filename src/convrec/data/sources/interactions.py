@@ -1,6 +1,7 @@
 """A log of interactions as conversations: a history in words, and what the user liked next (docs/data.md)."""
 
 import datetime
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,15 +10,29 @@ import numpy as np
 import pandas as pd
 import polars as pl
 
-from convrec.data.catalog import Catalog
+from convrec.data.catalog import Catalog, build_catalog
+from convrec.data.catalog_files import metadata_columns, read_raw_rows
 from convrec.data.conversations import prompt_key
+from convrec.data.json_lines import json_lines
 from convrec.data.quarantine import Quarantine
 from convrec.data.sources.histories import SHIPPED, Moment, Sizes, Templates, moments, most_common_genres, user_rng
-from convrec.data.sources.interaction_items import read_items
 from convrec.data.sources.interaction_log import Feedback, read_log
 from convrec.data.sources.source import Source
 from convrec.project.errors import InputError
 
+Row = dict[str, object]
+ID = "item_id"  # where the readers of this module put it
+_IDS = ("movieId", "movie_id", "itemId", ID, "id", "parent_asin", "asin", "product_id")
+_FLAGS = 5  # the field of u.item where those of the genres begin, in the order of u.genre
+_GENRES = (
+    "unknown", "Action", "Adventure", "Animation", "Children's", "Comedy", "Crime", "Documentary", "Drama", "Fantasy",
+    "Film-Noir", "Horror", "Musical", "Mystery", "Romance", "Sci-Fi", "Thriller", "War", "Western",
+)  # fmt: skip
+_NO_GENRE = ("unknown", "(no genres listed)")
+_AMAZON = ("parent_asin", "asin", "title", "store", "brand", "main_category", "categories")  # what is read of a product
+_TITLE = re.compile(r"(?P<title>[^(]+?)(?P<others>(?: \([^()]*\))*?)(?P<year> \(\d{4}\))?")
+_OTHER = re.compile(r"\((?:a\.?k\.?a\.? )?([^()]*)\)")
+_ARTICLE_LAST = re.compile(r"^(.+), (The|An?|Les?|La|Il|El|Das|Der|Die)$")
 _LOGS = ("u.data", "ratings.dat", "ratings.csv", "ratings.parquet", "interactions.csv", "interactions.parquet")
 _ITEMS = ("u.item", "movies.dat", "movies.csv", "items.csv", "items.parquet", "items.jsonl")
 
@@ -27,24 +42,78 @@ def find_files(folder: Path, log: str | None, items: str | None) -> tuple[Path, 
 
     Of the Amazon reviews these are `NAME.jsonl` and `meta_NAME.jsonl`. Raises `InputError` where there is none.
     """
-    if not folder.is_dir():
-        raise InputError(f"data.path = {str(folder)!r}: no such folder; name the folder of your log")
-    there = sorted(path.name for path in folder.iterdir())
+    there = sorted(path.name for path in folder.glob("*"))
     products = [name for name in there if name.startswith("meta_") and name.removeprefix("meta_") in there]
-    log = log or next(
-        (name for name in (*_LOGS, *(name.removeprefix("meta_") for name in products)) if name in there), None
+    logs = [log] if log else [*_LOGS, *(name.removeprefix("meta_") for name in products)]
+    found_log = next((name for name in logs if (folder / name).is_file()), None)
+    catalogs = [items] if items else [*_ITEMS, f"meta_{found_log}"]
+    found_items = next((name for name in catalogs if (folder / name).is_file()), None)
+    if found_log and found_items:
+        return folder / found_log, folder / found_items
+    what, field = ("items", "data.catalog") if found_log else ("log", "data.interactions.log")
+    wanted = (items if found_log else log) or "of a known name"
+    raise InputError(
+        f"data.path = {str(folder)!r}: no file of the {what} {wanted} there (found {', '.join(there)[:200]}); give its "
+        f"name in {field}"
     )
-    items = items or next(
-        (name for name in (*_ITEMS, *(n for n in products if n == f"meta_{log}")) if name in there), None
-    )
-    for what, name in (("log", log), ("items", items)):
-        if name is None or not (folder / name).is_file():
-            field = "data.catalog" if what == "items" else "data.interactions.log"
-            raise InputError(
-                f"data.path = {str(folder)!r}: no file of the {what}{f' {name}' if name else ''} there (found "
-                f"{', '.join(there)[:200]}); give its name in {field}"
-            )
-    return folder / str(log), folder / str(items)
+
+
+def _movielens(path: Path) -> list[Row]:
+    """Return the films of `u.item` or `movies.dat`."""
+    separator, number = ("|", _FLAGS + len(_GENRES)) if path.name == "u.item" else ("::", 3)
+    films = [line.split(separator) for line in path.read_text(encoding="latin-1").splitlines()]
+    for place, fields in enumerate(films, start=1):
+        if len(fields) != number:
+            raise InputError(f"{path}: row {place}: {len(fields)} fields, not {number}; take MovieLens' own file")
+    if separator == "|":
+        for film in films:
+            film[2] = "|".join(genre for genre, flag in zip(_GENRES, film[_FLAGS:], strict=True) if flag == "1")
+    return [{ID: film[0], "title": film[1], "genres": film[2]} for film in films]
+
+
+def _natural(row: Row) -> Row:
+    """Return a film of MovieLens with its title as people write it, and without what stands for no genre.
+
+    `Postman, The (Postino, Il) (1994)` is The Postman (1994), also called Il Postino.
+    """
+    title, genres = row.get("title"), row.get("genres")
+    if isinstance(title, str) and (match := _TITLE.fullmatch(" ".join(title.split()))):
+        names = [_ARTICLE_LAST.sub(r"\2 \1", name) for name in (match["title"], *_OTHER.findall(match["others"]))]
+        row = row | {"title": names[0] + (match["year"] or ""), "aliases": names[1:]}
+    genres = genres.split("|") if isinstance(genres, str) else genres
+    if isinstance(genres, list):
+        row = row | {"genres": [genre for genre in genres if genre not in _NO_GENRE]}
+    row.pop("release_date", None)  # the title has the year
+    return row
+
+
+def read_items(path: Path, quarantine: Quarantine, line_column: str | None = None) -> tuple[Catalog, dict[str, int]]:
+    """Return the catalog of an items file, and the index of each id: ids of one title and year share an item.
+
+    The file is `u.item` or `movies.dat` of MovieLens, `meta_*.jsonl` of the Amazon reviews, or any catalog file
+    (docs/data.md) with a column of ids. Raises `InputError` where it cannot be read, or has no ids.
+    """
+    if path.name in ("u.item", "movies.dat"):
+        rows = _movielens(path)
+    elif path.name.startswith("meta_") and path.suffix == ".jsonl":
+        rows = [{name: row[name] for name in _AMAZON if row.get(name)} for _, row in json_lines(path)]
+    else:
+        rows = read_raw_rows(path)
+    names = {name for row in rows for name in row}
+    column = next((name for name in _IDS if name in names), None)
+    if column is None:
+        raise InputError(f"{path}: no column of ids (found {', '.join(sorted(names))[:300]}); name one of them {ID}")
+    if column in ("movieId", "movie_id") or path.name in ("u.item", "movies.dat"):
+        rows = [_natural(row) for row in rows]
+    fields = [name for name in metadata_columns(path, rows, line_column) if name not in _IDS]
+    ids = [row.get(column) for row in rows]
+    bare = [{name: value for name, value in row.items() if name != "id"} for row in rows]
+    catalog, places = build_catalog(bare, fields, quarantine, "catalog", line_column)
+    indices: dict[str, int] = {}
+    for own_id, place in zip(ids, places, strict=True):
+        if own_id not in (None, "") and place is not None:
+            indices.setdefault(str(own_id).strip(), place)
+    return catalog, indices
 
 
 def read_interactions(

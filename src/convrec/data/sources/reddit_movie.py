@@ -1,187 +1,250 @@
 """The raw Reddit-Movie dump: CSVs with the turns of threads, films as IMDb ids in the texts, and the films' names.
 
 A thread is a seeker's post and the replies below it; the context of a turn is the path from the post to its parent.
+A text is a cell of plain text or, as in the published files, the Python literal of a list of role and text.
 Source: He et al. 2023, "Large Language Models as Zero-Shot Conversational Recommenders".
 """
 
+import ast
+import datetime
 import json
+import math
 import re
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import pandas as pd
 import polars as pl
 
 from convrec.data.catalog import Catalog, build_catalog
 from convrec.data.conversations import prompt_key
 from convrec.data.quarantine import Quarantine
-from convrec.data.sources.reddit_turns import list_of_ids, read_turns
+from convrec.data.rows import LONGEST_CONVERSATION
 from convrec.data.sources.source import Source
 from convrec.data.titles import title_and_year
 from convrec.project.errors import InputError
 from convrec.project.text import is_clean
 
 NAMES = "id2name.json"
-_IMDB_ID = re.compile(r"tt[0-9]+")
-_END = "\x03"  # follows each id while names replace ids, so that tt1234567 is not found within tt12345678
+_MENTION = re.compile(r"tt[0-9]+")
+_USED = ("conv_id", "turn_id", "is_seeker", "utc_time", "upvotes", "processed", "context_turn_ids")
+_USER = "user_id"  # a column that files may lack
+_MORE = "beyond the header"  # takes the field that a row has beyond those of the header
+_LITERAL = re.compile(r"""\s*\[\s*['"]""")
+# Reddit began in 2005: an earlier time is no time, a later one than 2100 is milliseconds.
+_FIRST, _END = (datetime.datetime(year, 1, 1, tzinfo=datetime.UTC).timestamp() for year in (2005, 2100))
 
 
-def _names(folder: Path, quarantine: Quarantine) -> dict[str, str]:
-    """Return the names by IMDb id, in the order of the ids' numbers."""
+class _Film(NamedTuple):
+    """A film with a name: ids of one item share the `key`; `name` is `Title (Year)`."""
+
+    key: int | str
+    name: str
+    title: str
+    year: int | None
+    is_known: bool  # whether the catalog has the item
+
+
+class _Turn(NamedTuple):
+    """A turn; of copies that differ, the least one counts. An unusable time is 0, unusable upvotes are -inf."""
+
+    text: str
+    is_seeker: bool
+    time: int
+    upvotes: float
+    path: tuple[str, ...]
+    conversation: str
+    user: str
+
+    def films(self) -> list[str]:
+        return list(dict.fromkeys(_MENTION.findall(self.text)))
+
+
+def _films(folder: Path, quarantine: Quarantine) -> tuple[Catalog, dict[str, _Film]]:
+    """Return the catalog, and the films that have a name by IMDb id."""
     path = folder / NAMES
     try:
-        pairs = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=list)
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file; it maps IMDb ids to `Title (Year)`: download it too") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: byte {error.start} is not UTF-8; convert the file to UTF-8") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not readable JSON ({error}); download the file again") from None
-    if not isinstance(pairs, list) or not all(isinstance(pair, tuple) for pair in pairs):
-        raise InputError(f"{path}: one JSON object of IMDb ids and names is needed; download the file again")
-    names: dict[str, str] = {}
-    quarantine.count("catalog", len(pairs))
-    for key, name in pairs:
-        problem = None
-        if not _IMDB_ID.fullmatch(key):
-            problem = "no IMDb id"
-        elif key in names:
-            problem = "the same id again"
-        elif not isinstance(name, str) or not name.strip():
-            problem = "no title"
-        elif not is_clean(name):
-            problem = "NUL or half a character"
-        if problem:
-            quarantine.add("catalog", key, problem, name)
-        else:
-            names[key] = " ".join(name.split())
-    return dict(sorted(names.items(), key=lambda pair: (len(pair[0]), pair[0])))
-
-
-def _movies(folder: Path, quarantine: Quarantine) -> tuple[Catalog, pl.DataFrame]:
-    """Return the catalog, and a table of all named ids.
-
-    Columns: id, key (ids of one item share it), name, title, year, known (whether the catalog has the item).
-    """
-    names = _names(folder, quarantine)
-    ids = list(names)
-    dropped = Quarantine()
-    catalog, places = build_catalog([{"title": name} for name in names.values()], (), dropped, str(folder / NAMES))
-    for row in dropped.rows:
-        quarantine.add("catalog", ids[int(row["row"]) - 1], row["reason"], row["value"])
-    keys: dict[int, str] = {}
-    table: list[tuple[str, str, str, str, int | None, bool]] = []
-    for (movie, name), place in zip(names.items(), places, strict=True):
-        if place is None:
-            table.append((movie, movie, name, title_and_year(name)[0] or name, None, False))
-        else:
+        names = json.loads(path.read_text(encoding="utf-8-sig"))
+        by_id = sorted(names.items(), key=lambda pair: (len(pair[0]), pair[0]))
+    except (OSError, ValueError, RecursionError, AttributeError) as error:
+        raise InputError(
+            f"{path}: no readable JSON object of IMDb ids and names `Title (Year)` ({error}); download the file again"
+        ) from None
+    catalog, places = build_catalog([{"title": name} for _, name in by_id], (), quarantine)
+    films: dict[str, _Film] = {}
+    for (movie, name), place in zip(by_id, places, strict=True):
+        if place is not None:
             item = catalog.items[place]
-            table.append((movie, keys.setdefault(place, movie), str(item), item.title, item.year, True))
-    texts = dict.fromkeys(("id", "key", "name", "title"), pl.String)
-    return catalog, pl.DataFrame(table, {**texts, "year": pl.Int64, "known": pl.Boolean}, orient="row")
+            films[movie] = _Film(place, str(item), item.title, item.year, True)
+        elif isinstance(name, str) and name.strip() and is_clean(name):
+            text = " ".join(name.split())
+            films[movie] = _Film(movie, text, title_and_year(text)[0] or text, None, False)
+    return catalog, films
 
 
-def _mentions(turns: pl.DataFrame, movies: pl.DataFrame) -> pl.DataFrame:
-    """Return the films that each turn names, once each, in the order of the text: turn, key, id, title, year, known."""
-    ids = pl.col("text").str.extract_all("tt[0-9]+").alias("id")
-    naming = turns.filter(pl.col("text").str.contains("tt[0-9]")).select("turn", ids).explode("id")
-    named = naming.join(movies.drop("name"), on="id", how="left", maintain_order="left")
-    named = named.with_columns(pl.coalesce("key", "id").alias("key"), pl.col("known").fill_null(False))
-    return named.unique(["turn", "key"], keep="first", maintain_order=True)
+def _cells(path: Path) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yield the used cells of a file as texts, with the number of the row (the header is row 1)."""
+    try:
+        names = pl.scan_csv(path, infer_schema=False, glob=False).collect_schema().names()
+        missing = [name for name in _USED if name not in names]
+        if missing or any("_duplicated_" in name for name in names):
+            raise InputError(
+                f"{path}: row 1: column {missing[0]!r} is missing (found {', '.join(names)[:300]})"
+                if missing
+                else f"{path}: row 1: a column stands twice in the header; remove one of the two"
+            )
+        schema = dict.fromkeys([*names, _MORE], pl.String)
+        rows = pl.scan_csv(path, schema=schema, missing_columns="insert", empty_string_is_null=False, glob=False)
+        user = pl.col(_USER) if _USER in names else pl.lit("").alias(_USER)
+        cells = rows.select(*_USED, user, _MORE).collect().fill_null("")
+    except (pl.exceptions.PolarsError, OSError) as error:
+        reason = " ".join(str(error).split("The current offset")[0].split())[:200]  # then come hints on Polars' options
+        raise InputError(
+            f"{path}: not readable as CSV in UTF-8 ({reason}); close every quote, or download the file again"
+        ) from None
+    yield from ((number, row) for number, row in enumerate(cells.iter_rows(), start=2) if any(row))
 
 
-def _answers(turns: pl.DataFrame, mentions: pl.DataFrame, min_upvotes: int, quarantine: Quarantine) -> pl.DataFrame:
-    """Return the turns of recommenders that name films, have the upvotes, and whose cells can be used."""
-    naming = turns.filter(~pl.col("is_seeker")).join(mentions.select("turn"), on="turn", how="semi")
-    upvoted = naming.filter(pl.col("upvotes").is_null() | (pl.col("upvotes") >= min_upvotes))
-    quarantine.count("conversations", len(upvoted))
-    context = pl.col("context_turn_ids")
-    problem = (
-        pl.when(pl.col("upvotes").is_null())
-        .then(pl.lit("upvotes is no number"))
-        .when(pl.col("utc_time").is_null())
-        .then(pl.lit("utc_time is no time from 2005 to 2099"))
-        .when(pl.col("conv_id") == "")
-        .then(pl.lit("no conv_id"))
-        .when(~context.str.contains("""['"]"""))
-        .then(pl.lit("no context"))
-        .when(list_of_ids(context).list.contains(pl.col("turn_id")))
-        .then(pl.lit("a turn twice in its path"))
+def _strings(cell: str, field: str) -> list[str]:
+    """Return the texts of a literal of a list. Raises `ValueError` for anything else."""
+    try:
+        values = ast.literal_eval(cell.strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        values = None
+    if not isinstance(values, list) or not all(isinstance(value, str) and is_clean(value) for value in values):
+        raise ValueError(f"broken literal in {field}")
+    return values
+
+
+def _number(cell: str) -> float:
+    """Return the cell as a finite number (pandas writes 12.0 where a column has gaps), else -inf."""
+    try:
+        number = float(cell)
+    except ValueError:
+        return -math.inf
+    return number if math.isfinite(number) else -math.inf
+
+
+def _turn(cells: tuple[str, ...]) -> _Turn:
+    """Return the turn of a row. Raises `ValueError` saying why there is none."""
+    conversation, turn_id, is_seeker, time, upvotes, processed, context, user, more = cells
+    if more:
+        raise ValueError("more fields than the header names")
+    if not all(map(is_clean, cells)):
+        raise ValueError("a NUL")
+    if len(processed) > LONGEST_CONVERSATION:
+        raise ValueError(f"a text of more than {LONGEST_CONVERSATION:,} characters")
+    if not turn_id:
+        raise ValueError("no turn_id")
+    if is_seeker.lower() not in ("true", "false"):
+        raise ValueError("is_seeker is neither True nor False")
+    if not processed and not context:
+        raise ValueError("neither text nor context")
+    text = processed
+    if _LITERAL.match(processed):
+        role_and_text = _strings(processed, "processed")
+        if len(role_and_text) != 2:
+            raise ValueError("broken literal in processed")
+        text = role_and_text[1]
+    path = tuple(_strings(context, "context_turn_ids")) if context else ()
+    seconds = _number(time)
+    return _Turn(
+        text=text.strip(),
+        is_seeker=is_seeker.lower() == "true",
+        time=int(seconds) if _FIRST <= seconds < _END else 0,
+        upvotes=_number(upvotes),
+        path=path,
+        conversation=conversation,
+        user=user.strip(),
     )
-    return _without_problems(upvoted.with_columns(problem.alias("problem")), quarantine)
 
 
-def _without_problems(answers: pl.DataFrame, quarantine: Quarantine) -> pl.DataFrame:
-    """Return the answers that have no `problem`, and add the others to what was left out."""
-    bad = answers.filter(pl.col("problem").is_not_null()).sort("turn_id")
-    for turn_id, problem, context in bad.select("turn_id", "problem", "context_turn_ids").iter_rows():
-        quarantine.add("conversations", turn_id, problem, context)
-    return answers.filter(pl.col("problem").is_null()).drop("problem")
+def _turns(folder: Path, quarantine: Quarantine) -> dict[str, _Turn]:
+    """Return every turn of the folder's CSVs once, by its id."""
+    paths = sorted(path for path in folder.glob("*.csv") if path.is_file())
+    if not paths:
+        raise InputError(f"data.path = {str(folder)!r}: no *.csv there; name the folder of the raw Reddit-Movie CSVs")
+    turns: dict[str, _Turn] = {}
+    for path in paths:
+        for number, cells in _cells(path):
+            quarantine.count("turns")
+            where, turn_id = f"{path.name}:{number}", cells[1]
+            try:
+                turn = _turn(cells)
+            except ValueError as problem:
+                quarantine.add("turns", where, str(problem), cells[5])
+                continue
+            other = turns.get(turn_id, turn)
+            if turn[:5] != other[:5]:
+                quarantine.add("turns", where, "differs from another row of its turn_id", turn_id)
+            turns[turn_id] = min(turn, other)
+    return turns
 
 
-def _paths(answers: pl.DataFrame, turns: pl.DataFrame, quarantine: Quarantine) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the answers with the number of their context, and the turns of each context: context, turn, is_seeker.
+def _key(movie: str, films: dict[str, _Film]) -> int | str:
+    return films[movie].key if movie in films else movie
 
-    Both are sorted; answers to one turn share a context.
+
+class _Context(NamedTuple):
+    """What stands above a turn: its messages, their prompt's id, the films that they name, and who asks."""
+
+    messages: list[dict[str, str]]
+    prompt_id: str
+    films: set[int | str]  # keys
+    seen_titles: list[str]
+    user: str
+
+
+def _context(path: tuple[str, ...], turns: dict[str, _Turn], films: dict[str, _Film]) -> _Context:
+    """Return the context of a path, the ids of its films replaced by names, turns of one role joined.
+
+    Raises `ValueError` saying why it cannot be used.
     """
-    contexts = answers.select("context_turn_ids").unique().sort("context_turn_ids").with_row_index("context")
-    ids = list_of_ids(pl.col("context_turn_ids")).alias("turn_id")
-    steps = contexts.select("context", ids).explode("turn_id")
-    steps = steps.join(turns.select("turn_id", "turn", "is_seeker"), on="turn_id", how="left", maintain_order="left")
-    words = turns.select("turn", (pl.col("text") != "").alias("words"))
-    steps = steps.join(words, on="turn", how="left", maintain_order="left")
-    problem = (
-        pl.when(pl.col("turn").is_null().any())
-        .then(pl.lit("a turn of its context is missing"))
-        .when(pl.col("turn").n_unique() < pl.len())
-        .then(pl.lit("a turn twice in its path"))
-        .when(~(pl.col("is_seeker") & pl.col("words")).any())
-        .then(pl.lit("no words of the seeker in its context"))
+    if not path:
+        raise ValueError("no context")
+    if not turns.keys() >= {*path}:
+        raise ValueError("a turn of its context is missing")
+    above = [turns[turn_id] for turn_id in path]
+    if not any(turn.is_seeker and turn.text for turn in above):
+        raise ValueError("no words of the seeker in its context")
+    messages: list[dict[str, str]] = []
+    for turn in above:
+        role = "user" if turn.is_seeker else "assistant"
+        text = _MENTION.sub(lambda m: films[m.group()].name if m.group() in films else m.group(), turn.text)
+        if text and messages and messages[-1]["role"] == role:
+            messages[-1]["content"] += f"\n{text}"
+        elif text:
+            messages.append({"role": role, "content": text})
+    named = [movie for turn in above for movie in turn.films()]
+    return _Context(
+        messages=messages,
+        prompt_id=prompt_key(messages),
+        films={_key(movie, films) for movie in named},
+        seen_titles=list(dict.fromkeys(films[movie].title for movie in named if movie in films)),
+        user=next(turn.user for turn in above if turn.is_seeker),
     )
-    problems = steps.group_by("context").agg(problem.alias("problem"))
-    answers = answers.join(contexts, on="context_turn_ids").join(problems, on="context")
-    answers = _without_problems(answers, quarantine)
-    return answers.sort("utc_time", "turn_id"), steps.join(answers, on="context", how="semi", maintain_order="left")
 
 
-def _truths(answers: pl.DataFrame, mentions: pl.DataFrame, named: pl.DataFrame, quarantine: Quarantine) -> pl.DataFrame:
-    """Return the ground truth of each answer that has any: turn, groundtruth."""
-    fresh = answers.select("turn", "turn_id", "context").join(mentions, on="turn", maintain_order="left_right")
-    fresh = fresh.join(named, on=["context", "key"], how="anti", maintain_order="left")
+def _truths(
+    turn_id: str, mentioned: list[str], context: _Context, films: dict[str, _Film], quarantine: Quarantine
+) -> list[dict[str, Any]]:
+    """Return the films of a turn that its context does not name, each item once."""
+    fresh: dict[int | str, str] = {}
+    for movie in mentioned:
+        if (key := _key(movie, films)) not in context.films:
+            fresh.setdefault(key, movie)
     quarantine.count("groundtruth", len(fresh))
-    _count_unusable(fresh.filter(~pl.col("known")), "groundtruth", quarantine)
-    usable = fresh.filter("known")
-    return usable.group_by("turn", maintain_order=True).agg(pl.struct("title", "year").alias("groundtruth"))
-
-
-def _count_unusable(mentions: pl.DataFrame, source: str, quarantine: Quarantine) -> None:
-    """Add mentions of films that have no name, or that the catalog lacks, to what was left out."""
-    for turn_id, movie, title in mentions.select("turn_id", "id", "title").sort("turn_id", "id").iter_rows():
-        reason = f"no name in {NAMES}" if title is None else "not in the catalog"
-        quarantine.add(source, turn_id, reason, movie if title is None else f"{movie} {title}")
-
-
-def _messages(steps: pl.DataFrame, turns: pl.DataFrame, movies: pl.DataFrame) -> pl.DataFrame:
-    """Return the messages of each context, ids replaced by names, turns of one role joined: context, messages."""
-    used = turns.filter(pl.col("text") != "").join(steps.select("turn").unique(), on="turn", how="semi")
-    marked = pl.col("text").str.replace_all("(tt[0-9]+)", f"${{1}}{_END}")
-    text = marked.str.replace_many([f"{movie}{_END}" for movie in movies["id"]], movies["name"].to_list())
-    text = text.str.replace_all(f"(tt[0-9]+){_END}", "${1}")
-    words = used.select("turn", pl.when(pl.col("text").str.contains("tt[0-9]")).then(text).otherwise("text"))
-    role = pl.when("is_seeker").then(pl.lit("user")).otherwise(pl.lit("assistant")).alias("role")
-    lines = steps.select("context", "turn", role).join(words, on="turn", maintain_order="left")
-    changed = pl.struct("context", "role") != pl.struct("context", "role").shift(1)
-    lines = lines.with_columns(changed.fill_null(True).cum_sum().alias("message"))
-    joined = lines.group_by("message", maintain_order=True).agg(
-        pl.first("context"), pl.first("role"), pl.col("text").str.join("\n").alias("content")
-    )
-    return joined.group_by("context", maintain_order=True).agg(pl.struct("role", "content").alias("messages"))
-
-
-def _prompt_ids(messages: pl.Series) -> pl.Series:
-    """Return the ids of prompts: equal messages have equal ids, on every machine and in every version of Polars."""
-    ids: list[str] = []
-    for part in messages.to_frame().iter_slices(10_000):
-        ids += map(prompt_key, part.to_series().to_list())
-    return pl.Series("prompt_id", ids, pl.String)
+    truths = []
+    for movie in fresh.values():
+        film = films.get(movie)
+        if film is not None and film.is_known:
+            truths.append({"title": film.title, "year": film.year})
+        else:
+            reason = f"no name in {NAMES}" if film is None else "not in the catalog"
+            quarantine.add("groundtruth", turn_id, reason, movie if film is None else f"{movie} {film.title}")
+    return truths
 
 
 def read_reddit_movie(folder: Path, quarantine: Quarantine, *, min_upvotes: int) -> Source:
@@ -190,46 +253,60 @@ def read_reddit_movie(folder: Path, quarantine: Quarantine, *, min_upvotes: int)
     Each turn of a recommender with at least `min_upvotes` that names films which its context has not named gives a
     row: the turns of its context as messages, those films as ground truth, the films of the context as seen, its
     day in UTC as date, and the seeker who speaks first as user. Rows that share a prompt share its `prompt_id`. The
-    frame's types are Arrow's; it is the same whatever the order of files and rows. What cannot be used is added to
-    `quarantine`.
+    rows are the same whatever the order of files and rows. What cannot be used is added to `quarantine`.
     Raises `InputError` on missing or unreadable files, and if there is no row.
     """
-    if not folder.is_dir():
-        raise InputError(f"data.path = {str(folder)!r}: no such folder; name the folder of the raw Reddit-Movie CSVs")
-    catalog, movies = _movies(folder, quarantine)
-    turns = read_turns(folder, quarantine).with_row_index("turn")
-    mentions = _mentions(turns, movies)
-    answers, steps = _paths(_answers(turns, mentions, min_upvotes, quarantine), turns, quarantine)
-    in_context = steps.select("context", "turn").join(mentions, on="turn", maintain_order="left_right")
-    truths = _truths(answers, mentions, in_context.select("context", "key").unique(), quarantine)
-    rows = answers.join(truths, on="turn", maintain_order="left")
-    if rows.is_empty():
+    catalog, films = _films(folder, quarantine)
+    turns = _turns(folder, quarantine)
+    context_of = cache(lambda path: _context(path, turns, films))
+    rows: list[dict[str, Any]] = []
+    used: set[str] = set()  # turns of contexts
+    for turn_id, turn in sorted(turns.items(), key=lambda pair: (pair[1].time, pair[0])):
+        mentioned = turn.films()
+        if turn.is_seeker or not mentioned or -math.inf < turn.upvotes < min_upvotes:
+            continue
+        quarantine.count("conversations")
+        try:
+            _check(turn_id, turn)
+            context = context_of(turn.path)
+        except ValueError as problem:
+            quarantine.add("conversations", turn_id, str(problem), turn.path)
+            continue
+        truths = _truths(turn_id, mentioned, context, films, quarantine)
+        if truths:
+            used.update(turn.path)
+            rows.append(
+                {
+                    "conversation_id": turn.conversation,
+                    "prompt_id": context.prompt_id,
+                    "user_id": context.user,
+                    "date": datetime.datetime.fromtimestamp(turn.time, datetime.UTC).strftime("%Y-%m-%d"),
+                    "messages": context.messages,
+                    "groundtruth": truths,
+                    "seen_titles": context.seen_titles,
+                    "disliked_titles": [],
+                }
+            )
+    for turn_id in sorted(used):
+        for movie in turns[turn_id].films():
+            quarantine.count("seen_titles")
+            if movie not in films:
+                quarantine.add("seen_titles", turn_id, f"no name in {NAMES}", movie)
+    if not rows:
         raise InputError(
             f"data.path = {str(folder)!r}: no recommender's turn of at least {min_upvotes} upvotes names a new film "
             f"of the catalog ({quarantine.summary() or 'no row was left out'}); check the files and data.min_upvotes"
         )
-    steps = steps.join(rows, on="context", how="semi", maintain_order="left")
-    in_context = in_context.join(rows, on="context", how="semi", maintain_order="left")
-    quarantine.count("seen_titles", in_context.select("turn", "id").n_unique())
-    unnamed = in_context.filter(pl.col("title").is_null()).unique(["turn", "id"])
-    _count_unusable(unnamed.join(turns.select("turn", "turn_id"), on="turn"), "seen_titles", quarantine)
-    seen = in_context.filter(pl.col("title").is_not_null()).unique(["context", "title"], maintain_order=True)
-    seen = seen.group_by("context", maintain_order=True).agg(pl.col("title").alias("seen_titles"))
-    asking = steps.filter("is_seeker").join(turns.select("turn", "user_id"), on="turn", maintain_order="left")
-    seekers = asking.group_by("context", maintain_order=True).agg(pl.col("user_id").first().alias("seeker"))
-    messages = _messages(steps, turns, movies)
-    messages = messages.with_columns(_prompt_ids(messages["messages"]))
-    rows = rows.join(messages, on="context", how="left", maintain_order="left")
-    rows = rows.join(seen, on="context", how="left", maintain_order="left")
-    rows = rows.join(seekers, on="context", how="left", maintain_order="left")
-    canonical = rows.select(
-        pl.col("conv_id").alias("conversation_id"),
-        "prompt_id",
-        pl.col("seeker").alias("user_id"),
-        pl.from_epoch("utc_time").dt.strftime("%Y-%m-%d").alias("date"),
-        "messages",
-        "groundtruth",
-        pl.col("seen_titles").fill_null([]),
-        pl.lit([], pl.List(pl.String)).alias("disliked_titles"),
-    )
-    return Source(catalog, canonical.to_pandas(use_pyarrow_extension_array=True))
+    return Source(catalog, pd.DataFrame(rows))
+
+
+def _check(turn_id: str, turn: _Turn) -> None:
+    """Raise `ValueError` saying why a recommender's turn cannot be used."""
+    if turn.upvotes == -math.inf:
+        raise ValueError("upvotes is no number")
+    if not turn.time:
+        raise ValueError("utc_time is no time from 2005 to 2099")
+    if not turn.conversation:
+        raise ValueError("no conv_id")
+    if len({*turn.path, turn_id}) <= len(turn.path):
+        raise ValueError("a turn twice in its path")

@@ -7,8 +7,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import torch
 
 from convrec.data.catalog import YEAR_TOLERANCE, Catalog
-from convrec.data.lists import read_list
 from convrec.data.matching import Truth, judge, make_target
+from convrec.data.parsing import read_list
 from convrec.evaluation.scoring import Quality, quality
 
 Returns = Literal["exp_inf", "exp", "log"]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from convrec.data.quarantine import Quarantine
-from convrec.data.sources.interaction_items import read_items
+from convrec.data.sources.interactions import read_items
 from convrec.project.errors import InputError
 
 FILMS = [("1", "Toy Story (1995)", "Animation|Children's"), ("2", "Postman, The (Postino, Il) (1994)", "Drama")]
@@ -71,7 +71,7 @@ def test_products_of_amazon(tmp_path):
     assert indices == {"P0": 0, "P2": 1} and [row["reason"] for row in quarantine.rows] == ["no title"]
     assert catalog.items[0].metadata == {"store": "Lux", "categories": "Home, Light", "main_category": ""}
     path.write_text("{}\n[]\n")
-    with pytest.raises(InputError, match="meta_Home.jsonl: row 2: no JSON object"):
+    with pytest.raises(InputError, match="meta_Home.jsonl: line 2: no JSON object"):
         read_items(path, Quarantine())
 
 
@@ -84,7 +84,7 @@ def test_any_catalog_file_with_ids(tmp_path):
     path.write_text("title,artist\nHello,Adele\n")
     with pytest.raises(InputError, match=r"songs.csv: no column of ids \(found artist, title\)"):
         read_items(path, Quarantine())
-    with pytest.raises(InputError, match="absent.csv: no such items file"):
+    with pytest.raises(InputError, match="absent.csv: no such catalog file"):
         read_items(tmp_path / "absent.csv", Quarantine())
     (tmp_path / "movies.dat").write_text("1::Heat (1995)\n")
     with pytest.raises(InputError, match="movies.dat: row 1: 2 fields, not 3"):
