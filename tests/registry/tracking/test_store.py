@@ -70,7 +70,7 @@ def test_the_command_line_distinguishes_them_by_exit_status(project, monkeypatch
         raise error
 
     monkeypatch.setattr(journal, "left_journals", fail)
-    assert cli("tracking", "sync") == (status, "", "convrec tracking: it is away\n")
+    assert cli("tracking", "sync") == (status, "", "convrec tracking sync: it is away\n")
 
 
 def _connect(folder: Path, barrier) -> None:

@@ -1,121 +1,82 @@
 """`convrec evaluate --model | --checkpoints`, `convrec score`, `convrec results`: figures of lists."""
 
-import argparse
 import json
 import logging
-import re
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
 
-from convrec.pipeline.commands import add_command, whole_number
-from convrec.project.config.params import load_params
+from cyclopts import Parameter
+from cyclopts.types import NonNegativeInt, PositiveInt
+from cyclopts.validators import Number
+
+from convrec.pipeline.commands import MEASURE, AsJson, app
 from convrec.project.errors import InputError
 from convrec.project.paths import Paths
 
-SPLITS = ("train", "validation", "test")
-MAX_RANKS, MAX_CUTOFFS = 1000, 100
+MAX_CUTOFFS = 100
+_CATALOG = Paths().catalog
 
 
-def add(commands: Any) -> None:
-    """Add `convrec evaluate`, `convrec results` and `convrec score`."""
-    command = add_command(
-        commands,
-        "evaluate",
-        _evaluate,
-        "score any model, or the checkpoints of a training",
-        "convrec evaluate --model models:/convrec-recommender@champion --split test",
-        "docs/evaluation.md",
-    )
-    what = command.add_mutually_exclusive_group(required=True)
-    what.add_argument(
-        "--model",
-        action="append",
-        metavar="MODEL",
-        help="score a Hugging Face folder or name, or a registry version (models:/NAME@ALIAS); repeatable",
-    )
-    what.add_argument("--checkpoints", metavar="STAGES", help="score the saved checkpoints of sft, rank_grpo, or both")
-    command.add_argument(
-        "--every",
-        type=whole_number(0),
-        metavar="STEPS",
-        help="with --checkpoints: only those at multiples of this step",
-    )
-    command.add_argument("--split", choices=SPLITS, help="default: test with --model, validation with --checkpoints")
-    command.add_argument(
-        "--max-prompts",
-        type=whole_number(0),
-        metavar="N",
-        help="use only the first N prompts; overrides evaluate.max_prompts",
-    )
-    command.add_argument("--engine", choices=("transformers", "vllm"), help="for evaluate.engine")
-    command.add_argument("--constrained", action="store_true", help="with --model: lists contain only catalog items")
-    command.add_argument(
-        "--json", action="store_true", help="print JSON: one object per model, or one for all checkpoints"
-    )
-    command = add_command(
-        commands, "results", _results, "print the results table of the last evaluation", "convrec results"
-    )
-    command.add_argument(
-        "--published", action="store_true", help="beside the published figures of the profile (docs/reproduce.md)"
-    )
-    text = "score the lists of any system against their ground truth"
-    command = add_command(
-        commands, "score", _score, text, "convrec score --predictions lists.jsonl", "docs/evaluation.md"
-    )
-    command.add_argument(
-        "--predictions",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="JSON lines of {response or items, groundtruth, seen_titles?, prompt_id?, conversation_id?, user_id?}",
-    )
-    catalog = "CSV, JSON lines, Parquet or pickle; default: the project's catalog"
-    command.add_argument("--catalog", type=Path, default=Paths().catalog, help=catalog)
-    column = "catalog column that is added to each item's line, as in Hello - Adele (2015)"
-    command.add_argument("--line-column", metavar="COLUMN", help=column)
-    protocols = (
-        "evaluation drops seen and unknown lines and moves the others up; reward keeps every line at its rank; "
-        "published scores as the authors' code (docs/reproduce.md)"
-    )
-    choices = ("evaluation", "reward", "published")
-    command.add_argument("--protocol", choices=choices, default="evaluation", help=protocols)
-    command.add_argument(
-        "--cutoffs", metavar="K,...", help="values of K in Recall@K and others; default: 5,10,15,20 up to N, or N"
-    )
-    ranks = "number of ranks N, %(type)s; default: %(default)s"
-    command.add_argument("--list-length", type=whole_number(1, MAX_RANKS), default=20, metavar="N", help=ranks)
-    tolerance = "maximum difference of a title's year, %(type)s; default: %(default)s"
-    command.add_argument("--year-tolerance", type=whole_number(0, 1000), default=2, metavar="YEARS", help=tolerance)
-    command.add_argument("--json", action="store_true", help="print one JSON object")
+@app.command(group=MEASURE)
+def evaluate(
+    *,
+    model: list[str] | None = None,
+    checkpoints: str | None = None,
+    every: PositiveInt | None = None,
+    split: Literal["train", "validation", "test"] | None = None,
+    max_prompts: NonNegativeInt | None = None,
+    engine: Literal["transformers", "vllm"] | None = None,
+    constrained: bool = False,
+    as_json: AsJson = False,
+) -> None:
+    """Score any model, or the checkpoints of a training (docs/evaluation.md).
 
+    Example: convrec evaluate --model models:/convrec-recommender@champion --split test
 
-def _evaluate(options: argparse.Namespace) -> None:
-    if options.every is not None and (options.every < 1 or options.checkpoints is None):
-        raise InputError(f"--every {options.every}: give 1 or more, and --checkpoints")
-    if options.constrained and not options.model:
+    Args:
+        model: Score a Hugging Face folder or name, or a registry version (models:/NAME@ALIAS); repeatable.
+        checkpoints: Score the saved checkpoints of sft, rank_grpo, or both, separated by a comma.
+        every: With --checkpoints: only those at multiples of this step.
+        split: Default: test with --model, validation with --checkpoints.
+        max_prompts: Use only the first N prompts; overrides evaluate.max_prompts.
+        engine: Overrides evaluate.engine.
+        constrained: With --model: lists contain only catalog items.
+    """
+    if bool(model) == bool(checkpoints):
+        raise InputError("give either --model or --checkpoints")
+    if every is not None and not checkpoints:
+        raise InputError(f"--every {every}: give --checkpoints, too")
+    if constrained and not model:
         raise InputError("--constrained needs --model; checkpoints are scored as in training")
     from convrec.pipeline import evaluate_models
+    from convrec.project.config.params import load_params
 
-    params = evaluate_models.with_options(load_params(), options.max_prompts, options.engine)
-    if options.model:
-        results = evaluate_models.evaluate_models(
-            params, Paths(), options.model, options.split or "test", options.constrained
-        )
-        if not options.json:
+    params = evaluate_models.with_options(load_params(), max_prompts, engine)
+    if model:
+        results = evaluate_models.evaluate_models(params, Paths(), model, split or "test", constrained)
+        if not as_json:
             evaluate_models.print_evaluations(results)
     else:
-        stages = options.checkpoints.split(",")
-        split = options.split or "validation"
-        results = [evaluate_models.evaluate_checkpoints(params, Paths(), stages, options.every, split)]
-        if not options.json:
+        stages = str(checkpoints).split(",")
+        results = [evaluate_models.evaluate_checkpoints(params, Paths(), stages, every, split or "validation")]
+        if not as_json:
             evaluate_models.print_checkpoints(results[0])
-    for result in results if options.json else ():
+    for result in results if as_json else ():
         print(json.dumps(result, ensure_ascii=False))
 
 
-def _results(options: argparse.Namespace) -> None:
-    if options.published:
+@app.command(group=MEASURE)
+def results(*, published: bool = False) -> None:
+    """Print the results table of the last evaluation.
+
+    Example: convrec results
+
+    Args:
+        published: Beside the published figures of the profile (docs/reproduce.md).
+    """
+    if published:
         from convrec.pipeline.published_table import print_published
+        from convrec.project.config.params import load_params
 
         print_published(load_params(), Paths())
         return
@@ -124,30 +85,59 @@ def _results(options: argparse.Namespace) -> None:
     print_results(Paths())
 
 
-def _score(options: argparse.Namespace) -> None:
-    given = options.cutoffs.split(",") if options.cutoffs is not None else []
-    if not all(re.fullmatch("[0-9]{1,9}", cutoff) for cutoff in given):
-        raise InputError(f"--cutoffs {options.cutoffs:.40}: give integers separated by commas, for instance 5,10")
-    cutoffs = sorted({int(cutoff) for cutoff in given})
-    if len(cutoffs) > MAX_CUTOFFS:
-        raise InputError(f"--cutoffs: {len(cutoffs):,} numbers; give {MAX_CUTOFFS} at most")
-    cutoffs = cutoffs or [k for k in (5, 10, 15, 20) if k <= options.list_length] or [options.list_length]
-    if cutoffs[0] < 1 or cutoffs[-1] > options.list_length:
-        raise InputError(
-            f"--cutoffs {','.join(given):.40}: give numbers from 1 to --list-length {options.list_length}, or raise it"
-        )
-    if not options.predictions.is_file():
-        raise InputError(f"--predictions {options.predictions}: no such file, or a folder; name a JSON-lines file")
+@app.command(group=MEASURE)
+def score(
+    *,
+    predictions: Path,
+    catalog: Path = _CATALOG,
+    line_column: str | None = None,
+    protocol: Literal["evaluation", "reward", "published"] = "evaluation",
+    cutoffs: str | None = None,
+    list_length: Annotated[int, Parameter(validator=Number(gte=1, lte=1000))] = 20,
+    year_tolerance: Annotated[int, Parameter(validator=Number(gte=0, lte=1000))] = 2,
+    as_json: AsJson = False,
+) -> None:
+    """Score the lists of any system against their ground truth (docs/evaluation.md).
+
+    Example: convrec score --predictions lists.jsonl
+
+    Args:
+        predictions: JSON lines of {response or items, groundtruth, seen_titles?, prompt_id?, conversation_id?,
+            user_id?}.
+        catalog: CSV, JSON lines, Parquet or pickle.
+        line_column: Catalog column that is added to each item's line, as in Hello - Adele (2015).
+        protocol: `evaluation` drops seen and unknown lines and moves the others up; `reward` keeps every line at its
+            rank; `published` scores as the authors' code (docs/reproduce.md).
+        cutoffs: Values of K in Recall@K and others, separated by commas; default: 5,10,15,20 up to N, or N.
+        list_length: Number of ranks N.
+        year_tolerance: Maximum difference of a title's year.
+    """
+    chosen = _cutoffs(cutoffs, list_length)
+    if not predictions.is_file():
+        raise InputError(f"--predictions {predictions}: no such file, or a folder; name a JSON-lines file")
     from convrec.data.catalog_files import open_catalog
     from convrec.evaluation.predictions import ScoringSettings, print_scores, score_predictions
 
-    settings = ScoringSettings(
-        cutoffs, options.list_length, options.protocol, options.year_tolerance, options.line_column
-    )
-    catalog, summary = open_catalog(options.catalog, options.line_column)
+    settings = ScoringSettings(chosen, list_length, protocol, year_tolerance, line_column)
+    items, summary = open_catalog(catalog, line_column)
     logging.getLogger("convrec.score").info("%s", summary)
-    scores = score_predictions(options.predictions, catalog, settings)
-    if options.json:
+    scores = score_predictions(predictions, items, settings)
+    if as_json:
         print(json.dumps(scores.to_json()))
     else:
         print_scores(scores, settings)
+
+
+def _cutoffs(text: str | None, list_length: int) -> list[int]:
+    """Return the cutoffs of an option, or the usual ones up to the length of the lists."""
+    if text is None:
+        return [k for k in (5, 10, 15, 20) if k <= list_length] or [list_length]
+    given = text.split(",")
+    if not all(cutoff.isascii() and cutoff.isdigit() and len(cutoff) < 10 for cutoff in given):
+        raise InputError(f"--cutoffs {text:.40}: give integers separated by commas, for instance 5,10")
+    cutoffs = sorted({int(cutoff) for cutoff in given})
+    if len(cutoffs) > MAX_CUTOFFS:
+        raise InputError(f"--cutoffs: {len(cutoffs):,} numbers; give {MAX_CUTOFFS} at most")
+    if cutoffs[0] < 1 or cutoffs[-1] > list_length:
+        raise InputError(f"--cutoffs {text:.40}: give numbers from 1 to --list-length {list_length}, or raise it")
+    return cutoffs

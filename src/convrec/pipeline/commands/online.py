@@ -1,115 +1,112 @@
 """`convrec experiment`: try a version on the users of the service."""
 
-import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from convrec.pipeline.commands import add_command, share
-from convrec.pipeline.commands.registry import check_number, print_table
+from cyclopts import App
+
+from convrec.pipeline.commands import REGISTRY, AsJson, By, FeedbackUrl, Share, Version, app
+from convrec.pipeline.commands.registry import print_table
 from convrec.project.errors import InputError, Unavailable
 
 if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
     from convrec.registry.experiment_result import Result
 
-_PAGE = "docs/online-experiments.md"
-_FEEDBACK = "URL of the feedback database; default: CONVREC_FEEDBACK_URL, or feedback/feedback.db"
+experiment = App(
+    name="experiment",
+    help="Try a registered version on the users of the service, against the champion (docs/online-experiments.md).\n\n"
+    "Example: convrec experiment status",
+    group=REGISTRY,
+)
+app.command(experiment)
 
 
-def add(commands: Any) -> None:
-    """Add the command."""
-    text = "try a registered version on the users of the service, against the champion"
-    experiment = add_command(commands, "experiment", None, text, "convrec experiment status", _PAGE)
-    parts = experiment.add_subparsers(dest="experiment_command", metavar="SUBCOMMAND", required=True)
-    text = "start an experiment; at most one is running"
-    start = add_command(parts, "start", _start, text, "convrec experiment start --challenger 4", _PAGE)
-    start.add_argument("--challenger", metavar="N", required=True, help="the version to try")
-    start.add_argument(
-        "--share",
-        type=share,
-        default=0.5,
-        metavar="S",
-        help="share of the users with the challenger, below 1; default: %(default)s",
-    )
-    text = "print what the running or last experiment has found"
-    status = add_command(parts, "status", _status, text, "convrec experiment status --stop-if-worse", _PAGE)
-    status.add_argument("--stop-if-worse", action="store_true", help="end it once the challenger is worse")
-    text = "end the running experiment, and record its result on the challenger"
-    stop = add_command(parts, "stop", _stop, text, 'convrec experiment stop --reason "enough answers"', _PAGE)
-    stop.add_argument("--reason", default="", metavar="TEXT", help="recorded with the result")
-    for command in (start, status, stop):
-        command.add_argument("--by", metavar="NAME", help="default: the user's name")
-        command.add_argument("--json", action="store_true", help="print JSON")
-    for command in (status, stop):
-        command.add_argument("--feedback", metavar="URL", help=_FEEDBACK)
+@experiment.command
+def start(*, challenger: Version, share: Share = 0.5, by: By = None, as_json: AsJson = False) -> None:
+    """Start an experiment; at most one is running.
 
+    Example: convrec experiment start --challenger 4
 
-def _start(options: argparse.Namespace) -> None:
-    check_number("--challenger", options.challenger)
-    import mlflow
-
+    Args:
+        challenger: The version to try.
+        share: Share of the users with the challenger, below 1.
+    """
     from convrec.registry.experiment import start_experiment
-    from convrec.registry.promote import user_name
-    from convrec.registry.tracking import connect
 
-    connect()
-    by = options.by or user_name()
-    started = start_experiment(mlflow.MlflowClient(), options.challenger, options.share, by)
-    if options.json:
+    client, who = _client(by)
+    started = start_experiment(client, challenger, share, who)
+    if as_json:
         print(started.to_json())
         return
     versions = f"version {started.challenger} against champion {started.champion}"
     print(f"Started experiment {started.id}: {versions}, for {started.share:.0%} of the users")
 
 
-def _status(options: argparse.Namespace) -> None:
-    import mlflow
+@experiment.command
+def status(*, stop_if_worse: bool = False, by: By = None, url: FeedbackUrl = None, as_json: AsJson = False) -> None:
+    """Print what the running or last experiment has found.
 
+    Example: convrec experiment status --stop-if-worse
+
+    Args:
+        stop_if_worse: End it once the challenger is worse.
+    """
     from convrec.registry.experiment import read_experiment
     from convrec.registry.experiment_result import watch
-    from convrec.registry.promote import user_name
-    from convrec.registry.tracking import connect
     from convrec.service.feedback import open_store
 
-    connect()
-    client = mlflow.MlflowClient()
-    experiment = read_experiment(client)
-    if experiment is None:
-        print("null" if options.json else "No experiment was started: `convrec experiment start --help`")
+    client, who = _client(by)
+    found = read_experiment(client)
+    if found is None:
+        print("null" if as_json else "No experiment was started: `convrec experiment start --help`")
         return
-    result = watch(
-        client, open_store(Path(), options.feedback), experiment, options.stop_if_worse, options.by or user_name()
-    )
-    _show(result, options.json)
+    _show(watch(client, open_store(Path(), url), found, stop_if_worse, who), as_json)
 
 
-def _stop(options: argparse.Namespace) -> None:
-    import mlflow
+@experiment.command
+def stop(*, reason: str = "", by: By = None, url: FeedbackUrl = None, as_json: AsJson = False) -> None:
+    """End the running experiment, and record its result on the challenger.
 
+    Example: convrec experiment stop --reason "enough answers"
+
+    Args:
+        reason: Recorded with the result.
+    """
     from convrec.registry.experiment import end_experiment, read_experiment
     from convrec.registry.experiment_result import finish, read_result
-    from convrec.registry.promote import user_name
-    from convrec.registry.tracking import connect
     from convrec.service.feedback import open_store
 
-    connect()
-    client, by = mlflow.MlflowClient(), options.by or user_name()
-    reason = options.reason or f"stopped by {by}"
+    client, who = _client(by)
+    reason = reason or f"stopped by {who}"
     try:
-        experiment = read_experiment(client)
+        found = read_experiment(client)
     except InputError:
-        experiment = None
-    if experiment is None or not experiment.is_running:
-        end_experiment(client, None, reason, by)  # removes an unreadable tag, and reports that nothing is running
+        found = None
+    if found is None or not found.is_running:
+        end_experiment(client, None, reason, who)  # removes an unreadable tag, and reports that nothing is running
         return
     try:
-        result = read_result(open_store(Path(), options.feedback), experiment)
+        result = read_result(open_store(Path(), url), found)
     except (InputError, Unavailable) as error:  # an experiment must end even if its result cannot be read
         print(f"Ended without a result: {error}", file=sys.stderr)
-        end_experiment(client, experiment.id, reason, by)
+        end_experiment(client, found.id, reason, who)
         return
-    _show(finish(client, result, reason, by), options.json)
+    _show(finish(client, result, reason, who), as_json)
+
+
+def _client(by: str | None) -> "tuple[MlflowClient, str]":
+    """Return a client of the tracking server, and the name of the person."""
+    import mlflow
+
+    from convrec.registry.promote import user_name
+    from convrec.registry.tracking import connect
+
+    connect()
+    return mlflow.MlflowClient(), by or user_name()
 
 
 def _show(result: "Result", as_json: bool) -> None:

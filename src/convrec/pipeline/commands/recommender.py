@@ -1,57 +1,82 @@
 """`convrec recommend` and `convrec chat`: ask a model once, or in a session."""
 
-import argparse
 import sys
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
-from convrec.pipeline.commands import add_command, whole_number
+from cyclopts import Parameter
+from cyclopts.types import PositiveInt
+
+from convrec.pipeline.commands import ASK, AsJson, app
 from convrec.project.errors import InputError
 
 if TYPE_CHECKING:
     from convrec.service.recommender import Recommender
 
-CHAMPION = "champion"
-_PAGE = "docs/recommender.md"
 _NOT_UTF8 = InputError("stdin: not UTF-8; convert the input to UTF-8")
 
 
-def add(commands: Any) -> None:
-    """Add the commands."""
-    recommend = add_command(
-        commands,
-        "recommend",
-        _recommend,
-        "answer a conversation with a ranked list",
-        'convrec recommend "I loved Heat"',
-        _PAGE,
-    )
-    chat = add_command(commands, "chat", _chat, "chat with the model in the terminal", "convrec chat -n 5", _PAGE)
-    recommend.add_argument(
-        "conversation",
-        metavar="CONVERSATION",
-        help="a user's message, or `User: …` and `Assistant: …` lines; - reads stdin",
-    )
-    for command in (recommend, chat):
-        command.add_argument("-n", type=whole_number(1), default=20, help="number of items; default: %(default)s")
-        command.add_argument(
-            "--deny", action="append", default=[], metavar="TITLE", help="never recommend this title; repeatable"
-        )
-        command.add_argument("--allow", action="append", metavar="TITLE", help="recommend only this title; repeatable")
-    recommend.add_argument("--json", action="store_true", help="print one JSON array")
-    for command in (recommend, chat):
-        command.add_argument(
-            "--model",
-            metavar="NAME",
-            default=CHAMPION,
-            help="champion, challenger, models:/NAME@ALIAS or a folder; default: %(default)s",
-        )
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Asking:
+    """Options of both commands.
+
+    Args:
+        n: Number of items.
+        deny: Never recommend this title; repeatable.
+        allow: Recommend only this title; repeatable.
+        model: champion, challenger, models:/NAME@ALIAS or a folder.
+    """
+
+    n: Annotated[PositiveInt, Parameter(name="-n")] = 20
+    deny: tuple[str, ...] = ()
+    allow: tuple[str, ...] | None = None
+    model: str = "champion"
 
 
-def _recommend(options: argparse.Namespace) -> None:
-    said = _read_stdin() if options.conversation == "-" else options.conversation
-    recommender = _open(options.model)
-    answer = recommender.recommend(said, options.n, options.deny, options.allow)
-    print(answer.to_json() if options.json else answer)
+_USUAL = Asking()
+
+
+@app.command(group=ASK)
+def recommend(
+    conversation: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    /,
+    *,
+    asking: Asking = _USUAL,
+    as_json: AsJson = False,
+) -> None:
+    """Answer a conversation with a ranked list (docs/recommender.md).
+
+    Example: convrec recommend "I loved Heat"
+
+    Args:
+        conversation: A user's message, or `User: …` and `Assistant: …` lines; - reads stdin.
+    """
+    said = _read_stdin() if conversation == "-" else conversation
+    answer = _open(asking.model).recommend(said, asking.n, asking.deny, asking.allow)
+    print(answer.to_json() if as_json else answer)
+
+
+@app.command(group=ASK)
+def chat(*, asking: Asking = _USUAL) -> None:
+    """Chat with the model in the terminal (docs/recommender.md).
+
+    Example: convrec chat -n 5
+    """
+    from convrec.service.session import Session
+
+    try:
+        recommender = _open(asking.model)
+        for name, titles in (("--deny", asking.deny), ("--allow", asking.allow)):
+            recommender.translator.resolve(name, titles or ())
+        session = Session(recommender, asking.n, asking.deny, asking.allow)
+        print(session.help)
+        while not session.is_over:
+            print(session.answer(input("> ")))
+    except EOFError:
+        print()
+    except UnicodeDecodeError:
+        raise _NOT_UTF8 from None
 
 
 def _open(name: str) -> "Recommender":
@@ -67,22 +92,5 @@ def _open(name: str) -> "Recommender":
 def _read_stdin() -> str:
     try:
         return sys.stdin.read()
-    except UnicodeDecodeError:
-        raise _NOT_UTF8 from None
-
-
-def _chat(options: argparse.Namespace) -> None:
-    from convrec.service.session import Session
-
-    try:
-        recommender = _open(options.model)
-        for name in ("deny", "allow"):
-            recommender.translator.resolve(f"--{name}", getattr(options, name) or ())
-        session = Session(recommender, options.n, options.deny, options.allow)
-        print(session.help)
-        while not session.is_over:
-            print(session.answer(input("> ")))
-    except EOFError:
-        print()
     except UnicodeDecodeError:
         raise _NOT_UTF8 from None

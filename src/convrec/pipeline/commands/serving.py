@@ -1,21 +1,23 @@
 """`convrec serve` and `convrec app`: answer many users over HTTP, and a web page for people; `convrec vllm-server`."""
 
-import argparse
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from convrec.pipeline.commands import add_command, share, whole_number
+from cyclopts import Parameter
+from cyclopts.types import Port
+from cyclopts.validators import Number
+
+from convrec.pipeline.commands import ASK, Share
+from convrec.pipeline.commands import app as commands
 from convrec.project.errors import InputError
 
 # The event loop waits so long for the decoding thread whenever it reads or writes a socket; Python's default of 5 ms
 # adds up to seconds with hundreds of connections.
 _SWITCH_SECONDS = 0.0005
-
-_MODEL = "a version or a folder that stays, as in `convrec recommend`"
-_BATCH_SIZE = "lists that are decoded together"
 
 if TYPE_CHECKING:
     from convrec.service.app.keys import Keys
@@ -23,92 +25,113 @@ if TYPE_CHECKING:
     from convrec.service.model_files import ModelFiles
     from convrec.service.served import ServedModel
 
-
-def add(commands: Any) -> None:
-    """Add the commands."""
-    text = "serve recommendations over HTTP, following the registry's champion"
-    serve = add_command(commands, "serve", _serve, text, "convrec serve --port 8000", "docs/serving.md")
-    text = "serve a web page that compares champion and challenger"
-    app = add_command(commands, "app", _app, text, "convrec app --challenger none", "docs/recommender.md")
-    for command, port in ((serve, 8000), (app, 7860)):
-        command.add_argument("--model", metavar="NAME", help=f"{_MODEL}; default: follow the champion")
-        _add_address(command, port, "address to listen on; default: %(default)s")
-        text = "what decodes the lists; vllm computes no scores; default: %(default)s"
-        command.add_argument("--engine", choices=("transformers", "vllm"), default="transformers", help=text)
-        command.add_argument(
-            "--vllm-server",
-            metavar="URL",
-            action="append",
-            help="with vllm, the address of a `convrec vllm-server` that decodes in place of this process; several "
-            "share the requests",
-        )
-        text = "share of the GPU's memory for a version with vllm; two are loaded during a promotion"
-        _add_number(command, "--gpu-share", share, 0.4, text)
-        _add_number(command, "--batch-size", whole_number(1, 4096), 64, _BATCH_SIZE)
-        text = "requests waiting or being decoded; more get status 429"
-        _add_number(command, "--max-requests", whole_number(1, 2000), 192, text)
-        text = "longest time of a request, in seconds; later it gets status 504"
-        _add_number(command, "--max-seconds", whole_number(1, 3600), 60, text)
-        command.add_argument(
-            "--feedback",
-            metavar="URL",
-            help="database for answers and feedback; `none` records nothing; "
-            "default: CONVREC_FEEDBACK_URL, else feedback/feedback.db",
-        )
-        command.add_argument("--save-conversations", action="store_true", help="also save what users write")
-    app.add_argument("--challenger", metavar="NAME", help="the second model; `none` shows one model")
-    serve.add_argument("--keys", metavar="FILE", help="accept only requests with a key of this file")
-    serve.add_argument("--new-key", metavar="NAME", help="print a new key, add its hash to the file of --keys, and end")
-    serve.add_argument(
-        "--rate",
-        type=whole_number(1, 1_000_000),
-        default=600,
-        metavar="N",
-        help="requests per minute for each key; default: %(default)s",
-    )
-    _add_number(serve, "--stop-seconds", whole_number(0, 3600), 30, "time for requests in progress after SIGTERM")
-
-    text = "decode for `convrec serve` in a process of its own: vLLM's server with the catalog constraint"
-    example = "convrec vllm-server --model champion --port 8001"
-    server = add_command(commands, "vllm-server", _vllm_server, text, example, "docs/serving.md")
-    server.add_argument("--model", metavar="NAME", default="champion", help=f"{_MODEL}; default: the champion now")
-    text = "address to listen on; set VLLM_API_KEY for any other than the default, %(default)s"
-    _add_address(server, 8001, text)
-    _add_number(server, "--gpus", whole_number(1, 64), 1, "GPUs that share the model")
-    _add_number(server, "--gpu-share", share, 0.9, "share of each GPU's memory")
-    _add_number(server, "--batch-size", whole_number(1, 4096), 64, _BATCH_SIZE)
+BatchSize = Annotated[int, Parameter(validator=Number(gte=1, lte=4096), help="Lists that are decoded together.")]
+UpToAnHour = Annotated[int, Parameter(validator=Number(gte=0, lte=3600))]
 
 
-def _add_address(command: Any, port: int, host_help: str) -> None:
-    command.add_argument("--host", default="127.0.0.1", help=host_help)
-    _add_number(command, "--port", whole_number(0, 65_535), port, "%(type)s; 0 chooses a free port")
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Serving:
+    """Options of `serve` and `app`.
+
+    Args:
+        model: A version or a folder that stays, as in `convrec recommend`; default: follow the champion.
+        host: Address to listen on.
+        engine: What decodes the lists; vllm computes no scores.
+        vllm_server: With vllm, the address of a `convrec vllm-server` that decodes in place of this process; several
+            share the requests.
+        gpu_share: Share of the GPU's memory for a version with vllm; two are loaded during a promotion.
+        max_requests: Requests waiting or being decoded; more get status 429.
+        max_seconds: Longest time of a request; later it gets status 504.
+        feedback: Database for answers and feedback; `none` records nothing; default: CONVREC_FEEDBACK_URL, else
+            feedback/feedback.db.
+        save_conversations: Also save what users write.
+    """
+
+    model: str | None = None
+    host: str = "127.0.0.1"
+    engine: Literal["transformers", "vllm"] = "transformers"
+    vllm_server: tuple[str, ...] = ()
+    gpu_share: Share = 0.4
+    batch_size: BatchSize = 64
+    max_requests: Annotated[int, Parameter(validator=Number(gte=1, lte=2000))] = 192
+    max_seconds: Annotated[int, Parameter(validator=Number(gte=1, lte=3600))] = 60
+    feedback: Annotated[str | None, Parameter(metavar="URL")] = None
+    save_conversations: bool = False
 
 
-def _add_number(
-    command: argparse.ArgumentParser, name: str, kind: Callable[[str], Any], default: Any, text: str
+_USUAL = Serving()
+
+
+@commands.command(group=ASK)
+def serve(
+    *,
+    options: Serving = _USUAL,
+    port: Port = 8000,
+    keys: Path | None = None,
+    new_key: str | None = None,
+    rate: Annotated[int, Parameter(validator=Number(gte=1, lte=1_000_000))] = 600,
+    stop_seconds: UpToAnHour = 30,
 ) -> None:
-    command.add_argument(name, type=kind, default=default, help=f"{text}; default: %(default)s")
+    """Serve recommendations over HTTP, following the registry's champion (docs/serving.md).
 
+    Example: convrec serve --port 8000
 
-def _serve(options: argparse.Namespace) -> None:
+    Args:
+        port: 0 chooses a free port.
+        keys: Accept only requests with a key of this file.
+        new_key: Print a new key of this name, add its hash to the file of --keys, and end.
+        rate: Requests per minute for each key.
+        stop_seconds: Time for requests in progress after SIGTERM.
+    """
     from convrec.service.app.edge import log_as_json
-    from convrec.service.app.keys import Keys, new_key
+    from convrec.service.app.keys import Keys
+    from convrec.service.app.keys import new_key as make_key
 
-    if options.new_key is not None:
-        if options.keys is None:
+    if new_key is not None:
+        if keys is None:
             raise InputError("--new-key: give the file of keys, too (--keys FILE)")
-        print(new_key(Path(options.keys), options.new_key))
+        print(make_key(keys, new_key))
         return
-    keys = None if options.keys is None else Keys(Path(options.keys), options.rate)
+    known = None if keys is None else Keys(keys, rate)
     log_as_json()
-    _run(options, "none", False, keys, options.stop_seconds)
+    _run(options, port, "none", False, known, stop_seconds)
 
 
-def _app(options: argparse.Namespace) -> None:
-    _run(options, options.challenger, True)
+@commands.command(group=ASK)
+def app(*, options: Serving = _USUAL, port: Port = 7860, challenger: str | None = None) -> None:
+    """Serve a web page that compares champion and challenger (docs/recommender.md).
+
+    Example: convrec app --challenger none
+
+    Args:
+        port: 0 chooses a free port.
+        challenger: The second model; `none` shows one model.
+    """
+    _run(options, port, challenger, True)
 
 
-def _vllm_server(options: argparse.Namespace) -> None:
+@commands.command(group=ASK)
+def vllm_server(
+    *,
+    model: str = "champion",
+    host: str = "127.0.0.1",
+    port: Port = 8001,
+    gpus: Annotated[int, Parameter(validator=Number(gte=1, lte=64))] = 1,
+    gpu_share: Share = 0.9,
+    batch_size: BatchSize = 64,
+) -> None:
+    """Decode for `convrec serve` in a process of its own: vLLM's server with the catalog constraint (docs/serving.md).
+
+    Example: convrec vllm-server --model champion --port 8001
+
+    Args:
+        model: A version or a folder that stays, as in `convrec recommend`.
+        host: Address to listen on; set VLLM_API_KEY for any other than the default.
+        port: 0 chooses a free port.
+        gpus: GPUs that share the model.
+        gpu_share: Share of each GPU's memory.
+    """
     import tempfile
 
     from convrec.generation.vllm_engine import require_vllm
@@ -116,16 +139,16 @@ def _vllm_server(options: argparse.Namespace) -> None:
     from convrec.service.app.server import listening
     from convrec.service.vllm_server import run_vllm_server
 
-    require_vllm(options.gpus, f"--model {options.model}", "--gpus")
-    with listening(options.host, options.port) as listener:  # vLLM would share a port that is taken
+    require_vllm(gpus, f"--model {model}", "--gpus")
+    with listening(host, port) as listener:  # vLLM would share a port that is taken
         port = listener.getsockname()[1]
     with tempfile.TemporaryDirectory(prefix="convrec-version-") as folder:
-        files = find_model(options.model, Path(folder))
-        run_vllm_server(files, options.host, port, options.batch_size, options.gpus, options.gpu_share)
+        run_vllm_server(find_model(model, Path(folder)), host, port, batch_size, gpus, gpu_share)
 
 
 def _run(
-    options: argparse.Namespace,
+    options: Serving,
+    port: int,
     challenger: str | None,
     has_page: bool,
     keys: "Keys | None" = None,
@@ -141,7 +164,7 @@ def _run(
 
     sys.setswitchinterval(_SWITCH_SECONDS)
     with ExitStack() as cleanup:
-        listener = cleanup.enter_context(listening(options.host, options.port))
+        listener = cleanup.enter_context(listening(options.host, port))
         recorder = None
         if options.feedback != "none":
             recorder = FeedbackRecorder(JOURNAL, feedback_url(options.feedback), options.save_conversations)
@@ -158,14 +181,14 @@ def _run(
         run(app, listener, options.host, stop_seconds)
 
 
-def _engine(options: argparse.Namespace, metrics: "Metrics") -> Callable[[str, "ModelFiles"], "ServedModel"]:
+def _engine(options: Serving, metrics: "Metrics") -> Callable[[str, "ModelFiles"], "ServedModel"]:
     """Return how the files of a version become a served model. Raises `InputError` if the engine is not installed."""
     from convrec.generation.vllm_engine import require_vllm
     from convrec.service.recommender import Recommender
     from convrec.service.served import ServedModel
     from convrec.service.vllm_client import check_url
 
-    servers = [check_url(url) for url in options.vllm_server or []]
+    servers = [check_url(url) for url in options.vllm_server]
     if servers and options.engine != "vllm":
         raise InputError(f"--vllm-server {servers[0]}: give --engine vllm, too")
     if options.engine == "vllm" and not servers:

@@ -1,24 +1,29 @@
 """`convrec tracking sync`: upload buffered journals."""
 
-import argparse
 from pathlib import Path
-from typing import Any
 
-from convrec.pipeline.commands import add_command
+from cyclopts import App
+
+from convrec.pipeline.commands import REGISTRY, app
 from convrec.project.errors import EXIT_UNAVAILABLE
 
+tracking = App(
+    name="tracking",
+    help="Upload what was buffered while the tracking server was down (docs/tracking.md).\n\n"
+    "Example: convrec tracking sync",
+    group=REGISTRY,
+)
+app.command(tracking)
 
-def add(commands: Any) -> None:
-    """Add the subcommands of `convrec tracking`."""
-    text = "upload what was buffered while the tracking server was down"
-    tracking = add_command(commands, "tracking", None, text, "convrec tracking sync", "docs/tracking.md")
-    subcommands = tracking.add_subparsers(dest="tracking_command", required=True, metavar="SUBCOMMAND")
-    text = "upload the journals of runs whose process has ended, and end these runs"
-    add_command(subcommands, "sync", _sync, text, "convrec tracking sync", "docs/tracking.md")
 
+@tracking.command
+def sync() -> int:
+    """Upload the journals of runs whose process has ended, and end these runs.
 
-def _sync(_options: argparse.Namespace) -> int:
-    """Print a line a run, and return 0, or 75 where something still waits."""
+    Example: convrec tracking sync
+
+    Exit status: 0 all is uploaded, 75 something still waits.
+    """
     from convrec.registry.tracking.delivery import upload_left
     from convrec.registry.tracking.journal import FOLDER, left_journals
     from convrec.registry.tracking.store import connect
