@@ -2,6 +2,7 @@
 
 import json
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -48,21 +49,24 @@ def evaluate(
         raise InputError(f"--every {every}: give --checkpoints, too")
     if constrained and not model:
         raise InputError("--constrained needs --model; checkpoints are scored as in training")
-    from convrec.pipeline import evaluate_models
+    from convrec.pipeline import evaluate_models as module
+    from convrec.pipeline.memory import with_settings
     from convrec.project.config.params import load_params
 
-    params = evaluate_models.with_options(load_params(), max_prompts, engine)
+    given = {"evaluate.max_prompts": max_prompts, "evaluate.engine": engine}
+    given = {name: value for name, value in given.items() if value is not None}
+    params = with_settings(load_params(), given, "convrec evaluate")
     if model:
-        results = evaluate_models.evaluate_models(params, Paths(), model, split or "test", constrained)
-        if not as_json:
-            evaluate_models.print_evaluations(results)
+        results = module.evaluate_models(params, Paths(), model, split or "test", constrained)
+        show = partial(module.print_evaluations, results)
     else:
         stages = str(checkpoints).split(",")
-        results = [evaluate_models.evaluate_checkpoints(params, Paths(), stages, every, split or "validation")]
-        if not as_json:
-            evaluate_models.print_checkpoints(results[0])
-    for result in results if as_json else ():
-        print(json.dumps(result, ensure_ascii=False))
+        results = [module.evaluate_checkpoints(params, Paths(), stages, every, split or "validation")]
+        show = partial(module.print_checkpoints, results[0])
+    if as_json:
+        print("\n".join(json.dumps(result, ensure_ascii=False) for result in results))
+    else:
+        show()
 
 
 @app.command(group=MEASURE)
