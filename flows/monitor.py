@@ -14,7 +14,7 @@ from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 from rich.console import Console
 
-from convrec.pipeline.commands.monitoring import EXIT_ALARM
+from convrec.pipeline.commands.feedback import EXIT_ALARM
 from convrec.project.errors import InputError
 from flows.pipeline import bring_up_to_date, check_folder, refuse_early, run_name, run_or_exit
 from tasks.monitoring import check_feedback, emit_alarm

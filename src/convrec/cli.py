@@ -68,18 +68,12 @@ def load_commands() -> "App":
     from convrec.pipeline.commands import (  # noqa: PLC0415, F401
         app,
         data,
-        evaluate,
         experiments,
         feedback,
-        monitoring,
-        online,
-        preflight,
-        recommender,
+        lists,
         registry,
-        responses,
-        serving,
+        service,
         stage,
-        tracking,
     )
 
     return app

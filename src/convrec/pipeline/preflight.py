@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import psutil
-from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from convrec.data.sources.feedback import FILE
 from convrec.generation.hub import model_license
@@ -22,10 +20,11 @@ from convrec.project.config.training import Training
 from convrec.project.errors import InputError, Unavailable
 from convrec.project.machine import GIB, gpu_bytes, gpu_names
 from convrec.project.paths import Paths
+from convrec.project.table import TextTable
 from convrec.training.nodes import read_nodes
 
 if TYPE_CHECKING:
-    from convrec.pipeline.trial import Forecast, Trial
+    from convrec.pipeline.trial import Trial
 
 _GPU_EXTRA = "pip install -e '.[gpu]'"
 
@@ -134,12 +133,6 @@ def _tracking(_params: Params, paths: Paths) -> Iterator[Check]:
 CHECKS = (_versions, _libraries, _gpus, _launches, _disk, _data, _models, _teacher, _tracking)
 
 
-def machine_checks(params: Params, paths: Paths) -> Iterator[Check]:
-    """Yield all checks, in the order of `CHECKS`."""
-    for check in CHECKS:
-        yield from check(params, paths)
-
-
 def require_machine(params: Params) -> None:
     """Raise `InputError` if a library or a GPU is missing that the parameters need."""
     needs_gpus = params.common.device == "cuda" or bool(params.sft.launch or params.rank_grpo.launch)
@@ -166,7 +159,7 @@ def preflight(params: Params, paths: Paths, *, fast: bool, memory: float | None,
         )
     console = Console(highlight=False, soft_wrap=True)
     checks = []
-    for check in machine_checks(params, paths):
+    for check in (found for make in CHECKS for found in make(params, paths)):
         mark = "[red]✗[/red]" if check.remedy else "[green]✓[/green]"
         console.print(f"{mark} {escape(f'{check.name}: {check.found}')}")
         checks.append(check)
@@ -184,9 +177,9 @@ def preflight(params: Params, paths: Paths, *, fast: bool, memory: float | None,
         console.print(f"  {trial.stage}: {result} ({trial.seconds:.0f} s)")
 
     console.print(f"\nLongest prompts and lists, with at most {limit / GIB:.1f} GiB of memory:")
-    forecasts = run_trials(params, paths, limit, show)
-    console.print(_table(forecasts, price))
-    changed = {name: value for forecast in forecasts for name, value in forecast.changed.items()}
+    trials = run_trials(params, paths, limit, show)
+    _print_table(trials, price)
+    changed = {name: value for trial in trials for name, value in trial.changed.items()}
     if changed:
         options = " ".join(f"--set {name}={json.dumps(value)}" for name, value in changed.items())
         raise InputError(
@@ -196,18 +189,17 @@ def preflight(params: Params, paths: Paths, *, fast: bool, memory: float | None,
     console.print("Everything fits. Start the run: python -m flows.train")
 
 
-def _table(forecasts: "list[Forecast]", price: float | None) -> Table:
+def _print_table(trials: "list[Trial]", price: float | None) -> None:
     sizes = gpu_bytes()[1]
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0))
-    headings = ["stage", "memory", *(f"GPU {index}" for index in range(len(sizes))), "s/step", "all steps, at most"]
-    for heading in (*headings, *(["cost, at most"] if price is not None else [])):
-        table.add_column(heading, justify="left" if heading == "stage" else "right")
-    for trial, _, seconds in forecasts:
+    header = ["stage", "memory", *(f"GPU {index}" for index in range(len(sizes))), "s/step", "all steps, at most"]
+    header += ["cost, at most"] if price is not None else []
+    rows = []
+    for trial in trials:
         used = [f"{peak / GIB:.1f} of {size / GIB:.0f} GiB" for peak, size in zip(trial.gpu_peaks, sizes, strict=True)]
         cells = [trial.stage, f"{trial.peak / GIB:.2f} GiB", *used]
-        if trial.seconds_per_step is not None and seconds is not None:
-            hours = seconds / 3600
+        if trial.seconds_per_step is not None and trial.whole_seconds is not None:
+            hours = trial.whole_seconds / 3600
             cells += [f"{trial.seconds_per_step:.2f}", f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.1f} min"]
             cells += [f"{hours * price:.2f}"] if price is not None else []
-        table.add_row(*cells)
-    return table
+        rows.append(cells)
+    TextTable(header, rows).print(120)

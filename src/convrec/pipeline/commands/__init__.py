@@ -3,12 +3,16 @@
 What a command needs is imported when it runs, so that `convrec --help` and a mistake are answered at once.
 """
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Group, Parameter
 from cyclopts.validators import Number
 
 from convrec import __version__
+from convrec.project.paths import Paths
+
+if TYPE_CHECKING:
+    from convrec.project.config.params import Params
 
 ASK, PIPELINE, MEASURE, WATCH, ANSWERS, REGISTRY = (
     Group.create_ordered(title)
@@ -56,6 +60,13 @@ def _check_version(_type: object, text: str | None) -> None:
 
 
 Version = Annotated[str, Parameter(metavar="N", validator=_check_version)]
+
+
+def project() -> "tuple[Params, Paths]":
+    """Return the parameters and the paths of the project in this folder."""
+    from convrec.project.config.params import load_params
+
+    return load_params(), Paths()
 
 
 @app.command(name="--print-completion")

@@ -1,11 +1,32 @@
-"""`convrec profile`, `reproduce`, `compare`, `ablate-demonstrations`: other parameters, and trainings compared."""
+"""`convrec profile`, `reproduce`, `preflight`, `compare`, `ablate-demonstrations`: before and beside the pipeline."""
 
+from math import inf
 from pathlib import Path
+from typing import Annotated
 
+from cyclopts import Parameter
 from cyclopts.types import PositiveInt
+from cyclopts.validators import Number
 
-from convrec.pipeline.commands import MEASURE, PIPELINE, Seeds, Settings, app
-from convrec.project.paths import Paths
+from convrec.pipeline.commands import MEASURE, PIPELINE, Seeds, Settings, app, project
+
+Positive = Annotated[float | None, Parameter(validator=Number(gt=0, lt=inf))]
+
+
+@app.command(group=PIPELINE)
+def preflight(*, fast: bool = False, memory: Positive = None, price_per_hour: Positive = None) -> None:
+    """Check what a run needs, and run its most expensive steps on throw-away weights.
+
+    Example: convrec preflight --price-per-hour 2.5
+
+    Args:
+        fast: Only the checks that take no work.
+        memory: Limit of a stage's memory in GiB; default: what is free now.
+        price_per_hour: Price of a machine hour, for the cost.
+    """
+    from convrec.pipeline.preflight import preflight as check
+
+    check(*project(), fast=fast, memory=memory, price=price_per_hour)
 
 
 @app.command(group=PIPELINE)
@@ -65,9 +86,8 @@ def compare(
         steps: Steps of each run; default: rank_grpo.max_steps.
     """
     from convrec.pipeline.compare import compare_algorithms
-    from convrec.project.config.params import load_params
 
-    print(f"Curves: {compare_algorithms(load_params(), Paths(), algorithms.split(','), seeds, steps)}")
+    print(f"Curves: {compare_algorithms(*project(), algorithms.split(','), seeds, steps)}")
 
 
 @app.command(group=MEASURE)
@@ -77,6 +97,5 @@ def ablate_demonstrations(*, seeds: Seeds = 1) -> None:
     Example: convrec ablate-demonstrations --seeds 3
     """
     from convrec.pipeline.ablation import ablate
-    from convrec.project.config.params import load_params
 
-    print(f"As JSON: {ablate(load_params(), Paths(), seeds)}")
+    print(f"As JSON: {ablate(*project(), seeds)}")

@@ -1,12 +1,15 @@
-"""`convrec feedback`: the recorded answers and events."""
+"""`convrec feedback` and `convrec monitor`: the recorded answers and events, and what they say about the champion."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from convrec.pipeline.commands import REGISTRY, FeedbackUrl, app
+from convrec.pipeline.commands import REGISTRY, WATCH, AsJson, FeedbackUrl, app, project
+
+EXIT_ALARM = 3
 
 if TYPE_CHECKING:
     from convrec.service.feedback import FeedbackStore
@@ -78,9 +81,7 @@ def export(
     from convrec.service.feedback.store import export as write
 
     if file is None:
-        from convrec.project.config.params import load_params
-
-        file = Path(load_params().data.feedback) / EXPORTED
+        file = Path(project()[0].data.feedback) / EXPORTED
     first, end = (time and time.replace(tzinfo=UTC) for time in (since, until))
     print(f"{file}: {write(_open(url), file, first, end):,} shown items")
 
@@ -114,3 +115,28 @@ def prune(*, older_than: Annotated[timedelta, Parameter(validator=_check_past)],
     """
     before = datetime.now(UTC) - older_than
     print(f"{_open(url).prune(before):,} answers before {before:%Y-%m-%d %H:%M} UTC deleted")
+
+
+@app.command(group=WATCH)
+def monitor(*, until: datetime | None = None, url: FeedbackUrl = None, as_json: AsJson = False) -> int:
+    """Check recent feedback for drift and failures, and write a report (docs/monitoring.md).
+
+    Example: convrec monitor --until 2022-04-04
+
+    Exit status: 0 no alarm, 3 an alarm, 2 bad input.
+
+    Args:
+        until: End of the window in UTC, YYYY-MM-DD or with THH:MM; default: now.
+    """
+    from convrec.pipeline.monitor import monitor as check
+    from convrec.service.monitoring.checks import Check
+
+    end = until.replace(tzinfo=UTC) if until else datetime.now(UTC)
+    result = check(*project(), end, url)
+    if as_json:
+        print(json.dumps(result))
+    else:
+        for found in result["checks"]:
+            print(Check(**found))
+        print(f"Report: {result['report']}")
+    return EXIT_ALARM if result["alarm"] else 0

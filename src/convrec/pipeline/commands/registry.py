@@ -1,15 +1,22 @@
-"""`convrec promote`, `convrec rollback`, `convrec registry`: which registered version is the champion."""
+"""`convrec promote`, `rollback`, `registry`, `experiment`, `tracking`: versions of the model, and runs."""
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from cyclopts import App
 from cyclopts.types import PositiveInt
 
-from convrec.pipeline.commands import REGISTRY, AsJson, By, Version, app
-from convrec.project.errors import InputError
+from convrec.pipeline.commands import REGISTRY, AsJson, By, FeedbackUrl, Share, Version, app, project
+from convrec.project.errors import EXIT_UNAVAILABLE, InputError, Unavailable
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+    from convrec.registry.experiment_result import Result
 
 EXIT_NOT_PROMOTED = 3
 
@@ -55,7 +62,6 @@ def promote(
         raise InputError("--reason needs --reject")
     if reject and (approve or again or fresh or dry_run):
         raise InputError("--reject: not with --approve, --again, --fresh or --dry-run")
-    from convrec.project.config.params import load_params
     from convrec.project.paths import Paths
     from convrec.registry import promote as module
     from convrec.registry.decisions import ALREADY, gate_rows, headline
@@ -64,7 +70,7 @@ def promote(
         decision = module.reject(Paths(), version, by=by, reason=reason)
     else:
         options = {"approve": approve, "again": again, "fresh": fresh, "dry_run": dry_run}
-        decision = module.promote(load_params(), Paths(), version, by=by, **options)
+        decision = module.promote(*project(), version, by=by, **options)
     if as_json:
         print(json.dumps(decision.to_json()))
     else:
@@ -139,11 +145,9 @@ def register(*, stage: Literal["sft", "rank_grpo"] = "rank_grpo") -> None:
     Args:
         stage: The training whose model is registered.
     """
-    from convrec.project.config.params import load_params
-    from convrec.project.paths import Paths
     from convrec.registry import versions
 
-    version = versions.register(load_params(), Paths(), None, stage)
+    version = versions.register(*project(), None, stage)
     print(f"{versions.MODEL_NAME} version {version.version}: {', '.join(version.aliases) or 'no alias'}")
 
 
@@ -170,3 +174,139 @@ def prune(*, keep: PositiveInt, yes: bool = False, as_json: AsJson = False) -> N
     print_table(("version", "", "why"), [(f.version, "stays" if f.stays else gone, f.why) for f in fates])
     if not yes:
         print("Dry run: nothing was removed; add --yes.")
+
+
+experiment = App(
+    name="experiment",
+    help="Try a registered version on the users of the service, against the champion (docs/online-experiments.md).\n\n"
+    "Example: convrec experiment status",
+    group=REGISTRY,
+)
+app.command(experiment)
+
+
+@experiment.command
+def start(*, challenger: Version, share: Share = 0.5, by: By = None, as_json: AsJson = False) -> None:
+    """Start an experiment; at most one is running.
+
+    Example: convrec experiment start --challenger 4
+
+    Args:
+        challenger: The version to try.
+        share: Share of the users with the challenger, below 1.
+    """
+    from convrec.registry.experiment import start_experiment
+
+    client, who = _client(by)
+    started = start_experiment(client, challenger, share, who)
+    if as_json:
+        print(started.to_json())
+        return
+    versions = f"version {started.challenger} against champion {started.champion}"
+    print(f"Started experiment {started.id}: {versions}, for {started.share:.0%} of the users")
+
+
+@experiment.command
+def status(*, stop_if_worse: bool = False, by: By = None, url: FeedbackUrl = None, as_json: AsJson = False) -> None:
+    """Print what the running or last experiment has found.
+
+    Example: convrec experiment status --stop-if-worse
+
+    Args:
+        stop_if_worse: End it once the challenger is worse.
+    """
+    from convrec.registry.experiment import read_experiment
+    from convrec.registry.experiment_result import watch
+    from convrec.service.feedback import open_store
+
+    client, who = _client(by)
+    found = read_experiment(client)
+    if found is None:
+        print("null" if as_json else "No experiment was started: `convrec experiment start --help`")
+        return
+    _show(watch(client, open_store(Path(), url), found, stop_if_worse, who), as_json)
+
+
+@experiment.command
+def stop(*, reason: str = "", by: By = None, url: FeedbackUrl = None, as_json: AsJson = False) -> None:
+    """End the running experiment, and record its result on the challenger.
+
+    Example: convrec experiment stop --reason "enough answers"
+
+    Args:
+        reason: Recorded with the result.
+    """
+    from convrec.registry.experiment import end_experiment, read_experiment
+    from convrec.registry.experiment_result import finish, read_result
+    from convrec.service.feedback import open_store
+
+    client, who = _client(by)
+    reason = reason or f"stopped by {who}"
+    try:
+        found = read_experiment(client)
+    except InputError:
+        found = None
+    if found is None or not found.is_running:
+        end_experiment(client, None, reason, who)  # removes an unreadable tag, and reports that nothing is running
+        return
+    try:
+        result = read_result(open_store(Path(), url), found)
+    except (InputError, Unavailable) as error:  # an experiment must end even if its result cannot be read
+        print(f"Ended without a result: {error}", file=sys.stderr)
+        end_experiment(client, found.id, reason, who)
+        return
+    _show(finish(client, result, reason, who), as_json)
+
+
+def _client(by: str | None) -> "tuple[MlflowClient, str]":
+    """Return a client of the tracking server, and the name of the person."""
+    import mlflow
+
+    from convrec.registry.promote import user_name
+    from convrec.registry.tracking import connect
+
+    connect()
+    return mlflow.MlflowClient(), by or user_name()
+
+
+def _show(result: "Result", as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({**result.to_json(), "headline": result.headline}))
+        return
+    columns, *rows = result.rows()
+    print_table(columns, rows, right=(2, 3, 4, 5))
+    print(result.headline)
+    if result.experiment.ended:
+        print(f"Ended at {result.experiment.ended}: {result.experiment.reason}")
+
+
+tracking = App(
+    name="tracking",
+    help="Upload what was buffered while the tracking server was down (docs/tracking.md).\n\n"
+    "Example: convrec tracking sync",
+    group=REGISTRY,
+)
+app.command(tracking)
+
+
+@tracking.command
+def sync() -> int:
+    """Upload the journals of runs whose process has ended, and end these runs.
+
+    Example: convrec tracking sync
+
+    Exit status: 0 all is uploaded, 75 something still waits.
+    """
+    from convrec.registry.tracking.delivery import upload_left
+    from convrec.registry.tracking.journal import FOLDER, left_journals
+    from convrec.registry.tracking.store import connect
+
+    if not left_journals(FOLDER):
+        print("Nothing to upload.")
+        return 0
+    connect()
+    is_waiting = False
+    for upload in upload_left(Path()):
+        print(upload.text, flush=True)
+        is_waiting |= upload.is_waiting
+    return EXIT_UNAVAILABLE if is_waiting else 0

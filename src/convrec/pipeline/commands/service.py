@@ -1,4 +1,4 @@
-"""`convrec serve` and `convrec app`: answer many users over HTTP, and a web page for people; `convrec vllm-server`."""
+"""`convrec recommend`, `chat`, `app`, `serve`, `vllm-server`: a model for one or many users."""
 
 import sys
 from collections.abc import Callable
@@ -8,22 +8,106 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
-from cyclopts.types import Port
+from cyclopts.types import Port, PositiveInt
 from cyclopts.validators import Number
 
-from convrec.pipeline.commands import ASK, Share
+from convrec.pipeline.commands import ASK, AsJson, Share
 from convrec.pipeline.commands import app as commands
 from convrec.project.errors import InputError
-
-# The event loop waits so long for the decoding thread whenever it reads or writes a socket; Python's default of 5 ms
-# adds up to seconds with hundreds of connections.
-_SWITCH_SECONDS = 0.0005
 
 if TYPE_CHECKING:
     from convrec.service.app.keys import Keys
     from convrec.service.app.metrics import Metrics
     from convrec.service.model_files import ModelFiles
+    from convrec.service.recommender import Recommender
     from convrec.service.served import ServedModel
+
+# The event loop waits so long for the decoding thread whenever it reads or writes a socket; Python's default of 5 ms
+# adds up to seconds with hundreds of connections.
+_SWITCH_SECONDS = 0.0005
+
+_NOT_UTF8 = InputError("stdin: not UTF-8; convert the input to UTF-8")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Asking:
+    """Options of both commands.
+
+    Args:
+        n: Number of items.
+        deny: Never recommend this title; repeatable.
+        allow: Recommend only this title; repeatable.
+        model: champion, challenger, models:/NAME@ALIAS or a folder.
+    """
+
+    n: Annotated[PositiveInt, Parameter(name="-n")] = 20
+    deny: tuple[str, ...] = ()
+    allow: tuple[str, ...] | None = None
+    model: str = "champion"
+
+
+_ASKING = Asking()
+
+
+@commands.command(group=ASK)
+def recommend(
+    conversation: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    /,
+    *,
+    asking: Asking = _ASKING,
+    as_json: AsJson = False,
+) -> None:
+    """Answer a conversation with a ranked list (docs/recommender.md).
+
+    Example: convrec recommend "I loved Heat"
+
+    Args:
+        conversation: A user's message, or `User: …` and `Assistant: …` lines; - reads stdin.
+    """
+    said = _read_stdin() if conversation == "-" else conversation
+    answer = _open(asking.model).recommend(said, asking.n, asking.deny, asking.allow)
+    print(answer.to_json() if as_json else answer)
+
+
+@commands.command(group=ASK)
+def chat(*, asking: Asking = _ASKING) -> None:
+    """Chat with the model in the terminal (docs/recommender.md).
+
+    Example: convrec chat -n 5
+    """
+    from convrec.service.session import Session
+
+    try:
+        recommender = _open(asking.model)
+        for name, titles in (("--deny", asking.deny), ("--allow", asking.allow)):
+            recommender.translator.resolve(name, titles or ())
+        session = Session(recommender, asking.n, asking.deny, asking.allow)
+        print(session.help)
+        while not session.is_over:
+            print(session.answer(input("> ")))
+    except EOFError:
+        print()
+    except UnicodeDecodeError:
+        raise _NOT_UTF8 from None
+
+
+def _open(name: str) -> "Recommender":
+    """Return the recommender; a terminal shows a spinner meanwhile, because its libraries take seconds to load."""
+    from rich.console import Console
+
+    with Console(stderr=True).status(f"loading {name}"):
+        from convrec.registry.recommenders import open_recommender
+
+        return open_recommender(name)
+
+
+def _read_stdin() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError:
+        raise _NOT_UTF8 from None
+
 
 BatchSize = Annotated[int, Parameter(validator=Number(gte=1, lte=4096), help="Lists that are decoded together.")]
 UpToAnHour = Annotated[int, Parameter(validator=Number(gte=0, lte=3600))]
@@ -60,13 +144,13 @@ class Serving:
     save_conversations: bool = False
 
 
-_USUAL = Serving()
+_SERVING = Serving()
 
 
 @commands.command(group=ASK)
 def serve(
     *,
-    options: Serving = _USUAL,
+    options: Serving = _SERVING,
     port: Port = 8000,
     keys: Path | None = None,
     new_key: str | None = None,
@@ -99,7 +183,7 @@ def serve(
 
 
 @commands.command(group=ASK)
-def app(*, options: Serving = _USUAL, port: Port = 7860, challenger: str | None = None) -> None:
+def app(*, options: Serving = _SERVING, port: Port = 7860, challenger: str | None = None) -> None:
     """Serve a web page that compares champion and challenger (docs/recommender.md).
 
     Example: convrec app --challenger none
