@@ -65,16 +65,7 @@ Begin with:
 def load_commands() -> "App":
     """Import the modules of the commands, and return the application that they have joined."""
     # Called inside `main`, which handles Ctrl-C.
-    from convrec.pipeline.commands import (  # noqa: PLC0415, F401
-        app,
-        data,
-        experiments,
-        feedback,
-        lists,
-        registry,
-        service,
-        stage,
-    )
+    from convrec.pipeline.commands import app, data, experiments, feedback, lists, registry, service, stage  # noqa: PLC0415, F401
 
     return app
 

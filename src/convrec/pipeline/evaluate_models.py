@@ -142,7 +142,7 @@ def evaluate_checkpoints(params: Params, paths: Paths, stages: Sequence[str], ev
     tags = {**params.tags(), **data_tags(paths), "stage": "evaluate", "split": split, "stages": ",".join(trainings)}
     target = paths.evaluations / "checkpoints.json"
     sizes = {"split": split, "n_rows": len(evaluation.rows), "n_prompts": len(evaluation.prompts)}
-    rows = []
+    rows: list[Figures] = []
     with stage_run("evaluate checkpoints", values, tags, paths.evaluations / "checkpoints.run.json") as record:
         record.log_dataset(paths.split(split), split)
         record.log_dataset(paths.catalog, "catalog")

@@ -3,7 +3,7 @@
 What a command needs is imported when it runs, so that `convrec --help` and a mistake are answered at once.
 """
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Group, Parameter
 from cyclopts.validators import Number
@@ -34,6 +34,14 @@ app = App(
     print_error=False,
     verbose=False,
 )
+
+
+def add_group(name: str, group: Group, text: str, **options: Any) -> App:
+    """Return a command with subcommands, which say what they do themselves; `text` is its help."""
+    made = App(name=name, help=text, group=group, **options)
+    app.command(made)
+    return made
+
 
 # Options of several commands.
 AsJson = Annotated[bool, Parameter(name="--json", help="Print JSON.")]

@@ -4,18 +4,13 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 from cyclopts.types import NonNegativeInt, UInt32
 from cyclopts.validators import Number
 
-from convrec.pipeline.commands import PIPELINE, app
+from convrec.pipeline.commands import PIPELINE, add_group, app
 
-data = App(
-    name="data",
-    help="Compare versions of the data, write a sample, download datasets.\n\nExample: convrec data diff HEAD~1",
-    group=PIPELINE,
-)
-app.command(data)
+data = add_group("data", PIPELINE, "Compare versions of the data, write a sample, download datasets.")
 Revision = Annotated[str | None, Parameter(help="Commit, tag or branch; default: that of FOLDER.lock.json, or main.")]
 Include = Annotated[list[str] | None, Parameter(help="Only files that match this pattern; repeatable.")]
 

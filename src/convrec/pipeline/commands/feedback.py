@@ -5,22 +5,18 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
-from convrec.pipeline.commands import REGISTRY, WATCH, AsJson, FeedbackUrl, app, project
+from convrec.pipeline.commands import REGISTRY, WATCH, AsJson, FeedbackUrl, add_group, app, project
 
 EXIT_ALARM = 3
 
 if TYPE_CHECKING:
     from convrec.service.feedback import FeedbackStore
 
-feedback = App(
-    name="feedback",
-    help="Export, delete and count recorded answers and what users did with them (docs/feedback.md).\n\n"
-    "Example: convrec feedback status",
-    group=REGISTRY,
+feedback = add_group(
+    "feedback", REGISTRY, "Export, delete and count recorded answers and what users did with them (docs/feedback.md)."
 )
-app.command(feedback)
 
 
 def _open(url: str | None) -> "FeedbackStore":

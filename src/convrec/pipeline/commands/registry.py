@@ -4,13 +4,13 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from cyclopts import App
 from cyclopts.types import PositiveInt
 
-from convrec.pipeline.commands import REGISTRY, AsJson, By, FeedbackUrl, Share, Version, app, project
+from convrec.pipeline.commands import REGISTRY, AsJson, By, FeedbackUrl, Share, Version, add_group, app, project
 from convrec.project.errors import EXIT_UNAVAILABLE, InputError, Unavailable
 
 if TYPE_CHECKING:
@@ -20,12 +20,7 @@ if TYPE_CHECKING:
 
 EXIT_NOT_PROMOTED = 3
 
-registry = App(
-    name="registry",
-    help="List, register or prune the versions of the model (docs/promotion.md).\n\nExample: convrec registry list",
-    group=REGISTRY,
-)
-app.command(registry)
+registry = add_group("registry", REGISTRY, "List, register or prune the versions of the model (docs/promotion.md).")
 
 
 @app.command(group=REGISTRY)
@@ -69,8 +64,8 @@ def promote(
     if reject and by:
         decision = module.reject(Paths(), version, by=by, reason=reason)
     else:
-        options = {"approve": approve, "again": again, "fresh": fresh, "dry_run": dry_run}
-        decision = module.promote(*project(), version, by=by, **options)
+        how = partial(module.promote, by=by, approve=approve, again=again, fresh=fresh, dry_run=dry_run)
+        decision = how(*project(), version)
     if as_json:
         print(json.dumps(decision.to_json()))
     else:
@@ -176,13 +171,11 @@ def prune(*, keep: PositiveInt, yes: bool = False, as_json: AsJson = False) -> N
         print("Dry run: nothing was removed; add --yes.")
 
 
-experiment = App(
-    name="experiment",
-    help="Try a registered version on the users of the service, against the champion (docs/online-experiments.md).\n\n"
-    "Example: convrec experiment status",
-    group=REGISTRY,
+experiment = add_group(
+    "experiment",
+    REGISTRY,
+    "Try a registered version on the users of the service, against the champion (docs/online-experiments.md).",
 )
-app.command(experiment)
 
 
 @experiment.command
@@ -280,13 +273,9 @@ def _show(result: "Result", as_json: bool) -> None:
         print(f"Ended at {result.experiment.ended}: {result.experiment.reason}")
 
 
-tracking = App(
-    name="tracking",
-    help="Upload what was buffered while the tracking server was down (docs/tracking.md).\n\n"
-    "Example: convrec tracking sync",
-    group=REGISTRY,
+tracking = add_group(
+    "tracking", REGISTRY, "Upload what was buffered while the tracking server was down (docs/tracking.md)."
 )
-app.command(tracking)
 
 
 @tracking.command

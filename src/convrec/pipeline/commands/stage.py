@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cyclopts import App, Group
+from cyclopts import Group
 
-from convrec.pipeline.commands import PIPELINE, app
+from convrec.pipeline.commands import PIPELINE, add_group
 from convrec.project.errors import InputError, Stopped, is_out_of_memory
 from convrec.project.locks import hold_stage
 from convrec.project.paths import Paths
@@ -34,14 +34,13 @@ TEXTS = {
     "report": "Write the HTML report.",
 }
 STAGES = tuple(TEXTS)
-stages = App(
-    name="run",
-    help="Run one stage of the pipeline again; `dvc repro` runs those that have changed.\n\nExample: convrec run sft",
-    group=PIPELINE,
+stages = add_group(
+    "run",
+    PIPELINE,
+    "Run one stage of the pipeline again; `dvc repro` runs those that have changed.\n\nExample: convrec run sft",
     group_commands=Group("Stages, in order"),
     synonym=STAGES,
 )
-app.command(stages)
 
 
 def run(stage: str) -> int | None:

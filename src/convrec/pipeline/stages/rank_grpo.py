@@ -1,7 +1,7 @@
 """Stage `rank_grpo`: the SFT model is aligned with what users liked."""
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -240,7 +240,7 @@ def _write_curves(history: list[dict[str, float]], chosen: int, shown: Collectio
     prefix = "validation/"
     rewards = [row for row in history if "reward" in row]
     checks = [row for row in history if any(name.startswith(prefix) for name in row)]
-    curves = {
+    curves: dict[str, Iterable[dict[str, Any]]] = {
         "reward": (
             {"step": int(r["step"]), "hits": r["lists/hits"], "kl": r.get("kl", 0.0), "entropy": r.get("entropy")}
             for r in rewards
