@@ -11,7 +11,6 @@ from convrec.data.conversations import write_rows
 from convrec.evaluation.comparison import mean_interval
 from convrec.evaluation.evaluation import Evaluation
 from convrec.generation import lists
-from convrec.generation.model_folders import find_model
 from convrec.pipeline.evaluate_models import evaluation_name
 from convrec.pipeline.stages import sft
 from convrec.project.config.params import load_params
@@ -154,17 +153,6 @@ def test_a_hub_s_model_that_cannot_be_had_is_told(project, monkeypatch, cli):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert "model nobody/nothing: could not be fetched" in cli("evaluate", "--model", "nobody/nothing").err
-
-
-def test_a_hub_s_model_is_taken_from_its_cache(project, monkeypatch):
-    asked = []
-
-    def cached(name, patterns):
-        asked.append(name)
-        return Path("models/base")
-
-    monkeypatch.setattr("convrec.generation.hub.cached_model", cached)
-    assert find_model("owner/model@v1", "--model") == Path("models/base") and asked == ["owner/model@v1"]
 
 
 def test_names_of_evaluations_say_model_split_and_how_many():

@@ -37,8 +37,9 @@ class Check(NamedTuple):
     remedy: str = ""
 
 
-def _versions(_params: Params, _paths: Paths) -> Iterator[Check]:
+def _machine(_params: Params, paths: Paths) -> Iterator[Check]:
     yield Check("libraries", ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "trl")))
+    yield Check("disk", f"{shutil.disk_usage(paths.root).free / GIB:.0f} GiB free")
 
 
 def _libraries(params: Params, _paths: Paths) -> Iterator[Check]:
@@ -73,10 +74,6 @@ def _launches(params: Params, _paths: Paths) -> Iterator[Check]:
             found = f"{config.num_processes} processes, {len(names)} GPUs"
             remedy = f"set {stage}.num_processes to {most} or fewer" if config.num_processes > most else ""
             yield Check(f"{stage}.launch", f"{found} on each of {nodes} nodes" if nodes > 1 else found, remedy)
-
-
-def _disk(_params: Params, paths: Paths) -> Iterator[Check]:
-    yield Check("disk", f"{shutil.disk_usage(paths.root).free / GIB:.0f} GiB free")
 
 
 def _data(params: Params, _paths: Paths) -> Iterator[Check]:
@@ -130,7 +127,7 @@ def _tracking(_params: Params, paths: Paths) -> Iterator[Check]:
         yield Check("tracking server", shown_uri(paths.root))
 
 
-CHECKS = (_versions, _libraries, _gpus, _launches, _disk, _data, _models, _teacher, _tracking)
+CHECKS = (_machine, _libraries, _gpus, _launches, _data, _models, _teacher, _tracking)
 
 
 def require_machine(params: Params) -> None:

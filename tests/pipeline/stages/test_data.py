@@ -284,57 +284,9 @@ def test_files_of_games_without_years_run_to_demonstrations(tmp_path, make):
     assert sum(map(len, splits.values())) == 147, "150 rows, three of them unusable"
 
 
-def test_the_real_redial_files_pass_the_stage(tmp_path, make, redial):
-    metrics, quarantine, catalog = _run(make(source="redial", path=str(redial), **BY_SHARE), "data")
-    assert metrics["catalog"] == len(catalog) > 6_500
-    rows = sum(metrics[name]["rows"] for name in ("train", "validation", "test"))
-    assert rows + sum(quarantine["source"].isin(["rows", "train"])) > 2_000
-    assert set(quarantine["source"]) <= {"catalog", "groundtruth", "rows", "train"}
-    assert all(share < 0.05 for share in metrics["quarantined_share"].values())
-
-
 def test_the_raw_reddit_movie_dump_runs_to_demonstrations(tmp_path, make):
     write_sample(tmp_path / "dump", num_turns=3_000, num_films=120, seed=3)
     project = make(source="reddit_movie", path="dump", validation_period="2022-11", test_period="2022-12")
     _run_to_demonstrations(project)
     test = pd.read_parquet(tmp_path / "data" / "processed" / "test.parquet")
     assert test["date"].str.startswith("2022-12").all() and test["prompt_id"].nunique() <= len(test)
-
-
-def test_a_log_of_a_shop_runs_to_demonstrations(tmp_path, make):
-    """Songs bought by events, told apart by artist; what was bought before is in demonstrations again."""
-    draw = random.Random(5)
-    folder = tmp_path / "shop"
-    _song_files(folder)
-    (folder / "conversations.jsonl").unlink()
-    rows = ["customer_id,product_id,event,date", "c1,none,purchase,2024-01-01", "c1,3,purchase,soon"]
-    for customer in range(40):
-        favourites = draw.sample(range(60), 4)
-        for day in range(1, 20):
-            event = draw.choice(["purchase", "purchase", "return", "view"])
-            rows.append(f"c{customer},{draw.choice(favourites)},{event},2024-01-{day:02d}T08:00:00Z")
-    (folder / "sales.csv").write_text("\n".join(rows))
-    events = {"log": "sales.csv", "liked": ["purchase"], "disliked": ["return"], "genres": "artist", "max_liked": 3}
-    project = make(
-        source="interactions",
-        path="shop",
-        catalog="songs.jsonl",
-        line_column="artist",
-        interactions=events,
-        checks={"leaks": "keep"},
-        **BY_SHARE,
-    )
-    domain = {"item": "song", "items": "songs"}
-    set_params(project, {"common": {"recommend_seen": True, "domain": domain}})
-    quarantine, catalog = _run_to_demonstrations(project)
-    assert ("interactions", "sales.csv:2", "the time is none from 1990 to 2099") in _reasons(quarantine)
-    assert ("items of the log", "none", "not in the items file") in _reasons(quarantine)
-    train = pd.read_parquet(tmp_path / "data" / "processed" / "train.parquet").to_dict("records")
-    lines = {str(item) for item in catalog.items}
-    assert all(set(row["repeatable_titles"]) | set(row["seen_titles"]) <= lines for row in train)
-    texts = [" ".join(message["content"] for message in row["messages"]) for row in train]
-    assert any("song" in text for text in texts) and not any("movie" in text for text in texts)
-    demonstrations = pd.read_parquet(tmp_path / "data" / "demonstrations" / "train.parquet").set_index("prompt_id")
-    listed = demonstrations["demonstration"].to_dict()
-    assert any(set(listed[row["prompt_id"]].split("\n")) & set(row["repeatable_titles"]) for row in train)
-    assert not any(set(listed[row["prompt_id"]].split("\n")) & set(row["seen_titles"]) for row in train)

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 from cyclopts.types import PositiveInt
 from cyclopts.validators import Number
 
-from convrec.pipeline.commands import MEASURE, PIPELINE, Seeds, Settings, app, project
+from convrec.pipeline.commands import MEASURE, PIPELINE, Seeds, Settings, Share, app, project
 
 Positive = Annotated[float | None, Parameter(validator=Number(gt=0, lt=inf))]
 
@@ -50,7 +50,7 @@ def reproduce(
     *,
     data: Path | None = None,
     teacher: str | None = None,
-    scale: float = 1.0,
+    scale: Share = 1.0,
     settings: Settings = None,
 ) -> None:
     """Fetch data and model of the published experiment, and write params.yaml (docs/reproduce.md).

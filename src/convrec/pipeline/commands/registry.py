@@ -12,6 +12,7 @@ from cyclopts.types import PositiveInt
 
 from convrec.pipeline.commands import REGISTRY, AsJson, By, FeedbackUrl, Share, Version, add_group, app, project
 from convrec.project.errors import EXIT_UNAVAILABLE, InputError, Unavailable
+from convrec.project.table import TextTable
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 EXIT_NOT_PROMOTED = 3
 
 registry = add_group("registry", REGISTRY, "List, register or prune the versions of the model (docs/promotion.md).")
+
+
+def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    TextTable(header, rows, left=len(header)).print(120, wrap=True)
 
 
 @app.command(group=REGISTRY)
@@ -70,26 +75,12 @@ def promote(
         print(json.dumps(decision.to_json()))
     else:
         if decision.gates:
-            print_table(("gate", "figure", "limit", "outcome", "detail"), gate_rows(decision), right=(1,))
+            _print_table(("gate", "figure", "limit", "outcome", "detail"), gate_rows(decision))
         line = headline(decision)
         print(f"{line[0].upper()}{line[1:]}")
         if dry_run:
             print("Dry run: nothing was written or moved.")
     return 0 if decision.promoted or decision.status == ALREADY else EXIT_NOT_PROMOTED
-
-
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: tuple[int, ...] = ()) -> None:
-    """Print a table; the columns numbered in `right` are aligned to the right."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for place, name in enumerate(columns):
-        table.add_column(name, justify="right" if place in right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    Console(highlight=False, markup=False, width=120).print(table)
 
 
 @app.command(group=REGISTRY)
@@ -124,7 +115,7 @@ def list_all(*, as_json: AsJson = False) -> None:
     if as_json:
         print(json.dumps(rows, ensure_ascii=False))
     elif rows:
-        print_table(COLUMNS, [tuple(row[name] for name in COLUMNS) for row in rows])
+        _print_table(COLUMNS, [tuple(row[name] for name in COLUMNS) for row in rows])
     else:
         from convrec.registry.tracking import shown_uri
 
@@ -166,7 +157,7 @@ def prune(*, keep: PositiveInt, yes: bool = False, as_json: AsJson = False) -> N
         print("No version is registered: nothing to prune.")
         return
     gone = "removed" if yes else "would go"
-    print_table(("version", "", "why"), [(f.version, "stays" if f.stays else gone, f.why) for f in fates])
+    _print_table(("version", "", "why"), [(f.version, "stays" if f.stays else gone, f.why) for f in fates])
     if not yes:
         print("Dry run: nothing was removed; add --yes.")
 
@@ -267,7 +258,7 @@ def _show(result: "Result", as_json: bool) -> None:
         print(json.dumps({**result.to_json(), "headline": result.headline}))
         return
     columns, *rows = result.rows()
-    print_table(columns, rows, right=(2, 3, 4, 5))
+    _print_table(columns, rows)
     print(result.headline)
     if result.experiment.ended:
         print(f"Ended at {result.experiment.ended}: {result.experiment.reason}")
