@@ -1,8 +1,9 @@
 """`convrec data` and `convrec fetch-model`: versions and samples of the data, downloads from a hub."""
 
 import json
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 from cyclopts.types import NonNegativeInt, UInt32
@@ -11,8 +12,6 @@ from cyclopts.validators import Number
 from convrec.pipeline.commands import PIPELINE, add_group, app
 
 data = add_group("data", PIPELINE, "Compare versions of the data, write a sample, download datasets.")
-Revision = Annotated[str | None, Parameter(help="Commit, tag or branch; default: that of FOLDER.lock.json, or main.")]
-Include = Annotated[list[str] | None, Parameter(help="Only files that match this pattern; repeatable.")]
 
 
 @data.command
@@ -70,31 +69,30 @@ def sample(
     print(f"{folder}: {len(written)} new files: {', '.join(path.name for path in written) or 'none'}")
 
 
-@data.command(name="fetch")
-def fetch_dataset(name: str, /, *, to: Path, revision: Revision = None, include: Include = None) -> None:
-    """Download a public dataset from the Hugging Face Hub, with pinned commit and checksums.
-
-    Example: convrec data fetch ZhankuiHe/reddit_movie_large_v1 --to data/raw
+def _fetch(
+    kind: Literal["dataset", "model"],
+    name: str,
+    /,
+    *,
+    to: Path,
+    revision: str | None = None,
+    include: list[str] | None = None,
+) -> None:
+    """Download files of a repository.
 
     Args:
-        name: Name of the repository, for instance ZhankuiHe/reddit_movie_large_v1.
+        name: Name of the repository.
         to: Folder for the files.
+        revision: Commit, tag or branch; default: that of FOLDER.lock.json, or main.
+        include: Only files that match this pattern; repeatable.
     """
     from convrec.generation.fetch import fetch
 
-    print(fetch("dataset", name, to, revision=revision, patterns=include))
+    print(fetch(kind, name, to, revision=revision, patterns=include))
 
 
-@app.command(group=PIPELINE)
-def fetch_model(name: str, /, *, to: Path, revision: Revision = None, include: Include = None) -> None:
-    """Download a model from the Hugging Face Hub, with pinned commit and checksums.
-
-    Example: convrec fetch-model Qwen/Qwen2.5-0.5B-Instruct --to models/qwen
-
-    Args:
-        name: Name of the repository, for instance Qwen/Qwen2.5-0.5B-Instruct.
-        to: Folder for the files.
-    """
-    from convrec.generation.fetch import fetch
-
-    print(fetch("model", name, to, revision=revision, patterns=include))
+_PINNED = "from the Hugging Face Hub, with pinned commit and checksums.\n\nExample: convrec"
+text = f"Download a public dataset {_PINNED} data fetch ZhankuiHe/reddit_movie_large_v1 --to data/raw"
+data.command(partial(_fetch, "dataset"), name="fetch", help=text)
+text = f"Download a model {_PINNED} fetch-model Qwen/Qwen2.5-0.5B-Instruct --to models/qwen"
+app.command(partial(_fetch, "model"), name="fetch-model", group=PIPELINE, help=text)

@@ -36,10 +36,7 @@ def _open(url: str | None) -> "FeedbackStore":
 
 @feedback.command
 def status(*, url: FeedbackUrl = None) -> None:
-    """Count what is recorded, and what waits for its delivery.
-
-    Example: convrec feedback status
-    """
+    """Count what is recorded, and what waits for its delivery."""
     from convrec.service.feedback import JOURNAL
     from convrec.service.feedback.journal import REFUSED, waiting
 

@@ -75,8 +75,6 @@ def evaluate(
 def results(*, published: bool = False) -> None:
     """Print the results table of the last evaluation.
 
-    Example: convrec results
-
     Args:
         published: Beside the published figures of the profile (docs/reproduce.md).
     """

@@ -87,8 +87,6 @@ def promote(
 def rollback(*, to: Version | None = None, reason: str = "", by: By = None, as_json: AsJson = False) -> None:
     """Restore the previous champion (docs/promotion.md).
 
-    Example: convrec rollback
-
     Args:
         to: An earlier champion; default: the previous one.
         reason: Recorded in the log and on the version.
@@ -105,10 +103,7 @@ def rollback(*, to: Version | None = None, reason: str = "", by: By = None, as_j
 
 @registry.command(name="list")
 def list_all(*, as_json: AsJson = False) -> None:
-    """Print one line per version, newest first.
-
-    Example: convrec registry list
-    """
+    """Print one line per version, newest first."""
     from convrec.registry.listing import COLUMNS, list_versions
 
     rows = list_versions()
@@ -125,8 +120,6 @@ def list_all(*, as_json: AsJson = False) -> None:
 @registry.command
 def register(*, stage: Literal["sft", "rank_grpo"] = "rank_grpo") -> None:
     """Register a trained checkpoint of the workspace as the challenger.
-
-    Example: convrec registry register
 
     Args:
         stage: The training whose model is registered.
@@ -272,8 +265,6 @@ tracking = add_group(
 @tracking.command
 def sync() -> int:
     """Upload the journals of runs whose process has ended, and end these runs.
-
-    Example: convrec tracking sync
 
     Exit status: 0 all is uploaded, 75 something still waits.
     """
