@@ -62,16 +62,8 @@ def _dataset(params: Params, paths: Paths, prompts: PromptBuilder) -> Dataset:
         raise InputError(
             f"rank_grpo.since = {since!r}: no training row is that recent; the last row has date {max(dates)!r}"
         )
-    return Dataset.from_list(
-        [
-            {
-                "prompt": prompts(row["messages"]),
-                "groundtruth": row["groundtruth"],
-                "seen_titles": row["seen_titles"],
-            }
-            for row in kept
-        ]
-    )
+    shown = ("groundtruth", "seen_titles")
+    return Dataset.from_list([{"prompt": prompts(row["messages"]), **{key: row[key] for key in shown}} for row in kept])
 
 
 def _rewards(config: Rewards, catalog: Catalog, num_ranks: int) -> tuple[list[Any], list[float]]:
