@@ -65,6 +65,8 @@ def test_convrec_alone_says_where_to_begin(cli):
         (["score"], 'convrec score: Command "score" parameter --predictions requires an argument.'),
         (["score", "--predictions", "x", "--protocol", "y"], 'Choose from: "evaluation", "reward", "published".'),
         (["data"], "convrec data: a subcommand is missing;"),
+        (["monitor", "--until", "2022-04-04T12:00+02:00"], "for --until. Give the time in UTC, without an offset."),
+        (["feedback", "prune", "--older-than=-5d"], "for --older-than. Give a time above 0, such as 180d."),
     ],
 )
 def test_a_mistyped_command_or_option_is_answered_in_one_line(cli, arguments, message):

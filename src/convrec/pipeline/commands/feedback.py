@@ -19,6 +19,14 @@ feedback = add_group(
 )
 
 
+def _check_utc(_type: object, time: datetime | None) -> None:
+    if time is not None and time.tzinfo is not None:
+        raise ValueError("Give the time in UTC, without an offset.")
+
+
+Time = Annotated[datetime | None, Parameter(validator=_check_utc)]
+
+
 def _open(url: str | None) -> "FeedbackStore":
     """Return the store, to which the journals of services that ended are delivered.
 
@@ -57,8 +65,8 @@ def export(
     file: Path | None = None,
     /,
     *,
-    since: datetime | None = None,
-    until: datetime | None = None,
+    since: Time = None,
+    until: Time = None,
     url: FeedbackUrl = None,
 ) -> None:
     """Write one row for each shown item, with what the user did with it.
@@ -111,7 +119,7 @@ def prune(*, older_than: Annotated[timedelta, Parameter(validator=_check_past)],
 
 
 @app.command(group=WATCH)
-def monitor(*, until: datetime | None = None, url: FeedbackUrl = None, as_json: AsJson = False) -> int:
+def monitor(*, until: Time = None, url: FeedbackUrl = None, as_json: AsJson = False) -> int:
     """Check recent feedback for drift and failures, and write a report (docs/monitoring.md).
 
     Example: convrec monitor --until 2022-04-04
