@@ -31,7 +31,7 @@ from rich.console import Console
 from benchmarks.simulate import Plan, simulate
 from benchmarks.simulated_users import Audience
 from convrec.evaluation.comparison import paired_interval
-from convrec.pipeline.commands.monitoring import EXIT_ALARM
+from convrec.pipeline.commands.feedback import EXIT_ALARM
 from convrec.pipeline.commands.registry import EXIT_NOT_PROMOTED
 from convrec.project.config.params import load_params
 from convrec.project.config.profiles import change_params

@@ -21,7 +21,6 @@ import polars as pl
 from sqlalchemy import Column, Connection, Engine, bindparam, select
 
 from benchmarks.simulated_users import Audience, Visit
-from convrec.pipeline.commands import whole_number
 from convrec.project.atomic import check_target
 from convrec.project.config.params import load_params
 from convrec.project.errors import InputError, Unavailable
@@ -229,13 +228,13 @@ def main(arguments: list[str] | None = None) -> None:
     """Simulate, write the table of answers, and print the table by week."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--url", required=True, help="the service of `convrec serve`")
-    parser.add_argument("--users", type=whole_number(1, 100_000), required=True, help="each asks once a day")
-    parser.add_argument("--days", type=whole_number(1, 3660), required=True)
+    parser.add_argument("--users", type=int, required=True, help="each asks once a day")
+    parser.add_argument("--days", type=int, required=True)
     parser.add_argument("--start", type=_day, default=date(2022, 1, 1), metavar="DATE", help="default: %(default)s")
     text = "the day on which the audience changes; default: as in the data, in the fourth month"
     parser.add_argument("--shift-date", type=_day, metavar="DATE", help=text)
-    parser.add_argument("--seed", type=whole_number(0), default=1, help="of the users; default: %(default)s")
-    parser.add_argument("-n", type=whole_number(1, 1000), default=20, help="items to ask for; default: %(default)s")
+    parser.add_argument("--seed", type=int, default=1, help="of the users; default: %(default)s")
+    parser.add_argument("-n", type=int, default=20, help="items to ask for; default: %(default)s")
     parser.add_argument("--key", help="API key of the service")
     text = "feedback database of the service; its times become the simulated ones"
     parser.add_argument("--feedback", metavar="URL", help=text)

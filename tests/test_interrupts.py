@@ -49,7 +49,7 @@ def test_what_a_library_makes_of_ctrl_c_is_told_as_such(monkeypatch, cli):
             raise ImportError("a module that was interrupted") from None
 
     monkeypatch.setattr("os._exit", sys.exit)
-    monkeypatch.setattr("convrec.pipeline.commands.evaluate._results", convert)
+    monkeypatch.setattr("convrec.evaluation.table.print_results", convert)
     assert cli("results") == (130, "", "convrec results: interrupted\n")
 
 

@@ -360,11 +360,13 @@ def test_adapters_from_a_registered_version_with_both_rewards_and_constrained_ro
 
 @pytest.mark.slow
 def test_a_comparison_is_made_once(scratch, cli, caplog):
-    command = ["compare", "--algorithms", "rank_grpo:exp_inf,grpo", "--seeds", "2", "--steps", "2"]
+    set_params(scratch, {"rank_grpo": {"constrained": True, "preferences": {"rounds": 1}}})
+    algorithms = ["rank_grpo:exp_inf", "grpo", "dpo", "sdpo", "sprec"]
+    command = ["compare", "--algorithms", ",".join(algorithms), "--seeds", "2", "--steps", "2"]
     status, out, _ = cli(*command)
-    assert status == 0 and "Validation NDCG@6" in out and "rank_grpo:exp_inf" in out
+    assert status == 0 and "Validation NDCG@6, constrained lists" in out and "rank_grpo:exp_inf" in out
     result = json.loads((scratch / "comparison" / "compare.json").read_text())
-    assert set(result["algorithms"]) == {"sft", "rank_grpo:exp_inf", "grpo"}
+    assert list(result["algorithms"]) == ["sft", *algorithms] and result["constrained"]
     assert "over_grpo" in result["algorithms"]["rank_grpo:exp_inf"]
     store = mlflow.MlflowClient()
     runs = store.search_runs([store.get_experiment_by_name("convrec").experiment_id], "tags.profile = 'embedded'")
@@ -373,24 +375,10 @@ def test_a_comparison_is_made_once(scratch, cli, caplog):
     assert parents["grpo"] == parents["rank_grpo:exp_inf"] == "compare" and parents["compare"] is None
     assert [name for name, parent in parents.items() if parent == "grpo" and name.startswith("grpo seed ")]
     curves = pd.read_csv(scratch / "comparison" / "curves.csv")
-    assert len(curves) == 2 * 2 * 2 and set(curves["step"]) == {0, 2}
-    assert cli(*command).status == 0 and caplog.text.count("already finished") == 4
+    assert curves.groupby("algorithm")["step"].agg(list).to_dict() == dict.fromkeys(algorithms, [0, 2] * 2)
+    assert len(set(curves[curves["step"] == 0]["ndcg_at_6"])) == 1, "all are measured as the model that they start from"
+    assert cli(*command).status == 0 and caplog.text.count("already finished") == 10
     assert json.loads((scratch / "comparison" / "compare.json").read_text()) == result
-
-
-@pytest.mark.slow
-def test_preferences_are_compared_under_the_constraint(scratch, cli):
-    set_params(scratch, {"rank_grpo": {"constrained": True, "preferences": {"rounds": 1}}})
-    command = ["compare", "--algorithms", "grpo,dpo,sdpo,sprec", "--seeds", "1", "--steps", "2"]
-    assert "Validation NDCG@6, constrained lists" in cli(*command).out
-    result = json.loads((scratch / "comparison" / "compare.json").read_text())
-    assert set(result["algorithms"]) == {"sft", "grpo", "dpo", "sdpo", "sprec"} and result["constrained"]
-    curves = pd.read_csv(scratch / "comparison" / "curves.csv")
-    assert curves.groupby("algorithm")["step"].agg(list).to_dict() == dict.fromkeys(
-        ("grpo", "dpo", "sdpo", "sprec"), [0, 2]
-    )
-    start = set(curves[curves["step"] == 0]["ndcg_at_6"])
-    assert len(start) == 1  # all are measured as the one model that they start from
 
 
 @pytest.mark.slow

@@ -1,21 +1,17 @@
 """The command line `convrec COMMAND`; the commands are in `pipeline/commands/`."""
 
-import argparse
-import difflib
 import logging
 import multiprocessing
 import os
-import re
 import select
 import signal
 import sys
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import Any, NoReturn
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from functools import partial
+from typing import TYPE_CHECKING, NoReturn
 
-from convrec import __version__
 from convrec.project.errors import (
-    EXIT_BAD_INPUT,
     EXIT_INTERRUPTED,
     EXIT_PIPE,
     InputError,
@@ -28,7 +24,10 @@ from convrec.project.machine import keep_freed_memory, limit_threads
 from convrec.project.paths import Paths
 from convrec.project.stage_record import recorded
 from convrec.project.text import is_clean
-from convrec.training.launch import LOG
+from convrec.training.launch import LOG, end_with_parent, is_supervised, rank_process
+
+if TYPE_CHECKING:
+    from cyclopts import App
 
 
 def _set_up() -> None:
@@ -50,14 +49,6 @@ def _set_up() -> None:
         os.environ.setdefault(name, value)
 
 
-_GROUPS = {
-    "Ask a model": ("recommend", "chat", "app", "serve", "vllm-server"),
-    "Run and change the pipeline": ("preflight", "run", "profile", "reproduce", "data", "fetch-model"),
-    "Measure and compare": ("results", "evaluate", "score", "compare", "ablate-demonstrations"),
-    "Watch the service": ("monitor",),
-    "A language model's answers": ("parse", "remap"),
-    "Registry and tracking": ("promote", "rollback", "registry", "experiment", "feedback", "tracking"),
-}
 _BEGIN = """\
 convrec trains, tests and serves small language models that recommend from conversations.
 
@@ -68,98 +59,14 @@ Begin with:
 
 `convrec --help` lists every command, `convrec COMMAND --help` its options.
 """
-_INVALID = re.compile(r"argument .*: invalid choice: '(.*?)' \(choose from (.*)\)", re.DOTALL)
 
 
-class _Parser(argparse.ArgumentParser):
-    """Reports a mistake in one line, without the usage text."""
+def load_commands() -> "App":
+    """Import the modules of the commands, and return the application that they have joined."""
+    # Called inside `main`, which handles Ctrl-C.
+    from convrec.pipeline.commands import app, data, experiments, feedback, lists, registry, service, stage  # noqa: PLC0415, F401
 
-    def error(self, message: str) -> NoReturn:
-        if match := _INVALID.fullmatch(message):
-            from convrec.pipeline.commands.stage import STAGES  # noqa: PLC0415  (as the commands)
-
-            choices = [name.strip(" '") for name in match[2].split(",")]
-            near = difflib.get_close_matches(match[1], choices, n=1)
-            hint = f"did you mean '{near[0]}'" if near else f"give one of {', '.join(choices)}"
-            if match[1] in STAGES and "run" in choices:
-                hint = f"to run the stage, give `run {match[1]}`"
-            message = f"'{match[1]}' is unknown; {hint}"
-        self.exit(EXIT_BAD_INPUT, f"{self.prog}: {message}; `{self.prog} --help` lists the choices\n")
-
-
-class _Completion(argparse.Action):
-    """Prints the shell's script for the completion of commands and options."""
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, _namespace: Any, shell: Any, _option: str | None = None
-    ) -> None:
-        import shtab  # noqa: PLC0415
-
-        for action in parser._actions:
-            if action.dest == "command":
-                action.help = ""  # shtab leaves out what is hidden in the help
-        print(shtab.complete(parser, shell))
-        parser.exit()
-
-
-def _parser() -> argparse.ArgumentParser:
-    # Imported inside `main`, which handles Ctrl-C: the import takes half a second.
-    from convrec.pipeline.commands import (  # noqa: PLC0415
-        data,
-        evaluate,
-        experiments,
-        feedback,
-        monitoring,
-        online,
-        preflight,
-        recommender,
-        registry,
-        responses,
-        serving,
-        stage,
-        tracking,
-    )
-
-    parser = _Parser(
-        prog="convrec",
-        usage="convrec COMMAND ...",
-        description="Train, test and serve small language models that recommend from conversations.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"convrec {__version__}")
-    parser.add_argument(
-        "--print-completion", choices=("bash", "zsh", "tcsh"), action=_Completion, help="print a completion script"
-    )
-    commands = parser.add_subparsers(
-        dest="command", required=True, metavar="COMMAND", prog="convrec", help=argparse.SUPPRESS
-    )
-    for add in (
-        stage.add,
-        preflight.add,
-        experiments.add,
-        responses.add,
-        data.add,
-        evaluate.add,
-        recommender.add,
-        serving.add,
-        registry.add,
-        online.add,
-        monitoring.add,
-        feedback.add,
-        tracking.add,
-    ):
-        add(commands)
-    parser.epilog = "\n\n".join(
-        "\n".join([f"{title}:", *(f"  {name:<22} {commands.choices[name].description}" for name in names)])
-        for title, names in _GROUPS.items()
-    )
-    return parser
-
-
-def _check_texts(arguments: Sequence[str]) -> None:
-    for place, argument in enumerate(arguments, start=1):
-        if not is_clean(argument):
-            raise InputError(f"argument {place}, {ascii(argument):.99}: not UTF-8, or with a NUL; write it in UTF-8")
+    return app
 
 
 def _interrupted(name: str) -> NoReturn:
@@ -190,12 +97,6 @@ def _follow_flow(with_output: bool) -> None:
             os.setsid()
 
 
-def _recorded(command: str) -> AbstractContextManager[object]:
-    """Keep the record of a command that a flow started; `convrec run` keeps its stage's."""
-    is_followed = LOG in os.environ and command != "run"
-    return recorded(command, Paths().record(command)) if is_followed else nullcontext()
-
-
 def _reader_has_left() -> bool:
     """Return whether the reader of standard output has left, as `head` does; then also discard what is still buffered.
 
@@ -213,6 +114,32 @@ def _reader_has_left() -> bool:
     return has_left
 
 
+def _run(command: str, action: Callable[[], int | None]) -> int | None:
+    """Run a command, in the way that the flow which started it needs; return its exit status."""
+    if is_supervised():
+        end_with_parent()
+    is_stage = command == "run"
+    _follow_flow(with_output=is_stage)
+    _set_up()
+    is_followed = LOG in os.environ and not is_stage  # a stage keeps its own record
+    with recorded(command, Paths().record(command)) if is_followed else nullcontext():
+        return action()
+
+
+def _parse(app: "App", given: list[str], name: str) -> tuple[Callable[[], int | None], bool]:
+    """Return what the arguments ask for, and whether it is a help text. Raises `InputError` for a mistake in them."""
+    from cyclopts import CycloptsError  # noqa: PLC0415  (as the commands)
+
+    try:
+        function, values, _ = app.parse_args(given)
+    except CycloptsError as error:
+        raise InputError(f"{error!s:.500} `{name} --help` lists the choices") from None
+    is_help = isinstance(getattr(function, "__self__", None), type(app))
+    if is_help and not {*app.help_flags, *app.version_flags} & set(given):
+        raise InputError(f"a subcommand is missing; `{name} --help` lists the choices")
+    return partial(function, *values.args, **values.kwargs), is_help
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line.
 
@@ -221,32 +148,24 @@ def main(arguments: list[str] | None = None) -> None:
     given = sys.argv[1:] if arguments is None else arguments
     name = "convrec"
     try:
-        _check_texts(given)
+        for place, text in enumerate(given, start=1):
+            if not is_clean(text):
+                raise InputError(f"argument {place}, {ascii(text):.99}: not UTF-8, or with a NUL; write it in UTF-8")
         if not given:
             print(_BEGIN, end="")
             return
-        options = _parser().parse_args(given)
-        name = " ".join(filter(None, ["convrec", options.command, getattr(options, "stage", "")]))
-        from convrec.training.launch import end_with_parent, is_supervised  # noqa: PLC0415  (as the commands)
-
-        if is_supervised():
-            end_with_parent()
-        _follow_flow(options.command == "run")
-        _set_up()
-        with _recorded(options.command):
-            status = options.run(options)
+        app = load_commands()
+        words = app.parse_commands(given)[0]
+        name = " ".join(["convrec", *(word for word in words if not word.startswith("-"))])
+        action, is_help = _parse(app, given, name)
+        status = action() if is_help else _run(words[0], action)
         sys.stdout.flush()
     except KeyboardInterrupt:
         _interrupted(name)
-    except SystemExit:  # the parser's, after a help text
-        _reader_has_left()
-        raise
     except Exception as error:
         if isinstance(error, BrokenPipeError) and _reader_has_left():
             sys.exit(EXIT_PIPE)
-        if any(
-            isinstance(cause, KeyboardInterrupt) for cause in causes(error)
-        ):  # a library has replaced the KeyboardInterrupt
+        if any(isinstance(cause, KeyboardInterrupt) for cause in causes(error)):  # a library has replaced it
             _interrupted(name)
         reported = error if exit_status(error) else outside_cause(error)
         if reported is None:
@@ -258,7 +177,5 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    from convrec.training.launch import rank_process
-
     with rank_process():
         main()

@@ -35,8 +35,9 @@ def score(cli, tmp_path):
     """Scores rows by the command, with options of their own."""
 
     def run(rows, *more):
-        options = ["--catalog", tmp_path / "catalog.csv", "--cutoffs", "1,2", "--list-length", "3", *more]
-        return cli("score", "--predictions", _write(tmp_path, rows), *options)
+        usual = {"--catalog": tmp_path / "catalog.csv", "--cutoffs": "1,2", "--list-length": "3"}
+        usual["--predictions"] = _write(tmp_path, rows)
+        return cli("score", *(text for name in usual if name not in more for text in (name, usual[name])), *more)
 
     return run
 
@@ -151,7 +152,7 @@ def test_the_cutoffs_not_given_are_those_up_to_the_length(tmp_path, cli, length,
     [
         (["--cutoffs", "5,x"], "--cutoffs 5,x: give integers"),
         (["--cutoffs", "0,2"], "--cutoffs 0,2: give numbers from 1 to --list-length 3"),
-        (["--list-length", "0"], "--list-length: 0: give a whole number, 1 to 1,000"),
+        (["--list-length", "0"], 'Invalid value "0" for --list-length. Must be >= 1.'),
         (["--list-length", "1000", "--cutoffs", ",".join(map(str, range(1, 102)))], "101 numbers; give 100 at most"),
         (["--predictions", "nowhere.jsonl"], "--predictions nowhere.jsonl: no such file"),
         (["--catalog", "nowhere.csv"], "--catalog nowhere.csv: no such file"),

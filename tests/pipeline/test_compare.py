@@ -7,11 +7,11 @@ from convrec.project.errors import InputError
 
 
 def test_a_name_stands_for_parameters_as_published():
-    params = run_params(load_params(), "rank_grpo:exp:2", 5, 7)
+    _, params = run_params(load_params(), "rank_grpo:exp:2", 2, 7)
     assert (params.rank_grpo.returns, params.rank_grpo.return_gamma, params.rank_grpo.max_steps) == ("exp", 2.0, 7)
-    assert params.common.seed == 5 and params.rank_grpo.epsilon is None
+    assert params.common.seed == load_params().common.seed + 1 and params.rank_grpo.epsilon is None
     assert variant("grpo")["algorithm"] == "grpo"
-    public = run_params(load_params(), "rank_grpo_public:log", 5, 7).rank_grpo
+    public = run_params(load_params(), "rank_grpo_public:log", 1, 7)[0].rank_grpo
     assert (public.algorithm, public.returns, public.exact_eos_reward) == ("rank_grpo_public", "log", None)
 
 
@@ -20,7 +20,7 @@ def test_one_process_trains_on_the_effective_batch_of_several():
     raw = load_params().model_dump()
     launch = {"launch": "configs/accelerate/ddp.yaml", "num_processes": 4}
     raw["rank_grpo"] |= {**launch, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 3}
-    section = run_params(parse_params(raw, "test"), "grpo", 5, 7).rank_grpo
+    section = run_params(parse_params(raw, "test"), "grpo", 1, 7)[0].rank_grpo
     assert (section.launch, section.num_processes) == (None, 1)
     assert (section.per_device_train_batch_size, section.gradient_accumulation_steps) == (2, 12)
 
@@ -31,7 +31,7 @@ def test_preferences_are_learnt_under_the_constraint_alone():
     with pytest.raises(InputError, match="--algorithms dpo: .*constrained = false: algorithm 'dpo' .* set it to true"):
         run_params(parse_params(raw, "test"), "dpo", 1, 2)
     raw["rank_grpo"]["constrained"] = True
-    assert run_params(parse_params(raw, "test"), "sdpo", 1, 2).rank_grpo.group_size == 4
+    assert run_params(parse_params(raw, "test"), "sdpo", 1, 2)[0].rank_grpo.group_size == 4
 
 
 @pytest.mark.parametrize("name", ["grpo:log", "dpo:0.1", "rank_grpo:exp:two", "rank_grpo:exp:2:3"])

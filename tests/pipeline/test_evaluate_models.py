@@ -9,9 +9,8 @@ import pytest
 
 from convrec.data.conversations import write_rows
 from convrec.evaluation.comparison import mean_interval
+from convrec.evaluation.evaluation import Evaluation
 from convrec.generation import lists
-from convrec.generation.model_folders import find_model
-from convrec.pipeline import evaluate_models
 from convrec.pipeline.evaluate_models import evaluation_name
 from convrec.pipeline.stages import sft
 from convrec.project.config.params import load_params
@@ -156,17 +155,6 @@ def test_a_hub_s_model_that_cannot_be_had_is_told(project, monkeypatch, cli):
     assert "model nobody/nothing: could not be fetched" in cli("evaluate", "--model", "nobody/nothing").err
 
 
-def test_a_hub_s_model_is_taken_from_its_cache(project, monkeypatch):
-    asked = []
-
-    def cached(name, patterns):
-        asked.append(name)
-        return Path("models/base")
-
-    monkeypatch.setattr("convrec.generation.hub.cached_model", cached)
-    assert find_model("owner/model@v1", "--model") == Path("models/base") and asked == ["owner/model@v1"]
-
-
 def test_names_of_evaluations_say_model_split_and_how_many():
     assert evaluation_name("models:/convrec-recommender/3", "test", None) == "convrec-recommender-3.test"
     assert evaluation_name("./Qwen/Qwen2.5-0.5B@main", "train", 9) == "Qwen-Qwen2.5-0.5B-main.train.first-9"
@@ -195,61 +183,33 @@ def training(project) -> Path:
     return folder
 
 
-def _evaluate(cli, *options: str) -> list[tuple[int, bool, bool]]:
+def _evaluate(cli, *options: str) -> list[tuple[int, bool]]:
     rows = json.loads(cli("evaluate", "--checkpoints", "sft", "--json", *options).out)["checkpoints"]
-    return [(row["step"], row["kept"], row["chosen"]) for row in rows]
+    return [(row["step"], row["chosen"]) for row in rows]
 
 
-def test_a_checkpoint_is_evaluated_once(training, written, cli):
-    assert _evaluate(cli, "--every", "2") == [(2, True, False), (4, True, True), (5, True, False)]
+def test_a_checkpoint_decodes_once(training, written, cli):
+    assert _evaluate(cli, "--every", "2") == [(2, False), (4, True), (5, False)]
     assert len(written) == 3, "the last one, too"
-    shutil.rmtree("checkpoints/lists")
-    assert _evaluate(cli) == [(2, True, False), (4, True, True), (5, True, False)]
+    assert _evaluate(cli) == [(2, False), (4, True), (5, False)]
     assert len(written) == 3
     shutil.rmtree(training / "checkpoint-2")
-    assert _evaluate(cli) == [(2, False, False), (4, True, True), (5, True, False)]
-    assert len(written) == 3
+    assert _evaluate(cli) == [(4, True), (5, False)]
+    _evaluate(cli, "--split", "test", "--max-prompts", "3")
+    rows = json.loads(Path("evaluations/checkpoints.json").read_text())
+    assert (rows["split"], rows["n_rows"], rows["n_prompts"], rows["kept"]) == ("test", 4, 3, {"sft": [4, 5]})
 
 
 def test_checkpoints_that_are_pruned_meanwhile_are_left_out(training, written, cli, monkeypatch, caplog):
-    whole = evaluate_models._score_checkpoint
+    whole = Evaluation.of_model
 
-    def prune(stage, step, *rest):
-        whole(stage, step, *rest)
-        for pruned in (step, 4):
-            shutil.rmtree(training / f"checkpoint-{pruned}", ignore_errors=True)
+    def prune(evaluation, model, *rest):
+        shutil.rmtree(training / "checkpoint-4", ignore_errors=True)
+        return whole(evaluation, model, *rest)
 
-    monkeypatch.setattr(evaluate_models, "_score_checkpoint", prune)
-    assert _evaluate(cli) == [(2, False, False), (5, False, False)]
+    monkeypatch.setattr(Evaluation, "of_model", prune)
+    assert _evaluate(cli) == [(2, False), (5, False)]
     assert "sft step 4 is skipped: its checkpoint was pruned" in caplog.text
-
-
-def test_without_any_checkpoint_that_can_be_loaded_there_is_a_message(training, written, cli):
-    _evaluate(cli, "--every", "9")
-    for checkpoint in training.glob("checkpoint-*"):
-        shutil.rmtree(checkpoint)
-    assert _evaluate(cli) == [(4, False, True), (5, False, False)]
-    output = cli("evaluate", "--checkpoints", "sft", "--split", "test").err
-    assert "no loadable checkpoints for the current parameters and data" in output
-
-
-def test_other_weights_data_or_settings_are_evaluated_again(training, written, cli):
-    _evaluate(cli)
-    assert len(written) == 3
-    _evaluate(cli, "--split", "test", "--max-prompts", "3")
-    rows = json.loads(Path("evaluations/checkpoints.json").read_text())
-    assert (rows["split"], rows["n_rows"], rows["n_prompts"], len(rows["checkpoints"])) == ("test", 4, 3, 3)
-    shutil.rmtree("checkpoints/lists")
-    set_params(Path(), {"evaluate": {"max_completion_length": 31}})
-    _evaluate(cli)
-    assert len(written) == 6
-    shutil.copy("models/sft/model.safetensors", training / "checkpoint-2" / "model.safetensors")
-    _evaluate(cli)
-    assert len(written) == 6, "the lists of these weights are kept"
-    shutil.rmtree("checkpoints/lists")
-    shutil.copy("models/base/model.safetensors", training / "checkpoint-4" / "model.safetensors")
-    assert _evaluate(cli) == [(2, True, False), (4, True, True), (5, True, False)]
-    assert len(written) == 7
 
 
 def test_the_table_says_which_steps_there_are(training, written, cli, caplog):
@@ -257,10 +217,10 @@ def test_the_table_says_which_steps_there_are(training, written, cli, caplog):
     with caplog.at_level(logging.WARNING):
         out = cli("evaluate", "--checkpoints", "sft").out
     assert "sft step 5 is skipped" in caplog.text
-    assert "Validation split: 6 rows, 5 prompts, 95 % intervals" in out and "sft: kept steps: 2, 4" in out
+    assert "Validation split: 6 rows, 5 prompts, 95 % intervals" in out
     cells = [line.split() for line in out.splitlines() if "0.6667 [" in line]
     assert [row[:3] for row in cells] == [["sft", "2", "0.6667"], ["sft", "4", "0.6667"]]
-    assert cells[0][-1] == "kept" and cells[1][-2:] == ["kept", "chosen"]
+    assert cells[0][-1] != "chosen" and cells[1][-1] == "chosen"
     table = pd.read_csv("evaluations/checkpoints.csv")
     assert table["step"].tolist() == [2, 4] and table["chosen"].tolist() == [False, True]
     assert table["recall_at_2"].tolist() == pytest.approx([4 / 6, 4 / 6], abs=1e-5)

@@ -9,7 +9,7 @@ import torch
 from convrec.data.conversations import read_rows, write_rows
 from convrec.pipeline import preflight as module
 from convrec.pipeline.memory import smaller_settings, with_settings
-from convrec.pipeline.preflight import machine_checks, require_machine
+from convrec.pipeline.preflight import require_machine
 from convrec.pipeline.trial import STEPS, ScratchProject, Trial, run_trials, trial_params
 from convrec.project.config.params import load_params
 from convrec.project.errors import InputError
@@ -36,7 +36,12 @@ def problems(tmp_path, params, monkeypatch):
     def checked(settings: dict, gpus: int = 0) -> dict[str, str]:
         monkeypatch.setattr(module, "gpu_names", lambda: ["H100"] * gpus)
         changed = with_settings(params, settings)
-        return {check.name: check.remedy for check in machine_checks(changed, Paths(tmp_path)) if check.remedy}
+        return {
+            check.name: check.remedy
+            for make in module.CHECKS
+            for check in make(changed, Paths(tmp_path))
+            if check.remedy
+        }
 
     return checked
 
@@ -119,7 +124,7 @@ def test_the_micro_batch_is_halved_until_it_fits(project, monkeypatch, fitting, 
     else:
         _, sft, rank_grpo, _ = run_trials(params, paths, 1000, lambda trial: None)
         assert rank_grpo.changed == expected and sft.changed == {}
-        assert rank_grpo.seconds == 0.5 * params.rank_grpo.max_steps
+        assert rank_grpo.whole_seconds == 0.5 * params.rank_grpo.max_steps
     assert {size * steps for size, steps in tried} == {16}
     assert not list(paths.root.rglob("preflight-*")), "the scratch project is gone"
 

@@ -79,7 +79,7 @@ def test_mistakes_are_named_and_params_stay(project):
     before = (folder / "params.yaml").read_bytes()
     for arguments, message in {
         ("gpt-2",): "MODEL 'gpt-2': no published figures; give one of qwen2.5-0.5b",
-        ("qwen2.5-0.5b", "--scale", "0"): "SCALE 0: give a share above 0, up to 1",
+        ("qwen2.5-0.5b", "--scale", "0"): 'Invalid value "0.0" for --scale. Must be > 0.',
         ("qwen2.5-0.5b", "--data", "none"): "DATA none: no such folder",
         ("qwen2.5-0.5b", "--set", "sft.speed=1"): "unknown parameter 'speed'",
         ("llama-3.2-1b",): "model meta-llama/Llama-3.2-1B-Instruct: not found on http",

@@ -51,15 +51,24 @@ def test_a_place_that_cannot_be_used_is_told_in_one_line(tmp_path, monkeypatch, 
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("")
     message = "file/folder: Not a directory; choose another path, or change that file or its permissions"
-    assert cli("data", "sample", "file/folder") == (2, "", f"convrec data: {message}\n")
+    assert cli("data", "sample", "file/folder") == (2, "", f"convrec data sample: {message}\n")
 
 
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (["registry", "list"], "convrec registry: MLFLOW_TRACKING_URI is not a URI (Invalid IPv6 URL); give an http"),
-        (["promote", "--version", "9" * 5000], f"convrec promote: --version {'9' * 40}: give the number of a version"),
+        (
+            ["registry", "list"],
+            "convrec registry list: MLFLOW_TRACKING_URI is not a URI (Invalid IPv6 URL); give",
+        ),
+        (["promote", "--version", "x"], 'Invalid value "x" for --version. Give the number of a version, as'),
+        (
+            ["data", "sample", "x", "--seed", "-1"],
+            'convrec data sample: Invalid value "-1" for --seed. Must be >= 0.',
+        ),
+        (["remap", "--responses", "x", "--out", "x", "--top", "9" * 5000], f'--top: unable to convert "{"9" * 40}'),
         (["recommend", "x", "--model", ""], "convrec recommend: --model : not a model's folder"),
+        (["nosuch"], 'convrec: Unknown command "nosuch".'),
     ],
 )
 def test_a_mistake_is_told_in_one_line(tmp_path, monkeypatch, cli, command, message):

@@ -151,7 +151,10 @@ def test_the_command_starts_and_stops(client, store, cli):
     started = cli("experiment", "start", "--challenger", "2", "--share", "0.25", "--by", "ops")
     assert "version 2 against champion 1, for 25% of the users" in started.out
     assert cli("experiment", "start", "--challenger", "x").status == 2
-    assert "--share: 7: give a number above 0" in cli("experiment", "start", "--challenger", "2", "--share", "7").err
+    assert (
+        'Invalid value "7.0" for --share. Must be <= 1.'
+        in cli("experiment", "start", "--challenger", "2", "--share", "7").err
+    )
     stopped = cli("experiment", "stop", "--reason", "a holiday", "--by", "lead")
     assert "Ended at" in stopped.out and "a holiday" in stopped.out
     assert json.loads(client.get_model_version(MODEL_NAME, "2").tags[RESULT_TAG])["reason"] == "a holiday"

@@ -348,11 +348,14 @@ def test_models_that_are_alike_are_told_apart_by_nobody(client, cli):
     ("arguments", "message"),
     [
         (["promote", "--version", "9"], "models:/convrec-recommender/9: not in the registry"),
-        (["promote", "--version", "latest"], "--version latest: give the number of a version"),
+        (["promote", "--version", "latest"], 'Invalid value "latest" for --version. Give the number of a version'),
         (["promote", "--approve"], "give --by NAME"),
         (["promote", "--reject", "--by", "lead"], "does not await approval (no decision yet)"),
         (["promote", "--reason", "x"], "--reason needs --reject"),
-        (["promote", "--reject", "--by", "lead", "--dry-run"], "--dry-run: not with --reject"),
+        (
+            ["promote", "--reject", "--by", "lead", "--dry-run"],
+            "--reject: not with --approve, --again",
+        ),
         (["rollback"], "there is no champion to roll back"),
         (["registry", "register"], "models/rank_grpo/config.json: not made yet"),
     ],

@@ -1,5 +1,6 @@
 """`convrec compare`: compares algorithms over seeds, with the same SFT model, data and number of steps."""
 
+import re
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -12,10 +13,10 @@ from convrec.evaluation.evaluation import Evaluation
 from convrec.evaluation.metrics import metric_label
 from convrec.evaluation.page import LINES, curve, figure, render_page
 from convrec.generation.pretrained import load_tokenizer
-from convrec.pipeline.seeds import Experiment, mean_of_seeds
 from convrec.pipeline.stages.rank_grpo import align
+from convrec.pipeline.variants import Experiment, gain_text, mean_of_seeds, params_of_seeds, require_made
 from convrec.project.atomic import write_text
-from convrec.project.config.params import Params, parse_params
+from convrec.project.config.params import Params
 from convrec.project.config.rank_grpo import BY_RANK
 from convrec.project.errors import InputError
 from convrec.project.paths import Paths
@@ -28,6 +29,7 @@ from convrec.training.start import Start
 
 START = "sft"  # the model that every run starts from, a row of the table
 _GROUP = "comparison"
+_NAME = re.compile(r"([a-z_]+)(?::([a-z_]+)(?::([0-9.]+))?)?")
 
 
 def variant(name: str) -> dict[str, Any]:
@@ -38,29 +40,21 @@ def variant(name: str) -> dict[str, Any]:
 
     Raises `InputError` for a name of another form.
     """
-    algorithm, *rest = name.split(":")
-    changes: dict[str, Any] = {"algorithm": algorithm}
-    if rest and algorithm not in BY_RANK or len(rest) > 2:
-        raise InputError(f"--algorithms: {name!r}: only rank_grpo has returns; give rank_grpo:log or rank_grpo:exp:2")
-    if rest:
-        changes["returns"] = rest[0]
-    if len(rest) == 2:
-        try:
-            changes["return_gamma"] = float(rest[1])
-        except ValueError:
-            raise InputError(f"--algorithms: {name!r}: gamma = {rest[1]!r} is not a number; give one above 1") from None
-    published = dict.fromkeys(("epsilon", "epsilon_high", "aggregation", "delta", "exact_eos_reward"))
-    return {**changes, **published, "start": START, "output_checkpoint": "last"}
+    found = _NAME.fullmatch(name)
+    if found is None or (found[2] and found[1] not in BY_RANK):
+        raise InputError(f"--algorithms: {name!r}: give a name; only rank_grpo has returns, as in rank_grpo:exp:2")
+    changes: dict[str, Any] = {"algorithm": found[1], "start": START, "output_checkpoint": "last"}
+    if found[2]:
+        changes["returns"] = found[2]
+    if found[3]:
+        changes["return_gamma"] = float(found[3])
+    return changes | dict.fromkeys(("epsilon", "epsilon_high", "aggregation", "delta", "exact_eos_reward"))
 
 
-def run_params(params: Params, name: str, seed: int, max_steps: int | None) -> Params:
-    """Return the parameters of one run, which trains in one process with the stage's effective batch size."""
-    raw = params.model_dump()
-    raw["common"]["seed"] = seed
-    raw["rank_grpo"] |= variant(name) | params.rank_grpo.in_one_process()
-    if max_steps is not None:
-        raw["rank_grpo"]["max_steps"] = max_steps
-    return parse_params(raw, f"--algorithms {name}")
+def run_params(params: Params, name: str, num_seeds: int, max_steps: int | None) -> list[Params]:
+    """Return the parameters of a variant's runs."""
+    steps = {} if max_steps is None else {"max_steps": max_steps}
+    return params_of_seeds(params, "rank_grpo", variant(name) | steps, num_seeds, f"--algorithms {name}")
 
 
 def _train(params: Params, folder: Path, record: Run, paths: Paths) -> tuple[Path, Any]:
@@ -108,48 +102,32 @@ def compare_algorithms(
 
     Raises `InputError` before any training if the SFT model or the engine is missing, or a name is invalid.
     """
-    everything = {name: [run_params(params, name, params.common.seed + i, max_steps) for i in range(num_seeds)]
-                  for name in dict.fromkeys(names)}  # fmt: skip
-    if not paths.model("sft").is_dir():
-        raise InputError(f"{paths.model('sft')}: no SFT model yet; run `dvc repro sft` first")
-    # A missing engine stops this before the trainings.
+    variants = {name: run_params(params, name, num_seeds, max_steps) for name in dict.fromkeys(names)}
+    require_made(sft=paths.model(START))
     evaluation = Evaluation.of_split(paths, "validation", **{**params.evaluation(), "max_prompts": None})
-    tags = {**params.tags(), **data_tags(paths), "algorithm": ",".join(everything), "stage": "compare"}
+    metric, constrained = evaluation.headline, params.rank_grpo.constrained
+    inputs = [paths.model(START), paths.split("train"), paths.split("validation"), paths.catalog]
+    scored = {_GROUP: list(evaluation.rows)}
+    experiment = Experiment(__name__, "rank_grpo", inputs, scored, evaluation, constrained, paths)
+    train = partial(_train, paths=paths)
+    tags = {**params.tags(), **data_tags(paths), "algorithm": ",".join(variants), "stage": "compare"}
     with group_run("compare", tags, {"compare": {"seeds": num_seeds, "steps": max_steps}}) as record:
-        rows, metric = evaluation.rows, evaluation.headline
-        constrained = params.rank_grpo.constrained
-        inputs = [paths.model(START), paths.split("train"), paths.split("validation"), paths.catalog]
-        experiment = Experiment(
-            "compare",
-            __name__,
-            "rank_grpo",
-            START,
-            inputs,
-            {_GROUP: list(rows)},
-            evaluation,
-            constrained,
-            paths,
-            record,
-        )
-        train = partial(_train, paths=paths)
-        folders = {
-            name: experiment.run_seeds(name, runs, {"algorithm": name}, train) for name, runs in everything.items()
-        }
+        folders = {name: experiment.run_seeds(name, runs, train, record) for name, runs in variants.items()}
         sft = evaluation.of_model(paths.model(START), constrained).scores
-        seeds = {name: mean_of_seeds(own, _GROUP, metric) for name, own in folders.items()}
-        means = {START: sft[[*KEYS, metric]]} | {name: mean for name, (mean, _) in seeds.items()}
-        result: dict[str, Any] = {"metric": metric, "rows": len(sft), "prompts": int(sft["prompt_id"].nunique())}
-        result |= {"constrained": constrained, "seeds": num_seeds, "steps": _last_step(folders), "algorithms": {}}
-        for name, table in means.items():
-            by_seed = seeds[name][1] if name in seeds else []
+        means: dict[str, tuple[pd.DataFrame, list[float]]] = {START: (sft[[*KEYS, metric]], [])}
+        means |= {name: mean_of_seeds(own, _GROUP, metric) for name, own in folders.items()}
+        last = last_checkpoint(next(iter(folders.values()))[0])  # of as many steps in all runs
+        steps = int(last.name.rsplit("-", 1)[1]) if last else 0
+        result: dict[str, Any] = {"metric": metric, "rows": len(sft), "prompts": len(evaluation.prompts)}
+        result |= {"constrained": constrained, "seeds": num_seeds, "steps": steps, "algorithms": {}}
+        for name, (table, by_seed) in means.items():
             entry: dict[str, Any] = {"mean": float(table[metric].mean()), "by_seed": by_seed}
             entry["spread"] = float(pd.Series(by_seed).std()) if len(by_seed) > 1 else 0.0
-            for baseline in ("grpo", START):
-                if baseline in means and baseline != name:
-                    gain = evaluation.gain(table, means[baseline], metric)
-                    entry[f"over_{baseline}"] = gain._asdict()
-                    level = float(means[baseline][metric].mean())
-                    entry[f"ratio_to_{baseline}"] = entry["mean"] / level if level else None
+            for baseline in (other for other in ("grpo", START) if other in means and other != name):
+                other = means[baseline][0]
+                level = float(other[metric].mean())
+                entry[f"over_{baseline}"] = evaluation.gain(table, other, metric)._asdict()
+                entry[f"ratio_to_{baseline}"] = entry["mean"] / level if level else None
             result["algorithms"][name] = entry
         curves = _curves(folders, metric)
         target = paths.comparison
@@ -161,12 +139,6 @@ def compare_algorithms(
             record.log_artifact(path)
     print_comparison(result)
     return page
-
-
-def _last_step(folders: dict[str, list[Path]]) -> int:
-    """Return the number of steps of the runs, which is the same for all."""
-    checkpoint = last_checkpoint(next(iter(folders.values()))[0])
-    return int(checkpoint.name.rsplit("-", 1)[1]) if checkpoint else 0
 
 
 def print_comparison(result: dict[str, Any]) -> None:
@@ -183,8 +155,7 @@ def print_comparison(result: dict[str, Any]) -> None:
         for baseline in ("grpo", START):
             gain = entry.get(f"over_{baseline}")
             ratio = entry.get(f"ratio_to_{baseline}")
-            interval = f"{gain['mean']:+.4f} [{gain['low']:+.4f}, {gain['high']:+.4f}]" if gain else ""
-            cells += [f"{ratio:.3f}" if ratio else "", interval]
+            cells += [f"{ratio:.3f}" if ratio else "", gain_text(gain)]
         rows.append(cells)
     header = ("algorithm", label, "spread", "x GRPO", "over GRPO (95 %)", "x SFT", "over SFT (95 %)")
     TextTable(header, rows, title).print(width=120)

@@ -44,10 +44,13 @@ def smaller_settings(params: Params, stage: str) -> dict[str, Any] | None:
     return None if config.gradient_checkpointing else {f"{stage}.gradient_checkpointing": True}
 
 
-def with_settings(params: Params, settings: dict[str, Any]) -> Params:
-    """Return the parameters with some changed, by dotted name."""
+def with_settings(params: Params, settings: dict[str, Any], where: str = "params.yaml") -> Params:
+    """Return the parameters with some changed, by dotted name. Raises `InputError`, which begins with `where`."""
     raw = params.model_dump()
     for name, value in settings.items():
-        section, field = name.split(".")
-        raw[section][field] = value
-    return parse_params(raw, "params.yaml")
+        *sections, field = name.split(".")
+        target = raw
+        for section in sections:
+            target = target[section]
+        target[field] = value
+    return parse_params(raw, where)

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import psutil
-from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from convrec.data.sources.feedback import FILE
 from convrec.generation.hub import model_license
@@ -22,10 +20,11 @@ from convrec.project.config.training import Training
 from convrec.project.errors import InputError, Unavailable
 from convrec.project.machine import GIB, gpu_bytes, gpu_names
 from convrec.project.paths import Paths
+from convrec.project.table import TextTable
 from convrec.training.nodes import read_nodes
 
 if TYPE_CHECKING:
-    from convrec.pipeline.trial import Forecast, Trial
+    from convrec.pipeline.trial import Trial
 
 _GPU_EXTRA = "pip install -e '.[gpu]'"
 
@@ -38,8 +37,9 @@ class Check(NamedTuple):
     remedy: str = ""
 
 
-def _versions(_params: Params, _paths: Paths) -> Iterator[Check]:
+def _machine(_params: Params, paths: Paths) -> Iterator[Check]:
     yield Check("libraries", ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "trl")))
+    yield Check("disk", f"{shutil.disk_usage(paths.root).free / GIB:.0f} GiB free")
 
 
 def _libraries(params: Params, _paths: Paths) -> Iterator[Check]:
@@ -74,10 +74,6 @@ def _launches(params: Params, _paths: Paths) -> Iterator[Check]:
             found = f"{config.num_processes} processes, {len(names)} GPUs"
             remedy = f"set {stage}.num_processes to {most} or fewer" if config.num_processes > most else ""
             yield Check(f"{stage}.launch", f"{found} on each of {nodes} nodes" if nodes > 1 else found, remedy)
-
-
-def _disk(_params: Params, paths: Paths) -> Iterator[Check]:
-    yield Check("disk", f"{shutil.disk_usage(paths.root).free / GIB:.0f} GiB free")
 
 
 def _data(params: Params, _paths: Paths) -> Iterator[Check]:
@@ -131,13 +127,7 @@ def _tracking(_params: Params, paths: Paths) -> Iterator[Check]:
         yield Check("tracking server", shown_uri(paths.root))
 
 
-CHECKS = (_versions, _libraries, _gpus, _launches, _disk, _data, _models, _teacher, _tracking)
-
-
-def machine_checks(params: Params, paths: Paths) -> Iterator[Check]:
-    """Yield all checks, in the order of `CHECKS`."""
-    for check in CHECKS:
-        yield from check(params, paths)
+CHECKS = (_machine, _libraries, _gpus, _launches, _data, _models, _teacher, _tracking)
 
 
 def require_machine(params: Params) -> None:
@@ -166,7 +156,7 @@ def preflight(params: Params, paths: Paths, *, fast: bool, memory: float | None,
         )
     console = Console(highlight=False, soft_wrap=True)
     checks = []
-    for check in machine_checks(params, paths):
+    for check in (found for make in CHECKS for found in make(params, paths)):
         mark = "[red]✗[/red]" if check.remedy else "[green]✓[/green]"
         console.print(f"{mark} {escape(f'{check.name}: {check.found}')}")
         checks.append(check)
@@ -184,9 +174,9 @@ def preflight(params: Params, paths: Paths, *, fast: bool, memory: float | None,
         console.print(f"  {trial.stage}: {result} ({trial.seconds:.0f} s)")
 
     console.print(f"\nLongest prompts and lists, with at most {limit / GIB:.1f} GiB of memory:")
-    forecasts = run_trials(params, paths, limit, show)
-    console.print(_table(forecasts, price))
-    changed = {name: value for forecast in forecasts for name, value in forecast.changed.items()}
+    trials = run_trials(params, paths, limit, show)
+    _print_table(trials, price)
+    changed = {name: value for trial in trials for name, value in trial.changed.items()}
     if changed:
         options = " ".join(f"--set {name}={json.dumps(value)}" for name, value in changed.items())
         raise InputError(
@@ -196,18 +186,17 @@ def preflight(params: Params, paths: Paths, *, fast: bool, memory: float | None,
     console.print("Everything fits. Start the run: python -m flows.train")
 
 
-def _table(forecasts: "list[Forecast]", price: float | None) -> Table:
+def _print_table(trials: "list[Trial]", price: float | None) -> None:
     sizes = gpu_bytes()[1]
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0))
-    headings = ["stage", "memory", *(f"GPU {index}" for index in range(len(sizes))), "s/step", "all steps, at most"]
-    for heading in (*headings, *(["cost, at most"] if price is not None else [])):
-        table.add_column(heading, justify="left" if heading == "stage" else "right")
-    for trial, _, seconds in forecasts:
+    header = ["stage", "memory", *(f"GPU {index}" for index in range(len(sizes))), "s/step", "all steps, at most"]
+    header += ["cost, at most"] if price is not None else []
+    rows = []
+    for trial in trials:
         used = [f"{peak / GIB:.1f} of {size / GIB:.0f} GiB" for peak, size in zip(trial.gpu_peaks, sizes, strict=True)]
         cells = [trial.stage, f"{trial.peak / GIB:.2f} GiB", *used]
-        if trial.seconds_per_step is not None and seconds is not None:
-            hours = seconds / 3600
+        if trial.seconds_per_step is not None and trial.whole_seconds is not None:
+            hours = trial.whole_seconds / 3600
             cells += [f"{trial.seconds_per_step:.2f}", f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.1f} min"]
             cells += [f"{hours * price:.2f}"] if price is not None else []
-        table.add_row(*cells)
-    return table
+        rows.append(cells)
+    TextTable(header, rows).print(120)

@@ -64,12 +64,10 @@ def _rows(params: Params, paths: Paths) -> Iterator[list[str]]:
         texts = dict(zip(answers["prompt_id"], answers["response"], strict=True))
         theirs = protocol.score_lists(texts, test)
         found = mean_intervals(theirs, list(_METRICS), params.evaluate.bootstrap_samples, params.common.seed)
-        cells = [
-            *(_cell(evaluation[system][name], evaluation[system]["intervals"][name]) for name in _METRICS),
-            *(_cell(found[name].mean, found[name]._asdict()) for name in _METRICS),
-        ]
+        cells = [_cell(evaluation[system][name], evaluation[system]["intervals"][name]) for name in _METRICS]
+        cells += [_cell(found[name].mean, found[name]._asdict()) for name in _METRICS]
         figure = figures.pop(ours.get(system, ""), None)
-        yield [label, *cells, *(f"{value:.4f}" for value in figure or ()), *([] if figure else ["", ""])]
+        yield [label, *cells, *([f"{value:.4f}" for value in figure] if figure else ["", ""])]
     for name, figure in figures.items():
         yield [_NAMES.get(name, name), "", "", "", "", *(f"{value:.4f}" for value in figure)]
 
@@ -82,8 +80,8 @@ def _changes(params: Params) -> list[str]:
     """Return a line for each parameter that differs from the profile of the published settings."""
     own = flatten(params.model_dump())
     profile = flatten(parse_params(compose(params.common.profile, []), "profile").model_dump())
-    keys = [key for key in profile if own.get(key) != profile[key]]
-    lines = [f"- {key} = {own.get(key)!r}; published settings: {profile[key]!r}" for key in keys]
-    return (
-        ["Settings that differ from the published ones:", *lines] if lines else ["All settings are the published ones."]
-    )
+    changed = [key for key in profile if own.get(key) != profile[key]]
+    if not changed:
+        return ["All settings are the published ones."]
+    lines = [f"- {key} = {own.get(key)!r}; published settings: {profile[key]!r}" for key in changed]
+    return ["Settings that differ from the published ones:", *lines]

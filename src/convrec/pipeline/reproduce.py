@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from convrec.evaluation.published import PUBLISHED
 from convrec.generation.fetch import fetch
@@ -34,7 +33,9 @@ def reproduce(model: str, data: Path | None, teacher: str | None, scale: float, 
         known = ", ".join(name.removeprefix(_PREFIX) for name in PUBLISHED)
         raise InputError(f"MODEL {model!r}: no published figures; give one of {known}")
     published = parse_params(compose(profile, []), f"profile {profile}")
-    chosen = [*_data_settings(data), *_teacher_settings(teacher), *_scaled(published, scale), *settings]
+    similarity = ["demonstrations.teacher.kind=similarity", "demonstrations.teacher.model=null"]
+    chosen = _data_settings(data) + ([f"demonstrations.teacher.model={teacher}"] if teacher else similarity)
+    chosen += [*(_scaled(published, scale) if scale < 1 else ()), *settings]
     params = parse_params(compose(profile, chosen), f"profile {profile}")
     if data is None and "reddit_movie" in params.data.sources:
         yield fetch("dataset", DUMP, Path(params.data.path))
@@ -61,45 +62,30 @@ def _is_hub_name(name: str) -> bool:
 def _data_settings(data: Path | None) -> list[str]:
     """Return the settings of the published splits, all rows as they are, or of the raw dump."""
     if data is None:
-        dump = {"source": "reddit_movie", "path": RAW / "reddit_movie", "catalog": "null"}
-        periods = {"validation_period": "2022-11", "test_period": "2022-12"}
-        return [
-            *(f"data.{key}={value}" for key, value in {**dump, **periods}.items()),
-            f"common.instruction={_INSTRUCTION}",
-        ]
+        values = {"source": "reddit_movie", "path": RAW / "reddit_movie", "catalog": "null"}
+        values |= {"validation_period": "2022-11", "test_period": "2022-12"}
+        return [*(f"data.{key}={value}" for key, value in values.items()), f"common.instruction={_INSTRUCTION}"]
     if not data.is_dir():
         raise InputError(f"DATA {data}: no such folder; docs/reproduce.md tells what it contains")
-    kept = [f"data.checks.{check}=keep" for check in ("seen_truth", "leaks")]
-    return [f"data.path={data}", *kept]
-
-
-def _teacher_settings(teacher: str | None) -> list[str]:
-    if teacher is None:
-        return ["demonstrations.teacher.kind=similarity", "demonstrations.teacher.model=null"]
-    return [f"demonstrations.teacher.model={teacher}"]
+    return [f"data.path={data}", "data.checks.seen_truth=keep", "data.checks.leaks=keep"]
 
 
 def _scaled(published: Params, scale: float) -> list[str]:
     """Return the settings of a share of the published prompts and steps."""
-    if not 0 < scale <= 1:
-        raise InputError(f"SCALE {scale:g}: give a share above 0, up to 1")
-    if scale == 1:
-        return []
-
-    def steps(number: int) -> int:
-        return max(1, round(scale * number))
-
     sft, aligned = published.sft, published.rank_grpo
-    values: dict[str, Any] = {
-        "demonstrations.train_share": scale * published.demonstrations.train_share,
-        "sft.checkpoint_step": steps(sft.checkpoint_step or 1),
-        "sft.save_steps": steps(sft.save_steps),
-        "rank_grpo.num_train_epochs": scale * aligned.num_train_epochs,
-        "rank_grpo.save_steps": steps(aligned.save_steps),
-        "rank_grpo.validation_steps": steps(aligned.validation_steps),
-        "rank_grpo.validation_prompts": steps(aligned.validation_prompts),
-        "evaluate.max_prompts": steps(_TEST_PROMPTS),
+    shares = {
+        "demonstrations.train_share": published.demonstrations.train_share,
+        "rank_grpo.num_train_epochs": aligned.num_train_epochs,
     }
-    if aligned.decay_step is not None:
-        values["rank_grpo.decay_step"] = steps(aligned.decay_step)
+    steps = {
+        "sft.checkpoint_step": sft.checkpoint_step or 1,
+        "sft.save_steps": sft.save_steps,
+        "rank_grpo.save_steps": aligned.save_steps,
+        "rank_grpo.validation_steps": aligned.validation_steps,
+        "rank_grpo.validation_prompts": aligned.validation_prompts,
+        "rank_grpo.decay_step": aligned.decay_step,
+        "evaluate.max_prompts": _TEST_PROMPTS,
+    }
+    values = {key: scale * value for key, value in shares.items()}
+    values |= {key: max(1, round(scale * value)) for key, value in steps.items() if value is not None}
     return [f"{key}={value:g}" for key, value in values.items()]

@@ -13,11 +13,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 import psutil
@@ -39,14 +39,7 @@ from convrec.training.launch import LOG, SUPERVISED, ends_with_this_process
 STAGES = ("base_model", "sft", "rank_grpo", "evaluate")
 STEPS = 3  # optimizer steps of a trial; the first one also warms up
 _POLL_SECONDS = 0.1
-_NOT_INHERITED = (
-    "MLFLOW_TRACKING_URI",
-    "MLFLOW_RUN_ID",
-    "CONVREC_PARENT_RUN_ID",
-    SUPERVISED,
-    LOG,
-    "DVC_STAGE",
-)
+_NOT_INHERITED = {"MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "CONVREC_PARENT_RUN_ID", SUPERVISED, LOG, "DVC_STAGE"}
 _MODELS, _STATE = 3, 3  # written models; a checkpoint's size in models: weights and AdamW's two moments
 
 
@@ -58,6 +51,8 @@ class Trial:
     - `gpu_peaks`: used memory of each GPU in bytes; other processes on the GPU count.
     - `seconds_per_step`: of the last step; None for stages without steps.
     - `exceeded`: whether memory did not suffice.
+    - `changed`: the settings that memory requires.
+    - `whole_seconds`: the time of a training if all its steps were as long; None if unknown.
     """
 
     stage: str
@@ -68,6 +63,8 @@ class Trial:
     seconds_per_step: float | None
     exceeded: bool
     output: str
+    changed: Mapping[str, Any] = field(default_factory=dict)
+    whole_seconds: float | None = None
 
 
 def rows_per_step(config: Training) -> int:
@@ -89,7 +86,7 @@ def trial_params(params: Params) -> Params:
     raw["rank_grpo"] |= {"max_steps": STEPS, "start": "sft", "since": None, "validation_steps": seldom["save_steps"]}
     raw["rank_grpo"] |= {"decay_step": None, "decayed_learning_rate": None, **seldom}
     raw["rank_grpo"]["validation_prompts"] = min(params.rank_grpo.validation_prompts, params.evaluate.batch_size)
-    raw["rank_grpo"]["preferences"] |= {"rounds": 1}
+    raw["rank_grpo"]["preferences"]["rounds"] = 1
     raw["evaluate"] |= {"max_prompts": params.evaluate.batch_size, "bootstrap_samples": 100}
     return parse_params(raw, "params.yaml")
 
@@ -122,7 +119,8 @@ class ScratchProject:
             self.own.split(name).unlink()
             write_rows(rows, self.own.split(name))
         learned = {STEP_COLUMNS[sft.lists]: self._longest_list()}
-        demonstrations = _repeated(train, number)[["prompt_id", "messages"]].assign(**learned)
+        repeated = train.iloc[[place % len(train) for place in range(number)]]
+        demonstrations = repeated[["prompt_id", "messages"]].assign(**learned)
         self.own.demonstrations.mkdir()
         for name in ("train", "validation"):
             write_rows(demonstrations, self.own.demonstration(name))
@@ -161,7 +159,9 @@ class ScratchProject:
                         break
                     time.sleep(_POLL_SECONDS)
             finally:
-                _end(watched)
+                for member in family(watched):
+                    with suppress(psutil.NoSuchProcess):
+                        member.kill()
                 status = process.wait()
         text = log.read_text(errors="replace")
         exceeded |= status == -signal.SIGKILL or says_out_of_memory(text)
@@ -176,12 +176,6 @@ class ScratchProject:
         return times[STEPS] - times[STEPS - 1] if {STEPS, STEPS - 1} <= times.keys() else None
 
 
-def _end(process: psutil.Process) -> None:
-    for member in family(process):
-        with suppress(psutil.NoSuchProcess):
-            member.kill()
-
-
 def _longest(split: Path, number: int) -> pd.DataFrame:
     """Return the rows of the longest conversations, at most so many, one for each conversation."""
     rows = distinct_prompts(read_rows(split))
@@ -189,25 +183,13 @@ def _longest(split: Path, number: int) -> pd.DataFrame:
     return pd.DataFrame(rows[:number])
 
 
-def _repeated(rows: pd.DataFrame, number: int) -> pd.DataFrame:
-    return rows.iloc[[place % len(rows) for place in range(number)]]
-
-
-class Forecast(NamedTuple):
-    """A stage's last trial, the settings that memory requires, and its whole time in seconds, None if unknown."""
-
-    trial: Trial
-    changed: dict[str, Any]
-    seconds: float | None
-
-
-def run_trials(params: Params, paths: Paths, limit: int | None, show: Callable[[Trial], None]) -> list[Forecast]:
-    """Run every stage's most expensive steps in a scratch project; return the forecasts in the order of `STAGES`.
+def run_trials(params: Params, paths: Paths, limit: int | None, show: Callable[[Trial], None]) -> list[Trial]:
+    """Run every stage's most expensive steps in a scratch project; return the last trial of each of `STAGES`.
 
     If a stage runs out of memory, it runs again with settings of less memory and the same result until it fits.
     `show` gets each trial. Raises `InputError` if a stage ends with an error or does not fit with any settings.
     """
-    forecasts = []
+    trials = []
     # Git ignores this folder, and `make clean` removes what a killed preflight leaves in it.
     place = paths.root.resolve() / CHECKPOINTS
     place.mkdir(exist_ok=True)
@@ -225,11 +207,11 @@ def run_trials(params: Params, paths: Paths, limit: int | None, show: Callable[[
                     raise InputError(_failure(trial))
                 scratch.change(settings)
                 changed |= settings
-            forecasts.append(Forecast(trial, changed, _whole_seconds(params, paths, trial)))
+            trials.append(replace(trial, changed=changed, whole_seconds=_whole_seconds(params, paths, trial)))
             if stage == "base_model":
                 _require_disk(params, paths, scratch.own.model("base"))
                 scratch.make_rows_longest()
-    return forecasts
+    return trials
 
 
 def _failure(trial: Trial) -> str:

@@ -162,7 +162,7 @@ def test_a_killed_server_loses_nothing_of_any_run(server, client, project, cli):
             assert child.stdout.readline() == "done\n"
         assert sorted(_left(project)) == sorted([killed, lives.run_id, ended.run_id])
         away = cli("tracking", "sync")
-        assert away.status == 75 and "convrec tracking: MLFLOW_TRACKING_URI" in away.err
+        assert away.status == 75 and "convrec tracking sync: MLFLOW_TRACKING_URI" in away.err
         server.start()
         status, output, _ = cli("tracking", "sync")
         assert status == 0 and killed not in output and lives.run_id not in output

@@ -11,6 +11,7 @@ import pytest
 import convrec
 from convrec.project.errors import InputError, Unavailable
 from convrec.registry import tracking
+from convrec.registry.tracking import store
 from convrec.registry.tracking.store import LOCAL_FOLDER
 from tests.registry.tracking.server import free_port
 
@@ -58,6 +59,15 @@ def test_no_server_is_unavailable_and_an_unknown_scheme_is_bad_input(project, mo
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "foo://x")
     with pytest.raises(InputError, match="MLFLOW_TRACKING_URI = 'foo://x' cannot be used"):
         tracking.connect()
+
+
+@pytest.mark.parametrize(("error", "status"), [(Unavailable("it is away"), 75), (InputError("it is away"), 2)])
+def test_the_command_line_distinguishes_them_by_exit_status(project, monkeypatch, cli, error, status):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(store, "connect", fail)
+    assert cli("tracking", "sync") == (status, "", "convrec tracking sync: it is away\n")
 
 
 def _connect(folder: Path, barrier) -> None:

@@ -72,9 +72,9 @@ def test_without_records_nothing_is_created(tmp_path, monkeypatch, cli):
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["prune", "--older-than", "180"], 2, "180: give a number of days such as 180d"),
+        (["prune", "--older-than", "180"], 2, 'for --older-than: unable to convert "180" into timedelta'),
         (["prune"], 2, "--older-than"),
-        (["export", "x.csv", "--since", "May"], 2, "May: give a day as YYYY-MM-DD"),
+        (["export", "x.csv", "--since", "May"], 2, 'for --since: unable to convert "May" into datetime'),
         (["export", "x.txt"], 2, "x.txt: the ending '.txt' is unknown; give one of .parquet, .csv, .jsonl"),
         (["status", "--feedback", "feedback.jsonl"], 2, "feedback database 'feedback.jsonl' is not a URL"),
         (["status", "--feedback", "postgresql://127.0.0.1:9/x"], 75, "is unavailable"),

@@ -1,52 +1,83 @@
-"""The commands of `convrec`, a module a group: its options by `add`, and what its commands do.
+"""The commands of `convrec`, each a function whose signature and docstring are its options and its help.
 
 What a command needs is imported when it runs, so that `convrec --help` and a mistake are answered at once.
 """
 
-import argparse
-import re
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-LARGEST = 10**9  # of numbers that nothing else bounds
-_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
-Run = Callable[[argparse.Namespace], int | None]
+from cyclopts import App, Group, Parameter
+from cyclopts.validators import Number
 
+from convrec import __version__
+from convrec.project.paths import Paths
 
-def add_command(
-    commands: Any, name: str, run: Run | None, text: str, example: str, page: str | None = None
-) -> argparse.ArgumentParser:
-    """Add a command that does `run`, or None where its subcommands do; return its parser.
+if TYPE_CHECKING:
+    from convrec.project.config.params import Params
 
-    `text` says what it does, and begins with a small letter; `example` is a call of it; `page` is that of docs/ which
-    tells more. What `run` returns is the exit status, where the command has more of them than success and an error.
-    """
-    more = f" ({page})" if page else ""
-    command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}{more}.")
-    command.epilog = f"example: {example.replace('%', '%%')}"
-    if run is not None:
-        command.set_defaults(run=run)
-    return command
-
-
-def whole_number(least: int, most: int = LARGEST) -> Callable[[str], int]:
-    """Return the `type` of an option that is a whole number within bounds; its help names them by `%(type)s`."""
-
-    def read(text: str) -> int:
-        if not _WHOLE.fullmatch(text) or not least <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"{text:.40}: give a whole number, {read.__name__}")
-        return int(text)
-
-    read.__name__ = f"{least} to {most:,}"
-    return read
+ASK, PIPELINE, MEASURE, WATCH, ANSWERS, REGISTRY = (
+    Group.create_ordered(title)
+    for title in (
+        "Ask a model",
+        "Run and change the pipeline",
+        "Measure and compare",
+        "Watch the service",
+        "A language model's answers",
+        "Registry and tracking",
+    )
+)
+app = App(
+    name="convrec",
+    help="Train, test and serve small language models that recommend from conversations.",
+    version=f"convrec {__version__}",
+    default_parameter=Parameter(negative=(), show_default=lambda value: value or None),
+    exit_on_error=False,
+    print_error=False,
+    verbose=False,
+)
 
 
-def share(text: str) -> float:
-    """Return the share that an option gives, above 0 and at most 1: its `type`."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"{text:.40}: give a number above 0 and at most 1, such as 0.5")
-    return value
+def add_group(name: str, group: Group, text: str, **options: Any) -> App:
+    """Return a command with subcommands, which say what they do themselves; `text` is its help."""
+    made = App(name=name, help=text, group=group, **options)
+    app.command(made)
+    return made
+
+
+# Options of several commands.
+AsJson = Annotated[bool, Parameter(name="--json", help="Print JSON.")]
+By = Annotated[str | None, Parameter(help="Name of the person who decides; default: the user's name.")]
+FeedbackUrl = Annotated[
+    str | None,
+    Parameter(
+        name="--feedback",
+        metavar="URL",
+        help="The feedback database; default: CONVREC_FEEDBACK_URL, or feedback/feedback.db.",
+    ),
+]
+Seeds = Annotated[int, Parameter(validator=Number(gte=1, lte=1000), help="Number of seeds, from common.seed on.")]
+Settings = Annotated[
+    list[str] | None,
+    Parameter(name="--set", metavar="KEY=VALUE", help="Change a parameter, such as data.path=../redial; repeatable."),
+]
+Share = Annotated[float, Parameter(validator=Number(gt=0, lte=1))]
+
+
+def _check_version(_type: object, text: str | None) -> None:
+    if text is not None and not (text.isascii() and text.isdigit() and text[0] != "0"):
+        raise ValueError("Give the number of a version, as `convrec registry list` shows it.")
+
+
+Version = Annotated[str, Parameter(metavar="N", validator=_check_version)]
+
+
+def project() -> "tuple[Params, Paths]":
+    """Return the parameters and the paths of the project in this folder."""
+    from convrec.project.config.params import load_params
+
+    return load_params(), Paths()
+
+
+@app.command(name="--print-completion")
+def print_completion(shell: Literal["bash", "zsh", "fish"], /) -> None:
+    """Print a completion script."""
+    print(app.generate_completion(shell=shell))

@@ -1,69 +1,33 @@
-"""`convrec feedback`: the recorded answers and events."""
+"""`convrec feedback` and `convrec monitor`: the recorded answers and events, and what they say about the champion."""
 
-import argparse
-import re
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
-from convrec.pipeline.commands import add_command
+from cyclopts import Parameter
+
+from convrec.pipeline.commands import REGISTRY, WATCH, AsJson, FeedbackUrl, add_group, app, project
+
+EXIT_ALARM = 3
 
 if TYPE_CHECKING:
     from convrec.service.feedback import FeedbackStore
 
-_PAGE = "docs/feedback.md"
+feedback = add_group(
+    "feedback", REGISTRY, "Export, delete and count recorded answers and what users did with them (docs/feedback.md)."
+)
 
 
-def add(groups: Any) -> None:
-    """Add the subcommands of `convrec feedback`."""
-    text = "export, delete and count recorded answers and what users did with them"
-    feedback = add_command(groups, "feedback", None, text, "convrec feedback status", _PAGE)
-    commands = feedback.add_subparsers(dest="feedback_command", required=True, metavar="SUBCOMMAND")
-    text = "count what is recorded, and what waits for its delivery"
-    _add_url(add_command(commands, "status", _status, text, "convrec feedback status", _PAGE))
-    text = "write one row for each shown item, with what the user did with it"
-    example = "convrec feedback export feedback.csv --since 2026-05-01"
-    export = add_command(commands, "export", _export, text, example, _PAGE)
-    export.add_argument(
-        "file",
-        type=Path,
-        metavar="FILE",
-        nargs="?",
-        help=".parquet, .csv or .jsonl; default: the file in data.feedback that the source `feedback` reads",
-    )
-    export.add_argument("--since", type=_day, metavar="YYYY-MM-DD", help="first day of the answers, in UTC")
-    export.add_argument("--until", type=_day, metavar="YYYY-MM-DD", help="the day after the last one")
-    _add_url(export)
-    text = "delete all answers and events of a user"
-    deletion = add_command(commands, "delete-user", _delete_user, text, "convrec feedback delete-user u-17", _PAGE)
-    deletion.add_argument("user_id", metavar="ID", help="the user_id that the requests had")
-    _add_url(deletion)
-    text = "delete answers and events that are older"
-    prune = add_command(commands, "prune", _prune, text, "convrec feedback prune --older-than 180d", _PAGE)
-    prune.add_argument("--older-than", type=_days, metavar="DAYS", required=True, help="for instance 180d")
-    _add_url(prune)
+def _check_utc(_type: object, time: datetime | None) -> None:
+    if time is not None and time.tzinfo is not None:
+        raise ValueError("Give the time in UTC, without an offset.")
 
 
-def _add_url(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--feedback", metavar="URL", help="the database; default: CONVREC_FEEDBACK_URL, or feedback/feedback.db"
-    )
+Time = Annotated[datetime | None, Parameter(validator=_check_utc)]
 
 
-def _day(text: str) -> datetime:
-    try:
-        return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text:.40}: give a day as YYYY-MM-DD") from None
-
-
-def _days(text: str) -> timedelta:
-    if not re.fullmatch(r"[1-9][0-9]{0,4}d", text):
-        raise argparse.ArgumentTypeError(f"{text:.40}: give a number of days such as 180d")
-    return timedelta(days=int(text[:-1]))
-
-
-def _open(options: argparse.Namespace) -> "FeedbackStore":
+def _open(url: str | None) -> "FeedbackStore":
     """Return the store, to which the journals of services that ended are delivered.
 
     Raises `InputError` if nothing was recorded.
@@ -72,18 +36,19 @@ def _open(options: argparse.Namespace) -> "FeedbackStore":
     from convrec.service.feedback.journal import deliver_left
 
     if not JOURNAL.is_dir():  # otherwise a service may have recorded while its database was away
-        return open_store(Path(), options.feedback)
-    store = FeedbackStore(feedback_url(options.feedback))
+        return open_store(Path(), url)
+    store = FeedbackStore(feedback_url(url))
     deliver_left(JOURNAL, store)
     return store
 
 
-def _status(options: argparse.Namespace) -> None:
-    """Print the numbers of records, their period, and what is not delivered."""
+@feedback.command
+def status(*, url: FeedbackUrl = None) -> None:
+    """Count what is recorded, and what waits for its delivery."""
     from convrec.service.feedback import JOURNAL
     from convrec.service.feedback.journal import REFUSED, waiting
 
-    store = _open(options)
+    store = _open(url)
     counts, (first, last) = store.counts(), store.period()
     period = f" ({first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC)" if first and last else ""
     print(f"{store.address}: {counts['answers']:,} answers{period}")
@@ -95,25 +60,84 @@ def _status(options: argparse.Namespace) -> None:
             print(f"{sum(1 for _ in stream):,} records were set aside: {refused} has the reasons")
 
 
-def _export(options: argparse.Namespace) -> None:
-    """Write the file."""
-    from convrec.service.feedback.store import EXPORTED, export
+@feedback.command
+def export(
+    file: Path | None = None,
+    /,
+    *,
+    since: Time = None,
+    until: Time = None,
+    url: FeedbackUrl = None,
+) -> None:
+    """Write one row for each shown item, with what the user did with it.
 
-    path = options.file
-    if path is None:
-        from convrec.project.config.params import load_params
+    Example: convrec feedback export feedback.csv --since 2026-05-01
 
-        path = Path(load_params().data.feedback) / EXPORTED
-    print(f"{path}: {export(_open(options), path, options.since, options.until):,} shown items")
+    Args:
+        file: .parquet, .csv or .jsonl; default: the file in data.feedback that the source `feedback` reads.
+        since: First day of the answers (YYYY-MM-DD), in UTC.
+        until: The day after the last one.
+    """
+    from convrec.service.feedback.store import EXPORTED
+    from convrec.service.feedback.store import export as write
+
+    if file is None:
+        file = Path(project()[0].data.feedback) / EXPORTED
+    first, end = (time and time.replace(tzinfo=UTC) for time in (since, until))
+    print(f"{file}: {write(_open(url), file, first, end):,} shown items")
 
 
-def _delete_user(options: argparse.Namespace) -> None:
-    """Delete the user's answers, and say where copies may be."""
-    print(f"{_open(options).delete_user(options.user_id):,} answers deleted")
+@feedback.command
+def delete_user(user_id: str, /, *, url: FeedbackUrl = None) -> None:
+    """Delete all answers and events of a user.
+
+    Example: convrec feedback delete-user u-17
+
+    Args:
+        user_id: The user_id that the requests had.
+    """
+    print(f"{_open(url).delete_user(user_id):,} answers deleted")
     print("Exported files and data/processed may still hold them: docs/privacy.md says how to delete these")
 
 
-def _prune(options: argparse.Namespace) -> None:
-    """Delete what is older."""
-    before = datetime.now(UTC) - options.older_than
-    print(f"{_open(options).prune(before):,} answers before {before:%Y-%m-%d %H:%M} UTC deleted")
+def _check_past(_type: object, age: timedelta) -> None:
+    if age <= timedelta(0):
+        raise ValueError("Give a time above 0, such as 180d.")
+
+
+@feedback.command
+def prune(*, older_than: Annotated[timedelta, Parameter(validator=_check_past)], url: FeedbackUrl = None) -> None:
+    """Delete answers and events that are older.
+
+    Example: convrec feedback prune --older-than 180d
+
+    Args:
+        older_than: Their age, such as 180d or 26w.
+    """
+    before = datetime.now(UTC) - older_than
+    print(f"{_open(url).prune(before):,} answers before {before:%Y-%m-%d %H:%M} UTC deleted")
+
+
+@app.command(group=WATCH)
+def monitor(*, until: Time = None, url: FeedbackUrl = None, as_json: AsJson = False) -> int:
+    """Check recent feedback for drift and failures, and write a report (docs/monitoring.md).
+
+    Example: convrec monitor --until 2022-04-04
+
+    Exit status: 0 no alarm, 3 an alarm, 2 bad input.
+
+    Args:
+        until: End of the window in UTC, YYYY-MM-DD or with THH:MM; default: now.
+    """
+    from convrec.pipeline.monitor import monitor as check
+    from convrec.service.monitoring.checks import Check
+
+    end = until.replace(tzinfo=UTC) if until else datetime.now(UTC)
+    result = check(*project(), end, url)
+    if as_json:
+        print(json.dumps(result))
+    else:
+        for found in result["checks"]:
+            print(Check(**found))
+        print(f"Report: {result['report']}")
+    return EXIT_ALARM if result["alarm"] else 0

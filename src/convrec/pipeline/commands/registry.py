@@ -1,170 +1,268 @@
-"""`convrec promote`, `convrec rollback`, `convrec registry`: which registered version is the champion."""
+"""`convrec promote`, `rollback`, `registry`, `experiment`, `tracking`: versions of the model, and runs."""
 
-import argparse
 import json
-import re
+import sys
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
-from convrec.pipeline.commands import add_command, whole_number
-from convrec.project.errors import InputError
+from cyclopts.types import PositiveInt
+
+from convrec.pipeline.commands import REGISTRY, AsJson, By, FeedbackUrl, Share, Version, add_group, app, project
+from convrec.project.errors import EXIT_UNAVAILABLE, InputError, Unavailable
+from convrec.project.table import TextTable
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+    from convrec.registry.experiment import Result
 
 EXIT_NOT_PROMOTED = 3
-_PAGE = "docs/promotion.md"
+
+registry = add_group("registry", REGISTRY, "List, register or prune the versions of the model (docs/promotion.md).")
 
 
-def add(commands: Any) -> None:
-    """Add the commands."""
-    text = "compare a version with the champion, and promote it if it is better"
-    promote = add_command(commands, "promote", _promote, text, "convrec promote --dry-run", _PAGE)
-    promote.epilog = (
-        f"{promote.epilog}. Exit status: 0 promoted (or champion already), 3 refused or awaiting approval, 2 bad input."
-    )
-    promote.add_argument("--version", metavar="N", help="default: the challenger")
-    promote.add_argument("--by", metavar="NAME", help="name of the person who decides; default: the user's name")
-    verdict = promote.add_mutually_exclusive_group()
-    verdict.add_argument(
-        "--approve", action="store_true", help="with --by: approve, if promotion.yaml requires approval"
-    )
-    verdict.add_argument("--reject", action="store_true", help="with --by: reject a version that awaits approval")
-    promote.add_argument("--reason", default="", metavar="TEXT", help="reason for --reject")
-    promote.add_argument("--again", action="store_true", help="also promote a version that was rolled back")
-    promote.add_argument(
-        "--dry-run", action="store_true", help="decide without writing anything or moving the champion"
-    )
-    rollback = add_command(commands, "rollback", _rollback, "restore the previous champion", "convrec rollback", _PAGE)
-    rollback.add_argument("--to", metavar="N", help="an earlier champion; default: the previous one")
-    rollback.add_argument("--reason", default="", metavar="TEXT", help="recorded in the log and on the version")
-    rollback.add_argument("--by", metavar="NAME", help="default: the user's name")
-    text = "list, register or prune the versions of the model"
-    registry = add_command(commands, "registry", None, text, "convrec registry list", _PAGE)
-    parts = registry.add_subparsers(dest="registry_command", metavar="SUBCOMMAND", required=True)
-    listing = add_command(parts, "list", _list, "print one line per version, newest first", "convrec registry list")
-    text = "register a trained checkpoint of the workspace as the challenger"
-    register = add_command(parts, "register", _register, text, "convrec registry register")
-    register.add_argument("--stage", choices=("sft", "rank_grpo"), default="rank_grpo")
-    text = "remove old versions; without --yes, only list them"
-    prune = add_command(parts, "prune", _prune, text, "convrec registry prune --keep 5")
-    prune.add_argument(
-        "--keep", type=whole_number(1), required=True, metavar="N", help="number of newest versions to keep"
-    )
-    prune.add_argument("--yes", action="store_true", help="remove them")
-    for command in (promote, rollback, listing, prune):
-        command.add_argument("--json", action="store_true", help="print JSON")
+def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    TextTable(header, rows, left=len(header)).print(120, wrap=True)
 
 
-def _promote(options: argparse.Namespace) -> int:
-    check_number("--version", options.version)
-    if (options.approve or options.reject) and not options.by:
+@app.command(group=REGISTRY)
+def promote(
+    *,
+    version: Version | None = None,
+    by: By = None,
+    approve: bool = False,
+    reject: bool = False,
+    reason: str = "",
+    again: bool = False,
+    dry_run: bool = False,
+    as_json: AsJson = False,
+) -> int:
+    """Compare a version with the champion, and promote it if it is better (docs/promotion.md).
+
+    Example: convrec promote --dry-run
+
+    Exit status: 0 promoted (or champion already), 3 refused or awaiting approval, 2 bad input.
+
+    Args:
+        version: Default: the challenger.
+        approve: With --by: approve, if promotion.yaml requires approval.
+        reject: With --by: reject a version that awaits approval.
+        reason: Reason for --reject.
+        again: Also promote a version that was rolled back.
+        dry_run: Decide without writing anything or moving the champion.
+    """
+    if (approve or reject) and not by:
         raise InputError("--approve and --reject need the person's name: give --by NAME")
-    if options.reason and not options.reject:
+    if reason and not reject:
         raise InputError("--reason needs --reject")
-    for name in ("dry_run", "again"):
-        if options.reject and getattr(options, name):
-            raise InputError(f"--{name.replace('_', '-')}: not with --reject")
-    from convrec.project.config.params import load_params
+    if reject and (approve or again or dry_run):
+        raise InputError("--reject: not with --approve, --again or --dry-run")
     from convrec.project.paths import Paths
-    from convrec.registry.decisions import ALREADY
-    from convrec.registry.promote import promote, reject
+    from convrec.registry import promote as module
+    from convrec.registry.decisions import ALREADY, gate_rows, headline
 
-    if options.reject:
-        decision = reject(Paths(), options.version, by=options.by, reason=options.reason)
+    if reject and by:
+        decision = module.reject(Paths(), version, by=by, reason=reason)
     else:
-        decision = promote(
-            load_params(),
-            Paths(),
-            options.version,
-            by=options.by,
-            approve=options.approve,
-            again=options.again,
-            dry_run=options.dry_run,
-        )
-    if options.json:
+        how = partial(module.promote, by=by, approve=approve, again=again, dry_run=dry_run)
+        decision = how(*project(), version)
+    if as_json:
         print(json.dumps(decision.to_json()))
     else:
-        _print_decision(decision)
-        if options.dry_run:
+        if decision.gates:
+            _print_table(("gate", "figure", "limit", "outcome", "detail"), gate_rows(decision))
+        line = headline(decision)
+        print(f"{line[0].upper()}{line[1:]}")
+        if dry_run:
             print("Dry run: nothing was written or moved.")
     return 0 if decision.promoted or decision.status == ALREADY else EXIT_NOT_PROMOTED
 
 
-def _print_decision(decision: Any) -> None:
-    from convrec.registry.decisions import GATE_COLUMNS, gate_rows, headline
+@app.command(group=REGISTRY)
+def rollback(*, to: Version | None = None, reason: str = "", by: By = None, as_json: AsJson = False) -> None:
+    """Restore the previous champion (docs/promotion.md).
 
-    if decision.gates:
-        print_table(GATE_COLUMNS, gate_rows(decision), right=(1,))
-    line = headline(decision)
-    print(f"{line[0].upper()}{line[1:]}")
-
-
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: tuple[int, ...] = ()) -> None:
-    """Print a table; the columns numbered in `right` are aligned to the right."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for place, name in enumerate(columns):
-        table.add_column(name, justify="right" if place in right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    Console(highlight=False, markup=False, width=120).print(table)
-
-
-def _rollback(options: argparse.Namespace) -> int:
-    check_number("--to", options.to)
-    from dataclasses import asdict
-
+    Args:
+        to: An earlier champion; default: the previous one.
+        reason: Recorded in the log and on the version.
+    """
     from convrec.project.paths import Paths
-    from convrec.registry.promote import rollback
+    from convrec.registry import promote as module
 
-    move = rollback(Paths(), options.to, by=options.by, reason=options.reason)
-    if options.json:
+    move = module.rollback(Paths(), to, by=by, reason=reason)
+    if as_json:
         print(json.dumps(asdict(move)))
     else:
         print(f"Version {move.to_version} is the champion again; version {move.from_version} was rolled back")
-    return 0
 
 
-def _list(options: argparse.Namespace) -> int:
+@registry.command(name="list")
+def list_all(*, as_json: AsJson = False) -> None:
+    """Print one line per version, newest first."""
     from convrec.registry.promote import COLUMNS, list_versions
 
     rows = list_versions()
-    if options.json:
+    if as_json:
         print(json.dumps(rows, ensure_ascii=False))
     elif rows:
-        print_table(COLUMNS, [tuple(row[name] for name in COLUMNS) for row in rows])
+        _print_table(COLUMNS, [tuple(row[name] for name in COLUMNS) for row in rows])
     else:
         from convrec.registry.tracking import shown_uri
 
         print(f"No version is registered yet at {shown_uri()}: `python -m flows.train`, or `convrec registry register`")
-    return 0
 
 
-def _register(options: argparse.Namespace) -> int:
-    from convrec.project.config.params import load_params
-    from convrec.project.paths import Paths
-    from convrec.registry.versions import MODEL_NAME, register
+@registry.command
+def register(*, stage: Literal["sft", "rank_grpo"] = "rank_grpo") -> None:
+    """Register a trained checkpoint of the workspace as the challenger.
 
-    version = register(load_params(), Paths(), None, options.stage)
-    print(f"{MODEL_NAME} version {version.version}: {', '.join(version.aliases) or 'no alias'}")
-    return 0
+    Args:
+        stage: The training whose model is registered.
+    """
+    from convrec.registry import versions
+
+    version = versions.register(*project(), None, stage)
+    print(f"{versions.MODEL_NAME} version {version.version}: {', '.join(version.aliases) or 'no alias'}")
 
 
-def _prune(options: argparse.Namespace) -> int:
-    from convrec.registry.promote import prune
+@registry.command
+def prune(*, keep: PositiveInt, yes: bool = False, as_json: AsJson = False) -> None:
+    """Remove old versions; without --yes, only list them.
 
-    old = prune(options.keep, "convrec registry prune", options.yes)
-    if options.json:
+    Example: convrec registry prune --keep 5
+
+    Args:
+        keep: Number of newest versions to keep.
+        yes: Remove them.
+    """
+    from convrec.registry import promote as module
+
+    old = module.prune(keep, "convrec registry prune", yes)
+    if as_json:
         print(json.dumps(old))
     elif not old:
         print("No version to remove.")
     else:
-        print(f"{'Removed' if options.yes else 'Would be removed with --yes'}: {', '.join(old)}")
-    return 0
+        print(f"{'Removed' if yes else 'Would be removed with --yes'}: {', '.join(old)}")
 
 
-def check_number(name: str, value: str | None) -> None:
-    """Raise `InputError` unless the value of option `name` is missing or the number of a version."""
-    if value is not None and not re.fullmatch("[1-9][0-9]{0,8}", value):
-        raise InputError(f"{name} {value:.40}: give the number of a version, as `convrec registry list` shows it")
+experiment = add_group(
+    "experiment",
+    REGISTRY,
+    "Try a registered version on the users of the service, against the champion (docs/online-experiments.md).",
+)
+
+
+@experiment.command
+def start(*, challenger: Version, share: Share = 0.5, by: By = None, as_json: AsJson = False) -> None:
+    """Start an experiment; at most one is running.
+
+    Example: convrec experiment start --challenger 4
+
+    Args:
+        challenger: The version to try.
+        share: Share of the users with the challenger, below 1.
+    """
+    from convrec.registry.experiment import start_experiment
+
+    client, who = _client(by)
+    started = start_experiment(client, challenger, share, who)
+    if as_json:
+        print(started.to_json())
+        return
+    versions = f"version {started.challenger} against champion {started.champion}"
+    print(f"Started experiment {started.id}: {versions}, for {started.share:.0%} of the users")
+
+
+@experiment.command
+def status(*, stop_if_worse: bool = False, by: By = None, url: FeedbackUrl = None, as_json: AsJson = False) -> None:
+    """Print what the running or last experiment has found.
+
+    Example: convrec experiment status --stop-if-worse
+
+    Args:
+        stop_if_worse: End it once the challenger is worse.
+    """
+    from convrec.registry.experiment import read_experiment, watch
+    from convrec.service.feedback import open_store
+
+    client, who = _client(by)
+    found = read_experiment(client)
+    if found is None:
+        print("null" if as_json else "No experiment was started: `convrec experiment start --help`")
+        return
+    _show(watch(client, open_store(Path(), url), found, stop_if_worse, who), as_json)
+
+
+@experiment.command
+def stop(*, reason: str = "", by: By = None, url: FeedbackUrl = None, as_json: AsJson = False) -> None:
+    """End the running experiment, and record its result on the challenger.
+
+    Example: convrec experiment stop --reason "enough answers"
+
+    Args:
+        reason: Recorded with the result.
+    """
+    from convrec.registry.experiment import end_experiment, finish, read_experiment, read_result
+    from convrec.service.feedback import open_store
+
+    client, who = _client(by)
+    reason = reason or f"stopped by {who}"
+    found = read_experiment(client)
+    if found is None or not found.is_running:
+        raise InputError("no experiment is running; `convrec experiment start` starts one")
+    try:
+        result = read_result(open_store(Path(), url), found)
+    except (InputError, Unavailable) as error:  # an experiment must end even if its result cannot be read
+        print(f"Ended without a result: {error}", file=sys.stderr)
+        end_experiment(client, found.id, reason, who)
+        return
+    _show(finish(client, result, reason, who), as_json)
+
+
+def _client(by: str | None) -> "tuple[MlflowClient, str]":
+    """Return a client of the tracking server, and the name of the person."""
+    import mlflow
+
+    from convrec.registry.tracking import connect, user_name
+
+    connect()
+    return mlflow.MlflowClient(), by or user_name()
+
+
+def _show(result: "Result", as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({**result.to_json(), "headline": result.headline}))
+        return
+    columns, *rows = result.rows()
+    _print_table(columns, rows)
+    print(result.headline)
+    if result.experiment.ended:
+        print(f"Ended at {result.experiment.ended}: {result.experiment.reason}")
+
+
+tracking = add_group(
+    "tracking", REGISTRY, "Upload what was buffered while the tracking server was down (docs/tracking.md)."
+)
+
+
+@tracking.command
+def sync() -> int:
+    """Upload the journals of runs whose process has ended, and end these runs.
+
+    Exit status: 0 all is uploaded, 75 something still waits.
+    """
+    from convrec.registry.tracking.journal import upload_left
+    from convrec.registry.tracking.store import connect
+
+    connect()
+    waiting = []
+    for text, is_waiting in upload_left(Path()):
+        print(text, flush=True)
+        waiting.append(is_waiting)
+    if not waiting:
+        print("Nothing to upload.")
+    return EXIT_UNAVAILABLE if any(waiting) else 0

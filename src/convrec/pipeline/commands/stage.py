@@ -1,52 +1,52 @@
 """`convrec run STAGE`: one stage of the pipeline, with its section of params.yaml."""
 
-import argparse
 import importlib
 import logging
 import os
 import signal
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from convrec.pipeline.commands import add_command
-from convrec.project.config.base import Section
-from convrec.project.config.params import Params, load_params
-from convrec.project.config.training import Training
+from cyclopts import Group
+
+from convrec.pipeline.commands import PIPELINE, add_group
 from convrec.project.errors import InputError, Stopped, is_out_of_memory
 from convrec.project.locks import hold_stage
 from convrec.project.paths import Paths
 from convrec.project.stage_record import recorded
-from convrec.project.yaml import read_yaml
 from convrec.training.launch import end_processes, is_main_process, launch
 from convrec.training.nodes import Nodes, read_nodes
+
+if TYPE_CHECKING:
+    from convrec.project.config.base import Section
+    from convrec.project.config.params import Params
 
 logger = logging.getLogger(__name__)
 
 TEXTS = {
-    "data": "read, check and split conversations and catalog",
-    "demonstrations": "ground the teacher's lists in the catalog: Remap, Reflect, Adjust",
-    "base_model": "create the embedded model, or download the base model",
-    "sft": "train the model on the demonstrations",
-    "rank_grpo": "align the SFT model with what users liked",
-    "evaluate": "score all systems on the test split",
-    "report": "write the HTML report",
+    "data": "Read, check and split conversations and catalog.",
+    "demonstrations": "Ground the teacher's lists in the catalog: Remap, Reflect, Adjust.",
+    "base_model": "Create the embedded model, or download the base model.",
+    "sft": "Train the model on the demonstrations.",
+    "rank_grpo": "Align the SFT model with what users liked.",
+    "evaluate": "Score all systems on the test split.",
+    "report": "Write the HTML report.",
 }
 STAGES = tuple(TEXTS)
+stages = add_group(
+    "run",
+    PIPELINE,
+    "Run one stage of the pipeline again; `dvc repro` runs those that have changed.\n\nExample: convrec run sft",
+    group_commands=Group("Stages, in order"),
+    synonym=STAGES,
+)
 
 
-def add(commands: Any) -> None:
-    """Add `convrec run`."""
-    text = "run one stage of the pipeline again; `dvc repro` runs those that have changed"
-    command = add_command(commands, "run", run, text, "convrec run sft")
-    command.formatter_class = argparse.RawDescriptionHelpFormatter
-    command.add_argument("stage", metavar="STAGE", choices=STAGES, help="one of the stages below")
-    stages = "\n".join(f"  {stage:<16} {does}" for stage, does in TEXTS.items())
-    command.epilog = f"{command.epilog}\n\nstages, in order:\n{stages}"
-
-
-def run(options: argparse.Namespace) -> int | None:
+def run(stage: str) -> int | None:
     """Run the stage, in several processes if its section sets that; always close its record."""
-    stage: str = options.stage
+    from convrec.project.config.params import load_params
+
     params = load_params()
     section = getattr(params, stage)
     if "RANK" not in os.environ:
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int | None:
         _check_inputs(stage)
         if nodes.rank == 0:
             hold_stage(stage)
-        if isinstance(section, Training) and section.launch is not None:
+        if getattr(section, "launch", None) is not None:
             return launch(stage, section.launch, section.num_processes, nodes)
     elif is_main_process():  # it may still write a checkpoint after its launcher was killed
         hold_stage(f"{stage}.main")
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int | None:
     return None
 
 
-def _run_recorded(stage: str, params: Params, section: Section) -> None:
+def _run_recorded(stage: str, params: "Params", section: "Section") -> None:
     """Run the stage with its record in `runs/` and its run in MLflow."""
     paths = Paths()
     with recorded(stage, paths.record(stage)) as writer:
@@ -83,7 +83,7 @@ def _run_recorded(stage: str, params: Params, section: Section) -> None:
             end_processes()
 
 
-def _work(stage: str, params: Params, paths: Paths, record: Any) -> None:
+def _work(stage: str, params: "Params", paths: Paths, record: Any) -> None:
     """Do the stage's work; if memory does not suffice, go on with smaller batches that give the same result.
 
     A training goes on from its last checkpoint. Raises `InputError` with the settings to change if there is no smaller
@@ -120,8 +120,10 @@ def _stop(number: int, _frame: Any) -> None:
     raise Stopped(f"stopped by {signal.Signals(number).name}; start again to go on")
 
 
-def _check_nodes(stage: str, section: Section, nodes: Nodes) -> None:
+def _check_nodes(stage: str, section: "Section", nodes: Nodes) -> None:
     """Raise `InputError` if this stage does not run on this node, or not on several."""
+    from convrec.project.config.training import Training
+
     if isinstance(section, Training):
         if nodes.count > 1 and section.launch is None:
             raise InputError(
@@ -134,6 +136,8 @@ def _check_nodes(stage: str, section: Section, nodes: Nodes) -> None:
 
 def _check_inputs(stage: str) -> None:
     """Raise `InputError` if an output of another stage that this stage reads is missing."""
+    from convrec.project.yaml import read_yaml
+
     graph = Path("dvc.yaml")
     stages = read_yaml(graph).get("stages", {}) if graph.is_file() else {}
     entries = [entry for other in stages.values() for entry in other.get("outs", [])]
@@ -142,3 +146,7 @@ def _check_inputs(stage: str) -> None:
     if missing:
         remedy = f"run `dvc repro {stage}`, which first makes what the stage reads"
         raise InputError(f"{', '.join(missing)}: not made yet; {remedy}")
+
+
+for place, (name, text) in enumerate(TEXTS.items()):
+    stages.command(partial(run, name), name=name, help=text, sort_key=place)

@@ -51,10 +51,8 @@ def _is_by_period(source: Source, rows: pd.DataFrame, config: Data) -> bool:
         return False
     if (rows["date"] == "").all():
         logger.warning(
-            "no row has a date: rows are split by conversation (data.validation_share = %s, data.test_share = %s), and "
-            "data.validation_period and data.test_period are ignored",
-            config.validation_share,
-            config.test_share,
+            "no row has a date: rows are split by conversation, by data.validation_share and data.test_share; "
+            "data.validation_period and data.test_period are ignored"
         )
         return False
     return True
@@ -87,19 +85,19 @@ def _read_sources(params: Params, quarantine: Quarantine) -> Source:
         if name == "feedback":
             catalog = sources[config.sources[0]].catalog
             sources[name] = read_feedback(Path(config.feedback), quarantine, catalog=catalog)
-            logger.info("feedback: %s", _describe_feedback(sources[name]))
+            _log_feedback(sources[name])
         else:
             sources[name] = _reader(name)(Path(config.path), quarantine, **params.source_options(name))
     return combine(sources)
 
 
-def _describe_feedback(source: Source) -> str:
+def _log_feedback(source: Source) -> None:
     shown = source.exposure
     assert shown is not None
     answers, accepted = shown["answer_id"].n_unique(), shown.filter("accepted")["answer_id"].n_unique()
+    hint = "; store conversations to learn from them (docs/feedback.md)" if accepted and source.rows.empty else ""
     found = f"{accepted:,} of {answers:,} answers with an accepted item, {len(source.rows):,} rows"
-    is_without = accepted > 0 and source.rows.empty
-    return f"{found}; store conversations to learn from them (docs/feedback.md)" if is_without else found
+    logger.info("feedback: %s%s", found, hint)
 
 
 def prepare(params: Params, quarantine: Quarantine) -> tuple[Source, dict[str, pd.DataFrame], dict[str, int]]:
@@ -128,11 +126,8 @@ def prepare(params: Params, quarantine: Quarantine) -> tuple[Source, dict[str, p
     if config.checks.leaks == "drop":
         splits["train"] = drop_leaks(splits["train"], leaks, quarantine)
         if problems["leaks"]:
-            logger.info(
-                "%d training rows with the same or nearly the same text as a validation or test row are left out "
-                "(data.checks.leaks)",
-                problems["leaks"],
-            )
+            text = "%d training rows that repeat a validation or test row are left out (data.checks.leaks)"
+            logger.info(text, problems["leaks"])
     return source, require_filled(splits, "every row of it was dropped; check data.checks"), problems
 
 

@@ -1,7 +1,7 @@
 """Stage `rank_grpo`: the SFT model is aligned with what users liked."""
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -62,16 +62,8 @@ def _dataset(params: Params, paths: Paths, prompts: PromptBuilder) -> Dataset:
         raise InputError(
             f"rank_grpo.since = {since!r}: no training row is that recent; the last row has date {max(dates)!r}"
         )
-    return Dataset.from_list(
-        [
-            {
-                "prompt": prompts(row["messages"]),
-                "groundtruth": row["groundtruth"],
-                "seen_titles": row["seen_titles"],
-            }
-            for row in kept
-        ]
-    )
+    shown = ("groundtruth", "seen_titles")
+    return Dataset.from_list([{"prompt": prompts(row["messages"]), **{key: row[key] for key in shown}} for row in kept])
 
 
 def _rewards(config: Rewards, catalog: Catalog, num_ranks: int) -> tuple[list[Any], list[float]]:
@@ -198,25 +190,27 @@ def _checkpoint_parameters(params: Params) -> dict[str, Any]:
     return {**params.rank_grpo.of_the_updates(), **shared}
 
 
-def checkpoint_folder(params: Params, paths: Paths, start: Start) -> Path:
+def find_start(params: Params, paths: Paths) -> Start:
+    """Return the starting point that the parameters name."""
+    from convrec.registry.versions import download_checkpoint  # noqa: PLC0415  (imports mlflow)
+
+    return resolve_start(params.rank_grpo.start, paths.model("sft"), params.rank_grpo.max_steps, download_checkpoint)
+
+
+def checkpoint_folder(params: Params, paths: Paths, start: Start | None = None) -> Path:
     """Return where a training with these parameters, start and the present inputs keeps its checkpoints."""
+    start = start or find_start(params, paths)
     given = [path for path in (Path(start.model), start.checkpoint) if path is not None and path.is_dir()]
     inputs = [*given, paths.split("train"), paths.catalog]
     return training_folder("rank_grpo", _checkpoint_parameters(params), inputs)
 
 
-def _download(uri: str) -> Path:
-    from convrec.registry.versions import download_checkpoint  # noqa: PLC0415  (imports mlflow)
-
-    return download_checkpoint(uri)
-
-
 def run(params: Params, paths: Paths, record: Run) -> None:
     """Write the aligned model, its last metrics, and its curves (rewards by rank, validation by step)."""
-    config, common = params.rank_grpo, params.common
+    common = params.common
     for name in ("train", "validation"):
         record.log_dataset(paths.split(name), name)
-    start = resolve_start(config.start, paths.model("sft"), config.max_steps, _download)
+    start = find_start(params, paths)
     folder, code = checkpoint_folder(params, paths, start), code_digest(stage_code("rank_grpo"))
     checkpoint = finished_model(folder, code)
     if checkpoint is None:
@@ -236,35 +230,27 @@ def run(params: Params, paths: Paths, record: Run) -> None:
 
 
 def _write_curves(history: list[dict[str, float]], chosen: int, shown: Collection[str], paths: Paths) -> None:
+    prefix = "validation/"
     rewards = [row for row in history if "reward" in row]
-    checks = [row for row in history if any(name.startswith("validation/") for name in row)]
-    write_plot(
-        paths.plot("reward"),
-        (
+    checks = [row for row in history if any(name.startswith(prefix) for name in row)]
+    curves: dict[str, Iterable[dict[str, Any]]] = {
+        "reward": (
             {"step": int(r["step"]), "hits": r["lists/hits"], "kl": r.get("kl", 0.0), "entropy": r.get("entropy")}
             for r in rewards
         ),
-    )
-    write_plot(
-        paths.plot("reward_by_rank"),
-        (
+        "reward_by_rank": (
             {"step": int(row["step"]), "rank": int(name.rsplit("_", 1)[1]), "reward": value}
             for row in rewards
             for name, value in row.items()
             if name.startswith("reward/rank_")
         ),
-    )
-    prefix = "validation/"
-    write_plot(
-        paths.plot("validation"),
-        (
-            {
-                "step": int(row["step"]),
-                **{k.removeprefix(prefix): v for k, v in row.items() if k.startswith(prefix)},
-            }
+        "validation": (
+            {"step": int(row["step"])} | {k.removeprefix(prefix): v for k, v in row.items() if k.startswith(prefix)}
             for row in checks
         ),
-    )
+    }
+    for name, rows in curves.items():
+        write_plot(paths.plot(name), rows)
     best = {int(row["step"]): row for row in checks}.get(chosen, checks[-1])
     validation = {name: best[prefix + name] for name in shown if prefix + name in best}
     steps = {"steps": int(rewards[-1]["step"]), "chosen_step": chosen}

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from pandas.errors import EmptyDataError
 
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import (
@@ -36,10 +35,7 @@ DEMONSTRATION_EXAMPLES = 2  # validation prompts whose lists are shown after eac
 
 def _read_plot(path: Path) -> pd.DataFrame:
     """Return a curve; an empty table where a run was too short to log a point."""
-    try:
-        return pd.read_csv(path)
-    except EmptyDataError:
-        return pd.DataFrame()
+    return pd.read_csv(path) if path.read_text().strip() else pd.DataFrame()
 
 
 def _data_files(paths: Paths) -> list[DataFile]:
@@ -69,12 +65,6 @@ def _examples(
 
 def _column(frame: pd.DataFrame, name: str) -> dict[str, str]:
     return dict(zip(frame["prompt_id"], frame[name], strict=True))
-
-
-def _test_lists(paths: Paths) -> dict[str, dict[str, str]]:
-    """Return the lists of the compared systems by prompt."""
-    frames = {system: pd.read_parquet(paths.predictions / f"{system}.parquet") for system in COMPARED}
-    return {system: _column(frame, "response") for system, frame in frames.items()}
 
 
 def _failures(
@@ -133,7 +123,10 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     quarantine = pd.read_parquet(paths.quarantine)
     rows, _ = read_prompts(paths.split("test"), params.evaluate.max_prompts)
     liked = set(mentions(read_rows(paths.split("train")), catalog).nonzero()[0].tolist())
-    lists, samples, seed = _test_lists(paths), params.evaluate.bootstrap_samples, params.common.seed
+    samples, seed = params.evaluate.bootstrap_samples, params.common.seed
+    lists = {
+        system: _column(pd.read_parquet(paths.predictions / f"{system}.parquet"), "response") for system in COMPARED
+    }
     hits = {system: hits_by_rank(texts, rows, catalog, num_ranks) for system, texts in lists.items()}
     persons = [person_of(row) for row in rows]
     reasons = Counter(zip(quarantine["source"], quarantine["reason"], strict=True))

@@ -1,4 +1,4 @@
-"""Runs the trainings of an experiment: every variant with every seed, each trained and scored once, in nested runs."""
+"""Trains variants of a stage with several seeds: each training is made and scored once, in nested MLflow runs."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -13,9 +13,11 @@ from convrec.evaluation.comparison import KEYS
 from convrec.evaluation.evaluation import Evaluation
 from convrec.evaluation.scoring import mean_scores
 from convrec.generation.export import export_model
+from convrec.pipeline.memory import with_settings
 from convrec.project.atomic import replaced
 from convrec.project.code import code_digest, code_files
 from convrec.project.config.params import Params
+from convrec.project.errors import InputError
 from convrec.project.paths import Paths
 from convrec.registry.tracking import Run, data_tags, group_run, stage_run
 from convrec.training.checkpoints import training_folder
@@ -27,67 +29,78 @@ SCORES = "scores.parquet"  # in the folder of a finished training
 _GROUP = "group"
 
 
+def params_of_seeds(params: Params, stage: str, changes: Mapping[str, Any], num_seeds: int, where: str) -> list[Params]:
+    """Return the parameters of each seed, from `common.seed` on, with changes of the stage's section.
+
+    One process trains, with the stage's effective batch size. Raises `InputError`, which begins with `where`.
+    """
+    section = {**getattr(params, stage).in_one_process(), **changes}
+    settings = {f"{stage}.{name}": value for name, value in section.items()}
+    seeds = range(params.common.seed, params.common.seed + num_seeds)
+    return [with_settings(params, {**settings, "common.seed": seed}, where) for seed in seeds]
+
+
+def require_made(**made: Path) -> None:
+    """Raise `InputError` unless the file or folder of each stage is there."""
+    for stage, path in made.items():
+        if not path.exists():
+            raise InputError(f"{path}: not made yet; run `dvc repro {stage}` first")
+
+
 @dataclass(frozen=True)
 class Experiment:
     """The common settings of an experiment's trainings.
 
     - `module`: the experiment's module; the results depend on its code and imports.
-    - `stage`: the stage that is trained, from the model of the stage `start`.
-    - `inputs`: the files that the trainings read.
+    - `stage`: the stage that is trained.
+    - `inputs`: the files that the trainings read; the model that they start from is the first.
     - `scored`: the rows that the models are scored on, by group.
     - `evaluation`: how they are scored; if `constrained`, with lists of catalog items only.
     """
 
-    name: str
     module: str
     stage: str
-    start: str
     inputs: Sequence[Path]
     scored: Mapping[str, list[Row]]
     evaluation: Evaluation
     constrained: bool
     paths: Paths
-    parent: Run
 
-    def run_seeds(
-        self, name: str, runs: Sequence[Params], tags: Mapping[str, str], train: Train, **settings: Any
-    ) -> list[Path]:
+    def run_seeds(self, name: str, runs: Sequence[Params], train: Train, parent: Run) -> list[Path]:
         """Train and score a variant with the parameters of every seed; return the folders, one per seed.
 
-        `settings` identify the variant's results in addition to the parameters. Finished trainings are not repeated.
+        Finished trainings are not repeated.
         """
-        shared = {key: value for key, value in (runs[0].tags() | data_tags(self.paths)).items() if key != "seed"}
-        values = {self.stage: getattr(runs[0], self.stage).model_dump()}
-        with group_run(name, {**shared, **tags, "stage": "variant"}, values, self.parent.run_id) as record:
-            folders = [self._run(name, run, tags, train, settings, record) for run in runs]
+        tags = {key: value for key, value in (runs[0].tags() | data_tags(self.paths)).items() if key != "seed"}
+        tags |= {"variant": name, "stage": "variant"}
+        values = runs[0].model_dump(include={self.stage})
+        with group_run(name, tags, values, parent.run_id) as record:
+            folders = [self._run(name, run, train, record) for run in runs]
             record.log_metrics(pd.DataFrame([_means(pd.read_parquet(f / SCORES)) for f in folders]).mean().to_dict())
         return folders
 
-    def _run(
-        self, name: str, params: Params, tags: Mapping[str, str], train: Train, settings: Mapping[str, Any], parent: Run
-    ) -> Path:
-        seed, common, section = params.common.seed, params.common, getattr(params, self.stage).model_dump()
+    def _run(self, name: str, params: Params, train: Train, parent: Run) -> Path:
+        common, trust = params.common, params.base_model.trust_remote_code
         parameters = {
-            **settings,
-            **section,
+            "variant": name,
+            **getattr(params, self.stage).model_dump(),
             **common.prompt_parameters(),
             **common.model_dump(include={"cutoffs", "repetition_penalty"}),
             "dtype": params.base_model.dtype,
             "scored_length": params.evaluate.max_completion_length,
             "code": code_digest(code_files([self.module])),
         }
-        folder = training_folder(self.name, parameters, self.inputs)
+        folder = training_folder(self.module.rpartition(".")[2], parameters, self.inputs)
         if (folder / SCORES).is_file():
-            logger.info("%s, seed %d: already finished (%s)", name, seed, folder)
+            logger.info("%s, seed %d: already finished (%s)", name, common.seed, folder)
             return folder
-        logger.info("%s, seed %d: training in %s", name, seed, folder)
-        values = {"common": common.model_dump(), self.stage: section}
-        all_tags = {**params.tags(), **data_tags(self.paths), **tags, "stage": self.stage}
-        with stage_run(f"{name} seed {seed}", values, all_tags, folder / "run.json", parent.run_id) as record:
+        logger.info("%s, seed %d: training in %s", name, common.seed, folder)
+        values = params.model_dump(include={"common", self.stage})
+        tags = {**params.tags(), **data_tags(self.paths), "variant": name, "stage": self.stage}
+        with stage_run(f"{name} seed {common.seed}", values, tags, folder / "run.json", parent.run_id) as record:
             checkpoint, tokenizer = train(params, folder, record)
-            model, trust = folder / "model", params.base_model.trust_remote_code
-            start = self.paths.model(self.start)
-            export_model(checkpoint, start, tokenizer, model, common.repetition_penalty, trust)
+            model = folder / "model"
+            export_model(checkpoint, self.inputs[0], tokenizer, model, common.repetition_penalty, trust)
             tables = [
                 self.evaluation.of_rows(rows).of_model(model, self.constrained).scores.assign(**{_GROUP: group})
                 for group, rows in self.scored.items()
@@ -101,10 +114,9 @@ class Experiment:
 
 def _means(scores: pd.DataFrame) -> dict[str, float]:
     """Return the mean of every score, named `GROUP/SCORE`."""
-    groups = scores.groupby(_GROUP, sort=False)
     return {
-        f"{group.replace(' ', '_')}/{key}": value
-        for group, table in groups
+        f"{str(group).replace(' ', '_')}/{key}": value
+        for group, table in scores.groupby(_GROUP, sort=False)
         for key, value in mean_scores(table.drop(columns=_GROUP)).items()
     }
 
@@ -114,3 +126,8 @@ def mean_of_seeds(folders: Sequence[Path], group: str, metric: str) -> tuple[pd.
     tables = [table[table[_GROUP] == group] for table in (pd.read_parquet(folder / SCORES) for folder in folders)]
     mean = sum(table[metric] for table in tables) / len(tables)
     return tables[0][KEYS].assign(**{metric: mean}), [float(table[metric].mean()) for table in tables]
+
+
+def gain_text(gain: Mapping[str, float] | None) -> str:
+    """Return a paired difference with its interval, with four digits; nothing without one."""
+    return f"{gain['mean']:+.4f} [{gain['low']:+.4f}, {gain['high']:+.4f}]" if gain else ""

@@ -1,0 +1,221 @@
+"""`convrec evaluate`, `score`, `results`, `parse`, `remap`: figures of lists, and a language model's answers."""
+
+import json
+import logging
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+from cyclopts.types import NonNegativeInt, PositiveInt
+from cyclopts.validators import Number
+
+from convrec.pipeline.commands import ANSWERS, MEASURE, AsJson, app, project
+from convrec.project.errors import InputError
+from convrec.project.paths import Paths
+
+MAX_CUTOFFS = 100
+_CATALOG = Paths().catalog
+
+
+@app.command(group=MEASURE)
+def evaluate(
+    *,
+    model: list[str] | None = None,
+    checkpoints: str | None = None,
+    every: PositiveInt | None = None,
+    split: Literal["train", "validation", "test"] | None = None,
+    max_prompts: NonNegativeInt | None = None,
+    engine: Literal["transformers", "vllm"] | None = None,
+    constrained: bool = False,
+    as_json: AsJson = False,
+) -> None:
+    """Score any model, or the checkpoints of a training (docs/evaluation.md).
+
+    Example: convrec evaluate --model models:/convrec-recommender@champion --split test
+
+    Args:
+        model: Score a Hugging Face folder or name, or a registry version (models:/NAME@ALIAS); repeatable.
+        checkpoints: Score the saved checkpoints of sft, rank_grpo, or both, separated by a comma.
+        every: With --checkpoints: only those at multiples of this step.
+        split: Default: test with --model, validation with --checkpoints.
+        max_prompts: Use only the first N prompts; overrides evaluate.max_prompts.
+        engine: Overrides evaluate.engine.
+        constrained: With --model: lists contain only catalog items.
+    """
+    if bool(model) == bool(checkpoints):
+        raise InputError("give either --model or --checkpoints")
+    if every is not None and not checkpoints:
+        raise InputError(f"--every {every}: give --checkpoints, too")
+    if constrained and not model:
+        raise InputError("--constrained needs --model; checkpoints are scored as in training")
+    from convrec.pipeline import evaluate_models as module
+    from convrec.pipeline.memory import with_settings
+
+    given = {"evaluate.max_prompts": max_prompts, "evaluate.engine": engine}
+    given = {name: value for name, value in given.items() if value is not None}
+    params, paths = project()
+    params = with_settings(params, given, "convrec evaluate")
+    if model:
+        results = module.evaluate_models(params, paths, model, split or "test", constrained)
+        show = partial(module.print_evaluations, results)
+    else:
+        stages = str(checkpoints).split(",")
+        results = [module.evaluate_checkpoints(params, paths, stages, every, split or "validation")]
+        show = partial(module.print_checkpoints, results[0])
+    if as_json:
+        print("\n".join(json.dumps(result, ensure_ascii=False) for result in results))
+    else:
+        show()
+
+
+@app.command(group=MEASURE)
+def results(*, published: bool = False) -> None:
+    """Print the results table of the last evaluation.
+
+    Args:
+        published: Beside the published figures of the profile (docs/reproduce.md).
+    """
+    if published:
+        from convrec.pipeline.published_table import print_published
+
+        print_published(*project())
+        return
+    from convrec.evaluation.table import print_results
+
+    print_results(Paths())
+
+
+@app.command(group=MEASURE)
+def score(
+    *,
+    predictions: Path,
+    catalog: Path = _CATALOG,
+    line_column: str | None = None,
+    protocol: Literal["evaluation", "reward", "published"] = "evaluation",
+    cutoffs: str | None = None,
+    list_length: Annotated[int, Parameter(validator=Number(gte=1, lte=1000))] = 20,
+    year_tolerance: Annotated[int, Parameter(validator=Number(gte=0, lte=1000))] = 2,
+    as_json: AsJson = False,
+) -> None:
+    """Score the lists of any system against their ground truth (docs/evaluation.md).
+
+    Example: convrec score --predictions lists.jsonl
+
+    Args:
+        predictions: JSON lines of {response or items, groundtruth, seen_titles?, prompt_id?, conversation_id?,
+            user_id?}.
+        catalog: CSV, JSON lines, Parquet or pickle.
+        line_column: Catalog column that is added to each item's line, as in Hello - Adele (2015).
+        protocol: `evaluation` drops seen and unknown lines and moves the others up; `reward` keeps every line at its
+            rank; `published` scores as the authors' code (docs/reproduce.md).
+        cutoffs: Values of K in Recall@K and others, separated by commas; default: 5,10,15,20 up to N, or N.
+        list_length: Number of ranks N.
+        year_tolerance: Maximum difference of a title's year.
+    """
+    chosen = _cutoffs(cutoffs, list_length)
+    if not predictions.is_file():
+        raise InputError(f"--predictions {predictions}: no such file, or a folder; name a JSON-lines file")
+    from convrec.data.catalog_files import open_catalog
+    from convrec.evaluation.predictions import ScoringSettings, print_scores, score_predictions
+
+    settings = ScoringSettings(chosen, list_length, protocol, year_tolerance, line_column)
+    items, summary = open_catalog(catalog, line_column)
+    logging.getLogger("convrec.score").info("%s", summary)
+    scores = score_predictions(predictions, items, settings)
+    if as_json:
+        print(json.dumps(scores.to_json()))
+    else:
+        print_scores(scores, settings)
+
+
+def _cutoffs(text: str | None, list_length: int) -> list[int]:
+    """Return the cutoffs of an option, or the usual ones up to the length of the lists."""
+    if text is None:
+        return [k for k in (5, 10, 15, 20) if k <= list_length] or [list_length]
+    given = text.split(",")
+    if not all(cutoff.isascii() and cutoff.isdigit() and len(cutoff) < 10 for cutoff in given):
+        raise InputError(f"--cutoffs {text:.40}: give integers separated by commas, for instance 5,10")
+    cutoffs = sorted({int(cutoff) for cutoff in given})
+    if len(cutoffs) > MAX_CUTOFFS:
+        raise InputError(f"--cutoffs: {len(cutoffs):,} numbers; give {MAX_CUTOFFS} at most")
+    if cutoffs[0] < 1 or cutoffs[-1] > list_length:
+        raise InputError(f"--cutoffs {text:.40}: give numbers from 1 to --list-length {list_length}, or raise it")
+    return cutoffs
+
+
+Ratio = Annotated[float, Parameter(validator=Number(gt=0, lte=100))]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """Options of both commands.
+
+    Args:
+        responses: JSON lines of {conversation, response, seen?}.
+        catalog: CSV, JSON lines, Parquet or pickle.
+        min_ratio: Minimum ratio of a fuzzy title match with a matching year.
+        min_ratio_without_year: Minimum ratio without a year.
+    """
+
+    responses: Path
+    catalog: Path = Paths().catalog
+    min_ratio: Ratio = 85.0
+    min_ratio_without_year: Ratio = 97.0
+
+    @property
+    def grounding(self) -> tuple[float, float]:
+        """The minimum ratios of a match with and without a year."""
+        return self.min_ratio, self.min_ratio_without_year
+
+
+@app.command(group=ANSWERS)
+def parse(*, answers: Answers, out: Path | None = None) -> None:
+    """Show the items parsed from a language model's answers, and the dropped lines.
+
+    Example: convrec parse --responses answers.jsonl
+
+    Args:
+        out: Also write the result as JSON lines.
+    """
+    from convrec.demonstrations.responses import print_parsed
+
+    for line in print_parsed(answers.responses, answers.catalog, answers.grounding, out):
+        print(line)
+
+
+@app.command(group=ANSWERS)
+def remap(
+    *,
+    answers: Answers,
+    out: Path,
+    top: Annotated[int, Parameter(validator=Number(gte=1, lte=100_000))] = 20,
+    embedder: str = "tfidf",
+    conversation_weight: Annotated[float, Parameter(validator=Number(gte=0, lt=inf))] = 1.0,
+) -> None:
+    """Ground a language model's answers in a catalog; write items and scores.
+
+    Example: convrec remap --responses answers.jsonl --out lists.jsonl
+
+    Args:
+        out: The same rows with `items` (rank, title, year, score, source).
+        top: Items per list.
+        embedder: tfidf, or the name of a sentence-transformers model.
+        conversation_weight: The weight lambda of the conversation's similarity.
+    """
+    from convrec.demonstrations.responses import remap_responses
+
+    print(
+        remap_responses(
+            answers.responses,
+            answers.catalog,
+            out,
+            top=top,
+            embedder=embedder,
+            conversation_weight=conversation_weight,
+            grounding=answers.grounding,
+        )
+    )
