@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from simple_slurm import Slurm
 
-from convrec.cli import _parser
+from convrec.cli import load_commands
 from convrec.pipeline.commands.stage import STAGES
 
 pytestmark = pytest.mark.nightly
@@ -43,5 +43,6 @@ def test_the_job_runs_every_stage_in_order():
 
 def test_the_server_s_options_are_known():
     (command,) = re.findall(r"convrec (vllm-server .*?) &$", PIPELINE.read_text(), re.MULTILINE)
-    given = _parser().parse_args(shlex.split(command))
-    assert (given.model, given.port, given.training) == ("models/sft", 8000, True)
+    function, given, _ = load_commands().parse_args(shlex.split(command))
+    assert function.__name__ == "vllm_server"
+    assert given.arguments == {"model": "models/sft", "port": 8000, "training": True, **given.arguments}

@@ -8,7 +8,7 @@ import huggingface_hub
 import pytest
 
 from convrec.generation.hub import model_license
-from convrec.pipeline.preflight import machine_checks
+from convrec.pipeline.preflight import CHECKS
 from convrec.project.config.params import Params, load_params
 from convrec.project.errors import InputError
 from convrec.project.paths import Paths
@@ -68,7 +68,8 @@ def test_preflight_checks_every_model_of_the_parameters(hub, tmp_path, make_stor
     raw = load_params(ROOT / "params.yaml").model_dump()
     raw["base_model"]["name"], raw["demonstrations"]["embedder"]["name"] = "owner/gated", "owner/open"
     params = Params.model_validate(raw)
-    found = [(check.found, check.remedy) for check in machine_checks(params, Paths(tmp_path)) if check.name == "model"]
+    checks = (check for make in CHECKS for check in make(params, Paths(tmp_path)))
+    found = [(check.found, check.remedy) for check in checks if check.name == "model"]
     assert (
         found[0][0] == "owner/gated cannot be fetched" and "model owner/gated: gated; accept its terms" in found[0][1]
     )
