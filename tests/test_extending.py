@@ -58,8 +58,11 @@ METRIC = """def precision(relevance: np.ndarray, num_truths: np.ndarray, cutoff:
 
 
 """
-GATE = """class Longest(Limits):
-    max: Positive
+GATE = """class Longest(Rule):
+    max: float
+
+    def gates(self, name, found):
+        return [_gate(name, found.challenger.means[name], "at most", self.max)]
 
 
 """

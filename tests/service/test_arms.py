@@ -50,5 +50,5 @@ def test_json_and_back():
              AB.to_json().replace('"1"', "1"), AB.to_json().replace("0.5", '"0.5"')]
 )  # fmt: skip
 def test_anything_else_is_refused(text):
-    with pytest.raises(InputError, match="not an experiment.*convrec experiment stop"):
+    with pytest.raises(InputError, match="not an experiment.*convrec experiment start"):
         Experiment.from_json(text)

@@ -84,7 +84,10 @@ def connect(root: Path = Path()) -> str:
 
 def _split_credentials(uri: str) -> tuple[str, dict[str, str]]:
     """Return an http URI without user and password, and both as values of MLflow's environment variables."""
-    parts = urlsplit(uri)
+    try:
+        parts = urlsplit(uri)
+    except ValueError as error:  # the URI is not shown, because it may contain a password
+        raise InputError(f"{URI_VARIABLE} is not a URI ({error}); give an http(s) server, or unset it") from None
     if parts.scheme not in ("http", "https") or "@" not in parts.netloc:
         return uri, {}
     given, host = parts.netloc.rsplit("@", 1)
