@@ -48,7 +48,7 @@ deploy: $(READY)  ## register prefect.yaml's deployments with the server of PREF
 
 PYTEST := python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
 
-test: $(READY)  ## run the fast tests: about 8 minutes on two cores
+test: $(READY)  ## run the fast tests: about 4 minutes on two cores
 	$(PYTEST) -m "not (slow or nightly or gpu or loop)"
 
 test-tools: $(READY)  ## install what the other tests need: Chromium, PostgreSQL, vLLM
