@@ -1,3 +1,5 @@
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
@@ -186,6 +188,18 @@ def test_a_completion_of_another_request_is_refused():
     mask = torch.ones_like(completions, dtype=torch.bool)
     with pytest.raises(ValueError, match="completion 1"):
         allowed_tokens(trie, [ListRequest(3), ListRequest(2)], completions.numpy(), mask.numpy())
+
+
+@pytest.mark.parametrize(
+    ("chosen", "banned", "is_refused"), [((0, 1, 2), [], False), ((0, 1, 2), [2], True), ((0, 1, 0), [], True)]
+)
+def test_a_banned_or_repeated_item_is_refused(chosen, banned, is_refused):
+    tokenizer = embedded()
+    text = "\n".join(LINES[i] for i in chosen) + tokenizer.eos_token
+    ids = np.array([tokenizer(text).input_ids])
+    trie = CatalogTrie.build(LINES, tokenizer)
+    with pytest.raises(ValueError, match="completion 0") if is_refused else nullcontext():
+        allowed_tokens(trie, [ListRequest(3, banned)], ids, np.ones_like(ids, dtype=bool))
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,10 @@ def _closed_edges(
     rows = np.concatenate([np.repeat(np.arange(len(shut)), [len(items) for items in shut]), written[0]])
     items = np.concatenate([*shut, written[1]])
     times = np.concatenate([np.full(len(rows) - len(written[2]), -1), written[2]])
+    order = np.lexsort((times, items, rows))  # an item is closed once: what is written after that is refused
+    rows, items, times = rows[order], items[order], times[order]
+    first = np.r_[True, (rows[1:] != rows[:-1]) | (items[1:] != items[:-1])][: len(rows)]
+    rows, items, times = rows[first], items[first], times[first]
     leaves = trie.leaves[items]  # (closed items, D)
     rows, times = (values.repeat(leaves.shape[1]) for values in (rows, times))
     edges = trie.last_edges[leaves.ravel()]

@@ -6,7 +6,7 @@ from torch._dynamo.exc import TorchDynamoException
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from convrec.training.rl import flash_prompts, shared_prompts
-from convrec.training.rl.compiled import compile_layers, compiled_or_eager
+from convrec.training.rl.compiled import Compiler, compile_layers
 from convrec.training.rl.logprobs import add_log_prob_head
 from convrec.training.rl.shared_prompts import share_prompts
 from tests.training.rl import plain_flash
@@ -58,8 +58,9 @@ def test_what_cannot_be_compiled_runs_as_it_is(monkeypatch, caplog):
         return fails
 
     monkeypatch.setattr(torch, "compile", compiled)
-    run = compiled_or_eager(lambda x: x + 1, "the layer")
-    assert run(1) == 2 and run(2) == 3
+    compiler = Compiler()
+    one, two = compiler.compile(lambda x: x + 1), compiler.compile(lambda x: x + 2)
+    assert one(1) == 2 and two(1) == 3 and one(2) == 3
     assert [record.getMessage() for record in caplog.records] == [
-        "the layer runs without torch.compile, which fails: no compiler here"
+        "the model runs without torch.compile, which fails: no compiler here"
     ]

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from convrec.training.rl.half_weights import MasterAdamW, halve_weights
 from tests.training.rl.tiny import same_rows, series, tiny_trainer, varied_rows
@@ -70,7 +71,7 @@ def test_a_resumed_optimizer_goes_on_exactly():
 def test_training_in_bfloat16_is_near_that_in_float32(tiny_model, tmp_path):
     found = []
     for bf16 in (False, True):
-        trainer = tiny_trainer(tiny_model, tmp_path / str(bf16), 3, rows=varied_rows(), bf16=bf16, learning_rate=1e-3)
+        trainer = tiny_trainer(tiny_model, tmp_path / str(bf16), 2, rows=varied_rows(), bf16=bf16, learning_rate=1e-3)
         assert isinstance(trainer.create_optimizer(), MasterAdamW) == bf16
         trainer.train()
         found.append([*series(trainer, "grad_norm"), *series(trainer, "kl"), *series(trainer, "entropy")])
@@ -88,3 +89,33 @@ def test_an_interrupted_training_in_bfloat16_resumes_exactly(tiny_model, tmp_pat
         assert torch.equal(one, two)
     masters = [[m for g in t.optimizer.param_groups for m in g["params"]] for t in (whole, again)]
     assert all(torch.equal(one, two) for one, two in zip(*masters, strict=True))
+
+
+def test_what_is_no_weight_keeps_its_precision(tiny_model, tmp_path):
+    """Rounded rotary frequencies would turn distant tokens by a radian."""
+    trainer = tiny_trainer(tiny_model, tmp_path, rows=same_rows(), bf16=True, beta=0.1)
+    for policy in (trainer.model, trainer.ref_model):
+        buffers = dict(policy.named_buffers())
+        assert any("inv_freq" in name for name in buffers)
+        assert {own.dtype for own in buffers.values() if own.is_floating_point()} == {torch.float32}
+        assert {own.dtype for own in policy.parameters()} == {torch.bfloat16}
+
+
+def test_a_checkpoint_without_masters_continues_from_its_weights(tiny_model, tmp_path):
+    options = {"rows": same_rows(), "save_strategy": "steps", "save_steps": 2}
+    tiny_trainer(tiny_model, tmp_path / "whole", 2, bf16=False, **options).train()
+    checkpoint = tmp_path / "whole" / "checkpoint-2"
+    again = tiny_trainer(tiny_model, tmp_path / "again", 3, bf16=True, **options)
+    again._load_from_checkpoint(str(checkpoint))
+    again.create_optimizer().load_state_dict(torch.load(checkpoint / "optimizer.pt"))
+    saved = load_file(checkpoint / "model.safetensors")
+    masters = {own: master for own, master in again.optimizer._pairs}
+    for name, own in again.model.named_parameters():
+        assert torch.equal(own, saved[name].bfloat16()) and torch.equal(masters[own], own.float())
+
+
+def test_a_second_training_goes_on(tiny_model, tmp_path):
+    trainer = tiny_trainer(tiny_model, tmp_path, rows=same_rows(), bf16=True)
+    trainer.train()
+    trainer.train()
+    assert isinstance(trainer.optimizer.optimizer, MasterAdamW)

@@ -57,6 +57,7 @@ _FIXED_OPTIONS: dict[str, tuple[Any, str]] = {
     "cache_implementation": (None, "a group shares one cache of its prompt"),
     "min_p": (None, "the loss needs the log-probabilities of the distribution that is sampled"),
     "disable_dropout": (True, "rollouts and all log-probabilities must be of one distribution"),
+    "cast_lm_head_to_fp32": (False, "rollouts and all log-probabilities must be of one distribution"),
     "neftune_noise_alpha": (None, "rollouts and all log-probabilities must be of one distribution"),
     "generation_kwargs": (None, "the loss needs the log-probabilities of the distribution that is sampled"),
 }

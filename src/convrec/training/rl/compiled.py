@@ -16,33 +16,39 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 logger = logging.getLogger(__name__)
 
 
-def compiled_or_eager(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Return a function compiled for any shapes; if the compiler fails, the function itself runs, and the log says why.
+class Compiler:
+    """Compiles functions for any shapes; once it has failed, the functions themselves run, and the log says why.
 
-    The compiler runs in the first call, and layers of one class share its code.
+    It runs in the first call, and layers of one class share its code. A failure of the backward pass is not caught.
     """
-    compiled = torch.compile(function, dynamic=True)
-    works = True
 
-    @functools.wraps(function)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        nonlocal works
-        if works:
-            try:
-                return compiled(*args, **kwargs)
-            except (TorchDynamoException, InductorError) as error:
-                works = False
-                logger.warning("%s runs without torch.compile, which fails: %s", name, str(error).split("\n", 1)[0])
-        return function(*args, **kwargs)
+    def __init__(self) -> None:
+        self._works = True
 
-    return run
+    def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the compiled function."""
+        compiled = torch.compile(function, dynamic=True)
+
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if self._works:
+                try:
+                    return compiled(*args, **kwargs)
+                except (TorchDynamoException, InductorError) as error:
+                    self._works = False
+                    reason = str(error).split("\n", 1)[0]
+                    logger.warning("the model runs without torch.compile, which fails: %s", reason)
+            return function(*args, **kwargs)
+
+        return run
 
 
 def compile_layers(model: torch.nn.Module) -> None:
     """Compile a model's layers in place, for calls with a layout."""
-    for name, layer in model.named_modules():
+    compiler = Compiler()
+    for layer in model.modules():
         if isinstance(layer, GradientCheckpointingLayer):
-            layer.forward = _with_layout(layer.forward, compiled_or_eager(layer.forward, name))
+            layer.forward = _with_layout(layer.forward, compiler.compile(layer.forward))
 
 
 def _with_layout(eager: Callable[..., Any], compiled: Callable[..., Any]) -> Callable[..., Any]:

@@ -98,10 +98,11 @@ def shared_prompt_attention(
 
     For the bounds and integers, see `FlashLayout`.
 
-    Shape: query (N, heads, d), key and value (N, key heads, d); returns (N, heads, d) and (heads, N) float32.
+    Shape: query (N, heads, d), key and value (N, key heads, d), contiguous; returns (N, heads, d) and (heads, N)
+    float32.
     """
     output, log_sum = _flash(query, key, value, (own, own), (longest_own, longest_own), True, scale)
-    if not start:  # each prompt is one token, which is read with the completions
+    if not start or start == len(query):  # each prompt is one token, read with the completions, or these are empty
         return output, log_sum
     cross, cross_sum = _flash(
         query[start:], key[:start], value[:start], (groups, prompts), (longest_group, longest_prompt), False, scale
@@ -115,7 +116,7 @@ def shared_prompt_attention(
 
 @shared_prompt_attention.register_fake
 def _(query: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.empty_like(query), query.new_empty(query.shape[1], query.shape[0], dtype=torch.float32)
+    return query.new_empty(query.shape), query.new_empty(query.shape[1], query.shape[0], dtype=torch.float32)
 
 
 @torch.library.custom_op("convrec::shared_prompt_attention_backward", mutates_args=())
@@ -140,7 +141,7 @@ def _attention_backward(
     of_query, of_key, of_value = _flash_backward(
         gradient, query, key, value, output, log_sum, (own, own), longest, True, scale
     )
-    if not start:
+    if not start or start == len(query):
         return of_query, of_key, of_value
     cross = gradient[start:], query[start:], key[:start], value[:start], output[start:], log_sum[:, start:].contiguous()
     cross_query, cross_key, cross_value = _flash_backward(
@@ -156,7 +157,7 @@ def _attention_backward(
 def _(
     gradient: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any
 ) -> tuple[torch.Tensor, ...]:
-    return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+    return query.new_empty(query.shape), key.new_empty(key.shape), value.new_empty(value.shape)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:

@@ -12,19 +12,28 @@ import torch
 _MASTERS = "masters"  # their name in the optimizer's state
 
 
-def takes_half_weights(args: Any, accelerator: Any) -> bool:
+def takes_half_weights(model: Any, args: Any, accelerator: Any) -> bool:
     """Return whether a training can hold its weights in bfloat16: in one process, without DeepSpeed or FSDP, by AdamW.
 
-    Otherwise weights stay in float32 and the passes use autocast; DeepSpeed and FSDP have masters of their own.
+    Otherwise weights stay in float32 and the passes use autocast; DeepSpeed and FSDP have masters of their own. vLLM
+    gets adapters by merging them into the weights and back, which bfloat16 would not restore.
     """
     is_alone = accelerator.num_processes == 1 and accelerator.distributed_type == "NO"
-    return bool(args.bf16) and is_alone and str(getattr(args.optim, "value", args.optim)).startswith("adamw_torch")
+    by_adamw = getattr(args.optim, "value", args.optim) in ("adamw_torch", "adamw_torch_fused")
+    return bool(args.bf16) and is_alone and by_adamw and not (args.use_vllm and hasattr(model, "peft_config"))
+
+
+def cast_weights(model: torch.nn.Module) -> None:
+    """Cast the parameters of a model to bfloat16 in place; buffers, as the rotary frequencies, keep their precision."""
+    for own in model.parameters():
+        if own.is_floating_point():
+            own.data = own.data.to(torch.bfloat16)
 
 
 def halve_weights(model: torch.nn.Module) -> dict[torch.nn.Parameter, torch.Tensor]:
-    """Cast a model to bfloat16 in place; return the float32 master of each trained parameter."""
+    """Cast a model's weights to bfloat16 in place; return the float32 master of each trained parameter."""
     masters = {own: own.detach().float().clone() for own in model.parameters() if own.requires_grad}
-    model.to(torch.bfloat16)
+    cast_weights(model)
     for own in masters:
         own.grad_dtype = torch.float32
     return masters
@@ -63,6 +72,8 @@ class MasterAdamW(torch.optim.AdamW):
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
+        if _MASTERS not in state_dict:  # a checkpoint of a training with float32 weights
+            return
         for (_, master), saved in zip(self._pairs, state_dict[_MASTERS], strict=True):
             master.copy_(saved)
         self._copy()

@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from trl.trainer.utils import FusedCausalLMOutput
 
 from convrec.training.full_attention import text_config
-from convrec.training.rl.compiled import compiled_or_eager
+from convrec.training.rl.compiled import Compiler
 from convrec.training.rl.constrained import RolloutConstraint
 from convrec.training.rl.shared_prompts import completion_states
 
@@ -103,7 +103,7 @@ def log_prob_head(
 
     Shape: hidden states (B, K, hidden); input_ids, attention_mask (B, L); results (B, K).
     """
-    log_probs_of = compiled_or_eager(sampled_log_probs, "the LM head") if compiled else sampled_log_probs
+    log_probs_of = Compiler().compile(sampled_log_probs) if compiled else sampled_log_probs
     alphabet = None if constraint is None else torch.from_numpy(constraint.trie.alphabet)
 
     def score_in_chunks(
@@ -148,7 +148,8 @@ def log_prob_head(
 def _has_rows(model: Any) -> bool:
     """Return whether rows of the LM head can be taken: it is a plain matrix that this process holds as a whole."""
     head = model.get_output_embeddings()
-    is_plain = type(head) is torch.nn.Linear and type(head.weight) is torch.nn.Parameter
+    is_hooked = "forward" in vars(head) or head._forward_hooks or head._forward_pre_hooks
+    is_plain = type(head) is torch.nn.Linear and type(head.weight) is torch.nn.Parameter and not is_hooked
     return is_plain and not hasattr(head.weight, "ds_id")  # which ZeRO-3 has partitioned
 
 

@@ -95,7 +95,7 @@ def _attend(
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     if isinstance(layout, FlashLayout):
         scale = options.get("scaling") or query.shape[-1] ** -0.5
-        query, key, value = (heads[0].transpose(0, 1).to(value.dtype) for heads in (query, key, value))
+        query, key, value = (heads[0].transpose(0, 1).to(value.dtype).contiguous() for heads in (query, key, value))
         return shared_prompt_attention(query, key, value, *layout.bounds, scale)[0][None], None
     (query, own_query), (key, own_key), (value, own_value) = map(layout.split, (query, key, value))
     prompts, _ = sdpa_attention_forward(module, query, key, value, None, **options)  # padded on the right, so causal
@@ -154,7 +154,8 @@ def takes_flash(model: Any, device: torch.device) -> bool:
     dtype = torch.get_autocast_dtype(device.type) if is_mixed else model.dtype
     config = text_config(model)
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return device.type == "cuda" and dtype.itemsize == 2 and size % 8 == 0 and size <= 256
+    fits = device.type == "cuda" and dtype.itemsize == 2 and size % 8 == 0 and size <= 256
+    return fits and torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def share_prompts(model: Any) -> str | None:
@@ -180,8 +181,11 @@ def share_prompts(model: Any) -> str | None:
             if plain is None:
                 return None
             shared = completion_states(model, ids, torch.ones_like(ids), 2)
+            with torch.autocast(ids.device.type, torch.bfloat16, enabled=ids.is_cuda):  # by FlashAttention
+                half = completion_states(model, ids, torch.ones_like(ids), 2)
         tolerance = 8 * torch.finfo(plain.dtype).eps ** 0.5 if plain.dtype.itemsize > 2 else 0.1
-        if (shared - plain).abs().max() <= tolerance * plain.abs().max():
+        largest = plain.abs().max()
+        if (shared - plain).abs().max() <= tolerance * largest and (half - plain).abs().max() <= 0.1 * largest:
             return None
         hindrance = f"{type(model).__name__} gives other results with shared prompts"
     except (TypeError, ValueError, RuntimeError) as error:

@@ -23,7 +23,7 @@ from convrec.training.rl.checks import check_inputs
 from convrec.training.rl.compiled import compile_layers
 from convrec.training.rl.constrained import RolloutConstraint
 from convrec.training.rl.dropout import disable_dropout
-from convrec.training.rl.half_weights import MasterAdamW, halve_weights, takes_half_weights
+from convrec.training.rl.half_weights import MasterAdamW, cast_weights, halve_weights, takes_half_weights
 from convrec.training.rl.logprobs import add_log_prob_head
 from convrec.training.rl.loop import EpochSampler, StepClock
 from convrec.training.rl.loss import LossOutput, Objective, Rollouts, rank_grpo_loss
@@ -113,7 +113,8 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
         counts = newline_counts(self._tokenizer)
         unnamed = self.model.config.get_text_config().vocab_size - len(counts)  # ids without a token can be sampled
         self._newline_counts = torch.nn.functional.pad(counts, (0, max(0, unnamed)))
-        is_half = takes_half_weights(args, self.accelerator)
+        own_optimizer = kwargs.get("optimizers", (None, None))[0] or kwargs.get("optimizer_cls_and_kwargs")
+        is_half = own_optimizer is None and takes_half_weights(self.model, args, self.accelerator)
         compiled = is_half and args.device.type == "cuda" if args.compile_layers is None else args.compile_layers
         hindrances = set()
         for policy in (self.model, self.ref_model):
@@ -131,7 +132,7 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
             if compiled and self._shared:
                 compile_layers(policy)
             if is_half:
-                policy.to(torch.bfloat16)
+                cast_weights(policy)
         self.add_callback(StepClock(self))
 
     def _make_objective(self) -> Objective:
@@ -178,10 +179,17 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
         self.seconds[part] += time.perf_counter() - start
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        is_new = self.optimizer is None
         optimizer: Any = super().create_optimizer(model)
-        if self._masters and not isinstance(optimizer, MasterAdamW):
+        if self._masters and is_new:
             optimizer = self.optimizer = MasterAdamW(optimizer, self._masters)
         return optimizer
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        with torch.no_grad():  # the optimizer's state, if there is one, then restores the masters exactly
+            for own, master in self._masters.items():
+                master.copy_(own)
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
         """Return TRL's schedule, or with `decay_step` a constant rate that is lower from that step on."""
