@@ -27,7 +27,7 @@ def export_model(
 ) -> None:
     """Write the model that a trainer saved, in the number format of `base`, with its penalty for decoding.
 
-    Trainings keep their weights in float32. Adapters are merged into `base`. Raises as `write_model` does.
+    Trainings save their weights in float32 or bfloat16. Adapters are merged into `base`. Raises as `write_model` does.
     """
     model: Any
     if (saved / "adapter_config.json").is_file():
